@@ -1,15 +1,15 @@
-//! What a stripe may carry on: the plaintext of the slots of the stripe a stride before it.
+//! The blocks that a stripe may carry: the plaintext of the slots of the stripe a stride before it.
 //!
-//! Deniability contract: all hidden slots of a stripe are read, and each is tried once with the key
-//! of the level that owns it, which is a throwaway key if the level is not open: these reads and
-//! the ciphering are the same whatever levels exist. What an open level reads beside them is leaves
-//! of its map that are not in memory (threat model, Work). Public slots are read if one of them is
-//! live.
+//! Deniability contract: all hidden slots of a stripe are read, and each is tried once, with the
+//! key of the level that owns it or, if that level is not open, with a throwaway key. These reads
+//! and the decryption are the same whatever levels exist. Beside them an open level reads only
+//! leaves of its map that are not in memory (threat model, Work). Public slots are read if one of
+//! them is live.
 //!
-//! Invariants: a block that cannot be read any more, after retries, is listed as lost, and goes on
-//! as lost; a page or a record is dropped, for its reader finds that out. No byte of the stripe
-//! that had the memory before is left: all are read over or wiped, which follows from public
-//! entries and the number of the stripe alone.
+//! Invariants: a block that cannot be read, after retries, is listed as lost, and stays listed when
+//! it is carried; a page or a record is dropped, and its reader notices the loss. No byte of the
+//! stripe that used the memory before remains: all bytes are read over or wiped, depending on
+//! public entries and the number of the stripe alone.
 
 use crate::keys::open_slot;
 use crate::log::Log;
@@ -23,17 +23,17 @@ use lacuna_levels::{Entry, Tree, WriteKey};
 
 /// The slots of the stripe a stride before.
 pub(crate) struct Carried {
-    /// The stripe that they come from; none for the first ones of a disk.
+    /// The stripe that they come from; none for the first stripes of a disk.
     from: Seq,
-    /// Pages of maps that could not be read, with their level and slot.
+    /// Map pages that could not be read, with their level and slot.
     lost_pages: Vec<(u8, Slot, Entry)>,
     pub(crate) public: Plain,
     pub(crate) hidden: Plain,
 }
 
 impl Carried {
-    /// Reads the stripe that stripe `seq` carries on. `is_live` says which of its public slots need
-    /// to be decrypted.
+    /// Reads the stripe that stripe `seq` carries. `is_live` selects the public slots to be
+    /// decrypted.
     pub(crate) fn read(
         log: &Log,
         seq: Seq,
@@ -87,9 +87,9 @@ impl Carried {
         Ok(())
     }
 
-    /// The summary of the stripe cannot be read: what it listed is known from the echo in the
-    /// stripe after it, and lost. Of what the echo does not say either, the map goes on naming the
-    /// slot, and readers find out.
+    /// Handles a summary that cannot be read: the echo in the next stripe names the blocks of the
+    /// stripe, and they are lost. If the echo cannot be read either, the map goes on naming the
+    /// slots, and readers notice the loss.
     fn lose(&mut self, log: &Log) -> Result<()> {
         self.public.wipe();
         self.hidden.wipe();
@@ -109,8 +109,8 @@ impl Carried {
         Ok(())
     }
 
-    /// Takes over a slot of a level, or of an owner that is no open level. `opens` is given the
-    /// stripe and the bytes.
+    /// Takes over a slot of a level, or of an owner that is not an open level. `opens` gets the
+    /// stripe and the bytes, and returns whether they verify.
     fn take_over(&mut self, level: u8, slot: Slot, entry: Entry, opens: impl FnOnce(Seq, &mut [u8]) -> bool) {
         let from = self.from;
         let plain = if level == 0 { &mut self.public } else { &mut self.hidden };
@@ -123,8 +123,8 @@ impl Carried {
         log.slot_offset(level, Place { seq: self.from, slot: Slot(0) })
     }
 
-    /// Drops the slots that the map of a level does not name any more. Lost pages that the map
-    /// still names are written anew, as far as memory has them.
+    /// Drops the slots that the map of a level no longer names. Lost pages that the map still names
+    /// are to be written again, if they are in memory.
     pub(crate) fn drop_stale(&mut self, level: u8, tree: &mut Tree, log: &Log) -> Result<()> {
         let (source, stride) = (Source::lenient(log, level), log.params().stride());
         for (_, slot, page) in self.lost_pages.iter().filter(|(owner, ..)| *owner == level) {
@@ -145,8 +145,8 @@ impl Carried {
     }
 }
 
-/// What the hidden slots of a stripe hold: for each the level that owns it, or the number of the
-/// throwaway key, the entry, and its tag.
+/// For each hidden slot of a stripe its owner (a level, or the number of the throwaway key), its
+/// entry and its tag.
 fn owned_entries(log: &Log, summary: &Summary, keys: &[WriteKey]) -> Vec<(u8, Entry, [u8; 16])> {
     let nothing = |slot| (log.keys().owner(slot), Entry::Empty, [0; 16]);
     let mut owned: Vec<_> = Slot::all(log.params().hidden_slots()).map(nothing).collect();
@@ -160,8 +160,8 @@ fn owned_entries(log: &Log, summary: &Summary, keys: &[WriteKey]) -> Vec<(u8, En
     owned
 }
 
-/// The summary of a stripe that is about to be overwritten; none if it is damaged. Errors: a medium
-/// that reads nothing at all, or a system that refuses to read: nothing is lost then.
+/// The summary of a stripe that is about to be overwritten; none if it is damaged. Errors: the
+/// medium reads nothing at all, or the system refuses to read; in both cases nothing is lost.
 fn summary_or_lose(log: &Log, from: Seq) -> Result<Option<Summary>> {
     let mut block = [0; BLOCK_SIZE];
     match log.reader().read_or_lose(0, log.params().offset(from), &mut block) {
@@ -171,8 +171,8 @@ fn summary_or_lose(log: &Log, from: Seq) -> Result<Option<Summary>> {
     }
 }
 
-/// Reads neighbouring blocks, of whatever level: every stripe costs that. Returns which of them the
-/// medium gave; the others are zeros. Errors: a system that refuses to read.
+/// Reads neighbouring blocks of all levels; every stripe costs this read. Returns which blocks the
+/// medium gave; the rest are zeroed. Errors: the system refuses to read.
 fn read_run(reader: &MediumReader, offset: u64, buf: &mut [u8]) -> Result<Vec<bool>> {
     if reader.read_once(0, offset, buf).is_ok() {
         return Ok(vec![true; buf.len() / BLOCK_SIZE]);

@@ -1,9 +1,9 @@
-//! Reading ahead of need what stripes carry on.
+//! Reads ahead the blocks that stripes carry.
 //!
-//! Invariants: stripes are read one after another without a gap. Each is read between its own sync
-//! and the write that overwrites it, so it does not change meanwhile. A stripe that the system
-//! refuses to read is not lost and stops nothing: the operation that needs it is told why, and it
-//! is read again when the next one asks, or after a while.
+//! Invariants: stripes are read one after another without a gap. Each is read after its own sync
+//! and before the write that overwrites it, so it does not change meanwhile. If the system refuses
+//! to read a stripe, nothing is lost and nothing stops: the operation that needs it gets the error,
+//! and the read is tried again when the next operation asks for it, or after a while.
 
 use crate::carried::Carried;
 use crate::health::{Health, LOOK_AGAIN, Wake};
@@ -19,14 +19,14 @@ use std::sync::mpsc::SyncSender;
 
 /// Stripes that are read ahead.
 const AHEAD: usize = 16;
-/// Stripes after which the thread that loads leaves is told what was found: waking it costs more
-/// than the rest.
+/// Stripes after which the thread that loads leaves is notified: waking it costs more than the
+/// rest.
 const TOLD_AFTER: u64 = AHEAD as u64 / 4;
 
 /// Blocks of hidden levels, each with its level.
 pub(crate) type Found = Vec<(u8, u64)>;
 
-/// What reads stripes before they are carried on.
+/// Reads stripes before they are carried.
 pub(crate) struct Carrier {
     log: Arc<Log>,
     view: Arc<View>,
@@ -37,14 +37,14 @@ pub(crate) struct Carrier {
 
 #[derive(Default)]
 struct Ahead {
-    /// By the stripe that carries them on, without gaps.
+    /// The slots to carry and the stripe that carries them, in order without gaps.
     ready: VecDeque<(Seq, Carried)>,
-    /// A thread reads ahead.
+    /// Whether a thread reads ahead.
     threaded: bool,
-    /// A thread waits for what is being read.
+    /// Whether a thread waits for the stripe that is being read.
     awaited: bool,
-    /// Why the system refused to read the next stripe, from that try on to the next that is asked
-    /// for.
+    /// Why the system refused to read the next stripe; kept until another try is requested or
+    /// succeeds.
     refused: Option<Error>,
     ended: bool,
 }
@@ -57,21 +57,22 @@ impl Carrier {
         carrier
     }
 
-    /// From now on a thread reads ahead.
+    /// Records that a thread reads ahead.
     pub(crate) fn start(&self) {
         self.ahead.lock().threaded = true;
     }
 
-    /// The thread is to end, and all that wait for it.
+    /// Ends the thread, and all waiting for it.
     pub(crate) fn end(&self) {
         self.ahead.lock().ended = true;
         self.moved.notify_all();
     }
 
-    /// What stripe `seq`, the next one, carries on. Waits for the thread that reads ahead; without
-    /// it, it is read now.
+    /// Takes the slots that stripe `seq`, the next one, carries. Waits for the thread that reads
+    /// ahead; without that thread it reads them now.
     ///
-    /// Errors: why the system refuses to read it, after another try; it can be asked for again.
+    /// Errors: the reason why the system refuses to read them, after another try. The caller may
+    /// ask again.
     pub(crate) fn take(&self, seq: Seq) -> Result<Carried> {
         let mut ahead = self.ahead.lock();
         if !ahead.threaded {
@@ -94,7 +95,7 @@ impl Carrier {
             ahead.awaited = false;
         }
         let (_, carried) = ahead.ready.pop_front().expect("it is ready");
-        // The thread that reads is woken for several at once.
+        // Wake the thread that reads ahead for several stripes at once.
         let wake = ahead.ready.len() <= AHEAD / 2;
         drop(ahead);
         if wake {
@@ -103,8 +104,8 @@ impl Carrier {
         Ok(carried)
     }
 
-    /// Keeps what stripe `seq` carries on. Waits while much has been read ahead; false when the
-    /// thread is to end.
+    /// Keeps the slots that stripe `seq` carries. Waits while enough has been read ahead. Returns
+    /// false when the thread must end.
     fn put(&self, seq: Seq, carried: Carried) -> bool {
         let mut ahead = self.ahead.lock();
         if ahead.ready.len() >= AHEAD {
@@ -123,9 +124,9 @@ impl Carrier {
         goes_on
     }
 
-    /// The system refused to read the next stripe, which the operation that waits for it is told.
-    /// Waits until another try is asked for, or for as long as a look takes; false when the thread
-    /// is to end.
+    /// Records that the system refused to read the next stripe; an operation that waits for it gets
+    /// the error. Waits until another try is requested or `LOOK_AGAIN` has passed. Returns false
+    /// when the thread must end.
     fn hold(&self, refused: Error) -> bool {
         let mut ahead = self.ahead.lock();
         ahead.refused = Some(refused);
@@ -136,8 +137,8 @@ impl Carrier {
         !ahead.ended
     }
 
-    /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the
-    /// hidden blocks that it found.
+    /// The work of the thread that reads ahead, starting at stripe `seq`. It sends the hidden
+    /// blocks that it found to `to_warm`.
     pub(crate) fn read_ahead(&self, mut seq: Seq, to_warm: &SyncSender<Found>) {
         let _guard = self.health.fail_on_panic();
         let mut found = Found::new();
@@ -161,7 +162,7 @@ impl Carrier {
                 return;
             }
             if seq.0.is_multiple_of(TOLD_AFTER) {
-                // A full channel means that the maps are behind: then the leaves are loaded when
+                // A full channel means that the maps are behind: the leaves are then loaded when
                 // they are needed.
                 let _full = to_warm.try_send(std::mem::take(&mut found));
             }

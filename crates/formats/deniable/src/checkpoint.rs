@@ -1,6 +1,6 @@
-//! The checkpoint: which stripe was durable a short while ago, so that the head of the log is found
-//! at once. Two blocks at a fixed place, written in turn whenever the schedule of the log syncs;
-//! without a key both are random bytes, always.
+//! The checkpoint: names a stripe that was durable a short while ago, so that the end of the log is
+//! found at once. Two blocks at a fixed place, written in turn when the schedule of the log syncs;
+//! without a key both are always random bytes.
 
 use crate::keys::{LevelKeys, Salt, domain, stripe_key};
 use crate::medium_reader::MediumReader;
@@ -16,12 +16,12 @@ const BODY_AT: usize = SALT_LEN + TAG_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     pub(crate) seq: Seq,
-    /// Whether the disk was closed after that stripe, which then holds nothing that is new.
+    /// Whether the disk was closed after that stripe, which then holds nothing new.
     pub(crate) closed: bool,
 }
 
 impl Checkpoint {
-    /// Writes it to the one of the two places that is its turn. Durable after the next sync.
+    /// Writes the checkpoint to the place of its turn. It is durable after the next sync.
     pub(crate) fn write(
         self,
         medium: &dyn Medium,
@@ -33,7 +33,7 @@ impl Checkpoint {
         self.write_to(turn, medium, keys, drawn)
     }
 
-    /// Writes it to place 0 or 1.
+    /// Writes the checkpoint to place 0 or 1.
     pub(crate) fn write_to(
         self,
         turn: u64,
@@ -53,12 +53,12 @@ impl Checkpoint {
         medium.write_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &block)
     }
 
-    /// The later of the two, if any is sound.
+    /// The later of the two checkpoints, if any is valid.
     pub(crate) fn read(medium: &MediumReader, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
         let mut latest: Option<Checkpoint> = None;
         for turn in 0..2 {
             let mut block = [0; BLOCK_SIZE];
-            // One that cannot be read is none: the other, or the log itself, says where it ends.
+            // Skip one that cannot be read: the other, or the log itself, gives the end.
             match medium.read(0, CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block) {
                 Err(e) if e.kind() == Kind::Io => continue,
                 read => read?,

@@ -1,8 +1,8 @@
-//! A closed stripe, and how it becomes ciphertext.
+//! A closed stripe, and its encryption.
 //!
-//! Deniability contract: every hidden slot is encrypted, also one that holds nothing, under the key
-//! of the level that owns it or a throwaway one: the work is the same whatever is in the slots and
-//! whatever levels exist. What no open level says in the summary is random.
+//! Deniability contract: every hidden slot, full or empty, is encrypted under the key of the level
+//! that owns it or a throwaway key: the work is the same whatever the slots hold and whatever
+//! levels exist. Where no open level writes to the summary, it is random.
 
 use crate::geometry::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT};
 use crate::keys::{LevelKeys, Salt, domain, seal_slot};
@@ -16,40 +16,40 @@ use lacuna_crypto::{HEDGED, RandomSource};
 use lacuna_levels::{Entry, MapState, WriteKey};
 use std::sync::Arc;
 
-/// A stripe that takes nothing more.
+/// A stripe that takes in no more blocks.
 pub(crate) struct Closed {
     pub(crate) in_flight: Arc<InFlight>,
-    /// What the hidden part of its summary says.
+    /// The hidden part of its summary.
     pub(crate) hidden: HiddenPart,
-    /// As it was drawn, until it is hedged.
+    /// The salt as it was drawn, until it is hedged.
     pub(crate) salt: Salt,
-    /// The salt of the checkpoint that is due before it, if one is.
+    /// The salt of the checkpoint that is due before the stripe, if one is.
     pub(crate) checkpoint: Option<Salt>,
-    /// Its tags are still missing.
+    /// The public part of its summary, with the tags still missing.
     pub(crate) part: PublicPart,
 }
 
-/// What the hidden part of a stripe's summary says.
+/// The hidden part of a stripe's summary.
 pub(crate) struct HiddenPart {
-    /// The states of the maps of levels 1 and up.
+    /// The states of the maps of the hidden levels, starting at level 1.
     pub(crate) roots: Vec<MapState>,
-    /// What the hidden slots of the stripe before hold.
+    /// The entries of the hidden slots of the stripe before.
     pub(crate) echo: Echo,
 }
 
-/// A stripe as it will lie on the medium.
+/// A stripe as it is written to the medium.
 pub(crate) struct Encrypted {
     pub(crate) seq: Seq,
-    /// What its summary calls durable.
+    /// The stripe that its summary calls durable.
     pub(crate) claimed: Seq,
     pub(crate) checkpoint: Option<Salt>,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Closed {
-    /// Makes its salt depend on all that is going to be sealed under it, so that two copies of a
-    /// running machine, which draw the same bytes, have keys of their own for what differs. As long
-    /// as the bytes are fresh the salt is as random as they are, and tells nothing (deniability
+    /// Makes the salt depend on everything that will be sealed under it: two copies of a running
+    /// machine, which draw the same random bytes, get different keys for different content. If the
+    /// random bytes are fresh, the salt is as random as they are, and reveals nothing (deniability
     /// contract). Every slot is hashed, full or empty: the work is the same whatever levels exist.
     pub(crate) fn with_hedged_salt(mut self, keys: &LevelKeys) -> Closed {
         let (salts, part) = (keys.salts(), &self.part);
@@ -73,7 +73,7 @@ impl Closed {
         self
     }
 
-    /// Encrypts it into `bytes`, which are as long as a stripe.
+    /// Encrypts the stripe into `bytes`, which are as long as a stripe.
     pub(crate) fn encrypt(
         mut self,
         params: &Params,
@@ -99,7 +99,8 @@ impl Closed {
         Ok(Encrypted { seq, claimed: self.part.synced, checkpoint: self.checkpoint, bytes })
     }
 
-    /// Encrypts the hidden slots, and puts into `part`, which is random, what open levels say.
+    /// Encrypts the hidden slots, and writes the records of open levels over the random bytes of
+    /// `part`.
     fn encrypt_hidden(&self, keys: &LevelKeys, stripe_keys: &[WriteKey], slots: &mut [u8], part: &mut [u8]) {
         let (seq, plain) =
             (self.part.seq, self.in_flight.hidden.get().expect("it was filled before it was sent"));
@@ -108,7 +109,7 @@ impl Closed {
             seal_root(root, &stripe_keys[usize::from(level)], level, out);
         }
         let (entries, echo) = listed.split_at_mut(plain.slots() * HIDDEN_ENTRY);
-        // A slot is its owner's, full or empty.
+        // A slot is encrypted under its owner's key, full or empty.
         let key_of = |slot: Slot| &stripe_keys[usize::from(keys.owner(slot))];
         let slots = plain.to_encrypt().zip(slots.chunks_exact_mut(BLOCK_SIZE));
         for (((slot, _, entry, src), dst), listed) in slots.zip(entries.chunks_exact_mut(HIDDEN_ENTRY)) {

@@ -1,4 +1,4 @@
-//! An open deniable disk: how its parts are put together, and what front ends ask of its levels.
+//! An open deniable disk: assembles its parts, and serves the requests of front ends.
 
 use crate::caches::Caches;
 use crate::carrier::Carrier;
@@ -43,9 +43,9 @@ pub struct Deniable {
     public: Arc<Public>,
     mode: Mode,
     threads: Mutex<Option<Threads>>,
-    /// Of the open hidden levels, in blocks.
+    /// Lengths of the open hidden levels, in blocks.
     lengths: Vec<u64>,
-    /// The stripe with which the cover of a closing ended last.
+    /// The stripe that ended the last cover of a closing.
     covered: Mutex<Option<Seq>>,
 }
 
@@ -56,8 +56,8 @@ impl LevelFormat for Params {
         Params::end(self)
     }
 
-    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: how far
-    /// the log has come is public.
+    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: the length
+    /// of the log is public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.end(), Kind::NoSpace)?;
         check_levels(self, masters.keys)?;
@@ -81,7 +81,7 @@ impl LevelFormat for Params {
         let disk = Deniable::build(&medium, self, masters, &options, |log, progress, trees| {
             let (end, summary) = recovery::find_end(log, options.read_only)?;
             if !options.read_only {
-                // What was found may still be on its way: stripes that follow will rely on it.
+                // The stripes that were found may not be durable, and later stripes rely on them.
                 medium.sync()?;
             }
             progress.begin(end.head);
@@ -91,8 +91,7 @@ impl LevelFormat for Params {
             }
             Ok(end)
         })?;
-        // Deniability contract: what was read to rebuild the maps follows from the levels that
-        // there are.
+        // Deniability contract: the reads that rebuilt the maps show which levels exist.
         disk.medium.forget_cached()?;
         if disk.mode.background {
             let cover = Duration::from_millis(u64::from(self.cover_millis));
@@ -106,7 +105,7 @@ impl LevelFormat for Params {
 }
 
 impl Deniable {
-    /// The open levels, from 0 up.
+    /// The open levels, starting at level 0.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
         level_disks(self)
     }
@@ -116,13 +115,13 @@ impl Deniable {
         self.log.params()
     }
 
-    /// How much its caches hold.
+    /// The sizes of its caches.
     pub fn caches(&self) -> Caches {
         let leaves = std::iter::once(self.view.cached()).chain(self.hidden.cached());
         Caches { leaves: leaves.collect(), summaries: self.log.cached() }
     }
 
-    /// Puts the parts of a disk together. `restore` fills the maps, and returns where the log ends.
+    /// Assembles the parts of a disk. `restore` fills the maps, and returns the end of the log.
     fn build(
         medium: &Arc<dyn Medium>,
         params: &Params,
@@ -140,10 +139,10 @@ impl Deniable {
         let reader = MediumReader::new(medium.clone(), options.background);
         let log = Arc::new(Log::new(*params, keys, reader, progress.clone(), quarter));
         let leaves = |memory: u64| (memory / BLOCK_SIZE as u64) as usize;
-        // The share of level 0 does not depend on what else is open (deniability contract).
+        // The share of level 0 does not depend on the other open levels (deniability contract).
         let cycle = u64::from(params.cycle);
         let mut trees = vec![Tree::new(params.blocks, cycle, leaves(quarter))];
-        // Nor does that of a hidden level depend on those above it.
+        // The share of a hidden level does not depend on the levels above it.
         let hidden_trees = (1..).zip(&lengths);
         trees.extend(hidden_trees.map(|(level, blocks)| Tree::new(*blocks, cycle, leaves(quarter >> level))));
         let end = restore(&log, &progress, &mut trees)?;
@@ -201,7 +200,7 @@ impl Deniable {
 impl Drop for Deniable {
     fn drop(&mut self) {
         self.stop();
-        // Of a disk that was not closed, as after a refused opening. No caller is left to take an
+        // For a disk that was not closed, as after a refused opening. No caller is left to take an
         // error of the system.
         let _told = self.medium.forget_cached();
     }
@@ -299,12 +298,12 @@ impl Levels for Deniable {
         }
         let mut covered = self.covered.lock();
         self.public.flush()?;
-        // Deniability contract: whether there is any follows from numbers of stripes and the pace
-        // of cover alone.
+        // Deniability contract: whether cover is written follows from numbers of stripes and the
+        // pace of cover alone.
         let head = self.progress.written();
         let few = self.params().closing_cover().few();
-        // Cover at a pace may be due before its first beat. Without it, a disk that was only looked
-        // at stays as it is.
+        // A disk with paced cover may have a beat due before its first. Without paced cover, a disk
+        // that was only read stays as it is.
         let looked_at = self.pipeline.stripes() == 0 && self.params().cover_millis == 0;
         if looked_at || covered.is_some_and(|at| head <= at + few) {
             return Ok(());
@@ -325,8 +324,8 @@ impl Levels for Deniable {
     fn close(&self) -> Result<()> {
         let ended = if self.mode.read_only { Ok(()) } else { self.end() };
         self.stop();
-        // Deniability contract: the pages of the medium that the system still holds would name the
-        // slots of levels that were read.
+        // Deniability contract: the pages of the medium in the system's cache would show which
+        // slots were read for hidden levels.
         ended.and(self.medium.forget_cached())
     }
 }
@@ -334,14 +333,14 @@ impl Levels for Deniable {
 impl Deniable {
     /// Flushes level 0, writes the cover of a closing, and ends the log.
     ///
-    /// Deniability contract: where a hidden level had more pending than that cover took along, the
-    /// log ends here, as it does if the medium fails now. So what the caller is told has a public
+    /// Deniability contract: if a hidden level had more pending than that cover took, the log ends
+    /// here, as it does if the medium fails now. The error that the caller gets then has a public
     /// reason, and the medium does not contradict it.
     fn end(&self) -> Result<()> {
         self.health.check()?;
-        // From here on stripes are counted: no beat comes between them, nor after the last.
+        // The stripes that follow are counted: no beat may come between them, nor after the last.
         self.threads.lock().iter_mut().for_each(Threads::end_clock);
-        // Where the medium refuses cover, the log ends here too, whatever is pending.
+        // If the medium refuses cover, the log ends here too, whatever is pending.
         self.cover_closing(Pace::AtOnce)?;
         self.health.check()?;
         self.hidden.check_taken()?;

@@ -1,8 +1,8 @@
-//! The hidden slots of one stripe: what they carry on, and what they take in (Table 1 of the paper:
-//! existing, then new, then dummy).
+//! Fills the hidden slots of one stripe: first with carried blocks, then with new ones; empty slots
+//! are dummies (PD-DM, Table 1: existing, then new, then dummy).
 //!
-//! Each level has slots of its own, so what one level does is nothing to another (deniability
-//! contract).
+//! Each level has slots of its own, so the activity of one level does not affect another
+//! (deniability contract).
 
 use crate::carried::Carried;
 use crate::log::Log;
@@ -14,7 +14,7 @@ use crate::trims;
 use lacuna_contracts::{BLOCK_SIZE, FailStop, Result};
 use lacuna_levels::{Entry, HiddenLevel, HiddenLevels, MapState};
 
-/// A stripe whose hidden slots are being filled.
+/// A stripe with hidden slots that are being filled.
 pub(crate) struct Filling<'a> {
     levels: &'a HiddenLevels,
     health: &'a FailStop,
@@ -24,7 +24,7 @@ pub(crate) struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    /// Stripe `seq`, with what it carries on.
+    /// Stripe `seq`, with the slots that it carries.
     pub(crate) fn new(
         levels: &'a HiddenLevels,
         health: &'a FailStop,
@@ -35,12 +35,12 @@ impl<'a> Filling<'a> {
         Filling { levels, health, log, seq, carried }
     }
 
-    /// Gives the slots, filled from what is carried on and from what the levels have, and the
-    /// states of the maps.
+    /// Fills the slots with carried blocks and with queued blocks of the levels. Returns the slots
+    /// and the states of the maps.
     pub(crate) fn fill(mut self) -> Result<(Plain, Vec<MapState>)> {
         let levels = 1..=self.levels.count() as u8;
         let mut roots = Vec::new();
-        // One after another: no level waits for another's map.
+        // One level after another, each under its own lock: no level waits for another's map.
         for level in levels {
             let mut state = self.levels.lock(self.health, level);
             self.carried.drop_stale(level, &mut state.level.tree, self.log)?;
@@ -76,13 +76,13 @@ impl<'a> Filling<'a> {
         slots.filter(|slot| !self.carried.hidden.is_empty(*slot)).count()
     }
 
-    /// The slot of a block that was carried on to here.
+    /// The slot of a block that was carried into this stripe.
     fn held(&self, level: u8, addr: u64) -> Option<Slot> {
         let held = |entry| self.carried.hidden.slot_of(level, entry);
         held(Entry::Data(addr)).or_else(|| held(Entry::Lost(addr)))
     }
 
-    /// Takes what a level has: discards, pages of its map that are due, blocks.
+    /// Takes from a level its discards, the pages of its map that are due, and blocks.
     fn take(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
         self.take_trims(level, state)?;
         for _ in 0..state.tree.due(self.seq.0) {
@@ -99,7 +99,7 @@ impl<'a> Filling<'a> {
     }
 
     fn take_trims(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
-        // Each makes pages of the map wait to be written: not too many.
+        // Each discard makes pages of the map dirty: take none while too many are.
         if state.queue.trims().is_empty() || state.tree.crowded() {
             return Ok(());
         }
@@ -107,8 +107,8 @@ impl<'a> Filling<'a> {
         let some = state.queue.trims().len().min(trims::MOST_RANGES);
         for &(first, count) in &state.queue.trims()[..some] {
             state.tree.clear(first, count, &self.source(level))?;
-            // Records are repeated before the data of their stripe: what they cover must not be in
-            // it.
+            // Replay applies records before the data of their stripe: no block that they cover may
+            // be in it.
             let held = self.carried.hidden.entries_of(level);
             for (slot, entry) in Slot::all(held.len()).zip(held) {
                 if let Entry::Data(addr) | Entry::Lost(addr) = entry
@@ -132,8 +132,8 @@ impl<'a> Filling<'a> {
         let mut occupied = self.occupied(level);
         for taken in 0.. {
             let Some(addr) = queue.front() else { return Ok(()) };
-            // A stripe holds a block once: over its old version, if that was carried on into this
-            // stripe.
+            // A stripe holds a block once: it replaces its old version, if that was carried into
+            // this stripe.
             let held = self.held(level, addr);
             let Some(slot) = held.or_else(|| self.free(level)) else { return Ok(()) };
             let most = if tree.get(addr, &self.source(level))? == 0 {
@@ -141,7 +141,7 @@ impl<'a> Filling<'a> {
             } else {
                 self.params().hidden_overwrites(level)
             };
-            // At least one, so that nothing ever waits for a lap while there are free slots.
+            // At least one, so that no block waits for a lap while there are free slots.
             if held.is_none() && taken > 0 && occupied >= most {
                 return Ok(());
             }

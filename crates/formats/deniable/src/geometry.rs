@@ -11,11 +11,11 @@ use lacuna_levels::{SALT_LEN, STATE_LEN, TAG_LEN};
 pub(crate) const HIDDEN_LEVELS: usize = 7;
 /// Bytes of a hidden root record.
 pub(crate) const ROOT_LEN: usize = STATE_LEN + TAG_LEN;
-/// Bytes of a hidden entry: its cover and the tag of its slot.
+/// Bytes of a hidden entry: the encrypted entry and the tag of its slot.
 pub(crate) const HIDDEN_ENTRY: usize = 32;
 /// Bytes of the echo of a hidden entry.
 pub(crate) const HIDDEN_ECHO: usize = 16;
-/// Bytes of a public entry, its tag with it.
+/// Bytes of a public entry with the tag of its slot.
 pub(crate) const PUBLIC_ENTRY: usize = 24;
 /// Bytes of the echo of a public entry.
 pub(crate) const PUBLIC_ECHO: usize = 8;
@@ -54,7 +54,7 @@ impl Geometry {
         ENTRIES_AT + self.hidden as usize * (HIDDEN_ENTRY + HIDDEN_ECHO)
     }
 
-    /// Whether there are slots of both kinds, and one block can list them.
+    /// Whether there are slots of both kinds, and one block can list them all.
     pub(crate) const fn fits(self) -> bool {
         let needed = self.public_at() + PUBLIC_FIXED + self.public as usize * (PUBLIC_ENTRY + PUBLIC_ECHO);
         self.public > 0 && self.hidden > 0 && needed <= BLOCK_SIZE

@@ -1,5 +1,5 @@
-//! Whether an open disk has failed. Parts that have threads waiting are told of a failure; a thread
-//! that misses it looks again within a second.
+//! Whether an open disk has failed. A failure wakes the parts with waiting threads; a thread that
+//! misses it checks again within a second.
 //!
 //! Invariant: the first failure stays the cause, and no stripe is begun after it.
 
@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The longest wait for anything without a look at whether the disk failed.
+/// The longest wait without a check for a failure of the disk.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A part of the disk that has threads waiting.
+/// A part of the disk that has waiting threads.
 pub(crate) trait Wake: Send + Sync {
-    /// Wakes them all, for the disk has failed.
+    /// Wakes all of them, after a failure.
     fn wake(&self);
 }
 
@@ -25,13 +25,13 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// From now on `part` is told of a failure.
+    /// Registers `part`, to be woken on a failure.
     pub(crate) fn watch<W: Wake + 'static>(&self, part: &Arc<W>) {
         let part: Weak<W> = Arc::downgrade(part);
         self.waiting.lock().push(part);
     }
 
-    /// Enters fail-stop for good, wakes everybody and gives the error back.
+    /// Enters fail-stop for good, wakes all waiting threads and returns the error.
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.state.fail(e);
         let waiting: Vec<_> = self.waiting.lock().iter().filter_map(Weak::upgrade).collect();
@@ -39,17 +39,17 @@ impl Health {
         e
     }
 
-    /// [`Health::fail`], unless the error leaves everything as it was.
+    /// [`Health::fail`], unless the error leaves everything unchanged.
     pub(crate) fn fail_unless_full(&self, e: Error) -> Error {
         if matches!(e.kind(), Kind::NoSpace | Kind::FailStop) { e } else { self.fail(e) }
     }
 
-    /// Fails if the scope of the guard ends by a panic.
+    /// Returns a guard that fails the disk if its scope ends by a panic.
     pub(crate) fn fail_on_panic(&self) -> OnPanic<impl FnMut() + '_> {
         OnPanic::new(|| drop(self.fail(defect())))
     }
 
-    /// Refuses after a failure.
+    /// Errors: the standing refusal, after a failure.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.check()
     }
@@ -59,7 +59,7 @@ impl Health {
         self.state.refusal()
     }
 
-    /// For parts of other crates, which are given it with each call.
+    /// The state, for parts of other crates, which get it with each call.
     pub(crate) fn state(&self) -> &FailStop {
         &self.state
     }

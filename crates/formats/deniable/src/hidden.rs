@@ -1,9 +1,9 @@
-//! Hidden levels: what is written to them waits ([`lacuna_levels::HiddenLevels`]) until a stripe
-//! passes by that takes it along.
+//! Hidden levels: their writes are pending ([`lacuna_levels::HiddenLevels`]) until a stripe takes
+//! them.
 //!
-//! Deniability contract: nothing here decides that, when or where anything is written. A stripe
-//! that the public or the paced clock caused passes by, and its hidden slots are filled: with what
-//! must be carried on, with pages and blocks of the open hidden levels, and with encrypted zeros.
+//! Deniability contract: nothing here decides that, when or where anything is written. When public
+//! operations or the paced clock cause a stripe, its hidden slots are filled: with blocks that must
+//! be carried, with pages and blocks of the open hidden levels, and with encrypted zeros.
 
 use crate::caches::Cached;
 use crate::carried::Carried;
@@ -29,12 +29,12 @@ pub(crate) struct Hidden {
     progress: Arc<Progress>,
     health: Arc<Health>,
     mode: Mode,
-    /// What the hidden slots of the last stripe hold.
+    /// The entries of the hidden slots of the last stripe.
     echo: Mutex<Echo>,
 }
 
-/// Readers of a stripe wait until its hidden slots are filled: after a failure, or a panic, they
-/// hold nothing.
+/// Sets empty hidden slots when dropped, if none were set: readers of a stripe wait for its hidden
+/// slots, also after a failure or a panic.
 struct FilledAnyway<'a>(&'a InFlight);
 
 impl Drop for FilledAnyway<'_> {
@@ -44,7 +44,7 @@ impl Drop for FilledAnyway<'_> {
 }
 
 impl Hidden {
-    /// `echo` is what the hidden slots of the last stripe hold.
+    /// `echo` has the entries of the hidden slots of the last stripe.
     pub(crate) fn new(
         levels: HiddenLevels,
         log: Arc<Log>,
@@ -62,7 +62,7 @@ impl Hidden {
         Source::strict(&self.log, level)
     }
 
-    /// How something hidden waits for cover.
+    /// How a hidden operation waits for cover.
     fn cover(&self) -> Wait<'_> {
         self.mode.wait(self.health.state(), self.log.params().cover_millis)
     }
@@ -84,7 +84,7 @@ impl Hidden {
         self.progress.wait_durable(Seq(last), || self.levels.patience(&cover, level))
     }
 
-    /// Whether nothing of a level waits for cover from now on.
+    /// Sets whether operations of a level stop waiting for cover.
     pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
         self.levels.give_up(level, gives_up);
         if gives_up {
@@ -92,19 +92,19 @@ impl Hidden {
         }
     }
 
-    /// The user of a level was told that something of it is lost.
+    /// Records that the user of a level was told of a loss.
     pub(crate) fn lose(&self, level: u8) {
         self.levels.lose(level);
     }
 
-    /// Errors: [`Kind::NoCover`](lacuna_contracts::Kind) if a level has anything pending that no
-    /// stripe has taken, or has lost something.
+    /// Errors: [`Kind::NoCover`](lacuna_contracts::Kind) if a level has anything pending, or has
+    /// lost something.
     pub(crate) fn check_taken(&self) -> Result<()> {
         self.levels.check_taken(self.health.state())
     }
 
-    /// Where blocks of a level lie that are in stripes; the others are read at once, and their
-    /// place given as 0.
+    /// Sets the places of blocks of a level that lie in stripes. All other blocks are read at once,
+    /// and their places set to 0.
     pub(crate) fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         self.levels.look(self.health.state(), level, first.0, buf, places, &self.source(level))
     }
@@ -119,14 +119,14 @@ impl Hidden {
         self.levels.status(self.health.state(), level)
     }
 
-    /// How much of the maps is in memory, from level 1 up.
+    /// The sizes of the cached parts of the maps, starting at level 1.
     pub(crate) fn cached(&self) -> impl Iterator<Item = Cached> {
         let levels = 1..=self.levels.count() as u8;
         levels.map(|level| Cached::leaves(&self.levels.lock(self.health.state(), level).level.tree))
     }
 
-    /// The work of the thread that brings leaves of maps into memory before their blocks are
-    /// carried on. Nothing waits for it.
+    /// The work of the thread that loads leaves of maps before their blocks are carried. Nothing
+    /// waits for it.
     pub(crate) fn warm_found(&self, found: &Receiver<Found>) {
         let _guard = self.health.fail_on_panic();
         for (level, addr) in found.iter().flatten() {
@@ -134,8 +134,8 @@ impl Hidden {
         }
     }
 
-    /// Fills the hidden slots of a stripe from what it carries on and from what the levels have
-    /// queued. Stripes come in order.
+    /// Fills the hidden slots of a stripe with the slots that it carries and with blocks that the
+    /// levels have queued. Stripes come in order.
     pub(crate) fn fill(&self, in_flight: &InFlight, carried: Carried) -> Result<HiddenPart> {
         let _guard = FilledAnyway(in_flight);
         let filling = Filling::new(&self.levels, self.health.state(), &self.log, in_flight.seq, carried);

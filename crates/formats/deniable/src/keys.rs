@@ -1,8 +1,8 @@
-//! The keys of the levels of a disk, those of a stripe, which are derived from them, and what is
-//! encrypted under these.
+//! The keys of the levels of a disk, the keys of a stripe that are derived from them, and the
+//! encryption of slots.
 //!
-//! Deniability contract: there is a key for every level that the disk can have, drawn at random for
-//! those that are not open, so that a stripe takes the same ciphering whatever levels exist.
+//! Deniability contract: there is a key for every level that the disk can have, a random one if the
+//! level is not open, so that a stripe takes the same encryption work whatever levels exist.
 
 use crate::params::Params;
 use crate::place::{Seq, Slot};
@@ -13,7 +13,7 @@ use lacuna_levels::{Entry, Masters, SALT_LEN, TAG_LEN, Unverified, WriteKey};
 /// The random bytes of a stripe or a checkpoint from which its keys are derived.
 pub(crate) type Salt = [u8; SALT_LEN];
 
-/// What is encrypted under the key of a stripe, so that nonces differ.
+/// Domains of the encryption under a stripe's key, which keep nonces apart.
 pub(crate) mod domain {
     pub(crate) const SLOT: u8 = 1;
     pub(crate) const SUMMARY: u8 = 2;
@@ -26,13 +26,13 @@ pub(crate) mod domain {
 
 /// The keys of one disk, one for each level.
 pub(crate) struct LevelKeys {
-    /// Of the open levels, from 0 up, then throwaway keys for the other levels that there can be,
-    /// and at the end one for the slots that belong to no level.
+    /// The keys of the open levels, starting at level 0; then throwaway keys for the other levels
+    /// that the disk can have; last, one for the slots that belong to no level.
     keys: Vec<Secret<32>>,
     open: usize,
     /// The number of the key for each hidden slot.
     owners: Vec<u8>,
-    /// Hedges salts: under level 0's key, which is always there.
+    /// Hedges salts, under a key derived from level 0's, which is always open.
     salts: HedgedNonce,
 }
 
@@ -43,7 +43,7 @@ impl LevelKeys {
             masters.keys.iter().map(|master| level_key(master, masters.uuid)).collect();
         let open = keys.len();
         let possible = 1 + usize::from(params.hidden_levels());
-        // As many are drawn whatever is open.
+        // The same number of keys is drawn whatever levels are open.
         let drawn: Vec<Secret<32>> = (0..=possible).map(|_| random_secret(filler)).collect();
         keys.extend(drawn.into_iter().skip(open));
         let throwaway = keys.len() as u8 - 1;
@@ -65,7 +65,7 @@ impl LevelKeys {
         &self.keys[usize::from(level)]
     }
 
-    /// What makes salts of random bytes.
+    /// The hedge that makes salts of random bytes.
     pub(crate) fn salts(&self) -> &HedgedNonce {
         &self.salts
     }
@@ -75,8 +75,8 @@ impl LevelKeys {
         stripe_key(self.level(level), salt)
     }
 
-    /// The keys of all levels, open or not, for the stripe with this salt, and at the end a
-    /// throwaway one.
+    /// The keys of all possible levels, open or not, for the stripe with this salt, and last a
+    /// throwaway key.
     pub(crate) fn all_of_stripe(&self, salt: &Salt) -> Result<Vec<WriteKey>> {
         self.keys.iter().map(|key| stripe_key(key, salt)).collect()
     }
@@ -88,7 +88,7 @@ impl LevelKeys {
     }
 }
 
-/// The key of one level of one disk, from which those of its stripes are derived.
+/// The key of one level of one disk. The keys of its stripes are derived from it.
 pub(crate) fn level_key(master: &Secret<32>, uuid: &[u8; 16]) -> Secret<32> {
     derive(master, "deniable level", uuid)
 }
@@ -111,7 +111,7 @@ pub(crate) fn seal_slot(
     key.seal(domain::SLOT, slot.0, &associated(seq, entry), src, dst)
 }
 
-/// Decrypts one block where it lies; it is zeroed if it does not verify.
+/// Decrypts one block in place; zeroes it if it does not verify.
 pub(crate) fn open_slot(
     key: &WriteKey,
     seq: Seq,

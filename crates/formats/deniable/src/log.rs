@@ -1,8 +1,8 @@
-//! The log, to be read: summaries, the heads that are kept of them, and slots, from the medium or
-//! from stripes that are still on their way to it.
+//! Reads the log: summaries, the heads that are kept of them, and slots, from the medium or from
+//! stripes in flight.
 //!
-//! Invariant: what a level's map names in a closed stripe can be read here at any time, from memory
-//! until the stripe is on the medium and from the medium from then on.
+//! Invariant: a block that a level's map names in a closed stripe can be read here at any time, out
+//! of memory until the stripe is on the medium and out of the medium afterwards.
 
 use crate::caches::Cached;
 use crate::head::Head;
@@ -20,12 +20,12 @@ use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-/// Complete stripes whose memory is kept: as many as are ever read ahead and on their way.
+/// Spare buffers of complete stripes: the most stripes that are read ahead and in flight.
 const MOST_SPARE: usize = 32;
-/// Heads that are kept whatever the memory is.
+/// Heads that are kept whatever the memory limit is.
 const LEAST_HEADS: usize = 8;
 
-/// A stripe that is closed and not yet on the medium.
+/// A closed stripe that is not yet on the medium.
 pub(crate) struct InFlight {
     pub(crate) seq: Seq,
     pub(crate) public: Plain,
@@ -40,8 +40,8 @@ pub(crate) struct Log {
     reader: MediumReader,
     progress: Arc<Progress>,
     in_flight: RwLock<VecDeque<Arc<InFlight>>>,
-    /// Memory of stripes that are complete, for those to come: of public slots, and of hidden ones.
-    /// What no stripe uses is wiped.
+    /// Buffers of complete stripes for later ones: of public slots, and of hidden slots. Unused
+    /// buffers are wiped.
     spare: [IdlePool<Plain>; 2],
     /// Heads that reads have used, by level and stripe.
     heads: Mutex<BoundedCache<(u8, Seq), Arc<Head>, FxBuildHasher>>,
@@ -78,22 +78,22 @@ impl Log {
         &self.keys
     }
 
-    /// The medium below it.
+    /// The reader of the medium.
     pub(crate) fn reader(&self) -> &MediumReader {
         &self.reader
     }
 
-    /// A stripe is sent to the medium: until it is there it is read from memory.
+    /// Puts a stripe in flight: until the medium has it, it is read from memory.
     pub(crate) fn submit(&self, stripe: Arc<InFlight>) {
         self.in_flight.write().push_back(stripe);
     }
 
-    /// Everything up to stripe `seq` is on the medium.
+    /// Records that all stripes up to `seq` are on the medium.
     pub(crate) fn complete(&self, seq: Seq) {
         self.progress.reach(seq);
         let mut in_flight = self.in_flight.write();
         while in_flight.front().is_some_and(|stripe| stripe.seq <= seq) {
-            // Unless a reader still looks at it.
+            // A buffer that a reader still uses is not recycled.
             if let Some(InFlight { public, hidden, .. }) = in_flight.pop_front().and_then(Arc::into_inner) {
                 self.recycle(0, public);
                 hidden.into_inner().into_iter().for_each(|plain| self.recycle(1, plain));
@@ -107,8 +107,8 @@ impl Log {
         }
     }
 
-    /// Empty slots for a stripe: public ones, or those of the hidden levels. Their bytes are those
-    /// of an earlier one.
+    /// Empty slots for a stripe: public ones, or those of the hidden levels. Their memory still has
+    /// the bytes of an earlier stripe.
     pub(crate) fn empty_slots(&self, hidden: bool) -> Plain {
         let spare = self.spare[usize::from(hidden)].take(|_| true);
         let slots = if hidden { self.params.hidden_slots() } else { self.params.public_slots() };
@@ -121,21 +121,21 @@ impl Log {
         in_flight.get(usize::try_from(seq.0.checked_sub(first.0)?).ok()?).cloned()
     }
 
-    /// The summary in a block that lies where stripe `seq` belongs, if it is one of this disk and
-    /// of that number.
+    /// The summary in `block`, which was read at the place of stripe `seq`. None if it is not a
+    /// summary of this disk with that number.
     pub(crate) fn open_summary(&self, seq: Seq, block: &[u8; BLOCK_SIZE]) -> Result<Option<Summary>> {
         let summary = Summary::open(&self.params, self.keys.level(0), block)?;
         Ok(summary.filter(|found| found.public.seq == seq))
     }
 
-    /// The summary of stripe `seq`, if it is where it belongs, read for a level.
+    /// Reads the summary of stripe `seq` for a level; none if its place holds something else.
     fn summary(&self, level: u8, seq: Seq) -> Result<Option<Summary>> {
         let mut block = [0; BLOCK_SIZE];
         self.reader.read(level, self.params.offset(seq), &mut block)?;
         self.open_summary(seq, &block)
     }
 
-    /// The same, where a summary that the medium does not give, after retries, is no summary.
+    /// The same for level 0; none also if the medium cannot read the summary after retries.
     pub(crate) fn summary_if_read(&self, seq: Seq) -> Result<Option<Summary>> {
         match self.summary(0, seq) {
             Err(e) if e.kind() == Kind::Io => Ok(None),
@@ -143,7 +143,7 @@ impl Log {
         }
     }
 
-    /// What stripe `seq` holds of a level. Errors: [`Kind::Corrupt`] if its summary does not
+    /// The head of a level in stripe `seq`. Errors: [`Kind::Corrupt`] if the summary does not
     /// verify.
     pub(crate) fn head(&self, level: u8, seq: Seq) -> Result<Arc<Head>> {
         if let Some(head) = self.heads.lock().get((level, seq)) {
@@ -163,8 +163,8 @@ impl Log {
         Ok(head)
     }
 
-    /// Bytes of the heads in memory, of which none goes but for another, and of as many as there
-    /// may be.
+    /// Bytes of the heads in memory, and of the most that are kept. A head is evicted only for
+    /// another, so the first number only grows.
     pub(crate) fn cached(&self) -> Cached {
         let heads = self.heads.lock();
         let [most, share] =
@@ -178,8 +178,8 @@ impl Log {
         self.params.offset(place.seq) + ((before + place.slot.at()) * BLOCK_SIZE) as u64
     }
 
-    /// Reads the slot at `place` and its neighbours, which must hold `entries`, as the summary of
-    /// that stripe describes them.
+    /// Reads the slot at `place` and its neighbours by the summary of that stripe. They must hold
+    /// `entries`.
     pub(crate) fn read_slots(
         &self,
         level: u8,
@@ -188,14 +188,14 @@ impl Log {
         out: &mut [u8],
     ) -> Result<()> {
         let head = self.head(level, place.seq).map_err(|e| e.context(entries[0]))?;
-        // What does not belong there is not read, for it may not even lie within the medium.
+        // Check the entries before the read: a wrong place may not even lie within the medium.
         head.listed(place.slot, entries)?;
         self.reader.read(level, self.slot_offset(level, place), out)?;
         head.open(place.slot, entries, out)
     }
 
-    /// Reads what was taken in at `place` and the slots after it. Every block must be in a closed
-    /// stripe.
+    /// Reads the blocks that were taken in at `place` and in the slots after it. All of them must
+    /// be in closed stripes.
     pub(crate) fn fetch(&self, level: u8, place: Place, entries: &[Entry], out: &mut [u8]) -> Result<()> {
         loop {
             let written = self.progress.written();
@@ -206,7 +206,8 @@ impl Log {
                     }
                     return Err(corrupt(format!("cannot find stripe {}", place.seq)));
                 };
-                // The map may point at a stripe whose other levels are still being filled.
+                // The map may name the stripe while other levels are being filled: wait for the
+                // hidden slots.
                 let plain = if level == 0 { &stripe.public } else { stripe.hidden.wait() };
                 let found = entries.iter().zip(plain.blocks(level, place.slot, entries));
                 for ((entry, found), out) in found.zip(out.chunks_exact_mut(BLOCK_SIZE)) {
@@ -216,7 +217,7 @@ impl Log {
             }
             let seq = self.params.latest(place.seq, written);
             match self.read_slots(level, Place { seq, ..place }, entries, out) {
-                // Unless it was carried on meanwhile and overwritten here.
+                // Try again if the block was carried meanwhile and overwritten here.
                 Err(_) if self.params.latest(place.seq, self.progress.written()) != seq => {}
                 done => return done,
             }
@@ -224,7 +225,7 @@ impl Log {
     }
 }
 
-/// Bytes that are reckoned for each head of such a disk.
+/// Bytes charged for each head of a disk with these parameters.
 fn bytes_of_head(params: &Params) -> u64 {
     Head::bytes(params.public_slots().max(params.hidden_slots()))
 }

@@ -1,7 +1,6 @@
-//! Reading the medium: more than once what it does not give, and with pauses what would be lost for
-//! good.
+//! Reads the medium: tries again after errors, with pauses where a failure would lose data.
 //!
-//! Invariant: nothing is taken for lost on a medium that reads nothing at all.
+//! Invariant: on a medium that reads nothing at all, no data counts as lost.
 
 use crate::params::CHECKPOINTS;
 use lacuna_contracts::{BLOCK_SIZE, Result};
@@ -12,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pauses between the tries to read what would be lost.
+/// Pauses between the tries to read data that would be lost.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -20,13 +19,13 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(200),
     Duration::from_millis(400),
 ];
-/// How many places are remembered that failed all tries.
+/// The most places that are remembered as having failed all tries.
 const MOST_GIVEN_UP: usize = 4096;
 
-/// The medium of a disk, to be read.
+/// The reader of the medium of a disk.
 pub(crate) struct MediumReader {
     medium: Arc<dyn Medium>,
-    /// Pauses are made between tries. Without the threads of a disk they are not.
+    /// Whether to pause between tries: only on a disk with threads.
     patient: bool,
     given_up: Mutex<BTreeSet<u64>>,
 }
@@ -38,8 +37,8 @@ impl MediumReader {
 
     /// Reads once, for a level.
     ///
-    /// Deniability contract: the system's cache names the places that were read. What is read for a
-    /// hidden level leaves none there.
+    /// Deniability contract: the system's cache shows which places were read. A read for a hidden
+    /// level leaves nothing there.
     pub(crate) fn read_once(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
         match level {
             0 => self.medium.read_at(offset, buf),
@@ -47,19 +46,19 @@ impl MediumReader {
         }
     }
 
-    /// Reads more than once if the medium fails: some errors pass.
+    /// Reads, and tries again if the medium fails: some errors are transient.
     pub(crate) fn read(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
         again(|| self.read_once(level, offset, buf))
     }
 
-    /// Reads what is lost for good if it cannot be read: with pauses between further tries, so that
-    /// a hiccup of the medium costs nothing. A place that failed all of them once is not waited for
-    /// again; nor is one that the system refuses to read, which is not lost: the caller tries again
-    /// later.
+    /// Reads data that is lost for good if it cannot be read: makes further tries with pauses
+    /// between them, so that a transient failure of the medium costs nothing. A place that failed
+    /// all of them once gets no more pauses. Nor does a read that the system refuses: nothing is
+    /// lost then, and the caller tries again later.
     pub(crate) fn read_or_lose(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut read = self.read(level, offset, buf);
         let ended = |read: &Result<()>| read.as_ref().err().is_none_or(|e| e.kind().is_refusal());
-        // A medium that reads nothing at all has not lost this place: the disk fails, and nothing
+        // A medium that reads nothing at all has not lost this place: the disk fails, and no place
         // is given up.
         if ended(&read) || !self.patient || self.given_up.lock().contains(&offset) || !self.reads_at_all() {
             return read;
@@ -78,13 +77,13 @@ impl MediumReader {
         read
     }
 
-    /// Reads what a stripe cannot be filled without: with the threads of a disk, what the system
-    /// refuses is tried again ([`until_not_refused`]).
+    /// Reads data without which a stripe cannot be filled. On a disk with threads, a read that the
+    /// system refuses is tried again ([`until_not_refused`]).
     pub(crate) fn held(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
         if self.patient { until_not_refused(read) } else { read() }
     }
 
-    /// Whether the medium reads at all: if not, what it does not give is not lost.
+    /// Whether the medium reads at all; if not, a failed read means no loss.
     pub(crate) fn reads_at_all(&self) -> bool {
         let mut block = [0; BLOCK_SIZE];
         (0..2).any(|turn| self.read(0, CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block).is_ok())

@@ -1,5 +1,6 @@
-//! The public parameters of a disk, where they put everything on the medium, and the arithmetic of
-//! the ring. The byte-exact page is `docs/format/deniable.md`; a test keeps the two together.
+//! The public parameters of a disk, the layout of the medium that follows from them, and the
+//! arithmetic of the ring. The byte-exact page is `docs/format/deniable.md`; a test compares the
+//! two.
 
 use crate::geometry::{Geometry, HIDDEN_LEVELS};
 use crate::place::Seq;
@@ -12,23 +13,22 @@ use std::ops::Range;
 pub const VERSION: u16 = 1;
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
-/// Where the two checkpoints lie, one block each.
+/// Offset of the two checkpoints, one block each.
 pub(crate) const CHECKPOINTS: u64 = HEADER_AREA;
-/// Where the log begins: so that stripes of the default geometry, 256 KiB, are aligned to their
-/// length.
+/// Offset of the log. It aligns stripes of the default geometry, 256 KiB, to their length.
 pub(crate) const LOG_START: u64 = HEADER_AREA + (256 << 10);
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 48;
 /// The fewest stripes of a log.
 pub(crate) const LEAST_STRIPES: u64 = 64;
-/// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync
-/// releases. A burst of this length is taken in at the speed of the page cache.
+/// Bytes of the log in the gap of a large disk: the most that may be written and not durable. One
+/// sync releases half of it. The disk takes in a burst of this length at the speed of the page
+/// cache.
 const GAP_BYTES: u64 = 512 << 20;
-/// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save
-/// little.
+/// The longest cycle. Opening reads the summaries of up to one and a half cycles; a longer cycle
+/// would save little.
 const MOST_CYCLE: u64 = 4096;
-/// Blocks of a stride by which the length of a hidden level may fall short of what fits: a
-/// sixteenth.
+/// A hidden level is shorter than the largest that fits by up to this fraction: a sixteenth.
 const LENGTH_SPREAD: u64 = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -39,9 +39,9 @@ pub struct Params {
     pub geometry: Geometry,
     /// The spare factor ρ of the paper, in thousandths of the live slots.
     pub spare_permille: u16,
-    /// Emptied stripes kept ahead of the head.
+    /// Stripes ahead of the head that no longer hold the only copy of a block.
     pub gap: u32,
-    /// Stripes in which a map is written out once.
+    /// Stripes within which a map is written out once.
     pub cycle: u32,
     /// Stripes of the log.
     pub stripes: u64,
@@ -92,7 +92,7 @@ impl Params {
         Ok(params)
     }
 
-    /// The parameters as they stand in the header.
+    /// The parameters as the header stores them.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
@@ -102,7 +102,7 @@ impl Params {
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this
+    /// Parses the output of [`Params::encode`]. Errors: [`Kind::Corrupt`] for bytes that this
     /// version could not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("deniable", bytes, PARAMS_LEN)?;
@@ -140,20 +140,20 @@ impl Params {
             && self.most_blocks(1) > 0
     }
 
-    /// How many hidden levels there can be. The same for all disks of a geometry, whether or not
-    /// any exists.
+    /// The number of hidden levels that a disk with these parameters can have, whether or not any
+    /// exists.
     pub fn hidden_levels(&self) -> u8 {
         (1..=HIDDEN_LEVELS as u8).take_while(|level| self.most_blocks(*level) > 0).count() as u8
     }
 
-    /// The most blocks that a hidden level can have, by what the header says: a level is up to a
-    /// sixteenth shorter. 0 for a level that has no slots.
+    /// The most blocks that a hidden level can have, by the public parameters: a level is up to a
+    /// sixteenth shorter. 0 for a level without slots.
     pub fn most_blocks(&self, level: u8) -> u64 {
         largest_level(self.usable(self.slots(level).len()))
     }
 
-    /// Length of a hidden level in blocks: drawn with its key, so that no public number implies it.
-    /// `level_key` is the key of the level on this disk.
+    /// Length of a hidden level in blocks. It is derived from the level's key, so that no public
+    /// number implies it. `level_key` is the key of the level on this disk.
     pub(crate) fn hidden_blocks(&self, level: u8, level_key: &Secret<32>) -> u64 {
         let most = self.most_blocks(level);
         let drawn: Secret<8> = derive(level_key, "deniable length", &[]);
@@ -161,8 +161,8 @@ impl Params {
     }
 
     /// The hidden slots of a stripe that belong to a hidden level. Each level has three quarters of
-    /// the slots that the levels below it left, rounded down, and level 1 at least one: the slots
-    /// that are left at the end belong to no level.
+    /// the slots that the levels below it left, rounded down, and level 1 has at least one. The
+    /// remaining slots belong to no level.
     pub fn slots(&self, level: u8) -> Range<usize> {
         let all = self.hidden_slots();
         let share = |level: u8, left: usize| (left * 3 / 4).max(usize::from(level == 1 && left > 0));
@@ -170,13 +170,13 @@ impl Params {
         first..first + share(level, all - first)
     }
 
-    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to
-    /// it.
+    /// The end of the disk on its medium: the offset of the first byte after it.
     pub fn end(&self) -> u64 {
         LOG_START + self.stripes * self.stripe_len() as u64
     }
 
-    /// The stripes of cover that closing writes before the last one: an eighth of the log at most.
+    /// The stripes of cover that closing writes before the last stripe: at most an eighth of the
+    /// log.
     pub fn closing_cover(&self) -> ClosingCover {
         ClosingCover::new(self.stripe_len() as u64, self.stripes / 8)
     }
@@ -194,39 +194,38 @@ impl Params {
         usize::from(self.geometry.hidden)
     }
 
-    /// Stripes from one that holds a block to the one that carries it on: stripe *q* carries what
-    /// is valid in stripe *q* − stride. One less for each stripe of the gap than there are in the
-    /// ring.
+    /// Stripes between a stripe that holds a block and the stripe that carries it: stripe *q*
+    /// carries the valid blocks of stripe *q* − stride. The stride is the length of the ring less
+    /// the gap.
     pub(crate) fn stride(&self) -> u64 {
         self.stripes - u64::from(self.gap)
     }
 
-    /// Slots that live data and maps may fill when a stripe has `slots` of them: ρ of them stay
+    /// Slots that live data and maps may fill if a stripe has `slots` of them: a share of ρ stays
     /// spare.
     fn usable(&self, slots: usize) -> u64 {
         let live = self.stride() * slots as u64;
         live - live.saturating_mul(u64::from(self.spare_permille)) / 1000
     }
 
-    /// How many public slots of a stripe the first write of a block may fill. Half of the spare
-    /// stays spread over all stripes, so that a log full of data that never changes still has room
+    /// Public slots of a stripe that first writes of blocks may fill. Half of the spare stays
+    /// spread over all stripes, so that a log full of data that never changes still has room
     /// everywhere.
     pub(crate) fn public_first_writes(&self) -> usize {
         let slots = self.public_slots();
         (slots - slots * usize::from(self.spare_permille) / 2000).max(1)
     }
 
-    /// The same for the slots of a hidden level, where all of the spare is spread, so that a hidden
-    /// flush seldom waits for a lap: but for levels with so few slots that the spare is less than
-    /// one of them. One block is taken all the same, if there is any slot.
+    /// The same for the slots of a hidden level. All of the spare is spread, so that a hidden flush
+    /// seldom waits for a lap, except in a level with a spare of less than one slot. At least 1.
     pub(crate) fn hidden_first_writes(&self, level: u8) -> usize {
         let slots = self.slots(level).len();
         (slots - slots * usize::from(self.spare_permille) / 1000).max(1)
     }
 
-    /// How many an overwrite of a block may fill: a third of the spare stays free, so that a stream
-    /// of them does not fill stripe after stripe to the last slot, in all of which nothing would
-    /// have room when they come round again.
+    /// Slots of a hidden level that overwrites may fill. A third of the spare stays free: otherwise
+    /// a stream of overwrites would fill stripe after stripe to the last slot, and a lap later none
+    /// of them would have room for a new block.
     pub(crate) fn hidden_overwrites(&self, level: u8) -> usize {
         let slots = self.slots(level).len();
         slots - slots * usize::from(self.spare_permille) / 3000
@@ -237,25 +236,25 @@ impl Params {
         LOG_START + seq.0 % self.stripes * self.stripe_len() as u64
     }
 
-    /// The stripe that `seq` carries on, if there is one.
+    /// The stripe that `seq` carries, if there is one.
     pub(crate) fn carried_by(&self, seq: Seq) -> Option<Seq> {
         seq.back(self.stride())
     }
 
-    /// Where the block that stripe `origin` took in lies when `head` is the last stripe: each
-    /// stripe carries a block on to the same slot, `stride` later.
+    /// The stripe that holds, when `head` is the last stripe, the block that stripe `origin` took
+    /// in: every `stride` stripes a block is carried to the same slot.
     pub(crate) fn latest(&self, origin: Seq, head: Seq) -> Seq {
         debug_assert!(origin <= head, "a block is looked for in a stripe that was written");
         Seq(head.0 - (head.0 - origin.0) % self.stride())
     }
 
-    /// Stripes from one sync of the schedule to the next.
+    /// Stripes between two syncs of the schedule.
     pub(crate) fn half_gap(&self) -> u64 {
         u64::from(self.gap) / 2
     }
 
-    /// The last stripe that the schedule alone makes durable before `seq` is written. Every half
-    /// gap has a sync, which has the next half to finish in.
+    /// The last stripe that the schedule alone makes durable before `seq` is written. A sync begins
+    /// every half gap, and has the next half gap to finish.
     pub(crate) fn synced_before(&self, seq: Seq) -> Seq {
         let half = self.half_gap();
         Seq(((seq.0 - 1) / half * half).saturating_sub(half))
@@ -266,8 +265,8 @@ impl Params {
         seq.0.is_multiple_of(self.half_gap())
     }
 
-    /// Whether a checkpoint is written before stripe `seq`: that a stripe half a gap before is
-    /// durable, for which `seq` is the first to need it.
+    /// Whether a checkpoint is written before stripe `seq`. It calls stripe `synced_before(seq)`
+    /// durable; `seq` is the first stripe that relies on that.
     pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
         self.is_sync_due(Seq(seq.0 - 1)) && self.synced_before(seq) > Seq::NONE
     }
@@ -321,8 +320,7 @@ mod tests {
             let p = Params::plan(64 << 20, geometry, 200, 0).unwrap();
             for seq in Seq(1).up_to(Seq(3 * p.stripes)) {
                 let Some(carried) = p.carried_by(seq) else { continue };
-                // The stripe that lies where `carried` lay comes a gap later, and a sync lies
-                // between.
+                // Stripe `overwrites` takes the place of `carried` a gap later, after a sync.
                 let overwrites = carried + p.stripes;
                 assert_eq!(overwrites, seq + u64::from(p.gap));
                 assert!(p.synced_before(overwrites) >= seq);

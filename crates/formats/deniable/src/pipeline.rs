@@ -1,13 +1,13 @@
-//! The way of a closed stripe to the medium: it becomes ciphertext, is written in its turn, and
-//! synced on schedule. With threads one encrypts and writes, and one syncs; without, the thread
-//! that closes a stripe does all.
+//! Encrypts closed stripes, writes them in order and syncs them on schedule. On a disk with threads
+//! one thread encrypts and writes, and another syncs; otherwise the thread that closes a stripe
+//! does all of it.
 //!
-//! Invariants: stripes are written in the order of their numbers, each when all is durable that it
-//! overwrites the last copy of or calls durable. Checkpoints are written between stripes that the
-//! schedule names. A stripe that the medium refuses keeps its place: nothing is written before the
-//! same bytes are there.
+//! Invariants: stripes are written in the order of their numbers. A stripe is written only when the
+//! copies of the blocks that it overwrites, and the stripe that it calls durable, are durable.
+//! Checkpoints are written between stripes that the schedule fixes. A stripe that the medium
+//! refuses keeps its place: nothing else is written before the same bytes are.
 //!
-//! Deniability contract: when a stripe that was refused is tried again follows from public
+//! Deniability contract: the time of the next try to write a refused stripe follows from public
 //! operations, the paced clock and the medium.
 
 use crate::checkpoint::Checkpoint;
@@ -26,21 +26,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 
-/// Closed stripes that may be in flight before no more is closed.
+/// The most closed stripes in flight: closing another one waits.
 const MOST_IN_FLIGHT: u64 = 16;
-/// How many are left when a thread that waits for room is woken: to wake it for each would cost
-/// more.
+/// Stripes in flight at which a thread that waits for room is woken: waking it for each stripe
+/// would cost more.
 const ROOM_AT: u64 = MOST_IN_FLIGHT / 2;
-/// Syncs that may be due: a stripe further on waits for the sync itself.
+/// The most syncs that may be queued. A stripe after those waits for the sync itself.
 pub(crate) const MOST_DUE: usize = 2;
 
-/// Where closed stripes go.
+/// The destination of closed stripes.
 enum Way {
-    /// To the medium at once.
+    /// The medium, at once.
     Direct,
-    /// To the threads.
+    /// The threads.
     Threads(Sender<Closed>),
-    /// Nowhere: the threads have been told that there are no more.
+    /// None: the threads were told that no more stripes come.
     Ended,
 }
 
@@ -50,14 +50,14 @@ pub(crate) struct Pipeline {
     progress: Arc<Progress>,
     medium: Arc<dyn Medium>,
     health: Arc<Health>,
-    /// For what no key of an open level shows.
+    /// Random bytes for everything that no key of an open level opens.
     filler: Arc<dyn RandomSource>,
     /// The end of the log when the disk was opened.
     opened_at: Seq,
     way: Mutex<Way>,
-    /// Without threads: a closed stripe that the medium refused.
+    /// Without threads: the closed stripe that the medium refused.
     held: Mutex<Option<Encrypted>>,
-    /// Buffers for ciphertext that nobody uses.
+    /// Unused buffers for ciphertext.
     buffers: Mutex<Vec<Vec<u8>>>,
     /// Closed stripes that are not on the medium yet.
     in_flight: Mutex<u64>,
@@ -66,7 +66,7 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// For a log that ended at `opened_at`.
+    /// The pipeline of a log that ended at `opened_at`.
     pub(crate) fn new(
         log: Arc<Log>,
         progress: Arc<Progress>,
@@ -106,9 +106,10 @@ impl Pipeline {
         self.stripes.load(Ordering::Relaxed)
     }
 
-    /// Waits until another stripe may be closed. After that one may be closed without another wait.
+    /// Waits until another stripe may be closed. The caller may then close one without another
+    /// wait.
     ///
-    /// Errors: why the medium refuses stripes, where no more of them may be in flight.
+    /// Errors: the reason why the medium refuses stripes, if no more of them may be in flight.
     pub(crate) fn wait_room(&self) -> Result<()> {
         self.write_held()?;
         if *self.in_flight.lock() < MOST_IN_FLIGHT {
@@ -124,12 +125,12 @@ impl Pipeline {
         Ok(())
     }
 
-    /// From now on closed stripes go there.
+    /// Directs closed stripes to the threads.
     pub(crate) fn attach(&self, to_encrypt: Sender<Closed>) {
         *self.way.lock() = Way::Threads(to_encrypt);
     }
 
-    /// No more stripes will be closed: the threads end when they have done what is pending.
+    /// Ends the input: no more stripes will be closed. The threads end after the pending ones.
     pub(crate) fn end(&self) {
         *self.way.lock() = Way::Ended;
         self.progress.try_again();
@@ -139,8 +140,8 @@ impl Pipeline {
         matches!(*self.way.lock(), Way::Ended)
     }
 
-    /// Sends a closed stripe to the medium: by the threads, or at once if there are none. With
-    /// threads it does not wait: [`Pipeline::wait_room`] is called before a stripe is closed.
+    /// Sends a closed stripe to the medium: through the threads, or at once if there are none. With
+    /// threads it does not wait: call [`Pipeline::wait_room`] before closing a stripe.
     pub(crate) fn send(&self, closed: Closed) -> Result<()> {
         self.health.check()?;
         *self.in_flight.lock() += 1;
@@ -150,19 +151,19 @@ impl Pipeline {
             Way::Direct => {}
         }
         *self.held.lock() = Some(self.encrypt_into_spare(closed)?);
-        // The stripe is closed whatever the medium says: a refusal is told to the one who waits for
-        // it, or who closes the next.
+        // The stripe is closed whatever the medium answers. A caller that waits for it, or closes
+        // the next one, gets the refusal.
         self.write_held().or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) })
     }
 
-    /// Writes the stripe that is held, if there is one: it is just closed, or the medium refused it
+    /// Writes the held stripe, if there is one: it was just closed, or the medium refused it
     /// before.
     fn write_held(&self) -> Result<()> {
         let mut held = self.held.lock();
         let Some(encrypted) = &mut *held else { return Ok(()) };
         let seq = encrypted.seq;
         match self.put(encrypted) {
-            // After any other error the disk is at its end.
+            // A refused stripe stays held. Any other error is fail-stop.
             Err(e) if e.kind().is_refusal() => return Err(e),
             Err(e) => return Err(self.health.fail(e)),
             Ok(()) => *held = None,
@@ -170,13 +171,13 @@ impl Pipeline {
         if self.params().is_sync_due(seq) { self.progress.sync_to(seq) } else { Ok(()) }
     }
 
-    /// The work of the thread that encrypts and writes, until there is nothing more to come.
+    /// The work of the thread that encrypts and writes, until no more stripes come.
     pub(crate) fn write_stripes(&self, closed: &Receiver<Closed>, to_sync: &SyncSender<Seq>) {
         let _guard = self.health.fail_on_panic();
         for closed in closed {
             match self.health.check().and_then(|()| self.write(closed)) {
                 Ok(seq) if self.params().is_sync_due(seq) => {
-                    // Only a syncing thread that has failed takes no more.
+                    // The channel is closed only if the syncing thread failed.
                     let _failed = to_sync.send(seq);
                 }
                 Ok(_) => {}
@@ -185,7 +186,7 @@ impl Pipeline {
         }
     }
 
-    /// The work of the syncing thread, which is ahead of the writing one's need.
+    /// The work of the syncing thread, which syncs before the writing thread needs it.
     pub(crate) fn sync_stripes(&self, due: &Receiver<Seq>) {
         let _guard = self.health.fail_on_panic();
         for seq in due {
@@ -195,7 +196,7 @@ impl Pipeline {
         }
     }
 
-    /// Encrypts and writes a stripe, however often the medium refuses it. Gives its number.
+    /// Encrypts and writes a stripe, however often the medium refuses it. Returns its number.
     fn write(&self, closed: Closed) -> Result<Seq> {
         let mut encrypted = self.encrypt_into_spare(closed)?;
         while let Err(e) = self.put(&mut encrypted) {
@@ -207,8 +208,8 @@ impl Pipeline {
         Ok(encrypted.seq)
     }
 
-    /// Tells those who wait that the medium refused a stripe, and waits for the time to try it
-    /// again.
+    /// Reports to waiting threads that the medium refused a stripe, and waits for the time of the
+    /// next try.
     fn hold(&self, refused: Error) -> Result<()> {
         self.progress.refuse(refused);
         drop(self.in_flight.lock());
@@ -217,7 +218,7 @@ impl Pipeline {
         self.health.check()
     }
 
-    /// Encrypts a stripe into a buffer that an earlier one left, or into a new one.
+    /// Encrypts a stripe into the buffer of an earlier one, or into a new one.
     fn encrypt_into_spare(&self, closed: Closed) -> Result<Encrypted> {
         let params = self.params();
         let spare = self.buffers.lock().pop();
@@ -225,16 +226,16 @@ impl Pipeline {
         closed.encrypt(params, self.log.keys(), &*self.filler, buffer)
     }
 
-    /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the
-    /// medium. It can be called again after a refusal.
+    /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), as one write to the
+    /// medium. It may be called again after a refusal.
     fn put(&self, stripe: &mut Encrypted) -> Result<()> {
         let (params, seq) = (self.params(), stripe.seq);
-        // The stripe that lies here was carried on by one a gap earlier, which must be durable
-        // first; and what the summary calls durable must be.
+        // Two things must be durable first: the copy, a gap earlier, of the stripe that is
+        // overwritten here, and the stripe that the summary calls durable.
         let synced = params.synced_before(seq);
         self.progress.sync_to(stripe.claimed.max(synced))?;
-        // Between two stripes, always the same two: the order of writes is no matter of speed
-        // (deniability contract).
+        // The checkpoint always lies between the same two stripes: the order of writes must not
+        // depend on speed (deniability contract).
         if let Some(salt) = &stripe.checkpoint {
             let durable = if self.is_first(seq) { self.opened_at } else { synced };
             self.write_checkpoint(durable, false, salt)?;
@@ -256,8 +257,8 @@ impl Pipeline {
         seq == self.opened_at.next()
     }
 
-    /// Whether a checkpoint is due before stripe `seq`. The first stripe of a session takes back
-    /// that the disk was closed.
+    /// Whether a checkpoint is due before stripe `seq`. The one before the first stripe of a
+    /// session revokes the mark that the disk is closed.
     pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
         self.params().is_checkpoint_due(seq) || self.is_first(seq)
     }
@@ -265,8 +266,8 @@ impl Pipeline {
     /// Waits until stripe `seq`, which was sent, is on the medium, and makes it and all before it
     /// durable.
     ///
-    /// Errors: why the medium refuses that stripe or one before it, after another try. They stay in
-    /// flight.
+    /// Errors: the reason why the medium refuses that stripe or an earlier one, after another try.
+    /// The stripes stay in flight.
     pub(crate) fn settle(&self, seq: Seq) -> Result<()> {
         self.write_held()?;
         self.progress.try_again();
@@ -274,14 +275,14 @@ impl Pipeline {
         self.progress.sync_to(seq)
     }
 
-    /// Says in a checkpoint that the disk is closed after stripe `last`, which holds nothing new
-    /// and is durable.
+    /// Writes a checkpoint that marks the disk as closed after stripe `last`, which holds nothing
+    /// new and is durable.
     pub(crate) fn finish(&self, last: Seq, salt: &Salt) -> Result<()> {
         self.write_checkpoint(last, true, salt)?;
         self.progress.sync_all()
     }
 
-    /// Writes down that stripe `seq` is durable.
+    /// Writes a checkpoint that calls stripe `seq` durable.
     fn write_checkpoint(&self, seq: Seq, closed: bool, salt: &Salt) -> Result<()> {
         let checkpoint = Checkpoint { seq, closed };
         checkpoint.write(&*self.medium, self.params(), self.log.keys(), salt)

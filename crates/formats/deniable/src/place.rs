@@ -1,16 +1,15 @@
-//! Numbers of stripes and slots, and what a place in a map means: the stripe and the slot where a
-//! level took a block in.
+//! Numbers of stripes and slots, and places in a map: the stripe and the slot where a level took a
+//! block in.
 //!
-//! Invariant: a place stays as long as the block is not written again, for a block is carried from
-//! stripe to stripe in the same slot. So a map changes only when its level is written.
+//! Invariant: a place stays valid until the block is written again, because a block is carried from
+//! stripe to stripe in the same slot. A map therefore changes only when its level is written.
 
 use lacuna_contracts::Result;
 use lacuna_levels::{Entry, LOST, PageSource, Tree};
 use std::fmt;
 use std::ops::Add;
 
-/// The number of a stripe, counted from 1 in the order in which stripes are written; 0 stands for
-/// none.
+/// The number of a stripe, counted from 1 in the order of writing; 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Seq(pub(crate) u64);
 
@@ -20,7 +19,7 @@ impl Seq {
     /// The last stripe that a place in a map can name.
     const LAST: Seq = Seq((1 << 55) - 1);
 
-    /// A number that was read from a medium; none if no stripe can have it.
+    /// A number read from a medium; none if no stripe can have it.
     pub(crate) fn checked(number: u64) -> Option<Seq> {
         (1..=Seq::LAST.0).contains(&number).then_some(Seq(number))
     }
@@ -75,7 +74,7 @@ impl Slot {
     }
 }
 
-/// Where a level took a block in.
+/// The stripe and the slot where a level took a block in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) seq: Seq,
@@ -83,19 +82,19 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// As it stands in a map; never 0, for stripes are counted from 1.
+    /// The form in a map. Never 0, because stripes are counted from 1.
     pub(crate) fn pack(self) -> u64 {
         self.seq.0 << 8 | u64::from(self.slot.0)
     }
 
-    /// What [`Place::pack`] packed; none for a block that is nowhere or lost.
+    /// Reverses [`Place::pack`]; none for a block that is unwritten or lost.
     pub(crate) fn unpack(packed: u64) -> Option<Place> {
         (packed != 0 && packed != LOST).then_some(Place { seq: Seq(packed >> 8), slot: Slot(packed as u8) })
     }
 }
 
-/// The slots of stripe `seq`, which holds `entries`, that are live: where what they name lies now,
-/// according to the map. A block comes to another stripe every `stride`.
+/// The live slots of stripe `seq`, which holds `entries`: the map says that their blocks lie here
+/// now. A block is carried to another stripe every `stride` stripes.
 pub(crate) fn live_slots(
     tree: &mut Tree,
     entries: &[Entry],
@@ -112,7 +111,7 @@ pub(crate) fn live_slots(
     Ok(live)
 }
 
-/// Whether what lies `here` is live.
+/// Whether `entry`, which lies `here`, is live.
 pub(crate) fn is_live(
     tree: &mut Tree,
     entry: Entry,
@@ -121,7 +120,7 @@ pub(crate) fn is_live(
     source: &dyn PageSource,
 ) -> Result<bool> {
     if let Entry::Trim { origin } = entry {
-        // Until the pages of the map hold what it says.
+        // A record of discards is live until pages of the map contain them.
         return Ok(origin > tree.state().covered);
     }
     let place = Place::unpack(tree.place_of(entry, source)?);

@@ -1,29 +1,29 @@
 //! The plaintext of the public or the hidden slots of a stripe.
 //!
-//! Invariants: the bytes of a slot mean something only while the slot is listed with an entry;
-//! those of an empty slot are what memory had before, and never go to a medium. All of them are
-//! wiped when the memory is given back.
+//! Invariants: the bytes of a slot are valid only while the slot is listed with an entry. An empty
+//! slot has old bytes of its memory, which never go to a medium. All bytes are wiped when the
+//! memory is freed.
 
 use crate::place::Slot;
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_levels::Entry;
 
-/// What slots hold: for each the level and what of it.
+/// The level and the entry of each slot.
 pub(crate) type Echo = Vec<(u8, Entry)>;
 
 const EMPTY: (u8, Entry) = (0, Entry::Empty);
 static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 
-/// Slots in memory.
+/// Slots in memory, with their plaintext.
 #[derive(Default)]
 pub(crate) struct Plain {
     entries: Echo,
-    /// The slots one after another.
+    /// The blocks of the slots, one after another.
     blocks: lacuna_contracts::Plain<Vec<u8>>,
 }
 
 impl Plain {
-    /// As many empty slots.
+    /// Empty slots, `slots` of them.
     pub(crate) fn new(slots: usize) -> Plain {
         let blocks = lacuna_contracts::Plain::new(vec![0; slots * BLOCK_SIZE]);
         Plain { entries: vec![EMPTY; slots], blocks }
@@ -34,13 +34,13 @@ impl Plain {
         Plain { entries: Vec::new(), blocks: lacuna_contracts::Plain::new(Vec::new()) }
     }
 
-    /// The same slots, emptied, in memory that is there already.
+    /// Empties the slots, and keeps their memory.
     pub(crate) fn emptied(mut self) -> Plain {
         self.entries.fill(EMPTY);
         self
     }
 
-    /// Wipes what memory had before, where nothing is going to be read over it. All slots are
+    /// Wipes the old bytes of the memory if no read is going to overwrite them. All slots must be
     /// empty.
     pub(crate) fn wipe(&mut self) {
         lacuna_contracts::wipe(&mut self.blocks);
@@ -51,23 +51,23 @@ impl Plain {
         &self.entries
     }
 
-    /// What each slot holds of a level.
+    /// The entry of each slot of a level; other slots are empty.
     pub(crate) fn entries_of(&self, level: u8) -> Vec<Entry> {
         let of_level = |(owner, entry): &(u8, Entry)| if *owner == level { *entry } else { Entry::Empty };
         self.entries.iter().map(of_level).collect()
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub(crate) fn slots(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether a slot holds nothing.
+    /// Whether a slot is empty.
     pub(crate) fn is_empty(&self, slot: Slot) -> bool {
         self.entries[slot.at()].1 == Entry::Empty
     }
 
-    /// The bytes of all slots, to be read into.
+    /// The bytes of all slots, for a read.
     pub(crate) fn blocks_mut(&mut self) -> &mut [u8] {
         &mut self.blocks
     }
@@ -76,7 +76,7 @@ impl Plain {
         &mut self.blocks[slot.at() * BLOCK_SIZE..][..BLOCK_SIZE]
     }
 
-    /// The bytes of a slot, to be filled, after `entry` of `level` was noted for it.
+    /// Lists `entry` of `level` in a slot, and returns the bytes of the slot, to be filled.
     pub(crate) fn put(&mut self, level: u8, slot: Slot, entry: Entry) -> &mut [u8] {
         self.entries[slot.at()] = (level, entry);
         self.block_mut(slot)
@@ -87,17 +87,17 @@ impl Plain {
         self.entries[slot.at()] = EMPTY;
     }
 
-    /// The slot that holds this, if there is one.
+    /// The slot that holds this entry of a level, if there is one.
     pub(crate) fn slot_of(&self, level: u8, entry: Entry) -> Option<Slot> {
         self.entries.iter().position(|held| *held == (level, entry)).map(Slot::nth)
     }
 
-    /// The block in a slot, if the slot is this level's and holds this.
+    /// The block in a slot, if the slot holds this entry of the level.
     pub(crate) fn block(&self, level: u8, slot: Slot, entry: Entry) -> Option<&[u8]> {
         self.blocks(level, slot, &[entry]).next()?
     }
 
-    /// The same of neighbouring slots, from `first` on.
+    /// The same for neighbouring slots, starting at `first`.
     pub(crate) fn blocks<'a>(
         &'a self,
         level: u8,
@@ -110,7 +110,7 @@ impl Plain {
         })
     }
 
-    /// Each slot with its level and entry and the bytes to encrypt: zeros for an empty one.
+    /// Each slot with its level, its entry and the bytes to encrypt: zeros for an empty slot.
     pub(crate) fn to_encrypt(&self) -> impl Iterator<Item = (Slot, u8, Entry, &[u8])> {
         let listed = Slot::all(self.slots()).zip(&self.entries).zip(self.blocks.chunks_exact(BLOCK_SIZE));
         listed.map(|((slot, (level, entry)), block)| {
@@ -118,8 +118,9 @@ impl Plain {
         })
     }
 
-    /// Takes over a slot whose ciphertext lies in it, if it `opens`; a block that does not is lost.
-    /// An empty slot is opened too, for the time it takes. False if it is a page that is lost.
+    /// Takes over a slot that has its ciphertext in memory. If `opens` fails, a block is listed as
+    /// lost, and a page or record is dropped. An empty slot is opened too, so that it takes the
+    /// same time. Returns false if a page was lost.
     pub(crate) fn take_over(
         &mut self,
         level: u8,

@@ -1,8 +1,8 @@
-//! How far the log has come: which stripes are on the medium, which of them are durable, and
-//! whether the medium refuses the next one.
+//! The progress of the log: which stripes are on the medium, which of them are durable, and whether
+//! the medium refuses the next one.
 //!
-//! Invariants: both numbers only grow, a stripe is durable only after a sync that began when it was
-//! on the medium, and after a sync that failed there is no other.
+//! Invariants: both numbers only grow; a stripe is durable only after a sync that began when it was
+//! on the medium; after a failed sync there is no other.
 
 use crate::health::{Health, LOOK_AGAIN, Wake};
 use crate::place::Seq;
@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How far the log of an open disk has come.
+/// The progress of the log of an open disk.
 pub(crate) struct Progress {
     medium: Arc<dyn Medium>,
     health: Arc<Health>,
     written: AtomicU64,
     durable: AtomicU64,
-    /// Why the medium refused the next stripe, from that try on to the next that is asked for.
+    /// Why the medium refused the next stripe; kept until another try is requested or succeeds.
     refused: Mutex<Option<Error>>,
-    /// Held over a sync.
+    /// Held during a sync.
     syncing: Mutex<()>,
-    /// Held for a moment before `moved` is told, so that nobody misses it.
+    /// Taken briefly before `moved` is notified, so that no waiting thread misses it.
     told: Mutex<()>,
-    /// Stripes were written or made durable, or something failed.
+    /// Notified when stripes were written or made durable, and on a failure.
     moved: Condvar,
     syncs: AtomicU64,
 }
@@ -48,7 +48,7 @@ impl Progress {
         progress
     }
 
-    /// The log was found to end at `head`, all of it durable.
+    /// Sets the end of the log, `head`, as recovery found it. All of the log is durable.
     pub(crate) fn begin(&self, head: Seq) {
         self.written.store(head.0, Ordering::Release);
         self.durable.store(head.0, Ordering::Release);
@@ -69,28 +69,29 @@ impl Progress {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Stripe `seq` is on the medium, and all before it.
+    /// Records that stripe `seq` and all before it are on the medium.
     pub(crate) fn reach(&self, seq: Seq) {
         self.written.store(seq.0, Ordering::Release);
         *self.refused.lock() = None;
         self.wake();
     }
 
-    /// The medium refused the next stripe: those that wait for it are told, once for each try.
+    /// Records that the medium refused the next stripe. Threads that wait for it get the error,
+    /// once for each try.
     pub(crate) fn refuse(&self, e: Error) {
         *self.refused.lock() = Some(e);
         self.wake();
     }
 
-    /// Asks for another try to write the stripe that was refused, if one was.
+    /// Requests another try to write the refused stripe, if there is one.
     pub(crate) fn try_again(&self) {
         if self.refused.lock().take().is_some() {
             self.wake();
         }
     }
 
-    /// Waits, in the thread that writes, until another try is asked for, or something failed, or
-    /// for as long as a look takes.
+    /// For the writing thread: waits until another try is requested, something failed, or
+    /// `LOOK_AGAIN` has passed.
     pub(crate) fn wait_for_try(&self) {
         let mut told = self.told.lock();
         if self.refused.lock().is_some() {
@@ -98,7 +99,7 @@ impl Progress {
         }
     }
 
-    /// Errors: why the medium refused the next stripe at the last try, if it did.
+    /// Errors: the reason why the medium refused the next stripe at the last try, if it did.
     pub(crate) fn check_taken(&self) -> Result<()> {
         self.refused.lock().clone().map_or(Ok(()), Err)
     }
@@ -123,13 +124,13 @@ impl Progress {
         Ok(())
     }
 
-    /// Makes everything durable that was written so far, whatever it is.
+    /// Makes everything durable that was written so far, checkpoints included.
     pub(crate) fn sync_all(&self) -> Result<()> {
         self.sync_held(&self.syncing.lock())
     }
 
-    /// Syncs, unless something has failed: after a sync that did, the next one may say that all is
-    /// well, for the system has dropped what it could not write.
+    /// Syncs, unless something has failed. After a failed sync the next one may report success,
+    /// because the system has dropped the pages that it could not write.
     fn sync_held(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
         self.health.check()?;
         let _guard = self.health.fail_on_panic();
@@ -143,8 +144,8 @@ impl Progress {
         self.wait(|| None, || self.written() >= seq)
     }
 
-    /// Waits until others have made stripe `seq` durable, for as long as `patience` says: who
-    /// shortens it meanwhile wakes those who wait.
+    /// Waits until another thread has made stripe `seq` durable, for at most `patience`. A caller
+    /// that shortens `patience` meanwhile must wake the waiting threads.
     pub(crate) fn wait_durable(&self, seq: Seq, patience: impl Fn() -> Option<Duration>) -> Result<()> {
         self.wait(patience, || self.durable() >= seq)
     }
@@ -159,7 +160,7 @@ impl Progress {
             if left.is_zero() {
                 return Err(no_sync());
             }
-            // What failed among the hidden levels does not tell of progress.
+            // A failure of a hidden level does not notify `moved`: check again after `LOOK_AGAIN`.
             self.moved.wait_for(&mut told, left.min(LOOK_AGAIN));
         }
         Ok(())

@@ -1,10 +1,10 @@
-//! Level 0: its blocks go into stripes in the order in which they are written, beside what a stripe
-//! carries on; a full stripe is closed and is sent to the medium (the paper's Algorithms 2 and 5,
-//! and Table 1, for all public slots of a stripe at once).
+//! Level 0: takes blocks into stripes in the order of the writes, beside the blocks that a stripe
+//! carries, and closes a full stripe and sends it to the medium (PD-DM, Algorithms 2 and 5 and
+//! Table 1, for all public slots of a stripe at once).
 //!
-//! Deniability contract: which stripes there are, when they are closed and what they say to level 0
-//! is decided here, by public operations and the paced clock, under a lock that hidden operations
-//! never take.
+//! Deniability contract: public operations and the paced clock alone decide here which stripes
+//! exist, when they are closed and which facts level 0 can read in them, under a lock that hidden
+//! operations never take.
 
 use crate::carried::Carried;
 use crate::carrier::Carrier;
@@ -25,12 +25,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A stripe that a flush or a beat closed is called durable by the stripe that closes so many
-/// flushes and beats later: a number, and no matter of how long the sync took. With more, more
+/// A stripe that a flush or a beat closes calls durable the stripe that was closed this number of
+/// flushes and beats earlier: a fixed number does not depend on the time of a sync. With more, more
 /// clients can flush at once; with fewer, less of the log counts as lost when its end is damaged.
 const CLAIM_AFTER: usize = 4;
 
-/// Level 0, to be changed.
+/// Level 0, for changes.
 pub(crate) struct Public {
     params: Params,
     health: Arc<Health>,
@@ -38,26 +38,26 @@ pub(crate) struct Public {
     carrier: Arc<Carrier>,
     hidden: Arc<Hidden>,
     pipeline: Arc<Pipeline>,
-    /// The public randomness, from which salts come.
+    /// The public randomness, which salts are made of.
     random: Arc<dyn RandomSource>,
-    /// Held by the one operation that changes level 0 now, also while it waits for the medium.
+    /// Held by the one operation that changes level 0, also while it waits for the medium.
     turn: Mutex<Turn>,
     blocks_written: AtomicU64,
     beats: AtomicU64,
 }
 
-/// What one operation leaves to the next.
+/// The state that one operation leaves to the next.
 struct Turn {
     /// The last closed stripe.
     last: LogEnd,
-    /// What the open stripe carries on in its hidden slots; none while no stripe is open.
+    /// The hidden slots that the open stripe carries; none while no stripe is open.
     carried: Option<Carried>,
-    /// Stripes that flushes and beats closed and that none has called durable yet, and the last
-    /// that one has.
+    /// Stripes that flushes and beats closed and that no stripe has called durable yet, and the
+    /// last stripe that was called durable.
     to_claim: VecDeque<Seq>,
     claimed: Seq,
-    /// The medium refuses stripes, or to give what the next one carries on: the operation fails,
-    /// and everything is as it was before its last step.
+    /// Whether the medium refused a stripe, or the system the read of the next one to carry: the
+    /// operation fails, and everything is as it was before its last step.
     refused: bool,
 }
 
@@ -68,7 +68,7 @@ fn no_room(what: &str) -> Error {
 }
 
 impl Public {
-    /// Level 0 of a log that ends so.
+    /// Level 0 of a log with this end.
     pub(crate) fn new(
         health: Arc<Health>,
         view: Arc<View>,
@@ -99,7 +99,7 @@ impl Public {
         [&self.blocks_written, &self.beats].map(|counter| counter.load(Ordering::Relaxed))
     }
 
-    /// Changes level 0, one operation after another.
+    /// Runs one change of level 0 at a time.
     fn in_turn<T>(&self, change: impl FnOnce(&mut Turn) -> Result<T>) -> Result<T> {
         let mut turn = self.turn.lock();
         let _guard = self.health.fail_on_panic();
@@ -109,8 +109,7 @@ impl Public {
         done.map_err(|e| if refused { e } else { self.health.fail_unless_full(e) })
     }
 
-    /// Takes blocks into the log, one after another and no others between them: they are read
-    /// together.
+    /// Takes blocks into the log without a gap, because they are read together.
     pub(crate) fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         let count = data.len() / BLOCK_SIZE;
         self.view.warm(first, count as u64);
@@ -124,7 +123,7 @@ impl Public {
                 if done == count {
                     return Ok(());
                 }
-                // Existing valid data goes before new data (Table 1): on to a stripe with room.
+                // Existing valid data goes before new data (Table 1): try the next stripe.
                 self.close(turn)?;
                 stripes = if taken > 0 { 1 } else { stripes + 1 };
                 if stripes > 2 * self.params.stripes {
@@ -136,7 +135,7 @@ impl Public {
         Ok(())
     }
 
-    /// Makes blocks unwritten. The medium is told nothing: the log says it, and the slots are
+    /// Makes blocks unwritten. The medium gets no discard: the log records it, and the slots are
     /// reused in their turn.
     pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
         let view = &self.view;
@@ -157,8 +156,7 @@ impl Public {
                 }
                 self.close(turn)?;
             }
-            // Pages that the discard changed are written before it is answered, once there are
-            // many.
+            // If the discard changed many pages, they are written before it returns.
             for _ in 0..self.params.stripes {
                 if !view.is_crowded() {
                     break;
@@ -188,7 +186,7 @@ impl Public {
         self.write_stripe().map(drop)
     }
 
-    /// Writes the stripes of cover that closing takes, whatever is in them, and makes them durable.
+    /// Writes the stripes of cover that closing takes, whatever they hold, and makes them durable.
     pub(crate) fn cover(&self, pace: Pace) -> Result<()> {
         let _guard = self.health.fail_on_panic();
         self.params.closing_cover().write(pace, |durable| {
@@ -202,7 +200,7 @@ impl Public {
         })
     }
 
-    /// Closes the open stripe, whatever is in it, and syncs. Returns its number.
+    /// Closes the open stripe, whatever it holds, and syncs. Returns its number.
     fn write_stripe(&self) -> Result<Seq> {
         let closed = self.in_turn(|turn| {
             self.ensure_open(turn)?;
@@ -213,9 +211,9 @@ impl Public {
         Ok(closed)
     }
 
-    /// Ends the log with a stripe that holds nothing new, makes everything durable and says so in a
-    /// checkpoint: from then on what cannot be read was damaged, and is no end of the log; and what
-    /// the last stripes held is known from the echoes in those after them.
+    /// Ends the log with a stripe that holds nothing new, makes everything durable and marks the
+    /// disk as closed in a checkpoint. After that a stripe that cannot be read is damage and not
+    /// the end of the log, and the echo in the stripe after it lists its blocks.
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.write_stripe()?;
         self.pipeline.finish(last, &self.draw_salt())
@@ -230,26 +228,27 @@ impl Public {
         salt
     }
 
-    /// Sees to it that a stripe is open.
+    /// Opens a stripe if none is open.
     ///
-    /// Errors: why the system refuses to read what it carries on; then nothing has changed.
+    /// Errors: the reason why the system refuses to read the blocks to carry; nothing has changed
+    /// then.
     fn ensure_open(&self, turn: &mut Turn) -> Result<()> {
         if turn.carried.is_none() {
             let seq = turn.last.head.next();
             let taken = self.carrier.take(seq);
             let carried = taken.inspect_err(|e| turn.refused = e.kind().is_refusal())?;
-            // What was carried is taken: there is no second try.
+            // The carried blocks are taken: a failure cannot be tried again.
             turn.carried = Some(self.view.open(seq, carried).map_err(|e| self.health.fail(e))?);
         }
         Ok(())
     }
 
-    /// Waits until a stripe may be closed. After that one may be closed without another wait.
+    /// Waits until a stripe may be closed. The caller may then close one without another wait.
     fn wait_room(&self, turn: &mut Turn) -> Result<()> {
         self.pipeline.wait_room().inspect_err(|e| turn.refused = e.kind().is_refusal())
     }
 
-    /// Closes the open stripe for a flush or a beat, which may call an earlier one durable.
+    /// Closes the open stripe for a flush or a beat. It may call an earlier stripe durable.
     fn close_and_claim(&self, turn: &mut Turn) -> Result<()> {
         self.wait_room(turn)?;
         turn.claim();
@@ -258,12 +257,12 @@ impl Public {
 
     /// Closes the open stripe, fills its hidden slots and sends it to the medium.
     ///
-    /// Errors: why the medium refuses stripes; then nothing has changed. After any other error the
-    /// disk is at its end.
+    /// Errors: the reason why the medium refuses stripes; nothing has changed then. Any other error
+    /// is fail-stop.
     ///
-    /// The hidden slots are filled before the operation goes on that closed the stripe: what a
-    /// level has in a stripe is a function of the order of operations on it and on level 0, and no
-    /// matter of speed (deniability contract).
+    /// The hidden slots are filled before the operation that closed the stripe goes on: the blocks
+    /// of a level in a stripe are a function of the order of operations on it and on level 0, never
+    /// of speed (deniability contract).
     fn close(&self, turn: &mut Turn) -> Result<()> {
         self.wait_room(turn)?;
         let drawn = self.draw_salt();
@@ -289,14 +288,14 @@ impl Public {
             turn.last.name = name_of(&closed.salt);
             self.pipeline.send(closed)
         });
-        // The stripe has its number: no other can take its place.
+        // No other stripe can take the number of this one: fail-stop.
         sent.map_err(|e| self.health.fail(e))
     }
 }
 
 impl Turn {
-    /// The open stripe is going to be closed by a flush or a beat: it may call an earlier one
-    /// durable.
+    /// Records that a flush or a beat is going to close the open stripe, which may call an earlier
+    /// one durable.
     fn claim(&mut self) {
         self.to_claim.push_back(self.last.head.next());
         if self.to_claim.len() > CLAIM_AFTER {

@@ -1,13 +1,13 @@
-//! Reading a level: where its blocks are is looked up under the level's lock, and the log is read
-//! without it.
+//! Reads a level: looks up the places of blocks under the level's lock, and reads the log without
+//! it.
 
 use crate::log::Log;
 use crate::place::Place;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Kind, Result};
 use lacuna_levels::{Entry, LOST, corrupt};
 
-/// Reads blocks of a level. `look` says where they are, and deals itself with those whose place it
-/// gives as 0.
+/// Reads blocks of a level. `look` sets their places, and itself fills the blocks that it sets to
+/// 0.
 pub(crate) fn read(
     log: &Log,
     level: u8,
@@ -22,7 +22,8 @@ pub(crate) fn read(
         if !read.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt) {
             return read;
         }
-        // Unless a block was written anew since, and its old place given up.
+        // Optimistic read: look the places up again on failure, because a block may have been
+        // written since.
         let mut now = vec![0; places.len()];
         look(buf, &mut now)?;
         if now == places {
@@ -32,7 +33,7 @@ pub(crate) fn read(
     }
 }
 
-/// Reads what a map says, from `first` on.
+/// Reads the blocks at `places`, as a map gives them, starting with block `first`.
 fn fetch_all(log: &Log, level: u8, first: BlockAddr, places: &[u64], buf: &mut [u8]) -> Result<()> {
     let mut at = 0;
     while at < places.len() {
@@ -44,7 +45,7 @@ fn fetch_all(log: &Log, level: u8, first: BlockAddr, places: &[u64], buf: &mut [
             at += 1;
             continue;
         };
-        // Blocks written one after another lie one after another.
+        // Blocks written one after another lie in successive slots.
         let follows = |(before, after): (&u64, &u64)| *after != LOST && before.checked_add(1) == Some(*after);
         let run = 1 + places[at..].iter().zip(&places[at + 1..]).take_while(|pair| follows(*pair)).count();
         let entries: Vec<Entry> = (addr..).take(run).map(Entry::Data).collect();

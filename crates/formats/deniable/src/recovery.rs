@@ -1,8 +1,9 @@
-//! From a medium to maps: where the log ends, and what its last stripes changed.
+//! Recovery: finds the end of the log, and rebuilds the maps from its last stripes.
 //!
-//! A stripe tells which stripes were durable when it was closed. So a stripe that cannot be read is
-//! either among those that a power cut may take, and the log ends before it, or it was damaged
-//! since: then what it held is named by the echo in the stripe after it, and fails when it is read.
+//! A stripe names a stripe that was durable, with all before it, when it was closed. If nothing
+//! calls an unreadable stripe durable, a power cut may have destroyed it, and the log ends before
+//! it. Otherwise it was damaged later: the echo in the next stripe names its blocks, and reads of
+//! them fail.
 //!
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 
@@ -23,18 +24,18 @@ struct End {
     last: LogEnd,
     /// The summary of the last stripe, as it was read when the end was found.
     summary: Option<Box<Summary>>,
-    /// Whether a stripe cannot be read that nothing calls durable: what was written before it may
-    /// belong to another end.
+    /// Whether the log goes on after an unreadable stripe that nothing calls durable: the stripes
+    /// before and after it may not belong together.
     doubtful: bool,
 }
 
 impl End {
-    /// Stripe `head`, of which nothing is known.
+    /// An end at stripe `head`, without its summary.
     fn unknown(head: Seq, doubtful: bool) -> End {
         End { last: LogEnd { head, name: [0; 16], echo: Vec::new() }, summary: None, doubtful }
     }
 
-    /// The stripe with this summary.
+    /// An end at the stripe with this summary.
     fn known(summary: Box<Summary>, doubtful: bool) -> End {
         End { last: summary.end(), summary: Some(summary), doubtful }
     }
@@ -44,10 +45,10 @@ impl End {
     }
 }
 
-/// Finds the end of the log, and the summary that maps are rebuilt from: that of the last stripe,
-/// or of the one before it if closing wrote the last one and it is damaged. It is not read again
-/// for the maps: a medium may answer differently when it is asked again, and end and maps would be
-/// of different times. `read_only` says that the disk is opened to rescue what there is.
+/// Finds the end of the log, and the summary to rebuild maps from: that of the last stripe, or of
+/// the one before it if closing wrote the last one and it is damaged. The summary is not read again
+/// for the maps: a second read may give different bytes, and end and maps would be of different
+/// times. `read_only` says that the disk is opened to rescue data.
 pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box<Summary>>)> {
     let checkpoint = match Checkpoint::read(log.reader(), log.keys().level(0))? {
         Some(checkpoint) => checkpoint,
@@ -58,8 +59,7 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box
         Some(summary) => End::known(Box::new(summary), false),
         None => End::unknown(durable, false),
     };
-    // A checkpoint may be older than it should be: as long as all of what was looked at is whole,
-    // look on.
+    // The checkpoint may be stale: look further as long as all stripes looked at belong to the log.
     loop {
         let from = end.head();
         let (found, looked) = look(log, from)?;
@@ -83,12 +83,12 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box
     Ok((end.last, summary))
 }
 
-/// What lies where the summary of a stripe belongs.
+/// The content of the place where the summary of a stripe belongs.
 enum Found {
     Summary(Box<Summary>),
-    /// Another stripe's summary, or nothing.
+    /// Another stripe's summary, or none.
     Other,
-    /// The medium does not give it, after retries. A power cut leaves no such thing.
+    /// The medium cannot read it, after retries. A power cut does not cause this.
     Unreadable,
 }
 
@@ -102,8 +102,8 @@ fn find(log: &Log, seq: Seq) -> Result<Found> {
     Ok(summary.map_or(Found::Other, |found| Found::Summary(Box::new(found))))
 }
 
-/// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no
-/// further than a gap in which nothing is, because no more than a gap is ever in flight.
+/// The summaries after stripe `from`, and the last stripe looked at. The search ends after four
+/// gaps, or after a gap without a summary, because no more than a gap is ever in flight.
 fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
     let gap = u64::from(log.params().gap);
     let mut found: Vec<Found> = Vec::new();
@@ -118,7 +118,7 @@ fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
     Ok((found, seq))
 }
 
-/// Follows the log from `end` over the summaries found after it.
+/// Follows the log over the summaries found after `end`.
 fn follow(log: &Log, mut end: End, durable: Seq, found: Vec<Found>) -> End {
     let claims = found.iter().filter_map(|found| match found {
         Found::Summary(summary) => Some(summary.public.synced),
@@ -140,7 +140,8 @@ fn follow(log: &Log, mut end: End, durable: Seq, found: Vec<Found>) -> End {
                 end = End::known(summary, end.doubtful);
                 linked = true;
             }
-            // A bad sector is no end of the log if the stripe after it was written, whole.
+            // An unreadable stripe is not the end of the log if the stripe after it was written
+            // whole.
             Found::Unreadable if seq <= synced || is_followed(log, seq, found.peek(), synced) => {
                 end = End::unknown(seq, end.doubtful || seq > synced);
                 linked = false;
@@ -160,9 +161,9 @@ fn is_followed(log: &Log, seq: Seq, next: Option<&Found>, synced: Seq) -> bool {
     matches!(next, Some(Found::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
 }
 
-/// The summary of the last stripe, which may have been read before. Refuses a log where it cannot
-/// be read, unless that stripe is known to hold nothing new, since closing wrote it: what it held
-/// would silently be missing. Then it is the summary of the stripe before, if there is one.
+/// The summary of the last stripe, which may have been read before. Errors: it cannot be read; the
+/// blocks of the stripe would silently be missing. If closing wrote that stripe, it holds nothing
+/// new: then the result is the summary of the stripe before, if there is one.
 fn last_summary(
     log: &Log,
     head: Seq,
@@ -181,8 +182,8 @@ fn last_summary(
     Err(corrupt("cannot open the disk").found(format!("the last stripe of the log, {head}, is damaged")))
 }
 
-/// Refuses to write to a log whose next stripe cannot be read, if it was not closed: that may be
-/// the last one that was flushed, and the blocks in it would silently be older than that.
+/// Refuses to write to a log that was not closed if its next stripe cannot be read, or its end is
+/// doubtful: the last flushed stripe may be there, and its blocks would silently be older.
 fn check_next(log: &Log, end: &End) -> Result<()> {
     let seq = end.head().next();
     if !end.doubtful && !matches!(find(log, seq)?, Found::Unreadable) {
@@ -196,12 +197,12 @@ fn check_next(log: &Log, end: &End) -> Result<()> {
         .remedy(rescue("; blocks written in the last moments may be older than they should be")))
 }
 
-/// To read what there is, and what else to say of that.
+/// The advice to open the disk to read it, followed by `more`.
 fn rescue(more: &'static str) -> Advice {
     Advice::from("open it with ").setting(Setting("read_only")).text(" and copy what is there").text(more)
 }
 
-/// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the
+/// The last stripe that any summary calls durable, for a disk without a valid checkpoint. Reads the
 /// whole ring.
 fn last_synced(log: &Log) -> Result<Seq> {
     let (mut synced, mut any, mut failed) = (Seq::NONE, false, None);
@@ -220,17 +221,17 @@ fn last_synced(log: &Log) -> Result<Seq> {
         }
     }
     match failed {
-        // Nothing says that the medium was overwritten.
+        // Nothing shows that the medium was overwritten.
         Some(e) if !any => Err(e.context("cannot find the log of this disk")),
         _ => Ok(synced),
     }
 }
 
-/// Whether everything in a stripe is what it was written with: hidden slots too, of whatever level.
+/// Whether all slots of a stripe are as they were written, those of all hidden levels included.
 fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
     let public = log.params().public_slots() * BLOCK_SIZE;
     let mut slots = Plain::new(vec![0u8; log.params().stripe_len() - BLOCK_SIZE]);
-    // A power cut tears a stripe, it does not make it unreadable.
+    // A power cut tears a stripe; it does not make it unreadable.
     if log.reader().read(0, log.slot_offset(0, Place { seq, slot: Slot(0) }), &mut slots).is_err() {
         return true;
     }
@@ -243,7 +244,7 @@ fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
     })
 }
 
-/// What the hidden slots of the last stripe hold, as far as open levels know.
+/// The entries of the hidden slots of the last stripe, as far as open levels show them.
 pub(crate) fn hidden_echo(log: &Log, head: Seq) -> Echo {
     let mut echo = vec![(0, Entry::Empty); log.params().hidden_slots()];
     for level in log.keys().open_hidden() {
@@ -255,21 +256,21 @@ pub(crate) fn hidden_echo(log: &Log, head: Seq) -> Echo {
     echo
 }
 
-/// What a stripe did to a map.
+/// A change that a stripe made to a map.
 enum Change {
     Put(u64, Place),
     Clear(u64, u64),
 }
 
-/// The last stripe of a log, and its summary if it has been read, as [`find_end`] gives them.
+/// The last stripe of a log, and its summary if it was read, as [`find_end`] returns them.
 #[derive(Clone, Copy)]
 pub(crate) struct LastStripe<'s> {
     pub(crate) seq: Seq,
     pub(crate) summary: Option<&'s Summary>,
 }
 
-/// Rebuilds the map of a level. `log` must be complete up to the last stripe. Without a stripe that
-/// was written while the level was open the level is empty.
+/// Rebuilds the map of a level. `log` must be complete up to the last stripe. The level is empty if
+/// no stripe was written while it was open.
 pub(crate) fn rebuild(
     log: &Log,
     level: u8,
@@ -283,12 +284,12 @@ pub(crate) fn rebuild(
         return Err(last_of_level_missing(level));
     }
     let Some((last, root)) = last else { return Ok(()) };
-    // What is older than a whole stride was carried on since, and is in a later summary.
+    // Blocks older than a whole stride were carried since, and are in a later summary.
     let first = Seq((root.covered + 1).max((last.0 + 1).saturating_sub(log.params().stride())));
     let mut moved: FxHashMap<(u8, u64), u64> = FxHashMap::default();
     let mut changes: Vec<Change> = Vec::new();
     for seq in first.up_to(last) {
-        // Of a level that was closed meanwhile, what was overwritten is gone.
+        // If the level was closed meanwhile, its overwritten blocks are gone.
         let entries = if seq + log.params().stripes <= end.seq {
             Vec::new()
         } else {
@@ -300,7 +301,7 @@ pub(crate) fn rebuild(
             match entry {
                 Entry::Page { depth, index } => drop(moved.insert((depth, index), place.pack())),
                 Entry::Data(addr) | Entry::Lost(addr) => puts.push(Change::Put(addr, place)),
-                // One that was carried on was repeated where it was new.
+                // A record that was carried was replayed where it was new.
                 Entry::Trim { origin } if origin == seq.0 => read_trims(log, level, place, &mut changes)?,
                 Entry::Trim { .. } | Entry::Empty => {}
             }
@@ -318,8 +319,8 @@ pub(crate) fn rebuild(
     Ok(())
 }
 
-/// The error of a hidden level whose last changes may be in a stripe that cannot be read: blocks
-/// would silently be older than what was flushed.
+/// The error of a hidden level that may have its last changes in a stripe that cannot be read:
+/// blocks would silently be older than the flushed ones.
 fn last_of_level_missing(level: u8) -> Error {
     corrupt(format!("cannot open level {level} for writing"))
         .found("a damaged stripe after the last one that the level is known to have written")
@@ -329,8 +330,8 @@ fn last_of_level_missing(level: u8) -> Error {
 
 /// The last root record of a level, and its stripe.
 ///
-/// `skipped` becomes whether a stripe after it cannot be read, which may have had a later one: but
-/// not the stripe that closed the disk, which had nothing new.
+/// Sets `skipped` if a later stripe cannot be read, which may have had a later record. The stripe
+/// that closed the disk does not count, because it has nothing new.
 fn last_root(
     log: &Log,
     level: u8,
@@ -358,8 +359,8 @@ fn last_root(
     Ok(None)
 }
 
-/// What the slots of a stripe hold of a level; from the stripe after it if it cannot be read
-/// itself.
+/// The entries of a level in a stripe; taken from the echo in the next stripe if the stripe cannot
+/// be read.
 fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
     match log.head(level, seq) {
         Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {}
@@ -385,7 +386,7 @@ fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
 fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
     let mut block = [0; BLOCK_SIZE];
     let entry = Entry::Trim { origin: place.seq.0 };
-    // Of one that is damaged or cannot be read, what was discarded reads as it did before.
+    // If a record is damaged or cannot be read, its discarded blocks read as they did before.
     match log.read_slots(level, place, &[entry], &mut block) {
         Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => return Ok(()),
         read => read?,

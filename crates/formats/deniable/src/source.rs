@@ -1,5 +1,5 @@
-//! Where a level reads its own pages: from the stripe that is being filled, from those on their
-//! way, or from the medium.
+//! Reads the map pages of a level: from the stripe that is being filled, from stripes in flight, or
+//! from the medium.
 
 use crate::log::Log;
 use crate::place::{Place, Seq};
@@ -11,10 +11,11 @@ use lacuna_levels::{Entry, PageSource, corrupt};
 pub(crate) struct Source<'a> {
     log: &'a Log,
     level: u8,
-    /// The stripe that is being filled, if any is, and what it holds.
+    /// The stripe that is being filled, if there is one, and its slots.
     seq: Seq,
     plain: &'a Plain,
-    /// A page that the medium will not give, after retries, is lost and not an error.
+    /// Whether a page that the medium cannot read, after retries, counts as lost instead of as an
+    /// error.
     lost: bool,
 }
 
@@ -22,12 +23,12 @@ pub(crate) struct Source<'a> {
 static NOTHING: Plain = Plain::none();
 
 impl<'a> Source<'a> {
-    /// For readers, who are told of a medium that fails. No stripe is being filled.
+    /// For readers, which get the errors of the medium. No stripe is being filled.
     pub(crate) fn strict(log: &'a Log, level: u8) -> Source<'a> {
         Source { log, level, seq: Seq::NONE, plain: &NOTHING, lost: false }
     }
 
-    /// For those who rebuild a map. No stripe is being filled.
+    /// For rebuilding a map. No stripe is being filled.
     pub(crate) fn lenient(log: &'a Log, level: u8) -> Source<'a> {
         Source { lost: true, ..Source::strict(log, level) }
     }
@@ -37,15 +38,15 @@ impl<'a> Source<'a> {
         Source { log, level, seq, plain, lost: true }
     }
 
-    /// The same, for readers.
+    /// The same, for readers, which get the errors of the medium.
     pub(crate) fn strictly(self) -> Source<'a> {
         Source { lost: false, ..self }
     }
 }
 
 impl Source<'_> {
-    /// A page that the medium does not give, with error `e`: it is lost if the medium gives others,
-    /// and the system did not refuse to read it.
+    /// Tries again to read a page that the medium did not give, with error `e`. If that fails, the
+    /// page is lost, unless the medium reads nothing at all or the system refuses to read.
     fn read_or_lose(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE], e: Error) -> Result<()> {
         let at = self.log.slot_offset(self.level, place);
         let mut scrap = [0; BLOCK_SIZE];

@@ -1,7 +1,8 @@
-//! The public slots of the stripe that is being built: what it carries on, and what it takes in.
+//! The public slots of the open stripe: the blocks that it carries, and the blocks that it takes
+//! in.
 //!
-//! Invariants: a block, and a page, is in it once; records of discards cover no block that is in
-//! it, for they are repeated before the data of their stripe.
+//! Invariants: a block or a page is in it once. No record of discards covers a block in the same
+//! stripe, because replay applies the records of a stripe before its data.
 
 use crate::log::Log;
 use crate::place::{Place, Seq, Slot};
@@ -12,7 +13,7 @@ use lacuna_contracts::BlockAddr;
 use lacuna_levels::Entry;
 use std::collections::BTreeMap;
 
-/// A stripe that takes blocks of level 0 in. Without slots, as long as none is open.
+/// The open stripe of level 0; without slots while no stripe is open.
 #[derive(Default)]
 pub(crate) struct StripeBuilder {
     seq: Seq,
@@ -21,14 +22,14 @@ pub(crate) struct StripeBuilder {
     index: BTreeMap<u64, Slot>,
     /// Free slots, the lowest last.
     free: Vec<Slot>,
-    /// The slot that records discards, and how many ranges it has.
+    /// The slot that records discards, and its number of ranges.
     trim: Option<(Slot, usize)>,
-    /// Whether it holds anything that is nowhere else.
+    /// Whether it holds anything that is stored nowhere else.
     fresh: bool,
 }
 
 impl StripeBuilder {
-    /// Stripe `seq`, which carries on what is in `plain`.
+    /// Stripe `seq`, which carries the blocks in `plain`.
     pub(crate) fn new(seq: Seq, plain: Plain) -> StripeBuilder {
         let slots = Slot::all(plain.slots()).zip(plain.entries());
         let index = slots.filter_map(|(slot, (_, entry))| match entry {
@@ -40,7 +41,7 @@ impl StripeBuilder {
         StripeBuilder { seq, plain, index, free, trim: None, fresh: false }
     }
 
-    /// Ends it.
+    /// Closes the stripe.
     pub(crate) fn close(self) -> (Seq, Plain) {
         (self.seq, self.plain)
     }
@@ -49,7 +50,7 @@ impl StripeBuilder {
         self.fresh
     }
 
-    /// Pages of level 0, also those that are in it.
+    /// The pages of level 0, those in the open stripe included.
     pub(crate) fn source<'a>(&'a self, log: &'a Log) -> Source<'a> {
         Source::filling(log, 0, self.seq, &self.plain)
     }
@@ -58,18 +59,17 @@ impl StripeBuilder {
         Place { seq: self.seq, slot }
     }
 
-    /// The block that was taken in at `place`, if that is here.
+    /// The block that was taken in at `place`, if that is in this stripe.
     pub(crate) fn block(&self, place: Place, addr: BlockAddr) -> Option<&[u8]> {
         if place.seq == self.seq { self.plain.block(0, place.slot, Entry::Data(addr.0)) } else { None }
     }
 
-    /// The slot of a block that is in it.
+    /// The slot of a block that the stripe holds.
     pub(crate) fn slot_of(&self, addr: BlockAddr) -> Option<Slot> {
         self.index.get(&addr.0).copied()
     }
 
-    /// A free slot, as long as fewer than `most` are occupied. It stays free until something is put
-    /// there.
+    /// A free slot, if fewer than `most` slots are occupied. It stays free until it is filled.
     pub(crate) fn free_slot(&self, most: usize) -> Option<Slot> {
         let occupied = self.plain.slots() - self.free.len();
         self.free.last().copied().filter(|_| occupied < most)
@@ -87,22 +87,22 @@ impl StripeBuilder {
         self.free.push(slot);
     }
 
-    /// Takes a block in, into its slot or a free one.
+    /// Takes in a block, into its slot or a free one.
     pub(crate) fn put_block(&mut self, addr: BlockAddr, slot: Slot, block: &[u8]) {
         self.put(slot, Entry::Data(addr.0)).copy_from_slice(block);
         self.index.insert(addr.0, slot);
         self.fresh = true;
     }
 
-    /// Takes a page of the map into a free slot. What was carried on is not repeated beside its
-    /// successor.
+    /// Puts a page of the map into a free slot. An older version that was carried here is dropped.
     pub(crate) fn put_page(&mut self, page: Entry, slot: Slot, block: &[u8]) {
         let old = self.plain.slot_of(0, page);
         self.put(slot, page).copy_from_slice(block);
         old.into_iter().for_each(|old| self.clear(old));
     }
 
-    /// Records a discard, and drops the blocks that it covers and gives them. None without room.
+    /// Records a discard, drops the blocks that it covers and returns them. None if there is no
+    /// room.
     pub(crate) fn record_discard(&mut self, first: BlockAddr, count: u64) -> Option<Vec<BlockAddr>> {
         let (slot, at) = match self.trim {
             Some((slot, ranges)) if ranges < trims::MOST_RANGES => (slot, ranges),

@@ -1,16 +1,16 @@
-//! The summary: the first block of every stripe. The key of a level shows what its slots hold.
+//! The summary: the first block of every stripe. The key of a level opens the entries of its slots.
 //!
 //! ```text
 //!    0  salt            32  random
-//!   32  tag             16  of the public part, over everything after it as well
-//!   48  digest          16  keyed hash of the starts of the hidden sectors as they lie
+//!   32  tag             16  of the public part; also binds all bytes between tag and public part
+//!   48  digest          16  keyed hash of the first bytes of the hidden sectors, as ciphertext
 //!   64  roots      7 x  48  the state of the maps of levels 1 to 7, or random
-//!  400  entries    h x  32  what the hidden slots hold, or random
-//!       echo       h x  16  what the hidden slots of the stripe before hold, or random
+//!  400  entries    h x  32  the entries of the hidden slots, or random
+//!       echo       h x  16  the entries of the hidden slots of the stripe before, or random
 //!       public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
-//! Without a key it is 4096 random bytes. With that of level 0 it is the public part, and random
+//! Without a key it is 4096 random bytes. With the key of level 0 it is the public part, and random
 //! bytes.
 
 use crate::geometry::{
@@ -38,7 +38,7 @@ fn open_root(key: &WriteKey, level: u8, bytes: &[u8]) -> Option<MapState> {
     Some(MapState::decode(&body))
 }
 
-/// The half of the salt of a stripe by which the next stripe names it.
+/// The half of a stripe's salt that names it in the next stripe.
 pub(crate) type Name = [u8; 16];
 
 /// The name of the stripe with this salt.
@@ -46,15 +46,15 @@ pub(crate) fn name_of(salt: &Salt) -> Name {
     Record(salt).array(0)
 }
 
-/// How the log ends: what the next stripe says of the last one.
+/// The end of the log: the facts about the last stripe that the next stripe repeats.
 pub(crate) struct LogEnd {
     pub(crate) head: Seq,
     pub(crate) name: Name,
-    /// What its public slots hold.
+    /// The entries of its public slots.
     pub(crate) echo: Vec<Entry>,
 }
 
-/// What a slot holds, and its tag.
+/// The entry of a slot, and its tag.
 pub(crate) type Listed = (Entry, [u8; TAG_LEN]);
 
 /// The public part of a summary.
@@ -67,9 +67,9 @@ pub(crate) struct PublicPart {
     pub(crate) synced: Seq,
     /// The state of the map of level 0.
     pub(crate) root: MapState,
-    /// What the public slots hold.
+    /// The entries of the public slots, with tags.
     pub(crate) entries: Vec<Listed>,
-    /// What the public slots of the stripe before hold.
+    /// The entries of the public slots of the stripe before.
     pub(crate) echo: Vec<Entry>,
 }
 
@@ -102,7 +102,7 @@ impl PublicPart {
             entries: (0..slots).map(listed).collect::<Option<_>>()?,
             echo: (0..slots).map(echoed).collect::<Option<_>>()?,
         };
-        // A stripe speaks of those before it.
+        // A stripe refers only to stripes before it.
         (part.synced < part.seq && part.root.covered < part.seq.0).then_some(part)
     }
 }
@@ -113,12 +113,12 @@ pub(crate) struct Summary {
     pub(crate) key: WriteKey,
     pub(crate) public: PublicPart,
     digest: [u8; TAG_LEN],
-    /// Roots, entries and echo of the hidden levels, as they lie.
+    /// Roots, entries and echo of the hidden levels, still encrypted.
     hidden: Vec<u8>,
 }
 
-/// Writes a summary. `hidden` is roots, entries and echo, `digest` that of the hidden slots,
-/// `public` has all entries.
+/// Writes a summary. `hidden` has roots, entries and echo, `digest` is that of the hidden slots,
+/// and `public` has all entries.
 pub(crate) fn seal(
     key: &WriteKey,
     salt: &Salt,
@@ -140,7 +140,7 @@ pub(crate) fn seal(
 }
 
 impl Summary {
-    /// Reads a summary block. None if it is not one that this level-0 key wrote.
+    /// Opens a summary block. None if it was not written with this key of level 0.
     pub(crate) fn open(
         params: &Params,
         level0: &Secret<32>,
@@ -164,24 +164,24 @@ impl Summary {
         Ok(Some(Summary { salt, key, public, digest, hidden }))
     }
 
-    /// How a log ends whose last stripe this is.
+    /// The end of a log that ends with this stripe.
     pub(crate) fn end(&self) -> LogEnd {
         let echo = self.public.entries.iter().map(|(entry, _)| *entry).collect();
         LogEnd { head: self.public.seq, name: name_of(&self.salt), echo }
     }
 
-    /// Whether these are the hidden slots that it was written with.
+    /// Whether `slots` are the hidden slots that were written with this summary.
     pub(crate) fn has_hidden_slots(&self, slots: &[u8]) -> bool {
         constant_time_eq(&self.key.digest(domain::DIGEST, slots), &self.digest)
     }
 
-    /// The root record of a hidden level, if the level was open when this was written.
+    /// The root record of a hidden level, if the level was open when the stripe was written.
     pub(crate) fn hidden_root(&self, key: &WriteKey, level: u8) -> Option<MapState> {
         let at = usize::from(level - 1) * ROOT_LEN;
         open_root(key, level, &self.hidden[at..at + ROOT_LEN]).filter(|root| root.covered < self.public.seq.0)
     }
 
-    /// What these hidden slots hold, as far as they are this level's.
+    /// The entries and tags of these hidden slots; empty for slots that the key does not open.
     pub(crate) fn hidden_entries(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Listed> {
         let listed = self.hidden[ENTRIES_AT - ROOTS_AT..].chunks_exact(HIDDEN_ENTRY);
         let uncovered = |(slot, bytes): (Slot, &[u8])| match key.uncover(domain::ENTRY, slot.0, &bytes[..16])
@@ -192,7 +192,8 @@ impl Summary {
         Slot::all(slots.end).zip(listed).skip(slots.start).map(uncovered).collect()
     }
 
-    /// What these hidden slots of the stripe before held, as far as they were this level's.
+    /// The entries of these hidden slots in the stripe before; empty for slots that the key does
+    /// not open.
     pub(crate) fn hidden_echo(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Entry> {
         let all = (self.hidden.len() - (ENTRIES_AT - ROOTS_AT)) / (HIDDEN_ENTRY + HIDDEN_ECHO);
         let echo = self.hidden[ENTRIES_AT - ROOTS_AT + all * HIDDEN_ENTRY..].chunks_exact(HIDDEN_ECHO);

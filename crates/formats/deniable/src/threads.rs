@@ -1,6 +1,6 @@
-//! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden
-//! maps, one encrypts closed stripes and writes them, one syncs them, one is the paced clock. The
-//! same ones run whatever levels are open.
+//! The threads of an open disk: one reads ahead the blocks to carry, one loads leaves of hidden
+//! maps, one encrypts and writes closed stripes, one syncs them, and one is the paced clock. The
+//! same threads run whatever levels are open.
 
 use crate::carrier::Carrier;
 use crate::hidden::Hidden;
@@ -14,10 +14,10 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Stripes whose hidden blocks wait for their leaves to be loaded.
+/// The most queued lists of hidden blocks that wait for their leaves to be loaded.
 const MOST_TO_WARM: usize = 8;
 
-/// Dropping it ends them, after what was closed is written.
+/// The running threads. Dropping this ends them, after the closed stripes are written.
 pub(crate) struct Threads {
     pipeline: Arc<Pipeline>,
     carrier: Arc<Carrier>,
@@ -26,8 +26,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts the threads of a log whose next stripe is `next`. The clock beats so often, unless
-    /// that is never.
+    /// Starts the threads of a log with `next` as its next stripe. The clock beats every `cover`;
+    /// there is none if that is zero.
     pub(crate) fn start(
         pipeline: &Arc<Pipeline>,
         carrier: &Arc<Carrier>,

@@ -1,4 +1,4 @@
-//! The block that records discards: ranges of blocks, one after another, ended by an empty one.
+//! The record of discards: ranges of blocks in one block, ended by an empty range.
 
 use lacuna_contracts::{BLOCK_SIZE, Record};
 
@@ -6,7 +6,7 @@ const RANGE: usize = 16;
 /// Ranges in one record.
 pub(crate) const MOST_RANGES: usize = BLOCK_SIZE / RANGE;
 
-/// Writes range number `at`.
+/// Writes the range at index `at`.
 pub(crate) fn put(block: &mut [u8], at: usize, first: u64, count: u64) {
     let out = &mut block[at * RANGE..(at + 1) * RANGE];
     out[..8].copy_from_slice(&first.to_le_bytes());

@@ -1,13 +1,13 @@
-//! Level 0 as readers see it: its map, and the stripe that is being built.
+//! Level 0 as readers see it: its map and the open stripe.
 //!
-//! Readers take the lock for as long as it takes to look at the map and to copy blocks out of the
-//! open stripe, and read the log without it. The operation that changes level 0 takes it for single
-//! steps, and never while it waits for the medium: the leaves of the map that a step needs are
-//! loaded before, without the lock. (A leaf that was evicted in between, that does not verify, or
-//! that is due in the map's cycle after a replay, is read under the lock after all.)
+//! Readers take the lock to look up the map and to copy blocks out of the open stripe, and read the
+//! log without it. The operation that changes level 0 takes it for single steps, and never while it
+//! waits for the medium: the leaves of the map that a step needs are loaded before, without the
+//! lock. (Exceptions: a leaf that was evicted in between, that does not verify, or that is due in
+//! the map's cycle after a replay is read under the lock.)
 //!
-//! Invariants: one hold of the lock sees a block either in the open stripe or where the map says,
-//! in the log. Hidden operations never take this lock (deniability contract).
+//! Invariants: under one hold of the lock, a block is either in the open stripe or in the log at
+//! the place that the map gives. Hidden operations never take this lock (deniability contract).
 
 use crate::caches::Cached;
 use crate::carried::Carried;
@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 /// Blocks of a range that are discarded under one hold of the lock: those of 16 leaves.
 const PIECE: u64 = 16 * FANOUT;
 
-/// What readers of level 0 look at.
+/// The state of level 0 for readers.
 pub(crate) struct View {
     log: Arc<Log>,
     health: Arc<Health>,
-    /// A panic under it ends the disk.
+    /// A panic under this lock fails the disk.
     state: Mutex<State>,
 }
 
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl View {
-    /// Of a level with this map. No stripe is open yet.
+    /// The view of a level with this map. No stripe is open yet.
     pub(crate) fn new(log: Arc<Log>, health: Arc<Health>, tree: Tree) -> View {
         View { log, health, state: Mutex::new(State { tree, open: StripeBuilder::default() }) }
     }
@@ -50,13 +50,13 @@ impl View {
         })
     }
 
-    /// Loads the leaves of a range without the lock.
+    /// Loads the leaves of a range, without the lock.
     pub(crate) fn warm(&self, first: BlockAddr, count: u64) {
         let source = Source::strict(&self.log, 0);
         warm(first.0, count, &source, |act| act(&mut self.lock().tree));
     }
 
-    /// The same for the leaves of the blocks among `entries`.
+    /// The same for the leaves of the blocks in `entries`.
     fn warm_all(&self, entries: impl Iterator<Item = Entry>, source: &Source<'_>) {
         for entry in entries {
             if let Entry::Data(addr) | Entry::Lost(addr) = entry {
@@ -65,10 +65,10 @@ impl View {
         }
     }
 
-    // Readers.
+    // For readers.
 
-    /// Where blocks lie that are in closed stripes; the others are read at once, and their place
-    /// given as 0.
+    /// Sets the places of blocks that lie in closed stripes. All other blocks are read at once, and
+    /// their places set to 0.
     pub(crate) fn look(&self, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         self.warm(first, places.len() as u64);
         let mut state = self.lock();
@@ -96,20 +96,20 @@ impl View {
         Ok(places.iter().map(|packed| *packed != 0).collect())
     }
 
-    /// Which of the slots that stripe `from` lists are live, as far as is known now. What is not
-    /// live now will never be again.
+    /// Which of the slots that stripe `from` lists are live now. A slot that is not live never
+    /// becomes live again.
     pub(crate) fn still_live(&self, from: Seq, listed: &[Listed]) -> Vec<bool> {
         self.warm_all(listed.iter().map(|(entry, _)| *entry), &Source::strict(&self.log, 0));
         let mut state = self.lock();
         let State { tree, open } = &mut *state;
-        // A page of the map may lie in the open stripe: taken for lost, its blocks would be.
+        // A page of the map may lie in the open stripe. If it counted as lost, so would its blocks.
         let source = open.source(&self.log).strictly();
         let stride = self.log.params().stride();
         let mut live = |(slot, (entry, _)): (Slot, &Listed)| {
             is_live(tree, *entry, Place { seq: from, slot }, stride, &source)
         };
         let live: Result<Vec<bool>> = Slot::all(listed.len()).zip(listed).map(&mut live).collect();
-        // What the map would say of one that fails is found out when the stripe is opened.
+        // On an error all slots count as live; the map decides when the stripe is opened.
         live.unwrap_or_else(|_| vec![true; listed.len()])
     }
 
@@ -118,15 +118,15 @@ impl View {
         self.lock().tree.status()
     }
 
-    /// How much of the map is in memory.
+    /// The size of the cached part of the map.
     pub(crate) fn cached(&self) -> Cached {
         Cached::leaves(&self.lock().tree)
     }
 
-    // The one operation that changes level 0 at a time.
+    // For the one operation at a time that changes level 0.
 
-    /// Opens stripe `seq`: takes over what of `carried` is live, and the pages of the map that are
-    /// due. Gives the rest of `carried`.
+    /// Opens stripe `seq`: takes over the live slots of `carried`, and the pages of the map that
+    /// are due. Returns the rest of `carried`.
     pub(crate) fn open(&self, seq: Seq, mut carried: Carried) -> Result<Carried> {
         self.warm_all(
             carried.public.entries().iter().map(|(_, entry)| *entry),
@@ -147,7 +147,7 @@ impl View {
         Ok(carried)
     }
 
-    /// Takes the next page of the map into the open stripe. False without room, or if no page is
+    /// Takes the next page of the map into the open stripe. False if there is no room or no page
     /// left.
     fn take_page(&self) -> Result<bool> {
         let mut state = self.lock();
@@ -160,7 +160,7 @@ impl View {
         Ok(true)
     }
 
-    /// Takes blocks into the open stripe, as many as have room there. Gives how many.
+    /// Takes blocks into the open stripe until it has no more room. Returns their number.
     pub(crate) fn take_in(&self, first: BlockAddr, data: &[u8]) -> Result<usize> {
         let mut state = self.lock();
         let State { tree, open } = &mut *state;
@@ -175,7 +175,8 @@ impl View {
             };
             let Some(slot) = slot else { return Ok(taken) };
             open.put_block(addr, slot, block);
-            // A block that was carried on to here is taken in here from now on.
+            // This stripe now counts as the one where the block was taken in, even if it was
+            // carried here.
             tree.set(addr.0, open.place(slot).pack(), &open.source(&self.log))?;
         }
         Ok(data.len() / BLOCK_SIZE)
@@ -200,7 +201,7 @@ impl View {
         let mut state = self.lock();
         let State { tree, open } = &mut *state;
         let Some(covered) = open.record_discard(first, count) else { return Ok(false) };
-        // With the blocks in the open stripe go their places, before readers look again.
+        // Remove the places of the blocks that left the open stripe before a reader looks them up.
         for addr in covered {
             tree.set(addr.0, 0, &open.source(&self.log))?;
         }
@@ -214,18 +215,17 @@ impl View {
         Ok(true)
     }
 
-    /// Whether so many pages of the map wait to be written that no more should be changed for the
-    /// moment.
+    /// Whether too many pages of the map are dirty to change more for the moment.
     pub(crate) fn is_crowded(&self) -> bool {
         self.lock().tree.crowded()
     }
 
-    /// Whether the open stripe, if one is open, holds anything that is nowhere else.
+    /// Whether a stripe is open and holds anything that is stored nowhere else.
     pub(crate) fn is_fresh(&self) -> bool {
         self.lock().open.is_fresh()
     }
 
-    /// Closes the open stripe, which is in flight from now on. Gives it, and the state of the map.
+    /// Closes the open stripe and puts it in flight. Returns it, and the state of the map.
     pub(crate) fn close(&self) -> (Arc<InFlight>, MapState) {
         let mut state = self.lock();
         let (seq, public) = std::mem::take(&mut state.open).close();
@@ -235,7 +235,7 @@ impl View {
     }
 }
 
-/// A range in pieces that begin where a leaf does.
+/// Splits a range into pieces that end at multiples of `PIECE`.
 fn pieces(first: BlockAddr, count: u64) -> impl Iterator<Item = (BlockAddr, u64)> {
     let end = first.0 + count;
     let begins = std::iter::successors(Some(first.0), |at| Some((at / PIECE + 1) * PIECE));

@@ -1,5 +1,5 @@
-//! What a write costs: blocks taken in per block written, against Equation 1 of the paper, and for
-//! sequential writes the bound of the default geometry.
+//! Write amplification: blocks of the medium for each block written, against Equation 1 of the
+//! paper and, for sequential writes, against the bound of the default geometry.
 
 mod fixture;
 
@@ -10,11 +10,10 @@ use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
-/// The probability that the slot which comes up holds nothing valid, for uniform writes on a share
-/// `full` of all slots: Equation 1 with ρ = 1 − `full`, solved as the fixed point that it is.
+/// The probability that the next slot holds no valid block, for uniform writes on a share `full` of
+/// all slots: the fixed point of Equation 1 with ρ = 1 − `full`.
 fn free_slots(full: f64) -> f64 {
-    // A valid slot outlives a lap of 1/(full · share of new writes) writes with e to the minus that
-    // power.
+    // A slot stays valid for a lap with probability exp(−free / full), which must be 1 − free.
     let (mut low, mut high) = (1e-6, 1.0);
     for _ in 0..200 {
         let free = f64::midpoint(low, high);
@@ -23,7 +22,8 @@ fn free_slots(full: f64) -> f64 {
     low
 }
 
-/// Medium blocks written per block written by the public, over `count` writes.
+/// Medium blocks written for each block written to level 0, over `count` writes after `warm`
+/// earlier ones.
 fn measure(params: &Params, warm: u64, count: u64, mut next: impl FnMut(u64) -> u64) -> f64 {
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, params, 1, 1).unwrap();

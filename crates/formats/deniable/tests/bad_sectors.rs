@@ -1,5 +1,5 @@
-//! Sectors that cannot be read, one in each region of the medium: they cost what lies in them.
-//! Everything else reads at every depth, also read-only, and the log goes on over them.
+//! Unreadable sectors in each region of the medium: they cost the data in them. All other blocks
+//! read at every depth, also read-only, and the log continues over the sectors.
 
 mod fixture;
 
@@ -17,14 +17,14 @@ const CHECKPOINTS: u64 = 1 << 20;
 const LOG: u64 = CHECKPOINTS + (256 << 10);
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Reads every block of every open level: each is right, or fails. Returns how many of each level
-/// failed.
+/// Reads every block of every open level: each is right, or fails. Returns the number of failed
+/// blocks of each level.
 fn failures(disk: &Arc<Deniable>, models: &[Model]) -> Vec<u64> {
     disk.levels().iter().zip(models).map(|(level, model)| lost_blocks(level, model) as u64).collect()
 }
 
-/// The parts of a stripe, in blocks from its beginning, and the level that has something there;
-/// none for all of them.
+/// The regions of a stripe, in blocks from its beginning, each with the level that owns it; none if
+/// it concerns all levels.
 fn regions(params: &Params) -> Vec<(Range<u64>, Option<usize>)> {
     let public = u64::from(params.geometry.public);
     let mut regions = vec![(0..1, None), (1..1 + public, Some(0))];
@@ -49,7 +49,7 @@ fn open_bad(
     (recorder, open_with(&medium, &written.params, levels, options))
 }
 
-/// What one bad sector costs, at every depth, read-only.
+/// Checks the cost of one bad sector at every depth, read-only.
 fn costs_what_lies_in_it(written: &Written, bad: u64, of: Option<usize>, lost_pages: &mut u64) {
     for levels in 1..=LEVELS {
         let (recorder, disk) = open_bad(written, bad, levels, true);
@@ -61,7 +61,7 @@ fn costs_what_lies_in_it(written: &Written, bad: u64, of: Option<usize>, lost_pa
                 // A summary takes all slots of its stripe with it.
                 None => 12,
             };
-            // A page of the map costs all that it lists.
+            // A page of the map takes all blocks that it lists with it.
             *lost_pages += u64::from(failed > most && of.is_none_or(|owner| owner == level));
             assert!(
                 failed <= most || of.is_none_or(|owner| owner == level),
@@ -83,7 +83,7 @@ fn a_bad_sector_costs_what_lies_in_it() {
         let (mut sectors, mut lost_pages) = (0, 0);
         for (at, (blocks, of)) in regions(&written.params).into_iter().enumerate() {
             for place in (at as u64..written.params.stripes).step_by(3) {
-                // Tested by itself, below.
+                // Tested separately, below.
                 if !closed && of.is_none() && place == written.head % written.params.stripes {
                     continue;
                 }
@@ -102,8 +102,8 @@ fn a_bad_sector_costs_what_lies_in_it() {
     }
 }
 
-/// If the power was cut and the last stripe cannot be read, nobody can tell what was in it: the
-/// disk is not written to.
+/// After a power cut with an unreadable last stripe the disk opens read-only alone, because the
+/// contents of that stripe are unknown.
 #[test]
 fn an_unreadable_end_of_the_log_opens_to_read_alone() {
     let written = written(5, false);
@@ -116,8 +116,8 @@ fn an_unreadable_end_of_the_log_opens_to_read_alone() {
     }
 }
 
-/// The log goes on over sectors that stay bad, for two laps; what is written meanwhile reads, or
-/// fails where it came to lie on one.
+/// The log continues over sectors that stay bad, for two laps; blocks written meanwhile read, or
+/// fail if they came to lie on a bad sector.
 #[test]
 fn the_log_goes_on_over_bad_sectors() {
     let written = written(3, true);
@@ -156,7 +156,7 @@ fn the_log_goes_on_over_bad_sectors() {
     }
 }
 
-/// Errors that pass cost nothing.
+/// Transient errors cost nothing.
 #[test]
 fn a_read_that_fails_once_costs_nothing() {
     let written = written(4, false);

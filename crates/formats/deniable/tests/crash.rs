@@ -1,7 +1,7 @@
-//! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and
-//! tears what was not synced ([`lacuna_testkit::levels::Hardship`]).
+//! Power cuts: three levels of a disk against a model of each, on a medium that loses, reorders and
+//! tears unsynced writes ([`lacuna_testkit::levels::Hardship`]).
 //!
-//! `LACUNA_CUTS` sets the cuts (default 200, with threads 100, where reads fail a fifth),
+//! `LACUNA_CUTS` sets the number of cuts (default 200; with threads 100; a fifth if reads fail),
 //! `LACUNA_SEED` the seed.
 
 mod fixture;
@@ -13,7 +13,7 @@ use lacuna_sim::setting;
 use lacuna_testkit::levels::Hardship;
 
 fn alone() -> Hardship<Params> {
-    // With threads the paced clock would beat as well: the rounds beat themselves.
+    // With threads the paced clock would beat as well; here the rounds beat themselves.
     let params = Params { cover_millis: 0, ..params() };
     Hardship::new(params, beats(&params))
 }
@@ -39,7 +39,7 @@ fn no_cut_loses_anything_where_reads_fail_at_times() {
     }
 }
 
-/// The proof that the simulation bites: a medium whose syncs do nothing loses data, and is caught.
+/// The simulation notices a defect: a medium with syncs that do nothing loses data.
 #[test]
 fn a_missing_sync_is_caught() {
     alone().simulate(1, 100, true).is_caught();

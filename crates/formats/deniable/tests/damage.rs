@@ -1,4 +1,4 @@
-//! A medium that was damaged or altered: what was hit fails, everything else reads, nothing old is
+//! A medium that was damaged or altered: damaged blocks fail, all other blocks read, nothing old is
 //! returned, and nothing panics.
 
 mod fixture;
@@ -12,7 +12,7 @@ use lacuna_testkit::levels::{Fresh, fresh};
 
 const LOG: u64 = (1 << 20) + (256 << 10);
 
-/// A disk with both levels written, closed, and its models; and what its medium held half way.
+/// A disk with both levels written, closed, and its models; and a snapshot of its medium half way.
 fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
     let Fresh { memory, disk, levels } = fresh(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
@@ -35,8 +35,8 @@ fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
     (memory.snapshot(), models, half_way)
 }
 
-/// Opens a medium and reads every block of both levels: each is right, or fails. Returns how many
-/// failed, or none if the disk does not open.
+/// Opens a medium and reads every block of both levels: each is right, or fails. Returns the number
+/// of failed blocks, or none if the disk does not open.
 fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
     levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))

@@ -1,5 +1,5 @@
-//! `docs/format/deniable.md` and the medium agree: the tables of the page are parsed, and a disk
-//! that was just written is read with nothing but them and the primitives that they name.
+//! Compares `docs/format/deniable.md` with the medium: parses the tables of the page, and reads a
+//! fresh disk with nothing but them and the primitives that they name.
 
 mod fixture;
 
@@ -46,7 +46,7 @@ fn named_domain(name: &str) -> u8 {
     u8::try_from(named("Keys", name)).unwrap()
 }
 
-/// A disk with one block of each level, and its medium.
+/// The medium of a disk with one block of each level.
 fn written(params: &Params) -> Vec<u8> {
     let Fresh { memory, disk, levels } = fresh(params, 2, [1, 2]);
     for (level, stamp) in levels.iter().zip([11, 22]) {
@@ -79,7 +79,7 @@ fn constants_and_parameters() {
     assert_eq!(p.end(), named("Constants", "log") + p.stripes * stripe);
 }
 
-/// The hidden slots of a level, by the page.
+/// The hidden slots of a level, as the page defines them.
 fn slots_of(level: usize, all: usize) -> std::ops::Range<usize> {
     let mut first = 0;
     for at in 1.. {
@@ -127,7 +127,7 @@ fn a_stripe_is_read_by_the_page() {
     let root_len = root_fields.end();
     let data = named_entry("data");
     let (mut found, mut previous) = ([0; 2], Vec::new());
-    // `create` wrote stripe 1; the ring has not come round.
+    // `create` wrote stripe 1; the ring has not wrapped around.
     for seq in 1..10usize {
         let at = log + seq * stripe_len;
         let stripe = &bytes[at..at + stripe_len];

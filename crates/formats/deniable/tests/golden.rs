@@ -1,7 +1,7 @@
-//! The format as it is for ever: a disk kept as a file, which must open and read as it did when it
-//! was made, and take writes.
+//! The frozen format: a disk kept as a file must open, read as it did when it was made, and take
+//! writes.
 //!
-//! The file holds the blocks of the medium that are not zero, each behind its offset (8 bytes,
+//! The file holds the blocks of the medium that are not zero, each after its offset (8 bytes,
 //! little-endian).
 
 mod fixture;
@@ -15,7 +15,7 @@ use lacuna_testkit::levels::has_contents;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Written blocks of each level and their stamps; all others read as zeros.
+/// Written blocks of each level and their stamps; all other blocks read as zeros.
 const CONTENTS: [&[(u64, u64)]; 3] = [&[(0, 3), (5, 1), (9, 2)], &[(1, 4), (30, 5)], &[(2, 6), (7, 8)]];
 
 const LEVELS: usize = CONTENTS.len();
@@ -33,7 +33,7 @@ fn kept() -> Arc<dyn Medium> {
     Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().end())))
 }
 
-/// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the log once round.
+/// The medium of a disk with [`CONTENTS`], after overwrites, discards and a lap of the log.
 fn make() -> Vec<u8> {
     let params = params();
     let memory = Arc::new(MemoryMedium::new(params.end()));

@@ -1,5 +1,5 @@
-//! Media that fail for a while, and sectors that go bad at the worst places: what was flushed is
-//! right, or fails, or the disk says that it cannot tell.
+//! Media that fail for a while, and sectors that go bad at the worst places: a flushed block is
+//! right or fails, or the disk reports that it cannot tell.
 
 mod fixture;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 const LOG: u64 = (1 << 20) + (256 << 10);
 const LEVELS: usize = 3;
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// The version that is flushed last, and whose loss would show.
+/// The version that is flushed last; the tests would notice its loss.
 const LATEST: u64 = 1 << 40;
 
 type Faulty = Arc<FaultMedium<MemoryMedium>>;
@@ -39,7 +39,7 @@ fn bad_sector(medium: &Faulty, at: u64) {
     medium.add(Fault::FailRange { op: OpKind::Read, range: at..at + 512, error: Kind::Io });
 }
 
-/// Blocks that fail; all others are right.
+/// The number of blocks that fail; all other blocks are right.
 fn failures(disk: &Arc<Deniable>, models: &[Model]) -> u64 {
     let mut failed = 0;
     for (level, model) in disk.levels().iter().zip(models) {
@@ -54,7 +54,7 @@ fn failures(disk: &Arc<Deniable>, models: &[Model]) -> u64 {
     failed
 }
 
-/// A medium that reads nothing for a while ends the session, and takes nothing with it.
+/// A medium that reads nothing for a while ends the session, and loses nothing.
 #[test]
 fn an_outage_loses_nothing() {
     let Written { params, bytes, models, .. } = written(3, true);
@@ -72,8 +72,8 @@ fn an_outage_loses_nothing() {
     }
 }
 
-/// With the threads of a disk a place is tried again for most of a second before what lies there is
-/// given up.
+/// With the threads of a disk a place is tried again for most of a second before its data counts as
+/// lost.
 #[test]
 fn a_place_that_fails_for_a_moment_is_not_given_up() {
     let Written { params, bytes, models, .. } = written(5, true);
@@ -99,7 +99,7 @@ fn a_place_that_fails_for_a_moment_is_not_given_up() {
     disk.close().unwrap();
 }
 
-/// Where the leaf of the map of level 1 lies: where that cannot be read, no block of the level can.
+/// The place of the leaf of level 1's map: if it cannot be read, no block of the level can.
 fn leaf_of_level_1(params: &Params, bytes: &[u8]) -> u64 {
     let medium = faulty(bytes);
     let (len, before, slots) = (stripe_len(params), 1 + u64::from(params.geometry.public), params.slots(1));
@@ -119,8 +119,8 @@ fn refuse(medium: &Faulty, at: u64) {
     medium.add(Fault::FailRange { op: OpKind::Read, range: at..at + 512, error: Kind::Memory });
 }
 
-/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk
-/// waits for it, without them it stops. Nothing is lost either way.
+/// If the system refuses to read a page of a hidden map for want of memory, a disk with threads
+/// waits for it, and a disk without threads stops. Nothing is lost either way.
 #[test]
 fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
     let Written { params, bytes, models, .. } = written(3, true);
@@ -147,7 +147,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
             medium.heal();
         });
         for _ in 0..40 {
-            // What is carried on from there is refused to the beat, which comes again.
+            // The beat that needs the page gets the refusal, and is tried again.
             while let Err(e) = disk.refresh() {
                 assert_eq!(e.kind(), Kind::Memory, "{e}");
             }
@@ -157,7 +157,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
     disk.close().unwrap();
 }
 
-/// A clean page of a map is in memory when its sector goes bad: it is written anew.
+/// A clean page of a map that is in memory when its sector goes bad is written again.
 #[test]
 fn a_page_in_memory_outlives_its_sector() {
     let Written { params, bytes, models, .. } = written(3, true);
@@ -179,7 +179,7 @@ fn a_page_in_memory_outlives_its_sector() {
     }
 }
 
-/// Writes and flushes a block, and cuts the power. Returns the medium and the stripe that has the
+/// Writes and flushes a block, and cuts the power. Returns the medium and the stripe with the
 /// block.
 fn flushed_then_cut(params: &Params, bytes: &[u8], level: usize) -> (Vec<u8>, u64) {
     let memory = Arc::new(MemoryMedium::from_bytes(bytes.to_vec()));
@@ -196,8 +196,8 @@ fn flushed_then_cut(params: &Params, bytes: &[u8], level: usize) -> (Vec<u8>, u6
     (memory.snapshot(), counter(&levels[0], "head"))
 }
 
-/// The disk was closed, opened, written to and cut off: that it was closed once does not make the
-/// last stripe dispensable.
+/// After a close, an open, a write and a power cut, the earlier close does not make the last stripe
+/// dispensable.
 #[test]
 fn an_old_close_does_not_hide_a_lost_end() {
     let Written { params, bytes, .. } = written(3, true);
@@ -209,8 +209,8 @@ fn an_old_close_does_not_hide_a_lost_end() {
     open(&medium, &params, 1, true).unwrap();
 }
 
-/// A bad sector, and after it a stripe that the power cut tore: no end that can be trusted, and a
-/// disk that can be read.
+/// A bad sector before a stripe that the power cut tore: the end cannot be trusted, and the disk
+/// opens read-only.
 #[test]
 fn a_bad_sector_before_a_torn_stripe_opens_to_read() {
     let Written { params, bytes, .. } = written(3, true);
@@ -228,8 +228,8 @@ fn a_bad_sector_before_a_torn_stripe_opens_to_read() {
     assert!(open(&medium, &params, 1, false).is_err());
 }
 
-/// The last stripe in which a hidden level changed goes bad, after sessions without the level: the
-/// level must not open as it was before.
+/// If the last stripe with changes of a hidden level goes bad after sessions without the level, the
+/// level does not open in its state before that stripe.
 #[test]
 fn a_hidden_level_is_not_rolled_back() {
     let Written { params, bytes, .. } = written(3, true);

@@ -1,4 +1,4 @@
-//! What lasts: both levels under random work for many laps of the log, against a plain model; a
+//! Durability over many laps of the log: both levels under random work against a plain model; a
 //! hidden level that is left alone while the public one is written ten times over; closing and
 //! opening in between.
 
@@ -94,7 +94,7 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     models[0].check_latest(&*levels[0]);
     disk.close().unwrap();
     drop((levels, disk));
-    // A level that is not opened does not hinder those above it, and opens again.
+    // A session without the hidden level works, and the level opens again.
     let alone = open(&medium, &params, 1, 4).unwrap();
     models[0].check_latest(&*alone.levels()[0]);
     drop(alone);
@@ -102,7 +102,7 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     models[1].check_latest(&*again.levels()[1]);
 }
 
-/// A stream of writes must not leave a stretch of the log in which nothing new has room.
+/// A stream of writes leaves no stretch of the log without room for new blocks.
 #[test]
 fn a_filled_hidden_level_takes_new_blocks_at_once() {
     let params = params_of(lacuna_deniable::Geometry { public: 8, hidden: 31 }, 240);
@@ -124,7 +124,7 @@ fn a_filled_hidden_level_takes_new_blocks_at_once() {
     for round in 0..3 {
         write(0, full / 3);
         flush_hidden(&disk, hidden).unwrap();
-        // A few that are new at each place of the ring, in turns with old ones.
+        // A few new blocks at each place of the ring, in turns with old ones.
         for at in 0..80 {
             if at % 2 == 0 {
                 write(next, 4);
@@ -140,8 +140,8 @@ fn a_filled_hidden_level_takes_new_blocks_at_once() {
     }
 }
 
-/// Every level has room of its own: each takes all of its blocks, however full the others are, and
-/// overwrites of them.
+/// Every level has room of its own: each takes all of its blocks and overwrites of them, however
+/// full the other levels are.
 #[test]
 fn every_level_can_be_filled() {
     let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
@@ -174,8 +174,8 @@ fn every_level_can_be_filled() {
     }
 }
 
-/// A level that always has blocks queued holds up no other: each block of the others goes with the
-/// next stripe that has room.
+/// A level that always has blocks queued starves no other level: each block of another level goes
+/// into the next stripe that has room.
 #[test]
 fn a_level_that_streams_starves_no_other() {
     let params = params_of(Geometry { public: 8, hidden: 31 }, 256);

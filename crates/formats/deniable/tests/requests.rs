@@ -1,5 +1,5 @@
-//! What reads of a hidden level ask of the medium, from which each of them comes: they leave
-//! nothing in a cache.
+//! Counts the requests to the medium for reads of a hidden level. Every read goes to the medium,
+//! because these reads leave nothing in a cache.
 
 mod fixture;
 
@@ -12,14 +12,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const BLOCKS: u64 = 60;
 
-/// A medium in memory that counts the requests of reads for hidden levels, as a file serves them.
+/// A medium in memory that counts the requests of reads for hidden levels as a file would serve
+/// them.
 struct Counting {
     memory: MemoryMedium,
     requests: AtomicUsize,
 }
 
 impl Counting {
-    /// How many there were since this was called last.
+    /// The number of requests since the last call.
     fn take(&self) -> usize {
         self.requests.swap(0, Ordering::Relaxed)
     }
@@ -56,7 +57,8 @@ impl Medium for Counting {
     }
 }
 
-/// A request for the slots of a stripe, and one for a block alone: what summaries say is in memory.
+/// A read makes one request for each stripe, or one for a single block: the summaries are in
+/// memory.
 #[test]
 fn a_hidden_level_is_read_by_stripes() {
     let params = params();
@@ -74,7 +76,7 @@ fn a_hidden_level_is_read_by_stripes() {
     flush_hidden(&disk, &hidden).unwrap();
 
     let mut back = vec![0; data.len()];
-    // The first time summaries are read as well.
+    // The first time it reads summaries as well.
     hidden.read(BlockAddr(0), &mut back).unwrap();
     counting.take();
     hidden.read(BlockAddr(0), &mut back).unwrap();

@@ -1,6 +1,5 @@
-//! Someone who images the medium again and again, without any key: what changed between two images
-//! tells of public activity alone. Two known distinguishers, against a busy hidden level and
-//! against none.
+//! An adversary with many snapshots and no key: the changes between two snapshots reveal public
+//! activity alone. Two known distinguishers, against a busy hidden level and against none.
 
 mod fixture;
 
@@ -12,8 +11,8 @@ use std::sync::Arc;
 
 const IMAGES: usize = 24;
 
-/// Images of a disk between bursts of public writes, with or without hidden ones. The public does
-/// the same in both.
+/// Snapshots of a disk between bursts of public writes, with or without hidden writes. Public
+/// activity is the same in both.
 fn images(seed: u64, hidden: bool) -> Vec<Vec<u8>> {
     let params = params();
     let memory = Arc::new(MemoryMedium::new(params.end()));
@@ -38,7 +37,7 @@ fn images(seed: u64, hidden: bool) -> Vec<Vec<u8>> {
     taken
 }
 
-/// Lengths of runs of changed blocks from one image to the next.
+/// Lengths of runs of changed blocks between one snapshot and the next.
 fn runs(images: &[Vec<u8>]) -> Vec<usize> {
     let mut found = Vec::new();
     for pair in images.windows(2) {
@@ -55,7 +54,7 @@ fn runs(images: &[Vec<u8>]) -> Vec<usize> {
     found
 }
 
-/// Chi-square of the bytes of the blocks that changed, over all images: 255 degrees of freedom.
+/// Chi-square of the bytes of the blocks that changed, over all snapshots: 255 degrees of freedom.
 fn chi_square(images: &[Vec<u8>]) -> f64 {
     let mut counts = [0u64; 256];
     for pair in images.windows(2) {

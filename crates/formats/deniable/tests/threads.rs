@@ -1,5 +1,5 @@
-//! With its threads: many clients at once on all levels, the paced cover beating, and a medium that
-//! fails.
+//! A disk with threads: many clients at once on all levels, beats of the paced cover, and a medium
+//! that fails.
 
 mod fixture;
 
@@ -27,8 +27,7 @@ fn many_clients_on_all_levels() {
     threaded(&params()).serves_many_clients();
 }
 
-/// The trace of the game, with threads: when a checkpoint is written must not depend on who was
-/// faster.
+/// With threads the trace of writes, checkpoints included, does not depend on speed.
 #[test]
 fn the_order_of_writes_is_no_matter_of_speed() {
     let params = Params { cover_millis: 0, ..params() };
@@ -49,7 +48,7 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
     threaded(&params()).stops_at(OpKind::Sync, 3);
 }
 
-/// A level that is being closed waits for nothing that nobody causes any more.
+/// A level that is being closed stops waiting for a sync that no operation causes any more.
 #[test]
 fn a_flush_that_waits_for_a_sync_is_given_up() {
     threaded(&Params { cover_millis: 0, ..params() }).gives_up_a_flush_that_waits_for_a_sync();
@@ -62,8 +61,8 @@ fn nobody_syncs_again_after_a_sync_that_failed() {
     }
 }
 
-/// A medium that answers nothing larger than a block while its gate for such operations is shut:
-/// stripes are not written, or what they carry on is not read.
+/// A medium that holds up all operations larger than a block while its gate for them is shut: it
+/// writes no stripe, or reads no blocks to carry.
 struct Gated {
     memory: MemoryMedium,
     gate: OpKind,
@@ -105,7 +104,7 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
         let disk = open_with(&medium, &params, 2, threaded).unwrap();
         let level = disk.levels().remove(0);
         let data = vec![7; level.blocks() as usize * BLOCK_SIZE];
-        // Round the log, so that stripes carry blocks on.
+        // A lap and more, so that stripes carry blocks.
         (0..3).for_each(|_| level.write(BlockAddr(0), &data).unwrap());
         level.flush().unwrap();
         shut.store(true, Ordering::Release);
@@ -131,8 +130,8 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
     }
 }
 
-/// A page of the map may lie in the stripe that is open while the thread that reads ahead asks what
-/// is live: it must not be taken for lost, for its blocks would not be carried on.
+/// A page of the map that lies in the open stripe, while the thread that reads ahead asks which
+/// slots are live, does not count as lost: its blocks are carried.
 #[test]
 fn a_map_that_does_not_fit_its_cache_loses_nothing() {
     let stripes = 700 * (1 + 32 + 16) * BLOCK_SIZE as u64;

@@ -1,17 +1,16 @@
-//! The adversary's clock: a beat of the cover closes a stripe, so what level 0 opens shows how many
-//! stripes lie between beats, and so how fast the disk was in that second. It must not show what
+//! The adversary's clock: a beat of the cover closes a stripe, so level 0 shows the number of
+//! stripes between beats, and with it the speed of the disk in that second. It must not show which
 //! levels exist.
 //!
 //! Time is that of a modelled medium of 200 MB/s which serves one client after another, beats come
-//! every second, and level 0 is written as fast as it goes; what front ends of hidden levels read
-//! for themselves is not charged (the threat model says what it costs). Each sample is the stripes
-//! of 40 beats, ten runs of four, with seeds of its own; the test is that of Kolmogorov and
-//! Smirnov, and 0.001 the level at which it says that samples differ. With so many beats it tells
-//! means of three hundredths apart in 99 of 100 trials (`it_would_notice_a_small_difference`).
+//! every second, and level 0 is written at full speed. Reads by the front ends of hidden levels are
+//! not charged (the threat model gives their cost). A sample is the stripes of 40 beats, from ten
+//! runs of four with seeds of their own. Samples are compared with the Kolmogorov-Smirnov test at a
+//! significance level of 0.001. With this number of beats it distinguishes means that differ by
+//! three hundredths in 99 of 100 trials (`it_would_notice_a_small_difference`).
 //!
-//! At commit 98aa4a1, with whose disks an idle hidden level cost 31 more reads for each stripe, the
-//! same workload gave p < 1e-15 between absent and idle (this file with the signatures of that
-//! commit).
+//! At commit 98aa4a1 an idle hidden level cost 31 more reads for each stripe, and the same workload
+//! gave p < 1e-15 between absent and idle (this file with the signatures of that commit).
 
 mod fixture;
 
@@ -28,7 +27,7 @@ use std::time::Duration;
 const BEAT: Duration = Duration::from_secs(1);
 const BEATS: usize = 4;
 
-/// What hidden levels do beside the stream of public writes.
+/// The activity of hidden levels beside the stream of public writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hidden {
     Absent,
@@ -38,7 +37,7 @@ enum Hidden {
     Busy,
 }
 
-/// A medium that takes time, unless the time is another client's.
+/// A medium that takes time, except while `free` is set: then another client is charged.
 struct Shared {
     slow: LatencyMedium<MemoryMedium>,
     fast: Arc<MemoryMedium>,
@@ -67,7 +66,7 @@ fn model() -> LatencyModel {
     }
 }
 
-/// Stripes between beats, in a run.
+/// The numbers of stripes between beats, in one run.
 fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
     let params = params();
     let (fast, clock) = (Arc::new(MemoryMedium::new(params.end())), Arc::new(ManualClock::default()));
@@ -109,7 +108,7 @@ fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
             next += BEAT;
         }
     }
-    // The first was begun before the clock ran.
+    // The first interval began before the clock ran.
     found.split_off(1)
 }
 
@@ -136,8 +135,7 @@ fn mean(sample: &[f64]) -> f64 {
     sample.iter().sum::<f64>() / sample.len() as f64
 }
 
-/// The power of the test, by what it measures: the same samples, one of them three hundredths
-/// slower.
+/// The power of the test: it notices if one of two samples is three hundredths slower.
 #[test]
 fn it_would_notice_a_small_difference() {
     let one = sample(0..10, Hidden::Absent);

@@ -1,14 +1,14 @@
-//! Which keys are assigned next: so that keys that are deleted soon stand in few blocks, and a
-//! purge replaces few.
+//! Key assignment: chooses keys so that keys that are deleted soon share few blocks, and a purge
+//! replaces few.
 //!
-//! Blocks of the disk that are written in long runs, a photo or a program, live long and are
-//! deleted together; the others are overwritten soon: metadata, databases, small files. Each
-//! lifetime has a block of keys of its own, its *current* one, for as long as that has room. A
-//! purge makes room in the current block of what is deleted soon, again and again, so that it stays
-//! current for long, while keys of the long-lived do not fill it. To assign from the emptiest block
-//! after each purge instead makes all blocks equally full, and has deleted keys in all of them.
+//! Blocks of the disk that are written in long runs (a photo, a program) live long and are deleted
+//! together; other blocks are overwritten soon (metadata, databases, small files). Each lifetime
+//! has its own *current* block of keys for as long as that has room. Each purge makes room again in
+//! the current block of short-lived keys, so it stays current for long, and keys of long-lived
+//! blocks do not fill it. Assigning from the emptiest block after each purge would instead fill all
+//! blocks equally, with deleted keys in all of them.
 //!
-//! Invariant: keys are assigned only from *fresh* blocks, those that were renewed in this epoch.
+//! Invariant: keys are assigned only from *fresh* blocks, which were renewed in this epoch.
 
 use crate::numbers::{KeyBlock, KeyPosition};
 use crate::state_map::{KeyState, KeyStateMap};
@@ -16,10 +16,10 @@ use std::collections::BTreeSet;
 
 /// Neighbouring blocks of the disk that are written at once and count as a long run: 128 KiB.
 const LONG_RUN: usize = 32;
-/// A current block that has less than one of so many keys to give, once it is renewed, is given up.
+/// A current block is given up if a renewal would leave fewer than one in this many keys free.
 const LEAST_ROOM: u32 = 64;
 
-/// How a block of the disk is written, and so how long it is thought to live.
+/// How a block of the disk is written, and so how long it is expected to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lifetime {
     /// Alone or with few neighbours.
@@ -29,7 +29,7 @@ pub(crate) enum Lifetime {
 }
 
 impl Lifetime {
-    /// The lifetimes of blocks, in ascending order, that are written at once.
+    /// The lifetimes of blocks that are written at once, in ascending order.
     pub(crate) fn of<T>(blocks: &[(u32, T)]) -> Vec<Lifetime> {
         let runs = blocks.chunk_by(|(a, _), (b, _)| a + 1 == *b);
         let lifetime =
@@ -42,11 +42,11 @@ impl Lifetime {
 #[derive(Clone, Copy, Default)]
 struct Current {
     block: Option<KeyBlock>,
-    /// Where to look in it for the next key.
+    /// Where to search it for the next key.
     cursor: u32,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Assignment {
     /// Keys of a block.
     leb_keys: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Assignment {
 }
 
 impl Assignment {
-    /// Nothing is fresh. Blocks have `leb_keys` keys.
+    /// An assignment without fresh blocks, for blocks of `leb_keys` keys.
     pub(crate) fn new(leb_keys: u32) -> Assignment {
         Assignment { leb_keys, fresh: BTreeSet::new(), current: [Current::default(); 2] }
     }
@@ -65,19 +65,19 @@ impl Assignment {
         &self.fresh
     }
 
-    /// These blocks were renewed.
+    /// Adds blocks that were renewed to the fresh ones.
     pub(crate) fn add_fresh(&mut self, blocks: &[KeyBlock]) {
         self.fresh.extend(blocks);
         self.current.iter_mut().for_each(|current| current.cursor = 0);
     }
 
-    /// No block is fresh any more.
+    /// Ends an epoch: no block is fresh any more.
     pub(crate) fn end_epoch(&mut self) {
         self.fresh.clear();
     }
 
-    /// Assigns keys for blocks of a lifetime and calls them used, until `keys` has `most` of them.
-    /// If it has fewer then, [`Assignment::target`] has to be renewed first.
+    /// Assigns keys for blocks of a lifetime and marks them used, until `keys` holds `most`. If it
+    /// holds fewer then, [`Assignment::target`] must be renewed first.
     pub(crate) fn assign(
         &mut self,
         map: &mut KeyStateMap,
@@ -102,13 +102,13 @@ impl Assignment {
                 keys.push(key);
             }
             if keys.len() < most {
-                // Nothing is left of it before it is renewed once more.
+                // The block has no unused keys until it is renewed.
                 self.fresh.remove(&block);
             }
         }
     }
 
-    /// Takes keys back that were just assigned and encrypted nothing: they are assigned next.
+    /// Returns keys that were just assigned and encrypted nothing: they are assigned next.
     pub(crate) fn take_back(&mut self, map: &mut KeyStateMap, keys: impl Iterator<Item = KeyPosition>) {
         for key in keys {
             map.set(key, KeyState::Unused);
@@ -119,10 +119,10 @@ impl Assignment {
         }
     }
 
-    /// The block from which keys for blocks of a lifetime are to be assigned; `None` if all keys
-    /// are used.
+    /// The block to assign keys from for blocks of a lifetime; `None` if all keys are used.
     pub(crate) fn target(&self, map: &KeyStateMap, lifetime: Lifetime) -> Option<KeyBlock> {
-        // What is deleted in a fresh block has to be renewed like the rest of one that is not.
+        // Deleted keys count as room only if the block is not fresh: a fresh block would have to be
+        // renewed first.
         let room = |block: KeyBlock| {
             let unused = map.unused(block);
             if unused > 0 && self.fresh.contains(&block) {
@@ -153,7 +153,7 @@ mod tests {
     const KEYS: u32 = 640;
     const BOTH: [Lifetime; 2] = [Lifetime::Short, Lifetime::Long];
 
-    /// Assigns keys, renewing what has to be, and gives them with the blocks that were renewed.
+    /// Assigns keys, renewing blocks where needed, and returns the keys and the renewed blocks.
     fn take(
         a: &mut Assignment,
         map: &mut KeyStateMap,
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(map.all(), Counts { used: 7, ..Counts::default() });
         let (again, renewed_again) = take(&mut a, &mut map, Lifetime::Short, 4);
         assert_eq!((&again[..3], renewed.len(), renewed_again.len()), (&keys[7..], 1, 0));
-        // The last keys of a block, which is not fresh any more by then, are free once it is
+        // The last keys of a block that is no longer fresh by then: they are free once it is
         // renewed.
         let rest = take(&mut a, &mut map, Lifetime::Short, KEYS as usize).0;
         let (last, _) = rest.split_at((KEYS - 11) as usize);
@@ -234,7 +234,7 @@ mod tests {
         for lifetime in BOTH {
             let (mut map, mut a) = (KeyStateMap::new(3, KEYS), Assignment::new(KEYS));
             let mut keys: Vec<u32> = vec![];
-            // The other lifetime has a block too, and gives it up in the end.
+            // The other lifetime has a current block too, and gives it up in the end.
             keys.extend(take(&mut a, &mut map, BOTH[1 - lifetime as usize], 5).0.iter().map(|key| key.0));
             keys.extend(take(&mut a, &mut map, lifetime, 3 * KEYS as usize - 5).0.iter().map(|key| key.0));
             keys.sort_unstable();

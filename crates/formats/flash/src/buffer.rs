@@ -1,4 +1,4 @@
-//! Blocks that were acknowledged and are not in the log yet.
+//! The write buffer: blocks that were acknowledged and are not in the log yet.
 
 use lacuna_contracts::BLOCK_SIZE;
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ pub(crate) type Plain = Arc<Zeroizing<[u8; BLOCK_SIZE]>>;
 #[derive(Default)]
 struct State {
     pending: BTreeMap<u32, Plain>,
-    /// On their way to the log: still the latest unless they are pending again.
+    /// Blocks on their way to the log: still the latest versions unless pending again.
     in_flight: BTreeMap<u32, Plain>,
 }
 
@@ -24,20 +24,20 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Holds about so many blocks.
+    /// A buffer of about `most` blocks.
     pub(crate) fn new(most: usize) -> Buffer {
         Buffer { state: Mutex::default(), most: most.max(64) }
     }
 
-    /// Puts blocks. True: it is time to write some.
+    /// Adds blocks. Returns whether it is time to write some.
     pub(crate) fn put(&self, first: u32, data: &[u8]) -> bool {
-        // In place: a block that is moved leaves a copy behind.
+        // Copy in place: moving a block would leave a copy behind.
         let copy = |data: &[u8; BLOCK_SIZE]| {
             let mut block = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
             Arc::get_mut(&mut block).expect("nobody else has it yet").copy_from_slice(data);
             block
         };
-        // Not under the lock; nor is what they replace zeroed under it.
+        // Copy without the lock. Replaced blocks are zeroed after it is released, too.
         let mut blocks: Vec<Plain> = data.as_chunks::<BLOCK_SIZE>().0.iter().map(copy).collect();
         let mut replaced = vec![];
         let mut state = self.state.lock();
@@ -47,39 +47,39 @@ impl Buffer {
         state.pending.len() >= self.most
     }
 
-    /// Whether so much is pending that flushes must have failed.
+    /// Whether more is pending than possible without failed flushes.
     pub(crate) fn is_overfull(&self) -> bool {
         self.state.lock().pending.len() >= 2 * self.most
     }
 
-    /// The first of these blocks that is here.
+    /// The first of these blocks that is in the buffer.
     pub(crate) fn first_of(&self, blocks: Range<u32>) -> Option<u32> {
         let state = self.state.lock();
         let first = |of: &BTreeMap<u32, Plain>| of.range(blocks.clone()).next().map(|(block, _)| *block);
         [first(&state.pending), first(&state.in_flight)].into_iter().flatten().min()
     }
 
-    /// The latest version of a block, if it is here.
+    /// The latest version of a block, if it is in the buffer.
     pub(crate) fn get(&self, block: u32) -> Option<Plain> {
         let state = self.state.lock();
         state.pending.get(&block).or_else(|| state.in_flight.get(&block)).cloned()
     }
 
-    /// Blocks here.
+    /// Blocks in the buffer.
     pub(crate) fn len(&self) -> usize {
         let state = self.state.lock();
         state.pending.len() + state.in_flight.len()
     }
 
-    /// Drops pending versions of blocks, which a discard supersedes. None of them is in flight: the
-    /// caller is the one that writes.
+    /// Drops pending versions of blocks, which a discard supersedes. None is in flight: the caller
+    /// holds the writer's lock.
     pub(crate) fn forget(&self, first: u32, count: u32) {
         let mut state = self.state.lock();
         let gone: Vec<u32> = state.pending.range(first..first + count).map(|(block, _)| *block).collect();
         gone.iter().for_each(|block| drop(state.pending.remove(block)));
     }
 
-    /// Takes all that is pending: it is in flight until [`Buffer::landed`].
+    /// Takes all pending blocks. They are in flight until [`Buffer::landed`].
     pub(crate) fn take(&self) -> Vec<(u32, Plain)> {
         let mut state = self.state.lock();
         let pending = std::mem::take(&mut state.pending);
@@ -88,16 +88,16 @@ impl Buffer {
         taken
     }
 
-    /// The index names these now.
+    /// Notes that the index names these blocks now.
     pub(crate) fn landed(&self, blocks: impl Iterator<Item = u32>) {
         let mut state = self.state.lock();
-        // Not zeroed under the lock.
+        // Zero the blocks after the lock is released.
         let landed: Vec<_> = blocks.map(|block| state.in_flight.remove(&block)).collect();
         drop(state);
         drop(landed);
     }
 
-    /// What did not land is pending again.
+    /// Makes all blocks in flight pending again.
     pub(crate) fn put_back(&self) {
         let mut state = self.state.lock();
         for (block, plain) in std::mem::take(&mut state.in_flight) {

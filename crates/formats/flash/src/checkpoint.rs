@@ -1,11 +1,11 @@
-//! Checkpoints: the root of the index, the table of the log and the key state map, so that opening
-//! reads no more of the log than what was written since.
+//! Checkpoints: the root of the index, the table of the log and the key state map. With them
+//! opening reads only the part of the log that was written since.
 //!
-//! There are two places for them, used in turn. What a checkpoint holds is encrypted and
+//! There are two places for checkpoints, used in turn. The content of a checkpoint is encrypted and
 //! authenticated as one piece; its head is written last. Invariants:
-//! 1. The older one is overwritten only while the newer one is whole.
-//! 2. The newest one counts or none does: a disk is never opened as it was before, whatever was
-//!    damaged.
+//! 1. The older checkpoint is overwritten only while the newer one is whole.
+//! 2. Opening never falls back to the older checkpoint, whatever was damaged: that would be a
+//!    rollback.
 
 use crate::index::Index;
 use crate::keys::{Keys, Recoverable};
@@ -22,46 +22,46 @@ use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"lacflash";
 const VERSION: u32 = 1;
-/// What the tag authenticates of the head, beside the content.
+/// Bytes of the head that the tag authenticates, beside the content.
 const BOUND: usize = 24;
 const HEAD: usize = BOUND + XAES_NONCE + 16;
-/// What stands before the parts of variable length.
+/// Bytes before the parts of variable length.
 const FRONT: usize = 64;
-/// Where the floor of sequence numbers stands.
+/// Offset of the floor of sequence numbers.
 const FLOOR: usize = 48;
 const PURGING: u32 = 1;
 const DAMAGED: u32 = 1 << 31;
-/// Of a block of the log: how many nodes are live, and the last group.
+/// Bytes for each block of the log: the number of live nodes, and the last group.
 const TABLE_ENTRY: usize = 12;
-/// No number ever gets there: counting on from below never overflows.
+/// All numbers stay below this, so that counting never overflows.
 const MOST: u64 = 1 << 48;
 
-/// What a checkpoint says beside what it gives to the parts.
+/// The fields of a checkpoint itself, beside the state of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     /// Where replay begins.
     pub(crate) position: Position,
-    /// The last purge that is complete.
+    /// The last complete purge.
     pub(crate) epoch: u64,
-    /// A purge has begun and is not complete.
+    /// Whether a purge has begun and is not complete.
     pub(crate) purging: bool,
-    /// Deleted keys that were replaced and of which a superseded copy may be on the flash, by a
-    /// purge or between two purges.
+    /// Deleted keys that were replaced, by a purge or between two purges, and may have a superseded
+    /// copy on the flash.
     pub(crate) undrained: Recoverable,
     /// Openings that were cut before their own checkpoint may have used sequence numbers below
-    /// this, if that is above the position's.
+    /// this. It counts if it is above the sequence number of the position.
     pub(crate) floor: u64,
 }
 
 /// The newest checkpoint.
 pub(crate) struct Newest {
     pub(crate) marks: Marks,
-    /// Blocks of keys that were fresh.
+    /// Fresh blocks of keys.
     pub(crate) fresh: Vec<KeyBlock>,
     content: Vec<u8>,
 }
 
-/// Writes checkpoints.
+/// Reads and writes checkpoints.
 pub(crate) struct Checkpoints {
     flash: Arc<dyn Flash>,
     layout: Layout,
@@ -71,7 +71,7 @@ pub(crate) struct Checkpoints {
     log: Arc<Log>,
     index: Arc<Index>,
     keys: Arc<Keys>,
-    /// The number of the last one.
+    /// The number of the last checkpoint.
     number: Mutex<u64>,
 }
 
@@ -90,8 +90,8 @@ impl Checkpoints {
         Checkpoints { flash, layout, key, nonces, random, log, index, keys, number: Mutex::new(0) }
     }
 
-    /// Writes one. The caller is the one that writes; the log has room for the dirty pages of the
-    /// index.
+    /// Writes a checkpoint. The caller holds the writer's lock, and the log has room for the dirty
+    /// pages of the index.
     pub(crate) fn write(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
         self.write_now(placer, epoch, purging).map_err(|e| e.context("checkpoint"))
     }
@@ -108,8 +108,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the newest one once more, which says then that sequence numbers below `floor` may
-    /// have been used.
+    /// Rewrites the newest checkpoint, with the note that sequence numbers below `floor` may have
+    /// been used.
     pub(crate) fn raise_floor(&self, newest: Newest, floor: u64) -> Result<()> {
         let Newest { mut content, .. } = newest;
         RecordMut(&mut content).u64(FLOOR, floor);
@@ -123,7 +123,8 @@ impl Checkpoints {
         let at = marks.position;
         let mut out = vec![0; FRONT];
         let fresh = self.keys.fresh();
-        // All keys fit 32 bits. A key may have been replaced many times.
+        // The number of all keys fits 32 bits; this count may not, since a key may be replaced many
+        // times.
         let count = |keys: u64| u32::try_from(keys).unwrap_or(u32::MAX);
         RecordMut(&mut out)
             .u32(0, at.leb)
@@ -149,7 +150,8 @@ impl Checkpoints {
         out
     }
 
-    /// Gives the parts what a checkpoint holds; `None` for what this version does not write.
+    /// Loads the content of a checkpoint into the parts; `None` for content that this version does
+    /// not write.
     pub(crate) fn unpack(&self, content: &[u8]) -> Option<(Marks, Vec<KeyBlock>)> {
         let record = Record(content.get(..FRONT)?);
         let position = Position {
@@ -187,7 +189,7 @@ impl Checkpoints {
         sound.then(|| (marks, fresh.into_iter().map(KeyBlock).collect()))
     }
 
-    /// An entry of the table of the log.
+    /// Loads an entry of the table of the log.
     fn unpack_leb(&self, leb: u32, entry: Record<'_>) -> Option<()> {
         let live = entry.u32(0) & !DAMAGED;
         let used = match (entry.u32(0) & DAMAGED, live) {
@@ -204,10 +206,10 @@ impl Checkpoints {
         (live <= self.layout.units).then_some(())
     }
 
-    /// Reads the newest one.
+    /// Reads the newest checkpoint.
     ///
-    /// Errors: [`Kind::Corrupt`] if there is none, or if it does not verify, or is of a version
-    /// that this one does not know.
+    /// Errors: [`Kind::Corrupt`] if there is none, if it does not verify, or if its version is
+    /// unknown.
     pub(crate) fn read(&self) -> Result<Newest> {
         let (number, half, head) = self.newest()?;
         let content = self.content(half, &head)?.ok_or_else(|| damaged("the newest checkpoint"))?;
@@ -216,8 +218,8 @@ impl Checkpoints {
         Ok(Newest { marks, fresh, content })
     }
 
-    /// Number, place and head of the newest one. Were a place with a damaged head passed over, the
-    /// other would open the disk as it was before.
+    /// Number, place and head of the newest checkpoint. A place with a damaged head is an error:
+    /// skipping it would open the other checkpoint, a rollback.
     fn newest(&self) -> Result<(u64, u32, [u8; HEAD])> {
         let mut heads = vec![];
         for half in 0..2 {
@@ -244,7 +246,7 @@ impl Checkpoints {
         }
         heads.sort_unstable_by_key(|(number, ..)| *number);
         match heads[..] {
-            // The first of a disk is alone.
+            // The first checkpoint of a disk has no older one.
             [first] if first.0 == 1 => Ok(first),
             [older, newer] if newer.0 == older.0 + 1 => Ok(newer),
             _ => Err(damaged("a checkpoint")),
@@ -292,8 +294,9 @@ impl Checkpoints {
         self.flash.change(self.leb(half, 0), &padded(head, page)).map_err(|e| self.not_taken(e, number))
     }
 
-    /// The error of a head that the flash did not take. It is a refusal only if the head is not
-    /// there: the next checkpoint has its number, and would be written over the newest.
+    /// The error of a head that the flash did not take. It counts as a refusal only if the head is
+    /// not on the flash: otherwise the next checkpoint with the same number would overwrite the
+    /// newest one.
     fn not_taken(&self, e: Error, number: u64) -> Error {
         if !e.kind().is_refusal() {
             return e;

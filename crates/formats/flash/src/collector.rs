@@ -1,4 +1,4 @@
-//! Garbage collection: the log gets free erase blocks back.
+//! Garbage collection: frees erase blocks of the log.
 
 use crate::checkpoint::Checkpoints;
 use crate::index::Index;
@@ -12,18 +12,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Free blocks that are kept for what is written without asking: a copy, pages of the index,
-/// records.
+/// Free blocks set aside for writes that do not ask for room: copies, pages of the index, records.
 const LEAST_FREE: u32 = 5;
-/// Of so many blocks of the log, one may be written between two checkpoints.
+/// One in this many blocks of the log may be written between two checkpoints.
 const CHECKPOINT_SHARE: u32 = 16;
-/// Checkpoints that a search for room may take: on a full disk each gives little back.
+/// The most checkpoints in one search for room: on a full disk each frees little.
 const MOST_CHECKPOINTS: u32 = 16;
-/// Bytes of the log that are written between two checkpoints at most, however long the log is: what
-/// opening reads after a crash.
+/// The most bytes of the log that are written between two checkpoints, however long the log is.
+/// This bounds the reads of an opening after a crash.
 const MOST_REPLAYED: u64 = 512 << 20;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Collector {
     log: Arc<Log>,
     index: Arc<Index>,
@@ -46,22 +45,22 @@ impl Collector {
         Collector { log, index, placer, checkpoints, victims: Mutex::default(), collected, copied }
     }
 
-    /// Makes room in the log for a group, and for what must not ask. `epoch` and `purging` are for
-    /// a checkpoint.
+    /// Makes room in the log for a group, and for writes that do not ask for room. `epoch` and
+    /// `purging` are for a checkpoint.
     pub(crate) fn make_room(&self, epoch: u64, purging: bool) -> Result<()> {
         let (recent, lebs) = self.log.with_table(|table| (table.recent(), table.len()));
         let most = MOST_REPLAYED / u64::from(self.placer.layout.leb_len);
         if recent > (lebs / CHECKPOINT_SHARE).min(most as u32).max(8) {
             self.checkpoints.write(&self.placer, epoch, purging)?;
         }
-        // For the pages of the index that become dirty there is always room.
+        // There is always room for the dirty pages of the index.
         let most_dirty = self.most_dirty();
         let for_index = most_dirty.div_ceil(self.placer.layout.leb_nodes());
         let wanted = LEAST_FREE + if for_index > 1 { for_index } else { 0 };
         let mut checkpoints = 0;
         loop {
             if self.index.dirty() > most_dirty as usize {
-                // It writes them, and what they replace can be collected after it.
+                // The checkpoint writes them, and the replaced pages can be collected after it.
                 self.checkpoints.write(&self.placer, epoch, purging)?;
             }
             if self.log.with_table(|table| table.free()) >= wanted {
@@ -69,7 +68,7 @@ impl Collector {
             }
             match self.victim() {
                 Some(victim) => self.collect(victim)?,
-                // What was written since the last checkpoint cannot be collected before the next.
+                // Blocks written since the last checkpoint cannot be collected before the next one.
                 None if checkpoints < MOST_CHECKPOINTS => {
                     self.checkpoints.write(&self.placer, epoch, purging)?;
                     checkpoints += 1;
@@ -79,13 +78,13 @@ impl Collector {
         }
     }
 
-    /// How many pages of the index may be dirty before they are written.
+    /// The most pages of the index that may be dirty.
     fn most_dirty(&self) -> u32 {
         (self.index.most_dirty() as u32).min(self.placer.layout.most_dirty())
     }
 
-    /// The block whose collection pays most, or did when the table was last looked through: that is
-    /// done once for some blocks.
+    /// The block that pays most to collect, as of the last search of the table, which selects
+    /// several blocks at once.
     fn victim(&self) -> Option<u32> {
         let mut victims = self.victims.lock();
         let is_closed = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Closed);
@@ -98,7 +97,7 @@ impl Collector {
         victims.pop()
     }
 
-    /// Gives blocks back, whatever is in them, also those that are being written.
+    /// Frees blocks whatever their use, including the one being written.
     pub(crate) fn evict(&self, lebs: &BTreeSet<u32>, epoch: u64, purging: bool) -> Result<()> {
         if lebs.is_empty() {
             return Ok(());
@@ -106,11 +105,11 @@ impl Collector {
         if self.log.position().is_some_and(|at| lebs.contains(&at.leb)) {
             self.log.leave()?;
         }
-        // Replay does without them from here on.
+        // Replay no longer needs them after this.
         self.checkpoints.write(&self.placer, epoch, purging)?;
         for leb in lebs {
             self.make_room(epoch, purging)?;
-            // To make room may have given it back already, and it may be written again by now.
+            // Making room may have freed the block already, and it may be in use again.
             match self.log.with_table(|table| table.used(*leb)) {
                 LebUse::Closed | LebUse::Damaged => self.collect(*leb)?,
                 LebUse::Free => self.log.release(*leb)?,
@@ -120,7 +119,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Copies what is live in a block, and gives the block back.
+    /// Copies the live nodes of a block, and frees it.
     fn collect(&self, victim: u32) -> Result<()> {
         self.collect_now(victim).map_err(|e| e.context("garbage collection"))
     }
@@ -132,7 +131,7 @@ impl Collector {
                 match entry.target {
                     Target::Block(block) => {
                         let Some(place) = readable(self.index.get(block))? else { continue };
-                        // The key as well: an older header of this place may be told of again.
+                        // Compare the key too: an older header of this place may turn up again.
                         let is_here = |place: &Place| {
                             (place.group, place.ordinal, place.key.0) == (group, ordinal, entry.key)
                         };
@@ -160,8 +159,8 @@ impl Collector {
         self.collected.fetch_add(1, Ordering::Relaxed);
         self.copied.fetch_add(live.len() as u64, Ordering::Relaxed);
         if self.log.with_table(|table| table.live(victim)) > 0 {
-            // Something is live whose header, or whose page of the index, cannot be read. Others
-            // may still be read: it stays as it is.
+            // A live node has an unreadable header, or its index page is unreadable. Other nodes of
+            // the block may still be readable, so keep it.
             self.log.with_table(|table| table.set_used(victim, LebUse::Damaged));
             return Ok(());
         }
@@ -169,8 +168,8 @@ impl Collector {
     }
 }
 
-/// What the index says; nothing if the page that says it does not verify. One such page must not
-/// end all writing.
+/// The result of an index lookup; `None` if the page does not verify. One such page must not end
+/// all writing.
 fn readable<T>(said: Result<T>) -> Result<Option<T>> {
     match said {
         Ok(said) => Ok(Some(said)),

@@ -1,4 +1,4 @@
-//! An open disk on flash, and how it is made and opened.
+//! The disk on flash: creates it, opens it and implements the disk interface.
 
 use crate::buffer::Buffer;
 use crate::checkpoint::{Checkpoints, Newest};
@@ -27,27 +27,27 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Sequence numbers that are left out when a disk is opened: more than were ever given to groups
-/// that a power cut tore, and more than an opening uses before its checkpoint, which are those of
-/// the pages of the index that replay changed.
+/// Sequence numbers that an opening skips: more than were ever given to groups torn by a power cut,
+/// and more than an opening uses before its checkpoint, for the pages of the index that replay
+/// changed.
 const JUMP: u64 = 1 << 16;
 
 /// How to open a disk.
 pub struct OpenOptions {
     /// Memory for all caches.
     pub budget: Budget,
-    /// Refuse writes. Nothing is purged then either, and a purge that was cut stays so.
+    /// Refuse writes. Nothing is purged then either, and an interrupted purge stays interrupted.
     pub read_only: bool,
-    /// When to purge unasked; without it `close` alone does. A purge that was cut is finished at
-    /// the opening in any case.
+    /// When to purge on its own; without a policy only `close` does. An interrupted purge is
+    /// finished at the opening in any case.
     pub policy: Option<Policy>,
-    /// What time it is, for the policy.
+    /// The clock for the policy.
     pub clock: Arc<dyn Clock>,
     /// The source of all randomness.
     pub random: Arc<dyn RandomSource>,
 }
 
-/// A disk on flash, open.
+/// An open disk on flash.
 pub struct FlashDisk {
     params: Params,
     flash: Arc<dyn Flash>,
@@ -59,16 +59,16 @@ pub struct FlashDisk {
     reader: Arc<Reader>,
     writer: Arc<Writer>,
     replayed: u64,
-    /// What the opening purged, until somebody who asks for a purge is told.
+    /// The result of a purge at the opening, until the next purge reports it.
     finished: Mutex<Purged>,
     period: Option<Duration>,
     purging: Mutex<Option<PurgeThread>>,
 }
 
 impl FlashDisk {
-    /// Makes a disk. What is on the flash behind the header is superseded.
+    /// Creates a disk. Everything on the flash behind the header is superseded.
     ///
-    /// Errors: those of [`Params::layout`], and what the flash reports.
+    /// Errors: those of [`Params::layout`] and those of the flash.
     pub fn create(
         flash: &Arc<dyn Flash>,
         params: &Params,
@@ -88,14 +88,14 @@ impl FlashDisk {
         parts.checkpoints.write(&parts.placer, 0, false)
     }
 
-    /// Opens a disk and replays its log. A purge that was cut is finished before this returns,
-    /// unless the disk is opened for reading alone. If it cannot be finished, the disk is open all
-    /// the same, and [`Forgetting::purge_wanted`] says so: for reading, and for writing too if the
-    /// flash refused a call and no more.
+    /// Opens a disk and replays its log. Finishes an interrupted purge before it returns, unless
+    /// the disk is opened read-only. If the purge cannot be finished, the disk opens all the same
+    /// and [`Forgetting::purge_wanted`] is set. It then takes reads, and writes too if the flash
+    /// merely refused a call or a read failed.
     ///
-    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names what is
-    /// not there, [`Kind::Usage`] for parameters that do not fit the flash, and what the flash
-    /// reports.
+    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names things
+    /// that do not exist, [`Kind::Usage`] for parameters that do not fit the flash, and errors that
+    /// the flash reports.
     pub fn open(
         flash: Arc<dyn Flash>,
         params: &Params,
@@ -163,14 +163,13 @@ impl FlashDisk {
         &self.params
     }
 
-    /// Purges: when this returns, nothing that was deleted before can be recovered by anybody,
-    /// whatever keys they have. The first purge tells also what the opening did to finish one that
-    /// was cut.
+    /// Purges: when this returns, data deleted before cannot be recovered, even with all keys. The
+    /// first purge also reports the interrupted purge that the opening finished.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] if that cannot be said, whatever the cause: the disk takes
-    /// no more writes then, and to close it fails as well. If the flash refused a call the disk
-    /// goes on, and another purge may be complete. [`Kind::ReadOnly`] if it is open for reading
-    /// alone.
+    /// Errors: [`Kind::PurgeIncomplete`] if completion cannot be confirmed, whatever the cause. The
+    /// disk takes no more writes then, and closing it fails as well. If the flash merely refused a
+    /// call or a read failed, the disk goes on, and another purge may complete.
+    /// [`Kind::ReadOnly`] if the disk is open read-only.
     pub fn purge(&self) -> Result<Purged> {
         self.check_writable()?;
         let purged = self.writer.purge()?;
@@ -178,37 +177,39 @@ impl FlashDisk {
         Ok(purged.with(std::mem::take(&mut self.finished.lock())))
     }
 
-    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody
-    /// with the flash and every passphrase, at most. Blocks in the write buffer count, for each may
-    /// replace one on the flash; so do, after a crash, keys of which nobody knows whether they
-    /// encrypt anything ([`Forgetting::recoverable_known`]).
+    /// The most versions of blocks that were deleted or overwritten and that an adversary with the
+    /// flash and every passphrase can still recover. Blocks in the write buffer count, since each
+    /// may replace one on the flash. After a crash, keys that may encrypt nothing count as well
+    /// ([`Forgetting::recoverable_known`]).
     pub fn recoverable(&self) -> u64 {
         self.writer.recoverable()
     }
 
-    /// What is recoverable, since when, when the next purge is due, and what purges did.
+    /// The deletion status: the number of recoverable blocks, the age of the oldest deletion, the
+    /// time until the next purge, and past purges.
     pub fn forgetting(&self) -> Forgetting {
         self.writer.forgetting(self.period)
     }
 
-    /// From now on, whatever is deleted among these blocks is purged before the call that deletes
-    /// it returns. It is forgotten when the disk is closed.
+    /// Marks these blocks as sensitive until the disk is closed: a call that deletes a version of
+    /// any of them purges it before it returns.
     ///
-    /// A write or discard that touches such blocks, if any of them is on the flash, costs a flush
-    /// of everything acknowledged and one purge, however many blocks it deletes: each block of the
-    /// key storage area that holds deleted keys is replaced and its old copy erased. So a caller
-    /// that deletes many sensitive blocks does so in few calls. The first write to a sensitive
-    /// block deletes nothing and costs a flush.
+    /// A write or discard that touches sensitive blocks, if any of them is on the flash, costs a
+    /// flush of everything acknowledged and one purge, whatever the number of blocks: each block of
+    /// the key storage area that holds deleted keys is replaced and its old copy erased. So a
+    /// caller that deletes many sensitive blocks should do so in few calls. The first write to a
+    /// sensitive block deletes nothing and costs a flush.
     ///
-    /// A write or discard whose purge the flash refuses fails, and the purge is owed: the next
-    /// flush, the next write or discard of sensitive blocks, and the close complete it or fail too.
+    /// A write or discard fails if the flash refuses its purge, and the purge is then owed: the
+    /// next flush, the next write or discard of sensitive blocks, and the close complete it or fail
+    /// too.
     pub fn mark_sensitive(&self, blocks: Range<u64>) {
         self.writer.mark_sensitive(blocks);
     }
 
     /// Compares the key state map with all nodes that the index names (DNEFS, section 3.2): each
-    /// used key encrypts one of them, and no other key does. Gives the keys of which this does not
-    /// hold.
+    /// used key encrypts exactly one of them, and no other key does. Returns the keys that violate
+    /// this.
     pub fn check_keys(&self) -> Result<Vec<u32>> {
         crate::key_check::check(&self.params.layout()?, &self.index, &self.keys)
     }
@@ -220,8 +221,8 @@ impl FlashDisk {
         Err(Error::new(Kind::ReadOnly, "the disk is open for reading alone"))
     }
 
-    /// Makes what is on the flash survive the end of the machine. What a sync that failed has lost
-    /// is not known: no more is written then.
+    /// Makes the flash contents survive a crash of the machine. After a failed sync the
+    /// loss is unknown, so writing ends.
     fn sync(&self) -> Result<()> {
         self.flash.sync().map_err(|e| self.writer.health.fail(e.of_sync()))
     }
@@ -275,15 +276,15 @@ impl Opened {
         Ok(Opened { flash: flash.clone(), log, index, keys, placer, checkpoints })
     }
 
-    /// Begins to write, at sequence numbers that nobody ever used, and writes a checkpoint.
+    /// Starts writing, at sequence numbers that were never used, and writes a checkpoint.
     ///
-    /// That no number is used twice, by however many openings that are cut before their checkpoint:
-    /// each of them replays the same log, and so would begin at the same number, the end of the log
-    /// and a jump, or the floor that the checkpoint says if that is above. What it writes there
-    /// stays in erase blocks that the next opening finds, since nothing that is live is in them.
-    /// That one raises the floor behind all numbers that they may have before it erases them and
-    /// before it writes. So either the floor is above all numbers that were used, or there are
-    /// leftovers. Once the checkpoint of an opening is written, its position is above them.
+    /// No number is used twice, however many openings are cut before their checkpoint. Each of them
+    /// replays the same log, and so would start at the same number: the end of the log plus a jump,
+    /// or the floor in the checkpoint if that is higher. Its groups stay in erase blocks that the
+    /// next opening finds, since nothing in them is live. That opening raises the floor above all
+    /// numbers they may have before it erases them and before it writes. So either the floor is
+    /// above all used numbers, or there are leftovers. Once an opening has written its checkpoint,
+    /// the position in it is above them.
     fn begin(&self, newest: Newest, replayed: &Replayed, left: &Leftovers) -> Result<()> {
         let mut first = (replayed.sequence + JUMP).max(newest.marks.floor);
         if left.of_opening {
@@ -379,7 +380,7 @@ impl Disk for FlashDisk {
     }
 }
 
-/// Whether this is the flash that the disk was made on.
+/// Checks that this is the flash that the disk was made on.
 fn check_flash(found: FlashGeometry, expected: FlashGeometry) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -393,7 +394,7 @@ fn check_flash(found: FlashGeometry, expected: FlashGeometry) -> Result<()> {
         .remedy("put the flash back as it was, or restore the disk to a new one from a backup"))
 }
 
-/// What is said of flash that takes no more writes when a disk is opened for writing.
+/// The error of flash that takes no more writes when a disk is opened for writing.
 fn reading_is_left(e: Error) -> Error {
     if e.kind() != Kind::ReadOnly {
         return e;

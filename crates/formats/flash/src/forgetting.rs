@@ -1,8 +1,8 @@
-//! What is still recoverable, since when, and what purges did about it: the account that `status`
-//! and the policy look at.
+//! The deletion status: the number of recoverable blocks, the age of the oldest deletion, and past
+//! purges. `status` and the policy read it.
 //!
-//! Invariant: the account never says less than what is true. It dates a deletion from the write or
-//! discard that asked for it, not from the moment when it reaches the flash.
+//! Invariant: the status never understates. It dates a deletion from the write or discard that
+//! caused it, not from the moment when it reaches the flash.
 
 use crate::purger::Purged;
 use lacuna_contracts::{Clock, StatusItem};
@@ -10,23 +10,23 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a disk has not forgotten yet, and what its purges did.
+/// The deletion status of a disk: data that is not purged yet, and past purges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody
-    /// with the flash and every passphrase, at most. Blocks in the write buffer count: each of them
-    /// may replace one on the flash. After a crash every key that may encrypt something counts.
+    /// The most versions of blocks that were deleted or overwritten and that an adversary with the
+    /// flash and every passphrase can still recover. Blocks in the write buffer count: each may
+    /// replace one on the flash. After a crash every key that may encrypt something counts.
     pub recoverable: u64,
-    /// Of these, those that are known to have been deleted or overwritten.
+    /// Versions among these that are known to have been deleted or overwritten.
     pub recoverable_known: u64,
-    /// Seconds since the oldest of these deletions; since the disk was opened if it is older than
-    /// that, which is the case after a crash alone. `None` if nothing is recoverable.
+    /// Seconds since the oldest of these deletions. If that was before the disk was opened, which
+    /// only happens after a crash, seconds since the opening. `None` if nothing is recoverable.
     pub recoverable_for: Option<u64>,
     /// Seconds until the next purge by period is due, 0 if it is due now. `None` if nothing is
     /// recoverable, or if the disk was opened without a policy.
     pub purge_in: Option<u64>,
-    /// A purge has begun and is not finished: it is under way, or failed; on a disk that is open
-    /// for reading alone, it was cut.
+    /// Whether a purge has begun and is not finished: it is under way, or failed, or, on a disk
+    /// that is open read-only, was interrupted.
     pub purge_wanted: bool,
     /// Purges that were completed since the disk was opened.
     pub purges: u64,
@@ -34,14 +34,14 @@ pub struct Forgetting {
     pub epoch: u64,
     /// Deleted keys that the last purge since the opening destroyed.
     pub last_purge_keys: u64,
-    /// Of these, those that encrypted a block for sure.
+    /// Keys among them that certainly encrypted a block.
     pub last_purge_known: u64,
     /// Blocks of the key storage area that it replaced.
     pub last_purge_key_blocks: u64,
 }
 
 impl Forgetting {
-    /// The same as counters. What is `None` is left out.
+    /// The status as counters. `None` fields are left out.
     pub fn items(&self) -> Vec<StatusItem> {
         let mut items = vec![
             StatusItem::new("recoverable", self.recoverable, "blocks"),
@@ -63,21 +63,22 @@ impl Forgetting {
 
 #[derive(Default)]
 struct State {
-    /// When the oldest deletion was asked for that is not purged, by the clock.
+    /// When the oldest deletion that is not purged was requested, by the clock.
     since: Option<Duration>,
     purges: u64,
     epoch: u64,
     last: Purged,
 }
 
-/// The account of an open disk.
+/// The deletion status of an open disk.
 pub(crate) struct Account {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
 
 impl Account {
-    /// After an opening. `recoverable`: something from before is.
+    /// The status after an opening. `recoverable`: whether data from before the opening is
+    /// recoverable.
     pub(crate) fn new(clock: Arc<dyn Clock>, epoch: u64, recoverable: bool) -> Account {
         let since = recoverable.then(|| clock.now());
         Account { clock, state: Mutex::new(State { since, epoch, ..State::default() }) }
@@ -87,7 +88,7 @@ impl Account {
         self.clock.now()
     }
 
-    /// A write is in the buffer, which may replace something on the flash.
+    /// Notes a write to the buffer, which may replace a block on the flash.
     pub(crate) fn write(&self) {
         let mut state = self.state.lock();
         if state.since.is_none() {
@@ -95,15 +96,15 @@ impl Account {
         }
     }
 
-    /// Something that began then changed the flash. `none`: nothing is recoverable, and nothing is
-    /// in the buffer. It is asked under the lock, so that a write that comes meanwhile is dated
-    /// after this.
+    /// Notes the end of an operation that began at `began` and changed the flash. `none` returns
+    /// whether nothing is recoverable and the buffer is empty. It is called under the lock, so that
+    /// a concurrent write is dated after this.
     pub(crate) fn settle(&self, began: Duration, none: impl Fn() -> bool) {
         let mut state = self.state.lock();
         state.since = if none() { None } else { state.since.or(Some(began)) };
     }
 
-    /// A purge is complete. What came since it began is dated when its turn is settled.
+    /// Notes a complete purge. Deletions since its start are dated by [`Account::settle`].
     pub(crate) fn purged(&self, epoch: u64, purged: Purged) {
         let mut state = self.state.lock();
         state.since = None;
@@ -112,12 +113,12 @@ impl Account {
         state.last = purged;
     }
 
-    /// When the oldest deletion was asked for that is not purged.
+    /// When the oldest deletion that is not purged was requested.
     pub(crate) fn since(&self) -> Option<Duration> {
         self.state.lock().since
     }
 
-    /// The account, of so many blocks. `period`: of the policy.
+    /// The status with `recoverable` blocks. `period` is that of the policy.
     pub(crate) fn tell(&self, recoverable: u64, period: Option<Duration>) -> Forgetting {
         let state = self.state.lock();
         let age = state.since.filter(|_| recoverable > 0).map(|since| self.clock.now().saturating_sub(since));

@@ -1,17 +1,16 @@
-//! Parsers of what tags protect, for fuzz targets: each gives what it parsed as the disk would
-//! write it.
+//! Parsers of authenticated data, for fuzz targets. Each returns the parsed data, encoded again.
 
 use crate::group::Header;
 use crate::state_map::KeyStateMap;
 
-/// The encrypted part of the header of a group in a unit of `unit` bytes; none if it does not
+/// Re-encodes the encrypted part of a group header in a unit of `unit` bytes; none if it does not
 /// parse.
 pub fn group_again(plain: &[u8], unit: u32) -> Option<Vec<u8>> {
     Header::parse(plain).map(|header| header.encode(unit))
 }
 
-/// A key state map of `blocks` blocks with `leb_keys` keys each, and the number of bytes that it
-/// was parsed from; none if they do not parse.
+/// Re-encodes a key state map of `blocks` blocks with `leb_keys` keys each, and returns the number
+/// of bytes that it was parsed from; none if they do not parse.
 pub fn key_states_again(packed: &[u8], blocks: u32, leb_keys: u32) -> Option<(Vec<u8>, usize)> {
     let mut map = KeyStateMap::new(blocks, leb_keys);
     let len = map.unpack(packed)?;

@@ -1,9 +1,10 @@
-//! A group: what the log takes in one go. One unit of header, then nodes.
+//! A group: the unit of appending to the log. One unit of header, then nodes.
 //!
-//! The header says of each node what it is of, which key encrypted it, its sequence number and its
-//! tag, and what it replaced, so that replay needs nothing but headers. It is encrypted and
-//! authenticated with the key of the log under a random nonce, hedged (docs/format/flash.md), which
-//! is long: flash bears more headers than short ones are good for.
+//! The header lists for each node its target, the key that encrypted it, its sequence number, its
+//! tag, and the place of the node that it replaced, so that replay needs nothing except headers. It
+//! is encrypted and authenticated under the key of the log with a random, hedged nonce
+//! (docs/format/flash.md). The nonce is long because flash outlives more headers than short nonces
+//! are safe for.
 
 use crate::numbers::{KeyPosition, Place, Target, Unit};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
@@ -14,12 +15,12 @@ const VERSION: u8 = 1;
 const NONCE: usize = XAES_NONCE;
 const TAG: usize = 16;
 const SEALED: usize = NONCE + TAG;
-/// What stands before the entries.
+/// Bytes before the entries.
 const FRONT: usize = 24;
 const ENTRY: usize = 40;
 const ENTRY_OF_RECORD: usize = 16;
 const INDEX_FLAG: u32 = 1 << 31;
-/// As many ordinals fit an entry of the index.
+/// The limit, since an entry of the index has 6 bits for an ordinal.
 pub(crate) const MOST_ORDINALS: u32 = 64;
 
 /// The most nodes of a group.
@@ -32,18 +33,18 @@ pub(crate) fn most_records(unit: u32) -> usize {
     (unit as usize - SEALED - FRONT) / ENTRY_OF_RECORD
 }
 
-/// What the header says of a node.
+/// The entry of a node in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeEntry {
-    /// What it is of.
+    /// The content of the node.
     pub(crate) target: Target,
-    /// Its key; of a page of the index, random bits of its nonce.
+    /// The position of its key; for a page of the index, random bits of its nonce.
     pub(crate) key: u32,
-    /// When it was encrypted: copies keep it.
+    /// Its sequence number when it was encrypted. Copies keep it.
     pub(crate) sequence: u64,
     /// Its authentication tag.
     pub(crate) tag: [u8; TAG],
-    /// Where the version was that it replaces. A copy of the same version has the same key.
+    /// The place of the version that it replaces. A copy of the same version has the same key.
     pub(crate) replaced: Option<Place>,
 }
 
@@ -52,40 +53,39 @@ pub(crate) struct NodeEntry {
 pub(crate) struct Discarded {
     /// The block.
     pub(crate) block: u32,
-    /// Where it was.
+    /// Its place before the discard.
     pub(crate) place: Place,
 }
 
-/// What a group is.
+/// The content of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Nodes follow, as many as entries.
+    /// Nodes. One follows the header for each entry.
     Nodes(Vec<NodeEntry>),
-    /// Blocks that became holes.
+    /// Discarded blocks.
     Discard(Vec<Discarded>),
-    /// A purge begins; its epoch.
+    /// The purge of this epoch begins.
     PurgeStart(u64),
-    /// These blocks of the key storage area have new keys wherever none was used.
+    /// In these blocks of the key storage area all keys that were not used are new.
     Renewed(Vec<u32>),
-    /// The purge of this epoch is complete: nothing that was deleted before its start can be read
-    /// any more.
+    /// The purge of this epoch is complete: data deleted before its start cannot be read any more.
     PurgeFinish(u64),
 }
 
 /// The header of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Ascends by one from group to group.
+    /// Ascends by one with each group.
     pub(crate) sequence: u64,
-    /// Where the log goes on behind this logical erase block.
+    /// The logical erase block of the log after this one.
     pub(crate) next_leb: u32,
-    /// Checksum of the nodes: tells a group that a power cut tore.
+    /// Checksum of the nodes. It detects a group torn by a power cut.
     pub(crate) checksum: u32,
     pub(crate) content: Content,
 }
 
 impl Header {
-    /// Nodes that follow.
+    /// The entries of the nodes that follow.
     pub(crate) fn nodes(&self) -> &[NodeEntry] {
         match &self.content {
             Content::Nodes(nodes) => nodes,
@@ -93,7 +93,7 @@ impl Header {
         }
     }
 
-    /// One unit.
+    /// Encrypts the header into one unit.
     ///
     /// Errors: [`Kind::Memory`] if the cipher could not be set up.
     pub(crate) fn seal(
@@ -115,7 +115,7 @@ impl Header {
         Ok(bytes)
     }
 
-    /// What is encrypted of a unit.
+    /// The plaintext of the encrypted part of a unit.
     pub(crate) fn encode(&self, unit: u32) -> Vec<u8> {
         let mut plain = vec![0; unit as usize - SEALED];
         let mut record = RecordMut(&mut plain);
@@ -130,10 +130,10 @@ impl Header {
         plain
     }
 
-    /// What one unit holds. `None` if it is not a header that was written there under this key.
+    /// Decrypts the header in a unit. `None` if no header was written there under this key.
     ///
-    /// Errors: [`Kind::Corrupt`] if it is one, and says what this version does not know: the log
-    /// does not end there.
+    /// Errors: [`Kind::Corrupt`] if the header verifies and has content unknown to this version:
+    /// the log does not end there.
     pub(crate) fn open(bytes: &[u8], place: Unit, key: &XaesKey) -> Result<Option<Header>> {
         let (nonce, rest) = bytes.split_first_chunk::<NONCE>().expect("a unit is longer");
         let (tag, body) = rest.split_first_chunk::<TAG>().expect("a unit is longer");
@@ -144,7 +144,7 @@ impl Header {
         Self::parse(&plain).map(Some).ok_or_else(|| unknown(place, &plain))
     }
 
-    /// What a header says after its tag verified; `None` for what this version does not write.
+    /// Decodes a header with a verified tag; `None` for content that this version does not write.
     pub(crate) fn parse(plain: &[u8]) -> Option<Header> {
         let record = Record(plain);
         if plain.len() < FRONT || plain[0] != VERSION || !record.is_zero(20..24) {
@@ -197,12 +197,12 @@ impl Content {
         let entry = if kind == 1 { ENTRY } else { ENTRY_OF_RECORD };
         let most = if kind == 1 { MOST_ORDINALS as usize } else { usize::from(u16::MAX) };
         let end = FRONT + count * entry;
-        // All that is not used is zero, so that a later version may use it.
+        // All unused bytes are zero, so that a later version may use them.
         if count == 0 || count > most || end > plain.len() || !record.is_zero(end..) {
             return None;
         }
         let places = (FRONT..).step_by(entry).take(count);
-        // Entries of records use the first and the last of these.
+        // Entries of records use only their first and last bytes.
         let zeros = |from: usize, to: usize| places.clone().all(|at| record.is_zero(at + from..at + to));
         let epoch = || (count == 1 && zeros(8, 16)).then(|| record.u64(FRONT));
         Some(match kind {
@@ -234,7 +234,7 @@ impl NodeEntry {
     fn parse(record: Record<'_>, at: usize) -> Option<NodeEntry> {
         let target = record.u32(at);
         let replaced = record.u64(at + 16);
-        // 0 alone is no place.
+        // Only 0 stands for no place.
         (replaced == 0 || Place::unpack(replaced).is_some()).then(|| NodeEntry {
             target: if target & INDEX_FLAG == 0 {
                 Target::Block(target)
@@ -248,7 +248,7 @@ impl NodeEntry {
         })
     }
 
-    /// The key of a block of the disk.
+    /// The key of the node, if it is a block of the disk.
     pub(crate) fn key_position(&self) -> Option<KeyPosition> {
         matches!(self.target, Target::Block(_)).then_some(KeyPosition(self.key))
     }
@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    /// What is zero is free for later versions, which this one refuses.
+    /// Bytes that are zero now are free for later versions, and this version refuses them.
     #[test]
     fn what_this_version_does_not_write_is_refused() {
         let place = Unit(3);
@@ -296,8 +296,8 @@ mod tests {
         for header in headers() {
             let plain = header.encode(UNIT as u32);
             assert_eq!(open(&plain).unwrap(), Some(header));
-            // The version, the kind, no entries or too many, the zeros, those behind the last
-            // entry.
+            // The version; the kind; no entries or too many; the zeros in the front and behind the
+            // last entry.
             for (at, byte) in [(0, 2), (1, 0), (1, 6), (2, 0), (3, 1), (20, 1), (UNIT - SEALED - 1, 1)] {
                 let mut other = plain.clone();
                 other[at] = byte;
@@ -305,7 +305,7 @@ mod tests {
                 assert_eq!(refused.kind(), Kind::Corrupt, "{at}, {byte}: {refused}");
             }
         }
-        // A place of which nothing but the key is there.
+        // A place with nothing except the key.
         let mut plain = headers()[0].encode(UNIT as u32);
         plain[FRONT + 16] = 7;
         assert_eq!(open(&plain).unwrap_err().kind(), Kind::Corrupt);

@@ -1,5 +1,5 @@
-//! The erase blocks that hold the header of the disk: this crate leaves them to the user of the
-//! disk.
+//! The erase blocks that hold the header of the disk. This crate reserves them; the caller reads
+//! and writes them.
 
 use lacuna_nand::FlashGeometry;
 

@@ -1,10 +1,10 @@
-//! The index: where each block of the disk lies, in pages of 512 entries that lie in the log
-//! themselves.
+//! The index: the place of each block of the disk, in pages of 512 entries that are nodes of the
+//! log too.
 //!
 //! Invariants:
-//! 1. A page in the cache is the latest; one that is not dirty equals the one that the root names.
-//! 2. Dirty pages stay in the cache until the one that writes has written them to the log.
-//! 3. One thread at a time changes the index. Others read it meanwhile.
+//! 1. A page in the cache is the latest version; a clean one equals the page that the root names.
+//! 2. Dirty pages stay in the cache until the writer has written them to the log.
+//! 3. One thread at a time changes the index. Other threads read it meanwhile.
 
 use crate::log::{Log, damaged};
 use crate::numbers::{KeyPosition, Place, Target};
@@ -18,17 +18,18 @@ use std::sync::Arc;
 type Entries = Box<[u64; INDEX_FANOUT as usize]>;
 
 struct State {
-    /// Where each page lies; `None` for one that has no entries.
+    /// The place of each page; `None` for a page without entries.
     root: Vec<Option<Place>>,
     pages: BoundedCache<u32, Entries, FxBuildHasher>,
     dirty: BTreeSet<u32>,
 }
 
-/// Neighbouring blocks that lie together.
+/// Neighbouring blocks that can be read together.
 pub(crate) enum Run {
-    /// So many are unwritten.
+    /// This number of unwritten blocks.
     Holes(usize),
-    /// The first lies here, each of the others behind the one before it; with the key of each.
+    /// The place of the first block; each further one lies behind the block before it. The key of
+    /// each.
     Nodes(Place, Vec<KeyPosition>),
 }
 
@@ -46,14 +47,14 @@ impl Index {
         Index { log, state: Mutex::new(state) }
     }
 
-    /// Where a block lies; `None` if it is unwritten.
+    /// The place of a block; `None` if it is unwritten.
     pub(crate) fn get(&self, block: u32) -> Result<Option<Place>> {
         let (page, at) = page_of(block);
         Ok(Place::unpack(self.with_page(page, |entries| entries[at])?.unwrap_or(0)))
     }
 
-    /// Where blocks from `first` on lie, as far as one page has them, they are `most` at most, and
-    /// they lie one after another in one group. The first alone decides whether these are holes.
+    /// The run of blocks that starts at `first`: at most `most`, with entries on one page, and
+    /// consecutive in one group. If the first is a hole, the run of holes.
     pub(crate) fn run(&self, first: u32, most: usize) -> Result<Run> {
         let (page, at) = page_of(first);
         let most = most.min(INDEX_FANOUT as usize - at);
@@ -71,7 +72,7 @@ impl Index {
         Ok(run.unwrap_or(Run::Holes(most)))
     }
 
-    /// Where each of these blocks lies.
+    /// The places of these blocks.
     pub(crate) fn places(&self, blocks: impl Iterator<Item = u32>) -> Result<Vec<Option<Place>>> {
         let mut places = vec![];
         let mut state = self.state.lock();
@@ -86,7 +87,7 @@ impl Index {
         Ok(places)
     }
 
-    /// Changes where blocks lie and gives where they lay.
+    /// Sets the places of blocks, and returns the old ones.
     pub(crate) fn set_all(&self, to: impl Iterator<Item = (u32, Place)>) -> Result<Vec<Option<Place>>> {
         let mut old = vec![];
         let mut state = self.state.lock();
@@ -112,7 +113,7 @@ impl Index {
         self.with_page(page, std::clone::Clone::clone)
     }
 
-    /// Changes where a block lies and gives where it lay.
+    /// Sets the place of a block, and returns the old one.
     pub(crate) fn set(&self, block: u32, place: Option<Place>) -> Result<Option<Place>> {
         let (page, at) = page_of(block);
         if self.with_page(page, |_| ())?.is_none() {
@@ -124,7 +125,7 @@ impl Index {
         let mut state = self.state.lock();
         let Some(entries) = state.pages.get(page) else {
             drop(state);
-            // It was evicted in between: by a reader that needed its room.
+            // A reader that needed room in the cache evicted it in between.
             return self.set(block, place);
         };
         let old = std::mem::replace(&mut entries[at], Place::pack(place));
@@ -132,41 +133,41 @@ impl Index {
         Ok(Place::unpack(old))
     }
 
-    /// Pages that differ from those in the log.
+    /// The number of pages that differ from the log.
     pub(crate) fn dirty(&self) -> usize {
         self.state.lock().dirty.len()
     }
 
-    /// How many dirty pages the cache bears.
+    /// The most dirty pages that the cache can hold.
     pub(crate) fn most_dirty(&self) -> usize {
         self.state.lock().pages.most() / 2
     }
 
-    /// Some dirty pages, at most so many.
+    /// Some dirty pages, at most `most`.
     pub(crate) fn some_dirty(&self, most: usize) -> Vec<u32> {
         self.state.lock().dirty.iter().take(most).copied().collect()
     }
 
-    /// A dirty page as it is now.
+    /// The present content of a dirty page.
     pub(crate) fn bytes_of(&self, page: u32) -> Vec<u8> {
         let state = self.state.lock();
         let entries = state.pages.peek(page).expect("dirty pages stay");
         entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
     }
 
-    /// Notes that a page was written to the log. Gives where it lay before.
+    /// Notes that a page was written to the log. Returns its old place.
     pub(crate) fn written(&self, page: u32, place: Place) -> Option<Place> {
         let mut state = self.state.lock();
         state.dirty.remove(&page);
         state.root[page as usize].replace(place)
     }
 
-    /// Where a page lies.
+    /// The place of a page.
     pub(crate) fn place_of(&self, page: u32) -> Option<Place> {
         self.state.lock().root.get(page as usize).copied().flatten()
     }
 
-    /// Marks a page to be written again, somewhere else.
+    /// Marks a page dirty, so that it is written again at another place.
     pub(crate) fn touch(&self, page: u32) -> Result<()> {
         loop {
             if self.with_page(page, |_| ())?.is_none() {
@@ -180,8 +181,8 @@ impl Index {
         }
     }
 
-    /// Has the pages of these blocks stay in the cache until they are written, so that to change
-    /// where the blocks lie reads nothing.
+    /// Keeps the pages of these blocks in the cache until they are written, so that setting the
+    /// places of the blocks reads nothing.
     pub(crate) fn keep(&self, blocks: impl Iterator<Item = u32>) -> Result<()> {
         let pages: BTreeSet<u32> = blocks.map(|block| page_of(block).0).collect();
         pages.into_iter().try_for_each(|page| self.touch(page))
@@ -192,7 +193,7 @@ impl Index {
         self.state.lock().root.iter().map(|place| Place::pack(*place)).collect()
     }
 
-    /// Takes the root of a checkpoint over, or what replay finds of a page.
+    /// Sets the place of a page, from a checkpoint or from replay.
     pub(crate) fn set_root(&self, page: u32, place: Option<Place>) -> Result<Option<Place>> {
         let mut state = self.state.lock();
         let there =
@@ -200,7 +201,8 @@ impl Index {
         Ok(std::mem::replace(there, place))
     }
 
-    /// Shows the entries of a page, reading it if need be. `None` if it has none.
+    /// Passes the entries of a page to `f`, reading it if it is not cached. `None` if it has no
+    /// entries.
     fn with_page<R>(&self, page: u32, f: impl Fn(&Entries) -> R) -> Result<Option<R>> {
         let mut failed = None;
         loop {
@@ -212,7 +214,7 @@ impl Index {
                 state.root.get(page as usize).copied().flatten()
             };
             let Some(place) = place else { return Ok(None) };
-            // Not under the lock. What was read may be old by then, or erased.
+            // Read without the lock. The page may be stale or erased by then.
             let read = self.log.read_index(page, place);
             let mut state = self.state.lock();
             if state.pages.contains(page) || state.root[page as usize] != Some(place) {
@@ -220,7 +222,7 @@ impl Index {
             }
             let bytes = match read {
                 Ok(bytes) => bytes,
-                // A reader may have put an old header into the cache just after a new one.
+                // A reader may have cached an old header just after a new one was cached.
                 Err(_) if failed != Some(place) => {
                     drop(state);
                     self.log.forget_header(place.group);
@@ -245,7 +247,7 @@ impl Index {
 fn put(state: &mut State, page: u32, entries: Entries) {
     let State { pages, dirty, .. } = state;
     if pages.is_full() {
-        // If all are dirty, there is one more until they are written.
+        // If all pages are dirty, the cache exceeds its limit until they are written.
         pages.evict(|page, _| !dirty.contains(&page));
     }
     pages.put(page, entries);
@@ -256,7 +258,7 @@ fn page_of(block: u32) -> (u32, usize) {
 }
 
 impl Target {
-    /// The block, if it is one.
+    /// The block, if the target is a block.
     pub(crate) fn block(self) -> Option<u32> {
         match self {
             Target::Block(block) => Some(block),

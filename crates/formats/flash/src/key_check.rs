@@ -1,4 +1,4 @@
-//! The three properties of a correct key state map, by a full scan (DNEFS, section 3.2).
+//! Checks the three properties of a correct key state map by a full scan (DNEFS, section 3.2).
 
 use crate::index::Index;
 use crate::keys::Keys;
@@ -8,8 +8,8 @@ use crate::state_map::KeyState;
 use lacuna_contracts::Result;
 use std::collections::BTreeMap;
 
-/// Keys that the index names and that are not used, those that it names twice, and those that are
-/// used and that it does not name.
+/// Keys that the index names but that are not used, keys that it names twice, and used keys that it
+/// does not name.
 pub(crate) fn check(layout: &Layout, index: &Index, keys: &Keys) -> Result<Vec<u32>> {
     let mut named: BTreeMap<u32, u32> = BTreeMap::new();
     for page in 0..layout.index_pages {

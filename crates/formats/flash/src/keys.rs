@@ -1,15 +1,15 @@
-//! The key storage area: one key for each node, used once, and the key state map (DNEFS, sections
-//! 3.2 and 4.2).
+//! The key storage area, with one key for each node, and the key state map (DNEFS, sections 3.2 and
+//! 4.2).
 //!
 //! Invariants:
-//! 1. A key is assigned only in the epoch in which it was made: a *fresh* block had all keys
-//!    replaced that were not used, after the last purge began, or when it was renewed since. So
-//!    nobody who read the medium in an earlier epoch has the key of what is written now.
-//! 2. A key that is used stays where it is, whatever happens to its block.
-//! 3. No key of a block that was renewed stays in memory but the new ones: the pages of the block
-//!    leave the cache, zeroed.
-//! 4. On the medium, each page of keys is encrypted under the passphrase's master key, with a salt
-//!    of its own.
+//! 1. A key is assigned only in the epoch that it was made in: all unused keys of a *fresh* block
+//!    were replaced by the last purge, or by a renewal since. So an adversary that read the medium
+//!    in an earlier epoch lacks the keys of later writes.
+//! 2. A used key keeps its position, whatever happens to its block.
+//! 3. After a renewal, memory holds only the new keys of the block: its pages leave the cache,
+//!    zeroed.
+//! 4. On the medium, each page of keys is encrypted under a key derived from the master key, with a
+//!    salt of its own.
 
 use crate::assignment::{Assignment, Lifetime};
 use crate::log::damaged;
@@ -25,39 +25,40 @@ use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Beside its keys, what a page in the cache takes: memory of its own, a whole page of the system.
+/// Bytes that a cached page takes beside its keys: it has memory of its own, a whole page of the
+/// system.
 const CACHED_PAGE: u64 = 4096;
 
 struct State {
     map: KeyStateMap,
     /// Pages of keys, decrypted.
     cache: BoundedCache<u32, SecretVec, FxBuildHasher>,
-    /// Memory of pages that left the cache. With the pages there it is as much as the cache may
-    /// have.
+    /// Memory of pages that left the cache. Together with the cached pages it is at most the
+    /// cache's limit.
     zeroed: Vec<SecretVec>,
-    /// How often each block was renewed since the disk was opened: what was read before does not
-    /// enter the cache after.
+    /// The number of renewals of each block since the disk was opened. A page that was read before
+    /// a renewal does not enter the cache after it.
     renewals: Vec<u32>,
     assignment: Assignment,
-    /// Deleted keys that were replaced, but of which a superseded copy may be on the medium until
-    /// it is drained.
+    /// Deleted keys that were replaced. A superseded copy of them may stay on the medium until it
+    /// is drained.
     undrained: Recoverable,
 }
 
 impl State {
-    /// Memory for another page: of one that left the cache, or that has to.
+    /// Memory for another page: of a page that left the cache, or of one that is evicted now.
     fn memory(&mut self) -> Option<SecretVec> {
         let evict = |cache: &mut BoundedCache<_, _, _>| cache.evict(|_, _| true).map(|(_, memory)| memory);
         self.zeroed.pop().or_else(|| if self.cache.is_full() { evict(&mut self.cache) } else { None })
     }
 }
 
-/// Keys with which what was deleted can be decrypted.
+/// The number of keys that can decrypt deleted data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recoverable {
-    /// At most so many.
+    /// The most that there can be.
     pub(crate) most: u64,
-    /// Of these, keys that encrypted a block for sure.
+    /// Keys among them that certainly encrypted a block.
     pub(crate) known: u64,
 }
 
@@ -68,13 +69,13 @@ impl Recoverable {
     }
 }
 
-/// A block of keys as it was.
+/// An old copy of a block of keys.
 pub(crate) struct KeyCopy {
     pub(crate) block: KeyBlock,
     pages: Vec<SecretVec>,
 }
 
-/// Keys that were fetched to be used at once. Zeroed on drop.
+/// Keys that were fetched for immediate use. Zeroed on drop.
 pub(crate) struct Fetched<'k> {
     keys: Zeroizing<Vec<[u8; 32]>>,
     hash: &'k SivHash,
@@ -82,7 +83,7 @@ pub(crate) struct Fetched<'k> {
 }
 
 impl<'k> Fetched<'k> {
-    /// One of them, ready for use.
+    /// The key at an index, ready for use.
     pub(crate) fn key(&self, at: usize) -> Result<NodeKey<'k>> {
         match self.of_disk {
             Some(key) => Ok(NodeKey::OfDisk(key)),
@@ -98,12 +99,12 @@ pub(crate) struct Keys {
     page_key: XtsKey,
     /// Hedges the salts of pages.
     salts: HedgedNonce,
-    /// Of the tags of nodes, which are under the key of each.
+    /// Hash for the tags of nodes; each tag is made under the node's key.
     hash: SivHash,
-    /// Completes keys of 16 bytes.
+    /// Extends keys of 16 bytes to 32.
     tail: Secret<32>,
     random: Arc<dyn RandomSource>,
-    /// Of a disk without keys, for comparison.
+    /// The key of a disk without keys, for comparison.
     of_disk: Option<Ciphers>,
     state: Mutex<State>,
 }
@@ -122,7 +123,7 @@ impl Keys {
         })
     }
 
-    /// The keys of a disk, all of which count as unused so far.
+    /// The keys of a disk. All count as unused until states are loaded.
     pub(crate) fn open(
         flash: Arc<dyn Flash>,
         layout: Layout,
@@ -151,7 +152,7 @@ impl Keys {
 
     // --- states ---
 
-    /// Notes the state of a key. A key that is not there is none of this disk's.
+    /// Sets the state of a key. Fails if the disk has no such key.
     pub(crate) fn set(&self, key: KeyPosition, to: KeyState) -> Result<()> {
         if self.layout.is_without_keys() {
             return Ok(());
@@ -164,7 +165,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Calls keys deleted.
+    /// Marks keys deleted.
     pub(crate) fn delete(&self, keys: impl Iterator<Item = KeyPosition>) -> Result<()> {
         if self.layout.is_without_keys() {
             return Ok(());
@@ -189,17 +190,17 @@ impl Keys {
         self.state.lock().map.pack(out);
     }
 
-    /// Takes the key state map of a checkpoint over; gives how many bytes it took.
+    /// Loads the key state map of a checkpoint; returns the number of bytes it took.
     pub(crate) fn unpack(&self, bytes: &[u8]) -> Option<usize> {
         self.state.lock().map.unpack(bytes)
     }
 
-    /// Blocks whose keys were fresh, for a checkpoint.
+    /// Fresh blocks, for a checkpoint.
     pub(crate) fn fresh(&self) -> Vec<u32> {
         self.state.lock().assignment.fresh().iter().map(|block| block.0).collect()
     }
 
-    /// Keys that are deleted, or of which a superseded copy may be left.
+    /// Keys that are deleted, or that have a superseded copy on the medium.
     pub(crate) fn recoverable(&self) -> Recoverable {
         let state = self.state.lock();
         let mut recoverable = state.undrained;
@@ -207,14 +208,14 @@ impl Keys {
         recoverable
     }
 
-    /// All counts, for `status`: used and deleted.
+    /// The numbers of used and deleted keys, for `status`.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let all = self.state.lock().map.all();
         (all.used.into(), all.deleted.into())
     }
 
-    /// After a crash nobody knows which keys of the fresh blocks encrypt something that was never
-    /// acknowledged: those that are not used count as deleted, and no block is fresh.
+    /// Distrusts the fresh blocks after a crash: any unused key may encrypt a node that was never
+    /// acknowledged. Unused keys of these blocks count as deleted, and no block is fresh.
     pub(crate) fn distrust(&self, fresh: &[KeyBlock]) {
         let mut state = self.state.lock();
         for block in fresh.iter().filter(|block| block.0 < self.layout.keys.1) {
@@ -225,8 +226,8 @@ impl Keys {
 
     // --- assigning ---
 
-    /// Assigns fresh keys for blocks of a lifetime and calls them used, until `keys` has `most` of
-    /// them. If it has fewer then, [`Keys::wanted`] has to be renewed first.
+    /// Assigns fresh keys for blocks of a lifetime and marks them used, until `keys` holds `most`.
+    /// If it holds fewer then, [`Keys::wanted`] must be renewed first.
     pub(crate) fn assign(&self, lifetime: Lifetime, most: usize, keys: &mut Vec<KeyPosition>) {
         if self.layout.is_without_keys() {
             return keys.resize(most, KeyPosition(0));
@@ -235,7 +236,7 @@ impl Keys {
         assignment.assign(map, lifetime, most, keys);
     }
 
-    /// Takes keys back that were just assigned and encrypted nothing.
+    /// Returns keys that were just assigned and encrypted nothing.
     pub(crate) fn take_back(&self, keys: impl Iterator<Item = KeyPosition>) {
         if self.layout.is_without_keys() {
             return;
@@ -244,7 +245,7 @@ impl Keys {
         assignment.take_back(map, keys);
     }
 
-    /// The block from which keys for blocks of a lifetime can be assigned once it is renewed.
+    /// The block to renew, so that keys for blocks of a lifetime can be assigned from it.
     ///
     /// Errors: [`lacuna_contracts::Kind::NoSpace`] if all keys are used.
     pub(crate) fn wanted(&self, lifetime: Lifetime) -> Result<KeyBlock> {
@@ -254,7 +255,7 @@ impl Keys {
         })
     }
 
-    /// Blocks that hold keys of what was deleted.
+    /// Blocks that hold deleted keys.
     pub(crate) fn with_deleted(&self) -> Vec<KeyBlock> {
         let state = self.state.lock();
         let deleted = |counts: &Counts| counts.deleted > 0;
@@ -263,22 +264,21 @@ impl Keys {
 
     // --- renewing ---
 
-    /// Replaces every key of a block that is not used by a new one, atomically. The old ones stay
-    /// on the medium until it is drained. The block counts as fresh only after
-    /// [`Keys::note_renewals`].
+    /// Replaces every key of a block that is not used, atomically. The old keys stay on the medium
+    /// until it is drained. The block counts as fresh only after [`Keys::note_renewals`].
     pub(crate) fn replace_unused(&self, block: KeyBlock) -> Result<()> {
-        // States do not change meanwhile: the caller is the one that writes.
+        // States do not change meanwhile: the caller holds the writer's lock.
         let used = self.state.lock().map.bits(block);
         let written = self.write_block(block, &used);
-        // Whatever became of it: an error may come after the keys were replaced, and then no old
-        // one may be taken from memory.
+        // Also on error: the keys may have been replaced all the same, and then no old key may be
+        // taken from memory.
         let mut state = self.state.lock();
         state.renewals[block.0 as usize] += 1;
         self.forget_pages(&mut state, block);
         written
     }
 
-    /// Notes that blocks were renewed, and that the log says so: their deleted keys are unused
+    /// Notes that blocks were renewed and that the log records it: their deleted keys are unused
     /// again, and they are fresh.
     pub(crate) fn note_renewals(&self, blocks: &[KeyBlock]) {
         let mut state = self.state.lock();
@@ -289,41 +289,40 @@ impl Keys {
         state.assignment.add_fresh(blocks);
     }
 
-    /// An epoch ends: the blocks that were fresh are not any more.
+    /// Ends an epoch: no block is fresh any more.
     pub(crate) fn end_epoch(&self) {
         let mut state = self.state.lock();
         state.assignment.end_epoch();
     }
 
-    /// No superseded copy is left.
+    /// Notes that the medium was drained: no superseded copy is left.
     pub(crate) fn drained(&self) {
         self.state.lock().undrained = Recoverable::default();
     }
 
-    /// Deleted keys that were replaced, of which a superseded copy may be left.
+    /// Deleted keys that were replaced and may have a superseded copy on the medium.
     pub(crate) fn undrained(&self) -> Recoverable {
         self.state.lock().undrained
     }
 
-    /// Of so many deleted keys that were replaced a superseded copy may be left, as the checkpoint
-    /// says.
+    /// Sets the number of replaced keys with a possible superseded copy, from a checkpoint.
     pub(crate) fn resume(&self, undrained: Recoverable) {
         self.state.lock().undrained = undrained;
     }
 
-    /// After a crash superseded copies may be left, of how many keys is not known: one at least.
+    /// Assumes at least one superseded copy after a crash, since their number is unknown.
     pub(crate) fn suspect(&self) {
         let mut state = self.state.lock();
         state.undrained.most = state.undrained.most.max(1);
     }
 
-    /// An old copy of a block, decrypted.
+    /// Decrypts an old copy of a block.
     pub(crate) fn open_copy(&self, block: KeyBlock, content: &[u8]) -> KeyCopy {
         let pages = content.chunks_exact(self.layout.page as usize).take(self.block_pages() as usize);
         KeyCopy { block, pages: pages.map(|page| self.open_page(page.to_vec())).collect() }
     }
 
-    /// A key as it stands in an old copy, if it lies in that block.
+    /// The key at this position in an old copy; `None` if it lies in another block.
     pub(crate) fn cipher_in(&self, copy: &KeyCopy, key: KeyPosition) -> Result<Option<NodeKey<'_>>> {
         if key.0 / self.layout.leb_keys != copy.block.0 {
             return Ok(None);
@@ -340,7 +339,7 @@ impl Keys {
 
     // --- keys ---
 
-    /// Fetches keys, to be used at once.
+    /// Fetches keys for immediate use.
     pub(crate) fn fetch(&self, keys: &[KeyPosition]) -> Result<Fetched<'_>> {
         let of_disk = self.of_disk.as_ref();
         let mut fetched = Fetched { keys: Zeroizing::new(vec![]), hash: &self.hash, of_disk };
@@ -350,7 +349,7 @@ impl Keys {
         if let Some(key) = keys.iter().find(|key| key.0 / self.layout.leb_keys >= self.layout.keys.1) {
             return Err(unknown(*key));
         }
-        // It never grows after this: nothing moves, and no copy stays behind.
+        // It never grows after this, so no copy of a key stays behind in old memory.
         fetched.keys.resize(keys.len(), *self.tail.expose());
         let page_of = |key: KeyPosition| key.0 / self.layout.page_keys;
         let put = |content: &SecretVec, keys: &[KeyPosition], out: &mut [[u8; 32]]| {
@@ -383,7 +382,7 @@ impl Keys {
         Ok(fetched)
     }
 
-    /// A key, ready for use.
+    /// Fetches one key, ready for use.
     pub(crate) fn cipher(&self, key: KeyPosition) -> Result<NodeKey<'_>> {
         self.fetch(&[key])?.key(0)
     }
@@ -398,7 +397,7 @@ impl Keys {
         }
     }
 
-    /// Where a key lies in its page.
+    /// The range of a key in its page.
     fn place_in_page(&self, at: u32) -> std::ops::Range<usize> {
         let first = SALT + at as usize * self.layout.key_len;
         first..first + self.layout.key_len
@@ -409,14 +408,14 @@ impl Keys {
         self.layout.leb_len / self.layout.page
     }
 
-    /// Reads a page into memory for secrets that is as long.
+    /// Reads a page into secret memory of the same length.
     fn read_page_to(&self, number: u32, mut memory: SecretVec) -> Result<SecretVec> {
         let pages = self.block_pages();
         let leb = self.layout.leb_of_keys(KeyBlock(number / pages));
         let bytes = memory.expose_mut();
         self.flash.read(leb, number % pages * self.layout.page, bytes).map_err(Error::of_read)?;
-        // No page of keys is like this. Flash gives a page like this that it cannot read or that is
-        // erased, and keys that are made of it must never take the place of the real ones.
+        // No page of keys has equal bytes only. Flash returns such a page if it is erased or cannot
+        // be read; keys made of it must never replace the real ones.
         if bytes.iter().all(|byte| *byte == bytes[0]) {
             return Err(damaged(format!("page {number} of the keys")));
         }
@@ -435,7 +434,7 @@ impl Keys {
         self.page_key.session().decrypt_in_place(salt, &mut keys[..len]);
     }
 
-    /// Writes a block whose keys are new, but for those whose bit in `used` is set.
+    /// Writes a block with new keys, except the keys with a bit set in `used`.
     fn write_block(&self, block: KeyBlock, used: &[u8]) -> Result<()> {
         let pages = self.block_pages();
         let page_len = self.layout.page as usize;

@@ -1,21 +1,20 @@
-//! What the log knows of each of its logical erase blocks: how many of its nodes are live, and
-//! whether it may be used.
+//! The table of the log's erase blocks: the number of live nodes of each, and its use.
 
 use std::collections::BTreeSet;
 
-/// Of so many closed blocks, one is named when the table is looked through for blocks to collect.
+/// One in this many closed blocks is selected when the table is searched for blocks to collect.
 const SHARE: usize = 512;
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LebUse {
-    /// Nothing.
+    /// Holds nothing that is needed.
     Free,
     /// Written before the last checkpoint.
     Closed,
-    /// Being written, or next to be, or written since the last checkpoint: replay needs it.
+    /// Being written, next to be written, or written since the last checkpoint: replay needs it.
     Recent,
-    /// It holds live nodes that cannot be read: never used again.
+    /// Holds live nodes that cannot be read: never used again.
     Damaged,
 }
 
@@ -27,18 +26,18 @@ struct Info {
     used: LebUse,
 }
 
-/// The table, by the number within the log.
+/// The table, indexed by the number within the log.
 pub(crate) struct LebTable {
     infos: Vec<Info>,
     free: BTreeSet<u32>,
     recent: u32,
-    /// The block that was taken last: the next free one after it is taken next, so that all take
-    /// their turn.
+    /// The block that was taken last. The next free one after it is taken next, so that all take
+    /// turns.
     taken: u32,
 }
 
 impl LebTable {
-    /// All free.
+    /// A table of free blocks.
     pub(crate) fn new(lebs: u32) -> LebTable {
         let info = Info { live: 0, written: 0, used: LebUse::Free };
         LebTable { infos: vec![info; lebs as usize], free: (0..lebs).collect(), recent: 0, taken: 0 }
@@ -60,17 +59,17 @@ impl LebTable {
         self.free.len() as u32
     }
 
-    /// Blocks that replay needs.
+    /// The number of blocks that replay needs.
     pub(crate) fn recent(&self) -> u32 {
         self.recent
     }
 
-    /// All live nodes.
+    /// The number of live nodes of all blocks.
     pub(crate) fn all_live(&self) -> u64 {
         self.infos.iter().map(|info| u64::from(info.live)).sum()
     }
 
-    /// Changes what a block is used for.
+    /// Sets the use of a block.
     pub(crate) fn set_used(&mut self, leb: u32, used: LebUse) {
         let info = &mut self.infos[leb as usize];
         self.free.remove(&leb);
@@ -82,22 +81,22 @@ impl LebTable {
         }
     }
 
-    /// Changes how many nodes of a block are live.
+    /// Sets the number of live nodes of a block.
     pub(crate) fn set_live(&mut self, leb: u32, live: u32) {
         self.infos[leb as usize].live = live;
     }
 
-    /// Notes a group.
+    /// Notes the last group of a block.
     pub(crate) fn note_written(&mut self, leb: u32, sequence: u64) {
         self.infos[leb as usize].written = sequence;
     }
 
-    /// The last group of a block.
+    /// The sequence number of the last group of a block.
     pub(crate) fn written(&self, leb: u32) -> u64 {
         self.infos[leb as usize].written
     }
 
-    /// The next block that is taken is this, if it is free.
+    /// Makes this block the next to be taken, if it is free.
     pub(crate) fn take_next(&mut self, leb: u32) {
         self.taken = leb.wrapping_sub(1);
     }
@@ -111,7 +110,7 @@ impl LebTable {
         Some(next)
     }
 
-    /// Blocks that replay does not need any more, all but these, are closed.
+    /// Closes or frees all blocks that replay needed, except these two.
     pub(crate) fn close_recent(&mut self, but: [u32; 2]) {
         for leb in 0..self.len() {
             if self.used(leb) == LebUse::Recent && !but.contains(&leb) {
@@ -120,11 +119,11 @@ impl LebTable {
         }
     }
 
-    /// The closed blocks whose collection pays most, the best one last: by the cost and benefit of
-    /// log-structured file systems, the free part times the age, divided by what reading the block
-    /// and writing what is live costs. Blocks that are old but of which less is free than of all on
-    /// average are left out: to copy them would yield next to nothing, or less, for groups that do
-    /// not fill a block have more headers.
+    /// The closed blocks that pay most to collect, the best one last. The score is cost-benefit as
+    /// in log-structured file systems: the free part times the age, divided by the cost of reading
+    /// the block and writing its live nodes. Old blocks with less free space than the average are
+    /// left out: copying them would gain next to nothing or lose space, since groups that do not
+    /// fill a block have more headers.
     pub(crate) fn victims(&self, nodes: u32, now: u64) -> Vec<u32> {
         let score = |info: &Info| {
             let live = f64::from(info.live) / f64::from(nodes);

@@ -1,10 +1,9 @@
-//! What an opening finds in erase blocks of the log that it did not replay and in which nothing is
+//! Leftover groups on the flash: in erase blocks of the log that were not replayed and hold nothing
 //! live, and behind the end of the replay.
 //!
-//! A power cut leaves there what had been given back, and what an opening wrote that was cut
-//! itself. Anything with a sequence number that follows the end of the replay was in the log after
-//! it: then a group or an erase block between them is lost, and the disk would be opened as it was
-//! before.
+//! After a power cut these are groups in blocks that had been freed, and groups of an opening that
+//! was itself cut. A group with a sequence number that follows the end of the replay was part of
+//! the log: a group or an erase block before it is lost, and opening the disk would be a rollback.
 
 use crate::leb_table::LebUse;
 use crate::log::Log;
@@ -13,18 +12,18 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_nand::{Flash, Leb};
 use std::ops::Range;
 
-/// Such blocks.
+/// Erase blocks with leftover groups.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     lebs: Vec<Leb>,
-    /// One of them holds something that may have been written by an opening that was cut.
+    /// Whether one of them may hold groups of an opening that was cut.
     pub(crate) of_opening: bool,
 }
 
-/// Finds them. `lost` are the sequence numbers that would follow; `ends` is where the next group
-/// would lie, and the places behind it in the same block.
+/// Finds the leftovers. `lost` are the sequence numbers that would follow the replay; `ends` are
+/// the places of the next group. They are checked up to the ends of their blocks.
 ///
-/// Errors: [`Kind::Corrupt`] if one of them, or any of `ends`, holds any of these.
+/// Errors: [`Kind::Corrupt`] if a leftover or a place in `ends` holds a group with such a number.
 pub(crate) fn find(
     flash: &dyn Flash,
     layout: &Layout,
@@ -34,7 +33,7 @@ pub(crate) fn find(
 ) -> Result<Leftovers> {
     for (number, unit) in ends.iter().filter(|(number, _)| *number < layout.log.1) {
         if flash.is_mapped(Leb(layout.log.0 + number))? {
-            // Where a group could begin: on each page.
+            // A group may begin on each page.
             for unit in (*unit..layout.units).step_by(layout.page_units() as usize) {
                 check(log, *number, unit, lost)?;
             }
@@ -47,7 +46,7 @@ pub(crate) fn find(
             continue;
         }
         let sequence = check(log, number, 0, lost)?;
-        // What was given back by the log has a number from before its end. A header that does not
+        // A group in a block that the log freed has a number before its end. A header that does not
         // verify may have been torn.
         found.of_opening |= sequence.is_none_or(|sequence| sequence >= lost.end);
         found.lebs.push(leb);
@@ -55,9 +54,9 @@ pub(crate) fn find(
     Ok(found)
 }
 
-/// The sequence number of the group that begins there, if one does.
+/// The sequence number of the group at this place, if there is one.
 ///
-/// Errors: [`Kind::Corrupt`] if it is one that is lost.
+/// Errors: [`Kind::Corrupt`] if the number is in `lost`.
 fn check(log: &Log, number: u32, unit: u32, lost: &Range<u64>) -> Result<Option<u64>> {
     let place = log.unit(number, unit);
     let sequence = log.read_header(place)?.map(|header| header.sequence);
@@ -70,12 +69,12 @@ fn check(log: &Log, number: u32, unit: u32, lost: &Range<u64>) -> Result<Option<
         .remedy("restore the flash from a backup"))
 }
 
-/// Erases them, so that no later opening finds them again.
+/// Erases the leftovers, so that no later opening finds them again.
 pub(crate) fn erase(flash: &dyn Flash, leftovers: &Leftovers) -> Result<()> {
     if leftovers.lebs.is_empty() {
         return Ok(());
     }
     leftovers.lebs.iter().try_for_each(|leb| flash.unmap(*leb))?;
-    // What cannot be erased stays in the list, for the next purge.
+    // Copies that cannot be erased stay listed for the next purge.
     flash.drain_of(&|_| false).map(drop)
 }

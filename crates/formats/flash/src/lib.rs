@@ -1,19 +1,19 @@
-//! `flash`: a disk whose deleted blocks are gone for good after a purge, on flash that can really
-//! be erased (DNEFS).
+//! `flash`: a disk on raw flash with secure deletion: a purge makes deleted blocks unrecoverable
+//! (DNEFS).
 //!
 //! On flash an overwrite destroys nothing. So each block that is written is a *node*, encrypted
-//! under a key of its own that is used once. Nodes go to a log; keys lie in the *key storage area*,
-//! a few erase blocks that a *purge* replaces atomically and drains. What was deleted before the
-//! purge cannot be decrypted after it by anybody, with whatever keys.
+//! under its own key, which is used once. Nodes go to a log; keys lie in the *key storage area*, a
+//! few erase blocks that a *purge* replaces atomically and drains. Data deleted before the purge
+//! cannot be decrypted after it with any keys.
 //!
 //! The parts, each calling only those below it:
-//! - [`FlashDisk`] (`disk`): creates, opens, is the [`lacuna_contracts::Disk`]; `policy` purges
-//!   when it is time.
-//! - `writer`: one thread at a time: the `buffer` to the log, discards, purges, checkpoints.
-//!   `reader`: everybody else.
-//! - `purger` ends epochs; `collector` gets erase blocks back; `checkpoint` makes opening short;
+//! - [`FlashDisk`] (`disk`): creates and opens disks, implements [`lacuna_contracts::Disk`];
+//!   `policy` purges when it is time.
+//! - `writer`: one thread at a time writes the `buffer` to the log, discards, purges, writes
+//!   checkpoints. `reader`: all other threads.
+//! - `purger` ends epochs; `collector` frees erase blocks; `checkpoint` shortens opening;
 //!   `recovery` replays the log.
-//! - `placer`: nodes and records to the log, in step with index and keys.
+//! - `placer`: appends nodes and records to the log, in step with index and keys.
 //! - `index`: where each block lies. `keys`: the key storage area and the key state map;
 //!   `assignment`: which keys are taken next. `log`: groups of nodes on the flash.
 //!
@@ -22,8 +22,8 @@
 //!    nothing else.
 //! 2. Its key is deleted when the index names another node for the block, or none; never before
 //!    that is in the log.
-//! 3. When a purge returns, no key that was deleted before can be read from the flash, in no
-//!    superseded copy and by nobody.
+//! 3. When a purge returns, no key that was deleted before it can be read from the flash, not even
+//!    from a superseded copy.
 //! 4. After a power cut each block reads as its last flushed version or a later one, and every key
 //!    that is used and not named by the index counts as deleted.
 #![forbid(unsafe_code)]

@@ -1,12 +1,12 @@
-//! The log: groups one after the other, in logical erase blocks that name the next one, and what is
-//! read from it.
+//! The log: consecutive groups in logical erase blocks, each naming the next block, and reads from
+//! it.
 //!
 //! Invariants:
 //! 1. Groups have ascending sequence numbers without gaps, so that replay knows where the log ends.
 //!    A torn group is the last.
-//! 2. A block that replay needs is not written again before a checkpoint that does without it.
-//! 3. What a reader finds may be erased under it. So a reader checks what it found, and asks the
-//!    index again if it fails.
+//! 2. A block that replay needs is not written again before a checkpoint that makes it superfluous.
+//! 3. Readers are optimistic: a block may be erased while it is read. So a reader verifies the
+//!    node, and looks the index up again on failure.
 
 use crate::group::{Content, Header, NodeEntry};
 use crate::leb_table::{LebTable, LebUse};
@@ -20,17 +20,17 @@ use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
 
-/// What a cached header takes: 64 entries of 56 bytes, and its place in the cache.
+/// Bytes of a cached header: 64 entries of 56 bytes, and its place in the cache.
 const HEADER_COST: u64 = 4096;
 
-/// Where the log is written.
+/// The place of the next group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     /// The block, by its number within the log.
     pub(crate) leb: u32,
     /// The next unit in it.
     pub(crate) unit: u32,
-    /// Where the log goes on after it.
+    /// The block of the log after this one.
     pub(crate) next: u32,
     /// The sequence number of the next group.
     pub(crate) sequence: u64,
@@ -50,14 +50,14 @@ pub(crate) struct Log {
     index_key: Ciphers,
     random: Arc<dyn RandomSource>,
     state: Mutex<State>,
-    /// For the next group. What was in it is ciphertext.
+    /// Buffer for the next group. It holds nothing but ciphertext of earlier groups.
     memory: Mutex<Vec<u8>>,
-    /// Of groups that were read or written lately.
+    /// Headers of groups that were read or written lately.
     headers: Mutex<BoundedCache<u32, Arc<Header>, FxBuildHasher>>,
 }
 
 impl Log {
-    /// A log that is not written to yet, of which nothing is live.
+    /// A log that is not started yet and has no live nodes.
     pub(crate) fn new(
         flash: Arc<dyn Flash>,
         layout: Layout,
@@ -85,7 +85,7 @@ impl Log {
 
     // --- writing, by one thread at a time ---
 
-    /// Begins to write at a block of its own. `sequence` must be above all that were ever used.
+    /// Starts writing in a new block. `sequence` must be above all numbers that were ever used.
     pub(crate) fn start(&self, sequence: u64) -> Result<()> {
         let mut state = self.state.lock();
         let (Some(leb), Some(next)) = (state.table.take(), state.table.take()) else { return Err(full()) };
@@ -94,13 +94,13 @@ impl Log {
         Ok(())
     }
 
-    /// Where it is written.
+    /// The place of the next group, if the log is started.
     pub(crate) fn position(&self) -> Option<Position> {
         self.state.lock().at
     }
 
-    /// How many nodes fit behind a header where the log is written, at most so many as a group has;
-    /// never none.
+    /// Nodes that fit the next group, at most those of a whole group and at least one. Goes on to
+    /// the next block if the current one has no room.
     pub(crate) fn room(&self) -> Result<usize> {
         let mut state = self.state.lock();
         let nodes = |left: u32| {
@@ -117,7 +117,7 @@ impl Log {
         }
     }
 
-    /// Memory for a group of so many nodes, and how long the header is in front of them.
+    /// A buffer for a group of `nodes` nodes, and the length of the header in front of them.
     pub(crate) fn group_memory(&self, nodes: usize) -> (Vec<u8>, usize) {
         let header = self.layout.unit as usize;
         let len = (header + nodes * BLOCK_SIZE).next_multiple_of(self.layout.page as usize);
@@ -127,8 +127,8 @@ impl Log {
         (bytes, header)
     }
 
-    /// Appends a group. It is durable when this returns. `bytes` is [`Log::group_memory`] with as
-    /// many nodes as `content` has entries, which must fit.
+    /// Appends a group. It is durable when this returns. `bytes` comes from [`Log::group_memory`],
+    /// with one node for each entry of `content`; there must be room for them.
     pub(crate) fn append(&self, content: Content, mut bytes: Vec<u8>) -> Result<Unit> {
         let mut state = self.state.lock();
         let padded = bytes.len() as u32 / self.layout.unit;
@@ -159,20 +159,21 @@ impl Log {
         Ok(place)
     }
 
-    /// The error of a group that the flash did not take. It is a refusal only if nothing of the
-    /// group is there: replay would find it, and not the group that gets its number next.
+    /// The error of a group that the flash did not program. It counts as a refusal only if no part
+    /// of the group is on the flash: replay would find that part rather than the next group with
+    /// the same sequence number.
     fn not_taken(&self, e: Error, place: Unit) -> Error {
         let mut front = vec![0; self.layout.unit as usize];
         let mut is_erased = || self.read(place, &mut front).is_ok() && front.iter().all(|byte| *byte == 0xff);
         if !e.kind().is_refusal() || is_erased() { e } else { e.of_sync() }
     }
 
-    /// Goes on in another block.
+    /// Goes on in the next block.
     pub(crate) fn leave(&self) -> Result<()> {
         self.go_on(&mut self.state.lock())
     }
 
-    /// Unmaps a block if it is the one where the log goes on: nothing was written to it yet.
+    /// Unmaps a block if it is the next one of the log. Nothing was written to it yet.
     pub(crate) fn clear_if_next(&self, leb: u32) -> Result<()> {
         let state = self.state.lock();
         if state.at.is_some_and(|at| at.next == leb) { self.flash.unmap(self.leb(leb)) } else { Ok(()) }
@@ -180,21 +181,21 @@ impl Log {
 
     fn go_on(&self, state: &mut State) -> Result<()> {
         let at = state.at.ok_or_else(not_started)?;
-        // What power cuts brought back there, if anything.
+        // A power cut may have brought old content back.
         self.flash.unmap(self.leb(at.next))?;
         let next = state.table.take().ok_or_else(full)?;
         state.at = Some(Position { leb: at.next, unit: 0, next, sequence: at.sequence });
         Ok(())
     }
 
-    // --- what is live ---
+    // --- live nodes ---
 
-    /// Notes that a node is not live any more.
+    /// Notes that a node is no longer live.
     pub(crate) fn died(&self, place: Place) {
         self.all_died(std::iter::once(place));
     }
 
-    /// Notes that nodes are not live any more.
+    /// Notes that nodes are no longer live.
     pub(crate) fn all_died(&self, places: impl Iterator<Item = Place>) {
         let mut state = self.state.lock();
         for place in places {
@@ -204,18 +205,18 @@ impl Log {
         }
     }
 
-    /// Shows the table of blocks to `f`.
+    /// Passes the table of blocks to `f`.
     pub(crate) fn with_table<R>(&self, f: impl FnOnce(&mut LebTable) -> R) -> R {
         f(&mut self.state.lock().table)
     }
 
-    /// The blocks whose collection pays most, the best one last.
+    /// The blocks that pay most to collect, the best one last.
     pub(crate) fn victims(&self) -> Vec<u32> {
         let state = self.state.lock();
         state.at.map_or(vec![], |at| state.table.victims(self.layout.leb_nodes(), at.sequence))
     }
 
-    /// Gives a block back that holds nothing live.
+    /// Frees a block without live nodes.
     pub(crate) fn release(&self, leb: u32) -> Result<()> {
         self.flash.unmap(self.leb(leb))?;
         let mut state = self.state.lock();
@@ -227,7 +228,7 @@ impl Log {
         Ok(())
     }
 
-    /// A checkpoint is complete: replay begins here from now on.
+    /// Notes that a checkpoint is complete: replay now begins after the groups written so far.
     pub(crate) fn checkpointed(&self) {
         let mut state = self.state.lock();
         if let Some(at) = state.at {
@@ -237,7 +238,7 @@ impl Log {
 
     // --- reading ---
 
-    /// The header of a group, if it is one.
+    /// The header of a group; `None` if there is none at this place.
     pub(crate) fn header(&self, place: Unit) -> Result<Option<Arc<Header>>> {
         if let Some(header) = self.headers.lock().get(place.0) {
             return Ok(Some(header.clone()));
@@ -248,24 +249,24 @@ impl Log {
         Ok(Some(header))
     }
 
-    /// The same from the flash.
+    /// [`Log::header`] without the cache.
     pub(crate) fn read_header(&self, place: Unit) -> Result<Option<Header>> {
         let mut bytes = vec![0; self.layout.unit as usize];
         self.read(place, &mut bytes)?;
         Header::open(&bytes, place, &self.key)
     }
 
-    /// The same, of what a unit of a block of the log held.
+    /// [`Log::header`] of a unit with these bytes.
     pub(crate) fn header_in(&self, leb: u32, unit: u32, bytes: &[u8]) -> Result<Option<Header>> {
         Header::open(bytes, self.unit(leb, unit), &self.key)
     }
 
-    /// Reads neighbouring nodes of a group, as they lie.
+    /// Reads consecutive nodes of a group, still encrypted.
     pub(crate) fn read_nodes(&self, group: Unit, ordinal: u8, out: &mut [u8]) -> Result<()> {
         self.read(Unit(group.0 + 1 + u32::from(ordinal) * self.layout.node_units()), out)
     }
 
-    /// Forgets a header that is not what the index says any more.
+    /// Drops a cached header that no longer matches the index.
     pub(crate) fn forget_header(&self, place: Unit) {
         self.headers.lock().remove(place.0);
     }
@@ -279,8 +280,8 @@ impl Log {
         self.flash.read(Leb(leb), unit * self.layout.unit, out).map_err(Error::of_read)
     }
 
-    /// All groups of a block from its first unit on, with the units where their headers lie, as far
-    /// as there are any.
+    /// The groups at the start of a block, with the units of their headers, up to the first unit
+    /// without a group.
     pub(crate) fn groups_of(&self, leb: u32) -> Result<Vec<(Unit, Arc<Header>)>> {
         let mut groups: Vec<(Unit, Arc<Header>)> = vec![];
         let mut unit = 0;
@@ -296,13 +297,13 @@ impl Log {
         Ok(groups)
     }
 
-    /// Units that a group takes.
+    /// Units of a group.
     pub(crate) fn units_of(&self, header: &Header) -> u32 {
         let units = 1 + header.nodes().len() as u32 * self.layout.node_units();
         units.next_multiple_of(self.layout.page_units())
     }
 
-    /// Whether the nodes of a group are all there.
+    /// Whether all nodes of a group are on the flash.
     pub(crate) fn is_whole(&self, place: Unit, header: &Header) -> Result<bool> {
         if header.nodes().is_empty() {
             return Ok(true);
@@ -342,12 +343,12 @@ impl Log {
         Leb(self.layout.log.0 + leb)
     }
 
-    /// A unit of a block of the log.
+    /// The unit with this number in a block of the log.
     pub(crate) fn unit(&self, leb: u32, unit: u32) -> Unit {
         Unit((self.layout.log.0 + leb) * self.layout.units + unit)
     }
 
-    /// The block of the log in which a unit lies.
+    /// The block of the log that holds a unit.
     pub(crate) fn leb_of(&self, unit: Unit) -> u32 {
         (unit.0 / self.layout.units).saturating_sub(self.layout.log.0).min(self.layout.log.1 - 1)
     }
@@ -357,14 +358,14 @@ fn not_started() -> Error {
     Error::new(Kind::ReadOnly, "the log is not written to")
 }
 
-/// No free block is left in the log.
+/// The error of a log without a free block.
 pub(crate) fn full() -> Error {
     Error::new(Kind::NoSpace, "the log has no free erase block left")
         .expected("room, for the disk is shorter than its log")
         .remedy("close the disk and check it")
 }
 
-/// Something of the log does not verify.
+/// The error of data that does not verify.
 pub(crate) fn damaged(what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Corrupt, format!("{what} does not verify"))
         .found("something else than what this disk wrote there")

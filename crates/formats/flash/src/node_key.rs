@@ -1,35 +1,35 @@
-//! The key of one block in the log, and encryption with it.
+//! The key of one node, and encryption with it.
 //!
-//! The tag of a node is synthetic, and the nonce as well ([`SivKey`]): of two copies of a running
-//! machine each may use a key once, for different blocks. It depends on the key of the node itself,
-//! so that no content can be tried against the tag of a node whose key is deleted.
+//! Tag and nonce of a node are synthetic ([`SivKey`]): if a running machine is copied, each copy
+//! may use the same key once, for different blocks. The tag depends on the node's key, so that no
+//! guess at the content can be checked against the tag once the key is deleted.
 
 use crate::group::NodeEntry;
 use crate::numbers::{KeyPosition, Target};
 use lacuna_contracts::{Result, Secret};
 use lacuna_crypto::{GcmKey, HEDGED, SivHash, SivKey, derive};
 
-/// A key with its two uses.
+/// The ciphers of a key: encryption and tags.
 pub(crate) struct Ciphers {
     stream: GcmKey,
     tags: SivKey,
 }
 
 impl Ciphers {
-    /// The bytes are the caller's to wipe.
+    /// Makes the ciphers of `key`. The caller wipes `key`.
     pub(crate) fn new(hash: &SivHash, key: &[u8; 32]) -> Result<Ciphers> {
         Ok(Ciphers { stream: GcmKey::from_bytes(key)?, tags: SivKey::under(hash, key) })
     }
 
-    /// Of a key that encrypts many nodes: `label` says which, and `label_of_tags` names that of
-    /// their tags.
+    /// Derives a key that encrypts many nodes: `label` names it, and `label_of_tags` names the key
+    /// of their tags.
     pub(crate) fn derive(master: &Secret<32>, label: &str, label_of_tags: &str) -> Result<Ciphers> {
         let stream = GcmKey::new(&derive(master, label, b""))?;
         Ok(Ciphers { stream, tags: SivKey::derive(master, label_of_tags, b"") })
     }
 
-    /// Encrypts a node of a target with its sequence number, and gives its tag. `random` are
-    /// further bytes of its entry, if any.
+    /// Encrypts a node with its target and sequence number, and returns its tag. `random` holds the
+    /// random bits of its entry, if any.
     pub(crate) fn seal(
         &self,
         random: u32,
@@ -41,7 +41,7 @@ impl Ciphers {
         self.tags.seal(&self.stream, &counter(random), &associated(target, sequence), plain, out)
     }
 
-    /// Decrypts a node where it lies. False: it is not what the entry says, and is zeros now.
+    /// Decrypts a node in place. Returns false if it does not match the entry; it is zeroed then.
     pub(crate) fn open(&self, random: u32, entry: &NodeEntry, node: &mut [u8]) -> bool {
         let data = associated(entry.target, entry.sequence);
         self.tags.open_in_place(&self.stream, &counter(random), &data, node, &entry.tag).is_ok()
@@ -50,9 +50,9 @@ impl Ciphers {
 
 /// A key, ready for use.
 pub(crate) enum NodeKey<'k> {
-    /// It encrypts nothing else.
+    /// A key that encrypts nothing else.
     Own(Ciphers),
-    /// It encrypts every block of a disk without keys.
+    /// The key of a disk without keys, which encrypts every block.
     OfDisk(&'k Ciphers),
 }
 
@@ -64,7 +64,7 @@ impl NodeKey<'_> {
         }
     }
 
-    /// Encrypts a block, and gives its entry.
+    /// Encrypts a block, and returns its entry.
     pub(crate) fn seal(
         &self,
         block: u32,
@@ -78,14 +78,13 @@ impl NodeKey<'_> {
         NodeEntry { target, key: position.0, sequence, tag, replaced: None }
     }
 
-    /// Decrypts a block where it was read to. False: it is not what the entry says, and is zeros
-    /// now.
+    /// Decrypts a block in place. Returns false if it does not match the entry; it is zeroed then.
     pub(crate) fn open(&self, entry: &NodeEntry, block: &mut [u8]) -> bool {
         self.ciphers().open(0, entry, block)
     }
 }
 
-/// What is authenticated with a node.
+/// The associated data of a node.
 fn associated(target: Target, sequence: u64) -> [u8; 13] {
     let mut data = [0; 13];
     let (kind, number) = match target {

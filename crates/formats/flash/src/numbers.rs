@@ -1,20 +1,20 @@
-//! Numbers that must not be taken for one another.
+//! Number types of the format.
 
-/// A place in the log: a unit, counted over all logical erase blocks of the flash.
+/// A place in the log: the number of a unit, counted over all logical erase blocks of the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Unit(pub(crate) u32);
 
 impl Unit {
-    /// As many fit an entry of the index.
+    /// The limit, since an entry of the index has 30 bits for it.
     pub(crate) const MOST: u32 = (1 << 30) - 1;
 }
 
-/// Which key: its place in the key storage area, counted over all of its blocks.
+/// The position of a key in the key storage area, counted over all of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyPosition(pub(crate) u32);
 
 impl KeyPosition {
-    /// As many fit an entry of the index.
+    /// The limit, since an entry of the index has 28 bits for it.
     pub(crate) const MOST: u32 = 1 << 28;
 }
 
@@ -22,7 +22,7 @@ impl KeyPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyBlock(pub(crate) u32);
 
-/// What a node is of: a block of the disk, or a page of the index.
+/// The content of a node: a block of the disk, or a page of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
     /// A block of the disk.
@@ -31,27 +31,27 @@ pub(crate) enum Target {
     Index(u32),
 }
 
-/// Where a node is, and with which key it was encrypted; a page of the index has none.
+/// The place of a node, and the position of its key. A page of the index has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The header of its group.
+    /// The unit of its group's header.
     pub(crate) group: Unit,
-    /// Which of the group's nodes it is.
+    /// The number of the node in its group.
     pub(crate) ordinal: u8,
-    /// The key of a block of the disk; anything for a page of the index.
+    /// The key of a block of the disk; meaningless for a page of the index.
     pub(crate) key: KeyPosition,
 }
 
 impl Place {
-    /// In 8 bytes: 30 bits of the group plus 1, 6 bits of the ordinal, 28 bits of the key. 0 is no
-    /// place.
+    /// Packs it into 8 bytes: 30 bits of the group plus 1, 6 bits of the ordinal, 28 bits of the
+    /// key. 0 stands for no place.
     pub(crate) fn pack(place: Option<Place>) -> u64 {
         place.map_or(0, |place| {
             (u64::from(place.group.0) + 1) << 34 | u64::from(place.ordinal) << 28 | u64::from(place.key.0)
         })
     }
 
-    /// The place in an entry.
+    /// Unpacks the place of an entry.
     pub(crate) fn unpack(packed: u64) -> Option<Place> {
         let group = Unit(((packed >> 34) as u32).checked_sub(1)?);
         let key = KeyPosition((packed & (u64::from(KeyPosition::MOST) - 1)) as u32);

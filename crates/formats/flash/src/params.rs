@@ -1,4 +1,4 @@
-//! The parameters of a disk on flash, and where its areas lie.
+//! The parameters of a disk on flash, and the layout of its areas.
 
 use crate::header_area::header_lebs;
 use crate::numbers::{KeyBlock, Unit};
@@ -9,36 +9,36 @@ use lacuna_nand::{FlashGeometry, Leb};
 pub(crate) const SALT: usize = 16;
 /// Index entries on one index page.
 pub(crate) const INDEX_FANOUT: u64 = 512;
-/// Logical erase blocks of the log that are never counted on: those that garbage collection copies
-/// to, the next of the log, the one that is being written, and ends of blocks that no group fits.
+/// Logical erase blocks of the log that never count as capacity: the targets of garbage collection,
+/// the next block of the log, the one being written, and ends of blocks too short for a group.
 const LOG_RESERVE: u32 = 10;
-/// Of so many logical erase blocks of the log, one may be needed for dirty pages of the index.
+/// One in this many logical erase blocks of the log may be needed for dirty pages of the index.
 const DIRTY_SHARE: u32 = 64;
 
-/// What a disk was created with.
+/// The parameters of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// Length in blocks.
     pub blocks: u64,
-    /// The length to which it can grow, for which its areas are laid out.
+    /// The length to which it can grow. Its areas are laid out for it.
     pub most_blocks: u64,
-    /// Bytes of a key: 16 or 32. With the feature `keys-off` also 0, for a disk that forgets
-    /// nothing, for comparison.
+    /// Bytes of a key: 16 or 32. With the feature `keys-off` also 0, for a disk without secure
+    /// deletion that benchmarks compare with.
     pub key_len: u8,
-    /// How the flash is divided.
+    /// The geometry of the flash.
     pub flash: FlashGeometry,
 }
 
-/// Where things lie. All lengths follow from the parameters.
+/// The layout of the areas. All lengths follow from the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of a unit: what the header of a group takes, and of which a node takes a whole number.
+    /// Bytes of a unit. The header of a group takes one unit, a node a whole number of units.
     pub(crate) unit: u32,
     /// Units of a logical erase block.
     pub(crate) units: u32,
-    /// Bytes of a page, whole units.
+    /// Bytes of a page, a whole number of units.
     pub(crate) page: u32,
-    /// Bytes of a logical erase block that are used, whole pages.
+    /// Bytes of a logical erase block that are used, a whole number of pages.
     pub(crate) leb_len: u32,
     /// Pages of index entries.
     pub(crate) index_pages: u32,
@@ -47,18 +47,19 @@ pub struct Layout {
     /// Keys in a block of the key storage area.
     pub(crate) leb_keys: u32,
     pub(crate) key_len: usize,
-    /// First of the key storage area, and how many.
+    /// First logical erase block of the key storage area, and their number.
     pub(crate) keys: (u32, u32),
-    /// First of the two checkpoints, and how many each has.
+    /// First logical erase block of the two checkpoints, and their number for each.
     pub(crate) checkpoints: (u32, u32),
-    /// First of the log, and how many.
+    /// First logical erase block of the log, and their number.
     pub(crate) log: (u32, u32),
 }
 
 impl Params {
-    /// The longest disk that flash like this can hold, with so many thousandths of its log spare.
+    /// The longest disk that fits flash of this geometry and leaves `spare` thousandths of its log
+    /// free.
     ///
-    /// Errors: [`Kind::NoSpace`] if it is too small for any.
+    /// Errors: [`Kind::NoSpace`] if the flash is too small for any disk.
     pub fn fitting(flash: FlashGeometry, key_len: u8, spare: u32) -> Result<Params> {
         Params::check_leb(flash)?;
         let (mut least, mut most) = (0, u64::from(flash.lebs) * u64::from(flash.leb_len) / BLOCK_SIZE as u64);
@@ -74,13 +75,13 @@ impl Params {
         if least == 0 { Err(params.refused(&flash)) } else { Ok(params) }
     }
 
-    /// Bytes that a logical erase block has at least, on flash with pages of so many: two nodes,
-    /// and two pages.
+    /// Least bytes of a logical erase block, on flash with pages of `page` bytes: two nodes, and
+    /// two pages.
     pub fn least_leb_len(page: u32) -> u32 {
         2 * page.max(BLOCK_SIZE as u32)
     }
 
-    /// Refuses flash whose logical erase blocks are too short.
+    /// Refuses flash with logical erase blocks that are too short.
     ///
     /// Errors: [`Kind::Usage`].
     pub fn check_leb(flash: FlashGeometry) -> Result<()> {
@@ -107,39 +108,40 @@ impl Params {
         self.layout().map_or(0, |layout| layout.keys.1)
     }
 
-    /// Keys of one of them.
+    /// Keys in one block of the key storage area.
     pub fn keys_of_a_block(&self) -> u32 {
         self.layout().map_or(0, |layout| layout.leb_keys)
     }
 
-    /// Logical erase blocks for keys: 0.8 % of the flash for keys of 32 bytes, 0.4 % for keys of
-    /// 16. More keys than blocks are wanted, for those that are deleted between two purges: the
-    /// more there are, the more are new after a block of keys is replaced. So it is never less than
-    /// a key for each block and for one of 64 more, and never more than for one of 8.
+    /// Logical erase blocks for keys: 0.8 % of the flash for 32-byte keys, 0.4 % for 16-byte keys.
+    /// There are more keys than blocks, to allow for keys deleted between two purges; the more
+    /// there are, the more new keys a replaced block has. The number is at least one key for each
+    /// block plus 1/64 more, and at most one for each block plus 1/8 more.
     fn key_storage(&self, leb_keys: u32) -> u32 {
         if self.is_without_keys() {
             return 0;
         }
         let share = u64::from(self.flash.lebs) * u64::from(self.key_len) / 4000;
         let for_blocks_and = |more: u64| (self.most_blocks + more).div_ceil(u64::from(leb_keys));
-        // Those of a group are assigned before those of what it replaces are free.
+        // The keys of a group are assigned before the keys of the nodes that it replaces become
+        // free.
         let least = (self.most_blocks / 64).max(2 * u64::from(crate::group::MOST_ORDINALS));
         share.clamp(for_blocks_and(least), for_blocks_and(least.max(self.most_blocks / 8))).max(2) as u32
     }
 
-    /// The same log without the keys, that the benchmark compares with: everything is encrypted
-    /// under one key of the disk.
+    /// Whether this is the log without keys that the benchmark compares with: everything is
+    /// encrypted under one key of the disk.
     pub(crate) fn is_without_keys(&self) -> bool {
         is_without_keys(self.key_len.into())
     }
 
-    /// Of a thousand nodes for which the log has room, how many stay free when the disk is full.
-    /// None if it does not fit its flash.
+    /// Free thousandths of the log's node capacity when the disk is full. None if the disk does not
+    /// fit its flash.
     pub fn spare(&self) -> Option<u32> {
         self.layout().ok().map(|layout| layout.spare(self.most_blocks))
     }
 
-    /// Where things lie.
+    /// The layout of the areas.
     ///
     /// Errors: [`Kind::NoSpace`] if the disk does not fit its flash, [`Kind::Usage`] for impossible
     /// parameters.
@@ -202,8 +204,9 @@ impl Layout {
         is_without_keys(self.key_len)
     }
 
-    /// Logical erase blocks of one checkpoint: its head, its front, fresh blocks of keys, a root, a
-    /// table of the log, two bits for each key, and for each block of keys how many are doubtful.
+    /// Logical erase blocks of one checkpoint: its head, its front, the fresh blocks of keys, the
+    /// root, the table of the log, two bits for each key, and the count of doubtful keys of each
+    /// block of keys.
     fn checkpoint_lebs(&self, log: u32) -> u32 {
         let bytes = u64::from(self.page)
             + 64
@@ -219,7 +222,7 @@ impl Layout {
         BLOCK_SIZE as u32 / self.unit
     }
 
-    /// Nodes that a logical erase block of the log holds, written in one go.
+    /// Nodes in a logical erase block of the log that is written at once.
     pub(crate) fn leb_nodes(&self) -> u32 {
         self.nodes_in(self.units)
     }
@@ -233,15 +236,15 @@ impl Layout {
         whole * group + more
     }
 
-    /// Nodes for which the log has room. What garbage collection copies from one block goes to two
-    /// as a rule, so each has one group more than it might.
+    /// Nodes for which the log has room. Garbage collection usually spreads the nodes of one block
+    /// over two, so one page of each block is set aside for the header of one more group.
     fn capacity(&self) -> u64 {
         let nodes = self.nodes_in(self.units - self.page_units());
         u64::from(self.log.1.saturating_sub(LOG_RESERVE)) * u64::from(nodes)
     }
 
-    /// Pages of the index that may be dirty: for so many there is room beside a full disk. All of
-    /// them, if that is possible.
+    /// The most pages of the index that may be dirty; there is room for them beside a full disk.
+    /// All pages, if that is possible.
     pub(crate) fn most_dirty(&self) -> u32 {
         let full = u64::from(self.index_pages) * (INDEX_FANOUT + 1);
         let spare = self.capacity().saturating_sub(full) / u64::from(self.leb_nodes());
@@ -249,8 +252,7 @@ impl Layout {
         (lebs * self.leb_nodes()).min(self.index_pages)
     }
 
-    /// Of a thousand nodes for which the log has room, how many stay free when a disk of so many
-    /// blocks is full.
+    /// Free thousandths of the log's node capacity when a disk of `blocks` blocks is full.
     pub(crate) fn spare(&self, blocks: u64) -> u32 {
         let capacity = self.capacity();
         let needed = blocks + u64::from(self.index_pages);
@@ -262,12 +264,12 @@ impl Layout {
         self.page / self.unit
     }
 
-    /// Where a block of the key storage area lies.
+    /// The logical erase block of a block of the key storage area.
     pub(crate) fn leb_of_keys(&self, block: KeyBlock) -> Leb {
         Leb(self.keys.0 + block.0)
     }
 
-    /// The block of the key storage area that lies there, if one does.
+    /// The block of the key storage area in this logical erase block, if there is one.
     pub(crate) fn keys_of_leb(&self, leb: Leb) -> Option<KeyBlock> {
         let number = leb.0.checked_sub(self.keys.0)?;
         (number < self.keys.1).then_some(KeyBlock(number))

@@ -1,5 +1,4 @@
-//! The parameters of a disk as they stand in its header. `docs/format/flash.md` says the same, and
-//! a test compares the two.
+//! The encoding of the parameters in the header. A test compares it with `docs/format/flash.md`.
 
 use crate::params::Params;
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
@@ -11,7 +10,7 @@ pub const PARAMS_LEN: usize = 40;
 pub const VERSION: u32 = 1;
 
 impl Params {
-    /// The parameters as they stand in the header.
+    /// Encodes the parameters for the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut bytes = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut bytes);
@@ -25,10 +24,10 @@ impl Params {
         bytes
     }
 
-    /// Reads the parameters from a header.
+    /// Decodes the parameters of a header.
     ///
-    /// Errors: [`Kind::NotFound`] for a version that this build does not know, [`Kind::Corrupt`]
-    /// for what no disk has.
+    /// Errors: [`Kind::NotFound`] for a version unknown to this build, [`Kind::Corrupt`] for
+    /// impossible parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let corrupt = |found: String| {
             Error::new(Kind::Corrupt, "the parameters of the disk make no sense")

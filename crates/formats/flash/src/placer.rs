@@ -1,15 +1,15 @@
-//! Puts nodes and records into the log, and keeps index, keys and counts in step with it.
+//! Appends nodes and records to the log, and keeps index, keys and counts in step with it.
 //!
-//! Invariants, of the one thread that writes:
-//! 1. The index names a node only when it is in the log; the key of what it replaces is deleted
-//!    only then.
-//! 2. A key is assigned from a fresh block, and a block is fresh only when the log says that it was
-//!    renewed.
-//! 3. The log has room: the callers see to it.
-//! 4. A call that the flash refuses, and a read that fails, leaves everything as it was, and its
-//!    error says so ([`lacuna_contracts::Error::changed_nothing`]): the writer goes on. What fails
-//!    once the log has a group says otherwise, for index and keys do not fit the log then; so all
-//!    that is read is read before ([`Index::keep`]).
+//! Invariants of the writer thread:
+//! 1. The index names a node only when it is in the log; only then the key of the replaced node is
+//!    deleted.
+//! 2. A key is assigned from a fresh block, and a block is fresh only if the log records its
+//!    renewal.
+//! 3. The log has room: the callers ensure it.
+//! 4. A call that the flash refuses, or a read that fails, leaves everything unchanged, and its
+//!    error says so ([`lacuna_contracts::Error::changed_nothing`]): the writer goes on. An error
+//!    after the log has taken a group says otherwise, since index and keys no longer match the log.
+//!    So all reads are done before ([`Index::keep`]).
 
 use crate::assignment::Lifetime;
 use crate::buffer::Plain;
@@ -22,15 +22,15 @@ use crate::params::Layout;
 use lacuna_contracts::{BLOCK_SIZE, Error, Result};
 use std::sync::Arc;
 
-/// A live node that lies in a block that is being collected.
+/// A live node in a block that is being collected.
 pub(crate) struct Live {
-    /// Where it lies.
+    /// Its place.
     pub(crate) place: Place,
-    /// What its header says.
+    /// Its entry in the header.
     pub(crate) entry: NodeEntry,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Placer {
     pub(crate) layout: Layout,
     log: Arc<Log>,
@@ -43,15 +43,15 @@ impl Placer {
         Placer { layout, log, index, keys }
     }
 
-    /// Writes the first of these blocks, whose lifetimes are thought to be these, as many as one
-    /// group takes, and gives how many. They are durable then.
+    /// Writes the first of these blocks, up to one group, and returns their number. `lifetimes` are
+    /// the expected lifetimes of the blocks. The blocks written are durable.
     pub(crate) fn place(&self, blocks: &[(u32, Plain)], lifetimes: &[Lifetime]) -> Result<usize> {
         let mut keys = Vec::new();
         let group = match self.append_nodes(blocks, lifetimes, &mut keys) {
             Ok(group) => group,
             Err(e) => {
-                // A part of what they encrypted may be on the flash: nothing else gets them, and
-                // the next purge replaces them.
+                // A part of the nodes may be on the flash: the keys are not assigned again, and the
+                // next purge replaces them.
                 self.keys.delete(keys.into_iter())?;
                 return Err(e);
             }
@@ -64,14 +64,14 @@ impl Placer {
         Ok(count)
     }
 
-    /// Appends a group of the first of these blocks, and puts their keys into `keys`.
+    /// Appends a group of the first of these blocks, and adds their keys to `keys`.
     fn append_nodes(
         &self,
         blocks: &[(u32, Plain)],
         lifetimes: &[Lifetime],
         keys: &mut Vec<KeyPosition>,
     ) -> Result<Unit> {
-        // Before the group is begun: to renew a block of keys writes to the log.
+        // Renew keys before the group is begun, since renewing writes to the log.
         let most = crate::group::most_nodes(self.layout.unit) as usize;
         let room = self.log.room()?.min(most);
         keys.reserve(room);
@@ -86,7 +86,7 @@ impl Placer {
             }
         }
         let room = self.log.room()?;
-        // What was renewed meanwhile took some of the room. These encrypt nothing.
+        // The renewals took some of the room. These keys encrypt nothing.
         self.keys.take_back(keys.drain(room.min(keys.len())..));
         let blocks = &blocks[..keys.len()];
         let replaced = self.index.places(blocks.iter().map(|(block, _)| *block))?;
@@ -103,8 +103,8 @@ impl Placer {
         self.log.append(Content::Nodes(entries), bytes)
     }
 
-    /// Copies live nodes as they are to the end of the log, as many as one group takes, and gives
-    /// how many.
+    /// Copies live nodes unchanged to the end of the log, up to one group, and returns their
+    /// number.
     pub(crate) fn copy(&self, live: &[Live]) -> Result<usize> {
         let live = &live[..live.len().min(self.log.room()?)];
         let (mut bytes, header) = self.log.group_memory(live.len());
@@ -127,7 +127,8 @@ impl Placer {
         Ok(live.len())
     }
 
-    /// Writes these dirty pages of the index, as many as one group takes, and gives how many.
+    /// Writes the first of these dirty pages of the index, up to one group, and returns their
+    /// number.
     pub(crate) fn place_index(&self, pages: &[u32]) -> Result<usize> {
         let pages = &pages[..pages.len().min(self.log.room()?)];
         let sequence = self.first_sequence();
@@ -169,7 +170,7 @@ impl Placer {
         Ok(())
     }
 
-    /// Replaces all keys of blocks that are not used, and says so in the log.
+    /// Replaces all keys of these blocks that are not used, and records that in the log.
     pub(crate) fn renew_blocks(&self, blocks: &[KeyBlock]) -> Result<()> {
         for part in blocks.chunks(most_records(self.layout.unit)) {
             part.iter().try_for_each(|block| self.keys.replace_unused(*block))?;

@@ -1,4 +1,4 @@
-//! When to purge unasked: after a time, or as soon as so much was deleted (DNEFS, section 5).
+//! The purge policy: purges after a period, or when enough was deleted (DNEFS, section 5).
 
 use crate::keys::Keys;
 use crate::writer::Writer;
@@ -8,24 +8,22 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the thread looks, by the machine's time. What is due is decided by the clock of the
-/// disk.
+/// How often the thread checks, in real time. The clock of the disk decides whether a purge is due.
 const LOOK: Duration = Duration::from_secs(1);
-/// The longest pause after a purge that was refused, by the clock of the disk. The first is as long
-/// as [`LOOK`].
+/// The longest pause after a refused purge, by the clock of the disk. The first pause is [`LOOK`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// When to purge unasked. A purge that was cut is finished when the disk is opened, whatever stands
-/// here. One that the flash refuses, or for which the log has no room, is tried again as soon as
-/// the log takes something, and otherwise after a second, then after pauses of twice the length
-/// each, an hour at most.
+/// When to purge without being asked. An interrupted purge is finished when the disk is opened,
+/// whatever the policy. If the flash refuses a purge, or the log has no room for it, it is retried
+/// as soon as the log takes anything. Otherwise it is retried after a second and then after pauses
+/// that double, up to an hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The longest that anything deleted stays recoverable while the disk is open, and how long an
-    /// acknowledged write stays in memory alone: a purge is due so long after the oldest deletion
-    /// that it is for. It begins within a second.
+    /// The longest time that deleted data stays recoverable while the disk is open, and that an
+    /// acknowledged write stays in memory only. A purge is due this long after the oldest deletion
+    /// that it covers, and begins within a second.
     pub period: Duration,
-    /// Deleted keys that are not borne any longer: with one more, a purge is due at once. It begins
+    /// The most deleted keys that are tolerated: with one more, a purge is due at once. It begins
     /// within a second.
     pub most_recoverable: u64,
 }
@@ -57,23 +55,23 @@ impl PurgeThread {
     pub(crate) fn stop(self) {
         *self.stopping.0.lock() = true;
         self.stopping.1.notify_all();
-        // A panic there has ended the disk and printed itself.
+        // A panic there has ended the disk and printed its message.
         let _ = self.thread.join();
     }
 }
 
-/// The time after a refusal in which no purge is tried. On a full log every attempt writes
+/// The time after a refusal during which no purge is tried. On a full log every attempt writes
 /// checkpoints, which wears the flash.
 struct Pause {
     length: Duration,
-    /// By the clock of the disk.
+    /// The end, by the clock of the disk.
     until: Duration,
-    /// [`Writer::progress`] when it began.
+    /// [`Writer::progress`] at the start.
     progress: u64,
 }
 
 impl Pause {
-    /// A pause that begins now, after the one before, if there was one.
+    /// A pause that begins now, twice as long as the one before it, if there was one.
     fn after(before: Option<&Pause>, writer: &Writer) -> Pause {
         let length = before.map_or(LOOK, |before| (before.length * 2).min(LONGEST_PAUSE));
         Pause { length, until: writer.now().saturating_add(length), progress: writer.progress() }
@@ -95,14 +93,14 @@ fn run(writer: &Writer, keys: &Keys, policy: Policy, stopping: &(Mutex<bool>, Co
         }
         match writer.forget() {
             Ok(()) => pause = None,
-            // A failure ends all writing, and the next call says so.
+            // A failure ends all writing, and the next call reports it.
             Err(_) if !writer.health.is_alive() => return,
             Err(_) => pause = Some(Pause::after(pause.as_ref(), writer)),
         }
     }
 }
 
-/// Waits, and says whether to stop.
+/// Waits, and returns whether to stop.
 fn is_stopped(stopping: &(Mutex<bool>, Condvar), look: Duration) -> bool {
     let mut stop = stopping.0.lock();
     if !*stop {

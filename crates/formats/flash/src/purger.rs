@@ -1,14 +1,14 @@
-//! Purging: everything that was deleted before is gone for good when it returns (DNEFS, section
+//! Purging: data deleted before a purge is unrecoverable when the purge returns (DNEFS, section
 //! 3.2).
 //!
-//! The log says when a purge starts and when it is finished, so that purging needs no checkpoint.
-//! In between, every block of keys that has deleted ones is replaced atomically: used keys stay
-//! where they are, all others are new. Then the flash is drained, for the old copies of these
-//! blocks are still there. Only then is the purge finished.
+//! The log records the start and the finish of a purge, so that purging needs no checkpoint. In
+//! between, every block of keys with deleted keys is replaced atomically: used keys keep their
+//! positions, all other keys are new. Then the flash is drained, since old copies of these blocks
+//! are still on it. Only then is the purge finished.
 //!
 //! A power cut between start and finish leaves keys that the log calls deleted and that may be new
-//! already: they are replaced once more by the purge that the next opening does. It is due if, and
-//! only if, a start has no finish.
+//! already. The next opening replaces them once more with another purge, which is due if, and only
+//! if, a start has no finish.
 
 use crate::group::Content;
 use crate::index::Index;
@@ -25,26 +25,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// How often a purge begins again because a block of keys went bad with its contents.
+/// How often a purge is repeated because a block of keys went bad with its contents.
 const TRIES: u32 = 8;
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
     /// Blocks of keys that were replaced.
     pub key_blocks: u64,
-    /// Deleted keys that are gone: at most so many versions of blocks.
+    /// Deleted keys that were destroyed, and so the most versions of blocks that were.
     pub keys: u64,
-    /// Of these, those that encrypted a block for sure. The others were unused when the disk
-    /// crashed, or not.
+    /// Keys among them that certainly encrypted a block. The rest were unused at a crash and may
+    /// have encrypted one.
     pub known: u64,
-    /// Blocks of the disk that were encrypted again, since a block of keys went bad with its
+    /// Blocks of the disk that were encrypted again, because a block of keys went bad with its
     /// contents.
     pub rewritten: u64,
 }
 
 impl Purged {
-    /// What both did.
+    /// The sum of two results.
     pub(crate) fn with(self, other: Purged) -> Purged {
         Purged {
             key_blocks: self.key_blocks + other.key_blocks,
@@ -55,7 +55,7 @@ impl Purged {
     }
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Purger {
     flash: Arc<dyn Flash>,
     layout: Layout,
@@ -66,17 +66,17 @@ pub(crate) struct Purger {
     stuck: Stuck,
 }
 
-/// What a purge asks its caller for.
+/// Services of the caller that a purge needs.
 pub(crate) trait Evict {
-    /// Sees to room in the log.
+    /// Makes room in the log.
     fn make_room(&self) -> Result<()>;
     /// Writes these blocks again, under other keys.
     fn rewrite(&self, blocks: &[u32]) -> Result<()>;
-    /// Gives these blocks of the log back, after what is live in them was copied.
+    /// Frees these blocks of the log, after copying their live nodes.
     fn evict(&self, lebs: &BTreeSet<u32>) -> Result<()>;
 }
 
-/// What was encrypted under keys that can be read for ever.
+/// Data that was encrypted under keys that stay readable for ever.
 #[derive(Default)]
 struct Tainted {
     /// Blocks of the disk.
@@ -98,10 +98,10 @@ impl Purger {
         Purger { flash, layout, log, index, keys, placer, stuck }
     }
 
-    /// Ends an epoch. `start` is the record that says so, written by the caller already. Everything
+    /// Ends an epoch. The caller has already written the record of its start, and everything
     /// acknowledged is in the log.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] if old keys stay readable, whatever is done.
+    /// Errors: [`Kind::PurgeIncomplete`] if old keys stay readable.
     pub(crate) fn purge(&self, caller: &dyn Evict) -> Result<Purged> {
         let mut purged = Purged::default();
         for _ in 0..TRIES {
@@ -111,7 +111,7 @@ impl Purger {
                 caller.make_room()?;
                 self.placer.renew_blocks(part)?;
             }
-            // Copies of the header are for those who change passphrases.
+            // Copies of the header stay listed for the operations that change passphrases.
             let wanted = |copy: &Unerased| copy.leb.is_none_or(|leb| leb.0 >= self.layout.keys.0);
             let copies = self.stuck.add(self.flash.drain_of(&wanted)?);
             if copies.is_empty() {
@@ -121,16 +121,16 @@ impl Purger {
                 self.keys.drained();
                 return Ok(purged);
             }
-            // The flash tells of these copies once for each opening: what is refused here, or
-            // cannot be read, is not made good by another purge.
+            // The flash reports these copies once for each opening. A refusal or failed read here
+            // therefore counts as a failure: another purge would not see the copies.
             purged.rewritten += self.replace_tainted(&copies, caller).map_err(Error::of_sync)?;
         }
         Err(self.incomplete("blocks of keys that go bad with their contents, one after the other"))
     }
 
-    /// These keys can be read for ever. None of them is assigned any more, and what they encrypt
-    /// has to go: live nodes get other keys, and the blocks of the log that hold any are erased.
-    /// Gives how many blocks of the disk that were.
+    /// Handles keys that stay readable for ever. They are not assigned any more, and the data under
+    /// them has to go: live nodes get other keys, and the blocks of the log that hold any are
+    /// erased. Returns the number of blocks of the disk that were rewritten.
     fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn Evict) -> Result<u64> {
         caller.make_room()?;
         let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
@@ -138,7 +138,7 @@ impl Purger {
         let mut tainted = self.tainted(copies)?;
         let rewritten = tainted.blocks.len() as u64;
         caller.rewrite(&tainted.blocks)?;
-        // Collection may have moved some of them, as they were, before their turn came.
+        // Collection may have moved some nodes, under their old keys, before they were rewritten.
         tainted.lebs.extend(self.tainted(copies)?.lebs);
         caller.evict(&tainted.lebs)?;
         let kept = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Damaged);
@@ -146,7 +146,7 @@ impl Purger {
         Err(self.incomplete(format!("erase block {leb} of the log, which is damaged and cannot be emptied")))
     }
 
-    /// Nothing that can be read for ever is readable with keys that can.
+    /// Fails if data that stays readable for ever has a key that does so too.
     fn check_exposed(&self) -> Result<()> {
         let exposed = self.stuck.exposed()?;
         if exposed.units > 0 && exposed.blocks.is_empty() {
@@ -173,8 +173,8 @@ impl Purger {
             .remedy("nothing that was flushed is lost: copy what is there to another device, and destroy this one")
     }
 
-    /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log, for
-    /// this is rare.
+    /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log,
+    /// which is acceptable because this is rare.
     fn tainted(&self, copies: &[KeyCopy]) -> Result<Tainted> {
         let mut tainted = Tainted::default();
         let mut node = Zeroizing::new(vec![0; BLOCK_SIZE]);
@@ -183,7 +183,7 @@ impl Purger {
             let end = groups
                 .last()
                 .map_or(0, |(group, header)| group.0 - self.log.unit(leb, 0).0 + self.log.units_of(header));
-            // Nodes need no header to be decrypted: each has a key that encrypts nothing else.
+            // A node can be decrypted without its header, since each key encrypts nothing else.
             if self.holds_any(leb, end)? {
                 tainted.lebs.insert(leb);
             }
@@ -212,7 +212,7 @@ impl Purger {
         Ok(tainted)
     }
 
-    /// Whether anything is programmed in a block of the log from a unit on.
+    /// Whether a block of the log is programmed anywhere at or after a unit.
     fn holds_any(&self, leb: u32, unit: u32) -> Result<bool> {
         let Unit(first) = self.log.unit(leb, 0);
         let block = Leb(first / self.layout.units);
@@ -224,14 +224,14 @@ impl Purger {
         Ok(bytes.iter().any(|byte| *byte != 0xff))
     }
 
-    /// The record that a purge begins.
+    /// Records the start of a purge.
     pub(crate) fn start(&self, epoch: u64) -> Result<()> {
         self.placer.record(Content::PurgeStart(epoch))?;
         self.keys.end_epoch();
         Ok(())
     }
 
-    /// The record that it is complete.
+    /// Records the completion of a purge.
     pub(crate) fn finish(&self, epoch: u64) -> Result<()> {
         self.placer.record(Content::PurgeFinish(epoch)).map(drop)
     }

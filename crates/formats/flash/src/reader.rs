@@ -1,8 +1,9 @@
-//! Reading blocks: the buffer, then the index, the header of the group, the key, the node.
+//! Reads blocks: from the buffer, or through the index, the header of the group, the key and the
+//! node.
 //!
-//! What the index says may be old by the time it is used: the node may have been copied, its block
+//! Reads are optimistic: by the time a place is used, the node may have been copied, its block
 //! erased, its key purged. So a node that does not verify counts as damaged only if the index still
-//! says the same.
+//! names the same place.
 
 use crate::buffer::Buffer;
 use crate::group::NodeEntry;
@@ -13,10 +14,10 @@ use crate::numbers::{KeyPosition, Place};
 use lacuna_contracts::{BLOCK_SIZE, Result};
 use std::sync::Arc;
 
-/// Times that a block may have moved while it was read.
+/// How often a block may move while it is read.
 const TRIES: u32 = 16;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Reader {
     buffer: Arc<Buffer>,
     index: Arc<Index>,
@@ -29,7 +30,7 @@ impl Reader {
         Reader { buffer, index, log, keys }
     }
 
-    /// Reads blocks from `first` on.
+    /// Reads blocks, starting at `first`.
     pub(crate) fn read(&self, first: u32, out: &mut [u8]) -> Result<()> {
         let blocks = out.as_chunks_mut::<BLOCK_SIZE>().0;
         let mut at = 0;
@@ -39,10 +40,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads some blocks, those that lie together, and says how many.
+    /// Reads the first blocks that lie together, and returns their number.
     fn read_run(&self, first: u32, out: &mut [[u8; BLOCK_SIZE]]) -> Result<usize> {
         let end = first + out.len() as u32;
-        // Before the index: what leaves the buffer meanwhile is in the index by then.
+        // Look at the buffer before the index: a block that leaves the buffer meanwhile is in the
+        // index by then.
         let until = match self.buffer.first_of(first..end) {
             Some(pending) if pending == first => {
                 return self.place_or_copy(first, &mut out[0]).and_then(|place| match place {
@@ -66,7 +68,7 @@ impl Reader {
         let header = self.log.header(place.group)?;
         let entries = header.as_ref().and_then(|header| {
             let entries = header.nodes().get(usize::from(place.ordinal)..)?.get(..count)?;
-            // The key as well: where the header is an older one, it names an older version.
+            // Compare the key too: a stale header names an older version.
             let as_said = |((block, key), entry): ((u32, &KeyPosition), &NodeEntry)| {
                 entry.target.block() == Some(block) && entry.key == key.0
             };
@@ -85,7 +87,7 @@ impl Reader {
         Ok(count)
     }
 
-    /// Where a block lies, unless it is pending or a hole: then it is copied.
+    /// The place of a block. A pending block or a hole is copied to `out` instead.
     fn place_or_copy(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<Option<Place>> {
         if let Some(plain) = self.buffer.get(block) {
             *out = **plain;
@@ -98,7 +100,7 @@ impl Reader {
         Ok(place)
     }
 
-    /// Reads a block that did not verify, from wherever it is by now.
+    /// Reads a block that did not verify, from its present place.
     fn read_again(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<()> {
         let mut before = None;
         for _ in 0..TRIES {

@@ -1,8 +1,8 @@
-//! Opening after whatever happened: the last checkpoint, then what the log says since (DNEFS,
-//! section 4.2, Table 1).
+//! Recovery at an opening: the last checkpoint, then a replay of the log since (DNEFS, section 4.2,
+//! Table 1).
 //!
-//! Replay needs the headers of groups alone. Each group but the last is whole, since the next one
-//! was written after it; the last one counts if all of its nodes are there.
+//! Replay needs only the headers of groups. Each group except the last is whole, since the next one
+//! was written after it; the last one counts if all of its nodes are on the flash.
 
 use crate::checkpoint::Marks;
 use crate::group::{Content, Header};
@@ -16,16 +16,16 @@ use crate::state_map::KeyState;
 use lacuna_contracts::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What replay found.
+/// The result of a replay.
 pub(crate) struct Replayed {
     /// The sequence number behind the last group.
     pub(crate) sequence: u64,
     pub(crate) epoch: u64,
-    /// A purge has begun and is not complete.
+    /// Whether a purge has begun and is not complete.
     pub(crate) purging: bool,
     /// Groups that were replayed.
     pub(crate) groups: u64,
-    /// Where the log ends, by block and unit: if it goes on, then there.
+    /// The places, as block and unit, where the next group would be.
     pub(crate) ends: [(u32, u32); 2],
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Replay<'p> {
 
 #[derive(Default)]
 struct Found {
-    /// Blocks of the log that hold what was replayed, whether any of it is live or not: replay
+    /// Blocks of the log with replayed groups, whether anything in them is live or not: replay
     /// needs them until the next checkpoint is complete.
     chain: BTreeSet<u32>,
     /// Entries of index pages that changed since the page was written.
@@ -172,8 +172,8 @@ impl Replay<'_> {
         Err(damaged(format!("a group that names block {block}, which this disk does not have,")))
     }
 
-    /// Gives the index what the log says, and the blocks of the log their uses. `next` is where the
-    /// log would have gone on: nothing of it counts.
+    /// Applies the replayed changes to the index, and sets the uses of the log's blocks. `next` is
+    /// the block that would have followed in the log: nothing in it counts.
     fn settle(&self, found: Found, next: u32) -> Result<()> {
         for (page, changes) in found.changes {
             for (at, place) in changes {

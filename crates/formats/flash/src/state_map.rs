@@ -1,40 +1,39 @@
-//! The key state map: which keys are unused, used, deleted (DNEFS, sections 3.2 and 4.2).
+//! The key state map: which keys are unused, used or deleted (DNEFS, sections 3.2 and 4.2).
 
 use crate::numbers::{KeyBlock, KeyPosition};
 
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyState {
-    /// Encrypts nothing, and may be assigned if its block was renewed in this epoch.
+    /// Encrypts nothing. It may be assigned if its block was renewed in this epoch.
     Unused,
-    /// Encrypts the one node that the index has for some block.
+    /// Encrypts a node that the index names.
     Used,
-    /// Encrypts what was deleted, or may do so: to be purged.
+    /// Encrypts deleted data, or may do so: to be purged.
     Deleted,
 }
 
-/// How many keys are in each state, of a block or of all.
+/// The number of keys in each state, of a block or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) used: u32,
     pub(crate) deleted: u32,
-    /// Of the deleted ones, those of which nobody knows whether they encrypt anything: after a
-    /// crash, the unused keys of fresh blocks.
+    /// Deleted keys that may encrypt nothing: after a crash, the unused keys of fresh blocks.
     pub(crate) doubtful: u32,
 }
 
 impl Counts {
-    /// Deleted keys that encrypted a block for sure.
+    /// Deleted keys that certainly encrypted a block.
     pub(crate) fn known(&self) -> u32 {
         self.deleted - self.doubtful
     }
 }
 
-/// The states of all keys, in two bits each. Invariants: no key has both bits, and none that is not
-/// there has any. No block has more doubtful keys than deleted ones: they stay so until all deleted
-/// keys of the block are forgotten.
+/// The states of all keys, in two bits each. Invariants: no key has both bits, and bits without a
+/// key are zero. No block has more doubtful keys than deleted ones: they stay doubtful until all
+/// deleted keys of the block are forgotten.
 pub(crate) struct KeyStateMap {
-    /// Of each block, whole words.
+    /// The bits of each block, in whole words.
     used: Vec<u64>,
     deleted: Vec<u64>,
     counts: Vec<Counts>,
@@ -43,7 +42,7 @@ pub(crate) struct KeyStateMap {
 }
 
 impl KeyStateMap {
-    /// Of blocks of `leb_keys` keys each, all unused.
+    /// A map of `blocks` blocks with `leb_keys` keys each, all unused.
     pub(crate) fn new(blocks: u32, leb_keys: u32) -> KeyStateMap {
         let words = blocks as usize * leb_keys.div_ceil(64) as usize;
         let counts = vec![Counts::default(); blocks as usize];
@@ -56,7 +55,7 @@ impl KeyStateMap {
         }
     }
 
-    /// Whether there is such a key.
+    /// Whether the key exists.
     pub(crate) fn has(&self, key: KeyPosition) -> bool {
         (key.0 / self.leb_keys) < self.counts.len() as u32
     }
@@ -71,7 +70,7 @@ impl KeyStateMap {
         }
     }
 
-    /// Changes the state of a key and gives what it was.
+    /// Sets the state of a key and returns the old one.
     pub(crate) fn set(&mut self, key: KeyPosition, state: KeyState) -> KeyState {
         let was = self.get(key);
         let (word, bit) = self.place(key);
@@ -82,8 +81,8 @@ impl KeyStateMap {
             counts.used += u32::from(state == KeyState::Used);
             counts.deleted += u32::from(state == KeyState::Deleted);
         }
-        // Which of them are doubtful is not noted. No log has a deleted key used again; one that
-        // somebody made up may.
+        // Single keys are not recorded as doubtful. A log never marks a deleted key used again, but
+        // a forged one may.
         let more = self.counts[block].doubtful.saturating_sub(self.counts[block].deleted);
         self.counts[block].doubtful -= more;
         self.all.doubtful -= more;
@@ -93,7 +92,7 @@ impl KeyStateMap {
         was
     }
 
-    /// The first unused key of a block that is not before `from`, counted in the block.
+    /// The first unused key of a block at or after `from`, counted in the block.
     pub(crate) fn next_unused(&self, block: KeyBlock, from: u32) -> Option<u32> {
         let words = self.words(block);
         let (used, deleted) = (&self.used[words.clone()], &self.deleted[words]);
@@ -109,7 +108,7 @@ impl KeyStateMap {
         None
     }
 
-    /// Calls the deleted keys of a block unused, and gives how many they were.
+    /// Marks the deleted keys of a block unused, and returns their counts.
     pub(crate) fn forget_deleted(&mut self, block: KeyBlock) -> Counts {
         let words = self.words(block);
         self.deleted[words].fill(0);
@@ -121,7 +120,7 @@ impl KeyStateMap {
         forgotten
     }
 
-    /// Calls the unused keys of a block deleted: nobody knows whether they encrypt anything.
+    /// Marks the unused keys of a block deleted and doubtful: they may encrypt something.
     pub(crate) fn delete_unused(&mut self, block: KeyBlock) {
         let before = self.unused(block);
         let (words, leb_keys) = (self.words(block), self.leb_keys);
@@ -134,17 +133,17 @@ impl KeyStateMap {
         }
     }
 
-    /// How many keys of a block are used, and deleted.
+    /// The counts of a block.
     pub(crate) fn counts(&self, block: KeyBlock) -> Counts {
         self.counts[block.0 as usize]
     }
 
-    /// How many of all keys are.
+    /// The counts of all keys.
     pub(crate) fn all(&self) -> Counts {
         self.all
     }
 
-    /// Keys of a block that are neither.
+    /// The number of unused keys of a block.
     pub(crate) fn unused(&self, block: KeyBlock) -> u32 {
         let counts = self.counts(block);
         self.leb_keys - counts.used - counts.deleted
@@ -155,7 +154,7 @@ impl KeyStateMap {
         (0..).map(KeyBlock).zip(self.counts.iter().copied())
     }
 
-    /// The used keys of a block, a bit for each.
+    /// The bits of the used keys of a block.
     pub(crate) fn bits(&self, block: KeyBlock) -> Vec<u8> {
         let mut bits = vec![];
         self.put_bits(&self.used[self.words(block)], &mut bits);
@@ -168,8 +167,9 @@ impl KeyStateMap {
         out.truncate(end);
     }
 
-    /// All states: of each block the used keys, then the deleted ones, each as a byte that says
-    /// none, all, or a bit for each follows; then how many of the deleted ones are doubtful.
+    /// Appends all states: for each block the used keys, then the deleted ones, then the number of
+    /// doubtful ones. Used and deleted keys are a byte for none or all, or a byte and a bit for
+    /// each key.
     pub(crate) fn pack(&self, out: &mut Vec<u8>) {
         for (block, counts) in self.blocks() {
             for (words, count) in [(&self.used, counts.used), (&self.deleted, counts.deleted)] {
@@ -186,8 +186,8 @@ impl KeyStateMap {
         }
     }
 
-    /// The opposite, on a map without used or deleted keys. Gives how many bytes it took; `None` if
-    /// they make no sense.
+    /// Loads packed states into a map without used or deleted keys. Returns the number of bytes it
+    /// took; `None` if they are malformed.
     pub(crate) fn unpack(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         for block in (0..self.counts.len() as u32).map(KeyBlock) {
@@ -215,7 +215,7 @@ impl KeyStateMap {
         Some(at)
     }
 
-    /// One bit for each key of a block, in words.
+    /// Reads the bits of a block, in words.
     fn unpack_bits(&self, bytes: &[u8], at: &mut usize) -> Option<Vec<u64>> {
         let mut words = vec![0; self.leb_keys.div_ceil(64) as usize];
         let kind = *bytes.get(*at)?;
@@ -266,7 +266,7 @@ fn there(word: usize, leb_keys: u32) -> u64 {
 const NONE: u8 = 0;
 const ALL: u8 = 1;
 const SOME: u8 = 2;
-/// Bytes of how many are doubtful.
+/// Bytes of a count of doubtful keys.
 const DOUBTFUL: usize = 4;
 
 #[cfg(test)]
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!((other.unpack(&packed), other.all()), (Some(packed.len()), map.all()));
         assert_eq!(map.forget_deleted(block), Counts { used: 0, deleted: 48, doubtful: 47 });
         assert_eq!(map.all(), Counts { used: 22, deleted: 0, doubtful: 0 });
-        // Doubtful keys that are used again, as no log says it.
+        // Doubtful keys that are used again, which no log records.
         map = other;
         for key in 70..140 {
             map.set(KeyPosition(key), KeyState::Used);
@@ -338,11 +338,11 @@ mod tests {
         let unpack = |bytes: &[u8]| KeyStateMap::new(1, 12).unpack(bytes);
         assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 0, 0, 0, 0]), Some(10));
         assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 2, 0, 0, 0]), Some(10));
-        // More doubtful keys than deleted ones, and an end before that is said.
+        // More doubtful keys than deleted ones; bytes that end before the count of doubtful keys.
         assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 3, 0, 0, 0]), None);
         assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 2, 0, 0]), None);
-        // A key that is used and deleted, a key that is not there, an unknown kind, an end too
-        // early.
+        // A key that is used and deleted, a key that does not exist, an unknown kind, bytes that
+        // end too early.
         assert_eq!(unpack(&[SOME, 3, 8, SOME, 2, 4, 0, 0, 0, 0]), None);
         assert_eq!(unpack(&[SOME, 1, 16, NONE, 0, 0, 0, 0]), None);
         assert_eq!(unpack(&[3, NONE, 0, 0, 0, 0]), None);

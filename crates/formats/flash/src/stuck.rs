@@ -1,7 +1,7 @@
-//! Erase blocks that went bad with their contents: what can be read there is readable for ever.
+//! Erase blocks that went bad with their contents: the contents stay readable for ever.
 //!
-//! The key of a node and the node itself may both lie in such blocks. Nothing that is done helps
-//! then, whether the node is deleted or not, and no purge may say otherwise.
+//! The key of a node and the node itself may both lie in such blocks. Nothing helps then, whether
+//! the node is deleted or not, and no purge may report success.
 
 use crate::keys::{KeyCopy, Keys};
 use crate::log::Log;
@@ -14,16 +14,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// What can be read for ever with its key.
+/// Data that stays readable for ever together with its key.
 #[derive(Default)]
 pub(crate) struct Exposed {
     /// Blocks of the disk.
     pub(crate) blocks: BTreeSet<u32>,
-    /// Units of the log of which nobody can say what they hold, for no header of a group says it.
+    /// Units of the log with unknown content: no header of a group describes them.
     pub(crate) units: u32,
 }
 
-/// What was reported since the disk was opened, as it lies on the flash: keys in it are encrypted.
+/// Copies reported since the disk was opened, as they lie on the flash: keys in them are encrypted.
 pub(crate) struct Stuck {
     layout: Layout,
     log: Arc<Log>,
@@ -36,14 +36,14 @@ impl Stuck {
         Stuck { layout, log, keys, copies: Mutex::default() }
     }
 
-    /// Takes copies that could not be erased, and gives those that may be of keys, decrypted.
+    /// Adds copies that could not be erased, and returns, decrypted, the copies that may hold keys.
     pub(crate) fn add(&self, unerased: Vec<Unerased>) -> Vec<KeyCopy> {
         let keys = unerased.iter().flat_map(|copy| self.key_copies(copy)).collect();
         self.copies.lock().extend(unerased);
         keys
     }
 
-    /// Blocks of the disk of which some version can be read for ever, with its key.
+    /// Blocks of the disk with some version that stays readable for ever together with its key.
     pub(crate) fn exposed(&self) -> Result<Exposed> {
         let copies = self.copies.lock();
         let keys: Vec<KeyCopy> = copies.iter().flat_map(|copy| self.key_copies(copy)).collect();
@@ -59,21 +59,21 @@ impl Stuck {
                     Some(number) => number..number + 1,
                     None => continue,
                 },
-                // It may be of any.
+                // It may be a copy of any block.
                 None if copy.content.iter().any(|byte| *byte != 0xff) => 0..self.layout.log.1,
                 None => continue,
             };
             for leb in lebs {
                 let unknown = self.look(leb, &copy.content, &keys, &mut exposed.blocks)?;
-                // Nodes need no header to be decrypted: each has a key that encrypts nothing else.
+                // A node can be decrypted without its header, since each key encrypts nothing else.
                 exposed.units += if copy.leb.is_some() && sure { unknown } else { 0 };
             }
         }
         Ok(exposed)
     }
 
-    /// Looks for nodes in what a block of the log held. A part of it may be erased, so any of its
-    /// units may begin a group. Gives how many units hold something and are of no group that was
+    /// Searches the content of a block of the log for nodes. A part of it may be erased, so any
+    /// unit may begin a group. Returns the number of programmed units that belong to no group
     /// found.
     fn look(&self, leb: u32, content: &[u8], keys: &[KeyCopy], exposed: &mut BTreeSet<u32>) -> Result<u32> {
         let unit_len = self.layout.unit as usize;
@@ -104,7 +104,7 @@ impl Stuck {
     fn key_copies(&self, copy: &Unerased) -> Vec<KeyCopy> {
         let blocks: Vec<KeyBlock> = match copy.leb {
             Some(leb) => self.layout.keys_of_leb(leb).into_iter().collect(),
-            // It may be of any.
+            // It may be a copy of any block.
             None => (0..self.layout.keys.1).map(KeyBlock).collect(),
         };
         blocks.into_iter().map(|block| self.keys.open_copy(block, &copy.content)).collect()

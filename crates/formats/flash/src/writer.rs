@@ -1,5 +1,5 @@
-//! What changes the disk, one thread at a time: writing the buffer to the log, discarding, purging,
-//! checkpoints.
+//! Everything that changes the disk, one thread at a time: writes of the buffer to the log,
+//! discards, purges, checkpoints.
 
 use crate::assignment::Lifetime;
 use crate::buffer::{Buffer, Plain};
@@ -23,19 +23,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// What the one that writes holds.
+/// The state under the writer's lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    /// The last purge that is complete.
+    /// The last complete purge.
     pub(crate) epoch: u64,
-    /// A purge has begun and is not complete.
+    /// Whether a purge has begun and is not complete.
     pub(crate) purging: bool,
-    /// Versions of sensitive blocks were to be deleted and purged, and that is not complete. What
-    /// deletes them later, the write of the buffer to the log among it, purges as well.
+    /// Whether versions of sensitive blocks still have to be deleted and purged. Any later
+    /// operation that deletes them, including a write of the buffer to the log, purges as well.
     pub(crate) owed: bool,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Writer {
     turn: Mutex<Turn>,
     buffer: Arc<Buffer>,
@@ -49,15 +49,15 @@ pub(crate) struct Writer {
     pub(crate) health: FailStop,
     /// Blocks that are purged as soon as they are deleted.
     sensitive: RwLock<Vec<Range<u64>>>,
-    /// A purge has begun and is not finished.
+    /// Whether a purge has begun and is not finished.
     purge_wanted: AtomicBool,
-    /// Blocks that the log took or made holes of, and purges: something may go well now that was
-    /// refused before.
+    /// Counts blocks that were written to the log or discarded, and purges. After a change, an
+    /// operation that was refused before may succeed.
     progress: AtomicU64,
     account: Account,
 }
 
-/// The parts that a writer is made of.
+/// The parts of a writer.
 pub(crate) struct Parts {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) index: Arc<Index>,
@@ -91,8 +91,8 @@ impl Writer {
         }
     }
 
-    /// Takes the turn. What fails, or panics, under it ends all writing, unless the flash refused a
-    /// call, or a read failed, and everything is as it was before that.
+    /// Runs `f` under the writer's lock. An error or panic in `f` ends all writing, unless the
+    /// flash refused a call, or a read failed, and nothing was changed.
     fn with_turn<R>(&self, f: impl FnOnce(&mut Turn) -> Result<R>) -> Result<R> {
         let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
         self.health.check()?;
@@ -107,7 +107,8 @@ impl Writer {
     pub(crate) fn write(&self, first: u32, data: &[u8]) -> Result<()> {
         self.health.check()?;
         if self.buffer.is_overfull() {
-            // The flash refused what was to make room: nothing more is taken before it does not.
+            // The flash refused a write that would have made room: accept nothing more until it
+            // succeeds.
             self.flush()?;
         }
         let full = self.buffer.put(first, data);
@@ -119,8 +120,7 @@ impl Writer {
         if full { self.flush() } else { Ok(()) }
     }
 
-    /// Writes everything acknowledged to the log, where it is durable, and completes a purge that
-    /// is owed.
+    /// Writes everything acknowledged to the log, where it is durable, and completes an owed purge.
     pub(crate) fn flush(&self) -> Result<()> {
         self.with_turn(|turn| self.flush_in(turn))
     }
@@ -157,14 +157,14 @@ impl Writer {
     pub(crate) fn discard(&self, first: u32, count: u32) -> Result<()> {
         let sensitive = self.sensitive_among(first, count);
         self.with_turn(|turn| {
-            // If the purge is refused, the blocks are holes when the discard is asked for again.
+            // If the purge is refused, the blocks are holes already when the discard is repeated.
             let holds = self.any_written(&sensitive)? || (turn.owed && !sensitive.is_empty());
             turn.owed |= holds;
             let mut at = first;
             while at < first + count {
                 let page = at / INDEX_FANOUT as u32;
                 let end = ((page + 1) * INDEX_FANOUT as u32).min(first + count);
-                // First, for it moves nodes.
+                // First, since it moves nodes.
                 self.collector.make_room(turn.epoch, turn.purging)?;
                 if let Some(entries) = self.index.entries(page)? {
                     let place = |block: u32| Place::unpack(entries[(block % INDEX_FANOUT as u32) as usize]);
@@ -174,8 +174,8 @@ impl Writer {
                     self.placer.discard(&discarded)?;
                     self.advance(discarded.len());
                 }
-                // Last: if the discard fails, the block keeps the version that was acknowledged,
-                // and not the one before it.
+                // Last: if the discard fails, the block keeps its acknowledged version, and not the
+                // one before it.
                 self.buffer.forget(at, end - at);
                 at = end;
             }
@@ -183,11 +183,11 @@ impl Writer {
         })
     }
 
-    /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from
-    /// the flash by anybody.
+    /// Ends the epoch: when this returns, data deleted before the call cannot be read from the
+    /// flash.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then, unless the
-    /// flash refused a call or a read failed: another purge may be complete.
+    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause. Writing has ended then, unless the
+    /// flash refused a call or a read failed: in that case another purge may complete.
     pub(crate) fn purge(&self) -> Result<Purged> {
         self.with_turn(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
     }
@@ -208,12 +208,12 @@ impl Writer {
     }
 
     /// Writes everything acknowledged to the log, and purges if one of these blocks was on the
-    /// flash, so that what was just acknowledged deletes it.
+    /// flash, so that the write just acknowledged deletes a version of it.
     fn purge_sensitive(&self, sensitive: &[Range<u32>]) -> Result<()> {
         self.with_turn(|turn| {
             let written = self.any_written(sensitive);
-            // The blocks are in the buffer by now, whatever is refused. If it cannot be told
-            // whether they replace others, they may.
+            // The blocks are in the buffer by now, even if a call is refused. If the index cannot
+            // be read, assume that they replace versions on the flash.
             turn.owed |= !matches!(written, Ok(false));
             written?;
             self.flush_in(turn)
@@ -229,7 +229,7 @@ impl Writer {
         Ok(false)
     }
 
-    /// What is said of a purge that could not be completed.
+    /// The error of a purge that could not be completed.
     fn incomplete(&self, cause: Error) -> Error {
         if cause.kind() == Kind::PurgeIncomplete {
             return cause;
@@ -263,9 +263,9 @@ impl Writer {
         Ok(purged)
     }
 
-    /// Finishes a purge that was cut, at an opening. A failure ends all writing, and every later
-    /// call that writes says so: the disk is still there for reading. After a refusal, or a read
-    /// that failed, the purge is still wanted, and the next one finishes it.
+    /// Finishes an interrupted purge at an opening. A failure ends all writing, and every later
+    /// call that writes reports it; reads go on. After a refusal, or a failed read, the purge is
+    /// still wanted, and the next one finishes it.
     pub(crate) fn finish_purge(&self) -> Purged {
         self.purge().unwrap_or_default()
     }
@@ -275,7 +275,7 @@ impl Writer {
         self.sensitive.write().push(blocks);
     }
 
-    /// The sensitive ones of these blocks.
+    /// The sensitive ranges among these blocks.
     fn sensitive_among(&self, first: u32, count: u32) -> Vec<Range<u32>> {
         let (first, end) = (u64::from(first), u64::from(first) + u64::from(count));
         let common = |range: &Range<u64>| range.start.max(first)..range.end.min(end);
@@ -284,16 +284,17 @@ impl Writer {
         ranges.map(|range| range.start as u32..range.end as u32).collect()
     }
 
-    /// Blocks that can be recovered, or may be: those in the buffer may replace some on the flash.
+    /// Blocks that are or may be recoverable. Those in the buffer count, since each may replace one
+    /// on the flash.
     pub(crate) fn recoverable(&self) -> u64 {
         self.keys.recoverable().most + self.buffer.len() as u64
     }
 
-    /// What is recoverable, and what purges did.
+    /// The deletion status: recoverable blocks and completed purges.
     pub(crate) fn forgetting(&self, period: Option<Duration>) -> Forgetting {
         let told = self.account.tell(self.recoverable(), period);
         Forgetting {
-            // A purge may have ended between the two looks.
+            // A purge may have ended between the two reads.
             recoverable_known: self.keys.recoverable().known.min(told.recoverable),
             purge_wanted: self.purge_wanted.load(Ordering::Relaxed),
             ..told
@@ -305,13 +306,12 @@ impl Writer {
         self.account.now()
     }
 
-    /// For how long the oldest deletion waits for its purge.
+    /// The age of the oldest deletion that is not purged.
     pub(crate) fn waiting(&self) -> Option<Duration> {
         self.account.since().map(|since| self.now().saturating_sub(since))
     }
 
-    /// A number that changes whenever the log takes blocks or makes holes of some, or a purge is
-    /// complete.
+    /// A number that changes whenever the log takes or discards blocks, or a purge completes.
     pub(crate) fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
@@ -325,17 +325,17 @@ impl Writer {
         self.checkpoints.write(&self.placer, turn.epoch, turn.purging)
     }
 
-    /// Everything in the log, purged, and a checkpoint behind it.
+    /// Writes everything to the log, purges, and writes a checkpoint.
     pub(crate) fn close(&self) -> Result<()> {
         self.with_turn(|turn| {
             self.forget_in(turn)?;
-            // Nothing is assigned any more. The next opening knows that no key of these blocks
-            // encrypts what is not in the log.
+            // No key is assigned after this. The next opening thus knows that the unused keys of
+            // these blocks encrypt nothing.
             self.keys.end_epoch();
             self.checkpoint_in(turn)
         })
         .map_err(|e| match self.health.cause() {
-            // A purge that failed is not made good by closing.
+            // Closing does not mend a failed purge.
             Some(cause) if cause.kind() == Kind::PurgeIncomplete => e.with_kind(Kind::PurgeIncomplete),
             _ => e,
         })
@@ -348,14 +348,14 @@ impl Writer {
     }
 }
 
-/// Whether the flash refused a call, or a read failed, be it in a purge.
+/// Whether the flash refused a call or a read failed, also within a purge.
 fn changed_nothing(e: &Error) -> bool {
     let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<Error>());
     let of_purge = e.kind() == Kind::PurgeIncomplete && cause.is_some_and(changed_nothing);
     e.changed_nothing() || of_purge
 }
 
-/// What a purge asks for while its caller has the turn.
+/// The host of a purge while its caller holds the writer's lock.
 struct InTurn<'w> {
     writer: &'w Writer,
     turn: &'w Turn,
@@ -372,7 +372,7 @@ impl Evict for InTurn<'_> {
             for block in part {
                 let mut bytes = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
                 let into = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
-                // One that cannot be read keeps its key: then nobody can say that it is purged.
+                // An unreadable block keeps its key, so the purge cannot be reported as complete.
                 self.writer.reader.read(*block, &mut into[..])?;
                 plain.push((*block, bytes));
             }
@@ -387,7 +387,7 @@ impl Evict for InTurn<'_> {
     }
 }
 
-/// Blocks are numbered in 32 bits here.
+/// A block number in 32 bits.
 pub(crate) fn number(block: u64) -> Result<u32> {
     u32::try_from(block).map_err(|_| {
         Error::new(Kind::Other, "a block lies past the end of the disk").found(format!("block {block}"))

@@ -1,6 +1,6 @@
-//! What a full disk pays for overwrites at random, by how much of its log stays spare: the table of
-//! `docs/flash.md`, from which the default was chosen. `LACUNA_SPARES=all` measures every row and
-//! prints it.
+//! The write amplification of a full disk under random overwrites, by the spare part of its log:
+//! the table of `docs/flash.md`, which the default is based on. `LACUNA_SPARES=all` measures and
+//! prints every row.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -11,23 +11,23 @@ use lacuna_sim::Rng;
 use lacuna_testkit::format_page::FormatPage;
 use std::sync::Arc;
 
-/// Small, but of so many erase blocks that the few which are never counted on hardly help.
+/// Small, but with enough erase blocks that the few reserved ones hardly matter.
 const CHIP: ChipGeometry = ChipGeometry { page: 4096, pages: 16, blocks: 1024 };
-/// A chip as the default makes it, of which a disk gets the share that the table says.
+/// A chip with the default geometry, for the share of it that a disk gets.
 const LARGE: ChipGeometry = ChipGeometry { page: 4096, pages: 64, blocks: 16384 };
 
-/// What the table says of a spare part of the log.
+/// A row of the table: the costs for a spare part of the log.
 struct Cost {
-    /// The part of a large chip that the disk gets.
+    /// The share of a large chip that the disk gets.
     share: f64,
-    /// Blocks that are written to the log for each that a client overwrites.
+    /// Blocks written to the log for each block that a client overwrites.
     written: f64,
-    /// Bytes that are erased for each byte that a client overwrites.
+    /// Bytes erased for each byte that a client overwrites.
     erased: f64,
 }
 
-/// Fills a disk, overwrites it at random until the log is as it stays, and then once more,
-/// measured.
+/// Fills a disk, overwrites it at random until the log is in a steady state, and then measures
+/// further overwrites.
 fn measure(spare: u32) -> Cost {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(CHIP)));
     SimulatedChip::create(&*medium, CHIP, Wearing::default(), 1).unwrap();
@@ -71,7 +71,7 @@ fn the_page_says_what_spare_costs() {
     let all = std::env::var("LACUNA_SPARES").is_ok();
     let (mut measured, mut wrong) = (0, vec![]);
     for row in page.rows("Spare") {
-        // The one that wears flash least, and the default, are enough to see that the table is of
+        // The row with the least wear and the default are enough to show that the table belongs to
         // this code.
         if !all && !["0.28", "0.15 (default)"].contains(&row[0].as_str()) {
             continue;

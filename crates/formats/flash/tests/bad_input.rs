@@ -1,5 +1,5 @@
-//! Flash that is not what the disk was made on, that was half erased, that is worn out, that is bad
-//! everywhere, and that has nothing to spare.
+//! Unsuitable flash: of another disk, half erased, worn out, bad everywhere, or without spare
+//! blocks.
 
 mod fixture;
 
@@ -15,7 +15,7 @@ fn kind_of(opened: lacuna_contracts::Result<FlashDisk>) -> Kind {
     opened.err().expect("nothing that opens").kind()
 }
 
-/// A disk that holds something, closed.
+/// A closed disk with contents.
 fn filled(seed: u64) -> Bed {
     let mut bed = Bed::small(seed);
     let disk = bed.open();
@@ -50,7 +50,7 @@ fn another_geometry() {
         Params { most_blocks: 1 << 40, ..right },
     ] {
         let (_, there, _) = bed.flash();
-        // Such parameters may happen to place everything alike; then the disk is what it was.
+        // Such parameters may happen to give the same layout; then the disk is unchanged.
         match FlashDisk::open(there, &params, &master(), &bed.options()) {
             Ok(disk) => drop(disk),
             Err(e) => assert!(matches!(e.kind(), Kind::Corrupt | Kind::Usage | Kind::NoSpace), "{e}"),
@@ -72,7 +72,7 @@ fn foreign_flash() {
         flash.change(Leb(leb), &rng.bytes(bed.params.flash.leb_len as usize)).unwrap();
     }
     assert_eq!(kind_of(FlashDisk::open(flash, &bed.params, &master(), &bed.options())), Kind::Corrupt);
-    // Another disk's, under other keys, also if some of its erase blocks are this one's.
+    // Another disk under other keys, also with some of its erase blocks replaced by this disk's.
     let (ours, mut theirs) = (filled(3), Bed::small(4));
     let stranger = Secret::copy_from(&[8; 32]);
     let (_, other, _) = theirs.flash();
@@ -97,14 +97,14 @@ fn foreign_flash() {
             Ok(disk) => assert!(look(&disk, 1).0 > 0),
         }
     }
-    // Nothing at all.
+    // Empty flash.
     let (_, flash, _) = theirs.flash();
     (0..theirs.params.flash.lebs).for_each(|leb| flash.unmap(Leb(leb)).unwrap());
     assert_eq!(kind_of(FlashDisk::open(flash, &theirs.params, &master(), &theirs.options())), Kind::Corrupt);
 }
 
-/// Blocks that do not verify, and blocks that read as they were before: the first 150 should have
-/// this version, all others be zeros.
+/// Counts blocks that do not verify, and blocks that read an older version: the first 150 should
+/// have this stamp, and all other blocks zeros.
 fn look(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
     let (mut damaged, mut older) = (0, 0);
     for block in 0..disk.blocks() {
@@ -124,9 +124,9 @@ fn look(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
     (damaged, older)
 }
 
-/// Any one of the erase blocks is gone: keys, a checkpoint, the log. The disk is refused, or each
-/// block reads right or is told to be damaged; what is written again reads again, and what was
-/// deleted stays so.
+/// If any one of the erase blocks is lost (keys, checkpoint, log), the disk is refused, or each
+/// block reads right or is reported damaged. Rewritten blocks read again, and deleted data stays
+/// deleted.
 #[test]
 fn half_erased() {
     for crashed in [false, true] {
@@ -159,7 +159,7 @@ fn half_erased() {
             }
             for block in 0..150 {
                 let written = disk.write(BlockAddr(block), &content(block, 2)).and_then(|()| disk.flush());
-                // A page of the index that is gone takes its blocks with it.
+                // A lost page of the index takes its blocks with it.
                 assert!(written.is_ok() || look(&disk, 2).0 > 0, "{leb:?}: {written:?}");
             }
             if disk.purge().is_ok() {
@@ -170,13 +170,12 @@ fn half_erased() {
             "crashed: {crashed}: {refused} refused, {hurt} damaged, {untouched} whole, {shortened} shortened"
         );
         assert!(refused > 0 && hurt > 0 && untouched > 0);
-        // Without its last erase block the log looks as if the power had gone a little earlier.
+        // Without its last erase block the log looks as if the power had failed a little earlier.
         assert!(shortened <= u64::from(crashed));
     }
 }
 
-/// Writes until the flash is worn out; what was flushed before can be read, then and after opening
-/// for reading alone.
+/// Writes until the flash is worn out: flushed data stays readable, also after a read-only opening.
 #[test]
 fn worn_out() {
     let mut bed = Bed::new(SMALL, Wearing { endurance: 12, ..Wearing::default() }, 32, 150, 6);
@@ -191,13 +190,13 @@ fn worn_out() {
     };
     assert_eq!(failure.kind(), Kind::ReadOnly, "{failure}");
     assert!(is_worn_out(&failure) && failure.to_string().contains("copy what is there"), "{failure}");
-    // What was acknowledged last is still in memory.
+    // The last acknowledged writes are still in memory.
     model.check_latest(&disk);
     let again = disk.write(BlockAddr(0), &[1; BLOCK_SIZE]).unwrap_err();
     assert!(again.kind() == Kind::FailStop && is_worn_out(&again), "{again}");
     assert!(disk.close().is_err());
     drop(disk);
-    // What an opening unmaps may give it a last erase block.
+    // The erase blocks that an opening unmaps may give the disk a last one to write.
     let mut refused = 0;
     for _ in 0..5 {
         match bed.open_after(|_, _| {}).disk {
@@ -220,8 +219,8 @@ fn worn_out() {
     }
 }
 
-/// Blocks that are bad from the factory, and blocks that go bad in use: until none is left,
-/// everything is there.
+/// With blocks bad from the factory and blocks that go bad in use, everything is readable until no
+/// good block is left.
 #[test]
 fn bad_blocks_everywhere() {
     let geometry = ChipGeometry { blocks: 128, ..SMALL };
@@ -253,7 +252,7 @@ fn bad_blocks_everywhere() {
     assert!(purges > 20, "{purges}");
 }
 
-/// The longest disk that flash takes, full to its last block and overwritten many times over, in
+/// The longest disk that fits the flash, full to its last block, is overwritten many times in
 /// pieces of all sizes.
 #[test]
 fn zero_spare() {

@@ -1,6 +1,5 @@
-//! Many clients at once that read, write, discard, flush and purge, beside the thread that purges;
-//! with reads that fail now and then, bad blocks, and programs and erasures that fail, all
-//! together.
+//! Concurrent clients that read, write, discard, flush and purge beside the purge thread, on a chip
+//! with occasional failing reads, bad blocks, and failing programs and erasures, all together.
 
 mod fixture;
 
@@ -22,7 +21,7 @@ fn bed(wearing: Wearing, seed: u64) -> Bed {
     bed
 }
 
-/// One client. It changes the blocks of its part alone, and reads everywhere.
+/// One step of a client. It changes only blocks of its own part, and reads everywhere.
 fn client(bed: &Bed, disk: &FlashDisk, history: &History, part: u64, rng: &mut Rng) -> Result<()> {
     let blocks = disk.blocks();
     let size = blocks / CLIENTS;
@@ -35,7 +34,7 @@ fn client(bed: &Bed, disk: &FlashDisk, history: &History, part: u64, rng: &mut R
                 .try_for_each(|block| history.change(disk, block))
         }
         24..34 => match history.read(disk, rng.below(blocks)) {
-            // Of this block alone, and this once.
+            // The error concerns this read only.
             Err(e) if e.kind() == Kind::Io => Ok(()),
             other => other,
         },
@@ -44,8 +43,8 @@ fn client(bed: &Bed, disk: &FlashDisk, history: &History, part: u64, rng: &mut R
     }
 }
 
-/// All clients, until each has done its work or something failed that ends all writing. Gives what
-/// it was.
+/// Runs all clients until each has done its work or a failure ended all writing. Returns that
+/// failure.
 fn clients(bed: &Bed, disk: &FlashDisk, history: &History, seed: u64) -> Result<()> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -121,7 +120,7 @@ fn many_clients_on_a_chip_on_which_everything_fails_now_and_then() {
         }
         let ended = clients(&bed, &disk, &history, 1000 + round);
         bed.faults.heal();
-        // Reading goes on whatever ended.
+        // Reads go on, whatever failed.
         check(&disk, &history);
         match ended.and_then(|()| history.flush(|| disk.purge().map(drop))) {
             Ok(()) => {
@@ -133,8 +132,8 @@ fn many_clients_on_a_chip_on_which_everything_fails_now_and_then() {
                 let kinds = [Kind::Io, Kind::FailStop, Kind::PurgeIncomplete, Kind::ReadOnly];
                 assert!(kinds.contains(&e.kind()), "{e}");
                 failed += 1;
-                // A read that fails ends its request alone; what the chip reads to do what it was
-                // told ends all writing.
+                // A failed read of a client fails only its request; a failed read inside another
+                // operation of the chip ends all writing.
                 if history.flush(|| disk.flush()).is_err() {
                     assert!(disk.write(BlockAddr(0), &[0; 4096]).is_err() && disk.close().is_err());
                     stopped += 1;

@@ -1,9 +1,9 @@
-//! Power cuts at every operation of random workloads, purges, checkpoints, garbage collection, bad
-//! blocks and openings among them, beside a plain model; after each the key state map is compared
-//! with a full scan (DNEFS, section 4.2).
+//! Power cuts at every operation of random workloads, including purges, checkpoints, garbage
+//! collection, bad blocks and openings, compared with a plain model. After each cut the key state
+//! map is compared with a full scan (DNEFS, section 4.2).
 //!
-//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` the first seed of each test (without it,
-//! each has seeds of its own).
+//! `LACUNA_CUTS` is the number of cuts in all, `LACUNA_SEED` the first seed of each test (by
+//! default each test has its own seeds).
 
 mod fixture;
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// How many cuts fell in which phase.
+/// The number of cuts in each phase.
 #[derive(Default)]
 struct Phases(BTreeMap<&'static str, u64>);
 
@@ -26,7 +26,7 @@ impl Phases {
         *self.0.entry(name).or_default() += 1;
     }
 
-    /// Counts a cut under every name that fits it.
+    /// Counts a cut under every phase that it belongs to.
     fn note(&mut self, cut: Cut, failure: &Error, purging: bool, opening: bool) {
         let words = failure.to_string();
         let collecting = words.contains("garbage collection");
@@ -97,10 +97,10 @@ const ALWAYS: [&str; 8] = [
     "after a checkpoint",
 ];
 
-/// After which the thread purges, where there is one.
+/// The period of the purge thread, in runs that have one.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// A kind of run.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Run {
     geometry: ChipGeometry,
@@ -108,21 +108,21 @@ struct Run {
     key_len: u8,
     seed: u64,
     cuts: u64,
-    /// With the thread that purges.
+    /// Whether the purge thread runs.
     threaded: bool,
 }
 
-/// What a run leaves.
+/// The result of a run.
 #[derive(Default)]
 struct Outcome {
     phases: Phases,
-    /// Of all cuts, their places and what was on the chip after them.
+    /// Digest of the places of all cuts and of the chip contents after them.
     digest: u64,
-    /// Disks whose flash wore out on the way.
+    /// Disks that wore out their flash during the run.
     worn: u64,
 }
 
-/// One disk, cut again and again.
+/// One disk that is cut again and again.
 struct Sequence {
     run: Run,
     bed: Bed,
@@ -153,9 +153,9 @@ impl Sequence {
         self.model = Model::new(format!("seed {seed}"), self.bed.params.blocks);
     }
 
-    /// One cut. It may fall while the disk is being opened.
+    /// Makes one cut. It may happen while the disk is being opened.
     fn cut(&mut self, what: &str) {
-        // Opening takes a few operations.
+        // An opening takes few operations.
         let after = if self.rng.chance(1, 5) { self.rng.below(12) } else { self.rng.below(300) };
         let cut = PowerCut { after, seed: self.rng.next_u64() };
         let fails = self.run.wearing != Wearing::default();
@@ -167,8 +167,8 @@ impl Sequence {
         let (mut purging, mut opening) = (false, true);
         let failure = match opened.disk {
             Ok(disk) => {
-                // A purge that was cut before is finished by the opening, and may have been cut in
-                // that once more.
+                // The opening finishes an earlier interrupted purge, and that may have been cut
+                // again.
                 opening = opened.watch.cut().is_some();
                 self.check(&disk, opening, what);
                 loop {
@@ -200,8 +200,8 @@ impl Sequence {
         self.outcome.digest = (self.outcome.digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// One thing that a client does. `purges` is told when the purge begins that is asked for, and
-    /// of a cut in it, if that is to be.
+    /// One operation of a client. `purges` is called when a requested purge begins, with the power
+    /// cut for it, if any.
     fn step(&mut self, disk: &FlashDisk, purges: impl FnOnce(Option<PowerCut>)) -> Result<()> {
         let kind = self.rng.below(40);
         let most = if self.rng.chance(1, 5) { 60 } else { 4 };
@@ -234,7 +234,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// The thread purges.
+    /// Waits until the thread has purged.
     fn leave_to_the_thread(&mut self, disk: &FlashDisk) -> Result<()> {
         self.bed.clock.advance(PERIOD);
         while disk.recoverable() > 0 {
@@ -245,8 +245,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// The disk reads as the model allows, and the key state map has the three properties of the
-    /// paper. `off`: the power is gone already.
+    /// Checks that the disk reads as the model allows, and that the key state map has the three
+    /// properties of the paper. `off`: whether the power is off already.
     fn check(&mut self, disk: &FlashDisk, off: bool, what: &str) {
         let keys = |disk: &FlashDisk| match disk.check_keys() {
             Ok(wrong) if wrong.is_empty() => Ok(()),
@@ -254,7 +254,7 @@ impl Sequence {
             Err(e) => Err(e.to_string()),
         };
         if let Err(wrong) = self.model.compare(disk).and_then(|()| keys(disk)) {
-            // The thread may be cut in a purge while this looks.
+            // The thread may be cut in a purge during this check.
             assert!(
                 (off || self.run.threaded) && wrong.contains("power of the simulated chip is off"),
                 "{what}: {wrong}"
@@ -262,7 +262,7 @@ impl Sequence {
         }
     }
 
-    /// All cuts, and then a disk that is closed.
+    /// Makes all cuts, then opens and closes the disk.
     fn play(mut self) -> Outcome {
         for round in 0..self.run.cuts {
             self.cut(&format!("seed {}, cut {round}", self.run.seed));
@@ -286,8 +286,8 @@ impl Sequence {
     }
 }
 
-/// Shares the cuts among the runs of some seeds, and says what became of them. What a run does
-/// follows from its seed alone: with a seed that was printed as the first one, its run comes first.
+/// Distributes the cuts over the runs of some seeds, and prints their results. A run depends on its
+/// seed alone, so a printed seed given as the first one repeats its run first.
 fn play(name: &str, share: u64, seeds: Range<u64>, run_of: impl Fn(u64) -> Run, phases: &[&str]) {
     let cuts = (setting("LACUNA_CUTS", 1000) * share / 10).max(1);
     let first = setting("LACUNA_SEED", seeds.start);
@@ -296,7 +296,7 @@ fn play(name: &str, share: u64, seeds: Range<u64>, run_of: impl Fn(u64) -> Run, 
     for seed in first..first + runs {
         let run = Run { cuts: cuts / runs + 1, ..run_of(seed) };
         let outcome = Sequence::new(run).play();
-        // Beside a thread, no two runs are alike.
+        // With a purge thread, no two runs are alike.
         let digest = if run.threaded { "none".into() } else { format!("{:016x}", outcome.digest) };
         println!("{name}: {} cuts, seed {}, digest {digest}", run.cuts, run.seed);
         all.worn += outcome.worn;

@@ -1,12 +1,11 @@
-//! Each error of the system at each call of the flash, between the opening of a disk and its close.
-//! A call that is refused, or one that reads and fails, fails one request, a purge among them, and
-//! everything goes on. After another error of the flash, or of a sync, the disk takes no more
-//! writes. What was flushed is there when it is opened again, also if the power goes before it is
-//! closed, and no key encrypts what it should not. What the caller is told is the error of the
-//! call.
+//! Every system error at every call of the flash, between the opening of a disk and its close. A
+//! refused call or a failed read fails one request, possibly a purge, and everything else goes on.
+//! After any other error of the flash, or an error of a sync, the disk takes no more writes.
+//! Flushed data is intact when the disk is opened again, even if the power fails before it is
+//! closed, and the key state map is correct. The caller gets the error of the call.
 //!
-//! What the chip itself reads, to do what it was told, is no call of the flash, and a part of that
-//! other call. `LACUNA_SWEEP` asks for every error at every call.
+//! A read of the chip inside another call of the flash is a part of that call. `LACUNA_SWEEP` asks
+//! for every error at every call.
 
 mod fixture;
 
@@ -20,21 +19,21 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Calls after which the script comes to its end.
+/// Calls after which the script ends.
 const ENOUGH: u64 = 240;
 /// One in this many pairs of a call and an error is tried, unless all are asked for.
 const SHARE: u64 = 37;
 
 #[derive(Clone, Copy)]
 enum Op {
-    /// From the first block on, a number of blocks.
+    /// First block and number of blocks.
     Write(u64, u64),
     Discard(u64, u64),
     Flush,
     Purge,
 }
 
-/// What is asked again and again.
+/// The operations of the script, which repeats them.
 const WORK: [Op; 14] = [
     Op::Write(3, 2),
     Op::Flush,
@@ -70,11 +69,11 @@ impl Call {
     }
 }
 
-/// Flash of which one call fails, and does nothing.
+/// Flash with one failing call, which does nothing.
 struct Failing {
     inner: Mapping,
     calls: Mutex<NthCall<Call>>,
-    /// No call is counted, and none fails.
+    /// While set, no call is counted, and none fails.
     paused: AtomicBool,
 }
 
@@ -127,10 +126,10 @@ impl Flash for Failing {
     }
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nothing was noticed.
+    /// No request failed.
     Unnoticed,
     /// One request failed.
     Failed,
@@ -158,7 +157,7 @@ fn perform(disk: &FlashDisk, op: Op, stamp: u64, model: &mut Model) -> Result<()
     }
 }
 
-/// A disk that was in use, closed, in use again, and cut.
+/// A disk that was used, closed, used again, and cut.
 fn start() -> (Bed, Model) {
     let mut bed = Bed::small(21);
     let disk = bed.open();
@@ -174,21 +173,21 @@ fn start() -> (Bed, Model) {
     (bed, model)
 }
 
-/// The disk opens, has what it may have, and no key that is not what the paper says.
+/// Checks that the disk opens, its blocks have allowed versions, and its key state map is correct.
 fn reopen(mut bed: Bed, model: &Model, what: &str) {
     let disk = bed.open_after(|_, _| {}).disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
     model.allows(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not
-/// for one that reads.
+/// Whether the disk may take no more writes after this error: true unless the call was refused or
+/// was a read.
 fn may_stop(hit: Option<Call>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit == Call::Sync || !(hit.reads() || refuses(errno)))
 }
 
-/// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one
-/// that failed.
+/// Runs the script with an error at call `nth`. Returns the outcome, the number of calls, and the
+/// call that failed.
 fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<Call>) {
     let (bed, mut model) = (bed.copied(), model.clone());
     let chip = Arc::new(SimulatedChip::open(bed.faults.clone(), 31).unwrap());
@@ -214,7 +213,7 @@ fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<
     for (op, stamp) in script.zip(1000..) {
         let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
         failed.push(e);
-        // What failed is asked for once more.
+        // Repeat the failed operation.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
             assert!(may_stop(), "{}: one call failed, and then everything: {e}", what());
             stopped = true;
@@ -224,7 +223,7 @@ fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<
     flash.paused.store(true, Ordering::Relaxed);
     model.allows(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{}: {e}", what()));
     flash.paused.store(false, Ordering::Relaxed);
-    // What a call of the flash has done survives a power cut.
+    // The effects of completed flash calls survive a power cut.
     reopen(bed.copied(), &model, &what());
     match disk.close() {
         Ok(()) => {

@@ -1,6 +1,5 @@
-//! Reads of the chip that fail: of a client, in garbage collection, in a purge, while the disk is
-//! being opened; and a discard that fails. Nothing is lost, and nothing comes back that was
-//! deleted.
+//! Reads of the chip that fail: in a client's read, in garbage collection, in a purge, at an
+//! opening; and a discard that fails. No data is lost, and no deleted data comes back.
 
 mod fixture;
 
@@ -46,7 +45,7 @@ fn a_discard_that_fails_does_not_bring_an_older_version_back() {
     assert!(found == run(0, 2, 2));
 }
 
-/// The same work each time, in which garbage is collected and purged, until something fails.
+/// The same workload each time, with garbage collection and purges, until an operation fails.
 fn work(disk: &FlashDisk, model: &mut Model) -> Result<()> {
     let (mut rng, mut stamp) = (Rng::new(9), 1000);
     for round in 0..60 {
@@ -87,7 +86,7 @@ fn whatever_reads_nothing_is_lost_and_nothing_comes_back() {
             failed += 1;
             collecting += u64::from(e.to_string().contains("garbage collection"));
             purging += u64::from(e.kind() == Kind::PurgeIncomplete);
-            // What the chip reads to do what it was told is a part of that.
+            // A failed read inside another operation of the chip fails that operation.
             stopped += u64::from(disk.close().is_err());
         }
         drop(disk);

@@ -1,5 +1,5 @@
-//! `docs/format/flash.md` and the code agree: disks are written by one and read by the other, and
-//! what the page says of lengths is so.
+//! `docs/format/flash.md` and the code agree: the code writes disks that a reader made from the
+//! page reads, and lengths are as the page states.
 
 mod by_page;
 
@@ -13,7 +13,8 @@ use lacuna_testkit::format_page::FormatPage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Chips whose pages are shorter, as long and longer than a block, and the length of a key on each.
+/// Chips with pages shorter than, as long as and longer than a block, and the length of a key on
+/// each.
 const CHIPS: [(ChipGeometry, u8); 4] = [
     (ChipGeometry { page: 512, pages: 64, blocks: 80 }, 16),
     (ChipGeometry { page: 2048, pages: 16, blocks: 100 }, 32),
@@ -64,7 +65,8 @@ fn content(block: u64, version: u64) -> Vec<u8> {
     (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
 }
 
-/// Writes, overwrites and discards so much that garbage is collected, and keeps account.
+/// Writes, overwrites and discards enough for garbage collection, and records the expected
+/// versions.
 fn work(disk: &FlashDisk, held: &mut BTreeMap<u64, u64>, rounds: std::ops::Range<u64>) {
     let blocks = disk.blocks();
     for round in rounds {
@@ -88,8 +90,8 @@ fn work(disk: &FlashDisk, held: &mut BTreeMap<u64, u64>, rounds: std::ops::Range
     disk.flush().unwrap();
 }
 
-/// Compares what the second reader finds with what was written, and the key state map with the
-/// index.
+/// Compares the blocks that the second reader finds with the expected versions, and the key state
+/// map with the index.
 fn check(reader: &SecondReader, held: &BTreeMap<u64, u64>) {
     for block in 0..reader.params.blocks {
         let expected = held.get(&block).map(|version| content(block, *version));
@@ -126,14 +128,14 @@ fn disks_are_read_by_the_page() {
         disk.close().unwrap();
         let reader = bed.read_by_page();
         check(&reader, &held);
-        // Closing purges, and the checkpoint comes last.
+        // Closing purges, and the checkpoint is written last.
         assert!(reader.deleted.is_empty() && reader.groups.is_empty() && !reader.purging);
         assert!(reader.epoch >= 7);
         check_log_table(&reader);
     }
 }
 
-/// What the checkpoint says of each LEB of the log is what the index says, and there were groups.
+/// The checkpoint's table of the log agrees with the index and with the groups on the flash.
 fn check_log_table(reader: &SecondReader) {
     let units =
         reader.params.leb_len / reader.params.page * reader.params.page / reader.params.page.min(4096);
@@ -177,7 +179,7 @@ fn parameters_and_areas() {
     }
 }
 
-/// Most bytes of a group's header stand for something that is checked: here, the limits that the
+/// Most bytes of a group's header are checked by other tests; this one checks the limits that the
 /// page states.
 #[test]
 fn numbers_of_the_page_are_those_of_the_code() {
@@ -188,7 +190,7 @@ fn numbers_of_the_page_are_those_of_the_code() {
     let kinds: Vec<u64> =
         doc.rows("Kinds").iter().map(|row| row[1].split(':').next().unwrap().parse().unwrap()).collect();
     assert_eq!(kinds, [1, 2, 3, 4, 5]);
-    // As many nodes as their places can tell apart.
+    // The most nodes that an ordinal can number.
     assert_eq!(doc.rows("Place")[1][0], "28 to 33");
     assert_eq!(doc.constant("nodes of a group"), 1 << (33 - 28 + 1));
 }

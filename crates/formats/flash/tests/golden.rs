@@ -1,8 +1,8 @@
-//! Every version of the format as it is for ever: a chip with a disk on it, kept as a file, that
-//! must open and read as it did when it was made.
+//! Every version of the format is fixed: a chip with a disk, kept as a file, opens and reads as it
+//! did when it was made.
 //!
-//! The file holds the blocks of the file of the chip that are not zeros, each behind its offset (8
-//! bytes, little-endian). The parameters lie beside it, as they stand in a header.
+//! The file holds the nonzero blocks of the chip's file, each behind its offset (8 bytes,
+//! little-endian). The parameters lie beside it, encoded as in a header.
 
 mod by_page;
 
@@ -18,10 +18,9 @@ use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 };
 
-/// Written blocks and their versions; all others read as zeros.
+/// Written blocks and their versions; all other blocks read as zeros.
 const CONTENTS: [(u64, u64); 7] = [(0, 1), (1, 1), (2, 3), (3, 3), (7, 2), (8, 4), (40, 1)];
-/// Blocks that were deleted after the last purge, and what they held: [`DELETED`] keys can be
-/// recovered.
+/// Versions that were deleted after the last purge, and so recoverable keys.
 const DELETED: u64 = 3;
 
 fn path(name: &str) -> PathBuf {
@@ -49,8 +48,8 @@ fn open(medium: &Arc<MemoryMedium>, params: &Params, read_only: bool) -> FlashDi
     FlashDisk::open(flash, params, &master(), &options).unwrap()
 }
 
-/// A disk with [`CONTENTS`]: overwritten and purged, then deleted from without a purge, and left
-/// without closing it.
+/// A disk with [`CONTENTS`] that was overwritten and purged, then had blocks deleted without a
+/// purge, and was not closed.
 fn make() -> (Vec<u8>, Params) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
@@ -72,7 +71,7 @@ fn make() -> (Vec<u8>, Params) {
     write(9, 3);
     write(2, 3);
     write(8, 4);
-    // With the version 2 of block 2 there are three that can be recovered.
+    // With version 2 of block 2, three versions are recoverable.
     disk.discard(BlockAddr(9), 1).unwrap();
     disk.discard(BlockAddr(41), 1).unwrap();
     write(3, 3);

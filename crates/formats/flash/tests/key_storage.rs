@@ -1,5 +1,5 @@
-//! How much of the flash keys take, over many geometries, and that a full disk with as few keys as
-//! there may be works.
+//! The share of the flash that keys take, over many geometries, and a full disk with the fewest
+//! possible keys.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -9,8 +9,8 @@ use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, We
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
-/// Issue 17: at most 0.8 % of the flash, with spare blocks and all, for keys of 256 bits, and 0.4 %
-/// for 128 bits. The area is whole erase blocks, two at least.
+/// Issue 17: keys take at most 0.8 % of the flash, including spare blocks, for 256 bits, and 0.4 %
+/// for 128 bits. The area is a whole number of erase blocks, at least two.
 #[test]
 fn keys_take_at_most_their_share_of_the_flash() {
     for page in [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536] {
@@ -35,7 +35,8 @@ fn keys_take_at_most_their_share_of_the_flash() {
     }
 }
 
-/// Uniform overwrites of a full disk: with and without purges, every key that may be new is needed.
+/// A full disk works under uniform overwrites, with and without purges, even if every key that can
+/// be renewed is needed.
 #[test]
 fn a_full_disk_with_few_keys_to_spare_takes_overwrites() {
     for (spare, epoch) in [(50, 0), (50, 300), (200, 3000)] {
@@ -60,7 +61,7 @@ fn a_full_disk_with_few_keys_to_spare_takes_overwrites() {
             word.iter().copied().cycle().take(BLOCK_SIZE).collect()
         };
         for number in 0..6 * params.blocks {
-            // Once from end to end, then anywhere.
+            // Once from start to end, then at random.
             let block = if number < params.blocks { number } else { rng.below(params.blocks) };
             versions[block as usize] = number;
             disk.write(BlockAddr(block), &content(block, number)).unwrap();

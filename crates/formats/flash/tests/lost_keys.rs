@@ -1,5 +1,5 @@
-//! A page of keys that cannot be read now and then: the keys on it are never replaced by what was
-//! made of the failure.
+//! A page of keys that is unreadable from time to time: its keys are never replaced by bytes of a
+//! failed read.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 };
 
-/// Flash whose pages of keys read as zeros for a while, as UBI gives pages that cannot be
-/// corrected.
+/// Flash with pages of keys that read as zeros for a while, as UBI returns pages with uncorrectable
+/// errors.
 struct Decaying {
     below: Mapping,
     decayed: AtomicBool,
@@ -60,7 +60,7 @@ fn a_page_of_keys_that_reads_as_zeros_once_loses_nothing() {
         (Secret::copy_from(&[7; 32]), Arc::new(SeededRandom::new(1)) as Arc<dyn RandomSource>);
     FlashDisk::create(&as_flash, &params, &master, &random).unwrap();
     let options = OpenOptions {
-        // Little enough that pages of keys leave their cache.
+        // Small enough that pages of keys leave their cache.
         budget: Budget::bytes(1 << 14),
         read_only: false,
         policy: None,

@@ -1,6 +1,6 @@
-//! Pages of the log that read as zeros: a header behind which the log goes on, a page of the index,
-//! and headers of nodes of which the keys can be read for ever. What was flushed is there or told
-//! to be lost, and a purge says no more than it did.
+//! Pages of the log that read as zeros: a header in the middle of the log, a page of the index, and
+//! headers of nodes with keys that stay readable for ever. Flushed data is intact or reported lost,
+//! and a purge reports no more than it achieved.
 
 mod fixture;
 
@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Flash of which some pages read as zeros, and that tells of copies which it could not erase.
+/// Flash where some pages read as zeros, and that reports copies that it could not erase.
 struct Holed {
     flash: Arc<dyn Flash>,
     holes: Mutex<BTreeSet<(u32, u32)>>,
     unerased: Mutex<Vec<Unerased>>,
-    /// What was programmed since the last look, by block and page, with its length.
+    /// Block, page and length of each program since the last look.
     programmed: Mutex<Vec<(u32, u32, usize)>>,
 }
 
@@ -41,7 +41,7 @@ impl Holed {
         self.geometry().page
     }
 
-    /// What an erase block holds now.
+    /// The present content of an erase block.
     fn copy(&self, leb: u32) -> Unerased {
         let mut content = vec![0; self.geometry().leb_len as usize];
         self.flash.read(Leb(leb), 0, &mut content).unwrap();
@@ -85,8 +85,9 @@ impl Flash for Holed {
     }
 }
 
-/// Any header of the log but the last is lost after a crash: the disk is refused, never opened as
-/// it was before. Without the last one, the log looks as if the power had gone a little earlier.
+/// If any header of the log except the last is lost after a crash, the disk is refused, never
+/// opened in an older state. Without the last one, the log looks as if the power had failed a
+/// little earlier.
 #[test]
 fn a_lost_header_is_told() {
     let mut bed = Bed::small(20);
@@ -125,8 +126,8 @@ fn a_lost_header_is_told() {
     }
 }
 
-/// A page of the index is lost: its blocks are, and all others are written, collected and purged as
-/// before.
+/// If a page of the index is lost, so are its blocks; all other blocks are written, collected and
+/// purged as before.
 #[test]
 fn a_lost_page_of_the_index_does_not_end_writing() {
     let geometry = ChipGeometry { page: 2048, pages: 64, blocks: 128 };
@@ -135,7 +136,7 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
     let disk = flash.open(&bed).unwrap();
     let blocks = disk.blocks();
     (0..blocks).for_each(|block| disk.write(BlockAddr(block), &content(block, 1)).unwrap());
-    // Something of each erase block is not live.
+    // Part of each erase block is not live.
     (0..blocks).step_by(4).for_each(|block| disk.write(BlockAddr(block), &content(block, 2)).unwrap());
     flash.programmed.lock().clear();
     disk.close().unwrap();
@@ -172,8 +173,8 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
     }
 }
 
-/// A header cannot be read, and keys of the nodes behind it can be read for ever: no purge says
-/// that they are gone, whether the nodes lie in the log or in an erase block that went bad.
+/// If a header is unreadable and keys of its nodes stay readable for ever, no purge reports
+/// success, whether the nodes lie in the log or in an erase block that went bad.
 #[test]
 fn nodes_without_a_header_are_exposed() {
     for bad in [false, true] {

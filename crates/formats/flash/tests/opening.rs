@@ -1,5 +1,5 @@
-//! Power cuts while a disk is opened after a power cut: what the log held is found again, whichever
-//! operation of the opening is cut, and however often.
+//! Power cuts while a disk is opened after a power cut: the content of the log is found again,
+//! whichever operations of the openings are cut, and however often.
 
 #[allow(dead_code)]
 #[path = "fixture/adversary.rs"]
@@ -23,7 +23,7 @@ fn open(
     open_with(medium, params, cut, cut.unwrap_or(1000))
 }
 
-/// The same with other randomness.
+/// [`open`] with another random seed.
 fn open_with(
     medium: &Arc<MemoryMedium>,
     params: &Params,
@@ -62,7 +62,7 @@ fn check(disk: &FlashDisk, versions: &[u64], what: &str) {
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
 }
 
-/// A disk that was left after writes without a checkpoint, and the versions of its blocks.
+/// A disk that was dropped after writes without a checkpoint, and the versions of its blocks.
 fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
@@ -73,7 +73,7 @@ fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
     let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
     FlashDisk::create(&flash, &params, &master(), &random).unwrap();
     drop(flash);
-    // The first erase blocks hold nothing but versions that later ones replace.
+    // The first erase blocks hold only versions that later ones replace.
     let disk = open(&medium, &params, None).1.unwrap();
     let mut versions = vec![0; 12];
     for version in 1..5 {
@@ -87,8 +87,7 @@ fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
     (medium, params, versions)
 }
 
-/// Erase blocks of the log in which nothing is live any more are part of the log all the same,
-/// until the next checkpoint.
+/// Erase blocks of the log without live nodes stay part of the log until the next checkpoint.
 #[test]
 fn every_operation_of_an_opening_may_be_cut() {
     let (medium, params, versions) = crashed();
@@ -101,7 +100,7 @@ fn every_operation_of_an_opening_may_be_cut() {
             check(&opened.unwrap(), &versions, "uncut");
             break;
         }
-        // It may have opened before the cut, if that hit what follows the checkpoint.
+        // It may have opened before the cut, if the cut hit an operation after the checkpoint.
         drop(opened);
         let (chip, opened) = open(&medium, &params, Some(first / 2));
         if let Ok(disk) = opened
@@ -116,9 +115,9 @@ fn every_operation_of_an_opening_may_be_cut() {
     assert!(cuts > 2, "{cuts}");
 }
 
-/// Pages of the index are all encrypted under one key, so their nonces must never repeat. The
-/// sequence number alone keeps them apart here, whatever is drawn beside it: an adversary looks at
-/// the chip after each opening, and each is cut.
+/// Pages of the index are all encrypted under one key, so their nonces must never repeat. Here the
+/// sequence number alone keeps them distinct, whatever random bits are drawn: the adversary reads
+/// the chip after each opening, and most openings are cut.
 #[test]
 fn no_sequence_number_is_used_twice_by_openings_that_are_cut() {
     let (medium, params, versions) = crashed();
@@ -140,7 +139,7 @@ fn no_sequence_number_is_used_twice_by_openings_that_are_cut() {
         if cut.is_none() {
             let disk = opened.as_ref().unwrap();
             check(disk, &versions, &format!("opening {seed}"));
-            // The page of the index changes once more.
+            // Change the page of the index once more.
             let block = disk.blocks() - 1 - seed % 4;
             disk.write(BlockAddr(block), &content(block, seed)).unwrap();
             disk.flush().unwrap();

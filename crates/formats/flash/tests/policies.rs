@@ -1,6 +1,6 @@
-//! When purges happen: by period, by threshold, for sensitive blocks, on request, before closing;
-//! what is said of it; and what is said of a purge that was refused or could not be completed. Time
-//! is that of a clock which the tests move.
+//! When purges happen: by period, by threshold, for sensitive blocks, on request, before closing.
+//! Also the status that reports them, and the errors of purges that were refused or could not be
+//! completed. The tests move the clock.
 
 mod fixture;
 
@@ -13,18 +13,18 @@ use lacuna_sim::{Fault, OpKind, Rng};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Short enough that the thread looks all the time.
+/// Short enough that the thread checks all the time.
 const PERIOD: Duration = Duration::from_millis(20);
 const NEVER: Policy = Policy { period: Duration::from_secs(1 << 40), most_recoverable: u64::MAX };
 
-/// Waits for another thread, however long it takes.
+/// Waits for another thread, without a time limit.
 fn wait_until(what: impl Fn() -> bool) {
     while !what() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Gives the thread that purges time to do what it should not.
+/// Gives the purge thread time for a wrong purge.
 fn look_some_times() {
     std::thread::sleep(5 * PERIOD);
 }
@@ -42,7 +42,7 @@ fn by_period() {
     bed.clock.advance(Duration::from_millis(1));
     wait_until(|| disk.forgetting().purges == 1);
     assert_eq!(disk.recoverable(), 0);
-    // Nothing to purge, nothing purged.
+    // Nothing to purge, so nothing is purged.
     bed.clock.advance(100 * PERIOD);
     look_some_times();
     assert_eq!(disk.forgetting().purges, 1);
@@ -141,7 +141,7 @@ fn at_once_for_sensitive_blocks() {
     assert!(found == run(10, 10, 5));
 }
 
-/// A purge that the flash refuses is made up for when the discard is asked for again, though its
+/// If the flash refuses the purge of a discard, repeating the discard purges, even though its
 /// blocks are holes by then.
 #[test]
 fn a_refused_purge_of_sensitive_blocks_is_owed() {
@@ -167,8 +167,8 @@ fn a_refused_purge_of_sensitive_blocks_is_owed() {
     assert!(owed > 4, "{owed}");
 }
 
-/// The same of a write, whose blocks are in the buffer when it is refused: what deletes the version
-/// before them purges it too.
+/// If the flash refuses the purge of a write, the blocks are in the buffer. The flush or close that
+/// deletes their older versions purges them too.
 #[test]
 fn a_refused_write_of_sensitive_blocks_is_purged_by_the_flush_or_the_close_that_deletes() {
     let mut owed = [0; 2];
@@ -198,7 +198,7 @@ fn a_refused_write_of_sensitive_blocks_is_purged_by_the_flush_or_the_close_that_
     assert!(owed.iter().all(|owed| *owed > 4), "{owed:?}");
 }
 
-/// A flush that cannot purge what is owed fails, as often as it is asked for.
+/// A flush that cannot complete an owed purge fails every time.
 #[test]
 fn a_flush_fails_while_the_purge_that_is_owed_is_refused() {
     let mut bed = Bed::small(18);
@@ -219,7 +219,7 @@ fn a_flush_fails_while_the_purge_that_is_owed_is_refused() {
     assert_eq!(disk.forgetting().purges, 1, "nothing is owed any more");
 }
 
-/// A purge that is refused is not tried at each look, for on a full log each attempt writes
+/// A refused purge is not retried at each check, since on a full log each attempt writes
 /// checkpoints.
 #[test]
 fn the_thread_waits_longer_after_each_refusal_or_until_the_log_takes_something() {
@@ -278,8 +278,8 @@ fn after_a_crash() {
     assert_eq!((told.purges, told.purge_wanted), (0, false), "no purge was cut");
 }
 
-/// While a disk is open, exactly what was deleted is recoverable, whatever keys were assigned for
-/// it.
+/// While a disk is open, exactly the deleted versions count as recoverable, whatever keys were
+/// assigned for them.
 #[test]
 fn what_is_recoverable_is_counted_exactly_until_a_crash() {
     let mut bed = Bed::small(15);
@@ -311,8 +311,8 @@ fn what_is_recoverable_is_counted_exactly_until_a_crash() {
     overwrite(&disk, 0, 30);
     let known = disk.recoverable();
     drop(disk);
-    // Fresh keys may have encrypted something that was never acknowledged: they count, and are told
-    // apart, however often it crashes.
+    // Fresh keys may have encrypted writes that were never acknowledged: they count, but
+    // separately, however often the disk crashes.
     for _ in 0..3 {
         let told = bed.open().forgetting();
         assert!(told.recoverable > known && told.recoverable_known == known, "{known} of {told:?}");
@@ -325,7 +325,7 @@ fn what_is_recoverable_is_counted_exactly_until_a_crash() {
     assert_eq!((done.last_purge_keys, done.last_purge_known, done.recoverable_known), (most, known, 0));
 }
 
-/// A disk whose purge was cut, as it lies on its chip.
+/// A chip with a disk that has an interrupted purge.
 fn with_a_cut_purge(seed: u64) -> Bed {
     let mut bed = Bed::small(seed);
     let opened = bed.open_after(|_, _| {});
@@ -366,8 +366,8 @@ fn a_purge_that_was_cut_is_finished_by_the_next_opening_whatever_the_policy() {
     }
 }
 
-/// A chip that fails while an opening finishes a purge: the disk is open for reading, and says that
-/// the purge is wanted.
+/// If the chip fails while an opening finishes a purge, the disk is open for reading and reports
+/// that the purge is wanted.
 #[test]
 fn a_purge_that_the_opening_cannot_finish_is_told_of() {
     let whole = with_a_cut_purge(14);
@@ -381,7 +381,7 @@ fn a_purge_that_the_opening_cannot_finish_is_told_of() {
             break;
         }
         told += 1;
-        // Once all is drained, the record alone is missing.
+        // Once the flash is drained, only the record of the finish is missing.
         let recoverable = disk.recoverable();
         assert!((recoverable >= 9 || recoverable == 0) && disk.forgetting().purges == 0, "{recoverable}");
         let mut found = vec![0; 9 * BLOCK_SIZE];
@@ -411,7 +411,7 @@ fn a_purge_that_fails_is_never_called_done() {
         assert!(disk.recoverable() >= 9, "{kind:?}");
         let told = disk.forgetting();
         assert!(told.purges == 0 && told.epoch == 0 && told.recoverable_for.is_some(), "{told:?}");
-        // A read that fails ends nothing else.
+        // A failed read ends nothing else.
         if kind != OpKind::Read {
             assert_eq!(write(&disk, 0, 1, 7).unwrap_err().kind(), Kind::FailStop);
         }
@@ -423,7 +423,7 @@ fn a_purge_that_fails_is_never_called_done() {
         let mut found = vec![0; 9 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
         assert!(found == run(0, 9, 2));
-        // The opening finishes one that had begun.
+        // The opening finishes a purge that had begun.
         assert!(
             if told.purge_wanted { disk.recoverable() == 0 } else { disk.recoverable() >= 9 },
             "{kind:?}"

@@ -1,5 +1,5 @@
-//! Table 1 of DNEFS, and the failure points of section 4.2 one by one: keys of all six rows, and a
-//! power cut at every single operation of the purge, and of the opening after it.
+//! Table 1 of DNEFS, and the failure points of section 4.2 one by one: keys of all six rows, with a
+//! power cut at every operation of the purge and of the opening after it.
 
 mod fixture;
 
@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 128 };
 
-/// What each block holds.
+/// The stamp of each written block.
 type Held = BTreeMap<u64, u64>;
 
-/// A disk whose keys are those of all rows, seen from its last checkpoint; everything is in the
-/// log, nothing purged since.
+/// Makes a disk with keys of all rows of Table 1, relative to its last checkpoint. Everything is in
+/// the log, and nothing was purged since.
 ///
 /// - Rows 1 and 4, no event: unused keys, and keys of blocks 0 to 49.
 /// - Row 2, assigned: blocks 200 to 219. Row 3, assigned and deleted: blocks 220 to 239.
@@ -32,7 +32,7 @@ fn rows(bed: &mut Bed) -> Held {
     };
     let disk = bed.open();
     write(&disk, &mut held, 0, 100, 1);
-    // Full, so that garbage is collected after the checkpoint.
+    // Fill the disk, so that garbage is collected after the checkpoint.
     (240..blocks).for_each(|block| write(&disk, &mut held, block, 1, 2));
     disk.close().unwrap();
     let disk = bed.open();
@@ -40,7 +40,7 @@ fn rows(bed: &mut Bed) -> Held {
     disk.flush().unwrap();
     let collected = || counter(&disk, "nodes_copied").unwrap();
     for round in 0..10_000 {
-        // All over the log, so that something is live wherever garbage is.
+        // Overwrite all over the log, so that every block with garbage has live nodes too.
         write(&disk, &mut held, 240 + round * 37 % (blocks - 240), 1, 4 + round);
         disk.flush().unwrap();
         if collected() > 0 {
@@ -58,8 +58,8 @@ fn rows(bed: &mut Bed) -> Held {
     held
 }
 
-/// Everything reads as it should, the key state map is correct, and each key is used that should
-/// be.
+/// Checks that every block reads as expected, the key state map is correct, and exactly the
+/// expected number of keys is used.
 fn check(disk: &FlashDisk, held: &Held, what: &str) {
     for block in 0..disk.blocks() {
         let mut found = vec![0; BLOCK_SIZE];
@@ -90,7 +90,7 @@ fn every_failure_point_leaves_a_correct_map() {
     let mut bed = Bed::new(GEOMETRY, Wearing::default(), 32, 150, 3);
     let held = rows(&mut bed);
     let mut points: BTreeMap<&str, u64> = BTreeMap::new();
-    // Of cuts: those that left no purge begun, and those that did.
+    // Counts of cuts after which no purge had begun, and after which one had.
     let mut cuts = [0, 0];
     for after in 0.. {
         let what = format!("cut {after}");
@@ -102,7 +102,7 @@ fn every_failure_point_leaves_a_correct_map() {
         assert!(deleted >= 80, "rows 3 and 6: {deleted}");
         opened.chip.cut_power(PowerCut { after, seed: after });
         opened.watch.begin();
-        // The checkpoint comes with closing here.
+        // Closing writes the checkpoint here.
         let (purged, closed) = (disk.purge().is_ok(), disk.close().is_ok());
         drop(disk);
         if let Some(cut) = opened.watch.cut() {
@@ -111,7 +111,8 @@ fn every_failure_point_leaves_a_correct_map() {
         bed.read_only = true;
         let seen = bed.open();
         check(&seen, &held, &what);
-        // Deleted is what was, and no key is called unused that may still encrypt something.
+        // All deleted keys still count as deleted, and no key that may encrypt something is called
+        // unused.
         assert!(purged || seen.recoverable() >= deleted, "{what}: {} of {deleted}", seen.recoverable());
         let cut = seen.forgetting().purge_wanted;
         assert!(!(cut && purged), "{what}: a purge that returned is finished");
@@ -119,7 +120,7 @@ fn every_failure_point_leaves_a_correct_map() {
         bed.read_only = false;
         let disk = bed.open();
         check(&disk, &held, &what);
-        // The opening finishes a purge that was cut, and begins none.
+        // The opening finishes an interrupted purge, and begins none.
         let done = disk.forgetting();
         assert_eq!((done.purges, done.purge_wanted), (u64::from(cut), false), "{what}");
         assert!(
@@ -155,7 +156,7 @@ fn every_cut_of_an_opening_leaves_a_correct_map() {
     let held = rows(&mut bed);
     for after in 0.. {
         let mut bed = bed.copied();
-        // Two openings that are cut, one after the other.
+        // Two successive openings are cut.
         let first = bed.open_after(|chip, _| chip.cut_power(PowerCut { after, seed: after }));
         let done = first.disk.is_ok();
         drop(first.disk);

@@ -1,5 +1,5 @@
-//! Purges of flash with erase blocks that went bad with their contents: what can be read for ever
-//! is told of, or encrypted again.
+//! Purges of flash with erase blocks that went bad with their contents: data that stays readable
+//! for ever is reported, or encrypted again.
 
 mod fixture;
 
@@ -11,8 +11,7 @@ use lacuna_sim::versions::run;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Flash that tells of copies which it could not erase: those that a test puts here, once or
-/// always.
+/// Flash that reports copies that it could not erase. A test adds the copies, once or always.
 struct Stubborn {
     flash: Arc<WatchedFlash>,
     unerased: Mutex<Vec<Unerased>>,
@@ -29,7 +28,7 @@ impl Stubborn {
         (stubborn, disk)
     }
 
-    /// What an erase block holds now.
+    /// The present content of an erase block.
     fn copy(&self, leb: Leb) -> Unerased {
         let mut content = vec![0; self.geometry().leb_len as usize];
         self.read(leb, 0, &mut content).unwrap();
@@ -76,8 +75,8 @@ fn keys_that_can_never_be_erased_are_told_of() {
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
 }
 
-/// Keys in an erase block that went bad do not matter if what they encrypt is gone, nor the other
-/// way round. Both together do.
+/// Keys in an erase block that went bad do not matter if the nodes under them are gone, nor nodes
+/// without their keys. Both together do.
 #[test]
 fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
     for (keys, log) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -99,7 +98,7 @@ fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
             assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
             continue;
         }
-        // What is live has other keys now, also what was written under keys that the copy has.
+        // Live nodes have other keys now, including those written under keys in the copy.
         assert_eq!(purged.unwrap().rewritten, if keys { 20 } else { 0 }, "keys: {keys}, log: {log}");
         assert_eq!(disk.recoverable(), 0);
         let mut found = vec![0; 20 * BLOCK_SIZE];

@@ -1,10 +1,10 @@
-//! The next batches, prepared by a thread before it is their turn, without any lock that front ends
-//! wait for.
+//! Prepares the next batches in a thread before their turn, without any lock that front ends wait
+//! for.
 //!
-//! Invariant: batches are taken in the order in which they were drawn, so that public randomness is
-//! used in the order of operations (deniability contract). A batch whose cells the system refuses
-//! to read stays the next: the operation that needs it is told why, and they are read again when
-//! the next one asks, or after a while.
+//! Invariant: batches are taken in the order of drawing, so that public randomness is used in the
+//! order of operations (deniability contract). If the system refuses to read the cells of a batch,
+//! it stays the next: the operation that needs it gets the error, and the read is tried again when
+//! the next operation asks for it, or after a while.
 
 use crate::durability::LOOK_AGAIN;
 use crate::prepared::{Prepared, Preparer};
@@ -16,36 +16,35 @@ use std::sync::Arc;
 /// Batches that are prepared ahead.
 pub(crate) const DEPTH: usize = 2;
 
-/// Batches that are prepared ahead, between the thread that prepares them and those that write
-/// them.
+/// Prepared batches, between the thread that prepares them and the operations that write them.
 pub(crate) struct Ahead {
     preparer: Preparer,
     health: Arc<FailStop>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Memory of batches that were written, for those to come. What no batch uses is wiped.
+    /// Memory of written batches for later ones. Unused memory is wiped.
     spare: IdlePool<Plain<Vec<u8>>>,
 }
 
-/// What a prepared batch is going to ask the maps.
+/// The addresses that a prepared batch will look up in the maps.
 pub(crate) struct Due {
-    /// Which batch it is, of all that were prepared.
+    /// The number of the batch among all prepared ones.
     pub(crate) number: u64,
-    /// By level.
+    /// For each level.
     pub(crate) addrs: Vec<Vec<BlockAddr>>,
 }
 
 #[derive(Default)]
 struct State {
     ready: VecDeque<Result<Prepared>>,
-    /// Of the batches that are ready, those whose leaves were not looked for yet.
+    /// Ready batches with leaves that have not been loaded yet.
     due: VecDeque<Due>,
-    /// Batches that were prepared, ready ones included.
+    /// The number of batches that were prepared, ready ones included.
     prepared: u64,
     /// Whether there are threads.
     running: bool,
-    /// Why the system refused to read the cells of the next batch, from that try on to the next
-    /// that is asked for.
+    /// Why the system refused to read the cells of the next batch; kept until another try is
+    /// requested or succeeds.
     refused: Option<Error>,
 }
 
@@ -63,7 +62,7 @@ impl Ahead {
         Ahead { preparer, health, state: Mutex::default(), changed: Condvar::new(), spare }
     }
 
-    /// From now on threads prepare batches and look ahead; or they end.
+    /// Sets whether threads prepare batches and look ahead; they end if not.
     pub(crate) fn set_running(&self, running: bool) {
         let mut state = self.state.lock();
         state.running = running;
@@ -79,7 +78,7 @@ impl Ahead {
         self.changed.notify_all();
     }
 
-    /// What the thread does that prepares batches.
+    /// The work of the thread that prepares batches.
     pub(crate) fn prepare_batches(&self) {
         while let Some(memory) = self.wait_for_room() {
             let prepared = self.preparer.prepare(memory, |refused| self.hold(refused));
@@ -91,9 +90,9 @@ impl Ahead {
         }
     }
 
-    /// The system refused to read the cells of the next batch, which the operation that waits for
-    /// it is told. Waits until another try is asked for, or for as long as a look takes. Errors:
-    /// that one, when the thread is to end.
+    /// Records that the system refused to read the cells of the next batch; an operation that waits
+    /// for it gets the error. Waits until another try is requested or `LOOK_AGAIN` has passed.
+    /// Errors: the refusal, if the thread must end.
     fn hold(&self, refused: Error) -> Result<()> {
         let mut state = self.state.lock();
         state.refused = Some(refused.clone());
@@ -105,13 +104,13 @@ impl Ahead {
         if goes_on(&state) { Ok(()) } else { Err(refused) }
     }
 
-    /// Waits until another batch is to be prepared, and gives memory for it; nothing at the end.
+    /// Waits until another batch is to be prepared, and returns memory for it; none at the end.
     fn wait_for_room(&self) -> Option<Plain<Vec<u8>>> {
         let mut state = self.state.lock();
         loop {
             if !state.running || !self.health.is_alive() {
                 drop(state);
-                // Not every failure wakes a thread that waits for a batch.
+                // Some failures do not wake a thread that waits for a batch.
                 self.changed.notify_all();
                 return None;
             }
@@ -142,7 +141,7 @@ impl Ahead {
         state.running && number > state.taken() && self.health.is_alive()
     }
 
-    /// Waits for a batch whose leaves were not looked for; nothing at the end.
+    /// Waits for a batch with leaves that have not been loaded; none at the end.
     pub(crate) fn next_due(&self) -> Option<Due> {
         let mut state = self.state.lock();
         loop {
@@ -156,10 +155,10 @@ impl Ahead {
         }
     }
 
-    /// The next batch, once it is prepared; prepared here if there is no thread.
+    /// Takes the next batch once it is prepared; prepares it here if there is no thread.
     ///
-    /// Errors: why the system refuses to read its cells, after another try; it can be asked for
-    /// again.
+    /// Errors: the reason why the system refuses to read its cells, after another try. The caller
+    /// may ask again.
     pub(crate) fn take(&self) -> Result<Prepared> {
         let mut state = self.state.lock();
         if state.refused.take().is_some() {
@@ -188,7 +187,7 @@ impl Ahead {
         self.spare.take(|_| true).unwrap_or_default()
     }
 
-    /// Gives memory back.
+    /// Returns memory for a later batch.
     pub(crate) fn give_back(&self, old: Plain<Vec<u8>>) {
         self.spare.give(old, DEPTH + 1);
     }

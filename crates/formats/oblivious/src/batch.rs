@@ -1,9 +1,9 @@
-//! Filling a batch: what each of its cells takes (the paper's Algorithm 6, for all operations of a
-//! batch at once).
+//! Fills a batch: decides the contents of each of its cells (HIVE, Algorithm 6, for all operations
+//! of a batch at once).
 //!
 //! Deniability contract: cells come from public randomness, as does the salt, which is hedged, and
-//! every level has cells of its own among them: what a level gets does not depend on any other. A
-//! cell that no level takes is sealed under a throwaway key: all cells cost the same.
+//! every level has its own cells among them: the cells of one level do not depend on another level.
+//! A cell that no level uses is sealed under a throwaway key: all cells cost the same.
 
 use crate::cell::{FILLER_AT, NONCE_AT};
 use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
@@ -20,18 +20,18 @@ use lacuna_levels::{Entry, HiddenLevel, SALT_LEN, WaitingBlock};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// What a cell is going to hold.
+/// The new contents of a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
-    /// Nothing of any level.
+    /// Filler, of no level.
     Filler,
-    /// What it held: of which level, and under which place.
+    /// The old contents: the level, its entry and its place.
     Kept(u8, Entry, Place),
-    /// What a level puts there.
+    /// An entry that a level puts there.
     Put(u8, Entry),
 }
 
-/// How many pending pages and blocks a level may put into a batch.
+/// The most pages and blocks that a level may put into a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Shares {
     /// Pages of its map that come before any data.
@@ -47,17 +47,17 @@ pub(crate) struct Batch<'a> {
     keys: &'a Keys,
     filler: &'a dyn RandomSource,
     seq: BatchSeq,
-    /// Its cells; what they are going to hold takes the place of what they held.
+    /// Its cells; their new contents replace the old ones.
     drawn: Prepared,
     holds: Vec<Holds>,
-    /// What the head is made of: random bytes, and what the levels say.
+    /// The input of the head: random bytes, and the records of the levels.
     block: Box<[u8; BLOCK_SIZE]>,
     told: Vec<Told>,
-    /// What level 0 leaves in the stash.
+    /// The blocks that level 0 leaves in the stash.
     stashed: Vec<(Entry, WaitingBlock)>,
 }
 
-/// What a level says in the head.
+/// The record of a level for the head, and its entries.
 struct Told {
     level: u8,
     entries: Vec<Entry>,
@@ -65,12 +65,12 @@ struct Told {
     record: LevelRecord,
 }
 
-/// A batch as it goes to the medium, but for its record.
+/// A batch as it goes to the medium, without its record.
 pub(crate) struct Sealed {
     pub(crate) salt: [u8; SALT_LEN],
     pub(crate) public: PublicPart,
     pub(crate) head: Box<[u8; BLOCK_SIZE]>,
-    /// Memory that its cells took.
+    /// The memory of its cells.
     pub(crate) memory: Plain<Vec<u8>>,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// A level takes its turn.
+    /// Lets a level fill its cells.
     pub(crate) fn fill(
         &mut self,
         level: u8,
@@ -105,8 +105,8 @@ impl<'a> Batch<'a> {
         cells: &LevelCells,
         shares: Shares,
     ) -> Result<()> {
-        // A map that is two cycles behind gets everything: were it four, the journal would come
-        // round.
+        // A map that is two cycles behind gets all cells: at four cycles the journal would
+        // overwrite changes that the map needs.
         let cycle = u64::from(self.params.cycle);
         let behind = state.tree.state().covered + 2 * cycle < self.seq.0;
         let trims = if behind && level > 0 { Vec::new() } else { trim(level, state, cells)? };
@@ -127,7 +127,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// The head is going to say what the level did.
+    /// Keeps the record and the entries of a level for the head.
     fn tell(&mut self, level: u8, state: &HiddenLevel, trims: Vec<(u64, u64)>) {
         let slots = self.slots(level);
         let put = |holds: &Holds| match holds {
@@ -147,7 +147,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Finds the cells that hold the latest version of a block or page of this level. They keep it,
-    /// encrypted anew. One that does not verify any more is overwritten: its map goes on pointing
+    /// encrypted anew. A cell that no longer verifies is overwritten: its map goes on pointing
     /// there, and its reader gets an error.
     fn keep(&mut self, level: u8, state: &mut HiddenLevel, cells: &LevelCells) -> Result<()> {
         for slot in self.slots(level) {
@@ -160,12 +160,12 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// A cell of the level's that is free.
+    /// A free cell of the level.
     fn free(&self, level: u8) -> Option<usize> {
         self.slots(level).find(|slot| self.holds[*slot] == Holds::Filler)
     }
 
-    /// Where what this batch puts into one of its cells lies.
+    /// The place of a block that this batch puts into one of its cells.
     fn place(&self, slot: usize) -> Place {
         Place::new(self.seq, self.drawn.cells[slot])
     }
@@ -187,8 +187,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Takes blocks from the queue. One that finds no cell stays there, and its old version where
-    /// it is.
+    /// Takes blocks from the queue. If no cell is free, a block stays in the queue, and its old
+    /// version in its cell.
     fn take_blocks(
         &mut self,
         level: u8,
@@ -207,15 +207,15 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Puts something into a cell. Its level is locked, so a reader that finds the place in the map
-    /// finds the block in memory.
+    /// Puts a block or page into a cell. Its level is locked, so a reader that finds the place in
+    /// the map finds the block in memory.
     fn put(&mut self, level: u8, slot: usize, entry: Entry, block: WaitingBlock, cells: &LevelCells) {
         self.drawn.block(slot).copy_from_slice(&block);
         self.holds[slot] = Holds::Put(level, entry);
         cells.submit(self.place(slot), entry, block);
     }
 
-    /// Which of its cells is which.
+    /// The index in the batch of each of its cells.
     pub(crate) fn slots_of_cells(&self) -> FxHashMap<Cell, usize> {
         self.drawn.cells.iter().enumerate().map(|(slot, cell)| (*cell, slot)).collect()
     }
@@ -252,10 +252,10 @@ impl<'a> Batch<'a> {
         Ok(Sealed { salt, public, head, memory: self.drawn.old })
     }
 
-    /// The salt, which depends on all that is going to be sealed under it, so that two copies of a
-    /// running machine, which draw the same bytes, have keys of their own for what differs. As long
-    /// as the bytes are fresh it is as random as they are, and tells nothing (deniability
-    /// contract). Nonces of cells stand for the cells, whose content they depend on.
+    /// The salt, hedged with everything that will be sealed under it: two copies of a running
+    /// machine, which draw the same random bytes, get different keys for different content. If the
+    /// random bytes are fresh, the salt is as random as they are, and reveals nothing (deniability
+    /// contract). The nonces of cells stand for the cells, because they depend on the contents.
     fn hedged_salt(&self, public: &PublicPart, record: &[u8]) -> [u8; SALT_LEN] {
         let mut content = self.block.to_vec();
         for cell in record.chunks_exact(CELL_LEN) {
@@ -278,12 +278,11 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Takes ranges that were discarded out of the map. They come before everything that the batch
-/// writes.
+/// Takes discarded ranges out of the map. They precede all writes of the batch.
 fn trim(level: u8, state: &mut HiddenLevel, cells: &LevelCells) -> Result<Vec<(u64, u64)>> {
-    // Each makes pages of the map wait to be written: not too many. A discard of level 0 is
-    // recorded by the next batch all the same: what waited in its range was in the stash, and is
-    // not any more.
+    // Each discard makes pages of the map dirty: take none while too many are. A discard of level 0
+    // is recorded by the next batch in any case: pending blocks in its range were in the stash, and
+    // are no longer.
     if level > 0 && state.tree.crowded() {
         return Ok(Vec::new());
     }

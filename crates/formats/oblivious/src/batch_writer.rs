@@ -1,10 +1,10 @@
-//! Writing batches, one after another: waits for what the head is going to say, lets each level
-//! take its turn, and submits the batch to the ring.
+//! Writes one batch after another: waits until the claims of its head are true, lets each level
+//! fill its cells, and submits the batch to the ring.
 //!
 //! Invariants: public randomness is used, and heads are numbered, in the order of batches. A map
-//! says where a block is before its cell can be read from there; until then the block is in memory
-//! (`level_cells.rs`), so reads go on beside a batch. A batch that the medium refuses keeps its
-//! place: none follows before the same bytes are there.
+//! has the place of a block before its cell can be read; until then the block is in memory
+//! (`level_cells.rs`), so reads continue beside a batch. A batch that the medium refuses keeps its
+//! place: no other batch is written before the same bytes are.
 
 use crate::ahead::{Ahead, DEPTH};
 use crate::batch::{Batch, Sealed, Shares};
@@ -23,30 +23,30 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Flushes after which heads say that one was durable: by then it is, or the batch waits for it.
+/// Flushes after which heads call a flush durable: by then it is, or the batch waits for it.
 const FLUSHES: usize = 4;
 
 /// Writes the batches of a disk, one at a time.
 pub(crate) struct BatchWriter {
     params: Params,
     keys: Arc<Keys>,
-    /// Randomness of everything that is not public.
+    /// Random bytes for everything that is not public.
     filler: Arc<dyn RandomSource>,
     levels: Arc<OpenLevels>,
     ahead: Arc<Ahead>,
     store: Arc<Store>,
     durability: Arc<Durability>,
-    /// The last batch, and the name by which the next one points to it.
+    /// The last batch, and its name in the head of the next.
     seq: BatchSeq,
     name: [u8; 16],
-    /// What heads may say beside the schedule: how far batches were durable when the disk was
-    /// opened or brought to its end.
+    /// Claims that heads may make beside the schedule: the batches that were durable when the disk
+    /// was opened or ended.
     known: Claims,
-    /// The batches of the last flushes.
+    /// The last batch at the time of each of the last flushes.
     flushes: VecDeque<BatchSeq>,
-    /// The last batches, where they are prepared ahead.
+    /// The last batches, for replacing cells of batches that were prepared before them.
     recent: VecDeque<Recent>,
-    /// The next batch, as it was filled and the medium refused it.
+    /// The next batch, which was filled and which the medium refused.
     held: Option<Filled>,
 }
 
@@ -56,34 +56,34 @@ struct Filled {
     slots: FxHashMap<Cell, usize>,
     sealed: Sealed,
     record: Vec<u8>,
-    /// Another has to follow at once.
+    /// Whether another batch must follow at once.
     another: bool,
 }
 
-/// What became of a batch.
+/// The result of writing a batch.
 pub(crate) enum Outcome {
     /// It was written.
     Written {
-        /// Another has to follow at once.
+        /// Whether another batch must follow at once.
         another: bool,
     },
-    /// The medium refused it. It is the next, as it is ([`BatchWriter::write_held`]).
+    /// The medium refused it. It is the next batch, unchanged ([`BatchWriter::write_held`]).
     Held(Error),
-    /// There is none: the medium refused what has to be in place before it, or to give the cells
-    /// that it rewrites.
+    /// There is no batch: the medium refused a write in place that must come before it, or the
+    /// system refused to read the cells that it rewrites.
     Postponed(Error),
 }
 
-/// A batch as it went to the ring.
+/// A batch as it was written to the ring.
 struct Recent {
     seq: BatchSeq,
-    /// Which of its cells is which.
+    /// The index in the batch of each of its cells.
     slots: FxHashMap<Cell, usize>,
     record: Vec<u8>,
 }
 
 impl BatchWriter {
-    /// Of a disk without batches.
+    /// The writer of a disk without batches.
     pub(crate) fn new(
         params: Params,
         keys: Arc<Keys>,
@@ -110,8 +110,8 @@ impl BatchWriter {
         }
     }
 
-    /// Goes on after batch `seq`, which the next one calls `name`, and which is durable with all
-    /// before it, in place those up to `applied`.
+    /// Continues after batch `seq`, which the next head calls `name`. It is durable with all before
+    /// it, and those up to `applied` are durable in place.
     pub(crate) fn resume(&mut self, seq: BatchSeq, name: [u8; 16], applied: BatchSeq) {
         self.seq = seq;
         self.name = name;
@@ -123,12 +123,12 @@ impl BatchWriter {
         self.seq
     }
 
-    /// Everything up to batch `seq` is durable, in place as well.
+    /// Records that all batches up to `seq` are durable, in place as well.
     pub(crate) fn note_applied(&mut self, seq: BatchSeq) {
         self.known = Claims { synced: seq, applied: seq };
     }
 
-    /// Level 0 was flushed: the last batch will be durable soon.
+    /// Records that level 0 was flushed: the last batch will be durable soon.
     pub(crate) fn note_flushed(&mut self) {
         if self.flushes.len() == FLUSHES {
             self.flushes.pop_front();
@@ -136,20 +136,20 @@ impl BatchWriter {
         self.flushes.push_back(self.seq);
     }
 
-    /// What the head of batch `seq` says. It follows from the numbers of batches and flushes, and
-    /// never from how far a thread was (deniability contract).
+    /// The claims of the head of batch `seq`. They follow from the numbers of batches and flushes,
+    /// never from the progress of a thread (deniability contract).
     fn claims(&self, seq: BatchSeq) -> Claims {
         let flushed = if self.flushes.len() == FLUSHES { self.flushes[0] } else { BatchSeq(0) };
         let flushed = Claims { synced: flushed, applied: BatchSeq(0) };
         Claims::on_schedule(&self.params, seq).max(self.known).max(flushed)
     }
 
-    /// Writes a batch; none may be held. Another has to follow at once seldom, which tells who
-    /// counts batches something of level 0: the stash is too small for the blocks that found no
-    /// cell, or the map is so far behind that the journal might overwrite what its pages do not say
-    /// yet.
+    /// Writes a batch; none may be held. In rare cases another batch must follow at once, which
+    /// reveals something about level 0 to an adversary that counts batches: the stash is too small
+    /// for the blocks that found no cell, or the map is so far behind that the journal might
+    /// overwrite changes that its pages do not have yet.
     ///
-    /// Errors: those after which the disk is at its end.
+    /// Errors: all of them are fail-stop.
     pub(crate) fn write(&mut self) -> Result<Outcome> {
         let (seq, claims) = (self.seq.next(), self.claims(self.seq.next()));
         match self.store.catch_up(claims).and_then(|()| self.durability.wait_for(claims)) {
@@ -168,14 +168,14 @@ impl BatchWriter {
         self.write_held()
     }
 
-    /// Whether the medium refused a batch that is not there yet.
+    /// Whether a batch that the medium refused is still to be written.
     pub(crate) fn is_held(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Writes the batch that the medium refused, as it was. Nothing to do if there is none.
+    /// Writes the batch that the medium refused, unchanged. Does nothing if there is none.
     ///
-    /// Errors: those after which the disk is at its end.
+    /// Errors: all of them are fail-stop.
     pub(crate) fn write_held(&mut self) -> Result<Outcome> {
         let Some(filled) = self.held.take() else { return Ok(Outcome::Written { another: false }) };
         if let Err(e) = self.store.submit(&filled.sealed.head, &filled.sealed.public, &filled.record) {
@@ -193,7 +193,7 @@ impl BatchWriter {
         Ok(Outcome::Written { another })
     }
 
-    /// Replaces the cells that other batches rewrote since they were read for this one.
+    /// Replaces the cells that other batches rewrote after they were read for this one.
     fn take_again(&self, drawn: &mut Prepared) -> Result<()> {
         for slot in 0..drawn.cells.len() {
             let cell = drawn.cells[slot];
@@ -206,8 +206,8 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Lets each level take its turn, and encrypts everything. Returns also which cell is which,
-    /// and whether another batch has to follow at once.
+    /// Lets each level fill its cells, and encrypts everything. Returns also the index of each
+    /// cell, and whether another batch must follow at once.
     fn fill(
         &self,
         seq: BatchSeq,
@@ -218,7 +218,7 @@ impl BatchWriter {
         let params = &self.params;
         let mut batch = Batch::new(params, &self.keys, &*self.filler, seq, drawn);
         let another = self.levels.with(0, |level0, cells| -> Result<bool> {
-            // No more than there are operations, or the stash would not keep its bound.
+            // No more than there are operations; otherwise the bound on the stash would not hold.
             let idle = usize::from(params.plan.operations).saturating_sub(level0.queue.len());
             let pages = idle.max(usize::from(params.page_writes));
             batch.fill(0, level0, cells, Shares { pages, blocks: usize::MAX, more_pages: 0 })?;

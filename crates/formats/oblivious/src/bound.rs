@@ -1,44 +1,43 @@
-//! How long the stash of level 0 gets.
+//! A bound on the length of the stash of level 0.
 //!
-//! An operation puts one block into the stash and takes out as many as there are free cells among
-//! its *k*: B of them, a binomial number of *k* with the probability *f* that a cell of the region
-//! is free. Before its lower end stops it, the length is a walk with steps 1 − B, and *k* · *f* > 1
-//! makes it fall. For the y < 1 with E[y^(B−1)] = 1, the sequence y^(−length) is a martingale of
-//! that walk, and so the probability that the walk from 0 ever reaches *m* is at most y^m; by
-//! reversal of time that is also the tail of the length in the long run.
+//! An operation puts one block into the stash, and takes out one for each free cell among its *k*:
+//! B blocks, where B is binomial with *k* trials and the probability *f* that a cell of the region
+//! is free. Without the end at 0 the length is a walk with steps 1 − B, which falls because *k* ·
+//! *f* > 1. For the y < 1 with E[y^(B−1)] = 1, the sequence y^(−length) is a martingale of that
+//! walk. The probability that the walk from 0 ever reaches *m* is therefore at most y^m; by
+//! reversal of time this also bounds the tail of the length in the long run.
 //!
 //! A batch puts *b* blocks and pages in, draws *b* · *k* cells of the region at once, and takes out
-//! as many as are free among these. For the same y the sequence y^(−length) over whole batches is
-//! still a martingale: E[y^F] = (1 − f + f·y)^(b·k) = y^b for F binomial, so E[y^(F−b)] = 1, and
-//! the bound is the same at the ends of batches. Cells of a batch are distinct, so that F is
-//! hypergeometric; y^F is convex, and of that the expectation is less when drawn without
-//! replacement (Hoeffding 1963, theorem 4). A block keeps its old cell while its new version waits,
-//! so never more cells are taken than there are blocks: the share that is free is at least *f*, and
-//! more only makes the walk fall faster.
+//! one block for each free cell among them. For the same y the sequence y^(−length) over whole
+//! batches is still a martingale: E[y^F] = (1 − f + f·y)^(b·k) = y^b for F binomial, so E[y^(F−b)]
+//! = 1, and the bound is the same at the ends of batches. The cells of a batch are distinct, so F
+//! is hypergeometric; y^F is convex, and the expectation of a convex function is smaller for draws
+//! without replacement (Hoeffding 1963, theorem 4). A block keeps its old cell while its new
+//! version is pending, so a level never uses more cells than it has blocks: the free share is at
+//! least *f*, and a larger share only makes the walk fall faster.
 //!
-//! Cells are drawn in groups of *g* neighbours, which may be free together and taken together. The
-//! share of a group that is free is *f* on average, whatever neighbours have to do with each other;
-//! and z^G for the G free cells of one is convex in G, so its expectation is at most that of a
-//! group which is free as a whole or not at all: 1 − f + f·z^g. With y = z^g that is what was said
-//! above, and the tail is at most z^m = y^(m/g).
+//! Cells are drawn in groups of *g* neighbours, which may become free together and be filled
+//! together. The free share of a group is *f* on average, however its cells depend on each other.
+//! For the G free cells of a group, z^G is convex in G, so its expectation is at most that of a
+//! group that is either free as a whole or not at all: 1 − f + f·z^g. With y = z^g the argument
+//! above applies, and the tail is at most z^m = y^(m/g).
 //!
-//! The format has *g* = 8, *k* = 2 with *f* = 2/3, whose y is ((1 − f) / f)² = 1/4, and *k* of 3 or
-//! more with *f* = 1/2, whose y is √5 − 2 at most. More than [`crate::limits::STASH_SLOTS`] blocks
-//! wait with a probability of at most 4^(−49/8) = 2^−12.25 after a batch, for steps that are
-//! independent of each other, if neighbours are always free together. They are not: by simulation
-//! at full load (`papers/hive/tests/world.rs`) one batch in 100,000 leaves more if blocks are
-//! written in order, and random writes none. Then another batch follows at once, which depends on
-//! level 0 alone; a pending block is never in memory alone after a flush. Blocks of hidden levels
-//! need no stash: until a cell takes them they are not durable, and their old versions stay.
+//! The format has *g* = 8; *k* = 2 with *f* = 2/3 and therefore y = ((1 − f) / f)² = 1/4; and *k*
+//! of 3 or more with *f* = 1/2 and y of at most √5 − 2. After a batch, more than
+//! [`crate::limits::STASH_SLOTS`] blocks are pending with a probability of at most 4^(−49/8) =
+//! 2^−12.25, for steps that are independent of each other, if neighbours are always free together.
+//! They are not: by simulation at full load (`papers/hive/tests/world.rs`) one batch in 100,000
+//! leaves more if blocks are written in order, and none if writes are random. Then another batch
+//! follows at once, which depends on level 0 alone; a pending block is never in memory alone after
+//! a flush. Blocks of hidden levels need no stash: until a cell takes them they are not durable,
+//! and their old versions stay.
 
-/// The base of the exponential that bounds the tail of the length of a stash: the probability of
-/// *m* blocks or more is at most this to the power of *m*. `cells` of every operation, of which
-/// each is free with probability `free`.
+/// The base of the exponential bound on the tail of the length of a stash: the probability of *m*
+/// blocks or more is at most this to the power of *m*. Every operation draws `cells` cells, in
+/// groups of `group`; each is free with probability `free`.
 ///
-/// Cells are drawn in groups of `group`.
-///
-/// None if operations free fewer cells than they fill in the long run (`cells` · `free` ≤ 1): such
-/// a stash grows for ever. For 3 cells, half of them free, drawn one by one, it is √5 − 2.
+/// None if operations free no more cells than they fill in the long run (`cells` · `free` ≤ 1):
+/// such a stash grows for ever. For 3 cells, half of them free, drawn one by one, it is √5 − 2.
 pub fn tail_base(cells: u32, free: f64, group: u64) -> Option<f64> {
     if f64::from(cells) * free <= 1.0 {
         return None;
@@ -53,7 +52,7 @@ pub fn tail_base(cells: u32, free: f64, group: u64) -> Option<f64> {
     Some(high.powf(1.0 / group as f64))
 }
 
-/// Where E[y^B] − y is least: its derivative is 0.
+/// The y that minimises E[y^B] − y: the derivative is 0.
 fn lowest(cells: u32, free: f64) -> f64 {
     let k = f64::from(cells);
     ((1.0 / (k * free)).powf(1.0 / (k - 1.0)) - (1.0 - free)) / free
@@ -77,7 +76,7 @@ mod tests {
         assert_eq!(tail_base(3, 0.3, 1), None);
     }
 
-    /// With every number of cells that a disk may rewrite for an operation, its stash stays short.
+    /// The stash stays short for every number of cells that an operation may rewrite.
     #[test]
     fn no_plan_lets_a_stash_grow_for_ever() {
         for per_write in PER_WRITE {

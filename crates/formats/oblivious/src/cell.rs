@@ -1,17 +1,17 @@
-//! A cell: one block of some level, or random bytes. It stands alone: the key of its level tells
-//! from the cell what it holds.
+//! A cell: one block of some level, or random bytes. It is self-contained: the key of its level
+//! finds its entry without a map.
 //!
 //! ```text
 //!    0  block   4096  encrypted (XAES-256-GCM)
 //! 4096  nonce     24  random, hedged
-//! 4120  cover     16  the entry and the place, under a pad that belongs to the nonce
-//! 4136  tag       16  of the block, over place and entry as well
+//! 4120  cover     16  the entry and the place, under a pad derived from the nonce
+//! 4136  tag       16  of the block; also binds place and entry
 //! 4152  filler     8  random
 //! ```
 //!
-//! In memory and in the ring a cell is one piece; in place the block has a page to itself, and the
-//! rest, its metadata, stands with that of others. Without a key all of it is random. To try a key
-//! costs one AES block (the paper pads the plaintext with zeros and decrypts).
+//! In memory and in the ring a cell is one piece. In place the block has a page to itself, and the
+//! rest, its metadata, lies in a page with the metadata of its group. Without a key all of it is
+//! random. Trying a key costs one AES block (the paper pads the plaintext with zeros and decrypts).
 
 use crate::place::Place;
 use lacuna_contracts::{BLOCK_SIZE, Record, Result, Secret};
@@ -23,13 +23,13 @@ pub(crate) const COVER_AT: usize = NONCE_AT + XAES_NONCE;
 pub(crate) const TAG_AT: usize = COVER_AT + 16;
 pub(crate) const FILLER_AT: usize = TAG_AT + 16;
 
-/// What became of decrypting a cell.
+/// The result of decrypting a cell.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// The block is there, and it is what was put into this place.
+    /// The block belongs to this place.
     Verified,
-    /// Something else was in the cell; the block is zeros.
+    /// The cell holds something else; the block is zeroed.
     Unverified,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct CellKey {
 }
 
 impl CellKey {
-    /// A key that is kept nowhere: what is sealed with it is filler.
+    /// A key that is not kept: cells sealed with it are filler.
     pub(crate) fn throwaway(filler: &dyn RandomSource) -> CellKey {
         CellKey::new(&random_secret(filler))
     }
@@ -55,9 +55,8 @@ impl CellKey {
         }
     }
 
-    /// Fills a cell, or a slot of the stash, with a block, which verifies at this place alone.
-    /// Everything random in it comes from `filler`; the nonce is hedged with place, entry and
-    /// block.
+    /// Seals a block into a cell, or into a slot of the stash; it verifies at this place alone. All
+    /// random bytes in it come from `filler`; the nonce is hedged with place, entry and block.
     pub(crate) fn seal(
         &self,
         place: Place,
@@ -81,8 +80,8 @@ impl CellKey {
         Ok(())
     }
 
-    /// What a cell claims to hold of this level, and in which place it was put, by its metadata. Of
-    /// a cell that is not of this level, random bytes.
+    /// The entry and the place that a cell of this level claims in its metadata; random values for
+    /// any other cell.
     pub(crate) fn claim(&self, metadata: &[u8]) -> (Option<Entry>, Place) {
         let nonce = metadata[NONCE_AT - BLOCK_SIZE..COVER_AT - BLOCK_SIZE].try_into().expect("a nonce");
         let mut plain = self.pad(&nonce);
@@ -92,7 +91,7 @@ impl CellKey {
         (Entry::unpack(word(0)).filter(|entry| *entry != Entry::Empty), Place::of_word(word(8)))
     }
 
-    /// Decrypts the block of a cell where it lies; it is zeroed if it does not verify.
+    /// Decrypts the block of a cell in place; zeroes it if it does not verify.
     pub(crate) fn open(
         &self,
         place: Place,

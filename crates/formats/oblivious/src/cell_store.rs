@@ -1,7 +1,7 @@
-//! Cells: reading them where their latest version is, and writing them in place.
+//! Reads cells at their latest version, and writes them in place.
 //!
-//! Invariant: a cell that `in_flight` names is read from the ring and never in place, so no cell is
-//! read while it is written.
+//! Invariant: a cell that `in_flight` lists is read from the ring and never in place, so no cell is
+//! read while it is being written.
 
 use crate::journal::COPIES;
 use crate::limits::{BLOCK, CELL_LEN, GROUP, META_LEN};
@@ -15,37 +15,37 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A page of metadata, and where it lies.
+/// The offset of a page of metadata, and its bytes.
 type Page = (u64, Vec<u8>);
 
 /// Groups of cells that are written in place at once.
 const AT_ONCE: usize = 256;
-/// The unit in which a medium loses what it holds.
+/// A medium loses data in units of this size.
 const SECTOR: usize = 512;
-/// Pauses before a medium that fails is asked again: a failure of a connection passes.
+/// Pauses before a failed read is tried again: the failure of a connection may be transient.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
-/// How often cells are read without holding the lock of those in flight.
+/// Optimistic reads of cells, without the lock of those in flight, before a read under the lock.
 const LOOKS: usize = 3;
 
-/// Where in the ring the latest version of a cell is, or of the first of a group.
+/// The position in the ring of the latest version of a cell, or of the first cell of a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct InRing {
     seq: BatchSeq,
     slot: u8,
 }
 
-/// What is in the ring and not yet in place.
+/// Cells that are in the ring and not yet in place.
 #[derive(Default)]
 struct InFlight {
-    /// By the numbers of groups.
+    /// Indexed by the numbers of groups.
     groups: FxHashMap<u64, InRing>,
     /// How often writing in place was begun.
     rounds: u64,
 }
 
 impl InFlight {
-    /// Where a cell is in the ring, if it is.
+    /// The position of a cell in the ring, if it is there.
     fn cell(&self, cell: Cell) -> Option<InRing> {
         let first = self.groups.get(&(cell.0 / GROUP))?;
         Some(InRing { slot: first.slot + (cell.0 % GROUP) as u8, ..*first })
@@ -56,7 +56,7 @@ impl InFlight {
     }
 }
 
-/// Memory that a cell is read to.
+/// Memory to read a cell into.
 pub(crate) enum CellBuf<'a> {
     /// In one piece.
     Whole(&'a mut [u8]),
@@ -78,7 +78,7 @@ impl CellBuf<'_> {
 pub(crate) struct CellStore {
     medium: Arc<dyn Medium>,
     params: Params,
-    /// Whether reads that cannot fail pause before they give up.
+    /// Whether reads that must not fail pause before they are given up.
     pauses: bool,
     in_flight: RwLock<InFlight>,
 }
@@ -88,7 +88,8 @@ impl CellStore {
         CellStore { medium, params, pauses, in_flight: RwLock::default() }
     }
 
-    /// Where cells are in the ring, if they are, and how often writing in place was begun.
+    /// The positions of cells in the ring, if they are there, and how often writing in place was
+    /// begun.
     fn whereabouts(&self, cells: &[Cell]) -> (Vec<Option<InRing>>, u64) {
         let in_flight = self.in_flight.read();
         (in_flight.all(cells), in_flight.rounds)
@@ -96,20 +97,20 @@ impl CellStore {
 
     /// Reads cells, one after another, into `out`, for a level.
     ///
-    /// Deniability contract: the system's cache names the places that were read. What is read for a
-    /// hidden level leaves none there.
+    /// Deniability contract: the system's cache shows which places were read. A read for a hidden
+    /// level leaves nothing there.
     pub(crate) fn read(&self, level: u8, cells: &[Cell], out: &mut [u8]) -> Result<()> {
         let mut bufs: Vec<CellBuf<'_>> = out.chunks_exact_mut(CELL_LEN).map(CellBuf::Whole).collect();
         self.read_to(level, cells, &mut bufs)
     }
 
-    /// The same, each cell to memory of its own.
+    /// The same, with memory of its own for each cell.
     pub(crate) fn read_to(&self, level: u8, cells: &[Cell], bufs: &mut [CellBuf<'_>]) -> Result<()> {
         for _ in 0..LOOKS {
             let (places, rounds) = self.whereabouts(cells);
             self.read_from(level, cells, &places, bufs)?;
-            // A cell that came into the ring meanwhile may be half written in place, if that was
-            // begun meanwhile.
+            // A cell may have come into the ring meanwhile, and be half written in place if that
+            // was begun meanwhile.
             if self.whereabouts(cells) == (places, rounds) {
                 return Ok(());
             }
@@ -125,7 +126,7 @@ impl CellStore {
         places: &[Option<InRing>],
         bufs: &mut [CellBuf<'_>],
     ) -> Result<()> {
-        // In place the blocks of a group lie side by side, and then its metadata.
+        // In place the blocks of a group lie side by side, followed by their metadata.
         let mut batch: Vec<ReadExtent<'_>> = Vec::with_capacity(2 * cells.len());
         let mut metadata: Vec<ReadExtent<'_>> = Vec::new();
         let mut last = None;
@@ -153,7 +154,7 @@ impl CellStore {
         if level == 0 { self.medium.read(&mut batch) } else { self.medium.read_discreetly(&mut batch) }
     }
 
-    /// Reads more than once what the medium fails to give, with pauses if the disk has threads.
+    /// Reads, and tries again if the medium fails, with pauses if the disk has threads.
     pub(crate) fn patiently(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
         let mut done = again(&mut read);
         for pause in PAUSES.iter().filter(|_| self.pauses) {
@@ -168,23 +169,23 @@ impl CellStore {
         done
     }
 
-    /// Reads what a batch cannot be filled without: with threads, what the system refuses is tried
-    /// again ([`until_not_refused`]).
+    /// Reads data without which a batch cannot be filled: with threads, a read that the system
+    /// refuses is tried again ([`until_not_refused`]).
     pub(crate) fn held(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
         if self.pauses { until_not_refused(read) } else { read() }
     }
 
-    /// Whether the medium reads at all: if not, what it does not give is not lost.
+    /// Whether the medium reads at all; if not, a failed read means no loss.
     pub(crate) fn reads_at_all(&self) -> bool {
         let mut block = [0; BLOCK_SIZE];
         let head = |copy| self.params.head_offset(BatchSeq(1), copy);
         (0..COPIES).any(|copy| again(|| self.medium.read_at(head(copy), &mut block)).is_ok())
     }
 
-    /// Whether a read gave something; false if what it was for is lost.
+    /// Whether a read succeeded; false if its data is lost.
     ///
-    /// Errors: that of the read, if it may pass: of a medium that reads nothing at all, and for
-    /// want of memory.
+    /// Errors: that of the read, if it may be transient: the medium reads nothing at all, or the
+    /// system refused.
     pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
         match read {
             Ok(()) => Ok(true),
@@ -194,16 +195,16 @@ impl CellStore {
         }
     }
 
-    /// Reads the cells of a batch, of whatever levels, which will be overwritten. What the medium
-    /// does not give is lost, and zeros here: one bad sector must not stop the disk. That nothing
-    /// can be read is an error.
+    /// Reads the cells of a batch, of all levels, before they are overwritten. An unreadable cell
+    /// is lost, and becomes zeros here: one bad sector must not stop the disk. Errors: nothing can
+    /// be read, or the system refuses to read.
     pub(crate) fn read_last(&self, cells: &[Cell], out: &mut [u8]) -> Result<()> {
         let Err(e) = self.patiently(|| self.read(0, cells, out)) else { return Ok(()) };
         let mut given = false;
         for (cell, out) in cells.iter().zip(out.chunks_exact_mut(CELL_LEN)) {
             match again(|| self.read(0, &[*cell], out)) {
                 Ok(()) => given = true,
-                // What is there cannot be read for the moment, and is not lost.
+                // The cell cannot be read at the moment, and is not lost.
                 Err(e) if e.kind().is_refusal() => return Err(e),
                 Err(_) => out.fill(0),
             }
@@ -211,7 +212,7 @@ impl CellStore {
         if given { Ok(()) } else { Err(e) }
     }
 
-    /// From now on these cells, whole groups, are read from batch `seq` in the ring.
+    /// Records that these cells, whole groups, are to be read from batch `seq` in the ring.
     pub(crate) fn submit(&self, seq: BatchSeq, cells: &[Cell]) {
         let mut in_flight = self.in_flight.write();
         for (slot, first) in (0u8..).zip(cells).step_by(GROUP as usize) {
@@ -219,14 +220,14 @@ impl CellStore {
         }
     }
 
-    /// Cells will be written in place: a reader that is reading one looks again.
+    /// Announces writes in place: a reader of a cell then checks it again.
     pub(crate) fn begin_destage(&self) {
         self.in_flight.write().rounds += 1;
     }
 
-    /// Writes in place, in the order of their numbers, the cells whose latest version is in a batch
-    /// from `first` to `last`, which are durable. `records` is memory for what the ring has of
-    /// them.
+    /// Writes in place, in the order of their numbers, the cells that have their latest version in
+    /// a batch from `first` to `last`. These batches must be durable. `records` is memory for their
+    /// records.
     pub(crate) fn destage(&self, first: BatchSeq, last: BatchSeq, records: &mut Vec<u8>) -> Result<()> {
         let each = self.params.batch_cells() * CELL_LEN;
         let mut groups: Vec<(u64, InRing)> = {
@@ -249,8 +250,8 @@ impl CellStore {
                     move |n: u64| (Cell(number * GROUP + n), InRing { slot: at.slot + n as u8, ..*at });
                 (0..GROUP).map(cell)
             });
-            // What the ring does not give any more stays as it was: what lay there does not verify
-            // in the place of what is lost.
+            // If the ring can no longer be read, the cell in place stays as it was: its old
+            // contents do not verify at the place of the lost block.
             let mut given: Vec<(Cell, InRing)> = Vec::with_capacity(groups.len() * GROUP as usize);
             for (cell, at) in cells {
                 let from = self.params.ring_offset(at.seq, usize::from(at.slot));
@@ -266,7 +267,7 @@ impl CellStore {
         Ok(())
     }
 
-    /// These groups are in place, unless a later batch has them.
+    /// Records that these groups are in place, unless a later batch has them.
     fn complete(&self, groups: &[(u64, InRing)]) {
         let mut in_flight = self.in_flight.write();
         for (number, at) in groups {
@@ -276,20 +277,20 @@ impl CellStore {
         }
     }
 
-    /// Writes cells, given in the order of their numbers, in place: of each group the blocks, then
-    /// their metadata.
+    /// Writes cells in place, in the order of their numbers: for each group the blocks, then their
+    /// metadata.
     fn put_in_place(&self, cells: &[(Cell, &[u8])]) -> Result<()> {
         let groups = cells.chunk_by(|(a, _), (b, _)| a.0 / GROUP == b.0 / GROUP);
         let writes = groups.flat_map(|group| self.part_of(group, 0).chain(self.part_of(group, 1)));
         let Err(e) = self.medium.write(&writes.collect::<Vec<_>>()) else { return Ok(()) };
-        // A system that writes pages must read the rest of one, and cannot where a sector is bad:
-        // whole pages it need not read.
+        // A system that writes pages must read the rest of a page, and cannot if a sector in it is
+        // bad. It need not read whole pages.
         let Some(pages) = self.pages_with_bad_sectors(cells)? else { return Err(e) };
         let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
         self.medium.write(&self.part_of(cells, 0).chain(pages).collect::<Vec<_>>()).map_err(|_| e)
     }
 
-    /// The blocks of cells, or with 1 their metadata, as they go in place.
+    /// The blocks of cells or, if `which` is 1, their metadata, as writes in place.
     fn part_of<'a>(&self, cells: &'a [(Cell, &[u8])], which: usize) -> impl Iterator<Item = WriteExtent<'a>> {
         cells.iter().map(move |(cell, buf)| {
             let data = if which == 0 { &buf[..BLOCK_SIZE] } else { &buf[BLOCK_SIZE..] };
@@ -297,8 +298,8 @@ impl CellStore {
         })
     }
 
-    /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what
-    /// it said of others is lost, and zeros from now on; everything else stays.
+    /// The new pages of metadata of these cells, if there is a bad sector in any. The metadata of
+    /// other cells in that sector is lost and becomes zeros; everything else stays.
     fn pages_with_bad_sectors(&self, cells: &[(Cell, &[u8])]) -> Result<Option<Vec<Page>>> {
         let mut pages: Vec<Page> = Vec::with_capacity(cells.len());
         for (cell, _) in cells {

@@ -1,7 +1,7 @@
-//! An open oblivious disk: how it is created and opened, and its levels.
+//! An open oblivious disk: creates and opens it, and serves its levels.
 //!
-//! Invariant: the disk makes its parts and hands each the parts below it. They are empty until it
-//! is known what the medium has, and no thread runs before that.
+//! Invariant: the disk creates its parts and hands each the parts below it. They are empty until
+//! recovery has read the medium, and no thread runs before that.
 
 use crate::ahead::Ahead;
 use crate::batch_writer::BatchWriter;
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// About what it takes to remember the changes of a leaf that waits to be written.
+/// The approximate memory for the changes of a leaf that waits to be written.
 const BYTES_OF_WAITING_LEAF: u64 = 128;
 
 /// An oblivious disk, open.
@@ -42,7 +42,7 @@ pub struct Oblivious {
     mode: Mode,
     health: Arc<FailStop>,
     keys: Arc<Keys>,
-    /// Of every open level, in blocks.
+    /// Lengths of all open levels, in blocks.
     lengths: Vec<u64>,
     journal: Arc<Journal>,
     cells: Arc<CellStore>,
@@ -52,7 +52,7 @@ pub struct Oblivious {
     ahead: Arc<Ahead>,
     public: Arc<Public>,
     threads: Mutex<Option<Threads>>,
-    /// The batch with which the cover of a closing ended last.
+    /// The batch that ended the last cover of a closing.
     covered: Mutex<Option<BatchSeq>>,
 }
 
@@ -63,7 +63,7 @@ impl LevelFormat for Params {
         Params::end(self)
     }
 
-    /// Writes the first batch. The cells are left as they are: which of them batches rewrote is
+    /// Writes the first batch. The cells are left as they are: the cells that batches rewrote are
     /// public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.end(), Kind::NoSpace)?;
@@ -78,8 +78,7 @@ impl LevelFormat for Params {
         check_length(medium.len(), self.end(), Kind::Corrupt)?;
         let disk = Oblivious::build(medium, *self, masters, &options);
         disk.recover()?;
-        // Deniability contract: what was read to rebuild the maps follows from the levels that
-        // there are.
+        // Deniability contract: the reads that rebuilt the maps show which levels exist.
         disk.medium.forget_cached()?;
         disk.medium.expect_random_reads();
         if disk.mode.background {
@@ -93,7 +92,7 @@ impl LevelFormat for Params {
 }
 
 impl Oblivious {
-    /// The open levels, from 0 up.
+    /// The open levels, starting at level 0.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
         level_disks(self)
     }
@@ -103,7 +102,7 @@ impl Oblivious {
         &self.params
     }
 
-    /// A disk without batches, whose levels are empty.
+    /// A disk without batches and with empty levels.
     fn build(
         medium: Arc<dyn Medium>,
         params: Params,
@@ -173,7 +172,7 @@ impl Oblivious {
         }
     }
 
-    /// Takes up where the batches on the medium end.
+    /// Continues at the end of the batches on the medium.
     fn recover(&self) -> Result<()> {
         let recovery = Recovery { params: &self.params, keys: &self.keys, journal: &self.journal };
         let end = recovery.find_end()?;
@@ -182,7 +181,7 @@ impl Oblivious {
         end.in_flight.iter().for_each(|(seq, cells)| self.cells.submit(*seq, cells));
         self.durability.resume(Progress::at(seq, applied));
         if !self.mode.read_only {
-            // What was found may not be durable yet, and later batches rely on it.
+            // The batches that were found may not be durable, and later batches rely on them.
             self.medium.sync()?;
         }
         for level in 0..self.levels.count() {
@@ -190,7 +189,7 @@ impl Oblivious {
         }
         self.levels.resume(seq);
         self.public.resume(seq, name, applied);
-        // After a power cut: reopened again and again, a disk must not run out of ring.
+        // After a power cut: a disk that is reopened again and again must not run out of ring.
         if !self.mode.read_only && applied.next() < seq {
             self.store.apply_to(seq)?;
             self.durability.sync()?;
@@ -210,7 +209,7 @@ impl Oblivious {
 impl Drop for Oblivious {
     fn drop(&mut self) {
         self.stop();
-        // Of a disk that was not closed, as after a refused opening. No caller is left to take an
+        // For a disk that was not closed, as after a refused opening. No caller is left to take an
         // error of the system.
         let _told = self.medium.forget_cached();
     }
@@ -232,14 +231,14 @@ fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (HiddenLeve
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     let cycle = u64::from(params.cycle);
     let quarter = budget.share(1, 4).get();
-    // Pages are written no faster than the number of operations allows: what changed waits
+    // Pages are written no faster than the number of operations allows; their changes wait
     // meanwhile.
     let empty = |blocks, share: u64| {
         let most_dirty = (share / BYTES_OF_WAITING_LEAF) as usize;
         HiddenLevel::new(Tree::new(blocks, cycle, cached(share)).spilling(most_dirty))
     };
-    // The share of level 0 does not depend on what else is open, nor does that of a hidden level on
-    // those above it (deniability contract).
+    // The share of level 0 does not depend on the other open levels, nor does that of a hidden
+    // level depend on the levels above it (deniability contract).
     let hidden = (0..).zip(lengths).skip(1).map(|(level, blocks)| empty(*blocks, quarter >> level));
     (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter))
 }
@@ -257,11 +256,11 @@ impl Levels for Oblivious {
         self.mode.read_only
     }
 
-    /// On a plausible disk that is an operation for each block.
+    /// On a plausible disk a read counts as one operation for each block.
     fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
         self.levels.read(level, BlockAddr(first), buf)?;
         if !self.mode.read_only {
-            // What was read is good even if the operation fails.
+            // The data is valid even if the operation fails.
             let _failed = self.public.pass(buf.len() / BLOCK_SIZE);
         }
         Ok(())
@@ -322,9 +321,9 @@ impl Levels for Oblivious {
         }
         let mut covered = self.covered.lock();
         self.public.flush()?;
-        // Deniability contract: whether there is any follows from numbers of batches and the pace
-        // of cover alone. A disk without beats that was only looked at gets none: every batch
-        // overwrites something of levels that are not open.
+        // Deniability contract: whether cover is written follows from numbers of batches and the
+        // pace of cover alone. A disk without beats that was only read gets none: every batch
+        // overwrites cells of levels that are not open.
         let few = self.params.closing_cover().few();
         let looked_at = !self.has_written() && self.params.plan.cover_millis == 0;
         if looked_at || covered.is_some_and(|at| self.durability.progress().written.0 <= at.0 + few) {
@@ -346,8 +345,8 @@ impl Levels for Oblivious {
     fn close(&self) -> Result<()> {
         let ended = if self.mode.read_only { Ok(()) } else { self.health.check().and_then(|()| self.end()) };
         self.stop();
-        // Deniability contract: the pages of the medium that the system still holds would name the
-        // cells of levels that were read.
+        // Deniability contract: the pages of the medium in the system's cache would show which
+        // cells were read for hidden levels.
         ended.and(self.medium.forget_cached())
     }
 }
@@ -356,13 +355,13 @@ impl Oblivious {
     /// Flushes level 0, writes the cover of a closing, and ends the journal, unless nothing was
     /// written.
     ///
-    /// Deniability contract: where a hidden level had more pending than that cover took along, the
-    /// journal ends here, as it does if the medium fails now. So what the caller is told has a
+    /// Deniability contract: if a hidden level had more pending than that cover took, the journal
+    /// ends here, as it does if the medium fails now. The error that the caller gets then has a
     /// public reason, and the medium does not contradict it.
     fn end(&self) -> Result<()> {
-        // From here on batches are counted: no beat comes between them, nor after the last.
+        // The batches that follow are counted: no beat may come between them, nor after the last.
         self.threads.lock().iter_mut().for_each(Threads::end_clock);
-        // Where the medium refuses cover, the journal ends here too, whatever is pending.
+        // If the medium refuses cover, the journal ends here too, whatever is pending.
         self.cover_closing(Pace::AtOnce)?;
         self.health.check()?;
         self.levels.check_taken()?;

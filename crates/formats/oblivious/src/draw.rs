@@ -1,11 +1,11 @@
-//! Which cells an operation rewrites.
+//! Draws the cells that an operation rewrites.
 
 use lacuna_crypto::RandomSource;
 
-/// Draws `count` distinct cells of `cells`, each set as likely as any other, in the order of
+/// Draws `count` distinct cells of `cells`, each set with equal probability, in the order of
 /// drawing.
 ///
-/// Panics if there are not so many cells.
+/// Panics if there are fewer cells.
 pub(crate) fn draw_cells(random: &dyn RandomSource, cells: u64, count: usize) -> Vec<u64> {
     assert!(count as u64 <= cells, "{count} of {cells} cells");
     let mut drawn: Vec<u64> = Vec::with_capacity(count);
@@ -18,9 +18,9 @@ pub(crate) fn draw_cells(random: &dyn RandomSource, cells: u64, count: usize) ->
     drawn
 }
 
-/// A number below `bound`, each as likely as any other.
+/// A number below `bound`, with equal probability.
 fn below(random: &dyn RandomSource, bound: u64) -> u64 {
-    // Numbers from here up would make the small remainders likelier.
+    // Numbers at or above this would make the small remainders likelier.
     let fair = u64::MAX - u64::MAX % bound;
     loop {
         let mut bytes = [0; 8];

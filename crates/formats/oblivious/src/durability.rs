@@ -1,9 +1,9 @@
-//! How far the batches are durable: syncs the medium, and lets threads wait until something is so,
-//! or the medium refuses it.
+//! The durability of batches: syncs the medium, and lets threads wait until batches are durable, or
+//! the medium refuses them.
 //!
-//! Invariants: a sync makes durable what was written before it began, and says so only when it has
-//! returned. After a sync that failed no other is made: the system, which has dropped what it could
-//! not write, would say that all is well.
+//! Invariants: a sync makes everything durable that was written before it began, and reports that
+//! only when it has returned. After a failed sync there is no other: the system has dropped the
+//! pages that it could not write, and would report success.
 
 use crate::place::BatchSeq;
 use crate::progress::{Claims, Progress};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A thread that waits looks again after so long: not every failure wakes it.
+/// The longest wait of a thread without another check: not every failure wakes it.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How far the batches of a disk are durable.
+/// The durability of the batches of a disk.
 pub(crate) struct Durability {
     medium: Arc<dyn Medium>,
     health: Arc<FailStop>,
@@ -25,18 +25,17 @@ pub(crate) struct Durability {
     background: bool,
     progress: Mutex<Progress>,
     moved: Condvar,
-    /// Why the medium refused to take cells in place, from that try of the thread that does it on
-    /// to the next that is asked for.
+    /// Why the medium refused a write in place; kept until another try is requested or succeeds.
     refused: Mutex<Option<Error>>,
-    /// Why the medium refused the next batch, until that is written.
+    /// Why the medium refused the next batch; kept until it is written.
     held: Mutex<Option<Error>>,
-    /// Held while the medium syncs. The error of a sync that failed.
+    /// Held while the medium syncs. The error of a failed sync.
     syncing: Mutex<Option<Error>>,
     syncs: AtomicU64,
 }
 
 impl Durability {
-    /// Of a disk without batches.
+    /// For a disk without batches.
     pub(crate) fn new(medium: Arc<dyn Medium>, health: Arc<FailStop>, background: bool) -> Durability {
         Durability {
             medium,
@@ -51,29 +50,29 @@ impl Durability {
         }
     }
 
-    /// Takes over how far the batches had come.
+    /// Sets the progress that recovery found.
     pub(crate) fn resume(&self, progress: Progress) {
         *self.progress.lock() = progress;
     }
 
-    /// How far the batches have come.
+    /// The progress of the batches.
     pub(crate) fn progress(&self) -> Progress {
         *self.progress.lock()
     }
 
-    /// How often the medium was synced.
+    /// The number of syncs of the medium.
     pub(crate) fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Batch `seq` was written to ring and journal.
+    /// Records that batch `seq` was written to ring and journal.
     pub(crate) fn note_written(&self, seq: BatchSeq) {
         let mut progress = self.progress.lock();
         progress.written = seq;
         *self.held.lock() = None;
     }
 
-    /// The medium refused the next batch: flushes that wait for it are told.
+    /// Records that the medium refused the next batch. Flushes that wait for it get the error.
     pub(crate) fn note_held(&self, refused: Error) {
         let progress = self.progress.lock();
         *self.held.lock() = Some(refused);
@@ -81,7 +80,7 @@ impl Durability {
         self.moved.notify_all();
     }
 
-    /// Batch `seq` and all before it were written in place.
+    /// Records that batch `seq` and all before it were written in place.
     pub(crate) fn note_applied(&self, seq: BatchSeq) {
         let mut progress = self.progress.lock();
         progress.applied = progress.applied.max(seq);
@@ -90,9 +89,9 @@ impl Durability {
         self.moved.notify_all();
     }
 
-    /// The medium refused to take cells in place: a batch that waits for that is told. Waits for
-    /// the time of the next try. Returns whether there is to be one: there is none once the threads
-    /// are to end.
+    /// Records that the medium refused a write in place; a batch that waits for it gets the error.
+    /// Waits for the time of the next try. Returns whether there is one: none once the threads must
+    /// end.
     pub(crate) fn wait_for_try(&self, refused: Error) -> bool {
         let mut progress = self.progress.lock();
         *self.refused.lock() = Some(refused);
@@ -125,7 +124,7 @@ impl Durability {
             return Err(e.clone());
         }
         let before = self.progress();
-        // Also if it panics.
+        // Set before the sync, in case it panics.
         *syncing = Some(defect());
         let synced = self.medium.sync().map_err(Error::of_sync);
         *syncing = synced.as_ref().err().cloned();
@@ -139,14 +138,14 @@ impl Durability {
         Ok(())
     }
 
-    /// From now on there are threads that do what [`Progress::wants_sync`] and
-    /// [`Progress::due_in_place`] say; or they end.
+    /// Sets whether threads do the work that [`Progress::wants_sync`] and
+    /// [`Progress::due_in_place`] report; they end if not.
     pub(crate) fn set_threads(&self, threads: bool) {
         self.progress.lock().threads = threads;
         self.moved.notify_all();
     }
 
-    /// Wakes all waiting threads: something failed, or a part of the ring has ended.
+    /// Wakes all waiting threads, after a failure or at the end of a part of the ring.
     pub(crate) fn wake_all(&self) {
         drop(self.progress.lock());
         self.moved.notify_all();
@@ -157,8 +156,8 @@ impl Durability {
         self.wait_unless(|| None, done, || Ok(())).map(drop)
     }
 
-    /// Waits until `done`, or until a failure or that of `checked`, or until no batch has come for
-    /// so long: then it returns false.
+    /// Waits until `done`. Errors: a failure of the disk, or that of `checked`. Returns false if no
+    /// batch was written for the time of `patience`.
     fn wait_unless(
         &self,
         patience: impl Fn() -> Option<Duration>,
@@ -183,23 +182,23 @@ impl Durability {
         Ok(true)
     }
 
-    /// Waits until others have made batch `seq` durable, or until no batch has come for as long as
-    /// `patience` says: then it returns false. Who shortens it meanwhile wakes those who wait.
-    /// Errors: also why the medium refuses the next batch.
+    /// Waits until another thread has made batch `seq` durable. Returns false if no batch was
+    /// written for the time of `patience`. A caller that shortens `patience` meanwhile must wake
+    /// the waiting threads. Errors: also the reason why the medium refuses the next batch.
     pub(crate) fn wait_synced(&self, seq: BatchSeq, patience: impl Fn() -> Option<Duration>) -> Result<bool> {
         let refusal = || self.held.lock().clone().map_or(Ok(()), Err);
         self.wait_unless(patience, |progress| progress.synced >= seq, refusal)
     }
 
-    /// Waits until what the head of a batch is going to say is so.
+    /// Waits until the claims of a head are true.
     ///
-    /// Errors: why the medium refuses to take cells in place, after another try.
+    /// Errors: the reason why the medium refuses writes in place, after another try.
     pub(crate) fn wait_for(&self, claims: Claims) -> Result<()> {
         if self.progress().bears_out(claims) {
             return Ok(());
         }
         if !self.background {
-            // Parts are synced and applied as they end: that is in time. A flush may still be
+            // Parts are synced and applied when they end, which is in time. A flush may still be
             // syncing.
             self.sync_to(claims.synced)?;
             return if self.progress().bears_out(claims) { Ok(()) } else { Err(defect()) };

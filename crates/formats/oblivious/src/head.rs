@@ -1,19 +1,19 @@
-//! The head of a batch, one block of the journal: which cells the batch rewrites, and, to those who
-//! have the key of a level, what the level has in them.
+//! The head of a batch, one block of the journal: the cells that the batch rewrites and, under the
+//! key of each level, the entries of the level in them.
 //!
 //! ```text
 //!    0  salt            32  random
-//!   32  tag             16  of the public part, over everything after it as well
-//!   48  digest          16  keyed hash of the starts of the sectors of the record
-//!   64  levels    4 x  120  the state of the map of each level and what it discarded, or random
-//!  544  cells   224 x    8  what the level of the region put into a cell, or random
-//! 2336  stash    48 x    8  what a slot of the stash holds of level 0
+//!   32  tag             16  of the public part; also binds all bytes between tag and public part
+//!   48  digest          16  keyed hash of the first bytes of the sectors of the record
+//!   64  levels    4 x  120  the state of the map of each level and its discards, or random
+//!  544  cells   224 x    8  the entry that the level of the region put into a cell, or random
+//! 2336  stash    48 x    8  the entry of level 0 in a slot of the stash
 //! 2720  public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
-//! What a level put into cells is covered by a key stream; the tag of what the level says of itself
-//! is over it too. A cell that stays what it was, or that no level has anything in, is listed as
-//! empty. The public part numbers groups of cells.
+//! The entries of a level are encrypted with a key stream, and the tag of the level's record binds
+//! them too. A cell that keeps its block, or that no level uses, is listed as empty. The public
+//! part lists groups of cells.
 
 use crate::limits::{CELL_BITS, GROUP, HIDDEN_LEVELS, JOURNAL_START, MOST_CELLS, MOST_TRIMS, STASH_SLOTS};
 use crate::params::Params;
@@ -24,18 +24,17 @@ use lacuna_crypto::constant_time_eq;
 use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
 use std::ops::Range;
 
-/// Levels that a head has room for, level 0 with them.
+/// Levels that a head has room for, level 0 included.
 const MOST_LEVELS: usize = HIDDEN_LEVELS + 1;
 
 const RECORD_PLAIN: usize = TRIMS_AT + MOST_TRIMS * 16;
-/// Where the ranges begin in what a level says of itself: after its state and the beginning of its
-/// cycle.
+/// Offset of the ranges in a level's record: after its state and the beginning of its cycle.
 const TRIMS_AT: usize = STATE_LEN + 8;
 const RECORD_LEN: usize = RECORD_PLAIN + TAG_LEN;
 const TAG_AT: usize = SALT_LEN;
 const DIGEST_AT: usize = TAG_AT + TAG_LEN;
 const LEVELS_AT: usize = DIGEST_AT + TAG_LEN;
-/// Bytes of what covers an entry.
+/// Bytes of an encrypted entry.
 const COVER_LEN: usize = 8;
 const COVERS_AT: usize = LEVELS_AT + MOST_LEVELS * RECORD_LEN;
 const STASH_AT: usize = COVERS_AT + MOST_CELLS * COVER_LEN;
@@ -44,23 +43,23 @@ const PUBLIC_AT: usize = STASH_AT + STASH_SLOTS * COVER_LEN;
 const PUBLIC_FIXED: usize = 40;
 /// Bytes of the number of a group of cells.
 const GROUP_NUMBER: usize = CELL_BITS as usize / 8;
-/// A batch that no disk lives to see.
+/// The highest number of a batch; no disk reaches it.
 const MOST_SEQ: u64 = (1 << 48) - 1;
 
 const _: () = assert!(PUBLIC_AT + PUBLIC_FIXED + MOST_CELLS / GROUP as usize * GROUP_NUMBER <= BLOCK_SIZE);
 const _: () = assert!(JOURNAL_START.is_multiple_of(BLOCK_SIZE as u64));
 
-/// Where the cover of a cell of the batch stands.
+/// Offset of the encrypted entry of a cell of the batch.
 fn cell_cover_at(slot: usize) -> usize {
     COVERS_AT + slot * COVER_LEN
 }
 
-/// Where the cover of a slot of the stash stands.
+/// Offset of the encrypted entry of a slot of the stash.
 fn stash_cover_at(slot: usize) -> usize {
     STASH_AT + slot * COVER_LEN
 }
 
-/// What is encrypted under one key, so that nonces differ.
+/// Domains of the encryption under a batch's keys, which keep nonces apart.
 #[derive(Clone, Copy)]
 enum Domain {
     Public = 1,
@@ -75,14 +74,14 @@ pub(crate) fn batch_key(level: &Secret<32>, salt: &[u8; SALT_LEN]) -> Result<Wri
     WriteKey::derive(level, "oblivious batch", salt)
 }
 
-/// What everybody with the key of level 0 knows of a batch.
+/// The part of a head that the key of level 0 opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublicPart {
     /// Its number.
     pub(crate) seq: BatchSeq,
     /// The first half of the salt of the batch before.
     pub(crate) previous: [u8; 16],
-    /// What was durable when it was written.
+    /// The batches that were durable when it was written.
     pub(crate) claims: Claims,
     /// The cells that it rewrites: whole groups.
     pub(crate) cells: Vec<Cell>,
@@ -123,21 +122,21 @@ impl PublicPart {
         sane.then_some(part)
     }
 
-    /// Whether every cell is one of the region that the batch takes it from.
+    /// Whether every cell lies in the region that the batch draws it from.
     fn has_cells_of(&self, params: &Params) -> bool {
         let mut cells = self.cells.iter();
         params.regions().iter().all(|region| cells.by_ref().take(region.drawn).all(|cell| region.has(*cell)))
     }
 }
 
-/// What a level says of itself in a batch.
+/// The record of a level in a head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LevelRecord {
     pub(crate) state: MapState,
-    /// The batch with which the cycle began that is writing pages of the map; 0 if none is.
+    /// The batch that began the cycle that is writing pages of the map; 0 if none runs.
     pub(crate) cycle: BatchSeq,
-    /// Ranges discarded since the batch before: first block and length. They come before what the
-    /// batch writes.
+    /// Ranges discarded since the batch before: first block and length. They precede the writes of
+    /// the batch.
     pub(crate) trims: Vec<(u64, u64)>,
 }
 
@@ -165,13 +164,13 @@ impl LevelRecord {
     }
 }
 
-/// A head that is being written. What no level says in it is random from the start.
+/// A head that is being written. All bytes that no level fills are random.
 pub(crate) struct Draft {
     block: Box<[u8; BLOCK_SIZE]>,
 }
 
 impl Draft {
-    /// `block` is random.
+    /// `block` must be random.
     pub(crate) fn new(salt: [u8; SALT_LEN], mut block: Box<[u8; BLOCK_SIZE]>) -> Draft {
         block[..SALT_LEN].copy_from_slice(&salt);
         Draft { block }
@@ -182,8 +181,8 @@ impl Draft {
         self.block[at..at + COVER_LEN].copy_from_slice(&cover[..COVER_LEN]);
     }
 
-    /// A level says what it put into its cells, and what it left in the stash if it is level 0, and
-    /// then of itself.
+    /// Writes the entries that a level put into its cells and, for level 0, left in the stash, and
+    /// then the record of the level.
     pub(crate) fn put_level(
         &mut self,
         key: &WriteKey,
@@ -209,7 +208,7 @@ impl Draft {
         tag.copy_from_slice(&key.seal(Domain::Level as u8, level, &bound, &record.encode(), body));
     }
 
-    /// Ends it. `key` is that of level 0, `record` what goes to the ring.
+    /// Finishes the head. `key` is that of level 0, `record` the bytes for the ring.
     pub(crate) fn finish(
         mut self,
         key: &WriteKey,
@@ -226,7 +225,7 @@ impl Draft {
     }
 }
 
-/// What the tag of a level is over beside what the level says of itself: its covers, as they stand.
+/// The bytes that the tag of a level's record binds: its encrypted entries.
 fn bound_to_level(block: &[u8; BLOCK_SIZE], level: u8, slots: Range<usize>) -> Vec<u8> {
     let stash = if level == 0 { STASH_AT..PUBLIC_AT } else { 0..0 };
     [&block[cell_cover_at(slots.start)..cell_cover_at(slots.end)], &block[stash]].concat()
@@ -241,7 +240,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Reads a head. None if it is not one that this level-0 key wrote.
+    /// Opens a head. None if it was not written with this key of level 0.
     pub(crate) fn open(
         params: &Params,
         level0: &Secret<32>,
@@ -259,18 +258,18 @@ impl Head {
         Ok(public.map(|public| Head { salt, public, key, block: Box::new(*block) }))
     }
 
-    /// The name by which the next batch points to this one.
+    /// The name of this batch in the head of the next.
     pub(crate) fn name(&self) -> [u8; 16] {
         self.salt[..16].try_into().expect("16 of 32 bytes")
     }
 
-    /// Whether this is the record that it was written with, as far as its sectors go.
+    /// Whether the record was written with this head, judged by the first bytes of its sectors.
     pub(crate) fn has_record(&self, record: &[u8]) -> bool {
         let digest = &self.block[DIGEST_AT..LEVELS_AT];
         constant_time_eq(&self.key.digest(Domain::Digest as u8, record), digest)
     }
 
-    /// What a level says of itself, if it was open when this was written. `key` is that of the
+    /// The record of a level, if the level was open when the head was written. `key` is that of the
     /// level for this batch.
     pub(crate) fn level(&self, params: &Params, key: &WriteKey, level: u8) -> Option<LevelRecord> {
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
@@ -283,16 +282,16 @@ impl Head {
         Some(LevelRecord::decode(&body)).filter(sane)
     }
 
-    /// What a cover says, once the level's record verified; nothing for [`Entry::Empty`].
+    /// Decrypts an entry of a level with a verified record; none for [`Entry::Empty`].
     fn uncover(&self, key: &WriteKey, domain: Domain, at: usize, slot: usize) -> Option<Entry> {
         let cover = &self.block[at..at + COVER_LEN];
-        // The pad of zeros is the pad.
+        // The cover of the empty entry, which is all zeros, is the pad.
         let pad = key.cover(domain as u8, slot as u8, Entry::Empty);
         let plain = cover.iter().zip(&pad).rev().fold(0, |plain, (a, b)| plain << 8 | u64::from(a ^ b));
         Entry::unpack(plain).filter(|entry| *entry != Entry::Empty)
     }
 
-    /// What a level put into cells. The level's record verified.
+    /// The entries that a level put into cells. The level's record must have verified.
     pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(Cell, Entry)> {
         let listed = |slot: usize| {
             let entry = self.uncover(key, Domain::Cell, cell_cover_at(slot), slot)?;
@@ -301,8 +300,8 @@ impl Head {
         params.slots(level).filter_map(listed).collect()
     }
 
-    /// What level 0 left in the stash: slots, and what is in them. `key` is that of level 0, whose
-    /// record verified.
+    /// The slots of the stash that level 0 filled, and their entries. `key` is that of level 0,
+    /// with a verified record.
     pub(crate) fn stash(&self, key: &WriteKey) -> Vec<(StashSlot, Entry)> {
         let listed = |slot: usize| {
             let entry = self.uncover(key, Domain::Stash, stash_cover_at(slot), slot)?;

@@ -1,8 +1,8 @@
 //! The ring and the journal on the medium: the record of a batch, and its head twice.
 //!
 //! Invariant: the record and both copies of the head go to the medium in one request. A batch
-//! counts when a copy of its head verifies and the record is the one that the head was written
-//! with.
+//! counts if a copy of its head verifies and the ring has the record that was written with this
+//! head.
 
 use crate::head::{Head, PublicPart};
 use crate::params::Params;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// Copies of the journal.
 pub(crate) const COPIES: u64 = 2;
 
-/// The ring of records, and the two copies of the journal of heads. It has no state: batches come
-/// one after another.
+/// The ring of records, and the two copies of the journal of heads. It has no state: the caller
+/// writes one batch after another.
 pub(crate) struct Journal {
     medium: Arc<dyn Medium>,
     params: Params,
@@ -34,8 +34,8 @@ impl Journal {
         self.medium.write(&[record, head(0), head(1)])
     }
 
-    /// The head of batch `seq`, if the journal still has one that fits. One copy that can be read
-    /// is enough.
+    /// The head of batch `seq`, if the journal still has one that `fits`. One readable copy is
+    /// enough.
     pub(crate) fn head(
         &self,
         level0: &Secret<32>,
@@ -54,22 +54,22 @@ impl Journal {
                 return Ok(Some(head));
             }
         }
-        // Both copies become durable together: one that can be read and is another says that this
-        // one never was.
+        // Both copies become durable together: if the readable copy is another head, this one never
+        // was.
         if failed.len() == 2 { failed.pop().map_or(Ok(None), Err) } else { Ok(None) }
     }
 
-    /// Reads a part of a copy of the journal, from that of batch `first` on, as it lies there. What
-    /// the medium does not give is zeros, unless that is all of it: the other copy may have it, and
-    /// if not, the batches before it lead to its place. Errors: that of the medium if it gives
-    /// nothing, and of a system that refuses to read.
+    /// Reads a part of a copy of the journal as raw blocks, starting with the head of batch
+    /// `first`. An unreadable block becomes zeros, unless all of them are unreadable: the other
+    /// copy may have it, and otherwise the search from the batches before it reaches its place.
+    /// Errors: that of the medium if it reads nothing, and a refusal of the system.
     pub(crate) fn read_heads(&self, first: BatchSeq, copy: u64, buf: &mut [u8]) -> Result<()> {
         let Err(e) = self.medium.read_at(self.params.head_offset(first, copy), buf) else { return Ok(()) };
         let mut given = false;
         for (seq, block) in (first.0..).map(BatchSeq).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
             match again(|| self.medium.read_at(self.params.head_offset(seq, copy), block)) {
                 Ok(()) => given = true,
-                // It cannot be read for the moment, and is not lost.
+                // It cannot be read at the moment, and is not lost.
                 Err(e) if e.kind().is_refusal() => return Err(e),
                 Err(_) => block.fill(0),
             }
@@ -77,15 +77,15 @@ impl Journal {
         if given { Ok(()) } else { Err(e) }
     }
 
-    /// Whether the ring has the record of a batch. One that the medium does not give whole counts
-    /// as there: what cannot be read of it is lost, which is less than all that was flushed with
-    /// it. Errors: that of a system that refuses to read.
+    /// Whether the ring has the record of a batch. A record that the medium cannot read whole
+    /// counts as present: only its unreadable part is lost, which is less than everything that was
+    /// flushed with it. Errors: a refusal of the system.
     pub(crate) fn has_record(&self, head: &Head) -> Result<bool> {
         let mut record = vec![0; self.params.record_len() as usize];
         let offset = self.params.record_offset(head.public.seq);
         match again(|| self.medium.read_at(offset, &mut record)) {
             Ok(()) => Ok(head.has_record(&record)),
-            // A power cut tears a record, and whether it did cannot be told for the moment.
+            // A power cut tears a record; at the moment nothing shows whether it did.
             Err(e) if e.kind().is_refusal() => Err(e),
             Err(_) => Ok(true),
         }

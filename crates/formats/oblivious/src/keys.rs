@@ -1,6 +1,6 @@
-//! The keys of the open levels, and a key that is thrown away when the disk is closed.
+//! The keys of the open levels, and a throwaway key that is dropped when the disk is closed.
 //!
-//! Deniability contract: a cell that no open level has anything in costs as much ciphering as any
+//! Deniability contract: a cell without data of an open level costs the same encryption as any
 //! other, under the throwaway key.
 
 use crate::cell::CellKey;
@@ -10,9 +10,9 @@ use lacuna_levels::Masters;
 
 /// The keys of one level of one disk.
 pub(crate) struct LevelKey {
-    /// From which the keys of the level for each batch are derived.
+    /// The level's key; its keys for each batch are derived from this one.
     pub(crate) level: Secret<32>,
-    /// Of its cells.
+    /// The keys of its cells.
     pub(crate) cells: CellKey,
 }
 
@@ -25,11 +25,11 @@ impl LevelKey {
 
 /// The keys of an open disk.
 pub(crate) struct Keys {
-    /// Of the open levels, from 0 up.
+    /// The keys of the open levels, starting at level 0.
     levels: Vec<LevelKey>,
-    /// Hedges salts: under level 0's key, which is always there.
+    /// Hedges salts, under a key derived from level 0's, which is always open.
     salts: HedgedNonce,
-    /// Seals filler, and is tried on cells of which no open level has anything.
+    /// Seals filler, and is tried on cells without data of an open level.
     throwaway: CellKey,
 }
 
@@ -41,29 +41,29 @@ impl Keys {
         Keys { levels, salts, throwaway: CellKey::throwaway(filler) }
     }
 
-    /// What makes salts of random bytes.
+    /// The hedge that makes salts of random bytes.
     pub(crate) fn salts(&self) -> &HedgedNonce {
         &self.salts
     }
 
-    /// Of all open levels, from 0 up.
+    /// The keys of all open levels, starting at level 0.
     pub(crate) fn levels(&self) -> &[LevelKey] {
         &self.levels
     }
 
-    /// Of an open level.
+    /// The keys of an open level.
     pub(crate) fn level(&self, level: u8) -> &LevelKey {
         &self.levels[usize::from(level)]
     }
 
-    /// Of the cells in the region of a level; the throwaway key if the level is not open, or the
-    /// region is of no level.
+    /// The key of the cells in the region of a level; the throwaway key if the level is not open,
+    /// or the region belongs to no level.
     pub(crate) fn of_region(&self, level: Option<u8>) -> &CellKey {
         let open = level.and_then(|level| self.levels.get(usize::from(level)));
         open.map_or(&self.throwaway, |key| &key.cells)
     }
 
-    /// The key that is kept nowhere.
+    /// The throwaway key.
     pub(crate) fn throwaway(&self) -> &CellKey {
         &self.throwaway
     }

@@ -1,9 +1,8 @@
-//! Loads the leaves of maps that a prepared batch is going to ask for, by a thread, without the
-//! locks of the levels.
+//! Loads, in a thread, the leaves of maps that a prepared batch needs. The locks of the levels are
+//! not held during the reads.
 //!
-//! Deniability contract: the deepest level comes first. Front ends of level 0 may hold its lock as
-//! often as they like, and a hidden level whose leaves had to wait for that would make its batch
-//! take longer.
+//! Deniability contract: the deepest level comes first. Front ends of level 0 may hold its lock for
+//! any time; if the leaves of a hidden level had to wait for it, its batch would take longer.
 
 use crate::ahead::{Ahead, Due};
 use crate::open_levels::OpenLevels;
@@ -17,16 +16,16 @@ pub(crate) struct LeafLoader {
 }
 
 impl LeafLoader {
-    /// What the thread does that looks ahead into the maps. It waits for the locks of levels, which
-    /// the thread that prepares batches must not: these are two.
+    /// The work of the thread that looks ahead in the maps. It waits for the locks of levels, which
+    /// the thread that prepares batches must not do: hence there are two threads.
     pub(crate) fn load_leaves(&self) {
         while let Some(due) = self.ahead.next_due() {
             self.load(&due);
         }
     }
 
-    /// Loads the leaves that say whether what was found is the latest, as long as the batch has not
-    /// been taken.
+    /// Loads the leaves that show whether the blocks found are the latest, as long as the batch has
+    /// not been taken.
     fn load(&self, due: &Due) {
         for (level, addrs) in due.addrs.iter().enumerate().rev() {
             let level = level as u8;
@@ -38,7 +37,7 @@ impl LeafLoader {
                     missing.extend(addrs.iter().filter_map(|addr| map.missing(addr.0, 1)));
                 });
                 let wanted = missing.into_iter().take_while(|_| self.ahead.is_due(due.number));
-                // What cannot be read is found out by the reader of the map.
+                // The reader of the map notices pages that cannot be read.
                 let loaded: Vec<_> =
                     wanted.filter_map(|leaf| leaf.load(self.levels.cells(level)).ok()).collect();
                 if !loaded.is_empty() {
@@ -48,7 +47,7 @@ impl LeafLoader {
         }
     }
 
-    /// Runs `act` on the map of a level, unless it is too late for the batch. Whether it did.
+    /// Runs `act` on the map of a level, unless the batch was taken. Returns whether it ran.
     fn with_map(&self, due: &Due, level: u8, act: impl FnOnce(&mut Tree)) -> bool {
         let is_due = self.ahead.is_due(due.number);
         if is_due {

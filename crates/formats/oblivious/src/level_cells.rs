@@ -1,10 +1,10 @@
-//! What one open level has in cells: blocks and pages of its map, decrypted.
+//! The cells of one open level: blocks and pages of its map, decrypted.
 //!
-//! A map says where a batch puts a block before the batch can be read. Until then the block is in
-//! memory here, so that reads need not wait for the batch.
+//! A map has the place of a block before the batch of that block can be read. Until then the block
+//! is in memory here, so that reads need not wait for the batch.
 //!
-//! Invariants: what comes from a cell is returned only if it verifies at its place. No level has
-//! memory in common with another (deniability contract).
+//! Invariants: the block of a cell is returned only if it verifies at its place. No two levels
+//! share memory (deniability contract).
 
 use crate::cell::Opened;
 use crate::cell_store::{CellBuf, CellStore};
@@ -27,7 +27,7 @@ pub(crate) struct LevelCells {
     params: Params,
     keys: Arc<Keys>,
     cells: Arc<CellStore>,
-    /// What the batch in flight puts into cells.
+    /// The blocks and pages that the batch in flight puts into cells.
     in_flight: RwLock<InFlight>,
 }
 
@@ -36,24 +36,24 @@ impl LevelCells {
         LevelCells { level, params, keys, cells, in_flight: RwLock::default() }
     }
 
-    /// Whether a read gave something ([`CellStore::has_given`]).
+    /// Whether a read succeeded ([`CellStore::has_given`]).
     pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
         self.cells.has_given(read)
     }
 
-    /// Keeps what the batch in flight puts into a cell. Called under the lock under which the map
-    /// says so.
+    /// Keeps a block or page that the batch in flight puts into a cell. Called under the same lock
+    /// as the change of the map.
     pub(crate) fn submit(&self, place: Place, entry: Entry, block: WaitingBlock) {
         self.in_flight.write().insert(place, (entry, block));
     }
 
-    /// What was submitted can be read from its cells.
+    /// Drops the submitted blocks: they can be read from their cells.
     pub(crate) fn complete(&self) {
         self.in_flight.write().clear();
     }
 
-    /// Reads blocks from `first` on that lie at these places of the map. Where the place is 0
-    /// nothing is read.
+    /// Reads the blocks starting at `first` that lie at these places of the map. A block with place
+    /// 0 is skipped.
     pub(crate) fn read_blocks(&self, first: BlockAddr, places: &[u64], buf: &mut [u8]) -> Result<()> {
         let mut rest = Vec::with_capacity(places.len());
         let blocks = (first.0..).map(Entry::Data).zip(places).zip(buf.as_chunks_mut::<BLOCK_SIZE>().0);
@@ -63,7 +63,7 @@ impl LevelCells {
                 rest.push((self.cell_of(place, entry)?, place, entry, block));
             }
         }
-        // Those of one group side by side: one request reads them.
+        // Cells of one group side by side: one request reads them.
         rest.sort_unstable_by_key(|(cell, ..)| *cell);
         let cells: Vec<Cell> = rest.iter().map(|(cell, ..)| *cell).collect();
         let mut metadata = vec![[0u8; META_LEN]; cells.len()];
@@ -77,26 +77,26 @@ impl LevelCells {
         Ok(())
     }
 
-    /// Copies a block that is in memory. Returns whether it is.
+    /// Copies a block from memory. Returns whether it is there.
     fn copy_from_memory(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> bool {
         let in_flight = self.in_flight.read();
         let held = in_flight.get(&place).filter(|(submitted, _)| *submitted == entry);
         held.inspect(|(_, bytes)| block.copy_from_slice(bytes)).is_some()
     }
 
-    /// The cell of what `entry` names, if the map told the truth.
+    /// The cell at a place in the map. Errors: [`corrupt`], if the place is no cell of the disk.
     fn cell_of(&self, place: Place, entry: Entry) -> Result<Cell> {
         let cell = place.cell().filter(|cell| cell.0 < self.params.cells);
         cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
     }
 
-    /// Decrypts a cell, or a slot of the stash, that was read where it lies.
+    /// Decrypts a cell, or a slot of the stash, in place.
     pub(crate) fn open(&self, place: Place, entry: Entry, buf: &mut [u8]) -> Result<()> {
         let (block, metadata) = buf.split_at_mut(BLOCK_SIZE);
         self.open_parts(place, entry, block, metadata)
     }
 
-    /// The same of a cell that was read in two parts.
+    /// The same for a cell that was read in two parts.
     fn open_parts(&self, place: Place, entry: Entry, block: &mut [u8], metadata: &[u8]) -> Result<()> {
         let key = &self.keys.level(self.level).cells;
         let opened = key.claim(metadata) == (Some(entry), place)
@@ -104,7 +104,7 @@ impl LevelCells {
         if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
     }
 
-    /// Its pages for operations that cannot do without.
+    /// The pages of the level, for operations that cannot do without them.
     pub(crate) fn held(&self) -> HeldPages<'_> {
         HeldPages(self)
     }
@@ -124,24 +124,24 @@ impl PageSource for LevelCells {
         if self.copy_from_memory(place, entry, block) {
             return Ok(());
         }
-        // One bad sector must not stop the disk, and what is hidden must not stop what is public: a
-        // page that the medium will not give is lost, unless it gives nothing at all.
+        // A page that the medium cannot read is lost, unless the medium reads nothing at all: one
+        // bad sector must not stop the disk, and hidden data must not stop public operations.
         let mut read = || self.read_page(place, entry, block);
-        // Deniability contract: level 0 may be locked here, and must not pause for what is hidden.
+        // Deniability contract: level 0 may be locked here, and must not pause for hidden data.
         let mut done = if self.level == 0 { self.cells.patiently(&mut read) } else { again(&mut read) };
         if done.is_err() && self.level > 0 && !self.cells.reads_at_all() {
-            // Level 0 could go on no better: an outage that passes costs it a pause as well.
+            // Level 0 could not continue either: a transient outage costs it a pause as well.
             done = self.cells.patiently(read);
         }
-        // What the system refuses to read is not lost.
+        // A read that the system refuses is no loss.
         let lost = |e: &Error| !e.kind().is_refusal() && self.cells.reads_at_all();
         done.map_err(|e| if lost(&e) { e.with_kind(Kind::Corrupt) } else { e })
     }
 }
 
-/// The pages of a level for the batch that is being filled, and for discards of level 0: what the
-/// system refuses to read is tried again, for the operation can neither go on without nor be taken
-/// back.
+/// The pages of a level for the batch that is being filled, and for discards of level 0: a read
+/// that the system refuses is tried again, because these operations can neither continue without
+/// the page nor be undone.
 pub(crate) struct HeldPages<'a>(&'a LevelCells);
 
 impl PageSource for HeldPages<'_> {

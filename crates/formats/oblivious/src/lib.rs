@@ -1,63 +1,62 @@
-//! `oblivious`: HIVE, hidden levels in a write-only ORAM, that stay deniable to someone who images
-//! the medium many times and hide from everybody which blocks are written (HIVE); loses nothing in
-//! a power cut.
+//! `oblivious`: HIVE, hidden levels in a write-only ORAM. The disk stays deniable to an adversary
+//! with many snapshots of the medium, and hides from every adversary which blocks are written. A
+//! power cut loses no flushed block.
 //!
-//! The medium has *cells* ([`Params`], `docs/format/oblivious.md`), two or three times as many as
-//! the levels have blocks, and every level has a *region* of them, whether it exists or not: the
-//! paper's generic construction, one write-only ORAM for each volume, every operation touching all
-//! of them. Every operation rewrites *k* distinct cells of the region of level 0, drawn uniformly
-//! in groups of neighbours, and a fixed number in every other region. What a cell held and still is
-//! the latest version of its block stays there, encrypted anew; the others take blocks that wait;
-//! what is left over takes filler. Someone who images the medium sees random cells change, whatever
-//! was written. Operations go to the medium by the *batch*: first to a ring, one after another,
-//! with a head in the journal; later in place.
+//! The medium has *cells* ([`Params`], `docs/format/oblivious.md`), two or three for each block of
+//! the levels. Every level has a *region* of cells, whether it exists or not: the paper's generic
+//! construction, one write-only ORAM for each volume, with every operation touching all of them.
+//! Every operation rewrites *k* distinct cells of the region of level 0, drawn uniformly in groups
+//! of neighbours, and a fixed number in every other region. A cell that holds the latest version of
+//! a block keeps it, encrypted anew; the other cells take pending blocks; the rest get filler. An
+//! adversary with snapshots sees random cells change, whatever was written. Operations go to the
+//! medium in *batches*: first to a ring, one after another, with a head in the journal; later in
+//! place.
 //!
-//! The map of a level is a tree whose pages are blocks of the same ORAM (the recursion of the
-//! paper); the heads of the last batches say what pages do not yet. So an operation needs no
-//! operations on maps, only a constant share of them for pages.
+//! The map of a level is a tree with pages that are blocks of the same ORAM (the recursion of the
+//! paper). The heads of the last batches have the changes that the pages do not have yet. An
+//! operation therefore needs no operations on maps, only a constant share of them for pages.
 //!
-//! The parts of an open disk, each in the file of its name. Each calls only those below it:
+//! The parts of an open disk, each in the file of its name. Each calls only the parts below it:
 //!
-//! - `disk`: [`Oblivious`] creates, recovers (`recovery`) and closes a disk, and has its levels as
-//!   front ends see them.
-//! - `threads`: runs what parts do in the background.
+//! - `disk`: [`Oblivious`] creates, recovers (`recovery`) and closes a disk, and has its levels for
+//!   front ends.
+//! - `threads`: runs the background work of the parts.
 //! - `public`: the turns of operations, which decide when batches are written.
-//! - `batch_writer`: one batch after another; `batch`: what each cell of one takes.
+//! - `batch_writer`: writes one batch after another; `batch`: fills the cells of one.
 //! - `ahead`: batches drawn and read by a thread (`prepared`); `leaf_loader`: the leaves that they
 //!   need.
-//! - `open_levels`: map and queue of every open level, level 0 among them; `level_cells`: what a
-//!   level has in cells.
-//! - `store`: batches into the ring and, later, in place.
-//! - `cell_store`: cells, where their latest version is; `journal`: records and heads;
-//!   `durability`: progress and syncs.
+//! - `open_levels`: map and queue of every open level, level 0 included; `level_cells`: the blocks
+//!   of a level in cells.
+//! - `store`: writes batches to the ring and, later, in place.
+//! - `cell_store`: cells at their latest version; `journal`: records and heads; `durability`:
+//!   progress and syncs.
 //! - the medium.
 //!
 //! Invariants:
 //! 1. Number, cells, order and size of all writes to the medium, those of opening and closing
 //!    included, are a function of the number of public operations, public randomness and the paced
 //!    clock; on a plausible disk, of the number of operations of all levels, flushes apart. (A
-//!    discard counts for a quarter of a batch. Exceptions that depend on what level 0 holds: a
+//!    discard counts for a quarter of a batch. Two exceptions depend on the contents of level 0: a
 //!    discard that changes more pages of its map than the cache should keep causes batches until
-//!    they are written; and what finds no room in the stash, which invariant 6 says is rare, causes
-//!    one.)
-//! 2. What the keys of levels 0 to *d* open is a function of the operations on these levels, public
-//!    randomness and the clock: no level has a cell, a lock, a queue or a share of memory in common
-//!    with another. What level 0 opens of how far batches had come follows from their numbers,
-//!    never from speed (`Claims::on_schedule`).
-//! 3. All cells of a batch cost the same reading and ciphering whatever levels exist
+//!    they are written; and blocks that find no room in the stash, which invariant 6 makes rare,
+//!    cause one batch.)
+//! 2. The data that the keys of levels 0 to *d* open is a function of the operations on these
+//!    levels, public randomness and the clock: no two levels share a cell, a lock, a queue or
+//!    memory. The progress of batches that level 0 can read follows from their numbers, never from
+//!    speed (`Claims::on_schedule`).
+//! 3. All cells of a batch cost the same reading and encryption whatever levels exist
 //!    (`prepared.rs`, `batch.rs`).
-//! 4. What is not public is uniform without its key: cells, slots of the stash and what heads say
-//!    of levels are random bytes or sealed under a key that is thrown away, wherever no open level
-//!    put ciphertext.
-//! 5. Every block that was flushed is in its cell, or in the stash if it is of level 0, and in no
-//!    other cell that counts. A flush returns when that is durable; nothing that was flushed is in
-//!    memory alone.
-//! 6. As many cells of a region stay free as `regions.rs` says, so the stash of level 0 is longer
-//!    than *m* with a probability that falls exponentially in *m* (`bound.rs`).
-//! 7. A cell is overwritten in place only with what is durable in the ring; a batch in the ring
-//!    only when a durable head says that its cells are durable in place.
-//! 8. A nonce is drawn for every cell that is ever written, and a salt for every head, and both are
-//!    hedged: where the source repeats, they repeat with the content alone.
+//! 4. Everything that is not public is uniform without its key: cells, slots of the stash and
+//!    records of levels in heads are random bytes, or sealed under a throwaway key, wherever no
+//!    open level put ciphertext.
+//! 5. Every flushed block is in its cell or, for level 0, in the stash, and in no other cell that
+//!    counts. A flush returns when that is durable; no flushed block is in memory alone.
+//! 6. The free share of a region stays at or above the bound in `regions.rs`, so the probability
+//!    that the stash of level 0 is longer than *m* falls exponentially in *m* (`bound.rs`).
+//! 7. A cell is overwritten in place only with bytes that are durable in the ring. A batch in the
+//!    ring is overwritten only when a durable head claims that its cells are durable in place.
+//! 8. A nonce is drawn for every cell that is written, and a salt for every head, and both are
+//!    hedged: if the source of randomness repeats, they repeat only with the same content.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

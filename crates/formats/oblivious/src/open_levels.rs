@@ -1,11 +1,11 @@
 //! The open levels: the map, the queue and the cells of each.
 //!
-//! A read looks a block up under the lock of its level, and reads its cell without. A batch holds
-//! the lock of one level at a time, while that level fills its cells, and none while it is written.
-//! So reads wait neither for each other's cells nor for a batch.
+//! A read looks up a block under the lock of its level, and reads the cell without it. A batch
+//! holds the lock of one level at a time, while that level fills its cells, and none while it is
+//! written. Reads therefore wait neither for other reads of cells nor for a batch.
 //!
-//! Deniability contract: no level has a lock, a queue or a share of memory in common with another,
-//! and nothing here decides that anything is written. Hidden operations lock their own level alone.
+//! Deniability contract: no two levels share a lock, a queue or memory, and nothing here decides
+//! that anything is written. Hidden operations lock their own level alone.
 
 use crate::durability::Durability;
 use crate::level_cells::LevelCells;
@@ -15,7 +15,7 @@ use lacuna_levels::{HiddenLevel, HiddenLevels, Mode, Tree, Wait, WaitingBlock, n
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The open levels of a disk, from 0 up.
+/// The open levels of a disk, starting at level 0.
 pub(crate) struct OpenLevels {
     health: Arc<FailStop>,
     durability: Arc<Durability>,
@@ -42,7 +42,7 @@ impl OpenLevels {
         OpenLevels { health, durability, mode, cover_millis, level0: Mutex::new(level0), hidden, cells }
     }
 
-    /// How many levels are open.
+    /// The number of open levels.
     pub(crate) fn count(&self) -> u8 {
         self.cells.len() as u8
     }
@@ -57,7 +57,7 @@ impl OpenLevels {
         &self.cells[usize::from(level)]
     }
 
-    /// Runs `act` on a level under its lock. A panic meanwhile fails the disk.
+    /// Runs `act` on a level under its lock. A panic in it fails the disk.
     pub(crate) fn with<T>(&self, level: u8, act: impl FnOnce(&mut HiddenLevel, &LevelCells) -> T) -> T {
         if level > 0 {
             return act(&mut self.hidden.lock(&self.health, level).level, self.cells(level));
@@ -67,7 +67,7 @@ impl OpenLevels {
         act(&mut level0, self.cells(0))
     }
 
-    /// How something hidden waits for cover.
+    /// How a hidden operation waits for cover.
     fn wait(&self) -> Wait<'_> {
         self.mode.wait(&self.health, self.cover_millis)
     }
@@ -83,7 +83,8 @@ impl OpenLevels {
             if !read.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt) {
                 return read;
             }
-            // A batch may have put a block elsewhere since, and another into its cell.
+            // Optimistic read: look the places up again on failure, because a batch may have moved
+            // a block and put another into its cell.
             let mut now = vec![0; places.len()];
             self.look(level, first, buf, &mut now)?;
             if now == places {
@@ -93,8 +94,8 @@ impl OpenLevels {
         }
     }
 
-    /// The places of blocks that are in a cell; the others are read at once, and their place given
-    /// as 0.
+    /// Sets the places of blocks that are in cells. All other blocks are read at once, and their
+    /// places set to 0.
     fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         if level > 0 {
             return self.hidden.look(&self.health, level, first.0, buf, places, self.cells(level));
@@ -103,7 +104,7 @@ impl OpenLevels {
         self.with(0, |level0, cells| level0.look(first.0, buf, places, cells))
     }
 
-    /// Loads the leaves that say where blocks of level 0 are, without its lock.
+    /// Loads the leaves with the places of blocks of level 0, without its lock.
     pub(crate) fn warm(&self, first: BlockAddr, count: u64) {
         warm(first.0, count, self.cells(0), |act| self.with_map(0, act));
     }
@@ -133,7 +134,7 @@ impl OpenLevels {
         })
     }
 
-    // Level 0, for the operation whose turn it is (`public.rs`).
+    // Level 0, for the operation that has the turn (`public.rs`).
 
     /// Queues blocks of level 0.
     pub(crate) fn queue_public(&self, first: BlockAddr, data: &[u8]) {
@@ -170,7 +171,7 @@ impl OpenLevels {
         self.hidden.discard(&self.wait(), level, first.0, count, self.cells(level))
     }
 
-    /// A flush of a hidden level. It causes nothing and waits until batches that others cause have
+    /// A flush of a hidden level. It causes no write: it waits until batches with other causes have
     /// taken everything, and are durable.
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
         let wait = self.wait();
@@ -179,7 +180,7 @@ impl OpenLevels {
         if durable { Ok(()) } else { Err(no_sync()) }
     }
 
-    /// Whether nothing of a hidden level waits for cover from now on.
+    /// Sets whether operations of a hidden level stop waiting for cover.
     pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
         self.hidden.give_up(level, gives_up);
         if gives_up {
@@ -187,21 +188,20 @@ impl OpenLevels {
         }
     }
 
-    /// The user of a hidden level was told that something of it is lost.
+    /// Records that the user of a hidden level was told of a loss.
     pub(crate) fn lose(&self, level: u8) {
         self.hidden.lose(level);
     }
 
-    /// Errors: [`Kind::NoCover`] if a hidden level has anything pending that no batch has taken, or
-    /// has lost something.
+    /// Errors: [`Kind::NoCover`] if a hidden level has anything pending, or has lost something.
     pub(crate) fn check_taken(&self) -> Result<()> {
         self.hidden.check_taken(&self.health)
     }
 
     // Batches.
 
-    /// A hidden level fills its cells in batch `seq`. Its queue and the number of the batch change
-    /// under one lock, so a flush that finds the queue empty waits for the right batch to be
+    /// Lets a hidden level fill its cells in batch `seq`. Its queue and the number of the batch
+    /// change under one lock, so a flush that finds the queue empty waits for the right batch to be
     /// durable.
     pub(crate) fn fill_hidden(
         &self,
@@ -215,12 +215,12 @@ impl OpenLevels {
         Ok(())
     }
 
-    /// The last batch can be read from its cells.
+    /// Records that the last batch can be read from its cells.
     pub(crate) fn complete(&self) {
         self.cells.iter().for_each(LevelCells::complete);
     }
 
-    /// Goes on after batch `seq`, the last on the medium.
+    /// Continues after batch `seq`, the last on the medium.
     pub(crate) fn resume(&self, seq: BatchSeq) {
         for level in 1..self.count() {
             self.hidden.lock(&self.health, level).filled = seq.0;

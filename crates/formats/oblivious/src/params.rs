@@ -1,5 +1,5 @@
-//! Where everything lies on the medium, and the public parameters from which that follows. The
-//! byte-exact page is `docs/format/oblivious.md`; a test keeps it and this together.
+//! The public parameters of a disk, and the layout of the medium that follows from them. The
+//! byte-exact page is `docs/format/oblivious.md`; a test compares the two.
 
 use crate::limits::{
     BLOCK, CELL_BITS, CELL_LEN, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, META_LEN, MOST_CELLS,
@@ -12,16 +12,16 @@ use lacuna_contracts::{Error, Kind, Parameters, RecordMut, Result, Secret};
 use lacuna_levels::ClosingCover;
 use std::ops::Range;
 
-/// The version of the format, as it stands on the medium.
+/// The version of the format on the medium.
 pub const VERSION: u16 = 1;
 
 /// Length of the encoded parameters.
 const PARAMS_LEN: usize = 64;
 /// The fewest cells of a disk.
 const LEAST_CELLS: u64 = 1024;
-/// The most cells: each has a number in a place.
+/// The most cells: the number of each must fit a place.
 const MOST_CELL_COUNT: u64 = (1 << CELL_BITS) - 1;
-/// The fewest and the most batches in the ring. More save syncs; these fill 270 MB.
+/// The fewest and the most batches in the ring. More would save syncs; the most fill 270 MB.
 const RING: std::ops::RangeInclusive<u64> = 2 * PARTS..=64 * PARTS;
 /// The longest journal: opening reads all of it, 64 MiB.
 const MOST_JOURNAL: u64 = 16384;
@@ -31,15 +31,15 @@ pub(crate) const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
 /// The public parameters of an oblivious disk, kept in the volume header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// What it is like.
+    /// The choices of the owner.
     pub plan: Plan,
-    /// Operations of a batch that are kept for pages of the map of level 0.
+    /// Operations of a batch that are reserved for pages of the map of level 0.
     pub page_writes: u8,
     /// Batches in the ring.
     pub ring: u32,
-    /// Batches whose heads the journal keeps.
+    /// Heads that the journal keeps, one for each batch.
     pub journal: u32,
-    /// Batches in which a map is written out once.
+    /// Batches within which a map is written out once.
     pub cycle: u32,
     /// Physical cells, the paper's N.
     pub cells: u64,
@@ -89,7 +89,7 @@ impl Params {
         Ok(params)
     }
 
-    /// The parameters as they stand in the header.
+    /// The parameters as the header stores them.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let hiding = match self.plan.hiding {
@@ -103,7 +103,7 @@ impl Params {
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that it could
+    /// Parses the output of [`Params::encode`]. Errors: [`Kind::Corrupt`] for bytes that it could
     /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("oblivious", bytes, PARAMS_LEN)?;
@@ -158,8 +158,8 @@ impl Params {
         self.regions().iter().all(|region| region.drawn as u64 <= region.cells)
     }
 
-    /// The most blocks that a level can have, by the public parameters. Of a hidden level it has up
-    /// to a sixteenth less, which its key says.
+    /// The most blocks that a level can have, by the public parameters. A hidden level is up to a
+    /// sixteenth shorter, by its key.
     pub fn most_blocks(&self, level: u8) -> u64 {
         if level > Params::HIDDEN_LEVELS {
             return 0;
@@ -167,12 +167,12 @@ impl Params {
         regions::most_blocks(self.region(level).cells, &self.plan)
     }
 
-    /// Length of a level in blocks. `key` is that of the level.
+    /// Length of a level in blocks. `key` is the key of the level.
     pub(crate) fn length(&self, level: u8, key: &Secret<32>) -> u64 {
         if level == 0 { self.blocks } else { regions::hidden_length(key, self.most_blocks(level)) }
     }
 
-    /// The regions: of level 0, of the hidden levels, and the rest.
+    /// The regions of level 0 and of the hidden levels, and the rest.
     pub(crate) fn regions(&self) -> [Region; REGIONS] {
         regions::deal(self.cells, &self.plan)
     }
@@ -181,7 +181,7 @@ impl Params {
         self.regions()[usize::from(level)]
     }
 
-    /// The cells of a batch that may hold something of a level, by their number in the batch.
+    /// The cells of a batch that may hold data of a level, by their index in the batch.
     pub(crate) fn slots(&self, level: u8) -> Range<usize> {
         let (drawn, at) = (regions::drawn(&self.plan), usize::from(level));
         let first: usize = drawn[..at].iter().sum();
@@ -189,24 +189,24 @@ impl Params {
     }
 
     /// Pages of the map of a level that a batch takes before any data: enough for every page in
-    /// half a cycle; or one more than it takes blocks, so that no cycle lasts longer than the one
+    /// half a cycle, or one page more than blocks, so that no cycle lasts longer than the one
     /// before.
     pub(crate) fn page_share(&self, level: u8) -> usize {
         let inserted = regions::inserted(&self.plan)[usize::from(level)];
         self.paced_pages(level).min(inserted as u64 / 2 + 1) as usize
     }
 
-    /// Pages that each batch of half a cycle must take for the whole map to be written.
+    /// Pages that each batch of half a cycle must take to write the whole map.
     fn paced_pages(&self, level: u8) -> u64 {
         lacuna_levels::pages_of(self.most_blocks(level)).div_ceil(u64::from(self.cycle / 2).max(1)) + 1
     }
 
     /// The most blocks of a hidden level that a batch takes.
     ///
-    /// A cycle writes the leaves that were changed when it began, no more than what batches took
-    /// since the one before began. If a batch takes fewer blocks than pages, or pages enough for
-    /// the whole map, no cycle lasts longer than the one before or than half of the least: a map
-    /// never falls behind, however full the queue of its level is.
+    /// A cycle writes the leaves that were dirty when it began: at most one for each block that
+    /// batches took since the cycle before began. If a batch takes fewer blocks than pages, or
+    /// enough pages for the whole map, no cycle lasts longer than the one before, or than half of
+    /// the shortest: a map never falls behind, however full the queue of its level is.
     pub(crate) fn most_taken(&self, level: u8) -> usize {
         let inserted = regions::inserted(&self.plan)[usize::from(level)];
         let pages = self.page_share(level);
@@ -215,14 +215,13 @@ impl Params {
         taken
     }
 
-    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to
-    /// it.
+    /// The end of the disk on its medium: the offset of the first byte after it.
     pub fn end(&self) -> u64 {
         self.cells_start() + self.cells / GROUP * GROUP_LEN
     }
 
-    /// The batches of cover that closing writes before the last ones: an eighth of the journal at
-    /// most.
+    /// The batches of cover that closing writes before the last ones: at most an eighth of the
+    /// journal.
     pub fn closing_cover(&self) -> ClosingCover {
         ClosingCover::new(self.batch_bytes(), u64::from(self.journal) / 8)
     }
@@ -243,12 +242,13 @@ impl Params {
         2 * BLOCK + self.record_len() + (self.batch_cells() * CELL_LEN) as u64
     }
 
-    /// Bytes of a batch in the ring: its cells, then the slots of the stash, up to a whole block.
+    /// Bytes of a batch in the ring: its cells, then the slots of the stash, padded to a whole
+    /// block.
     pub(crate) fn record_len(&self) -> u64 {
         (((self.batch_cells() + STASH_SLOTS) * CELL_LEN) as u64).next_multiple_of(BLOCK)
     }
 
-    /// Where the head of batch `seq` lies, in the first or the second copy of the journal.
+    /// Offset of the head of batch `seq` in the first or the second copy of the journal.
     pub(crate) fn head_offset(&self, seq: BatchSeq, copy: u64) -> u64 {
         let journal = u64::from(self.journal);
         JOURNAL_START + (copy * journal + seq.0 % journal) * BLOCK
@@ -262,34 +262,35 @@ impl Params {
         self.ring_start() + u64::from(self.ring) * self.record_len()
     }
 
-    /// Where the record of batch `seq` lies in the ring.
+    /// Offset of the record of batch `seq` in the ring.
     pub(crate) fn record_offset(&self, seq: BatchSeq) -> u64 {
         self.ring_start() + seq.0 % u64::from(self.ring) * self.record_len()
     }
 
-    /// Where a cell of batch `seq` lies in the ring, by its number in the batch.
+    /// Offset of a cell of batch `seq` in the ring, by its index in the batch.
     pub(crate) fn ring_offset(&self, seq: BatchSeq, slot: usize) -> u64 {
         self.record_offset(seq) + (slot * CELL_LEN) as u64
     }
 
-    /// Where a slot of the stash of batch `seq` lies in the ring: the stash follows the cells.
+    /// Offset of a slot of the stash of batch `seq` in the ring: the stash follows the cells.
     pub(crate) fn stash_offset(&self, seq: BatchSeq, slot: StashSlot) -> u64 {
         self.ring_offset(seq, self.batch_cells() + slot.0)
     }
 
-    /// Where the block of a cell lies, and where the rest of it does.
+    /// Offsets of the block of a cell in place, and of its metadata.
     pub(crate) fn cell_offsets(&self, cell: Cell) -> [u64; 2] {
         let (page, at) = self.meta_page(cell);
         [page - (GROUP - cell.0 % GROUP) * BLOCK, page + at as u64]
     }
 
-    /// Where the page with the metadata of a cell lies, and where in it these are.
+    /// Offset of the page with the metadata of a cell, and the position of the metadata in the
+    /// page.
     pub(crate) fn meta_page(&self, cell: Cell) -> (u64, usize) {
         let page = self.cells_start() + cell.0 / GROUP * GROUP_LEN + GROUP * BLOCK;
         (page, (cell.0 % GROUP) as usize * META_LEN)
     }
 
-    /// Batches between two syncs that the schedule alone causes.
+    /// Batches between two syncs of the schedule.
     pub(crate) fn part(&self) -> u64 {
         u64::from(self.ring) / PARTS
     }
@@ -343,8 +344,8 @@ mod tests {
         }
     }
 
-    /// Of every disk that can be planned, pages keep up with data (finding: a level whose map got
-    /// no cells was lost).
+    /// On every disk that can be planned, pages keep up with data. (A level without cells for its
+    /// map was once lost.)
     #[test]
     fn no_map_falls_behind() {
         for room in [16 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {

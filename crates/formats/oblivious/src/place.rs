@@ -1,9 +1,9 @@
-//! The numbers of batches and cells, and the places in a map: a cell, and the batch that put the
-//! block there.
+//! The numbers of batches and cells, and places in a map: a cell, and the batch that put the block
+//! there.
 //!
-//! Invariant: the place goes into what authenticates the block. A block that stays in its cell is
-//! encrypted anew under the place that it has. So a cell that is put back to an earlier state opens
-//! only if what it held then is what the map means now.
+//! Invariant: the tag of a block authenticates its place. A block that stays in its cell is
+//! encrypted anew under its old place. A cell that is put back to an earlier state therefore opens
+//! only if its block at that time is the version that the map names now.
 
 use crate::limits::CELL_BITS;
 use lacuna_levels::LOST;
@@ -13,7 +13,7 @@ use lacuna_levels::LOST;
 pub(crate) struct BatchSeq(pub(crate) u64);
 
 impl BatchSeq {
-    /// The batch after it.
+    /// The next batch.
     pub(crate) fn next(self) -> BatchSeq {
         BatchSeq(self.0 + 1)
     }
@@ -27,39 +27,39 @@ pub(crate) struct Cell(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StashSlot(pub(crate) usize);
 
-/// Batches after which the numbers in places come round.
+/// Batches after which the numbers in places repeat.
 const BATCHES: u64 = 1 << 23;
-/// Marks what is no place in a map: a slot of the stash.
+/// Marks a slot of the stash, which is not a place in a map.
 const STASH: u64 = 1 << 63;
 
-/// Where a block lies, as a map or a cell says it. It may come from outside: [`Place::cell`] checks
-/// it.
+/// The place of a block, as a map or a cell gives it. It may be forged: [`Place::cell`] checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(u64);
 
 impl Place {
-    /// The place of what batch `seq` puts into a cell. As a word it is neither 0 nor [`LOST`].
+    /// The place of a block that batch `seq` puts into a cell. As a word it is neither 0 nor
+    /// [`LOST`].
     pub(crate) fn new(seq: BatchSeq, cell: Cell) -> Place {
         debug_assert!(cell.0 + 1 < 1 << CELL_BITS, "the parameters bound the cells");
         Place((seq.0 % BATCHES) << CELL_BITS | (cell.0 + 1))
     }
 
-    /// What stands for the place of a block that batch `seq` leaves in a slot of the stash.
+    /// Stands for the place of a block that batch `seq` leaves in a slot of the stash.
     pub(crate) fn in_stash(seq: BatchSeq, slot: StashSlot) -> Place {
         Place(STASH | (seq.0 % BATCHES) << CELL_BITS | slot.0 as u64)
     }
 
-    /// A word of a map, or of what a cell says.
+    /// The place in a word of a map or of a cell.
     pub(crate) fn of_word(word: u64) -> Place {
         Place(word)
     }
 
-    /// As a map has it.
+    /// The form in a map.
     pub(crate) fn word(self) -> u64 {
         self.0
     }
 
-    /// Its cell; none if it is no place in a map.
+    /// Its cell; none if this is not a place in a map.
     pub(crate) fn cell(self) -> Option<Cell> {
         let sane = self.0 != LOST && self.0 < STASH;
         (self.0 & ((1 << CELL_BITS) - 1)).checked_sub(1).filter(|_| sane).map(Cell)

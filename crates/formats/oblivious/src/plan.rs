@@ -1,23 +1,21 @@
-//! What a disk is to be like, as its owner wants it: what hides hidden operations, and what a batch
-//! costs.
+//! The choices of a disk's owner: how hidden operations are hidden, and the cost of a batch.
 
 use crate::limits::MOST_OPERATIONS;
 
-/// What hides the operations of hidden levels (HIVE, sections 4.2 and 5.2).
+/// How the operations of hidden levels are hidden (HIVE, sections 4.2 and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hiding {
-    /// HIVE: every operation of every level, reads included, rewrites cells; a hidden one passes
-    /// for a public read.
+    /// HIVE: every operation of every level, reads included, rewrites cells; a hidden operation
+    /// passes for a public read.
     Plausible,
-    /// HIVE-B: hidden operations wait for public writes, which carry them along; reads write
-    /// nothing.
+    /// HIVE-B: hidden operations are pending until public writes take them; reads write nothing.
     Opportunistic,
 }
 
-/// What a disk is to be like.
+/// The choices of a disk's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What hides the operations of hidden levels.
+    /// How the operations of hidden levels are hidden.
     pub hiding: Hiding,
     /// Cells that an operation rewrites, the paper's *k*: 2 to 16. With 2, a third of the cells of
     /// a region are used, with more a half.
@@ -29,7 +27,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// HIVE-B with *k* = 2, as many operations in a batch as it can list.
+    /// HIVE-B with *k* = 2, and the most operations that a batch can list.
     pub const DEFAULT: Plan = Plan {
         hiding: Hiding::Opportunistic,
         per_write: 2,

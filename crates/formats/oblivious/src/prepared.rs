@@ -1,8 +1,8 @@
-//! A batch before it is its turn: which cells it rewrites, and what these hold.
+//! A batch before its turn: the cells that it rewrites, and their contents.
 //!
-//! Deniability contract: all cells of every region are read. Each costs one attempt to find out
-//! whether its level has it, and one decryption: under the key of that level, or under a throwaway
-//! key if the level is not open or has nothing there. Cells come from public randomness alone.
+//! Deniability contract: all cells of every region are read. Each costs one check whether its level
+//! uses it, and one decryption: under the key of that level, or under a throwaway key if the level
+//! is not open or does not use the cell. Cells come from public randomness alone.
 
 use crate::cell::Opened;
 use crate::cell_store::CellStore;
@@ -18,8 +18,8 @@ use lacuna_crypto::RandomSource;
 use lacuna_levels::{Entry, SALT_LEN};
 use std::sync::Arc;
 
-/// Draws batches, and reads and decrypts their cells. A cell says itself in which place it was put,
-/// so no map is asked.
+/// Draws batches, and reads and decrypts their cells. A cell states its own place, so no map is
+/// needed.
 pub(crate) struct Preparer {
     params: Params,
     keys: Arc<Keys>,
@@ -40,12 +40,12 @@ impl Preparer {
         Preparer { params, keys, random, cells, durability }
     }
 
-    /// Draws the next batch and reads its cells. `old` is memory for them. Where the system refuses
-    /// to read them, `hold` is told why, and waits until they are to be read again, or gives the
-    /// error back: the batch is then given up with what was drawn for it.
+    /// Draws the next batch and reads its cells into `old`. If the system refuses to read them,
+    /// `hold` gets the error, and either waits until the next try or returns the error: the batch
+    /// is then given up with everything that was drawn for it.
     ///
-    /// Deniability contract: cells of all levels are read alike, so whether a batch is held tells
-    /// nothing of them.
+    /// Deniability contract: cells of all levels are read alike, so a held batch reveals nothing
+    /// about them.
     pub(crate) fn prepare(
         &self,
         mut old: Plain<Vec<u8>>,
@@ -81,24 +81,24 @@ impl Preparer {
     }
 }
 
-/// What is known of a batch before it is filled.
+/// A batch before it is filled.
 pub(crate) struct Prepared {
     params: Params,
     keys: Arc<Keys>,
     pub(crate) salt: [u8; SALT_LEN],
     /// The cells that it rewrites.
     pub(crate) cells: Vec<Cell>,
-    /// Batches up to this one had been written when the cells were read.
+    /// The last batch that had been written when the cells were read.
     pub(crate) as_of: BatchSeq,
-    /// The cells as they were; where something was found, the block is decrypted.
+    /// The old contents of the cells; if an entry was found, the block is decrypted.
     pub(crate) old: Plain<Vec<u8>>,
-    /// What the level of its region has, or had, in a cell, and the place under which it put it
-    /// there.
+    /// For each cell the entry that the level of its region has, or had, there, and the place that
+    /// it was written under.
     pub(crate) found: Vec<Option<(Entry, Place)>>,
 }
 
 impl Prepared {
-    /// Finds out what a cell holds of the level of its region, and decrypts it.
+    /// Finds the entry of the region's level in a cell, and decrypts the block.
     fn open(&mut self, slot: usize) -> Result<()> {
         let level = (0..REGIONS as u8).find(|level| self.params.slots(*level).contains(&slot));
         let key = self.keys.of_region(level);
@@ -112,7 +112,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// A later batch has put `cell` into this one of the cells.
+    /// Replaces the contents of one of the cells, which a later batch rewrote.
     pub(crate) fn replace(&mut self, slot: usize, cell: &[u8]) -> Result<()> {
         self.old[slot * CELL_LEN..(slot + 1) * CELL_LEN].copy_from_slice(cell);
         self.open(slot)
@@ -123,7 +123,7 @@ impl Prepared {
         &mut self.old[slot * CELL_LEN..slot * CELL_LEN + BLOCK_SIZE]
     }
 
-    /// Addresses of the blocks of every open level that were found.
+    /// Addresses of the blocks that were found, for every open level.
     pub(crate) fn data_by_level(&self) -> Vec<Vec<BlockAddr>> {
         let data = |level: u8| {
             let found = self.found[self.params.slots(level)].iter().flatten();

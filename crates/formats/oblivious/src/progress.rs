@@ -1,23 +1,23 @@
-//! How far the batches have come, what heads say of that, and what is to be done next.
+//! The progress of the batches, the claims of heads about it, and the work that is due next.
 //!
-//! Deniability contract: what a head says follows from the numbers of batches alone, whatever the
-//! speed of the machine.
+//! Deniability contract: the claims of a head follow from the numbers of batches alone, whatever
+//! the speed of the machine.
 
 use crate::params::Params;
 use crate::place::BatchSeq;
 
-/// What a head says: batches that were durable with all before them, in the ring and in place.
+/// The claims of a head: batches that were durable with all before them, in the ring and in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     /// The last batch that was durable in the ring.
     pub(crate) synced: BatchSeq,
-    /// The last batch whose cells were durable in place.
+    /// The last batch that was durable in place.
     pub(crate) applied: BatchSeq,
 }
 
 impl Claims {
-    /// What the head of batch `seq` says if nothing else is known: that what ended two parts ago is
-    /// durable, and what ended four parts ago durable in place.
+    /// The claims of the head of batch `seq` by the schedule alone: the second part before its own
+    /// is durable, and the fourth is durable in place.
     pub(crate) fn on_schedule(params: &Params, seq: BatchSeq) -> Claims {
         let part = params.part();
         let number = seq.0.saturating_sub(1) / part;
@@ -25,35 +25,35 @@ impl Claims {
         Claims { synced: end_of(1), applied: end_of(3) }
     }
 
-    /// What either says.
+    /// The later of both claims.
     pub(crate) fn max(self, other: Claims) -> Claims {
         Claims { synced: self.synced.max(other.synced), applied: self.applied.max(other.applied) }
     }
 }
 
-/// How far the batches have come; each of these says it of a batch and all before it.
+/// The progress of the batches; each number means a batch and all before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     /// Written to ring and journal.
     pub(crate) written: BatchSeq,
     /// Durable in ring and journal.
     pub(crate) synced: BatchSeq,
-    /// Written in place; and durable there.
+    /// Written in place, and durable there.
     pub(crate) applied: BatchSeq,
     pub(crate) applied_durable: BatchSeq,
-    /// The last batch that was there when the disk was opened. It is not brought in place before
-    /// another part has ended, for nothing is done to a disk that is only looked at.
+    /// The last batch that was there when the disk was opened. Such batches go in place only after
+    /// another part has ended, because a disk that is only read must stay as it is.
     pub(crate) found: BatchSeq,
-    /// What a pending batch is going to say.
+    /// The claims of the head of a pending batch.
     pub(crate) wanted: Claims,
-    /// Whether threads sync parts of the ring and write them in place; otherwise that is done where
-    /// a part ends.
+    /// Whether threads sync parts of the ring and write them in place; otherwise the writer of a
+    /// batch does both at the end of a part.
     pub(crate) threads: bool,
 }
 
 impl Progress {
-    /// Everything up to batch `end` is durable in the ring, and in place up to batch `applied`, as
-    /// the head of `end` says.
+    /// All batches up to `end` are durable in the ring, and in place up to batch `applied`, as the
+    /// head of `end` claims.
     pub(crate) fn at(end: BatchSeq, applied: BatchSeq) -> Progress {
         Progress {
             written: end,
@@ -66,32 +66,32 @@ impl Progress {
         }
     }
 
-    /// Whether a part of the ring has ended that is not durable.
+    /// Whether a part of the ring has ended and is not durable.
     pub(crate) fn has_ended(&self, part: u64) -> bool {
         last_end(self.written, part) > self.synced
     }
 
-    /// Whether a sync is due: for such a part, or because a pending batch needs that what was
-    /// written in place is durable. Nothing else needs that before the next part ends, whose sync
-    /// serves for both.
+    /// Whether a sync is due: for such a part, or because a pending batch needs the writes in place
+    /// to be durable. Otherwise these wait for the end of the next part, with a sync that serves
+    /// for both.
     pub(crate) fn wants_sync(&self, part: u64) -> bool {
         let awaited = self.applied_durable < self.wanted.applied && self.applied > self.applied_durable;
         self.has_ended(part) || awaited
     }
 
-    /// The end of the last part that is durable, if it is not in place.
+    /// The end of the last durable part, if it is not in place.
     pub(crate) fn due_in_place(&self, part: u64) -> Option<BatchSeq> {
         let end = last_end(self.synced, part);
         (end > self.applied && end > self.found).then_some(end)
     }
 
-    /// Whether what a head says is so.
+    /// Whether claims are true.
     pub(crate) fn bears_out(&self, claims: Claims) -> bool {
         self.synced >= claims.synced && self.applied_durable >= claims.applied
     }
 }
 
-/// The last batch, up to `seq`, with which a part of the ring ends.
+/// The last batch up to `seq` that ends a part of the ring.
 fn last_end(seq: BatchSeq, part: u64) -> BatchSeq {
     BatchSeq(seq.0 / part * part)
 }

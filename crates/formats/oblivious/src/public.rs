@@ -1,14 +1,14 @@
-//! The operations of level 0, and when batches are written.
+//! The operations of level 0, and the decision when batches are written.
 //!
 //! Operations that count take turns: each holds the lock of this part until the batches that it
-//! causes are written, so batches follow from the order of operations. Reads take none and go on
-//! beside a batch.
+//! causes are written, so batches follow from the order of operations. Reads take no turn, and
+//! continue beside a batch.
 //!
 //! Deniability contract: whether and when a batch is written is decided here: by operations of
-//! level 0 and the paced clock, and on a plausible disk by those of every level, a read like a
-//! write (the paper's Algorithm 7). What the operations do does not matter, their number does. On
-//! an opportunistic disk hidden operations never take a turn. What the medium refused is tried
-//! again by the next operation that takes one.
+//! level 0 and the paced clock, and on a plausible disk by those of every level, with a read
+//! counting like a write (HIVE, Algorithm 7). The number of operations matters, not their kind. On
+//! an opportunistic disk hidden operations never take a turn. A write that the medium refused is
+//! tried again by the next operation that takes a turn.
 
 use crate::ahead::Ahead;
 use crate::batch_writer::{BatchWriter, Outcome};
@@ -40,7 +40,7 @@ pub(crate) struct Public {
     refreshes: AtomicU64,
 }
 
-/// What one operation at a time has.
+/// The state that one operation at a time holds.
 struct Turn {
     /// Operations since the last batch.
     operations: usize,
@@ -48,7 +48,7 @@ struct Turn {
 }
 
 impl Public {
-    /// Level 0 over the parts that `writer` uses too.
+    /// Level 0 over the same parts as `writer`.
     pub(crate) fn new(
         params: Params,
         health: Arc<FailStop>,
@@ -71,8 +71,8 @@ impl Public {
         }
     }
 
-    /// Enters fail-stop for good, wakes all threads that wait in the parts below, and gives the
-    /// error back.
+    /// Enters fail-stop for good, wakes all waiting threads of the parts below, and returns the
+    /// error.
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.health.fail(e);
         self.levels.wake_all();
@@ -81,7 +81,7 @@ impl Public {
         e
     }
 
-    /// Runs an operation when it is its turn. A panic fails the disk before the next has its turn.
+    /// Runs an operation in its turn. A panic fails the disk before the next turn.
     fn in_turn<T>(&self, operation: impl FnOnce(&mut Turn) -> Result<T>) -> Result<T> {
         let mut turn = self.turn.lock();
         let _guard = OnPanic::new(|| drop(self.fail(defect())));
@@ -89,18 +89,18 @@ impl Public {
         operation(&mut turn)
     }
 
-    /// Goes on after batch `seq`, which the next one calls `name`, and which is durable with all
-    /// before it, in place those up to `applied`.
+    /// Continues after batch `seq`, which the next head calls `name`. It is durable with all before
+    /// it, and those up to `applied` are durable in place.
     pub(crate) fn resume(&self, seq: BatchSeq, name: [u8; 16], applied: BatchSeq) {
         self.turn.lock().writer.resume(seq, name, applied);
     }
 
-    /// Takes blocks of level 0 in. Every one counts, also one that is written again at once: how
-    /// many batches there are says nothing of which blocks were written.
+    /// Takes in blocks of level 0. Every block counts, even one that is written twice in a row: the
+    /// number of batches does not show which blocks were written.
     pub(crate) fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         let blocks = data.len() / BLOCK_SIZE;
         self.blocks_written.fetch_add(blocks as u64, Ordering::Relaxed);
-        // The batch that takes the blocks finds the leaves in memory.
+        // The batch that takes the blocks then finds the leaves in memory.
         self.levels.warm(first, blocks as u64);
         self.in_turn(|turn| {
             let mut done = 0;
@@ -117,15 +117,16 @@ impl Public {
         })
     }
 
-    /// Makes blocks of level 0 unwritten. Counts whether any of them was written or not.
+    /// Makes blocks of level 0 unwritten. The discard counts whether or not any of them was
+    /// written.
     pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
         self.levels.warm(first, count);
         self.in_turn(|turn| {
             self.catch_up(turn)?;
             self.levels.discard_public(first, count).map_err(|e| self.fail(e))?;
             self.operate(turn, self.discard_operations())?;
-            // Pages that the discard changed are written before it is answered, once there are more
-            // than the cache should hold.
+            // If the discard changed more pages than the cache should hold, they are written before
+            // it returns.
             while self.levels.with_map(0, |map| map.crowded()) {
                 self.batch(turn)?;
             }
@@ -133,7 +134,8 @@ impl Public {
         })
     }
 
-    /// For how many operations a discard counts: a batch records no more than some.
+    /// The number of operations that a discard counts for: a batch records at most `MOST_TRIMS`
+    /// discards.
     fn discard_operations(&self) -> usize {
         self.params.batch_blocks().div_ceil(MOST_TRIMS)
     }
@@ -143,8 +145,7 @@ impl Public {
         self.pass(self.discard_operations())
     }
 
-    /// Operations of any level on a plausible disk: those of level 0 that write count for
-    /// themselves.
+    /// Counts operations of any level on a plausible disk. Writes of level 0 count themselves.
     pub(crate) fn pass(&self, operations: usize) -> Result<()> {
         if self.params.plan.hiding == Hiding::Opportunistic {
             return Ok(());
@@ -161,10 +162,11 @@ impl Public {
         self.catch_up(turn)
     }
 
-    /// Writes what is due: a batch that the medium refused, as it was, and those that operations
-    /// have filled.
+    /// Writes the batches that are due: one that the medium refused, unchanged, and all that
+    /// operations have filled.
     ///
-    /// Errors: why the medium refuses batches; nothing is lost then, and what is due stays so.
+    /// Errors: the reason why the medium refuses batches; nothing is lost then, and the batches
+    /// stay due.
     fn catch_up(&self, turn: &mut Turn) -> Result<()> {
         if turn.writer.is_held() && self.settle(turn.writer.write_held())? {
             self.batch(turn)?;
@@ -175,7 +177,7 @@ impl Public {
         Ok(())
     }
 
-    /// Writes a batch, and those that have to follow at once. None is held.
+    /// Writes a batch, and all that must follow at once. No batch may be held.
     fn batch(&self, turn: &mut Turn) -> Result<()> {
         self.health.check()?;
         loop {
@@ -191,7 +193,7 @@ impl Public {
         }
     }
 
-    /// Writes a batch whatever is pending, for which fewer operations than fill one are enough.
+    /// Writes a batch whatever is pending, even if the operations so far do not fill one.
     fn batch_now(&self, turn: &mut Turn) -> Result<()> {
         self.catch_up(turn)?;
         let before = std::mem::take(&mut turn.operations);
@@ -202,8 +204,8 @@ impl Public {
         written
     }
 
-    /// Whether another batch has to follow at once. Errors: why the medium refused it; after any
-    /// other the disk has failed.
+    /// Whether another batch must follow at once. Errors: the reason why the medium refused this
+    /// one; any other error is fail-stop.
     fn settle(&self, outcome: Result<Outcome>) -> Result<bool> {
         match outcome.map_err(|e| self.fail(e))? {
             Outcome::Written { another } => Ok(another),
@@ -258,9 +260,9 @@ impl Public {
         Ok(last)
     }
 
-    /// Makes everything durable in place, and says so in a batch that holds nothing new. From then
-    /// on a batch that cannot be read was damaged, and is not the end of the log; and opening has
-    /// nothing left to do.
+    /// Makes everything durable in place, and writes a batch that claims so and holds nothing new.
+    /// After that a batch that cannot be read is damage and not the end of the log, and opening has
+    /// no work left.
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.cover()?;
         self.store.apply_to(last).map_err(|e| self.fail(e))?;

@@ -1,10 +1,10 @@
-//! From a medium to an open disk: which batch is the last, which cells are still in the ring, what
-//! the stash holds, and what the last batches changed in the maps.
+//! Recovery: finds the last batch, the cells that are still in the ring, the contents of the stash,
+//! and the changes of the last batches to the maps.
 //!
-//! A head says which batches were durable when it was written. After those the batches end before
-//! the first that is not whole or does not follow the one before it. This part writes nothing
-//! (`Oblivious::recover` does, from what is found), and finds the same end whichever levels are
-//! opened (deniability contract).
+//! A head names the batches that were durable when it was written. After those, the batches end
+//! before the first one that is not whole or does not follow the one before it. This part writes
+//! nothing (`Oblivious::recover` writes, with its results), and finds the same end whichever levels
+//! are opened (deniability contract).
 
 use crate::head::{Head, LevelRecord, PublicPart, batch_key};
 use crate::journal::{COPIES, Journal};
@@ -22,10 +22,10 @@ use std::ops::RangeInclusive;
 /// Heads that are read at once.
 const AT_ONCE: u64 = 256;
 
-/// What a slot of the stash holds; no block where it does not verify.
+/// The entry of a slot of the stash, and its block if it verifies.
 type Stashed = (Entry, Option<WaitingBlock>);
 
-/// Where the batches of a disk end.
+/// The end of the batches of a disk.
 pub(crate) struct End {
     /// The last head.
     pub(crate) head: Head,
@@ -33,7 +33,7 @@ pub(crate) struct End {
     pub(crate) in_flight: Vec<(BatchSeq, Vec<Cell>)>,
 }
 
-/// Reads what a disk that is being opened has on its medium.
+/// Reads the medium of a disk that is being opened.
 pub(crate) struct Recovery<'a> {
     pub(crate) params: &'a Params,
     pub(crate) keys: &'a Keys,
@@ -41,15 +41,15 @@ pub(crate) struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// The key by which heads are found.
+    /// The key that opens heads.
     fn level0(&self) -> &Secret<32> {
         &self.keys.level(0).level
     }
 
     /// Finds the last batch.
     pub(crate) fn find_end(&self) -> Result<End> {
-        // A head is taken as it was read first: a medium may answer differently when it is asked
-        // again, and the batches would end before one that was there.
+        // A head is used as it was read first: a second read may give different bytes, and the
+        // batches would end before one that was there.
         let (durable, mut seen) = self.last_synced()?;
         let first = |seq: BatchSeq| seen.remove(&seq).map_or_else(|| self.need_head(seq, None), Ok);
         let mut end = durable.map(first).transpose()?;
@@ -88,9 +88,9 @@ impl Recovery<'_> {
         Ok(End { head: end, in_flight })
     }
 
-    /// The ring does not have the record of a batch. Either a power cut took it, and the batches
-    /// end here; or the ring has come round since, and heads that the medium does not give lie
-    /// between: then to end here would be to open an older state.
+    /// Called if the ring does not have the record of a batch. Either a power cut tore it, and the
+    /// batches end here. Or the ring has wrapped around since, and unreadable heads lie between: to
+    /// end here would open an older state. Errors: [`Kind::Corrupt`] in the second case.
     fn need_record(&self, seq: BatchSeq) -> Result<()> {
         let over = BatchSeq(seq.0.saturating_add(u64::from(self.params.ring)));
         match self.journal.head(self.level0(), over, |_| true)? {
@@ -100,8 +100,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// The last batch that any head calls durable, and the heads from there on. Reads the whole
-    /// journal, and of its second copy the parts where the first one is not whole.
+    /// The last batch that any head calls durable, and that head and all later ones. Reads the
+    /// whole journal, and its second copy where the first is not whole.
     fn last_synced(&self) -> Result<(Option<BatchSeq>, BTreeMap<BatchSeq, Head>)> {
         let journal = u64::from(self.params.journal);
         let mut synced = None;
@@ -130,7 +130,7 @@ impl Recovery<'_> {
         Ok((synced.filter(|seq| *seq > BatchSeq(0)), seen))
     }
 
-    /// A head that was durable, which the batch after it calls `name`.
+    /// The head of batch `seq`, which was durable, and which the next head calls `name`.
     fn need_head(&self, seq: BatchSeq, name: Option<[u8; 16]>) -> Result<Head> {
         let fits = |head: &Head| name.is_none_or(|name| head.name() == name);
         self.journal.head(self.level0(), seq, fits)?.ok_or_else(|| {
@@ -139,9 +139,9 @@ impl Recovery<'_> {
         })
     }
 
-    /// Rebuilds the map of a level as of batch `end`, and the blocks pending for a cell.
+    /// Rebuilds the map of a level as of batch `end`, and its pending blocks.
     ///
-    /// Without a batch that was written while the level was open the level is empty.
+    /// The level is empty if no batch was written while it was open.
     pub(crate) fn rebuild(
         &self,
         level: u8,
@@ -151,8 +151,8 @@ impl Recovery<'_> {
     ) -> Result<()> {
         let level_key = &self.keys.level(level).level;
         let earlier;
-        // The last head is not read again: a medium may answer differently, and the map would be of
-        // another batch than the ring.
+        // The last head is not read again: a second read may give different bytes, and the map
+        // would be of another batch than the ring.
         let last = if end.level(self.params, &batch_key(level_key, &end.salt)?, level).is_some() {
             end
         } else {
@@ -169,7 +169,7 @@ impl Recovery<'_> {
         // A hidden level has no stash.
         let stashed = if level == 0 { self.stash_of(last, state, cells)? } else { Vec::new() };
         self.replay(level, last, &said, &mut state.tree, cells)?;
-        // It is later than what the map says.
+        // The stash is newer than the map.
         for (entry, block) in stashed {
             match (entry, block) {
                 (Entry::Data(addr), Some(block)) => {
@@ -182,7 +182,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Repeats what the map has not on its pages, up to batch `last`, which says `said` of it.
+    /// Replays the changes that the pages of the map do not have, up to batch `last`, with `said`
+    /// as the record of the level.
     fn replay(
         &self,
         level: u8,
@@ -225,7 +226,7 @@ impl Recovery<'_> {
         Ok(None)
     }
 
-    /// What level 0 left in the slots of the stash of a batch. `state` and `cells` are those of
+    /// The slots of the stash that level 0 filled in a batch. `state` and `cells` are those of
     /// level 0.
     fn stash_of(&self, last: &Head, state: &HiddenLevel, cells: &LevelCells) -> Result<Vec<Stashed>> {
         let key = batch_key(self.level0(), &last.salt)?;
@@ -254,15 +255,15 @@ fn not_open_for_long(level: u8, batches: u64) -> Error {
         .remedy("what it held was overwritten: open the disk without it, and restore the level from a backup")
 }
 
-/// What batches did to a map. They are added from the last one back, for each names the one before
-/// it.
+/// The changes of a map by batches. They are added from the last batch back, because each head
+/// names the one before it.
 #[derive(Default)]
 struct Changes {
-    /// Where pages were put last.
+    /// The last places of pages.
     moved: FxHashMap<(u8, u64), u64>,
     /// The batch that last wrote a leaf, with all changes before it.
     written: BTreeMap<u64, BatchSeq>,
-    /// Each with its batch.
+    /// The changes, each with its batch.
     newest_first: Vec<(BatchSeq, Change)>,
 }
 
@@ -274,11 +275,11 @@ enum Change {
     Clear(u64, u64),
 }
 
-/// Leaves with changes from before the cycle that was writing pages began.
+/// Leaves with changes from before the running cycle began.
 #[derive(Default)]
 struct Early {
     leaves: FxHashSet<u64>,
-    /// Ranges of leaves of which something was discarded.
+    /// Ranges of leaves with discards.
     ranges: Vec<RangeInclusive<u64>>,
 }
 
@@ -291,7 +292,7 @@ impl Early {
 impl Changes {
     fn add(&mut self, params: &Params, level: u8, level_key: &Secret<32>, head: &Head) -> Result<()> {
         let key = batch_key(level_key, &head.salt)?;
-        // While the level was not open it put nothing anywhere.
+        // A level that was not open wrote nothing.
         let Some(said) = head.level(params, &key, level) else { return Ok(()) };
         let seq = head.public.seq;
         for (cell, entry) in head.entries(params, &key, level).into_iter().rev() {
@@ -307,14 +308,14 @@ impl Changes {
                 Entry::Empty | Entry::Trim { .. } | Entry::Lost(_) => {}
             }
         }
-        // What was discarded comes before what the batch put anywhere.
+        // The discards of a batch precede its writes.
         let trims = said.trims.into_iter().rev();
         self.newest_first.extend(trims.map(|(first, count)| (seq, Change::Clear(first, count))));
         Ok(())
     }
 
-    /// Repeats what leaves do not say that were written since. Returns which of it is from before
-    /// batch `cycle`.
+    /// Replays changes newer than the leaves that have been written. Returns the leaves with
+    /// changes from before batch `cycle`.
     fn replay(self, tree: &mut Tree, cycle: BatchSeq) -> Early {
         let mut early = Early::default();
         let Changes { written, newest_first, .. } = self;

@@ -1,9 +1,9 @@
-//! How the cells of a disk are dealt out: every level has a region of its own, whether it exists or
-//! not.
+//! The division of a disk's cells into regions: every level has a region of its own, whether it
+//! exists or not.
 //!
-//! This is the paper's generic construction, one write-only ORAM for each volume, every operation
-//! touching all of them (HIVE, section 4): what happens in the region of a level depends on nothing
-//! in another. Sizes follow from public parameters alone (deniability contract).
+//! This is the paper's generic construction: one write-only ORAM for each volume, with every
+//! operation touching all of them (HIVE, section 4). The activity in the region of one level does
+//! not depend on any other level. Sizes follow from public parameters alone (deniability contract).
 
 use crate::limits::{GROUP, HIDDEN_LEVELS};
 use crate::place::Cell;
@@ -12,31 +12,30 @@ use lacuna_contracts::Secret;
 use lacuna_crypto::derive;
 use lacuna_levels::pages_of;
 
-/// The region of level 0, those of the hidden levels, and the rest.
+/// The regions of level 0 and of the hidden levels, and the rest.
 pub(crate) const REGIONS: usize = HIDDEN_LEVELS + 2;
 /// The fewest insertions of a level in a batch: a block and two pages.
 const LEAST_INSERTED: usize = 3;
 
-/// The cells of one level, or those of none.
+/// The cells of one level, or of no level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     /// Its first cell.
     pub(crate) first: Cell,
-    /// How many it has.
+    /// The number of its cells.
     pub(crate) cells: u64,
-    /// How many of them every batch rewrites.
+    /// The number of its cells that every batch rewrites.
     pub(crate) drawn: usize,
 }
 
 impl Region {
-    /// Whether a cell is one of the region.
+    /// Whether a cell belongs to the region.
     pub(crate) fn has(&self, cell: Cell) -> bool {
         (self.first.0..self.first.0 + self.cells).contains(&cell.0)
     }
 }
 
-/// Insertions, of data and pages, that a batch has cells for: in the region of each level, and in
-/// the rest.
+/// Insertions, of data and pages, that a batch has cells for in each region.
 pub(crate) fn inserted(plan: &Plan) -> [usize; REGIONS] {
     let operations = usize::from(plan.operations);
     let hidden = |sixteenths: usize| (operations * sixteenths / 16).max(LEAST_INSERTED);
@@ -48,15 +47,15 @@ pub(crate) fn drawn(plan: &Plan) -> [usize; REGIONS] {
     inserted(plan).map(|inserted| (inserted * usize::from(plan.per_write)).next_multiple_of(GROUP as usize))
 }
 
-/// Cells that a region has for each of its blocks and pages: in the long run two thirds stay free
-/// if an insertion rewrites two cells, a half if it rewrites more. So an insertion frees more cells
-/// than it fills.
+/// Cells of a region for each of its blocks and pages: in the long run two thirds stay free if an
+/// insertion rewrites two cells, and a half if it rewrites more. An insertion therefore frees more
+/// cells than it fills.
 pub(crate) fn cells_per_block(per_write: u8) -> u32 {
     if per_write == 2 { 3 } else { 2 }
 }
 
-/// Deals out all cells: three fifths to level 0; of what is left to each hidden level three
-/// quarters of what the levels below left; and the rest. Each region has whole groups.
+/// Divides all cells: three fifths to level 0; to each hidden level three quarters of the cells
+/// that the levels below it left; the remainder to the last region. Each region has whole groups.
 pub(crate) fn deal(cells: u64, plan: &Plan) -> [Region; REGIONS] {
     let drawn = drawn(plan);
     let (mut first, mut left) = (0, cells);
@@ -72,7 +71,7 @@ pub(crate) fn deal(cells: u64, plan: &Plan) -> [Region; REGIONS] {
     })
 }
 
-/// The most blocks of a level whose data and map leave as much of a region free as they should.
+/// The most blocks of a level that, with its map, leaves enough cells of a region free.
 pub(crate) fn most_blocks(cells: u64, plan: &Plan) -> u64 {
     let usable = cells / u64::from(cells_per_block(plan.per_write));
     let (mut fits, mut too_many) = (0, usable.min(lacuna_levels::MOST_BLOCKS) + 1);
@@ -83,9 +82,9 @@ pub(crate) fn most_blocks(cells: u64, plan: &Plan) -> u64 {
     fits
 }
 
-/// The length of a hidden level that may have `most` blocks: up to a sixteenth less, as its key
-/// says. The system's log and other programs that tell the size of a disk then give none that a
-/// public number implies.
+/// The length of a hidden level that may have `most` blocks: up to a sixteenth less, derived from
+/// its key. If the system's log or another program shows the size of the disk, public numbers do
+/// not imply it.
 pub(crate) fn hidden_length(level: &Secret<32>, most: u64) -> u64 {
     let drawn = derive::<8>(level, "oblivious length", &[]);
     most - u64::from_le_bytes(*drawn.expose()) % (most / 16 + 1)

@@ -1,16 +1,15 @@
-//! Where batches go: to the ring and the journal at once, and in place later, once they are
-//! durable.
+//! Writes batches: to the ring and the journal at once, and in place later, once they are durable.
 //!
-//! The ring has six parts. At the end of a part everything is synced, and what is durable then is
-//! written in place, in the order of the cells; another sync, or the next part's, makes that
-//! durable. What heads say of this follows from their number alone (`Claims::on_schedule`): a batch
-//! waits until what its head is going to say is true. Wherever the power goes, every batch after
-//! the last one that the last head calls applied is whole in the ring.
+//! The ring has six parts. At the end of a part everything is synced, and the batches that are
+//! durable then are written in place, in the order of the cells; another sync, or that of the next
+//! part, makes this durable. The claims of heads follow from their number alone
+//! (`Claims::on_schedule`): a batch waits until the claims of its head are true. Whenever the power
+//! is cut, every batch after the last one that the last head calls applied is whole in the ring.
 //!
-//! Invariant: once a part has ended, nothing else has to happen for it to become durable and to go
-//! in place; the next sync makes it durable there, which a batch that is going to say so waits for.
-//! The exceptions are a disk that has failed, and parts that were there when the disk was opened:
-//! those wait for the next.
+//! Invariant: once a part has ended, nothing else is needed for it to become durable and to go in
+//! place; the next sync makes it durable there, and a batch that is going to claim so waits for
+//! that. The exceptions are a disk that has failed, and parts that were there when the disk was
+//! opened: those wait for the end of the next part.
 
 use crate::cell_store::CellStore;
 use crate::durability::Durability;
@@ -23,18 +22,18 @@ use lacuna_contracts::{BLOCK_SIZE, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Batches whose records are in memory at once while they are written in place: 8 MB, with the most
-/// cells 15 MB.
+/// Batches with records in memory at once while they are written in place: 8 MB, or 15 MB with the
+/// most cells.
 const RECORDS_AT_ONCE: u64 = 16;
 
-/// Submits batches and destages them.
+/// Submits batches, and destages them.
 pub(crate) struct Store {
     journal: Arc<Journal>,
     cells: Arc<CellStore>,
     durability: Arc<Durability>,
     /// Batches in a part of the ring.
     part: u64,
-    /// Held while cells are written in place; memory for records.
+    /// Memory for records; locked while cells are written in place.
     records: Mutex<Vec<u8>>,
 }
 
@@ -48,8 +47,8 @@ impl Store {
         Store { journal, cells, durability, part: params.part(), records: Mutex::default() }
     }
 
-    /// Writes a batch to ring and journal. From then on its cells are read from there. Batches come
-    /// one after another. After a refusal it can be called again with the same bytes.
+    /// Writes a batch to ring and journal; its cells are read from there afterwards. Batches come
+    /// one after another. After a refusal the caller may call this again with the same bytes.
     pub(crate) fn submit(&self, head: &[u8; BLOCK_SIZE], public: &PublicPart, record: &[u8]) -> Result<()> {
         self.journal.append(head, public, record)?;
         self.cells.submit(public.seq, &public.cells);
@@ -57,7 +56,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes in place what batches up to `seq`, which are durable, say of their cells.
+    /// Writes the cells of batches up to `seq`, which are durable, in place.
     pub(crate) fn apply_to(&self, seq: BatchSeq) -> Result<()> {
         let mut records = self.records.lock();
         let from = self.durability.progress().applied.next().0;
@@ -70,8 +69,9 @@ impl Store {
         Ok(())
     }
 
-    /// Batch `seq` was written. If a part of the ring ends with it, everything is synced, and what
-    /// is durable then is written in place. That becomes durable with the next sync.
+    /// Called after batch `seq` was written. If a part of the ring ends with it, syncs everything
+    /// and writes the durable batches in place, or wakes the threads that do; the next sync makes
+    /// those writes durable.
     pub(crate) fn end_batch(&self, seq: BatchSeq) -> Result<()> {
         if !seq.0.is_multiple_of(self.part) {
             return Ok(());
@@ -82,14 +82,15 @@ impl Store {
         }
         self.durability.sync()?;
         match self.apply_to(seq) {
-            // It is in the ring, and goes in place before any head says that it is there.
+            // The cells are in the ring, and go in place before any head claims that they are
+            // there.
             Err(e) if e.kind().is_refusal() => Ok(()),
             applied => applied,
         }
     }
 
-    /// Without threads: brings in place what a head is going to call applied, where the medium
-    /// refused that before.
+    /// Without threads: writes in place the batches that a head is going to call applied, if the
+    /// medium refused them before.
     pub(crate) fn catch_up(&self, claims: Claims) -> Result<()> {
         let progress = self.durability.progress();
         if progress.threads || progress.applied_durable >= claims.applied {
@@ -100,13 +101,13 @@ impl Store {
         self.durability.sync()
     }
 
-    /// What the thread that syncs does, while the next part is being written and the one before
-    /// brought in place.
+    /// The work of the syncing thread, while the next part is being written and the one before goes
+    /// in place.
     pub(crate) fn sync_parts(&self) -> Result<()> {
         let at_end = |progress: &Progress| !progress.threads && progress.due_in_place(self.part).is_none();
         loop {
             self.durability.wait(|progress| progress.wants_sync(self.part) || at_end(progress))?;
-            // A flush may have done it meanwhile.
+            // A flush may have synced meanwhile.
             let progress = self.durability.progress();
             if progress.wants_sync(self.part) {
                 self.durability.sync()?;
@@ -116,7 +117,7 @@ impl Store {
         }
     }
 
-    /// What the thread that writes in place does.
+    /// The work of the thread that writes in place.
     pub(crate) fn apply_parts(&self) -> Result<()> {
         let at_end = |progress: &Progress| !progress.threads && !progress.has_ended(self.part);
         loop {

@@ -1,7 +1,7 @@
-//! The threads of an open disk: one prepares batches, one loads the leaves of maps that these need,
-//! one syncs the parts of the ring, one writes them in place, one is the paced clock.
+//! The threads of an open disk: one prepares batches, one loads the leaves of maps that they need,
+//! one syncs the parts of the ring, one writes them in place, and one is the paced clock.
 //!
-//! Invariant: if a thread fails or panics, so does the disk. What a thread does is a method of the
+//! Invariant: if a thread fails or panics, the disk fails. The work of a thread is a method of the
 //! part that it serves.
 
 use crate::ahead::Ahead;
@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Dropping it ends them, after the parts that have ended are in place, unless the disk has failed.
+/// The running threads. Dropping this ends them, after the ended parts are in place, unless the
+/// disk has failed.
 pub(crate) struct Threads {
     public: Arc<Public>,
     ahead: Arc<Ahead>,
@@ -25,7 +26,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts all of them. The clock beats every `interval`, unless that is zero.
+    /// Starts all threads. The clock beats every `interval`, unless that is zero.
     pub(crate) fn start(
         public: &Arc<Public>,
         ahead: &Arc<Ahead>,
@@ -77,7 +78,7 @@ impl Threads {
             }
         };
         let spawned = std::thread::Builder::new().name(name.into()).spawn(run);
-        // The others must not wait for this one.
+        // The threads that run already must not wait for this one.
         let failed = |e| self.public.fail(Error::io("cannot start a thread of the disk", &e));
         self.workers.push(spawned.map_err(failed)?);
         Ok(())

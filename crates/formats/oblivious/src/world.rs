@@ -1,6 +1,6 @@
 //! A region of cells in memory: draws and placement as on the medium, without ciphers, pages of
-//! maps and power cuts. Tests and benchmarks run it for millions of operations to see how full the
-//! stash gets; no disk is made of it.
+//! maps and power cuts. Tests and benchmarks run it for millions of operations to measure the
+//! stash; no disk is made of it.
 
 use crate::draw::draw_cells;
 use crate::regions::cells_per_block;
@@ -14,7 +14,7 @@ pub struct World {
     per_write: usize,
     /// Neighbouring cells that are drawn together.
     group: usize,
-    /// The block that each cell holds, and its content.
+    /// The block in each cell, and its contents.
     cells: Vec<Option<(u64, u64)>>,
     /// The cell of every block.
     map: Vec<Option<u64>>,
@@ -37,8 +37,8 @@ impl World {
         }
     }
 
-    /// A world at full load: the level has written all its blocks, which fill as much of the cells
-    /// as on a disk.
+    /// A world at full load: all blocks of the level are written, and fill the same share of the
+    /// cells as on a disk.
     pub fn full(seed: u64, cells: usize, per_write: usize, group: usize) -> World {
         let blocks = cells / cells_per_block(per_write as u8) as usize;
         let mut world = World::new(seed, cells, per_write, group, blocks);
@@ -52,7 +52,7 @@ impl World {
         world
     }
 
-    /// Lets a block wait for a cell.
+    /// Makes a block pending.
     pub fn write(&mut self, number: u64, data: u64) {
         if self.waiting.insert(number, data).is_none() {
             self.order.push_back(number);
@@ -70,13 +70,13 @@ impl World {
         Some(data)
     }
 
-    /// Blocks that wait for a cell.
+    /// The number of pending blocks.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Does so many operations at once, as a batch does them: rewrites distinct cells, *k* for each
-    /// operation, in whole groups. What is the latest stays.
+    /// Does `operations` operations at once, as a batch does them: rewrites distinct cells, *k* for
+    /// each operation, in whole groups. A cell with the latest version of a block keeps it.
     pub fn operate(&mut self, operations: usize) {
         let group = self.group as u64;
         let groups = (operations * self.per_write).div_ceil(self.group);
@@ -96,9 +96,9 @@ impl World {
         }
     }
 
-    /// Writes blocks, and operates after every `at_once` of them, `batches` times: random ones, or
-    /// one after another and round again, so that neighbours are freed together. Returns, for each
-    /// number, after how many of those times at least so many blocks waited.
+    /// Writes blocks, and operates after every `at_once` of them, `batches` times: random blocks,
+    /// or blocks in order, over and over, so that neighbours are freed together. Returns, for each
+    /// number, how often at least that number of blocks was pending.
     pub fn tail(&mut self, batches: u64, at_once: usize, in_order: bool) -> Vec<u64> {
         let blocks = self.map.len() as u64;
         let mut reached = Vec::new();

@@ -1,15 +1,15 @@
-//! What a write costs, counted on the medium: the same for every logical sequence and however full
-//! the level is, and as much as follows from the parameters.
+//! Write amplification, counted on the medium: the same for every logical sequence and however full
+//! the level is, and equal to the value that follows from the parameters.
 //!
-//! Every batch reads its cells in all regions, and has them written to the ring and later in place,
-//! read from the ring once more (fewer where batches that go home together share a cell); it has
-//! slots of the stash and two copies of the head. A batch takes *operations* − *page_writes* blocks
-//! of level 0, and of hidden levels about as many as their share.
+//! Every batch reads its cells in all regions. They are written to the ring and later in place,
+//! after another read from the ring (fewer if batches that go in place together share a cell). A
+//! batch also writes slots of the stash and two copies of the head. It takes *operations* −
+//! *page_writes* blocks of level 0, and of a hidden level about its share.
 //!
 //! The papers: HIVE rewrites O(log² N) blocks for a write, with a constant of 64 without a stash
 //! and of 3 with one (PD-DM, section 4); for k cells that change in the maps of each of L levels of
-//! recursion, O(k^L) (HIVE, section 5.2). Run with `--nocapture`, this prints both beside ours, of
-//! which `page_writes` alone grows with N, up to 17 of 32.
+//! recursion, O(k^L) (HIVE, section 5.2). With `--nocapture` this prints both beside our numbers,
+//! where only `page_writes` grows with N, up to 17 of 32.
 
 mod fixture;
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 const CELL: u64 = 4160;
 const STASH_SLOTS: u64 = 48;
 
-/// Bytes that were read; records, blocks in place, bytes of metadata, and heads that were written.
+/// Bytes read; and records, blocks in place, bytes of metadata and heads written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Moved {
     read: u64,
@@ -65,8 +65,8 @@ fn record(params: &Params) -> u64 {
     ((params.batch_cells() as u64 + STASH_SLOTS) * CELL).next_multiple_of(BLOCK_SIZE as u64)
 }
 
-/// What writes of blocks move, after a level was written up to a part of its blocks. However large
-/// the part is, as many blocks were written before.
+/// The cost of writes after a level was written up to a part of its blocks. The number of writes
+/// before does not depend on the part.
 fn measure(params: &Params, part: u64, writes: u64, mut next: impl FnMut(u64, u64) -> u64) -> Moved {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = recorder.clone();
@@ -97,7 +97,7 @@ fn every_write_costs_the_same_and_what_the_parameters_say() {
         [shape(80 << 20, 2, 32), shape(24 << 20, 2, 12), shape(24 << 20, 3, 16), shape(32 << 20, 6, 4)]
     {
         let (cells, taken) = (params.batch_cells() as u64, params.batch_blocks() as u64);
-        // Parts of the ring, which go home together.
+        // Parts of the ring, each written in place as a whole.
         let parts = 40;
         let batches = parts * u64::from(params.ring) / 6;
         let mut counted = Vec::new();
@@ -111,11 +111,11 @@ fn every_write_costs_the_same_and_what_the_parameters_say() {
         assert!(counted.iter().all(|other| *other == moved), "{counted:?}");
         assert_eq!((moved.records, moved.heads), (batches, batches * 2));
         let block = BLOCK_SIZE as u64;
-        // In place goes what is read from the ring in whole records.
+        // Before writes in place, whole records are read from the ring.
         assert_eq!(moved.read, batches * 2 * cells * CELL);
         assert!(moved.in_place <= batches * cells);
         assert_eq!(moved.metadata, moved.in_place * (CELL - block));
-        // What `status` tells counts a cell for every batch that draws it.
+        // `status` counts a cell for every batch that draws it.
         let told = params.batch_bytes() * batches;
         assert_eq!(told - moved.written(&params), (batches * cells - moved.in_place) * CELL);
         let each = |bytes: u64| bytes as f64 / (batches * taken * block) as f64;
@@ -150,8 +150,7 @@ fn the_cost_stays_below_its_bound_on_the_largest_disks() {
             3.0 * logs,
             64.0 * logs
         );
-        // At least 15 of 32 operations take blocks.
-        // For every level together.
+        // At least 15 of 32 operations take blocks. The cost covers all levels.
         assert!(read <= 240.0 / 15.0 && written <= 25.0, "{read} and {written}");
         assert!(read + written < 3.0 * logs);
     }

@@ -1,5 +1,5 @@
-//! Reads go on beside a batch: of what it takes and of everything else, while it is on its way to
-//! the medium and while it fails.
+//! Reads continue beside a batch, both of blocks that it takes and of all other blocks, while it is
+//! on its way to the medium and while it fails.
 
 mod fixture;
 
@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const TOO_LONG: Duration = Duration::from_secs(60);
 
-/// A write that is held up: it says that it waits, and is told how it ends.
+/// A write that is held up: it reports that it waits, and gets its result.
 type Held = (Sender<()>, Receiver<Result<()>>);
 
-/// A medium whose next write, once it is told so, waits until it is told how it ends.
+/// A medium that, once told so, holds up its next write until it gets the result.
 struct Gate {
     medium: Arc<dyn Medium>,
     next: Mutex<Option<Held>>,
 }
 
 impl Gate {
-    /// The write says that it waits, and is told how it ends.
+    /// Holds up the next write. Returns the report that it waits, and the sender of its result.
     fn close(&self) -> (Receiver<()>, Sender<Result<()>>) {
         let ((waits, told), (end, ended)) = (channel(), channel());
         *self.next.lock() = Some((waits, ended));
@@ -66,8 +66,8 @@ fn read(level: &LevelDisk, addr: u64) -> Option<u64> {
     stamp_of(addr, &block)
 }
 
-/// What was on two levels before, and what a batch takes of each while its write to the ring is
-/// held up.
+/// Both levels are read, old blocks and blocks that a batch takes, while the batch's write to the
+/// ring is held up.
 #[test]
 fn levels_are_read_while_a_batch_is_written() {
     for fails in [false, true] {
@@ -94,7 +94,7 @@ fn levels_are_read_while_a_batch_is_written() {
                 assert!(level.extents(BlockAddr(0), 8).unwrap()[0].written);
                 assert!(!level.status().items.is_empty());
             }
-            // What is hidden never waits for what is public.
+            // Hidden operations never wait for public ones.
             write(&levels[1], 5, 3).unwrap();
             end.send(if fails { Err(Error::new(Kind::Io, "not this one")) } else { Ok(()) }).unwrap();
             assert_eq!(flush.join().unwrap().is_err(), fails);
@@ -110,8 +110,8 @@ fn levels_are_read_while_a_batch_is_written() {
     }
 }
 
-/// Blocks of a level with the stamps that they may have: at least what was acknowledged, at most
-/// what was begun.
+/// Blocks of a level with the stamps that they may have: at least the acknowledged one, at most the
+/// one last begun.
 struct Stamps {
     acknowledged: Vec<AtomicU64>,
     begun: Vec<AtomicU64>,
@@ -137,8 +137,8 @@ impl Stamps {
     }
 }
 
-/// Maps have more leaves than memory holds, so pages that a batch puts are evicted and wanted again
-/// at once.
+/// Readers see only versions that may exist. Maps have more leaves than memory holds, so pages that
+/// a batch writes are evicted and needed again at once.
 #[test]
 fn readers_see_no_version_but_those_that_may_be() {
     let plan = Plan { operations: 6, cover_millis: 5, ..Plan::DEFAULT };

@@ -1,12 +1,12 @@
-//! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and
-//! tears what was not synced ([`lacuna_testkit::levels::Hardship`]).
+//! Power cuts: three levels of a disk against a model of each, on a medium that loses, reorders and
+//! tears unsynced writes ([`lacuna_testkit::levels::Hardship`]).
 //!
-//! On a disk whose maps are one page each, on one whose maps have more leaves than memory holds, on
-//! one with its threads, where the same seed is not the same run, and on one whose medium fails to
-//! read at times.
+//! The disks: one with maps of one page each, one with maps of more leaves than memory holds, one
+//! with threads, where the same seed is not the same run, and one on a medium that fails to read at
+//! times.
 //!
-//! `LACUNA_CUTS` sets the cuts (default 200; with threads 100; of the larger disk and the failing
-//! one a fifth), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the number of cuts (default 200; with threads 100; a fifth on the larger disk
+//! and on the failing medium), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -22,8 +22,8 @@ fn small() -> Hardship<Params> {
     Hardship::new(params(), BEATS)
 }
 
-/// Maps of more leaves than memory holds, so that pages are written, leave memory and are read
-/// again in every session.
+/// Maps of more leaves than memory holds, so that pages are written, evicted and read again in
+/// every session.
 fn with_larger_maps() -> Hardship<Params> {
     Hardship {
         params: Params::plan(64 << 20, Plan { operations: 6, ..Plan::DEFAULT }).unwrap(),
@@ -35,7 +35,7 @@ fn with_larger_maps() -> Hardship<Params> {
     }
 }
 
-/// Operations enough for the journal to go round, and nobody waits for the clock.
+/// Enough operations for the journal to wrap around, without waiting for the clock.
 fn with_threads() -> Hardship<Params> {
     let plan = Plan { cover_millis: 0, ..params().plan };
     let params = Params::plan(params().end(), plan).unwrap();
@@ -66,7 +66,7 @@ fn no_cut_loses_anything_where_reads_fail_at_times() {
     }
 }
 
-/// The proof that the simulation bites: a medium whose syncs do nothing loses data, and is caught.
+/// The simulation notices a defect: a medium with syncs that do nothing loses data.
 #[test]
 fn a_missing_sync_is_caught() {
     small().simulate(1, 100, true).is_caught();

@@ -1,5 +1,5 @@
-//! A medium that was damaged or altered: what was hit fails, everything else reads, nothing old is
-//! returned; an attack is not taken for a power cut; and nothing panics.
+//! A medium that was damaged or altered: damaged blocks fail, all other blocks read, nothing old is
+//! returned; an attack does not pass for a power cut; and nothing panics.
 
 mod fixture;
 
@@ -16,12 +16,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a disk left on its medium, and what it should read.
+/// The medium that a disk left, and its expected contents.
 struct Left {
     bytes: Vec<u8>,
     models: Vec<Model>,
     last_batch: u64,
-    /// The medium half way, and what blocks read then.
+    /// The medium half way, and the contents of blocks at that time.
     half_way: (Vec<u8>, [Vec<u64>; 2]),
 }
 
@@ -29,7 +29,7 @@ fn last_batch(disk: &Arc<Oblivious>) -> u64 {
     fixture::counter(&disk.levels()[0], "last_batch")
 }
 
-/// A disk with both levels written and flushed, and closed or left as a power cut would.
+/// A disk with both levels written and flushed, and closed or left as by a power cut.
 fn written(params: &Params, seed: u64, close: bool) -> Left {
     let Fresh { memory, disk, levels } = fresh(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
@@ -50,22 +50,22 @@ fn written(params: &Params, seed: u64, close: bool) -> Left {
     if close {
         disk.close().unwrap();
     } else {
-        // The head of the fourth flush after it says that everything up to it was durable.
+        // The head of the fourth flush after it claims that everything up to it was durable.
         (0..4).for_each(|_| disk.refresh().unwrap());
     }
     models.iter_mut().for_each(Model::flushed);
     Left { bytes: memory.snapshot(), models, last_batch: last_batch(&disk), half_way }
 }
 
-/// Opens a medium and reads every block of both levels: each is right, or fails by name. Returns
-/// how many failed, or none if the disk does not open.
+/// Opens a medium and reads every block of both levels: each is right, or fails with an error that
+/// names it. Returns the number of failed blocks, or none if the disk does not open.
 fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
     levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
 
 /// Public randomness that draws from the first groups of cells alone, so that they fill up and
-/// blocks wait.
+/// blocks stay pending.
 struct Narrow {
     random: SeededRandom,
     drawn: AtomicU64,
@@ -116,9 +116,9 @@ fn bits_flip_anywhere() {
     assert_eq!(refused, 0, "a head has two copies");
 }
 
-/// As long as the newest heads cannot be read in either copy, nobody can tell where the batches
-/// end: the disk does not open in the state of an earlier one, for whose followers the ring has
-/// come round.
+/// While the newest heads cannot be read in either copy, the end of the batches is unknown. The
+/// disk does not open in the state of an earlier batch, because the ring has overwritten the
+/// records of the batches after that one.
 #[test]
 fn heads_that_cannot_be_read_are_not_taken_for_heads_that_never_were() {
     let params = params();
@@ -163,7 +163,7 @@ fn cells_are_zeroed_swapped_and_put_back() {
             *noticed += public + hidden;
         }
     }
-    // Every block but the few whose cells are in the ring.
+    // Every block except the few with cells in the ring.
     let blocks = (0..2).map(|level| {
         let model = &left.models[level];
         (0..model.blocks()).filter(|block| model.latest(*block) != 0).count() as u64
@@ -173,7 +173,7 @@ fn cells_are_zeroed_swapped_and_put_back() {
     assert!(noticed[2] > blocks / 4, "{noticed:?} of {blocks}");
 }
 
-/// Blocks come back to a cell in which an older version of them lay: that must not do in place of
+/// A block may return to a cell that held an older version of it: that version must not pass for
 /// the newer one.
 #[test]
 fn all_cells_together_are_put_back() {
@@ -207,7 +207,7 @@ fn all_cells_together_are_put_back() {
     assert!(noticed[0] + noticed[1] > 30, "{noticed:?}");
 }
 
-/// A journal that was put back is an earlier disk of which most is gone: never a mixture.
+/// A journal that was put back is an earlier disk, mostly gone, and never a mixture.
 #[test]
 fn the_journal_is_put_back() {
     let params = params();
@@ -217,8 +217,8 @@ fn the_journal_is_put_back() {
     let mut damaged = left.bytes.clone();
     damaged[JOURNAL..regions.ring_start].copy_from_slice(&old[JOURNAL..regions.ring_start]);
     let blocks = [left.models[0].blocks(), left.models[1].blocks()];
-    // Up to the last batch that a head of then calls durable; its records are gone, and so it may
-    // end there.
+    // The disk may end at the last batch that a head of that time calls durable, because the
+    // records of later batches are gone.
     let allowed = |level: usize, block: u64, stamp| stamp <= then[level][block as usize];
     let failed = levels::failures(&params, damaged, blocks, allowed);
     assert!(failed.is_none_or(|[public, hidden]| public > 50 && hidden > 30), "{failed:?}");
@@ -233,7 +233,7 @@ fn one_copy_of_every_head_is_enough() {
         for round in 0..4 {
             let mut damaged = left.bytes.clone();
             for place in 0..regions.journal {
-                // The first copies, the second ones, or some of each.
+                // The first copies, the second copies, or some of each.
                 let copy = if round < 2 { round } else { (place >> (round - 2)) & 1 };
                 damaged[regions.head(place, copy)][100] ^= 1;
             }
@@ -242,8 +242,8 @@ fn one_copy_of_every_head_is_enough() {
     }
 }
 
-/// Without the head of a batch that others call durable the disk refuses, or needs it no more; but
-/// it never goes on from an earlier batch as if power had failed.
+/// If the head of a batch that later heads call durable is missing, the disk refuses to open or no
+/// longer needs that head; it never continues from an earlier batch as after a power cut.
 #[test]
 fn both_copies_of_a_head_are_damaged() {
     let params = params();
@@ -255,7 +255,7 @@ fn both_copies_of_a_head_are_damaged() {
             let seq = left.last_batch
                 - (left.last_batch as usize + regions.journal - place) as u64 % u64::from(params.journal);
             if !close && seq > left.last_batch - 4 {
-                // Nobody says yet that it was durable: a power cut may leave the same.
+                // No head calls it durable yet: a power cut may leave the same.
                 continue;
             }
             for how in 0..3 {
@@ -278,15 +278,15 @@ fn both_copies_of_a_head_are_damaged() {
     }
 }
 
-/// As a power cut leaves the disk, the ring has the only copy of the last cells.
+/// After a power cut the ring has the only copy of the last cells.
 #[test]
 fn the_ring_is_damaged() {
     let params = params();
     let left = written(&params, 8, false);
     let regions = Regions::of(&params);
     let mut noticed = [0; 2];
-    // The record of the last batch is judged whole, as that of any other that may not have been
-    // durable.
+    // The record of the last batch is checked as a whole, like that of any other batch that may not
+    // have been durable.
     for seq in left.last_batch - u64::from(params.ring) + 1..left.last_batch {
         for slot in 0..params.batch_cells() {
             let mut damaged = left.bytes.clone();
@@ -310,8 +310,7 @@ fn a_short_medium_is_refused() {
     assert_eq!(create(&medium, &params, 2, 1).unwrap_err().kind(), Kind::NoSpace);
 }
 
-/// A disk of which blocks of level 0 wait in the stash. Returns its medium, the models, and the
-/// last batch.
+/// A disk with blocks of level 0 in the stash. Returns its medium, the models, and the last batch.
 fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
@@ -320,7 +319,7 @@ fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let levels = disk.levels();
     let mut models = models(&disk);
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);
-    // New ones, and newer versions of some.
+    // New blocks, and newer versions of some.
     for (first, count) in [(0, 17), (14, 10)] {
         let (disk, model) = (&*levels[0], &mut models[0]);
         Worked { disk, model, rng: &mut rng, next_stamp: &mut next_stamp }.write_at(first, count).unwrap();

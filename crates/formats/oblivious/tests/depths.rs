@@ -1,6 +1,5 @@
-//! Every level keeps what it was given, whatever the other levels do: nothing that was flushed is
-//! lost by a clean close or by a power cut, and no level falls so far behind that it cannot be
-//! opened.
+//! Every level keeps its blocks, whatever the other levels do: no flushed block is lost by a clean
+//! close or by a power cut, and no level falls so far behind that it cannot be opened.
 
 mod fixture;
 
@@ -21,7 +20,7 @@ fn block(addr: u64, stamp: u64) -> Vec<u8> {
     data
 }
 
-/// Writes a block; while it has to wait, level 0 writes one of its own.
+/// Writes a block; while it must wait, level 0 writes blocks of its own.
 fn write(levels: &[Arc<LevelDisk>], level: usize, addr: u64, stamp: u64) {
     loop {
         match levels[level].write(BlockAddr(addr), &block(addr, stamp)) {
@@ -37,7 +36,7 @@ fn cover(levels: &[Arc<LevelDisk>], n: u64) {
     levels[0].write(BlockAddr(addr), &block(addr, 1)).unwrap();
 }
 
-/// Flushes a level, level 0 flushed meanwhile.
+/// Flushes a level while level 0 is flushed.
 fn flush(levels: &[Arc<LevelDisk>], level: usize) {
     for n in 0..100_000 {
         (0..40).for_each(|more| cover(levels, n * 40 + more));
@@ -50,7 +49,7 @@ fn flush(levels: &[Arc<LevelDisk>], level: usize) {
     panic!("level {level} is never flushed");
 }
 
-/// Blocks that do not read as they should.
+/// The number of blocks that do not read as they should.
 fn lost(level: &LevelDisk, stamps: &[u64]) -> usize {
     let wrong = |(addr, stamp): (u64, &u64)| {
         let mut data = vec![0; BLOCK_SIZE];
@@ -80,8 +79,8 @@ impl Disks {
     }
 }
 
-/// Level 2 holds what it can; then level 1 alone is written, and closed: level 2 has everything,
-/// and also as a power cut would have left it.
+/// Level 2 is filled; then level 1 alone is written, and the disk closed: level 2 has everything,
+/// also if the power is cut instead.
 #[test]
 fn a_level_that_is_written_takes_nothing_from_the_level_above() {
     let disks = Disks::new(256 << 20, 3);
@@ -113,8 +112,9 @@ fn a_level_that_is_written_takes_nothing_from_the_level_above() {
     assert_eq!(lost(&again.levels()[2], &stamps), 0, "after a close");
 }
 
-/// Level 2 was written; then level 1 streams, its queue never empty, until the journal has come
-/// round more than once, and the power goes: the map of level 2 kept up, and the level opens.
+/// Level 2 is written; then level 1 streams, with a queue that is never empty, until the journal
+/// has wrapped around more than once, and the power is cut: the map of level 2 kept up, and the
+/// level opens.
 #[test]
 fn a_level_that_streams_leaves_the_maps_of_others_their_cells() {
     let disks = Disks::new(96 << 20, 3);
@@ -129,7 +129,7 @@ fn a_level_that_streams_leaves_the_maps_of_others_their_cells() {
     let mut n = 0;
     while last_batch() < end {
         n += 1;
-        // As fast as it is taken.
+        // As fast as the disk takes it.
         for more in 0..8 {
             let addr = (8 * n + more) % most;
             match levels[1].write(BlockAddr(addr), &block(addr, n)) {
@@ -145,7 +145,7 @@ fn a_level_that_streams_leaves_the_maps_of_others_their_cells() {
     assert_eq!(lost(&after.levels()[2], &stamps), 0);
 }
 
-/// As many levels as there can be, each as full as it gets and written all over again and again, in
+/// The most levels that a disk can have, each as full as possible and rewritten again and again, in
 /// sessions that end with a close or a power cut.
 #[test]
 fn all_levels_are_full_and_busy() {

@@ -1,5 +1,5 @@
-//! A medium that fails: bad sectors cost what lies in them and stop nothing; a write that fails
-//! stops the disk, and nothing that was flushed is lost.
+//! A medium that fails: bad sectors cost the data in them and stop nothing; a failed write stops
+//! the disk, and no flushed block is lost.
 
 mod fixture;
 
@@ -16,15 +16,14 @@ use lacuna_testkit::levels::lost_blocks;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is on a medium, and should be read from it.
+/// The bytes of a medium, and its expected contents.
 struct Written {
     bytes: Vec<u8>,
     models: Vec<Model>,
     last_batch: u64,
 }
 
-/// A disk with both levels written, and closed; or flushed, and then the power went while batches
-/// waited in the ring.
+/// A disk with both levels written: closed, or flushed and cut off with batches in the ring.
 fn written(params: &Params, closed: bool) -> Written {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
@@ -44,8 +43,7 @@ fn written(params: &Params, closed: bool) -> Written {
     if closed {
         disk.close().unwrap();
     } else {
-        // Batches go in place at the end of a quarter of the ring: the last two are in the next
-        // one.
+        // Leave batches in the ring that no head calls applied.
         while last_batch() % (u64::from(params.ring) / 4) != 1 {
             disk.refresh().unwrap();
         }
@@ -54,8 +52,8 @@ fn written(params: &Params, closed: bool) -> Written {
     Written { bytes: memory.snapshot(), models, last_batch: last_batch() }
 }
 
-/// Opens a medium of which a sector of `bad` cannot be read, and reads all of it; then it can be
-/// written, flushed and closed. Returns how many blocks of each level were lost.
+/// Opens a medium with an unreadable sector in `bad`, reads all of it, and then writes, flushes and
+/// closes it. Returns the number of lost blocks of each level.
 fn go_on_without(written: &Written, params: &Params, bad: &Range<usize>) -> [usize; 2] {
     let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(written.bytes.clone()))));
     let range = bad.start as u64 + 700..bad.start as u64 + 701;
@@ -101,14 +99,13 @@ fn go_on_without(written: &Written, params: &Params, bad: &Range<usize>) -> [usi
             }
         }
     }
-    // The sector takes what is written to it and does not give it back: a block, or a page of a
-    // map.
+    // The sector takes writes and cannot be read: that costs a block, or a page of a map.
     assert!(lost_again.contains(&0), "{bad:?}: {lost_again:?}");
     lost
 }
 
-/// Where the end of the log is found, and what is not in place yet. A page of a map takes with it
-/// what it alone knows; the other level has all of its blocks.
+/// Bad sectors in the last heads and in cells that are not yet in place. A page of a map takes with
+/// it the places that it alone has; the other level has all of its blocks.
 #[test]
 fn bad_sectors_at_the_end_of_the_log_cost_what_lies_there() {
     let params = params();
@@ -151,7 +148,7 @@ fn bad_sectors_anywhere_stop_nothing() {
     }
 }
 
-/// A writer that cannot know where blocks were goes on without them.
+/// A page of the public map that cannot be read costs the blocks that it lists; writes continue.
 #[test]
 fn a_bad_sector_under_a_page_of_the_public_map_costs_what_it_says() {
     let params = params();
@@ -176,8 +173,8 @@ fn a_bad_sector_under_a_page_of_the_public_map_costs_what_it_says() {
     }
 }
 
-/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk
-/// waits for it, without them it stops. Nothing is lost either way.
+/// If the system refuses to read a page of a hidden map for want of memory, a disk with threads
+/// waits for it, and a disk without threads stops. Nothing is lost either way.
 #[test]
 fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
     let params = params();
@@ -192,7 +189,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
         let medium: Arc<dyn Medium> = faulty.clone();
         open_with(&medium, &params, 2, OpenOptions { read_only, background, ..options(3, 4) })
     };
-    // Where the leaf cannot be read, no block of the level can.
+    // If the leaf cannot be read, no block of the level can.
     let looked_at = new();
     let is_leaf = |place: &Range<usize>| {
         looked_at.heal();
@@ -227,7 +224,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
             faulty.heal();
         });
         for _ in 0..40 {
-            // A cell that lies there is refused to the beat, which comes again.
+            // The beat that needs the cell gets the refusal, and is tried again.
             while let Err(e) = disk.refresh() {
                 assert_eq!(e.kind(), Kind::Memory, "{e}");
             }
@@ -237,7 +234,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
     disk.close().unwrap();
 }
 
-/// On a plausible disk reads pass for writes; that these fail takes nothing from the reads.
+/// On a plausible disk reads count as writes; if these fail, the reads still succeed.
 #[test]
 fn a_plausible_disk_that_failed_still_reads() {
     let params = params_of(Hiding::Plausible);
@@ -259,7 +256,7 @@ fn a_plausible_disk_that_failed_still_reads() {
     assert_eq!(level.write(BlockAddr(0), &data).unwrap_err().kind(), Kind::FailStop);
 }
 
-/// Of a medium with a bad sector the block there is lost, and the disk goes on.
+/// Bad sectors cost the blocks in them, and the disk continues.
 #[test]
 fn bad_sectors_stop_nothing() {
     let params = params();
@@ -359,9 +356,9 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
     }
 }
 
-/// A bad sector in each region of the format, at every depth, read only and not: at most what lies
-/// in it is lost, everything else reads. A sector of metadata has eight cells, and a page of a map
-/// takes with it what it alone knows; the levels whose region it is not in lose nothing.
+/// A bad sector in each region of the format, at every depth, read-only and not, costs at most the
+/// data in it: a sector of metadata has eight cells, and a page of a map takes with it the places
+/// that it alone has. Levels with other regions lose nothing.
 #[test]
 fn one_bad_sector_costs_one_level_what_lies_in_it() {
     let params = params();
@@ -409,7 +406,7 @@ fn one_bad_sector_costs_one_level_what_lies_in_it() {
     assert!(lost_at_all > 20, "{lost_at_all} blocks were ever lost");
 }
 
-/// A closed disk of three levels that are written all over: its medium, models and last batch.
+/// A closed disk of three levels, all blocks written: its medium, models and last batch.
 fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
@@ -431,8 +428,7 @@ fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     (memory.snapshot(), models, last)
 }
 
-/// A system that writes pages reads the rest of a page of which a part is written: where it cannot,
-/// the disk writes pages whole.
+/// A medium that reads the rest of a page for a write of a part of it, as a system does.
 struct Pages {
     medium: Arc<dyn Medium>,
     /// A page of metadata with a bad sector, until it is written whole.

@@ -1,5 +1,5 @@
-//! `docs/format/oblivious.md` and the medium agree: the tables of the page are parsed, and a disk
-//! that was just written is read with nothing but them and the primitives that they name.
+//! Compares `docs/format/oblivious.md` with the medium: parses the tables of the page, and reads a
+//! fresh disk with nothing but them and the primitives that they name.
 
 mod fixture;
 
@@ -47,8 +47,7 @@ fn level_key(level: usize) -> Secret<32> {
     derive(&masters(2)[level], &label("level key"), &UUID)
 }
 
-/// What a cover comes out as under this pad: an entry, as kind and the rest, and in a cell the
-/// place.
+/// Decrypts a cover with this pad: an entry and, in a cell, the place.
 fn uncovered(pad: [u8; 16], cover: &[u8]) -> Vec<u64> {
     let plain: Vec<u8> = cover.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
     plain.chunks(8).map(number).collect()
@@ -98,7 +97,7 @@ impl BatchKeys {
         self.0.open(&nonce, aad, bytes, tag.try_into().unwrap(), &mut plain).ok().map(|()| plain)
     }
 
-    /// The entry that a cover hides; none if it is empty.
+    /// The entry in a cover; none if it is empty.
     fn uncover(&self, name: &str, index: usize, cover: &[u8]) -> Option<u64> {
         let mut block = [0; 16];
         block[..2].copy_from_slice(&[domain(name), index as u8]);
@@ -106,7 +105,7 @@ impl BatchKeys {
     }
 }
 
-/// A medium, and what the page says of where things lie on it.
+/// A medium, and its layout as the page defines it.
 struct Reader {
     bytes: Vec<u8>,
     cells_of_batch: usize,
@@ -115,7 +114,7 @@ struct Reader {
     ring_start: usize,
     record: usize,
     cells_start: usize,
-    /// Where the cells of each level begin among those of a batch.
+    /// The first cell of each level among those of a batch.
     slots: Vec<usize>,
 }
 
@@ -159,7 +158,7 @@ impl Reader {
         Head { block, public }
     }
 
-    /// The last batch of a disk whose journal has not come round.
+    /// The last batch of a disk with a journal that has not wrapped around.
     fn end(&self) -> u64 {
         (1..self.journal).take_while(|seq| self.bytes[self.journal_at(*seq)] != [0; 32]).last().unwrap()
     }
@@ -186,7 +185,7 @@ impl Reader {
     }
 }
 
-/// A disk of two levels with [`WRITTEN`], closed; everything is in place, for a disk of its size.
+/// A closed disk of two levels with [`WRITTEN`]; all batches except the last are in place.
 fn written(params: &Params) -> Vec<u8> {
     let Fresh { memory, disk, levels } = fresh(params, 2, [1, 2]);
     for (level, (addr, stamp)) in levels.iter().zip(WRITTEN) {
@@ -201,19 +200,19 @@ fn written(params: &Params) -> Vec<u8> {
     memory.snapshot()
 }
 
-/// The number of one of the cells of a batch.
+/// The number of a cell of the batch, by its index.
 fn cell_of(head: &Head<'_>, slot: usize) -> u64 {
     let (group, groups) = (constant("group") as usize, &head.public[public_field("groups")]);
     let at = slot / group * 5;
     number(&groups[at..at + 5]) * group as u64 + (slot % group) as u64
 }
 
-/// Where a field is in the public part of a head.
+/// The position of a field in the public part of a head.
 fn public_field(name: &str) -> Range<usize> {
     fields("Public part", 1376)[name].clone()
 }
 
-/// The block of a level that lies in a cell, at a place.
+/// The block of a level in a cell, at a place.
 fn open_cell(level: usize, wanted: u64, place: u64, cell: &[u8]) -> Vec<u8> {
     let field = fields("Cell", constant("cell length") as usize);
     let part = |name: &str| &cell[field[name].clone()];
@@ -261,7 +260,7 @@ fn constants_and_parameters() {
     assert_eq!(u64::from(Params::HIDDEN_LEVELS) + 1, constant("levels"));
 }
 
-/// The regions, and the lengths of hidden levels, as the page says them.
+/// The regions, and the lengths of hidden levels, as the page defines them.
 #[test]
 fn lengths_of_levels() {
     let p = params();
@@ -342,7 +341,7 @@ fn both_levels_are_read_by_the_page() {
                 assert_eq!(keys.uncover("stash", slot, cover), None, "nothing waits");
             }
         }
-        // One leaf is the whole map of so small a level.
+        // The map of a level this small is one leaf.
         assert_eq!(noted[&leaf(0)], root);
         let map = map_of(&reader, level, root, end);
         let place = number(&map[addr as usize * 8..][..8]);
@@ -357,8 +356,8 @@ fn map_of(reader: &Reader, level: usize, root: u64, end: u64) -> Vec<u8> {
     find(reader, level, leaf(0), root, end)
 }
 
-/// What is at a place: in the ring if a batch that is not called applied rewrote the cell, else in
-/// place.
+/// The block at a place: from the ring if a batch that no head calls applied rewrote the cell, else
+/// in place.
 fn find(reader: &Reader, level: usize, wanted: u64, place: u64, end: u64) -> Vec<u8> {
     let cell = (place & ((1 << constant("cell bits")) - 1)) - 1;
     let applied = number(&reader.head(end, 0).public[public_field("applied")]);

@@ -1,9 +1,8 @@
-//! The format as it is for ever: a disk, kept as a file, that must open and read as it did when it
-//! was made.
+//! The frozen format: a disk kept as a file must open and read as it did when it was made.
 //!
-//! The file holds those blocks of the medium that are read when the disk is opened and every block
-//! of all levels is, each behind its offset (8 bytes, little-endian). The others are random or
-//! garbage; they are zeros here.
+//! The file holds the blocks of the medium that are read when the disk is opened and when every
+//! block of all levels is read, each after its offset (8 bytes, little-endian). All other blocks
+//! are random or garbage; they are zeros here.
 
 mod fixture;
 
@@ -18,15 +17,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Written blocks of each level and their stamps; all others read as zeros.
+/// Written blocks of each level and their stamps; all other blocks read as zeros.
 const CONTENTS: [&[(u64, u64)]; 3] = [&[(0, 3), (5, 1), (9, 2)], &[(1, 4), (30, 5)], &[(0, 6), (3, 7)]];
 
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/oblivious-v1.sparse")
 }
 
-/// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the ring once round, the maps
-/// written out; closed.
+/// The medium of a closed disk with [`CONTENTS`], after overwrites, discards and a lap of the ring,
+/// with the maps written out.
 fn make() -> Vec<u8> {
     let (params, count) = (params(), CONTENTS.len());
     let memory = Arc::new(MemoryMedium::new(params.end()));
@@ -71,14 +70,14 @@ fn check(medium: &Arc<dyn Medium>) {
 fn the_golden_disk_opens_and_goes_on() {
     let medium = kept();
     check(&medium);
-    // Many cells are rewritten where they lie.
+    // This rewrites many cells in place.
     let disk = open(&medium, &params(), CONTENTS.len(), 9).unwrap();
     (0..100).for_each(|_| disk.refresh().unwrap());
     disk.close().unwrap();
     check(&medium);
 }
 
-/// What the golden file is made of must not depend on the moment: made again, it is the same.
+/// The golden file must not depend on the time of making: made again, it is the same.
 #[test]
 #[ignore = "makes the golden disk, which is never made again"]
 fn write_the_golden_disk() {

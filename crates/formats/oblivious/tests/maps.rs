@@ -1,5 +1,5 @@
-//! Maps of several leaves, and of more than memory holds: where their pages are is never forgotten,
-//! neither while the disk is open nor by one who opens what was flushed; however short the sessions
+//! Maps of several leaves, and of more than memory holds: the places of their pages are never lost,
+//! neither while the disk is open nor when it is opened after a flush, however short the sessions
 //! are.
 
 mod fixture;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Blocks of a leaf.
 const LEAF: u64 = 512;
-/// Twice as many leaves as a cache may hold.
+/// Leaves: two times the number that a cache may hold.
 const LEAVES: u64 = 40;
 
 fn open_small(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Arc<Oblivious> {
@@ -59,12 +59,12 @@ fn maps_larger_than_memory_read_like_their_models() {
             counter(&levels[0], "map_pages_waiting") > 16,
             "or nothing has left memory before it was written"
         );
-        // The power goes.
+        // The power is cut.
         memory = Arc::new(MemoryMedium::from_bytes(memory.snapshot()));
     }
 }
 
-/// Writes a block of a level; the paced clock beats while it has no room.
+/// Writes a block of a level; the paced clock beats while there is no room.
 fn put(disk: &Arc<Oblivious>, level: usize, at: u64, stamp: u64) {
     let mut data = [0; BLOCK_SIZE];
     fill(at, stamp, &mut data);
@@ -84,8 +84,8 @@ fn expect(disk: &Arc<Oblivious>, level: usize, at: u64, stamp: u64) {
     assert_eq!(stamp_of(at, &data), Some(stamp), "level {level}, block {at}");
 }
 
-/// Writes a block of every leaf, of both levels or of level 0, in each session, and flushes it,
-/// until the journal came round twice. No session is long enough to write all pages that changed.
+/// Writes and flushes a block of every leaf in each session, of both levels or of level 0, until
+/// the journal has wrapped around twice. No session is long enough to write all changed pages.
 fn work_in_short_sessions(levels: usize) {
     let params = Params::plan(64 << 20, Plan::DEFAULT).unwrap();
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
@@ -106,9 +106,9 @@ fn work_in_short_sessions(levels: usize) {
             Some(hidden) => flush_hidden(&disk, hidden).unwrap(),
             None => disk.levels()[0].flush().unwrap(),
         }
-        // Without a close, whose cover would write more pages.
+        // No close: its cover would write more pages.
         last_batch = counter(&disk.levels()[0], "last_batch");
-        // More would be those that a disk is forced to write whose map is too far behind.
+        // More batches are forced only if a map is too far behind.
         assert!(last_batch - began_at <= 4, "session {session}");
         session += 1;
     }
@@ -120,8 +120,8 @@ fn work_in_short_sessions(levels: usize) {
     }
 }
 
-/// A map whose pages were never all written is replayed from the journal; a disk that let that come
-/// round would not open.
+/// If not all pages of a map were ever written, the map is replayed from the journal; a disk that
+/// let the journal overwrite those changes would not open.
 #[test]
 fn short_sessions_lose_nothing_of_level_0() {
     work_in_short_sessions(1);

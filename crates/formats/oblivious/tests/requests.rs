@@ -1,5 +1,5 @@
-//! What reads of a hidden level ask of the medium, from which each of them comes: they leave
-//! nothing in a cache.
+//! Counts the requests to the medium for reads of a hidden level. Every read goes to the medium,
+//! because these reads leave nothing in a cache.
 
 mod fixture;
 
@@ -16,17 +16,17 @@ const BLOCKS: u64 = 256;
 /// Bytes of eight cells in place: their blocks, and the page of their metadata.
 const GROUP_LEN: u64 = 9 * 4096;
 
-/// What was read for hidden levels.
+/// The reads for hidden levels.
 #[derive(Default)]
 struct Asked {
     extents: usize,
-    /// As a file serves them.
+    /// As a file would serve them.
     requests: usize,
-    /// Groups of cells in place, by where they begin, and the places of extents in the ring.
+    /// The beginnings of groups of cells in place, and the offsets of extents in the ring.
     groups: BTreeSet<u64>,
 }
 
-/// A medium in memory that counts that.
+/// A medium in memory that counts reads for hidden levels.
 struct Counting {
     memory: MemoryMedium,
     cells_start: u64,
@@ -39,7 +39,7 @@ impl Counting {
         Counting { memory: MemoryMedium::new(params.end()), cells_start, asked: Mutex::default() }
     }
 
-    /// What was asked since this was called last.
+    /// The reads since the last call.
     fn take(&self) -> Asked {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -85,7 +85,8 @@ impl Medium for Counting {
     }
 }
 
-/// A request for each group of cells, however blocks lie in them, and one for a block alone.
+/// A read makes one request for each group of cells, however blocks lie in them, and one for a
+/// single block.
 #[test]
 fn a_hidden_level_is_read_by_groups_of_cells() {
     let params = Params::plan(80 << 20, Plan::DEFAULT).unwrap();
@@ -110,7 +111,7 @@ fn a_hidden_level_is_read_by_groups_of_cells() {
     let disk = open(&medium, &params, 2, 3).unwrap();
     let hidden = disk.levels()[1].clone();
     let mut data = vec![0; BLOCKS as usize * BLOCK_SIZE];
-    // The first time the map is read as well.
+    // The first time it reads the map as well.
     hidden.read(BlockAddr(0), &mut data).unwrap();
     data.fill(0);
     counting.take();

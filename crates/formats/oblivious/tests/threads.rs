@@ -1,5 +1,5 @@
-//! With its threads: many clients at once on both levels, the paced cover beating, closing without
-//! cover, and a medium that fails.
+//! A disk with threads: many clients at once on both levels, beats of the paced cover, closing
+//! without cover, and a medium that fails.
 
 mod fixture;
 
@@ -32,14 +32,13 @@ fn many_clients_on_both_levels() {
     threaded(&params(Hiding::Opportunistic, 3)).serves_many_clients();
 }
 
-/// Here every operation makes batches; flushes of hidden levels wait for those and for the clock.
+/// Here every operation makes batches; flushes of hidden levels wait for these and for the clock.
 #[test]
 fn many_clients_on_a_plausible_disk() {
     threaded(&params(Hiding::Plausible, 3)).serves_many_clients();
 }
 
-/// What waits when a disk is closed without cover may be lost, and that is said; what was public is
-/// whole.
+/// Closing a disk without cover may lose pending hidden blocks, and reports that; level 0 is whole.
 #[test]
 fn closing_without_cover_says_so_and_keeps_level_0_whole() {
     let params = params(Hiding::Opportunistic, 0);
@@ -68,8 +67,8 @@ fn closing_without_cover_says_so_and_keeps_level_0_whole() {
     }
 }
 
-/// However far the ring is ahead of the cells, what is on the medium at any moment opens and goes
-/// on.
+/// However far the ring is ahead of the cells, a disk opens and works with the state of the medium
+/// at any moment.
 #[test]
 fn a_disk_opens_from_whatever_a_moment_left() {
     let params = params(Hiding::Opportunistic, 0);
@@ -108,12 +107,12 @@ fn a_disk_opens_from_whatever_a_moment_left() {
     }
 }
 
-/// The trace of the game, with threads: when a batch is written must not depend on who was faster.
+/// With threads the trace of batches does not depend on speed.
 #[test]
 fn the_order_of_batches_is_no_matter_of_speed() {
     let params = params(Hiding::Opportunistic, 0);
     let cells = Regions::of(&params).cells_start as u64;
-    // Of those to journal and ring.
+    // The writes to journal and ring.
     let places = |busy| -> Vec<(u64, u64)> {
         let writes = threaded(&params).writes_of(3000, busy);
         let before = writes.iter().filter(|write| write.offset < cells);
@@ -135,7 +134,7 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
     }
 }
 
-/// A level that is being closed waits for nothing that nobody causes any more.
+/// A level that is being closed stops waiting for a sync that no operation causes any more.
 #[test]
 fn a_flush_that_waits_for_a_sync_is_given_up() {
     threaded(&params(Hiding::Opportunistic, 0)).gives_up_a_flush_that_waits_for_a_sync();

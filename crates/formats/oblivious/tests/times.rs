@@ -1,13 +1,13 @@
-//! The times at which batches come, compared as an observer would: a two-sample test
-//! (Kolmogorov-Smirnov) of the times between batches, with the same public work and a hidden level
-//! absent, idle, busy or full.
+//! The times of batches, compared as an observer would: a two-sample test (Kolmogorov-Smirnov) of
+//! the times between batches, with the same public work and a hidden level absent, idle, busy or
+//! full.
 //!
 //! The clock is simulated: a model of a solid-state disk charges for every call to the medium, and
-//! every draw from the filler for the encryption or the filler that it is made for: half a
-//! microsecond, and half a nanosecond for each byte. So the result is the same on every machine.
-//! With 400 times each, the test tells distributions apart that differ by more than 0.12 anywhere
-//! at the level of 1 percent. An engine that decrypts and encrypts only where a level has something
-//! fails it with p = 3e-44 for a busy hidden level.
+//! every draw from the filler charges for the encryption or the filler that it is made for: half a
+//! microsecond, and half a nanosecond for each byte. The result is therefore the same on every
+//! machine. With 400 times in each sample, the test distinguishes distributions that differ by more
+//! than 0.12 anywhere, at a significance level of 1 percent. An engine that decrypts and encrypts
+//! only the cells that a level uses fails it with p = 3e-44 for a busy hidden level.
 
 mod fixture;
 
@@ -21,10 +21,10 @@ use lacuna_testkit::levels::seeded;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Times of each sample.
+/// Times in each sample.
 const SAMPLES: usize = 400;
 
-/// A filler whose draws take time.
+/// A filler that charges time for its draws.
 struct Charged {
     random: SeededRandom,
     clock: Arc<ManualClock>,
@@ -43,7 +43,7 @@ enum Hidden {
     Idle,
     Busy,
     Full,
-    /// Batches of its own.
+    /// A hidden level that causes batches of its own.
     Leaky,
 }
 
@@ -74,7 +74,7 @@ fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
         }
         flush_hidden(&disk, &open[1]).unwrap();
     }
-    // As much public work first in every game.
+    // The same public work comes first in every run.
     (0..open[0].blocks()).for_each(|at| open[0].write(BlockAddr(at), &[1; BLOCK_SIZE]).unwrap());
     let batch = || fixture::counter(&open[0], "last_batch");
     let (mut last, mut since, mut found) = (batch(), clock.now(), Vec::new());
@@ -95,8 +95,8 @@ fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
     found
 }
 
-/// The probability that two samples of one distribution differ as much (Kolmogorov-Smirnov,
-/// asymptotically).
+/// The probability that two samples of one distribution differ by at least this much
+/// (Kolmogorov-Smirnov, asymptotic).
 fn likelihood(one: &[u64], other: &[u64]) -> f64 {
     let part = |sample: &[u64], most: u64| {
         sample.iter().filter(|time| **time <= most).count() as f64 / sample.len() as f64
@@ -115,7 +115,7 @@ fn likelihood(one: &[u64], other: &[u64]) -> f64 {
 #[test]
 fn times_between_batches_tell_nothing_of_hidden_levels() {
     let absent = times(Hidden::Absent, 1);
-    // Two games of one kind are as alike.
+    // Two runs of one kind must be similar too.
     let others = [(Hidden::Absent, 2), (Hidden::Idle, 3), (Hidden::Busy, 4), (Hidden::Full, 5)];
     for (hidden, seed) in others {
         let p = likelihood(&absent, &times(hidden, seed));

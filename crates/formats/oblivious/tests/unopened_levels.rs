@@ -1,5 +1,5 @@
-//! Sessions that open fewer levels than there are, or write nothing: what a level loses while it is
-//! not open is lost with an error and never read in an older version, level 0 stays whole, and
+//! Sessions that open fewer levels than exist, or write nothing: blocks that a level loses while it
+//! is not open are lost with an error and never read in an older version, level 0 stays whole, and
 //! reading changes nothing.
 
 mod fixture;
@@ -35,7 +35,7 @@ impl<'a> Session<'a> {
             .unwrap();
     }
 
-    /// Both levels open: so many writes of each.
+    /// A session with both levels open and `writes` writes to each.
     fn with_both(&mut self, writes: usize) {
         let disk = open(self.medium, self.params, 2, self.rng.next_u64() >> 8).unwrap();
         let levels = disk.levels();
@@ -46,7 +46,7 @@ impl<'a> Session<'a> {
         disk.close().unwrap();
     }
 
-    /// Level 0 alone, until so many batches are written.
+    /// A session with level 0 alone, until `batches` batches are written.
     fn with_level_0(&mut self, batches: u64) {
         let disk = open(self.medium, self.params, 1, self.rng.next_u64() >> 8).unwrap();
         let level = &disk.levels()[0];
@@ -57,8 +57,8 @@ impl<'a> Session<'a> {
         disk.close().unwrap();
     }
 
-    /// Level 0 is whole. Of level 1 every block is its latest version or an error. Returns how many
-    /// were which: right ones that are not zeros, and errors.
+    /// Checks that level 0 is whole, and that every block of level 1 is its latest version or an
+    /// error. Returns the number of right blocks that are not zeros, and the number of errors.
     fn check(&self) -> [u64; 2] {
         let disk = open(self.medium, self.params, 2, 5).unwrap();
         let levels = disk.levels();
@@ -98,7 +98,7 @@ fn a_level_that_is_not_open_loses_what_is_overwritten_and_says_so() {
     session.with_level_0(4);
     let [right, lost] = session.check();
     assert!(lost > 0 && right > lost, "{right} right, {lost} lost");
-    // What is written again is good again, and the rest stays what it is.
+    // Rewritten blocks are right again, and all other blocks stay as they are.
     session.with_both(100);
     let [right_again, lost_again] = session.check();
     assert!(lost_again <= lost && right_again >= right, "{right_again} right, {lost_again} lost");
@@ -113,7 +113,7 @@ fn a_level_that_was_not_open_for_a_journal_of_batches_is_refused_and_then_empty(
     let (mut refused, mut empty) = (0, 0);
     for _ in 0..params.journal + 8 {
         session.with_level_0(1);
-        // Opening it changes the medium as well: that is tried on a copy.
+        // Opening it changes the medium as well: try it on a copy.
         let copy: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(memory.snapshot()));
         match open(&copy, &params, 2, 3) {
             Err(e) => {
@@ -144,8 +144,8 @@ fn a_level_that_was_not_open_for_a_journal_of_batches_is_refused_and_then_empty(
     assert!(refused > 0 && empty > 0, "{refused} times refused, {empty} times empty");
 }
 
-/// Once it was opened again, a level must not be lost for what happened before: what its map said
-/// before is written out soon enough.
+/// A level that was opened in time is not lost afterwards: older changes of its map are written out
+/// soon enough.
 #[test]
 fn a_level_that_was_opened_in_time_stays() {
     let params = params();
@@ -168,7 +168,7 @@ fn read_only(medium: &Arc<dyn Medium>, params: &Params, levels: usize) -> Arc<la
     open_with(medium, params, levels, options).unwrap()
 }
 
-/// Reads everything, tries to write, and closes. Returns what the medium was asked to change.
+/// Reads everything, flushes and closes. Returns the number of changes to the medium.
 fn look(bytes: Vec<u8>, params: &Params, models: &[Model]) -> usize {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::from_bytes(bytes))));
     let medium: Arc<dyn Medium> = recorder.clone();
@@ -191,8 +191,8 @@ fn reading_writes_nothing_and_reads_the_same() {
         let mut session = Session::new(&medium, &params);
         session.with_both(50);
         assert_eq!(look(memory.snapshot(), &params, &session.models), 0);
-        // As a power cut leaves it, with batches in the ring: after each of them, of a whole ring
-        // and more.
+        // As after a power cut, with batches in the ring: after each batch of a whole ring and
+        // more.
         let disk = open(&medium, &params, 2, 77).unwrap();
         let levels = disk.levels();
         for _ in 0..30 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Absent(Box<[AtomicU64]>);
 
 impl Absent {
-    /// Nothing is known of any of `segments` objects.
+    /// Nothing is known about any of the `segments` objects.
     pub(crate) fn unknown(segments: u64) -> Self {
         Absent((0..segments.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
@@ -19,7 +19,7 @@ impl Absent {
         self.word(segment).fetch_or(bit(segment), Ordering::AcqRel);
     }
 
-    /// Clears a bit and says what it was.
+    /// Clears a bit and returns its old value.
     pub(crate) fn take(&self, segment: Segment) -> bool {
         self.word(segment).fetch_and(!bit(segment), Ordering::AcqRel) & bit(segment) != 0
     }

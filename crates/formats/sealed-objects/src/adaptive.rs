@@ -1,17 +1,17 @@
-//! The layout `adaptive` where no seal binds entries: data as in the layouts that keep none between
-//! it, and the entries of 128 blocks each as one *page* under a key of the object.
+//! The layout `adaptive` for ciphers that do not authenticate (no seal binds entries): blocks lie
+//! without gaps, and the entries of 128 blocks form one *page* under a key of the object.
 //!
-//! Pages are remembered. A small write to a page in memory rewrites its *amendment*: one more key,
-//! with what is newer than the page; once that has become too much, the page takes it in. So a
-//! transaction sets one key for each page that it touches, however many blocks it writes. A small
-//! write to a page that is not in memory leaves its entries under keys of their own, *apart* from
-//! the page, without reading anything first; a read of the page fetches all three and lets the
-//! newest count. A write that covers a page sets it anew. With the page in memory, reading a block
-//! costs what it costs without metadata.
+//! Pages are cached. A small write to a cached page rewrites its *amendment*, one more key with the
+//! entries that are newer than the page; when the amendment is too long, the page is rewritten. So
+//! such a transaction sets one key for each page that it touches, however many blocks it writes. A
+//! small write to a page that is not cached stores each entry under a key of its own, *apart* from
+//! the page, without reading anything first; a read of the page fetches all three and uses the
+//! newest. A write that covers a page replaces it. With the page cached, reading a block costs the
+//! same as without metadata.
 //!
-//! Keys: `p` and the number of the chunk for a page; the same and `a` for its amendment; the same,
-//! `d` and the index in the chunk for an entry apart. What stands apart is newer than the
-//! amendment, and that newer than the page: they change in one transaction.
+//! Keys: `p` and the number of the chunk for a page; the same and `a` for its amendment; `p`, the
+//! number, `d` and the index in the chunk for an entry apart. An entry apart is newer than the
+//! amendment, and the amendment is newer than the page: they change in one transaction.
 
 use crate::chain::Tails;
 use crate::change::Change;
@@ -38,7 +38,8 @@ fn apart_key(chunk: u64, index: u64) -> Key {
     vec![b'p', chunk as u8, b'd', index as u8]
 }
 
-/// Where amendment and entries apart of a chunk lie: behind its page, before the next.
+/// The key range of the amendment and the entries apart of a chunk: behind its page, before the
+/// next.
 fn newer_range(chunk: u64) -> (Key, Key) {
     (amendment_key(chunk), vec![b'p', chunk as u8, b'd' + 1])
 }
@@ -71,7 +72,7 @@ impl Adaptive {
         }
     }
 
-    /// Writes a page in memory whose `fresh` entries are new.
+    /// Writes a cached page with the entries `fresh` new.
     fn write_known(&self, chunk: u64, page: &mut Page, fresh: u128, keys: &mut KeySteps) {
         let was_amended = page.amended != 0;
         page.amended |= fresh;
@@ -90,14 +91,14 @@ impl Adaptive {
         keys.set.push((page_key(chunk), page.entries.to_vec()));
     }
 
-    /// What is newer than the page, each entry behind its index.
+    /// The entries that are newer than the page, each preceded by its index.
     fn amendment(&self, page: &Page) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.amended.count_ones() as usize * (1 + self.meta));
         pick(page.amended, self.meta, &page.entries, &mut out);
         out
     }
 
-    /// Lets an amendment count. `None`: it is not one.
+    /// Applies an amendment to a page. `None`: the bytes are not an amendment.
     fn amend(&self, page: &mut Page, amendment: &[u8]) -> Option<()> {
         for (index, entry) in picked(amendment, self.meta)? {
             let at = index as usize * self.meta;
@@ -129,7 +130,7 @@ impl Adaptive {
                     }
                     page.entries.copy_from_slice(value);
                 }
-                // Keys are sorted: the page came first, and what is apart comes last.
+                // Keys are sorted: the page comes first, and entries apart come last.
                 [b'p', chunk, b'a'] if page_of(*chunk) => {
                     let page = page_mut(&mut learned, *chunk);
                     self.amend(page, value).ok_or_else(|| strange_key(key, value))?;
@@ -144,7 +145,7 @@ impl Adaptive {
                     entry.copy_from_slice(value);
                     page.apart |= 1 << index;
                 }
-                // Keys of other pages, and such as mean nothing.
+                // Skip keys of other pages and unknown keys.
                 _ => {}
             }
         }
@@ -168,8 +169,8 @@ impl Placement for Adaptive {
     fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
         let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
         let most = (last - first + 1) * (CHUNK_BLOCKS + 2);
-        // An end that begins like the last page lets a store that looks for beginnings pass over
-        // all others.
+        // The end shares a prefix with the last page, so a store that searches by prefix can skip
+        // all other keys.
         Source::Keys(Keys::Range(page_key(first), newer_range(last).1, most as usize))
     }
 

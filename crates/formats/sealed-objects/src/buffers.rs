@@ -1,9 +1,9 @@
-//! Buffers for ciphertext on its way, kept for reuse up to a bound, and the bound on what is on its
-//! way. They never hold plaintext.
+//! A bounded pool of buffers for ciphertext in flight, and the bound on the bytes in flight. The
+//! buffers never hold plaintext.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Buffers that wait for their next use.
+/// Idle buffers.
 pub(crate) struct Buffers {
     idle: Mutex<Idle>,
     most: usize,
@@ -16,12 +16,12 @@ struct Idle {
 }
 
 impl Buffers {
-    /// Keeps at most so many bytes.
+    /// A pool of at most `most` bytes.
     pub(crate) fn new(most: usize) -> Self {
         Buffers { idle: Mutex::default(), most }
     }
 
-    /// A buffer of this length. Its content is whatever ciphertext was in it.
+    /// A buffer of this length, with arbitrary old ciphertext in it.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         let mut idle = self.idle.lock();
         let fitting = idle.buffers.iter().rposition(|buffer| buffer.capacity() >= len);
@@ -33,7 +33,7 @@ impl Buffers {
         buffer
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer to the pool.
     pub(crate) fn give(&self, buffer: Vec<u8>) {
         let mut idle = self.idle.lock();
         if buffer.capacity() > 0 && idle.bytes + buffer.capacity() <= self.most {
@@ -43,23 +43,23 @@ impl Buffers {
     }
 }
 
-/// Bounds the bytes on their way at once.
+/// Bounds the bytes in flight.
 pub(crate) struct Transit {
     bytes: Mutex<usize>,
     left: Condvar,
     most: usize,
 }
 
-/// The right to have so many bytes on their way, which ends when this is dropped.
+/// A reservation for bytes in flight, until it is dropped.
 pub(crate) struct Passage<'t>(&'t Transit, usize);
 
 impl Transit {
-    /// At most so many bytes, or else one passage alone.
+    /// At most `most` bytes, or a single larger passage.
     pub(crate) fn new(most: usize) -> Self {
         Transit { bytes: Mutex::new(0), left: Condvar::new(), most }
     }
 
-    /// Waits until there is room for `len` bytes.
+    /// Waits until `len` bytes fit.
     pub(crate) fn enter(&self, len: usize) -> Passage<'_> {
         let mut bytes = self.bytes.lock();
         self.left.wait_while(&mut bytes, |bytes| *bytes > 0 && *bytes + len > self.most);

@@ -1,15 +1,15 @@
-//! The write-back cache: what was acknowledged and is not yet in the store, segment by segment, and
-//! which object has a transaction in flight.
+//! The write-back cache: acknowledged blocks that are not yet in the store, per segment, and the
+//! objects that have a transaction in flight.
 //!
 //! Invariants:
-//! - The thread that began a transaction of a segment is alone in writing to its object; all others
-//!   put into the cache.
-//! - A slot stays until a transaction that held this version of it, or a later direct write, is
-//!   acknowledged.
-//! - A segment with something to write is listed in the queue, or has a transaction in flight whose
-//!   end lists it.
-//! - The bit of an absent object is set and cleared under the lock of its shard, and only set if no
-//!   transaction of the shard began since the store was asked.
+//! - Only the thread that began a transaction of a segment writes to its object; all other
+//!   threads put blocks into the cache.
+//! - A slot stays until the store acknowledges a transaction with this version of it, or a later
+//!   direct write.
+//! - A segment with pending work is in the queue, or has a transaction in flight that queues it at
+//!   its end.
+//! - The bit of an absent object is set and cleared under the lock of its shard. It is set only if
+//!   no transaction of the shard began since the query.
 
 use crate::absent::Absent;
 use crate::segment::Segment;
@@ -22,16 +22,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 256;
-/// What a hole, or a discarded segment, costs the budget.
+/// The budget charged for a hole or a discarded segment.
 pub(crate) const HOLE_COST: u64 = 160;
-/// What a block of data costs it beside its bytes: its place here, which is most if it is alone in
-/// its segment.
+/// The budget charged for a block of data beyond its bytes: the cache's own structures, which cost
+/// most for a block that is alone in its segment.
 const PLACE_COST: u64 = 512;
 
-/// What a block holds.
+/// The content of a block.
 #[derive(Clone)]
 pub(crate) enum Content {
-    /// Plain data, one block, wiped when nothing refers to it any more.
+    /// Plain data of one block, wiped when the last reference goes.
     Data(Arc<Plain<[u8; BLOCK_SIZE]>>),
     Hole,
 }
@@ -40,7 +40,7 @@ impl Content {
     /// A copy of a block.
     pub(crate) fn data(block: &[u8; BLOCK_SIZE]) -> Content {
         let mut data = Arc::new(Plain::new([0; BLOCK_SIZE]));
-        // Nobody else refers to it yet, so this copies nothing but `block`.
+        // There is no other reference yet, so this copies only `block`.
         Arc::make_mut(&mut data).copy_from_slice(block);
         Content::Data(data)
     }
@@ -53,21 +53,21 @@ impl Content {
     }
 }
 
-/// The order in which blocks were put and transactions began.
+/// The order of puts and of transactions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(u64);
 
-/// Which version something has here.
+/// The version of a block or a discard in the cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Age {
     version: Version,
-    /// No version before this one waits to be in the store: what a flush must have written, even if
-    /// a newer version took its place here.
+    /// No version before this one is pending. A flush must write this version even if a newer one
+    /// has replaced it in the cache.
     since: Version,
 }
 
 impl Age {
-    /// Version `done` is in the store: whether that is this one, or else waits no longer.
+    /// Notes that version `done` is in the store. True if this version is not pending any more.
     fn settle(&mut self, done: Version) -> bool {
         self.since = self.since.max(Version(done.0 + 1));
         self.version <= done
@@ -81,24 +81,24 @@ pub(crate) struct Slot {
     age: Age,
 }
 
-/// What is on its way to an object.
+/// The blocks that are in flight to an object.
 #[derive(Clone, PartialEq, Eq)]
 enum InFlight {
-    /// Blocks that stay in the cache meanwhile, or the discard of the segment.
+    /// Blocks that also stay in the cache, or the discard of the segment.
     Cached,
     /// Blocks of this range, which are not in the cache.
     Direct(Range<u64>),
 }
 
-/// What is here of a segment.
+/// The pending state of a segment.
 #[derive(Default)]
 struct Pending {
     slots: BTreeMap<u64, Slot>,
-    /// A discard of the whole segment, before the slots are written.
+    /// A discard of the whole segment, which precedes the slots.
     discard: Option<Age>,
     in_flight: Option<InFlight>,
     listed: bool,
-    /// Where the next batch begins, so that every slot has its turn.
+    /// The start of the next batch, so that all slots are written in rotation.
     cursor: u64,
 }
 
@@ -107,19 +107,19 @@ impl Pending {
         !self.slots.is_empty() || self.discard.is_some()
     }
 
-    /// Whether the segment should be put into the queue now; if so it counts as listed.
+    /// Whether the segment should be queued now; if so it is marked as listed.
     fn list(&mut self) -> bool {
         self.in_flight.is_none() && self.has_work() && !std::mem::replace(&mut self.listed, true)
     }
 
     /// Version `done` of a block is in the store: drops the slot unless it holds a later one, and
-    /// gives what that frees.
+    /// returns the freed bytes.
     fn settle(&mut self, index: u64, done: Version) -> u64 {
         let SlotEntry::Occupied(mut slot) = self.slots.entry(index) else { return 0 };
         if slot.get_mut().age.settle(done) { slot.remove().content.cost() } else { 0 }
     }
 
-    /// At most `most` blocks in ascending order, those after the cursor first.
+    /// At most `most` blocks in ascending order; blocks at or after the cursor take precedence.
     fn batch(&mut self, most: usize) -> Vec<(u64, Slot)> {
         let copy = |(index, slot): (&u64, &Slot)| (*index, slot.clone());
         let mut batch: Vec<_> = self.slots.range(self.cursor..).take(most).map(copy).collect();
@@ -135,7 +135,7 @@ impl Pending {
 #[derive(Default)]
 struct Shard {
     state: Mutex<State>,
-    /// A transaction of a segment of this shard ended.
+    /// Signalled when a transaction of a segment of this shard ends.
     ended: Condvar,
 }
 
@@ -145,7 +145,7 @@ struct State {
     begun: Moment,
 }
 
-/// A moment by the transactions of a shard that began before it.
+/// A point in time: the number of transactions of a shard that began before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 
@@ -158,32 +158,32 @@ impl State {
     }
 }
 
-/// The work of a transaction, taken out of the cache.
+/// The work of one transaction, taken out of the cache.
 pub(crate) enum Work {
     /// Discard the segment.
     Discard(Version),
     /// Write these blocks, in ascending order.
     Blocks(Vec<(u64, Slot)>),
-    /// Write blocks of this range, which are not in the cache.
+    /// Write blocks of this range, which bypass the cache.
     Direct(Range<u64>, Version),
 }
 
-/// A transaction begun: its work, and whether the object was known to be absent.
+/// A transaction that has begun: its work, and whether the object was known to be absent.
 pub(crate) struct Begun {
     pub(crate) work: Work,
     pub(crate) absent: bool,
 }
 
-/// What the cache knows of a range of a segment at one moment.
+/// The cache's knowledge of a range of a segment at one moment.
 #[derive(Default)]
 pub(crate) struct Lookup {
-    /// The blocks that are here, ascending.
+    /// The cached blocks, ascending.
     pub(crate) here: Vec<(u64, Content)>,
-    /// Every other block reads as zeros.
+    /// Every block that is not cached reads as zeros.
     pub(crate) empty: bool,
-    /// The part of the range that is on its way to the store without being here.
+    /// The part of the range that is in flight and bypasses the cache.
     pub(crate) passing: Option<Range<u64>>,
-    /// What of the range is here, or is discarded here, never gets into the store any more: why.
+    /// Set if blocks or a discard of the range can never reach the store: the reason.
     pub(crate) stranded: Option<Error>,
     /// For [`Cache::if_quiet`]. `None` if a transaction of the segment is in flight.
     pub(crate) moment: Option<Moment>,
@@ -194,17 +194,17 @@ pub(crate) struct Cache {
     shards: Box<[Shard]>,
     /// Bytes held or reserved.
     dirty: AtomicU64,
-    /// At so many bytes writers wait.
+    /// At this many bytes writers wait.
     most: u64,
     /// The next version.
     clock: AtomicU64,
     absent: Absent,
-    /// Why nothing gets into the store any more.
+    /// Why the cache's content can never reach the store.
     stranded: OnceLock<Error>,
 }
 
 impl Cache {
-    /// The cache of a disk of so many segments, for at most `most` bytes.
+    /// The cache of a disk of `segments` segments, for at most `most` bytes.
     pub(crate) fn new(segments: u64, most: u64) -> Self {
         Cache {
             most,
@@ -216,18 +216,18 @@ impl Cache {
         }
     }
 
-    /// Bytes acknowledged and not yet in the store, with those reserved for what is about to be
-    /// put.
+    /// Bytes that are acknowledged and not yet in the store, plus reservations for blocks about to
+    /// be put.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Whether there is enough to write without being asked.
+    /// Whether the cache is full enough to start writing without a request.
     pub(crate) fn is_filling(&self) -> bool {
         self.dirty_bytes() > self.most / 2
     }
 
-    /// Reserves room for what will be put, if it is there. An empty cache takes anything.
+    /// Reserves space for blocks to be put, if there is any. An empty cache accepts any size.
     pub(crate) fn reserve(&self, cost: u64) -> bool {
         self.dirty
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
@@ -236,7 +236,7 @@ impl Cache {
             .is_ok()
     }
 
-    /// Takes room that may not be there, for what gives more of it back in the end.
+    /// Takes space beyond the limit, for work that frees more of it in the end.
     pub(crate) fn take_room(&self, cost: u64) {
         self.dirty.fetch_add(cost, Ordering::AcqRel);
     }
@@ -245,8 +245,8 @@ impl Cache {
         self.dirty.fetch_sub(cost, Ordering::AcqRel);
     }
 
-    /// Puts newest versions of consecutive blocks, for which room was reserved. True: list the
-    /// segment.
+    /// Puts the newest versions of consecutive blocks; the caller has reserved the space. True: the
+    /// caller must queue the segment.
     pub(crate) fn put(&self, segment: Segment, index: u64, contents: Vec<Content>) -> bool {
         let mut state = self.state(segment);
         let version = self.tick();
@@ -266,14 +266,14 @@ impl Cache {
         here.list()
     }
 
-    /// Discards a whole segment and drops what the cache holds for it. Room for a hole was
-    /// reserved. True: list the segment.
+    /// Discards a whole segment and drops the blocks that the cache holds for it. The caller has
+    /// reserved space for a hole. True: the caller must queue the segment.
     pub(crate) fn put_discard(&self, segment: Segment) -> bool {
         let mut state = self.state(segment);
         let version = self.tick();
         if self.absent.get(segment) {
-            // Nothing is in flight: its beginning would have cleared the bit. What is pending here
-            // is gone for good.
+            // Nothing is in flight: the start of a transaction would have cleared the bit. The
+            // pending blocks are dropped for good.
             let here = state.segments.remove(&segment).unwrap_or_default();
             drop(state);
             let discards = 1 + u64::from(here.discard.is_some());
@@ -293,7 +293,7 @@ impl Cache {
         here.list()
     }
 
-    /// What is known of a range of a segment now.
+    /// The state of a range of a segment now.
     pub(crate) fn look(&self, segment: Segment, range: Range<u64>) -> Lookup {
         let state = self.state(segment);
         let absent = self.absent.get(segment);
@@ -326,19 +326,19 @@ impl Cache {
         }
     }
 
-    /// The object is not there. Call it within [`Cache::if_quiet`].
+    /// Notes that the object does not exist. To be called within [`Cache::if_quiet`].
     pub(crate) fn set_absent(&self, segment: Segment) {
         self.absent.set(segment);
     }
 
-    /// Whether the object is known not to be there, and nothing is pending for it.
+    /// Whether the object is known not to exist, and nothing is pending for it.
     pub(crate) fn is_absent(&self, segment: Segment) -> bool {
         let state = self.state(segment);
         self.absent.get(segment) && !state.segments.contains_key(&segment)
     }
 
-    /// Begins a transaction with at most `most` blocks of a listed segment. `None`: another is in
-    /// flight, or nothing is left to do.
+    /// Begins a transaction with at most `most` blocks of a listed segment. `None`: another one is
+    /// in flight, or nothing is pending.
     pub(crate) fn begin(&self, segment: Segment, most: usize) -> Option<Begun> {
         let mut state = self.state(segment);
         let here = state.segments.get_mut(&segment)?;
@@ -355,8 +355,8 @@ impl Cache {
         Some(Begun { work, absent: self.absent.take(segment) })
     }
 
-    /// Begins a transaction with blocks that do not pass through the cache. `None`: another is in
-    /// flight.
+    /// Begins a transaction with blocks that bypass the cache. `None`: another one is in flight, or
+    /// a discard is pending.
     pub(crate) fn begin_direct(&self, segment: Segment, range: Range<u64>) -> Option<Begun> {
         let mut state = self.state(segment);
         let here = state.segments.entry(segment).or_default();
@@ -368,7 +368,8 @@ impl Cache {
         Some(Begun { work: Work::Direct(range, self.tick()), absent: self.absent.take(segment) })
     }
 
-    /// Waits while another transaction of the segment is in flight, or `stop` says so.
+    /// Waits while another transaction of the segment is in flight or a discard is pending, unless
+    /// `stop` returns true.
     pub(crate) fn wait_idle(&self, segment: Segment, stop: impl Fn() -> bool) {
         let mut state = self.state(segment);
         let is_busy = |here: &Pending| here.in_flight.is_some() || here.discard.is_some();
@@ -377,8 +378,8 @@ impl Cache {
         }
     }
 
-    /// A transaction was acknowledged, and left the object `absent` or not. True: list the segment
-    /// again.
+    /// Ends an acknowledged transaction, after which the object is `absent` or not. True: the
+    /// caller must queue the segment again.
     pub(crate) fn end(&self, segment: Segment, work: &Work, absent: bool) -> bool {
         self.finish(segment, absent, |here| match work {
             Work::Discard(done) => {
@@ -390,7 +391,7 @@ impl Cache {
             Work::Blocks(blocks) => {
                 blocks.iter().for_each(|(index, done)| self.free(here.settle(*index, done.age.version)));
             }
-            // What the range held in the cache when it began is older.
+            // Blocks of the range that the cache held when the transaction began are older.
             Work::Direct(range, version) => {
                 let touched: Vec<u64> = here.slots.range(range.clone()).map(|(index, _)| *index).collect();
                 touched.into_iter().for_each(|index| self.free(here.settle(index, *version)));
@@ -398,8 +399,8 @@ impl Cache {
         })
     }
 
-    /// A transaction did not happen: everything stays as it was when it began. True: list the
-    /// segment again.
+    /// Ends a transaction that did not happen: the state is that of before it began. True: the
+    /// caller must queue the segment again.
     pub(crate) fn put_back(&self, segment: Segment, begun: &Begun) -> bool {
         self.finish(segment, begun.absent, |_| ())
     }
@@ -421,7 +422,7 @@ impl Cache {
         list
     }
 
-    /// The segments with something acknowledged and not yet in the store, and the newest version.
+    /// The segments with pending work, and the newest version.
     pub(crate) fn unwritten(&self) -> (Vec<Segment>, Version) {
         let newest = self.tick();
         let mut segments = vec![];
@@ -433,13 +434,13 @@ impl Cache {
         (segments, newest)
     }
 
-    /// Waits while a transaction of the segment is in flight and something of it up to version
-    /// `newest` is not in the store, or until `stop` says so.
+    /// Waits until all versions of the segment up to `newest` are in the store, or no transaction
+    /// of it is in flight, or `stop` returns true.
     pub(crate) fn wait_written(&self, segment: Segment, newest: Version, stop: impl Fn() -> bool) {
         let mut state = self.state(segment);
         while !stop() && !state.is_written(segment, newest) {
             if state.segments.get(&segment).is_none_or(|here| here.in_flight.is_none()) {
-                // It is listed, or about to be.
+                // It is in the queue, or about to be.
                 drop(state);
                 return std::thread::yield_now();
             }
@@ -447,13 +448,13 @@ impl Cache {
         }
     }
 
-    /// Whether everything of the segment up to version `newest` is in the store.
+    /// Whether all versions of the segment up to `newest` are in the store.
     pub(crate) fn is_written(&self, segment: Segment, newest: Version) -> bool {
         self.state(segment).is_written(segment, newest)
     }
 
-    /// Nothing of what is here gets into the store any more, for this reason. Wakes the threads
-    /// that wait for a transaction to end: none may.
+    /// Notes that the cache's content can never reach the store, with the reason. Wakes the threads
+    /// that wait for the end of a transaction, which may never come.
     pub(crate) fn strand(&self, why: Error) {
         let _first_stays = self.stranded.set(why);
         for shard in &self.shards {
@@ -462,8 +463,8 @@ impl Cache {
         }
     }
 
-    /// Forgets which objects are absent, and lets nothing be learned from answers that are still to
-    /// come. Nothing may be in flight.
+    /// Forgets which objects are absent, and ignores answers to earlier queries. No transaction may
+    /// be in flight.
     pub(crate) fn forget_absent(&self) {
         self.shards.iter().for_each(|shard| shard.state.lock().begun.0 += 1);
         self.absent.clear();

@@ -1,9 +1,9 @@
-//! What a seal says of the entries of its object: for each chunk the tag of the newest link of its
-//! chain.
+//! The part of a seal about the entries of its object: for each chunk, the tag of the newest link
+//! of its chain.
 //!
-//! The first link is the chunk's page, each further one a delta that carries the tag of the link
-//! before it. So the tags in the seal bind every entry of the object: none can be altered, put back
-//! or taken away under the same seal.
+//! The first link is the chunk's page, each further one a delta with the tag of the previous link.
+//! So the tags in the seal bind every entry of the object: no entry can be altered, replayed or
+//! removed under the same seal.
 
 use crate::chunks::CHUNK_BLOCKS;
 use crate::segment::Segment;
@@ -17,19 +17,19 @@ pub(crate) const TAG_LEN: usize = 16;
 /// Bytes of the tails of an object.
 pub(crate) const TAILS_LEN: usize = CHUNKS * (TAG_LEN + 1);
 
-/// Binds a link and all before it. Zeros: there is none.
+/// Binds a link and all links before it. Zeros: there is none.
 pub(crate) type Tag = [u8; TAG_LEN];
 
-/// Where the chain of a chunk ends.
+/// The end of the chain of one chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tail {
     /// The tag of the newest link.
     pub(crate) tag: Tag,
-    /// The deltas of the chain.
+    /// The number of deltas in the chain.
     pub(crate) deltas: u8,
 }
 
-/// Where the chains of an object end.
+/// The ends of the chains of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tails([Tail; CHUNKS]);
 
@@ -42,7 +42,7 @@ impl Tails {
         self.0[chunk as usize] = tail;
     }
 
-    /// All tags, then all numbers of deltas.
+    /// All tags, then all delta counts.
     pub(crate) fn encode(&self) -> [u8; TAILS_LEN] {
         let mut bytes = [0; TAILS_LEN];
         let (tags, deltas) = bytes.split_at_mut(CHUNKS * TAG_LEN);
@@ -53,7 +53,7 @@ impl Tails {
         bytes
     }
 
-    /// What [`Tails::encode`] wrote.
+    /// Parses the output of [`Tails::encode`].
     pub(crate) fn decode(bytes: &[u8; TAILS_LEN]) -> Tails {
         let (tags, deltas) = bytes.split_at(CHUNKS * TAG_LEN);
         let mut tails = Tails::default();
@@ -65,7 +65,7 @@ impl Tails {
     }
 }
 
-/// What a link is.
+/// A kind of link.
 #[derive(Clone, Copy)]
 pub(crate) enum Link {
     Page,

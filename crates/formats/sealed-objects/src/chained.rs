@@ -1,17 +1,16 @@
-//! The layout `adaptive` where the seal binds entries: the entries of 128 blocks each as one *page*
-//! under a key of the object, and behind it *deltas*, each of which holds entries that are newer
-//! than those before it.
+//! The layout `adaptive` for ciphers that authenticate (the seal binds entries): the entries of 128
+//! blocks form one *page* under a key of the object, followed by *deltas* with newer entries.
 //!
-//! Pages are remembered. A small write to a page in memory leaves one delta with everything that is
-//! newer than the stored page; once that has become too much, the page is written anew. A small
-//! write to a page that is not in memory adds a delta of its own without reading anything first,
-//! unless there are many: then the page is fetched. So a transaction sets one key for each chunk
-//! that it touches. A write that covers a page sets it anew. With the page in memory, reading a
-//! block costs what it costs without metadata.
+//! Pages are cached. A small write to a cached page leaves one delta with all entries that are
+//! newer than the stored page; when there are too many, the page is rewritten. A small write to a
+//! page that is not cached adds a delta without reading anything first, unless there are many: then
+//! the page is fetched. So a transaction sets one key for each chunk that it touches. A write that
+//! covers a page replaces it. With the page cached, reading a block costs the same as without
+//! metadata.
 //!
-//! Page and deltas are the links of a chain whose end the seal holds (`chain.rs`). A link that is
-//! not the one that the chain wants makes everything lost that no newer link says. What stands
-//! under other keys means nothing.
+//! Page and deltas are the links of a chain, and the seal holds its end (`chain.rs`). If a link
+//! does not match its tag in the chain, all entries that no newer link contains are lost. Other
+//! keys are ignored.
 
 use crate::chain::{CHUNKS, ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
 use crate::change::{Change, LOST};
@@ -26,10 +25,10 @@ use lacuna_contracts::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
 
-/// As many deltas a chain may have before its page is fetched for the next small write.
+/// With this many deltas in the chain, the next small write fetches the page unless it is cached.
 const MANY_DELTAS: u8 = 32;
-/// No chain has more than one above this: its page is fetched even if it is in memory, where it may
-/// not stay.
+/// No chain has more than this many deltas plus one: at this length the page is fetched even if it
+/// is cached, since the cache may drop it.
 const MOST_DELTAS: u8 = 250;
 
 pub(crate) struct Chained {
@@ -43,13 +42,12 @@ fn delta_key(chunk: u64, number: u8) -> Key {
 }
 
 impl Chained {
-    /// A layout of `meta` bytes of metadata for each block, which remembers pages within the
-    /// budget.
+    /// A layout with `meta` bytes of metadata per block, which caches pages within the budget.
     pub(crate) fn new(meta: usize, budget: Budget, key: ChainKey) -> Self {
         Chained { meta, pages: Pages::new(meta, budget), key }
     }
 
-    /// Writes the parts of one chunk, whose page may have been `fetched`. Gives the new end of its
+    /// Writes the parts of one chunk; its page may have been `fetched`. Returns the new end of the
     /// chain.
     fn write_chunk(
         &self,
@@ -70,7 +68,7 @@ impl Chained {
         }
         // A chain without links is a page of zeros.
         let is_known = fresh == u128::MAX || *tail == Tail::default();
-        // A page that is not sound is written only when the chain must not grow any more.
+        // A page with lost entries is written only when the chain must not grow any more.
         let usable = fetched.filter(|page| !page.lost || tail.deltas >= MOST_DELTAS);
         let Some(mut page) = usable.or_else(|| is_known.then(|| Page::blank(self.meta))) else {
             return self.add_delta(segment, chunk, tail, parts, keys);
@@ -82,8 +80,7 @@ impl Chained {
         tail
     }
 
-    /// Writes a page in memory whose `fresh` entries are new: as a delta to the stored page, or
-    /// whole.
+    /// Writes a cached page with the entries `fresh` new: as a delta to the stored page, or whole.
     fn write_known(
         &self,
         segment: Segment,
@@ -107,7 +104,7 @@ impl Chained {
         Tail { tag: page.base, deltas: 0 }
     }
 
-    /// Adds to a chain of which nothing but its end is known.
+    /// Appends to a chain; only its end is known.
     fn add_delta(
         &self,
         segment: Segment,
@@ -168,8 +165,8 @@ impl Chained {
         page
     }
 
-    /// Lets the entries of a delta count that no newer one has. Gives the tag of the link before
-    /// it; `None`: it is no delta.
+    /// Applies the entries of a delta that no newer delta has. Returns the tag of the link before
+    /// it; `None`: the bytes are not a delta.
     fn apply_delta(&self, delta: &[u8], page: &mut Page) -> Option<Tag> {
         let (before, entries) = delta.split_first_chunk::<TAG_LEN>()?;
         for (index, entry) in picked(entries, self.meta)? {
@@ -189,7 +186,8 @@ impl Chained {
         }
     }
 
-    /// What no link that verifies says is lost. A write of the page would set all of it.
+    /// Marks all entries as lost that no verified link contains. The next rewrite of the page
+    /// includes all of them.
     fn lose_rest(&self, mut page: Page) -> Page {
         page.lost = page.amended != u128::MAX;
         let lost = vec![LOST; self.meta];
@@ -213,7 +211,7 @@ impl Placement for Chained {
         each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
             let is_here = || self.pages.with(change.segment, chunk, |_| ()).is_some();
             let is_long = match tails.of(chunk).deltas {
-                // What is here may be gone when it is needed.
+                // A page that is cached now may be dropped before it is needed.
                 MOST_DELTAS.. => true,
                 MANY_DELTAS.. => !is_here(),
                 _ => false,
@@ -243,8 +241,8 @@ impl Placement for Chained {
     fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
         let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
         let most = (last - first + 1) as usize * (1 + usize::from(u8::MAX));
-        // An end that begins like the last page lets a store that looks for beginnings pass over
-        // all others.
+        // The end shares a prefix with the last page, so a store that searches by prefix can skip
+        // all other keys.
         let end = vec![b'p', last as u8, b'd' + 1];
         Source::Keys(Keys::RangeAnd(page_key(first), end, most, vec![SEAL_KEY.to_vec()]))
     }
@@ -272,7 +270,7 @@ mod tests {
         Chained::new(META, Budget::bytes(1 << 20), key)
     }
 
-    /// The keys of an object, and what its seal says of them.
+    /// The keys of an object, with the tails of its seal.
     #[derive(Clone, Default)]
     struct Object {
         keys: BTreeMap<Key, Vec<u8>>,
@@ -304,7 +302,7 @@ mod tests {
             }
         }
 
-        /// The entries of the first chunk, read by somebody who remembers nothing.
+        /// The entries of the first chunk, read with an empty cache.
         fn read(&self) -> Vec<u8> {
             let pairs: Vec<_> = self.keys.clone().into_iter().collect();
             let mut entries = vec![1; 128 * META];
@@ -338,8 +336,8 @@ mod tests {
     fn a_chain_reads_as_it_was_written() {
         let (mut object, mut model) = object();
         assert_eq!(object.read(), model);
-        // Somebody who knows the page gathers all deltas in one, and in the page when they become
-        // too many.
+        // A writer with the page cached collects all deltas in one, and rewrites the page when
+        // there are too many.
         let knowing = layout();
         let pairs: Vec<_> = object.keys.clone().into_iter().collect();
         let page = knowing.follow(Segment(9), 0, object.tails.of(0), &pairs);
@@ -380,7 +378,7 @@ mod tests {
                 assert_eq!(moved.read() == model, key == other);
             }
         }
-        // A delta that the present chain no longer has, under a key that it does.
+        // A delta that is not in the present chain, under a key that is.
         let mut later = object.clone();
         later.write(&layout(), 0, &model);
         later.write(&layout(), 100, &[5; META]);
@@ -388,7 +386,7 @@ mod tests {
         assert_eq!(now[100 * META], 5);
         later.keys.insert(delta_key(0, 0), object.keys[&delta_key(0, 2)].clone());
         assert_eq!(later.read(), vec![LOST; 128 * META]);
-        // Keys beside the chain mean nothing.
+        // Keys outside the chain are ignored.
         let mut more = object.clone();
         more.keys.insert(delta_key(0, 3), object.keys[&delta_key(0, 2)].clone());
         more.keys.insert(vec![b'p', 0, b'a'], vec![1; 50]);
@@ -399,7 +397,7 @@ mod tests {
     fn what_is_lost_comes_back_by_being_written() {
         let (mut object, model) = object();
         object.keys.remove(&page_key(0));
-        // By somebody who did not read it: a delta, which is good.
+        // A writer that has not read the page adds a delta, which verifies.
         object.write(&layout(), 50, &[6; META]);
         assert_eq!(object.read()[50 * META..51 * META], [6; META]);
         assert_eq!(object.read()[0], LOST);

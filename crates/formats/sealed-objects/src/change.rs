@@ -1,4 +1,4 @@
-//! A change of the blocks of one object: what a transaction writes, encrypted, before a layout
+//! A change of the blocks of one object: the encrypted content of a transaction, before a layout
 //! places its metadata.
 
 use crate::segment::Segment;
@@ -7,45 +7,46 @@ use lacuna_crypto::Cipher;
 use lacuna_medium::Step;
 use std::ops::Range;
 
-/// Consecutive blocks that a transaction changes alike.
+/// Consecutive blocks with the same kind of change.
 pub(crate) struct Run {
-    /// The first, by its index in the segment.
+    /// The index of the first block in the segment.
     pub(crate) index: u64,
     pub(crate) count: u64,
     pub(crate) fill: Fill,
 }
 
-/// What blocks become.
+/// The new state of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
     /// They get data.
     Data,
     /// They become unwritten.
     Hole,
-    /// They held something that is gone: they are refused until they are written or discarded.
-    /// Their entries are [`LOST`].
+    /// Their previous content is gone: reads fail until they are written or discarded. Their
+    /// entries are [`LOST`].
     Lost,
 }
 
-/// Every byte of the entry of a block that is lost. No ciphertext goes with such an entry.
+/// Every byte of the entry of a lost block. No ciphertext belongs to such an entry.
 pub(crate) const LOST: u8 = u8::MAX;
 
-/// Whether entries of so many bytes are authenticated, so that one of [`LOST`] is refused.
+/// Whether entries of this length are authenticated, so that an entry of [`LOST`] bytes is
+/// rejected.
 pub(crate) fn can_refuse(meta: usize) -> bool {
     Cipher::ALL.into_iter().any(|cipher| cipher.authenticates() && cipher.meta_size() == meta)
 }
 
-/// What a transaction does to the blocks of one object.
+/// The changes of one transaction to the blocks of one object.
 pub(crate) struct Change {
     pub(crate) segment: Segment,
-    /// Ascending; two that meet differ in `fill`.
+    /// Ascending; adjacent runs differ in `fill`.
     pub(crate) runs: Vec<Run>,
-    /// The entries of all blocks of all runs; zeros for those that become unwritten.
+    /// The entries of all blocks of all runs; zeros for blocks that become unwritten.
     pub(crate) entries: Vec<u8>,
-    /// Ciphertext, `slot` bytes for each block that gets data; where slots hold entries, also for
-    /// each that is lost.
+    /// Ciphertext, `slot` bytes for each block that gets data; if slots hold entries, also for each
+    /// lost block.
     pub(crate) sealed: Vec<u8>,
-    /// The object is not there: what is not written reads as zeros.
+    /// The object does not exist: blocks that are not written read as zeros.
     pub(crate) absent: bool,
 }
 
@@ -55,12 +56,12 @@ impl Change {
         self.runs.iter().map(|run| run.index..run.index + run.count)
     }
 
-    /// How many blocks it changes.
+    /// The number of changed blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.runs.iter().map(|run| run.count).sum()
     }
 
-    /// Whether it does nothing, since the object is not there and gets no data.
+    /// Whether the change does nothing: the object does not exist and gets no data.
     pub(crate) fn is_void(&self) -> bool {
         self.absent && self.runs.iter().all(|run| run.fill == Fill::Hole)
     }
@@ -83,8 +84,8 @@ impl Change {
         steps
     }
 
-    /// The same change, of an object that is not there, with every other of its first `count`
-    /// blocks filled by `rest`.
+    /// The same change for an object that does not exist, with the remaining blocks of the first
+    /// `count` filled by `rest`.
     pub(crate) fn made_whole(&self, rest: Fill, count: u64, slot: usize, meta: usize) -> Change {
         let between = if rest == Fill::Lost { LOST } else { 0 };
         let mut entries = vec![between; count as usize * meta];
@@ -115,7 +116,7 @@ impl Change {
     }
 }
 
-/// Adds a block to the run before it, if it is of the same kind and follows it.
+/// Appends a block to the last run, if it is adjacent and has the same fill.
 pub(crate) fn extend(runs: &mut Vec<Run>, index: u64, fill: Fill) {
     match runs.last_mut() {
         Some(run) if run.fill == fill && run.index + run.count == index => run.count += 1,

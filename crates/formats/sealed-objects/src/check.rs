@@ -1,4 +1,4 @@
-//! Reading and verifying everything, many objects at a time.
+//! Reads and verifies everything, many objects at a time.
 
 use crate::segment::Segment;
 use crate::version_table::VersionTable;
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Objects read at a time.
 const THREADS: u64 = 16;
-/// Objects between two calls of the progress callback: what bad blocks may pile up in memory.
+/// Objects between two calls of the progress callback: it bounds the bad blocks held in memory.
 const WINDOW: u64 = 64;
 
-/// What was found in one object.
+/// The result for one object.
 type Verdict = Result<(CheckReport, Vec<BadBlock>)>;
 
 /// A disk to be checked, with its version table if it has one.
@@ -77,7 +77,7 @@ impl Check<'_> {
             if !matches!(error.kind(), Kind::Corrupt | Kind::Io) {
                 return Err(error);
             }
-            // Nothing of the object is believed: there is no need to try every block.
+            // The object is not trusted as a whole: there is no need to try every block.
             report.bad = end - first;
             bad.extend((first..end).map(|block| BadBlock { block: BlockAddr(block), error: error.clone() }));
             return Ok((report, bad));

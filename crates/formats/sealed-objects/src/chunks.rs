@@ -1,13 +1,13 @@
-//! The layouts that keep the entries of 128 blocks, a *chunk*, together: changes and ranges cut at
-//! the bounds of chunks, and the steps on keys that they lead to.
+//! Chunks of 128 blocks with their entries stored together: splits changes and ranges at chunk
+//! boundaries, and builds the resulting steps on keys.
 
 use lacuna_medium::{Key, Step};
 use std::ops::Range;
 
-/// Blocks whose entries make one page of the adaptive layout.
+/// Blocks with entries in one page of the adaptive layout.
 pub(crate) const CHUNK_BLOCKS: u64 = 128;
 
-/// A set of chunks of one segment: bit `c` stands for the blocks from `128 * c` on.
+/// A set of chunks of one segment: bit `c` stands for the 128 blocks that start at `128 * c`.
 pub(crate) type Chunks = u16;
 
 /// Every chunk that a range of blocks touches.
@@ -24,12 +24,12 @@ pub(crate) fn has_chunk(chunks: Chunks, index: u64) -> bool {
     chunks & (1 << (index / CHUNK_BLOCKS)) != 0
 }
 
-/// As many entries may be newer than their page before it is written anew.
+/// The most entries that may be newer than their page before the page is rewritten.
 pub(crate) const MOST_AMENDED: u32 = 32;
 
 /// The part of a change that falls into one chunk: the entries of consecutive blocks.
 pub(crate) struct Part<'a> {
-    /// The first, by its index in the chunk.
+    /// The index of the first block in the chunk.
     pub(crate) index: u64,
     pub(crate) entries: &'a [u8],
 }
@@ -47,7 +47,7 @@ pub(crate) fn mask(parts: &[Part<'_>], meta: usize) -> u128 {
     parts.iter().fold(0, |set, part| set | part.mask(meta))
 }
 
-/// Puts the entries of parts into a page of `meta` bytes for each block.
+/// Copies the entries of parts into a page with `meta` bytes per block.
 pub(crate) fn overlay(parts: &[Part<'_>], meta: usize, page: &mut [u8]) {
     for part in parts {
         let at = part.index as usize * meta;
@@ -55,7 +55,7 @@ pub(crate) fn overlay(parts: &[Part<'_>], meta: usize, page: &mut [u8]) {
     }
 }
 
-/// Appends the entries of some blocks of a page, each behind its index.
+/// Appends the entries of some blocks of a page, each preceded by its index.
 pub(crate) fn pick(blocks: u128, meta: usize, page: &[u8], out: &mut Vec<u8>) {
     for index in ones(blocks) {
         let at = index as usize * meta;
@@ -64,8 +64,8 @@ pub(crate) fn pick(blocks: u128, meta: usize, page: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What [`pick`] wrote: index and entry of each block. `None`: the indexes do not ascend, or it is
-/// not that at all.
+/// Parses the output of [`pick`]: index and entry of each block. `None`: the bytes are malformed,
+/// or the indexes do not ascend.
 pub(crate) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
     let entries = bytes.chunks_exact(1 + meta);
     let whole = entries.remainder().is_empty();
@@ -74,8 +74,8 @@ pub(crate) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
     (whole && ascend && picked.last().is_none_or(|(index, _)| *index < CHUNK_BLOCKS)).then_some(picked)
 }
 
-/// Calls `f` with each chunk that runs of blocks touch and the parts of them that fall into it. The
-/// entries are those of all blocks of all runs, `meta` bytes each.
+/// Calls `f` with each chunk that runs of blocks touch, and with the parts of the runs in that
+/// chunk. `entries` holds the entries of all blocks of all runs, `meta` bytes each.
 pub(crate) fn each_changed<'a>(
     runs: impl Iterator<Item = Range<u64>>,
     entries: &'a [u8],
@@ -128,7 +128,7 @@ pub(crate) fn page_key(chunk: u64) -> Key {
     vec![b'p', chunk as u8]
 }
 
-/// The steps on keys of one transaction, gathered.
+/// Collects the steps on keys of one transaction.
 #[derive(Default)]
 pub(crate) struct KeySteps {
     pub(crate) set: Vec<(Key, Vec<u8>)>,

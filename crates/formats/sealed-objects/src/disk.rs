@@ -1,5 +1,5 @@
-//! An open sealed disk on objects: how it is created, opened and put together from its parts, and
-//! the `Disk` that front ends see. It keeps no state of its own.
+//! An open sealed disk on objects: its creation, opening and assembly from parts, and the `Disk`
+//! for front ends. It keeps no state of its own.
 
 use crate::buffers::{Buffers, Transit};
 use crate::cache::Cache;
@@ -33,7 +33,7 @@ pub struct ObjectOptions {
     /// Refuse writes.
     pub read_only: bool,
     /// Whether threads write in the background. Without them, the thread that fills the cache
-    /// writes: the order of transactions is then a function of the calls alone, as tests need it.
+    /// writes, so that the order of transactions depends on the calls alone, as tests need.
     pub background: bool,
     /// Whether every write is durable when it returns.
     pub write_through: bool,
@@ -43,7 +43,7 @@ pub struct ObjectOptions {
     pub random: Arc<dyn RandomSource>,
 }
 
-/// So many transactions of the largest kind are on their way at once; more, if they are smaller.
+/// The number of largest transactions that may be in flight at once; more, if they are smaller.
 const FULL_BATCHES: usize = 16;
 
 /// A sealed disk on objects, open.
@@ -52,14 +52,14 @@ pub struct ObjectDisk {
     stores: Stores,
     cipher: Arc<BlockCipher>,
     snapshots: Arc<Snapshots>,
-    /// Only with a cipher that authenticates.
+    /// Present if the cipher authenticates.
     version_table: Option<Arc<VersionTable>>,
     reader: Reader,
-    /// Only of a disk that is not read-only.
+    /// Absent if the disk is read-only.
     writer: Option<Writer>,
 }
 
-/// What is opened: the disk as it is now, or as it was at a snapshot.
+/// The state to open: the disk as it is now, or as it was at a snapshot.
 struct View {
     stores: Stores,
     params: ObjectParams,
@@ -68,8 +68,8 @@ struct View {
 }
 
 impl View {
-    /// At the snapshot of this name, if one is meant. Errors: [`Kind::NotFound`] if there is none,
-    /// and whatever the store reports.
+    /// The state at the snapshot of this name, or the present one if there is no name. Errors:
+    /// [`Kind::NotFound`] for an unknown name, and all errors of the store.
     fn of(stores: Stores, params: &ObjectParams, snapshots: &Snapshots, name: Option<&str>) -> Result<View> {
         let Some(name) = name else { return Ok(View { stores, params: *params, snapshot: None }) };
         let record = snapshots.find(name)?;
@@ -79,8 +79,8 @@ impl View {
 }
 
 impl ObjectDisk {
-    /// Lays a new disk on empty stores. The header is the caller's. Errors: [`Kind::Usage`] for a
-    /// layout that the store cannot hold, and whatever the store reports.
+    /// Creates a new disk on empty stores. The caller writes the header. Errors: [`Kind::Usage`]
+    /// for a layout that the store cannot hold, and all errors of the store.
     pub fn create(
         stores: &Stores,
         params: &ObjectParams,
@@ -94,12 +94,12 @@ impl ObjectDisk {
         Snapshots::create(&*stores.book, master, uuid)
     }
 
-    /// Opens a disk. `master` is the level's key, `uuid` the header's. The caller sees to it that
-    /// nobody else writes to these objects meanwhile.
+    /// Opens a disk. `master` is the level's key, `uuid` the header's. The caller ensures that
+    /// there is no other writer to these objects.
     ///
     /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an
-    /// unknown snapshot, [`Kind::Corrupt`] if table or version table do not verify, or if the store
-    /// has lost the snapshot, and whatever the store reports.
+    /// unknown snapshot, [`Kind::Corrupt`] if the snapshot table or the version table does not
+    /// verify, or if the store has lost the snapshot, and all errors of the store.
     pub fn open(
         stores: Stores,
         params: &ObjectParams,
@@ -115,7 +115,7 @@ impl ObjectDisk {
         let number = snapshot.as_ref().map(|record| SnapshotNumber(record.number));
         let newest = snapshots.newest().clone();
         let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
-        // What a snapshot holds was written before it was made.
+        // Data of a snapshot was written before the snapshot was made.
         cipher.set_snapshot_number(number.map_or(newest.get().0, |number| number.0.saturating_sub(1)));
         let mut version_table = None;
         if params.cipher.authenticates() {
@@ -146,8 +146,8 @@ impl ObjectDisk {
         let buffers = Arc::new(Buffers::new(options.budget.share(1, 16).get() as usize));
         let mut writer = None;
         if !read_only {
-            // The store's client copies what is on its way, for which there is another share like
-            // it.
+            // The store's client copies the ciphertext in flight; a second share of this size is
+            // for that copy.
             let transit = options.budget.share(1, 8).get() as usize;
             let batch_blocks = (transit / (FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
             let encryptor = Encryptor::new(cipher.clone(), options.random, buffers.clone(), placement.slot());
@@ -168,15 +168,15 @@ impl ObjectDisk {
         Ok(ObjectDisk { params, stores, cipher, snapshots, version_table, reader, writer })
     }
 
-    /// The parameters it was opened with; at a snapshot, those of that time.
+    /// The parameters of the open disk; for a snapshot, those at its time.
     pub fn params(&self) -> &ObjectParams {
         &self.params
     }
 
-    /// Reads every block, calling `progress` with blocks done and `bad`, in ascending order, with
-    /// each block that fails and the object that it lies in. What can be verified is what the
-    /// cipher protects: every bit of every object, and that it is there and not an older one, with
-    /// `gcm`; readability alone with the others.
+    /// Reads every block. Calls `progress` with the number of blocks done and `bad`, in ascending
+    /// order, with each block that fails and its object. The cipher limits the verification: with
+    /// `gcm`, every bit of every object, its presence and its freshness; with other ciphers,
+    /// readability alone.
     ///
     /// Errors: as [`lacuna_contracts::check`].
     pub fn check(
@@ -187,11 +187,10 @@ impl ObjectDisk {
         Check { disk: self, version_table: self.version_table.as_deref() }.run(progress, bad)
     }
 
-    /// Makes a snapshot of everything acknowledged so far. It can be read by its name until it is
-    /// removed.
+    /// Makes a snapshot of all acknowledged data. It can be opened by its name until it is removed.
     ///
-    /// Errors: [`Kind::Usage`] for a name that no snapshot may have, [`Kind::Exists`] for one that
-    /// there is, and whatever the stores report.
+    /// Errors: [`Kind::Usage`] for an invalid name, [`Kind::Exists`] for a name in use, and all
+    /// errors of the stores.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         let writer = self.writer("change of snapshots")?;
         writer.freeze(|| {
@@ -211,20 +210,21 @@ impl ObjectDisk {
         })
     }
 
-    /// Removes a snapshot; the store gives back what it kept for it. Errors: [`Kind::NotFound`],
-    /// and whatever the stores report; a removal that failed half-way goes on at the next opening
-    /// for writing.
+    /// Removes a snapshot; the store frees the space kept for it. Errors: [`Kind::NotFound`], and
+    /// all errors of the stores. A removal that failed half-way continues at the next opening for
+    /// writing.
     pub fn remove_snapshot(&self, name: &str) -> Result<()> {
         self.writer("change of snapshots")?.check_alive()?;
         self.snapshots.remove(name)
     }
 
-    /// Makes the disk read as it did when the snapshot was made, which stays. Its length stays what
-    /// it is now. What was written since is lost, unless a later snapshot has it.
+    /// Restores the content that the disk had when the snapshot was made. The snapshot stays, and
+    /// the disk keeps its present length. Data written since then is lost, unless a later snapshot
+    /// has it.
     ///
     /// Errors: [`Kind::NotFound`], [`Kind::Corrupt`] if an object of the snapshot does not verify
-    /// (nothing was changed then), and whatever the stores report; a rollback that failed half-way
-    /// goes on at the next opening for writing, and the disk takes no writes before.
+    /// (then nothing has changed), and all errors of the stores. A rollback that failed half-way
+    /// continues at the next opening for writing, and the disk accepts no writes before that.
     pub fn rollback(&self, name: &str) -> Result<()> {
         let writer = self.writer("change of snapshots")?;
         writer.freeze(|| {
@@ -239,7 +239,8 @@ impl ObjectDisk {
         })
     }
 
-    /// The write path, for `what`. Errors: [`Kind::ReadOnly`] of a disk that has none.
+    /// The write path; `what` names the refused operation. Errors: [`Kind::ReadOnly`] for a
+    /// read-only disk.
     fn writer(&self, what: &str) -> Result<&Writer> {
         self.writer.as_ref().ok_or_else(|| {
             let advice = Advice::from("open it without ").setting(Setting("read_only"));
@@ -305,7 +306,7 @@ impl Disk for ObjectDisk {
     }
 }
 
-/// The complaint about a rollback that only an opening for writing can finish.
+/// The error for a rollback that only an opening for writing can finish.
 fn half_rolled_back(name: &str) -> Error {
     Error::new(Kind::ReadOnly, "cannot open the disk for reading alone")
         .found(format!("a rollback to the snapshot {name} that was cut short"))
@@ -313,7 +314,7 @@ fn half_rolled_back(name: &str) -> Error {
         .remedy("open it for writing once, which finishes the rollback, or open a snapshot")
 }
 
-/// Seconds since 1970, for people: nothing depends on it.
+/// Seconds since 1970, for display: nothing depends on it.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,5 +1,5 @@
-//! How blocks become changes of an object: they are encrypted into buffers, with the metadata of
-//! each in an entry.
+//! Turns blocks into changes of an object: encrypts them into buffers, with the metadata of each in
+//! an entry.
 
 use crate::buffers::Buffers;
 use crate::cache::{Content, Slot};
@@ -9,7 +9,7 @@ use lacuna_contracts::BLOCK_SIZE;
 use lacuna_crypto::{BlockCipher, RandomSource};
 use std::sync::Arc;
 
-/// Encrypts for objects whose slots have this many bytes.
+/// Encrypts blocks for objects with slots of `slot` bytes.
 pub(crate) struct Encryptor {
     cipher: Arc<BlockCipher>,
     random: Arc<dyn RandomSource>,
@@ -18,7 +18,7 @@ pub(crate) struct Encryptor {
 }
 
 impl Encryptor {
-    /// For objects with `slot` bytes from one block to the next.
+    /// `slot`: bytes between the starts of consecutive blocks in an object.
     pub(crate) fn new(
         cipher: Arc<BlockCipher>,
         random: Arc<dyn RandomSource>,
@@ -33,7 +33,7 @@ impl Encryptor {
         self.cipher.meta_size()
     }
 
-    /// Encrypts blocks out of the cache.
+    /// Encrypts blocks from the cache.
     pub(crate) fn gather(&self, segment: Segment, blocks: &[(u64, Slot)], absent: bool) -> Change {
         let (slot, meta) = (self.slot, self.meta());
         let written = blocks.iter().filter(|(_, block)| matches!(block.content, Content::Data(_))).count();
@@ -74,7 +74,7 @@ impl Encryptor {
         Change { segment, runs: vec![Run { index, count, fill: Fill::Data }], entries, sealed, absent }
     }
 
-    /// Encrypts a block into its slot, and its entry behind it if the slot has room for it.
+    /// Encrypts a block into its slot, followed by its entry if the slot has space for it.
     fn seal_block(&self, block: u64, plain: &[u8], slot: &mut [u8], entry: &mut [u8]) {
         let (out, behind) = slot.split_at_mut(BLOCK_SIZE);
         self.cipher.seal(block, plain, out, entry, &*self.random);
@@ -83,7 +83,7 @@ impl Encryptor {
         }
     }
 
-    /// Takes back the buffer of a change that is done with.
+    /// Reuses the buffer of a finished change.
     pub(crate) fn reclaim(&self, change: Change) {
         self.buffers.give(change.sealed);
     }

@@ -1,22 +1,22 @@
-//! Parsers of what MACs protect, for the fuzz target: each gives what it parsed as a disk would
-//! write it.
+//! Parsers of MAC-protected structures, for the fuzz target. Each returns its input re-encoded as a
+//! disk would write it.
 
 use crate::snapshot_table::SnapshotTable;
 use crate::version_page::{PageKey, PagePlace};
 use lacuna_contracts::Secret;
 
-/// A table of snapshots that is parsed without a key, under a key; none if it does not parse.
+/// Parses a snapshot table without a key and encodes it under `key`; `None` if it does not parse.
 pub fn snapshots_again(bytes: &[u8], key: &Secret<32>) -> Option<Vec<u8>> {
     SnapshotTable::parse(bytes).ok().map(|table| table.encode(key))
 }
 
-/// The same of a table that is parsed with the key.
+/// Does the same with a table that is verified with the key.
 pub fn verified_snapshots_again(bytes: &[u8], key: &Secret<32>) -> Option<Vec<u8>> {
     SnapshotTable::decode(bytes, key).ok().map(|table| table.encode(key))
 }
 
-/// A page of the version table of a disk, by its master key and UUID, that stands in page `page` of
-/// object `object` of the book; none if it does not verify or does not parse.
+/// Decodes page `page` of object `object` of the book, a page of the version table of the disk with
+/// this master key and UUID, and encodes it again; `None` if it does not verify or does not parse.
 pub fn version_page_again(
     bytes: &[u8],
     master: &Secret<32>,

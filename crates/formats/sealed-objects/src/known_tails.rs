@@ -1,5 +1,4 @@
-//! Where the chains of objects end, as far as that is remembered: as last seen or written, in a
-//! bounded number.
+//! A bounded cache of the ends of objects' chains, as last read or written.
 
 use crate::chain::Tails;
 use crate::segment::Segment;
@@ -7,14 +6,14 @@ use crate::version_pages::Seen;
 use lacuna_contracts::{BoundedCache, Budget};
 use parking_lot::Mutex;
 
-/// What is remembered of an object beside its tails.
+/// The budget charged per object.
 const KNOWN_COST: u64 = 320;
 
-/// The tails of objects, each with the version of the object that they are of.
+/// The tails of objects, each with the version of its object.
 pub(crate) struct KnownTails(Mutex<BoundedCache<Segment, (Seen, Tails)>>);
 
 impl KnownTails {
-    /// As many as the budget has room for.
+    /// Entries within the budget, but at least 16.
     pub(crate) fn new(budget: Budget) -> KnownTails {
         KnownTails(Mutex::new(BoundedCache::new((budget.get() / KNOWN_COST).max(16) as usize)))
     }
@@ -25,7 +24,7 @@ impl KnownTails {
         known.get(segment).filter(|(seen, _)| *seen == version).map(|(_, tails)| *tails)
     }
 
-    /// Remembers the tails of an object of this version.
+    /// Caches the tails of an object of this version.
     pub(crate) fn put(&self, segment: Segment, version: Seen, tails: Tails) {
         let mut known = self.0.lock();
         known.insert(segment, (version, tails));

@@ -55,7 +55,7 @@ impl Placement for Kv {
         entries.fill(0);
         for (key, value) in answer.pairs {
             let index = key.as_slice().try_into().map(u16::from_be_bytes).map(u64::from);
-            // Keys that are no index mean nothing.
+            // Skip keys that are not an index.
             let Some(index) = index.ok().filter(|index| range.contains(index)) else { continue };
             let at = (index - range.start) as usize * self.meta;
             let entry = &mut entries[at..at + self.meta];

@@ -1,4 +1,4 @@
-//! Which layout a disk has.
+//! Constructs the layout that the parameters of a disk name.
 
 use crate::adaptive::Adaptive;
 use crate::chain::ChainKey;
@@ -11,8 +11,8 @@ use crate::segment_end::SegmentEnd;
 use lacuna_contracts::Budget;
 use std::sync::Arc;
 
-/// The layout of a disk. `budget` is for what it remembers; `key` makes the tags of what a seal
-/// binds.
+/// The layout of a disk. `budget` bounds the metadata that it caches; `key` makes the tags of
+/// entries that a seal binds.
 pub(crate) fn placement(params: &ObjectParams, budget: Budget, key: ChainKey) -> Arc<dyn Placement> {
     let meta = params.cipher.meta_size();
     match params.layout {

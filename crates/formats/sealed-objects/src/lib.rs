@@ -1,42 +1,41 @@
-//! `sealed-objects`: the sealed format on numbered objects whose transactions are atomic: a disk
-//! past one machine (Harnik et al., section 3).
+//! `sealed-objects`: the sealed format on numbered objects with atomic transactions, for disks
+//! larger than one machine (Harnik et al., section 3).
 //!
 //! A segment of 1024 blocks is one object. Data and metadata of a write travel in one transaction,
-//! so there is no journal and no copy-on-write segment, and no data to recover: what was
-//! acknowledged as flushed is in the store, whole. What a client that died left half done is
-//! settled when the disk is opened: pages of the version table that are marked as open
-//! (`version_pages.rs`, `version_table.rs`), a rollback (`rollback.rs`) and the removal of
-//! snapshots (`snapshots.rs`).
+//! so there is no journal, no copy-on-write segment and no data to recover: flushed data is
+//! complete in the store. Opening the disk finishes the operations that a dead client left
+//! incomplete: pages of the version table that are marked as open (`version_pages.rs`,
+//! `version_table.rs`), a rollback (`rollback.rs`) and the removal of snapshots (`snapshots.rs`).
 //!
-//! The parts, each over those below it:
-//! - `disk`: [`ObjectDisk`], put together from its parts; beside it `check` and `rollback`
-//! - `writer`: takes writes into the cache or past it, and makes writers wait. `reader`: answers
-//!   reads
+//! The modules; each uses only those below it:
+//! - `disk`: [`ObjectDisk`], assembled from its parts; `check` and `rollback` work on it
+//! - `writer`: puts writes into the cache or past it, and throttles. `reader`: serves reads
 //! - `writers`: the background threads
-//! - `write_back`: from the cache to transactions; fail-stop
-//! - `transactor`: one transaction on one object. `encryptor`: blocks become a `change`
-//! - `cache`: what is not yet in the store, and what is in flight. `schedule`: which segment is
-//!   next
-//! - `placement`: where metadata is: `adaptive`, `chained`, `segment_end`, `interleaved`, `kv`;
-//!   `pages` in memory
-//! - `version_table`: what each object must be, over `version_ticket`, `objects`, `seals`,
-//!   `version_pages`, `version_book`. `snapshots` over `snapshot_table`, and `snapshot_mark`, by
-//!   which a store shows that it has one
+//! - `write_back`: turns the cache's content into transactions; fail-stop
+//! - `transactor`: one transaction on one object. `encryptor`: encrypts blocks into a `change`
+//! - `cache`: blocks that are not yet in the store, and transactions in flight. `schedule`: the
+//!   order of segments
+//! - `placement`: where metadata lies: `adaptive`, `chained`, `segment_end`, `interleaved`, `kv`;
+//!   `pages` caches metadata
+//! - `version_table`: the expected version of each object, on `version_ticket`, `objects`, `seals`,
+//!   `version_pages`, `version_book`. `snapshots` on `snapshot_table` and `snapshot_mark`, which
+//!   proves that a store has a snapshot
 //!
 //! Invariants:
 //! 1. At most one transaction per object is in flight. Its blocks stay in the cache, or are marked
-//!    as on their way, until it is acknowledged.
-//! 2. The latest version of a block is the cache's, or else the store's; a segment whose discard is
-//!    pending reads as zeros but for what the cache holds above that.
-//! 3. What is remembered about the store (metadata pages, absent objects) is changed before a
-//!    transaction starts, and learned from an answer only if no transaction began meanwhile.
-//! 4. Remembered metadata is believed for a block only if it was the same before and after the
-//!    block was read.
-//! 5. After a failed transaction nothing more is written, nothing remembered about its object is
-//!    believed, and what had not reached the store is refused to readers. One that was refused, for
-//!    want of room above all, did not happen, and is tried again.
-//! 6. With a cipher that authenticates, a transaction keeps something of an object only if that is
-//!    the version which this session found good, or wrote. What cannot be kept is marked as lost.
+//!    as in flight, until it is acknowledged.
+//! 2. The latest version of a block is in the cache, or else in the store. A segment with a pending
+//!    discard reads as zeros, except for the blocks that the cache holds.
+//! 3. Cached knowledge of the store (metadata pages, absent objects) changes before a transaction
+//!    starts. An answer may add to it only if no transaction has begun since the query.
+//! 4. Cached metadata is valid for a block only if it was the same before and after the read of the
+//!    block.
+//! 5. After a failed transaction nothing more is written, cached knowledge of its object is
+//!    invalid, and readers get an error for data that did not reach the store. A transaction that
+//!    the store refused (mostly for lack of space) did not happen and is tried again.
+//! 6. With a cipher that authenticates, a transaction keeps parts of an object only if the object
+//!    has the version that this session verified or wrote. Parts that cannot be kept are marked as
+//!    lost.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

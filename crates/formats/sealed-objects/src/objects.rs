@@ -1,11 +1,12 @@
-//! What a session knows of the objects that the version table counts: their counters, the versions
-//! in which they were found good, what their seals say, and whose transaction is in flight.
+//! The session's knowledge of the objects that the version table counts: counters, verified
+//! versions, tails from seals, and the transaction in flight.
 //!
 //! Invariants:
-//! - One transaction of an object is in flight: [`Objects::take_turn`] waits for the one before it.
-//! - A counter is given once. It enters the version table when its transaction was acknowledged;
-//!   one whose outcome is not known is remembered as lost, so that the next one is above it.
-//! - The lock of the session comes before those of the pages and of the tails.
+//! - At most one transaction of an object is in flight: [`Objects::take_turn`] waits for the one
+//!   before it.
+//! - A counter is assigned once. It enters the version table when its transaction is acknowledged.
+//!   If the outcome is unknown, the counter is recorded as lost, so that the next one is above it.
+//! - Lock order: the session before the pages and the tails.
 
 use crate::chain::Tails;
 use crate::known_tails::KnownTails;
@@ -20,25 +21,25 @@ use std::collections::{HashMap, HashSet};
 /// How a transaction ended.
 pub(crate) enum Outcome {
     Unknown,
-    /// It happened, and gave the object this version.
+    /// It happened; the object now has this version.
     Acknowledged(Seen),
-    /// It did not happen and will not. What is known of the object.
+    /// It did not happen and will not. The object's version, as far as it is known.
     Declined(Seen),
-    /// There was none, and what is there must not be believed.
+    /// There was no transaction, and the object must not be trusted.
     Condemned,
 }
 
 #[derive(Default)]
 struct Session {
-    /// A bit for each object whose seal was compared.
+    /// A bit for each object with a verified seal.
     verified: HashMap<PageNumber, [u64; PAGE_SEGMENTS.div_ceil(64) as usize]>,
-    /// A transaction is in flight.
+    /// Objects with a transaction in flight.
     busy: HashSet<Segment>,
-    /// The last counter of a transaction of unknown outcome.
+    /// The last counter used by a transaction of unknown outcome.
     lost: HashMap<Segment, Counter>,
 }
 
-/// The word of an object among the bits of its page, and its bit there.
+/// The index of an object's word among the bits of its page, and its bit there.
 fn bit(segment: Segment) -> (usize, u64) {
     let at = segment.0 % PAGE_SEGMENTS;
     (at as usize / 64, 1 << (at % 64))
@@ -66,7 +67,7 @@ impl Session {
 /// The objects of a disk as one session knows them.
 pub(crate) struct Objects {
     pub(crate) pages: VersionPages,
-    /// Only where seals bind entries.
+    /// Present if seals bind entries.
     known: Option<KnownTails>,
     session: Mutex<Session>,
     idle: Condvar,
@@ -77,34 +78,34 @@ impl Objects {
         Objects { pages, known, session: Mutex::default(), idle: Condvar::new() }
     }
 
-    /// What the version table says of an object.
+    /// The version table's entry of an object.
     pub(crate) fn entry(&self, segment: Segment) -> Result<Entry> {
         self.pages.entry(segment).map_err(|e| e.context(segment))
     }
 
-    /// Whether this session has compared the seal of an object.
+    /// Whether this session has verified the seal of an object.
     pub(crate) fn is_verified(&self, segment: Segment) -> bool {
         self.session.lock().is_verified(segment)
     }
 
-    /// Whether this session may have written what is there of an object, or has found it good.
+    /// Whether this session may have written the present object, or has verified it.
     pub(crate) fn may_be_ours(&self, segment: Segment) -> bool {
         let session = self.session.lock();
         session.is_verified(segment) || session.lost.contains_key(&segment)
     }
 
-    /// Whether a transaction of an object is in flight, or about to be.
+    /// Whether a transaction of an object is in flight or being prepared.
     pub(crate) fn is_busy(&self, segment: Segment) -> bool {
         self.session.lock().busy.contains(&segment)
     }
 
-    /// Those of some objects whose seals this session has not compared.
+    /// The objects among `segments` with seals that this session has not verified.
     pub(crate) fn unverified(&self, segments: impl Iterator<Item = Segment>) -> Vec<Segment> {
         let session = self.session.lock();
         segments.filter(|segment| !session.is_verified(*segment)).collect()
     }
 
-    /// Remembers an object whose seal was compared and is as it should be.
+    /// Records an object with a verified seal.
     pub(crate) fn admit(&self, segment: Segment, expected: Entry, seen: Seen, seal: &Seal) -> Result<()> {
         if seal.counter > expected.counter {
             self.pages.raise(segment, seal.counter)?;
@@ -115,26 +116,25 @@ impl Objects {
         Ok(())
     }
 
-    /// The seal of an object was compared and is not as it should be.
+    /// Records that the seal of an object did not verify.
     pub(crate) fn refuse(&self, segment: Segment) {
         self.session.lock().set_doubtful(segment);
     }
 
-    /// Nothing of an object is believed until its seal was compared again.
+    /// Drops trust in an object until its seal is verified again.
     pub(crate) fn doubt(&self, segment: Segment) {
         self.pages.see(segment, Seen::UNKNOWN);
         self.refuse(segment);
     }
 
-    /// Remembers what the seal of an object says of its entries.
+    /// Caches the tails from an object's seal.
     fn know(&self, segment: Segment, seen: Seen, tails: Tails) {
         if let Some(known) = self.known.as_ref().filter(|_| ![Seen::ABSENT, Seen::UNKNOWN].contains(&seen)) {
             known.put(segment, seen, tails);
         }
     }
 
-    /// What the seal of an object of this version says of its entries, as far as that is
-    /// remembered.
+    /// The cached tails of an object of this version.
     pub(crate) fn tails(&self, segment: Segment, seen: Seen) -> Option<Tails> {
         match (seen, &self.known) {
             (Seen::UNKNOWN, _) => None,
@@ -143,8 +143,8 @@ impl Objects {
         }
     }
 
-    /// Waits until no transaction of an object is in flight: then the next one is the caller's, up
-    /// to [`Objects::end_turn`].
+    /// Waits until no transaction of an object is in flight. The next one belongs to the caller,
+    /// until [`Objects::end_turn`].
     pub(crate) fn take_turn(&self, segment: Segment) {
         let mut session = self.session.lock();
         while !session.busy.insert(segment) {
@@ -152,8 +152,8 @@ impl Objects {
         }
     }
 
-    /// Gives a counter above `least` and every one given before, and keeps the page of the object
-    /// in memory up to [`Objects::end_turn`].
+    /// Assigns a counter above `least` and above every earlier one, and keeps the page of the
+    /// object in memory until [`Objects::end_turn`].
     pub(crate) fn give_counter(&self, segment: Segment, least: Counter) -> Result<Counter> {
         let first = self.pages.open_for(segment)?;
         let held = self.pages.hold(segment)?;
@@ -161,7 +161,7 @@ impl Objects {
         Ok(held.max(lost).max(least).next().max(first))
     }
 
-    /// Ends the turn of a transaction, which had this seal if it was given a counter.
+    /// Ends a transaction; `seal` is its seal if it has a counter.
     pub(crate) fn end_turn(&self, segment: Segment, seal: Option<&Seal>, outcome: &Outcome) {
         let mut session = self.session.lock();
         if let Some(&Seal { counter, tails, .. }) = seal {
@@ -178,7 +178,7 @@ impl Objects {
                     self.pages.release(segment, Some(counter), seen);
                 }
                 Outcome::Declined(seen) => {
-                    // The store has seen the seal: its counter is not given again.
+                    // The store has seen the seal, so its counter is not reused.
                     session.lost.insert(segment, counter);
                     self.pages.release(segment, None, seen);
                 }

@@ -1,8 +1,8 @@
-//! Pages of metadata kept in memory for the layout adaptive: the entries of 128 blocks each, in a
+//! Metadata pages cached in memory for the layout adaptive: the entries of 128 blocks each, in a
 //! bounded number.
 //!
-//! A page here equals what the store holds, or will hold once the transaction in flight on its
-//! object is acknowledged. So any page may be given up at any time.
+//! A cached page equals the page in the store, or the page that the store will hold once the
+//! transaction in flight on its object is acknowledged. So any page may be dropped at any time.
 
 use crate::chain::Tag;
 use crate::chunks::{CHUNK_BLOCKS, Chunks, each_chunk};
@@ -14,24 +14,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
 const CHUNKS: u64 = SEGMENT_BLOCKS / CHUNK_BLOCKS;
-/// What a page takes beside its entries.
+/// Memory of a page beyond its entries.
 const PAGE_COST: usize = 128;
 
 /// The entries of one chunk.
 #[derive(Default)]
 pub(crate) struct Page {
-    /// One after the other, zeros where nothing is written.
+    /// Contiguous entries; zeros for blocks that are not written.
     pub(crate) entries: Box<[u8]>,
-    /// The blocks of the chunk whose entry is newer than the stored page's: it stands in the
-    /// amendment, or in deltas.
+    /// The blocks with an entry newer than the stored page: it is in the amendment, or in deltas.
     pub(crate) amended: u128,
-    /// Without a chain: the blocks of the chunk whose entry stands under a key of its own, newer
-    /// still.
+    /// Without a chain: the blocks with an entry under a key of its own, which is newer than the
+    /// amendment.
     pub(crate) apart: u128,
-    /// With a chain: the tag of the stored page; zeros if there is none.
+    /// With a chain: the tag of the stored page; zeros if there is no page.
     pub(crate) base: Tag,
-    /// Some of its entries are lost, or may be: what is in the store can still be put right, so
-    /// this is not remembered.
+    /// Some entries are lost, or may be. The page is not cached, since the store may still be
+    /// repaired.
     pub(crate) lost: bool,
 }
 
@@ -47,12 +46,12 @@ pub(crate) const fn page_len(meta: usize) -> usize {
     CHUNK_BLOCKS as usize * meta
 }
 
-/// What an answer taught beyond what was asked: whole pages of entries.
+/// The pages of entries in an answer, by chunk.
 pub(crate) type Learned = Vec<(u64, Page)>;
 
 /// A bounded number of pages, in shards.
 pub(crate) struct Pages {
-    /// By the number of the chunk among those of all segments.
+    /// By the number of the chunk across all segments.
     shards: Box<[Mutex<BoundedCache<u64, Page>>]>,
     meta: usize,
     hits: AtomicU64,
@@ -60,7 +59,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Room for pages of entries of `meta` bytes within the budget.
+    /// Space for pages of entries of `meta` bytes within the budget.
     pub(crate) fn new(meta: usize, budget: Budget) -> Self {
         let pages = (budget.get() / (page_len(meta) + PAGE_COST) as u64) as usize;
         Pages {
@@ -71,27 +70,27 @@ impl Pages {
         }
     }
 
-    /// Shows a page to `f`, if it is here, to read or change it.
+    /// Calls `f` with a page, if it is cached, to read or change it.
     pub(crate) fn with<R>(&self, segment: Segment, chunk: u64, f: impl FnOnce(&mut Page) -> R) -> Option<R> {
         let number = number(segment, chunk);
         self.shard(number).get(number).map(f)
     }
 
-    /// Puts a page, in the place of whatever is here under its number.
+    /// Caches a page, replacing one with the same number.
     pub(crate) fn put(&self, segment: Segment, chunk: u64, page: Page) {
         let number = number(segment, chunk);
         let mut shard = self.shard(number);
         shard.insert(number, page);
     }
 
-    /// Puts the pages of a segment of which nothing is lost.
+    /// Caches the pages of a segment without lost entries.
     pub(crate) fn put_all(&self, segment: Segment, learned: Learned) {
         let sound = learned.into_iter().filter(|(_, page)| !page.lost);
         sound.for_each(|(chunk, page)| self.put(segment, chunk, page));
     }
 
-    /// Fills the entries of a range of a segment from pages that are here. Gives the chunks that
-    /// are not.
+    /// Fills in the entries of a range of a segment from cached pages. Returns the chunks that are
+    /// not cached.
     pub(crate) fn recall(&self, segment: Segment, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
         let mut missing = 0;
         each_chunk(range, self.meta, |chunk, within, bytes| {
@@ -104,7 +103,7 @@ impl Pages {
         missing
     }
 
-    /// Whether the entries of a range are still those of pages that are here.
+    /// Whether the entries of a range are still those of cached pages.
     pub(crate) fn is_still(&self, segment: Segment, range: &Range<u64>, entries: &[u8]) -> bool {
         let mut same = true;
         each_chunk(range, self.meta, |chunk, within, bytes| {
@@ -126,29 +125,29 @@ impl Pages {
         self.shards.iter().for_each(|shard| shard.lock().clear());
     }
 
-    /// Pages that readers found here, and that they did not.
+    /// Cache hits and misses of readers.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
 
     fn shard(&self, number: u64) -> MutexGuard<'_, BoundedCache<u64, Page>> {
-        // Neighbouring chunks are used together: they lie in different shards.
+        // Neighbouring chunks are used together, so they go to different shards.
         self.shards[number as usize % SHARDS].lock()
     }
 }
 
-/// The number of a chunk among those of all segments.
+/// The number of a chunk across all segments.
 fn number(segment: Segment, chunk: u64) -> u64 {
     segment.0 * CHUNKS + chunk
 }
 
-/// The page of a chunk among those that were asked for.
+/// The page of a chunk among the requested ones.
 pub(crate) fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
     let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
     &mut place.expect("the chunk is among those asked for").1
 }
 
-/// Copies the entries of the blocks of a range out of the pages that were learned, which ascend.
+/// Copies the entries of the blocks of a range out of the learned pages, which ascend.
 pub(crate) fn copy_learned(learned: &Learned, range: &Range<u64>, meta: usize, entries: &mut [u8]) {
     let mut pages = learned.iter().peekable();
     each_chunk(range, meta, |chunk, within, bytes| {

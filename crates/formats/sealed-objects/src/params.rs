@@ -1,5 +1,5 @@
-//! The public parameters of a sealed disk on objects, and what follows from them for the objects of
-//! one disk. The byte-exact page is `docs/format/sealed-objects.md`; a test keeps the two together.
+//! The public parameters of a sealed disk on objects, with the values derived from them. The
+//! byte-exact page is `docs/format/sealed-objects.md`; a test compares the two.
 
 use lacuna_contracts::{Advice, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS, Setting};
 use lacuna_crypto::Cipher;
@@ -11,29 +11,29 @@ const PARAMS_LEN: usize = 32;
 pub const VERSION: u16 = 1;
 /// The largest disk: 16 TiB.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// What an object of any layout fits into.
+/// Every layout's object fits into this many bytes.
 const OBJECT_ROOM: u64 = 5 << 20;
 
-/// Where per-block metadata is kept in an object.
+/// The place of per-block metadata in an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectLayout {
-    /// Right behind each block (the paper's *unaligned*).
+    /// Behind each block (the paper's *unaligned*).
     Interleaved = 0,
     /// Behind all blocks of the object (the paper's *object end*).
     SegmentEnd = 1,
     /// A key per block in the object's key-value map (the paper's *OMAP*).
     Kv = 2,
-    /// Pages of entries in the key-value map, kept in a cache; small writes leave small additions
-    /// to pages that are not in it. The default.
+    /// Pages of entries in the key-value map, with a cache of pages in memory; a small write leaves
+    /// a small addition to a page that is not cached. The default.
     Adaptive = 3,
 }
 
 impl ObjectLayout {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [ObjectLayout; 4] =
         [ObjectLayout::Interleaved, ObjectLayout::SegmentEnd, ObjectLayout::Kv, ObjectLayout::Adaptive];
 
-    /// The name for people and programs.
+    /// The name in options and messages.
     pub const fn name(self) -> &'static str {
         match self {
             ObjectLayout::Interleaved => "interleaved",
@@ -43,7 +43,7 @@ impl ObjectLayout {
         }
     }
 
-    /// Whether objects need a key-value map.
+    /// Whether the layout needs objects with a key-value map.
     pub const fn needs_keys(self) -> bool {
         matches!(self, ObjectLayout::Kv | ObjectLayout::Adaptive)
     }
@@ -52,9 +52,9 @@ impl ObjectLayout {
 /// The public parameters of a sealed disk on objects, kept in the volume header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectParams {
-    /// How blocks are encrypted.
+    /// The cipher of the blocks.
     pub cipher: Cipher,
-    /// Where per-block metadata is kept. `SegmentEnd` for the ciphers that have none.
+    /// The place of per-block metadata. `SegmentEnd` for ciphers without metadata.
     pub layout: ObjectLayout,
     /// Length of the disk in blocks.
     pub blocks: u64,
@@ -78,7 +78,7 @@ impl ObjectParams {
         ObjectParams::plan(self.cipher, self.layout, blocks)
     }
 
-    /// Whether the seal of an object binds all its entries.
+    /// Whether the seal of an object binds all entries of the object.
     pub fn binds_entries(&self) -> bool {
         self.cipher.authenticates() && self.layout == ObjectLayout::Adaptive
     }
@@ -95,7 +95,7 @@ impl ObjectParams {
         self.with_blocks(blocks)
     }
 
-    /// Whether a store can hold such a disk. Errors: [`Kind::Usage`] with what to choose instead.
+    /// Checks that a store can hold such a disk. Errors: [`Kind::Usage`] with the alternative.
     pub fn check_store(&self, store: &dyn ObjectStore) -> Result<()> {
         if self.layout.needs_keys() && !store.has_keys() {
             return Err(Error::new(
@@ -119,12 +119,12 @@ impl ObjectParams {
         Ok(())
     }
 
-    /// Segments of the disk (one object each), the last one perhaps partly used.
+    /// Segments of the disk (one object each); the last one may be partly used.
     pub fn segments(&self) -> u64 {
         self.blocks.div_ceil(SEGMENT_BLOCKS)
     }
 
-    /// The parameters as they stand in the header.
+    /// Encodes the parameters for the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
@@ -132,8 +132,8 @@ impl ObjectParams {
         out
     }
 
-    /// Parses what [`ObjectParams::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this
-    /// version could not have written.
+    /// Parses the output of [`ObjectParams::encode`]. Errors: [`Kind::Corrupt`] for anything that
+    /// this version cannot have written.
     pub fn parse(bytes: &[u8]) -> Result<ObjectParams> {
         let record = Parameters::of_len("sealed (on objects)", bytes, PARAMS_LEN)?;
         let version = record.u16(0);

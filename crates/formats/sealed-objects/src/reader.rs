@@ -1,14 +1,14 @@
-//! How blocks are read: what the cache holds, and the rest from the store, data and metadata in one
-//! round trip.
+//! The read path: cached blocks come from memory, all other blocks from the store, data and
+//! metadata in one round trip.
 //!
-//! The order of the steps is what makes a read right while others write:
-//! 1. Entries are recalled from memory *before* the cache is looked at. A block that is not in the
-//!    cache then had no transaction in flight at that moment, or one that is over; so whatever was
-//!    recalled before is the entry of that moment or an older one, never one of a transaction still
-//!    to happen.
-//! 2. After the answer, what was recalled must still be remembered. A transaction that changed the
-//!    block in between changed the entry before it began: the read starts over.
-//! 3. Entries that come with the data are of the same version of the object, whatever happens
+//! The order of the steps makes a read correct while other threads write:
+//! 1. Entries are recalled from memory *before* the cache is consulted. A block that is not in the
+//!    cache then had no transaction in flight at that moment, or the transaction is over. So a
+//!    recalled entry is the entry of that moment or an older one, never one of a future
+//!    transaction.
+//! 2. After the answer, the recalled entries must still be cached unchanged. A transaction that
+//!    changed the block in between changed the entry before it began: the read starts over.
+//! 3. Entries that come with the data belong to the same version of the object, whatever happens
 //!    meanwhile.
 
 use crate::buffers::Buffers;
@@ -31,54 +31,54 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// After so many disturbed tries nothing is recalled: entries then come with the data.
+/// After this many disturbed tries nothing is recalled; entries then come with the data.
 const TRUSTING_TRIES: usize = 4;
-/// Unwanted blocks between wanted ones that are read with them rather than making two extents.
+/// The largest gap between wanted blocks that is read along instead of splitting the extent.
 const GAP: u64 = 16;
-/// Pieces whose queries travel together.
+/// Pieces with queries sent together.
 const BATCH: usize = 32;
 
 /// The blocks of one segment that a read covers.
 struct Piece<'b> {
     segment: Segment,
-    /// By index in the segment.
+    /// Indexes in the segment.
     range: Range<u64>,
-    /// Where the blocks go; `None`: only the entries are of interest.
+    /// The destination of the blocks; `None`: the caller needs only the entries.
     out: Option<&'b mut [u8]>,
     entries: Vec<u8>,
-    /// If the blocks go nowhere: which of them are written.
+    /// If there is no destination: which of the blocks are written.
     written: Vec<bool>,
 }
 
-/// One try to read a piece.
+/// One attempt to read a piece.
 struct Try {
     seen: Lookup,
-    /// Blocks that come from the store, as runs.
+    /// Blocks to fetch from the store, as runs.
     wanted: Vec<Range<u64>>,
-    /// Blocks whose entries were recalled, as runs.
+    /// Blocks with recalled entries, as runs.
     recalled: Vec<Range<u64>>,
     fetch: Fetch,
-    /// The seal must come too, and be compared with this: asked for apart, or with the entries that
-    /// it binds.
+    /// If set, the seal must be fetched as well and compared with this entry. It is queried
+    /// separately, or comes with the entries that it binds.
     expected: Option<Entry>,
     seal_apart: bool,
     seal: [u8; SEAL_LEN],
 }
 
-/// What is fetched for the wanted blocks.
+/// The data to fetch for the wanted blocks.
 #[derive(Default)]
 struct Fetch {
-    /// Chunks whose entries must come with the data.
+    /// Chunks with entries that must come with the data.
     missing: Chunks,
-    /// From the first wanted block to behind the last.
+    /// Start of the first wanted block to the end of the last.
     span: Range<u64>,
-    /// What is read, those blocks too that lie in small gaps between wanted ones.
+    /// The extents to read, including blocks in small gaps between wanted ones.
     extents: Vec<Range<u64>>,
-    /// What was read, where the layout keeps entries between the blocks.
+    /// The slots that were read, if the layout keeps entries between the blocks.
     slots: Vec<u8>,
 }
 
-/// What the store answered to a try that asked it.
+/// The store's answer to one attempt.
 struct Answer {
     found: Found,
     seal: Option<Found>,
@@ -98,7 +98,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// There is a version table only with a cipher that authenticates. `view`: the snapshot that
-    /// this is a view of, and the table that says whether it is still there.
+    /// this reader serves, with the table that says whether it still exists.
     pub(crate) fn new(
         data: Arc<dyn ObjectStore>,
         cache: Arc<Cache>,
@@ -126,11 +126,11 @@ impl Reader {
         pieces.chunks_mut(BATCH).try_for_each(|pieces| self.read_pieces(pieces))
     }
 
-    /// The written and unwritten runs of a range. Ciphers without metadata cannot tell within an
-    /// object.
+    /// The written and unwritten runs of a range. Ciphers without metadata cannot distinguish
+    /// blocks within an object.
     pub(crate) fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
         let mut runs = ExtentRuns::default();
-        // Segments that must be asked about are asked about together.
+        // Segments in an unknown state are queried together.
         let mut unknown = vec![];
         for (segment, range) in segments(first, count) {
             if self.cache.is_absent(segment) {
@@ -144,7 +144,7 @@ impl Reader {
         Ok(runs.finish())
     }
 
-    /// Adds which blocks of some pieces are written.
+    /// Adds the written state of the blocks of some pieces.
     fn add_written(&self, mut pieces: Vec<Piece<'_>>, runs: &mut ExtentRuns) -> Result<()> {
         pieces.chunks_mut(BATCH).try_for_each(|pieces| self.read_pieces(pieces))?;
         pieces.iter().flat_map(|piece| &piece.written).for_each(|written| runs.add(1, *written));
@@ -156,7 +156,7 @@ impl Reader {
         Piece { segment, range, out, entries, written: vec![] }
     }
 
-    /// Reads pieces until none was disturbed.
+    /// Reads pieces, and repeats the disturbed ones.
     fn read_pieces(&self, pieces: &mut [Piece<'_>]) -> Result<()> {
         let mut left: Vec<&mut Piece<'_>> = pieces.iter_mut().collect();
         let mut tries = 0;
@@ -179,7 +179,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Looks at what is in memory.
+    /// Collects the state in memory and plans an attempt.
     fn plan(&self, piece: &mut Piece<'_>, trusting: bool) -> Result<Try> {
         let range = piece.range.clone();
         let mut missing = if trusting {
@@ -194,7 +194,7 @@ impl Reader {
                 piece.segment
             )));
         }
-        // Of what passes by the cache nobody knows whether it is in the store yet.
+        // Blocks of a direct write may or may not be in the store yet.
         missing |= seen.passing.as_ref().map_or(0, chunks_of);
         let meta = self.cipher.meta_size();
         let (mut wanted, mut recalled): (Vec<Range<u64>>, Vec<Range<u64>>) = (vec![], vec![]);
@@ -232,13 +232,13 @@ impl Reader {
         Ok(Try { seen, wanted, recalled, fetch, expected, seal_apart, seal: [0; SEAL_LEN] })
     }
 
-    /// Asks the store, all pieces at once. A try that wants nothing gets no answer.
+    /// Queries the store for all pieces at once. An attempt without wanted blocks gets no answer.
     fn ask<'t, 'b: 't>(
         &self,
         tries: impl Iterator<Item = (&'t mut Piece<'b>, &'t mut Try)>,
     ) -> Vec<Result<Option<Answer>>> {
         let mut queries = vec![];
-        // For each piece, whether it asks, and whether for its seal as well.
+        // For each piece: whether it has a query, and whether its seal has one.
         let mut shape = vec![];
         for (piece, plan) in tries {
             let asks = !plan.wanted.is_empty();
@@ -302,14 +302,14 @@ impl Reader {
         query
     }
 
-    /// Makes blocks of what the store answered, or says which are written. `false`: disturbed, try
-    /// again.
+    /// Turns the store's answer into blocks, or into their written state. `false`: the read was
+    /// disturbed and must be repeated.
     fn settle(&self, piece: &mut Piece<'_>, plan: Try, answer: Option<Answer>) -> Result<bool> {
         let mut there = false;
         if let Some(answer) = answer {
             there = answer.found.version.is_some();
             if let Some((view, snapshots)) = self.view.as_ref().filter(|_| !there) {
-                // Gone together with the snapshot, it is neither missing nor zeros.
+                // If the snapshot is gone too, the object is neither missing nor zeros.
                 snapshots.confirm(*view)?;
             }
             let mut tails = Tails::default();
@@ -339,8 +339,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// Takes the entries that came with an answer, and remembers what else it teaches. `false`: the
-    /// object is not the one that this session knew.
+    /// Takes the entries from an answer and caches the pages learned from it. `false`: the object
+    /// has changed without this session.
     fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: &Found, tails: &Tails) -> Result<bool> {
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
         let fetch = &plan.fetch;
@@ -365,7 +365,7 @@ impl Reader {
         let (mut is_missing, mut is_same) = (false, true);
         if let Some(moment) = plan.seen.moment {
             self.cache.if_quiet(piece.segment, moment, || {
-                // What was counted was there before it was asked for.
+                // An object with a counter existed before the query.
                 is_missing = counter > Counter::default();
                 is_same = self.version_table.as_ref().is_none_or(|l| l.is_same(piece.segment, found.version));
                 if !is_same {
@@ -381,7 +381,7 @@ impl Reader {
         if is_missing { Err(missing(piece.segment, counter)) } else { Ok(is_same) }
     }
 
-    /// Decrypts what came, where it goes, and adds zeros and what the cache holds.
+    /// Decrypts the fetched blocks in place, and adds zeros and cached blocks.
     fn open(&self, piece: &mut Piece<'_>, plan: &Try) -> Result<()> {
         let Piece { segment, range, out: Some(out), entries, .. } = piece else { return Ok(()) };
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
@@ -409,7 +409,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Forgets everything about the store. Nothing may be in flight.
+    /// Drops all cached knowledge of the store. No transaction may be in flight.
     pub(crate) fn forget_all(&self) {
         self.cache.forget_absent();
         if let Some(pages) = self.placement.pages() {
@@ -417,13 +417,14 @@ impl Reader {
         }
     }
 
-    /// Counts for `status`: reads, pages of metadata found in memory, and not found there.
+    /// Counts for `status`: reads, metadata pages found in memory, and pages not found there.
     pub(crate) fn counts(&self) -> [u64; 3] {
         let (hits, misses) = self.placement.pages().map_or((0, 0), Pages::counts);
         [self.reads.load(Ordering::Relaxed), hits, misses]
     }
 
-    /// Which blocks are written, in the cache or in the object, which is `there` or not.
+    /// Which blocks are written, in the cache or in the object; `there` says whether the object
+    /// exists.
     fn written_of(&self, piece: &Piece<'_>, plan: &Try, there: bool) -> Vec<bool> {
         let meta = self.cipher.meta_size();
         let mut here = plan.seen.here.iter().peekable();
@@ -439,7 +440,7 @@ impl Reader {
     }
 }
 
-/// Adds a run behind the last one, joining the two if at most `gap` blocks lie between them.
+/// Appends a run, merged with the last one if at most `gap` blocks lie between them.
 fn extend(runs: &mut Vec<Range<u64>>, run: Range<u64>, gap: u64) {
     match runs.last_mut() {
         Some(last) if run.start - last.end <= gap => last.end = run.end,
@@ -451,7 +452,7 @@ fn blocks(run: &Range<u64>) -> usize {
     (run.end - run.start) as usize
 }
 
-/// Where the part `run` of `range` lies in a buffer of `unit` bytes per block.
+/// The position of the part `run` of `range` in a buffer with `unit` bytes per block.
 fn within(range: &Range<u64>, run: &Range<u64>, unit: usize) -> Range<usize> {
     (run.start - range.start) as usize * unit..(run.end - range.start) as usize * unit
 }

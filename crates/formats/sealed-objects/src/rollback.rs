@@ -1,23 +1,23 @@
-//! Rolling a whole disk back to one of its snapshots.
+//! Rolls a whole disk back to one of its snapshots.
 //!
-//! # How a disk is rolled back
-//! 1. The store must have the snapshot: its mark says so, and with `gcm` its version table is the
-//!    one of which the record speaks. With `gcm` the seals of the snapshot's objects are compared
-//!    with the version table of that time, so that a rollback never makes an altered object good;
-//!    if one is bad nothing happens. Those of the present objects are compared too, so that the
-//!    version table knows every counter given so far, and it is written.
-//! 2. The snapshot is marked as being rolled back to, durably.
-//! 3. Every object that is there, or was, is made what it was: those that the store lists, and with
-//!    `gcm` all that the version table counts, since a list may leave one out. With `gcm` it then
-//!    gets a new seal with a counter above every one it had, so that no version of the time after
-//!    the snapshot can be put back later; an object that was absent gets nothing but the seal. If
-//!    an object of the snapshot turns out bad now, it gets none, and its counter in the version
-//!    table rises: it is unreadable, and `check` names it.
+//! # The steps
+//! 1. The store must have the snapshot: the mark proves it, and with `gcm` the version table must
+//!    match the record. With `gcm` the seals of the snapshot's objects are compared with the
+//!    version table of that time, so that a rollback never makes an altered object valid; if one is
+//!    bad, nothing happens. The seals of the present objects are compared too, so that the version
+//!    table has every counter assigned so far, and the table is written.
+//! 2. The snapshot is durably marked as being rolled back to.
+//! 3. Every object that exists, or existed, is restored: the objects that the store lists, and with
+//!    `gcm` all that the version table counts, since a list may omit some. With `gcm` each object
+//!    then gets a new seal with a counter above every earlier one, so that no version written after
+//!    the snapshot can be replayed later; an object that was absent gets only the seal. If an
+//!    object of the snapshot proves bad in this step, it gets no seal, and its counter in the
+//!    version table rises: it is unreadable, and `check` reports it.
 //! 4. The mark is removed.
 //!
-//! A power cut before 2 changes nothing. After 2 the mark stands, and the next opening for writing
-//! does 3 from the beginning, before anything is read or written; rolling back an object twice does
-//! what once does.
+//! A power cut before 2 changes nothing. After 2 the mark persists, and the next opening for
+//! writing repeats 3 from the beginning, before anything is read or written. Rolling back an object
+//! is idempotent.
 
 use crate::Stores;
 use crate::segment::Segment;
@@ -32,22 +32,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Objects rolled back at a time by a disk with background threads.
 const THREADS: usize = 16;
 
-/// A rollback under way.
+/// A rollback in progress.
 pub(crate) struct Rollback<'a> {
     data: &'a dyn ObjectStore,
     snapshots: &'a Snapshots,
     to: SnapshotRecord,
-    /// The version tables of now and of that time.
+    /// The present version table and that of the snapshot.
     version_tables: Option<(&'a VersionTable, VersionTable)>,
-    /// Every object that is there or was.
+    /// Every object that exists or existed.
     objects: Vec<Segment>,
     threads: usize,
 }
 
 impl<'a> Rollback<'a> {
-    /// Rolls back a disk of so many segments, with `background` several objects at a time. Errors:
-    /// [`Kind::Corrupt`] if the store does not have the snapshot any more; whatever the stores
-    /// report.
+    /// A rollback of a disk with `segments` segments, several objects at a time if `background` is
+    /// set. Errors: [`Kind::Corrupt`] if the store no longer has the snapshot; all errors of the
+    /// stores.
     pub(crate) fn new(
         stores: &'a Stores,
         snapshots: &'a Snapshots,
@@ -59,8 +59,8 @@ impl<'a> Rollback<'a> {
         let past = snapshots.views(&to)?;
         let mut objects = stores.data.list()?;
         objects.extend(past.data.list()?);
-        // A list that leaves out an object would leave it as it is now. What the snapshot has was
-        // written before it was made, so the version table of now counts it.
+        // An object missing in the list would keep its present state. The snapshot's objects were
+        // written before it was made, so the present version table counts them.
         let counted = version_table.map_or(Ok(vec![]), VersionTable::counted)?;
         objects.extend(counted.into_iter().map(|segment| segment.0));
         let version_tables = match version_table {
@@ -82,7 +82,7 @@ impl<'a> Rollback<'a> {
         self.each_object(|object| {
             past.touch(object).map_err(|e| e.context(format!("rolling back to {}", self.to.name)))?;
             match version_table.touch(object) {
-                // What is there now is about to be replaced.
+                // The present object is about to be replaced.
                 Err(e) if e.kind() == Kind::Corrupt => Ok(()),
                 other => other,
             }
@@ -96,7 +96,7 @@ impl<'a> Rollback<'a> {
         self.perform()
     }
 
-    /// Steps 3 and 4, which an opening begins with if they were cut short.
+    /// Steps 3 and 4; an opening repeats them if they were interrupted.
     pub(crate) fn perform(&self) -> Result<()> {
         self.each_object(|object| match &self.version_tables {
             Some((version_table, past)) => self.roll_sealed(object, version_table, past),
@@ -122,7 +122,7 @@ impl<'a> Rollback<'a> {
                 let answer = data.apply_one(Transaction { object: object.0, steps });
                 ticket.ended(answer)?;
             }
-            // It was not there. If it went now, a cut would leave nothing to find it by.
+            // It did not exist. Removing it now would leave no trace of it after a power cut.
             Ok(None) => {
                 let answer = data.apply_one(Transaction { object: object.0, steps: ticket.emptying_steps() });
                 ticket.ended(answer)?;

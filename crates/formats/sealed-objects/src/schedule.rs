@@ -1,8 +1,8 @@
-//! Which segment is written next and by which thread: the queue between writers that fill the cache
-//! and threads that write it out.
+//! The order of segments and their threads: the queue between writers that fill the cache and
+//! threads that write it out.
 //!
-//! Segments are written in the order in which they got their first unwritten block, so that
-//! neighbours of that block have the longest time to join its transaction.
+//! Segments are written in the order of their first unwritten block, so that neighbours of that
+//! block have the longest time to join its transaction.
 
 use crate::segment::Segment;
 use lacuna_contracts::{Clock, Error, SystemClock};
@@ -11,20 +11,20 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Threads that write in the background, each one object at a time.
+/// Background threads; each writes one object at a time.
 pub(crate) const THREADS: usize = 48;
-/// How long a block waits in the cache at most before a thread begins to write its segment.
+/// The longest time that a block stays in the cache before a thread begins to write its segment.
 const OLDEST: Duration = Duration::from_secs(1);
-/// How long the background waits before it tries a full store again.
+/// The pause before the background threads try a full store again.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// The queue of segments to write, and the threads that wait at its two ends.
+/// The queue of segments to write, with the threads that wait at either end.
 #[derive(Default)]
 pub(crate) struct Schedule {
     state: Mutex<State>,
-    /// There may be work for a thread.
+    /// Signalled when there may be work for a thread.
     work: Condvar,
-    /// There may be room in the cache.
+    /// Signalled when there may be space in the cache.
     room: Condvar,
     /// Threads that wait for work.
     idle: AtomicUsize,
@@ -33,17 +33,17 @@ pub(crate) struct Schedule {
 
 #[derive(Default)]
 struct State {
-    /// Segments with something to write, and since when.
+    /// Segments with pending work, each with the time at which it was queued.
     queue: VecDeque<(Segment, Duration)>,
-    /// Flushes under way.
+    /// Flushes in progress.
     drains: usize,
-    /// Writers that wait for room.
+    /// Writers that wait for space.
     crowded: usize,
-    /// A thread waits for the first segment to become old.
+    /// Whether a thread already waits for the first segment's deadline.
     watched: bool,
     stopping: bool,
-    /// The store had no room for the last transaction: its answer, and when the background tries
-    /// again.
+    /// Set if the store had no space for the last transaction: its error, and the time of the next
+    /// attempt.
     full: Option<(Error, Duration)>,
 }
 
@@ -52,7 +52,7 @@ impl State {
         self.drains > 0 || self.crowded > 0
     }
 
-    /// How long the segment that has waited longest is to wait still. `None`: there is none.
+    /// The time until the oldest segment is due. `None`: the queue is empty.
     fn wait(&self, now: Duration, filling: impl Fn() -> bool) -> Option<Duration> {
         let (_, since) = self.queue.front()?;
         if let Some((_, again)) = &self.full {
@@ -64,7 +64,7 @@ impl State {
 }
 
 impl Schedule {
-    /// Puts a segment into the queue, which its cache counts as listed already.
+    /// Queues a segment, which the cache has marked as listed.
     pub(crate) fn list(&self, segment: Segment) {
         let mut state = self.state.lock();
         state.queue.push_back((segment, self.clock.now()));
@@ -73,7 +73,7 @@ impl Schedule {
         }
     }
 
-    /// Tells a thread, if one is idle, that the cache is filling.
+    /// Wakes a thread, if one is idle, because the cache is filling.
     pub(crate) fn nudge(&self) {
         if self.idle.load(Ordering::Acquire) > 0 {
             let _state = self.state.lock();
@@ -81,14 +81,14 @@ impl Schedule {
         }
     }
 
-    /// Takes the segment that has waited longest.
+    /// Takes the oldest segment from the queue.
     pub(crate) fn pop(&self) -> Option<Segment> {
         self.state.lock().queue.pop_front().map(|(segment, _)| segment)
     }
 
-    /// Takes the segment that has waited longest, as soon as there is a reason to write: a flush,
-    /// writers that wait, a cache that is `filling`, or its age. While the store is full, one is
-    /// taken now and then. `None`: it is time to stop.
+    /// Takes the oldest segment as soon as there is a reason to write: a flush, writers that wait,
+    /// a cache that is `filling`, or its age. While the store is full, it takes one per
+    /// `FULL_PAUSE`. `None`: the thread must stop.
     pub(crate) fn next(&self, filling: impl Fn() -> bool) -> Option<Segment> {
         let mut state = self.state.lock();
         loop {
@@ -103,7 +103,7 @@ impl Schedule {
                     *again = now + FULL_PAUSE;
                 }
                 if !state.queue.is_empty() {
-                    // Another thread goes on with the queue, or watches it.
+                    // Another thread continues with the queue, or waits for its deadline.
                     self.work.notify_one();
                 }
                 return next;
@@ -121,8 +121,8 @@ impl Schedule {
         }
     }
 
-    /// From now to [`Schedule::end_drain`] everything in the queue is written without delay: about
-    /// so many segments, of which the caller takes one itself.
+    /// Until [`Schedule::end_drain`], the whole queue is written without delay: about `segments`
+    /// segments; the caller takes one of them itself.
     pub(crate) fn begin_drain(&self, segments: usize) {
         self.state.lock().drains += 1;
         for _ in 1..segments.min(THREADS + 1) {
@@ -134,7 +134,7 @@ impl Schedule {
         self.state.lock().drains -= 1;
     }
 
-    /// Notes whether the store had room for a transaction.
+    /// Notes whether the store had space for a transaction.
     pub(crate) fn note_room(&self, refused: Option<&Error>) {
         let mut state = self.state.lock();
         if state.full.is_none() && refused.is_none() {
@@ -142,20 +142,20 @@ impl Schedule {
         }
         state.full = refused.map(|e| (e.clone(), self.clock.now() + FULL_PAUSE));
         drop(state);
-        // Writers that wait for room learn that there is none, and threads that wait for work that
-        // there is room again.
+        // Wakes writers that wait for space (there is none) and threads that wait for work (there
+        // is space again).
         self.work.notify_all();
         self.room.notify_all();
     }
 
-    /// What the store answered when it last took nothing, for lack of room or because it could not
-    /// be read.
+    /// The store's last error, if it refused the last transaction for lack of space or because
+    /// something could not be read.
     pub(crate) fn full(&self) -> Option<Error> {
         self.state.lock().full.as_ref().map(|(e, _)| e.clone())
     }
 
-    /// Waits until `try_enter` succeeds, or `stop` says so, or the store has no room; a thread that
-    /// gives up room calls [`Schedule::freed`].
+    /// Waits until `try_enter` succeeds, `stop` returns true, or the store is full. A thread that
+    /// frees space calls [`Schedule::freed`].
     pub(crate) fn wait_room(&self, try_enter: impl Fn() -> bool, stop: impl Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -172,7 +172,7 @@ impl Schedule {
         }
     }
 
-    /// There is more room in the cache.
+    /// Wakes waiting writers: there is more space in the cache.
     pub(crate) fn freed(&self) {
         if self.state.lock().crowded > 0 {
             self.room.notify_all();
@@ -185,7 +185,7 @@ impl Schedule {
         self.wake_all();
     }
 
-    /// Wakes all threads, to see what has happened.
+    /// Wakes all threads so that they check the state again.
     pub(crate) fn wake_all(&self) {
         drop(self.state.lock());
         self.work.notify_all();

@@ -1,5 +1,5 @@
-//! The seal of an object: a counter of its transactions under a MAC, so that an older version of
-//! the object, or none, is told from the newest.
+//! The seal of an object: the number of its transactions under a MAC, which exposes older versions
+//! of the object and its removal.
 
 use crate::chain::{TAILS_LEN, Tails};
 use crate::params::ObjectLayout;
@@ -9,24 +9,24 @@ use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, SEGME
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::{Found, Keys, Query, ReadExtent, Step};
 
-/// Bytes of a seal that binds no entries, and of the first part of one that does.
+/// Bytes of a seal that binds no entries, and of the first part of one that binds them.
 pub(crate) const SEAL_LEN: usize = 32;
-/// The key under which the layouts with keys hold it. It sorts behind every key of metadata.
+/// The key of the seal in layouts with keys. It sorts after every metadata key.
 pub(crate) const SEAL_KEY: &[u8] = b"s";
-/// Bytes before the tag: what the tag covers, beside the number of the object.
+/// Bytes before the tag. The tag covers them and the number of the object.
 const SIGNED: usize = 16;
 
-/// Where the seal of every object rests.
+/// The place of the seal in every object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SealPlace {
     /// Under [`SEAL_KEY`].
     Key,
-    /// At this byte of the object, behind all data and metadata.
+    /// At this offset of the object, behind all data and metadata.
     At(u64),
 }
 
 impl SealPlace {
-    /// Where `layout` keeps it, with so many bytes of metadata per block.
+    /// The place in `layout`, with `meta_size` bytes of metadata per block.
     pub(crate) fn of(layout: ObjectLayout, meta_size: usize) -> SealPlace {
         let end = SEGMENT_BLOCKS * (BLOCK_SIZE + meta_size) as u64;
         match layout {
@@ -35,7 +35,7 @@ impl SealPlace {
         }
     }
 
-    /// Asks for the seal alone.
+    /// A query for the seal alone.
     pub(crate) fn query(self, segment: Segment, buf: &mut [u8; SEAL_LEN]) -> Query<'_> {
         let object = segment.0;
         match self {
@@ -48,7 +48,7 @@ impl SealPlace {
         }
     }
 
-    /// The seal in the answer to such a query. `None`: there is none. A seal of zeros is none.
+    /// The seal in the answer to such a query. `None`: there is no seal. Zeros count as no seal.
     pub(crate) fn found(self, found: &Found, buf: &[u8; SEAL_LEN]) -> Option<Vec<u8>> {
         match self {
             SealPlace::Key => {
@@ -59,7 +59,7 @@ impl SealPlace {
         }
     }
 
-    /// The step that puts it there.
+    /// The step that writes the seal there.
     pub(crate) fn step(self, seal: &[u8]) -> Step<'_> {
         match self {
             SealPlace::Key => Step::SetKeys(vec![(SEAL_KEY.to_vec(), seal.to_vec())]),
@@ -68,7 +68,7 @@ impl SealPlace {
     }
 }
 
-/// Counts the transactions of an object, and grows with each.
+/// The number of transactions of an object; each raises it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Counter(pub(crate) u64);
 
@@ -78,14 +78,14 @@ impl Counter {
     }
 }
 
-/// What a seal says.
+/// The content of a seal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seal {
     /// Transactions on the object so far.
     pub(crate) counter: Counter,
-    /// The newest snapshot at the time of the last one.
+    /// The newest snapshot at the time of the last transaction.
     pub(crate) snapshot: SnapshotNumber,
-    /// The ends of the chains of its entries, if the seal binds them.
+    /// The ends of the chains of the object's entries, if the seal binds them.
     pub(crate) tails: Tails,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct SealKey {
 }
 
 impl SealKey {
-    /// The seals of a disk bind the entries of their objects, or do not.
+    /// `binds`: whether the disk's seals bind the entries of their objects.
     pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16], binds: bool) -> SealKey {
         SealKey { key: derive(master, "sealed objects seal", uuid), binds }
     }
@@ -121,8 +121,7 @@ impl SealKey {
         [&bytes[..], &tag, &tails].concat()
     }
 
-    /// What the bytes say. Errors: [`Kind::Corrupt`] if this disk did not make them for this
-    /// object.
+    /// Parses a seal. Errors: [`Kind::Corrupt`] if this disk did not make it for this object.
     pub(crate) fn read(&self, segment: Segment, bytes: &[u8]) -> Result<Seal> {
         let len = SEAL_LEN + if self.binds { TAILS_LEN } else { 0 };
         let parts = bytes.split_at_checked(SEAL_LEN).filter(|_| bytes.len() == len);
@@ -142,7 +141,7 @@ impl SealKey {
     }
 }
 
-/// What to do about an object that is not what it should be.
+/// The advice for an object that does not verify.
 pub(crate) const REMEDY: &str = "put the object back as it was, or roll the disk back to a snapshot; or restore its blocks \
     from a backup: each is good again once it is written or discarded; a check of the disk lists all such objects";
 

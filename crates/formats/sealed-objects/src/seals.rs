@@ -1,5 +1,5 @@
-//! The seals of the objects of one disk as they stand in the store: fetched, and compared with what
-//! the version table says. It changes nothing.
+//! The seals of the objects of one disk in the store: fetches them and compares them with the
+//! version table. Read-only.
 
 use crate::seal::{Counter, REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
 use crate::segment::Segment;
@@ -10,28 +10,27 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Found, ObjectStore};
 use std::sync::Arc;
 
-/// What the store has of an object: its version, if it is there, and the bytes of its seal, if it
-/// has one.
+/// The store's answer about an object: its version, if it exists, and its seal, if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fetched {
     pub(crate) version: Option<u64>,
     pub(crate) seal: Option<Vec<u8>>,
 }
 
-/// Reads and judges seals.
+/// Fetches and verifies seals.
 #[derive(Clone)]
 pub(crate) struct Seals {
-    /// Where the objects are.
+    /// The store of the objects.
     pub(crate) data: Arc<dyn ObjectStore>,
-    /// Where their seals are.
+    /// The place of the seal in each object.
     pub(crate) place: SealPlace,
     pub(crate) key: SealKey,
-    /// The snapshot that `data` is a view of.
+    /// The snapshot if `data` is a view of one.
     pub(crate) view: Option<SnapshotNumber>,
     pub(crate) newest: NewestSnapshot,
 }
 
-/// The complaint about an object that was there and is not any more.
+/// The error for an object that existed and is gone.
 pub(crate) fn missing(segment: Segment, counter: Counter) -> Error {
     Error::new(Kind::Corrupt, format!("{segment} is missing"))
         .found("no object")
@@ -40,7 +39,7 @@ pub(crate) fn missing(segment: Segment, counter: Counter) -> Error {
 }
 
 impl Seals {
-    /// Fetches the seals of objects, all at once.
+    /// Fetches the seals of objects with one batch of queries.
     pub(crate) fn fetch_all(&self, segments: &[Segment]) -> Vec<Result<Fetched>> {
         let mut seals = vec![[0; SEAL_LEN]; segments.len()];
         let mut queries: Vec<_> =
@@ -67,9 +66,8 @@ impl Seals {
         seal.map_or(Counter::default(), |seal| seal.counter)
     }
 
-    /// What the seal of an object says, which is as expected. An object that is not there, and
-    /// never was, has an empty one. Errors: [`Kind::Corrupt`]; nothing of the object may be
-    /// believed then.
+    /// Compares a seal with the expected entry and returns it. An object that never existed has an
+    /// empty seal. Errors: [`Kind::Corrupt`]; then no part of the object may be trusted.
     pub(crate) fn compare(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Seal> {
         let found = fetched.seal.as_ref().map(|bytes| self.key.read(segment, bytes)).transpose()?;
         let bad = |what: &str, expected: String| {

@@ -1,4 +1,4 @@
-//! Segments of a disk: each is one object of the store, under the same number.
+//! Segments of a disk. Each is one object of the store, with the same number.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, SEGMENT_BLOCKS};
 use std::fmt;
@@ -9,25 +9,25 @@ use std::ops::Range;
 pub(crate) struct Segment(pub(crate) u64);
 
 impl Segment {
-    /// The address of a block by its index in the segment.
+    /// The address of the block with this index in the segment.
     pub(crate) fn block(self, index: u64) -> BlockAddr {
         BlockAddr(self.0 * SEGMENT_BLOCKS + index)
     }
 
-    /// How many of its blocks lie on a disk of so many blocks.
+    /// The number of its blocks that a disk of `disk` blocks has.
     pub(crate) fn blocks_on(self, disk: u64) -> u64 {
         disk.saturating_sub(self.block(0).0).min(SEGMENT_BLOCKS)
     }
 }
 
-/// As the store calls its object.
+/// Formats the name of its object in the store.
 impl fmt::Display for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "object {:016x}", self.0)
     }
 }
 
-/// The segments that a range of blocks falls into, each with the part of it by index in the
+/// The segments that a range of blocks touches, each with the touched blocks by index in the
 /// segment.
 pub(crate) fn segments(first: BlockAddr, count: u64) -> impl Iterator<Item = (Segment, Range<u64>)> {
     let end = first.0 + count;
@@ -37,7 +37,7 @@ pub(crate) fn segments(first: BlockAddr, count: u64) -> impl Iterator<Item = (Se
     })
 }
 
-/// The blocks of a buffer.
+/// The number of blocks in a buffer.
 pub(crate) fn blocks_in(buf: &[u8]) -> u64 {
     (buf.len() / BLOCK_SIZE) as u64
 }

@@ -1,4 +1,4 @@
-//! The layout `segment-end`: the entries of an object behind all its blocks (the paper's *object
+//! The layout `segment-end`: the entries of an object follow all its blocks (the paper's *object
 //! end*).
 
 use crate::chain::Tails;
@@ -29,7 +29,7 @@ impl Placement for SegmentEnd {
             return;
         }
         let mut left = &change.entries[..];
-        // Entries of blocks that meet go in one piece, whether they get data or lose it.
+        // Entries of adjacent blocks go in one piece, whether the blocks get data or lose it.
         let mut runs = change.runs.iter().peekable();
         while let Some(first) = runs.next() {
             let mut end = first.index + first.count;

@@ -1,23 +1,24 @@
-//! The mark by which a snapshot shows that the store keeps it: an object beside those of the data.
+//! The snapshot mark: an object beside the data objects which proves that the store keeps a
+//! snapshot.
 //!
-//! A store that has forgotten a snapshot, or never made it, answers for it with objects as they are
-//! now, or with none; ciphers that authenticate nothing believe either. So the mark says the number
-//! of a snapshot while it is made, and nothing from then on: it says the number at that snapshot
-//! alone, as long as the store keeps that.
+//! A store that has lost a snapshot, or never made it, answers queries for it with the present
+//! objects, or with none; ciphers without authentication accept either. So the mark holds the
+//! number of a snapshot while the snapshot is made, and no number afterwards: only at that snapshot
+//! does it hold the number, as long as the store keeps the snapshot.
 
 use crate::snapshot_table::SnapshotNumber;
 use lacuna_contracts::{Error, Kind, RecordMut, Result, Secret};
 use lacuna_crypto::{constant_time_eq, keyed_hash};
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
 
-/// The object of the data's store that holds it: behind all that a disk of any length has.
+/// The object of the data store that holds the mark: beyond all objects of any disk.
 pub(crate) const MARK_OBJECT: u64 = 1 << 32;
 
 const MAGIC: &[u8; 8] = b"LACMARK1";
 const MARK_LEN: usize = 64;
 /// The bytes before the tag.
 const SIGNED: usize = 32;
-/// What it says when no snapshot is being made.
+/// The value when no snapshot is being made.
 const NONE: SnapshotNumber = SnapshotNumber(0);
 
 /// Makes and reads the mark of one disk. Its key is that of the table of snapshots.
@@ -39,12 +40,12 @@ impl Mark<'_> {
         written.map(drop).map_err(|e| e.context("writing the mark of a snapshot"))
     }
 
-    /// Lets the mark say which snapshot is about to be made.
+    /// Writes the number of the snapshot that is about to be made.
     pub(crate) fn begin(&self, store: &dyn ObjectStore, number: SnapshotNumber) -> Result<()> {
         self.write(store, number)
     }
 
-    /// Lets it say nothing again. A store to which the snapshot was named keeps what it said.
+    /// Resets the mark. A store that was told of the snapshot keeps the old value for it.
     pub(crate) fn end(&self, store: &dyn ObjectStore) -> Result<()> {
         self.write(store, NONE)
     }
@@ -54,7 +55,7 @@ impl Mark<'_> {
         let mut bytes = [0; MARK_LEN];
         let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
         match view.query_one(Query { object: MARK_OBJECT, extents, keys: Keys::None }) {
-            // Some stores say themselves what they do not have.
+            // Some stores report the missing snapshot themselves.
             Err(e) if e.kind() == Kind::NotFound => Ok(false),
             Err(e) => Err(e.context("reading the mark of a snapshot")),
             Ok(_) => Ok(constant_time_eq(&bytes, &self.encode(number))),
@@ -62,7 +63,7 @@ impl Mark<'_> {
     }
 }
 
-/// The complaint about a snapshot that the store does not have as it was made.
+/// The error for a snapshot that the store no longer has as it was made.
 pub(crate) fn lost(name: &str, found: &str) -> Error {
     Error::new(Kind::Corrupt, format!("the snapshot {name} is not in the store any more"))
         .found(found)

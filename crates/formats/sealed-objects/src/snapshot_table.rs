@@ -1,5 +1,5 @@
-//! The table of a disk's snapshots as it stands in object 0 of the book: readable by everybody,
-//! changeable by the owner of the key.
+//! The table of a disk's snapshots, stored in object 0 of the book: readable without a key,
+//! authenticated with one.
 
 use crate::version_page::{HEADS_TAG_LEN, HeadsTag};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, Secret};
@@ -8,7 +8,7 @@ use lacuna_medium::SnapshotId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The most snapshots of a disk.
+/// The largest number of snapshots of a disk.
 pub(crate) const MAX_SNAPSHOTS: usize = 512;
 /// The longest table in bytes.
 pub(crate) const TABLE_MAX: usize = HEAD + MAX_SNAPSHOTS * RECORD;
@@ -23,11 +23,11 @@ const NAME_AT: usize = HEADS_AT + HEADS_TAG_LEN;
 /// Longest name in bytes.
 const NAME_MAX: usize = 64;
 
-/// Counts the snapshots ever made of a disk, from 1; 0: none was.
+/// The number of a snapshot among all ever made of a disk, starting at 1; 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SnapshotNumber(pub(crate) u32);
 
-/// The number of the newest snapshot ever made of an open disk, for all parts that write it down.
+/// The number of the newest snapshot ever made of an open disk, shared by all parts that store it.
 #[derive(Clone)]
 pub(crate) struct NewestSnapshot(Arc<AtomicU32>);
 
@@ -45,14 +45,15 @@ impl NewestSnapshot {
     }
 }
 
-/// What is happening to a snapshot.
+/// The state of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotState {
-    /// Nothing: it can be read.
+    /// It can be read.
     Ready = 0,
-    /// It is being removed. What a power cut left of that is done at the next opening for writing.
+    /// It is being removed. After a power cut, the next opening for writing finishes that.
     Removing = 1,
-    /// The disk is being rolled back to it. Likewise.
+    /// The disk is being rolled back to it. After a power cut, the next opening for writing
+    /// finishes that.
     RollingBack = 2,
 }
 
@@ -60,7 +61,7 @@ impl SnapshotState {
     const ALL: [SnapshotState; 3] =
         [SnapshotState::Ready, SnapshotState::Removing, SnapshotState::RollingBack];
 
-    /// The name for people and scripts.
+    /// The name in messages and scripts.
     pub const fn name(self) -> &'static str {
         match self {
             SnapshotState::Ready => "ready",
@@ -73,7 +74,7 @@ impl SnapshotState {
 /// One snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotRecord {
-    /// Counts the snapshots ever made of this disk, from 1.
+    /// Its number among all snapshots ever made of this disk, starting at 1.
     pub number: u32,
     /// Its name.
     pub name: String,
@@ -81,13 +82,13 @@ pub struct SnapshotRecord {
     pub time: u64,
     /// Length of the disk at that time, in blocks.
     pub blocks: u64,
-    /// What the store of the data calls it.
+    /// Its identifier in the data store.
     pub data_id: SnapshotId,
-    /// What the store of the book calls it.
+    /// Its identifier in the store of the book.
     pub book_id: SnapshotId,
-    /// What is happening to it.
+    /// Its state.
     pub state: SnapshotState,
-    /// What stands for the version table at that time; zeros where there is none.
+    /// The tag of the version table at that time; zeros without one.
     pub(crate) heads: HeadsTag,
 }
 
@@ -98,17 +99,17 @@ impl SnapshotRecord {
     }
 }
 
-/// All snapshots of a disk, in the order in which they were made.
+/// All snapshots of a disk, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotTable {
-    /// One more with each writing.
+    /// Rises by one with each write.
     pub(crate) generation: u64,
     /// The newest snapshot ever made.
     pub(crate) newest: SnapshotNumber,
     pub(crate) records: Vec<SnapshotRecord>,
 }
 
-/// Checks a name: 1 to 64 letters, digits, and `-`, `_`, `.`, `:`, which do not begin it.
+/// Checks a name: 1 to 64 letters, digits, `-`, `_`, `.` and `:`, starting with a letter or digit.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let fits = |c: u8| c.is_ascii_alphanumeric() || b"-_.:".contains(&c);
     let begins = name.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
@@ -150,8 +151,8 @@ impl SnapshotTable {
         bytes
     }
 
-    /// Reads the table without a key, for display: anybody may have written it. `bytes` may be
-    /// longer. Errors: [`Kind::Corrupt`] for what no version of this table looks like.
+    /// Parses the table without a key, for display: its author is unknown. `bytes` may be longer.
+    /// Errors: [`Kind::Corrupt`] for malformed tables.
     pub(crate) fn parse(bytes: &[u8]) -> Result<SnapshotTable> {
         let (head, records) =
             bytes.split_at_checked(HEAD).ok_or_else(|| bad("fewer bytes than a head has"))?;
@@ -174,7 +175,7 @@ impl SnapshotTable {
         Ok(SnapshotTable { generation: Record(head).u64(16), newest, records })
     }
 
-    /// Reads the table and believes it. Errors: [`Kind::Corrupt`] if this disk did not write it.
+    /// Parses and verifies the table. Errors: [`Kind::Corrupt`] if this disk did not write it.
     pub(crate) fn decode(bytes: &[u8], key: &Secret<32>) -> Result<SnapshotTable> {
         let table = SnapshotTable::parse(bytes)?;
         let end = HEAD + table.records.len() * RECORD;
@@ -186,7 +187,7 @@ impl SnapshotTable {
         }
     }
 
-    /// The snapshot of this name. Errors: [`Kind::NotFound`], with the names that there are.
+    /// The snapshot of this name. Errors: [`Kind::NotFound`], with the existing names.
     pub(crate) fn find(&self, name: &str) -> Result<&SnapshotRecord> {
         self.records.iter().find(|record| record.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.records.iter().map(|record| record.name.as_str()).collect();
@@ -257,7 +258,7 @@ mod tests {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(SnapshotTable::decode(&bad, &key()).unwrap_err().kind(), Kind::Corrupt, "bit {bit}");
-            // Without a key some bits say something else, which can be written.
+            // Without the key, some altered bits parse as a different table, which can be encoded.
             if let Ok(other) = SnapshotTable::parse(&bad) {
                 assert_eq!(SnapshotTable::decode(&other.encode(&key()), &key()).unwrap(), other, "bit {bit}");
             }

@@ -1,17 +1,17 @@
-//! The snapshots of an open disk: the table in the book, and what the two stores know of it.
+//! The snapshots of an open disk: the table in the book, and the snapshots of the two stores.
 //!
-//! The stores keep what is overwritten only for snapshots that were named to them by
-//! `set_snapshots`; they are named from the verified table when the disk is opened for writing, and
-//! whenever the table changes.
+//! The stores keep overwritten data only for snapshots named to them by `set_snapshots`. They are
+//! named from the verified table when the disk is opened for writing, and whenever the table
+//! changes.
 //!
 //! # Power cuts
-//! - A snapshot is made in this order: its number in the mark, numbers from the stores, names to
-//!   the stores, the mark anew, record in the table; nothing is written to the disk meanwhile. A
-//!   cut before the record leaves numbers that nobody uses, and for which a store keeps no more
-//!   than the mark; a cut after it leaves the snapshot, and the next opening names it.
-//! - A removal marks the record, stops naming it, lets the stores forget it, and drops the record.
-//!   A cut leaves the mark, and the next opening for writing does it again; what the stores have
-//!   forgotten already is no error.
+//! - A snapshot is made in this order: write its number to the mark, get numbers from the stores,
+//!   name it to the stores, reset the mark, write the record to the table; nothing else is written
+//!   to the disk meanwhile. A power cut before the record leaves unused numbers, for which a store
+//!   keeps at most the mark. A cut after it leaves the snapshot, and the next opening names it.
+//! - A removal marks the record, stops naming the snapshot, removes it from the stores, and drops
+//!   the record. A power cut leaves the marked record, and the next opening for writing repeats the
+//!   removal; a snapshot that the stores have already removed is no error.
 //! - A rollback marks the record as well; see `rollback.rs`.
 
 use crate::Stores;
@@ -36,25 +36,25 @@ pub(crate) struct Snapshots {
     held: Mutex<Held>,
 }
 
-/// What is known of a snapshot that is to be made, beside its number.
+/// The attributes of a snapshot to be made, except its number.
 pub(crate) struct NewSnapshot<'a> {
     pub(crate) name: &'a str,
     /// Seconds since 1970.
     pub(crate) time: u64,
     /// Length of the disk in blocks.
     pub(crate) blocks: u64,
-    /// What stands for the version table; zeros where there is none.
+    /// The tag of the version table; zeros without one.
     pub(crate) heads: HeadsTag,
 }
 
-/// The table as it stands in the book.
+/// The table in the book.
 struct Held {
     table: SnapshotTable,
     version: u64,
 }
 
-/// The snapshots of a disk, for display: nobody vouches for them, since reading them takes no key.
-/// `book` holds the disk's table. Errors: [`Kind::Corrupt`] if there is no table of snapshots.
+/// The snapshots of a disk, for display: the list is not authenticated, since reading it takes no
+/// key. `book` holds the disk's table. Errors: [`Kind::Corrupt`] if there is no snapshot table.
 pub fn list_snapshots(book: &dyn ObjectStore) -> Result<Vec<SnapshotRecord>> {
     Ok(SnapshotTable::parse(&load(book)?.0)?.records)
 }
@@ -82,14 +82,14 @@ fn store(book: &dyn ObjectStore, guard: Option<u64>, bytes: &[u8]) -> Result<u64
 }
 
 impl Snapshots {
-    /// Lays down the table of a new disk, without snapshots.
+    /// Creates the table of a new disk, without snapshots.
     pub(crate) fn create(book: &dyn ObjectStore, master: &Secret<32>, uuid: &[u8; 16]) -> Result<()> {
         let table = SnapshotTable { generation: 1, ..SnapshotTable::default() };
         store(book, None, &table.encode(&table_key(master, uuid))).map(drop)
     }
 
-    /// Reads and verifies the table. Unless the disk is opened for reading alone, names the
-    /// snapshots to the stores and finishes removals.
+    /// Reads and verifies the table. If the disk is opened for writing, names the snapshots to the
+    /// stores and finishes removals.
     pub(crate) fn open(
         stores: &Stores,
         master: &Secret<32>,
@@ -110,12 +110,12 @@ impl Snapshots {
         Ok(snapshots)
     }
 
-    /// The number of the newest snapshot ever made, as it changes.
+    /// The number of the newest snapshot ever made, shared and updated.
     pub(crate) fn newest(&self) -> &NewestSnapshot {
         &self.newest
     }
 
-    /// The snapshot of this name, which may be read. Errors: [`Kind::NotFound`].
+    /// The snapshot of this name, if it is not being removed. Errors: [`Kind::NotFound`].
     pub(crate) fn find(&self, name: &str) -> Result<SnapshotRecord> {
         let held = self.held.lock();
         let record = held.table.find(name)?;
@@ -126,8 +126,8 @@ impl Snapshots {
         Ok(record.clone())
     }
 
-    /// What the stores keep for a snapshot. Errors: [`Kind::Corrupt`] if the store of the data does
-    /// not have it any more, [`Kind::NotFound`] if it was removed meanwhile.
+    /// The stores' views of a snapshot. Errors: [`Kind::Corrupt`] if the data store no longer has
+    /// it, [`Kind::NotFound`] if it was removed meanwhile.
     pub(crate) fn views(&self, record: &SnapshotRecord) -> Result<Stores> {
         let view = |store: &dyn ObjectStore, id| match store.at_snapshot(id) {
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
@@ -144,8 +144,8 @@ impl Snapshots {
         Err(lost(&record.name, "objects as they are now, or none"))
     }
 
-    /// Looks whether a snapshot is still there. What a view of it answered before is then what the
-    /// snapshot holds: a removal is noted in the table before the store forgets anything. Errors:
+    /// Checks that a snapshot still exists. If so, earlier answers of its view are the content of
+    /// the snapshot: a removal is recorded in the table before the store forgets anything. Errors:
     /// [`Kind::NotFound`].
     pub(crate) fn confirm(&self, number: SnapshotNumber) -> Result<()> {
         let (bytes, _) = load(&*self.stores.book)?;
@@ -160,14 +160,14 @@ impl Snapshots {
             .remedy("close it, and open one of those that are left"))
     }
 
-    /// The snapshot to which a rollback was begun and not finished.
+    /// The snapshot with an unfinished rollback to it.
     pub(crate) fn rolling_back(&self) -> Option<SnapshotRecord> {
         let held = self.held.lock();
         held.table.records.iter().find(|record| record.state == SnapshotState::RollingBack).cloned()
     }
 
-    /// Makes a snapshot of a disk that nobody writes to. An error that leaves open whether there is
-    /// one goes through `fail`: nothing may be written then.
+    /// Makes a snapshot of a frozen disk. An error that leaves it unknown whether the snapshot
+    /// exists is passed through `fail`: nothing may be written after it.
     pub(crate) fn add(&self, new: &NewSnapshot<'_>, fail: impl Fn(Error) -> Error) -> Result<SnapshotNumber> {
         let mut held = self.held.lock();
         let &NewSnapshot { name, time, blocks, heads } = new;
@@ -175,7 +175,7 @@ impl Snapshots {
         Mark(&self.key).begin(&*self.stores.data, number)?;
         let data_id = self.stores.data.create_snapshot()?;
         let book_id = self.stores.book.create_snapshot().inspect_err(|_| {
-            // Nobody else knows of this number; the error to report is the first.
+            // This number is used nowhere else; the error to report is the first one.
             drop(self.stores.data.remove_snapshot(data_id));
         })?;
         let (name, state) = (name.into(), SnapshotState::Ready);
@@ -185,14 +185,14 @@ impl Snapshots {
         table.records.push(record.clone());
         let kept = self.keep(&table, &record);
         let made = kept.and_then(|()| match self.change(&mut held, |stands| *stands = table) {
-            // Whether there is a record now is not known.
+            // It is unknown whether the record exists.
             Err(e) if !e.kind().is_refusal() => Ok(Err(fail(e))),
             changed => changed.map(Ok),
         });
         match made {
             Ok(known) => known?,
             Err(e) => {
-                // What no record speaks of is named no more; the error to report is the first.
+                // Stop naming the snapshot without a record; the error to report is the first one.
                 self.name_to_stores(&held.table).map_err(&fail)?;
                 drop(self.stores.data.remove_snapshot(data_id));
                 drop(self.stores.book.remove_snapshot(book_id));
@@ -203,8 +203,8 @@ impl Snapshots {
         Ok(number)
     }
 
-    /// Lets the stores keep a snapshot from now on, and looks whether they do. `table` is the one
-    /// that will speak of it.
+    /// Makes the stores keep a snapshot, and verifies that they do. `table` already contains its
+    /// record.
     fn keep(&self, table: &SnapshotTable, record: &SnapshotRecord) -> Result<()> {
         self.name_to_stores(table)?;
         Mark(&self.key).end(&*self.stores.data)?;
@@ -219,7 +219,7 @@ impl Snapshots {
                  try takes the next number"))
     }
 
-    /// Removes a snapshot. Errors: [`Kind::NotFound`], and whatever the stores report.
+    /// Removes a snapshot. Errors: [`Kind::NotFound`], and all errors of the stores.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         let mut held = self.held.lock();
         let number = held.table.find(name)?.number;
@@ -228,7 +228,7 @@ impl Snapshots {
         self.finish_removals(&mut held)
     }
 
-    /// Notes what is happening to a snapshot.
+    /// Records the state of a snapshot.
     pub(crate) fn mark(&self, snapshot: &SnapshotRecord, state: SnapshotState) -> Result<()> {
         self.change(&mut self.held.lock(), |table| set_state(table, snapshot.number, state))
     }
@@ -262,7 +262,7 @@ impl Snapshots {
     }
 }
 
-/// The number of the next snapshot, if there may be one of this name.
+/// The number of the next snapshot, if a snapshot of this name may be made.
 fn may_add(table: &SnapshotTable, name: &str) -> Result<SnapshotNumber> {
     check_name(name)?;
     let cannot = || Error::new(Kind::Usage, format!("cannot make the snapshot {name}"));
@@ -288,7 +288,7 @@ fn set_state(table: &mut SnapshotTable, number: u32, state: SnapshotState) {
     }
 }
 
-/// Lets a store forget a snapshot, which it may have done already.
+/// Removes a snapshot from a store, if it is still there.
 fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
     match store.remove_snapshot(id) {
         Err(e) if e.kind() == Kind::NotFound => Ok(()),

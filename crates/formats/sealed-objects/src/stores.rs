@@ -1,13 +1,13 @@
-//! Where a disk on objects lies.
+//! The stores of a disk on objects.
 
 use lacuna_medium::ObjectStore;
 use std::sync::Arc;
 
-/// The two families of objects that a disk lives on.
+/// The two families of objects of a disk.
 #[derive(Clone)]
 pub struct Stores {
-    /// Segments: object `n` holds the blocks from `1024 * n` on.
+    /// Segments: object `n` holds blocks `1024 * n` to `1024 * n + 1023`.
     pub data: Arc<dyn ObjectStore>,
-    /// The table of snapshots and the version table.
+    /// The snapshot table and the version table.
     pub book: Arc<dyn ObjectStore>,
 }

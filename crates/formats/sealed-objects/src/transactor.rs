@@ -1,9 +1,8 @@
-//! One transaction on one object: blocks are encrypted, their metadata is placed, and the seal goes
-//! with them.
+//! One transaction on one object: encrypts blocks, places their metadata, and adds the seal.
 //!
-//! It knows neither the cache nor other transactions: its caller has the object to itself. After an
-//! error nothing is remembered of the metadata of the object, since what was to be in the store may
-//! not be.
+//! It knows neither the cache nor other transactions: its caller has the object exclusively. After
+//! an error it drops the cached metadata of the object, since the intended content may not be in
+//! the store.
 
 use crate::buffers::Transit;
 use crate::cache::{Begun, Work};
@@ -21,7 +20,7 @@ use lacuna_medium::{ObjectStore, Query, Step, Transaction};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often a transaction is tried on an object that changes behind our back.
+/// Attempts at a transaction on an object that is replaced concurrently.
 const TRIES: u32 = 8;
 
 /// Performs transactions.
@@ -35,13 +34,13 @@ pub(crate) struct Transactor {
     blocks: u64,
     transactions: AtomicU64,
     transacted: AtomicU64,
-    /// Objects that were refused, and written anew.
+    /// Refused objects that were rewritten.
     renewed: AtomicU64,
 }
 
 impl Transactor {
-    /// Of a disk of so many blocks. `transit` bounds the ciphertext on its way; there is a version
-    /// table only with a cipher that authenticates.
+    /// A transactor for a disk of `blocks` blocks. `transit` bounds the ciphertext in flight; there
+    /// is a version table only with a cipher that authenticates.
     pub(crate) fn new(
         data: Arc<dyn ObjectStore>,
         encryptor: Encryptor,
@@ -64,16 +63,16 @@ impl Transactor {
         }
     }
 
-    /// Counts for `status`: transactions, blocks, objects written anew.
+    /// Counts for `status`: transactions, blocks, objects rewritten after a refusal.
     pub(crate) fn counts(&self) -> [u64; 3] {
         [&self.transactions, &self.transacted, &self.renewed].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Performs a transaction that was begun; `direct` is the data of one past the cache. Says
+    /// Performs a transaction that has begun; `direct` is the data of one past the cache. Returns
     /// whether the object is known to be absent afterwards.
     ///
-    /// Errors: one that changed nothing ([`Error::changed_nothing`]), for want of room above all:
-    /// nothing happened. With every other error the transaction may have happened or not.
+    /// Errors: an error that changed nothing ([`Error::changed_nothing`]), mostly for lack of
+    /// space: nothing happened. With every other error the transaction may have happened or not.
     pub(crate) fn write(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<bool> {
         let absent = begun.absent;
         let performed = match &begun.work {
@@ -91,7 +90,7 @@ impl Transactor {
         })
     }
 
-    /// Makes and performs a change of so many blocks when there is room for them on the way.
+    /// Makes and performs a change of `blocks` blocks once their ciphertext fits in transit.
     fn pass(&self, blocks: usize, make: impl FnOnce() -> Change) -> Result<bool> {
         let _passage = self.transit.enter(blocks * self.placement.slot());
         let change = make();
@@ -100,7 +99,7 @@ impl Transactor {
         performed
     }
 
-    /// Performs a change. Says whether the object is known to be absent afterwards.
+    /// Performs a change. Returns whether the object is known to be absent afterwards.
     fn perform(&self, change: &Change) -> Result<bool> {
         if change.is_void() {
             return Ok(true);
@@ -116,21 +115,21 @@ impl Transactor {
         Ok(false)
     }
 
-    /// Performs a change of an object with a seal. An object that is not as it should be is written
-    /// anew: what the change does not replace is lost.
+    /// Performs a change of an object with a seal. An object that does not verify is rewritten:
+    /// blocks that the change does not replace are lost.
     fn perform_sealed(&self, change: &Change, version_table: &VersionTable) -> Result<()> {
         let segment = change.segment;
         let mut changed = None;
         for _ in 0..TRIES {
             let mut ticket = version_table.begin(segment)?;
-            // One that was told to be absent, and read as zeros, holds nothing that counts.
+            // An object that was reported absent, and read as zeros, has no content to keep.
             let anew = ticket.refusal().is_some() || change.absent && !ticket.is_first();
             let answer =
                 if anew { self.write_anew(change, &mut ticket) } else { self.write_to(change, &mut ticket) };
             match ticket.ended(answer) {
                 Ok(_) => return Ok(()),
                 Err(e) if matches!(e.kind(), Kind::Changed | Kind::Exists) => {
-                    // It did not happen, and what was to be in the store is not.
+                    // It did not happen, and its metadata is not in the store.
                     self.placement.forget(segment);
                     changed = Some(e);
                 }
@@ -140,11 +139,11 @@ impl Transactor {
         Err(changed.expect("it was tried"))
     }
 
-    /// Changes an object that must still be as the ticket knows it.
+    /// Changes an object that must still be in the state that the ticket knows.
     fn write_to(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
         let mut tails = ticket.tails();
         let fetched = match self.fetch_unready(change, &tails) {
-            // What cannot be read need not be, as long as chains may grow.
+            // Unreadable pages are not needed as long as chains may grow.
             Err(e) if unreadable(&e) && !self.placement.must_fetch(&tails) => vec![],
             fetched => fetched?,
         };
@@ -154,8 +153,8 @@ impl Transactor {
         self.apply(change.segment, steps)
     }
 
-    /// The pages that a change needs and that are not in memory. Of another version of the object
-    /// they do no harm: the change is of this one, or does not happen.
+    /// The pages that a change needs and that are not in memory. Pages of another version of the
+    /// object do no harm: the change applies to this version, or fails.
     fn fetch_unready(&self, change: &Change, tails: &Tails) -> Result<Learned> {
         let missing = self.placement.unready(change, tails);
         if missing == 0 {
@@ -172,8 +171,9 @@ impl Transactor {
         self.placement.take(&answer, &mut entries)
     }
 
-    /// Leaves nothing of an object but what the change writes. The other blocks are marked: they
-    /// were told to be written, or may have been.
+    /// Replaces an object by the blocks of the change. The other blocks are marked as lost, since
+    /// they were or may have been written; if the object was reported absent, they become
+    /// unwritten.
     fn write_anew(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
         self.renewed.fetch_add(1, Ordering::Relaxed);
         self.placement.forget(change.segment);
@@ -187,29 +187,28 @@ impl Transactor {
         self.apply(change.segment, steps)
     }
 
-    /// The steps of a change: data, and the entries where the layout keeps them, which change what
-    /// the seal says.
+    /// The steps of a change: data, and entries where the layout stores them. Updates the tails.
     fn steps<'c>(&self, change: &'c Change, fetched: Learned, tails: &mut Tails) -> Vec<Step<'c>> {
         let mut steps = change.slot_steps(self.placement.slot());
         self.placement.write(change, fetched, tails, &mut steps);
         steps
     }
 
-    /// Empties an object. Says whether it is known to be absent afterwards.
+    /// Empties an object. Returns whether it is known to be absent afterwards.
     fn empty(&self, segment: Segment) -> Result<bool> {
         self.placement.forget(segment);
         let Some(version_table) = &self.version_table else {
             self.transactions.fetch_add(1, Ordering::Relaxed);
             return self.apply(segment, vec![Step::Remove]).map(|_| true);
         };
-        // An object with a seal may not go missing, and one that never was is not made by giving it
-        // up.
+        // An object with a seal must not disappear; and discarding an object that never existed
+        // must not create it.
         if version_table.is_new(segment)? {
             return Ok(true);
         }
         self.transactions.fetch_add(1, Ordering::Relaxed);
         let mut ticket = version_table.begin(segment)?;
-        // Nothing of it is kept, so it does not matter what is there.
+        // Nothing of it is kept, so its present content does not matter.
         let answer = self.apply(segment, ticket.emptying_steps());
         ticket.ended(answer).map(|_| false)
     }
@@ -219,7 +218,7 @@ impl Transactor {
     }
 }
 
-/// Whether this says that something could not be read, or does not verify.
+/// Whether the error says that something cannot be read or does not verify.
 fn unreadable(e: &Error) -> bool {
     e.kind() == Kind::Corrupt || e.changed_nothing()
 }

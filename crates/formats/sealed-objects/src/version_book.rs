@@ -1,10 +1,10 @@
-//! The version table's objects in the book: reading a page, and writing several with their head in
-//! one transaction.
+//! The version table's objects in the book: reads a page, and writes several with their head in one
+//! transaction.
 //!
 //! Object 1 + k of the book holds the counters of data objects 252000 * k and up, as 500 pages of
-//! 504 counters. Before them stands a head, a page as well, whose numbers are the generations of
-//! those pages; so pages of different times cannot be mixed. The head of the first object also says
-//! how many such objects there are, so that a missing one is noticed.
+//! 504 counters. The first page is the head, with the generations of the other pages as its
+//! numbers, so pages of different times cannot be mixed. The head of the first object also holds
+//! the number of such objects, so that a missing one is detected.
 
 use crate::seal::Counter;
 use crate::segment::Segment;
@@ -19,14 +19,14 @@ use std::sync::Arc;
 
 /// Pages of counters in an object of the version table.
 pub(crate) const OBJECT_PAGES: u64 = 500;
-/// Segments whose counters one page holds.
+/// Segments with counters in one page.
 pub(crate) const PAGE_SEGMENTS: u64 = PAGE_ENTRIES as u64;
 /// The first object of the version table in the book.
 const FIRST_OBJECT: u64 = 1;
-/// The number of the first head that says how many objects there are.
+/// The entry of the first head that holds the number of objects.
 const COUNT_ENTRY: usize = OBJECT_PAGES as usize;
 
-/// The number of a page of counters, of all objects together.
+/// The number of a page of counters, across all objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageNumber(pub(crate) u64);
 
@@ -41,12 +41,12 @@ impl PageNumber {
         self.0 / OBJECT_PAGES
     }
 
-    /// The numbers of the segments that it counts.
+    /// The segments that it counts.
     pub(crate) fn segments(self) -> Range<u64> {
         self.0 * PAGE_SEGMENTS..(self.0 + 1) * PAGE_SEGMENTS
     }
 
-    /// The complaint about this page, if an object tells that it is an older one.
+    /// The error for this page, if an object proves that it is old.
     pub(crate) fn is_older(self, segment: Segment, counter: Counter) -> Error {
         let found = format!("{segment}, to which write number {} went", counter.0);
         bad_page(
@@ -66,12 +66,12 @@ fn head_place(index: u64) -> PagePlace {
     PagePlace { object: FIRST_OBJECT + index, page: 0 }
 }
 
-/// Objects that the version table of so many segments has.
+/// The number of version table objects for `segments` segments.
 pub(crate) fn objects_for(segments: u64) -> u64 {
     segments.div_ceil(PAGE_SEGMENTS * OBJECT_PAGES)
 }
 
-/// The head of one object as it stands.
+/// The present head of one object.
 struct Head {
     page: VersionPage,
     version: u64,
@@ -88,7 +88,7 @@ pub(crate) struct VersionBook {
 /// One object of the version table.
 struct Part {
     head: Mutex<Head>,
-    /// Held while the object is written.
+    /// Held during a write of the object.
     writing: Mutex<()>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl VersionBook {
-    /// Lays down the version table of a new disk.
+    /// Creates the version table of a new disk.
     pub(crate) fn create(
         store: &dyn ObjectStore,
         segments: u64,
@@ -110,11 +110,11 @@ impl VersionBook {
     ) -> Result<()> {
         let key = PageKey::new(master, uuid);
         let count = objects_for(segments);
-        // The first last: only then is there a version table.
+        // The first object is written last: the version table exists only after that.
         (0..count).rev().try_for_each(|index| lay_down(store, &key, index, count))
     }
 
-    /// Opens the version table; one that may be written is made as long as `segments` need.
+    /// Opens the version table; if it is writable, extends it to `segments`.
     ///
     /// Errors: [`Kind::Corrupt`] if an object is missing or its head does not verify.
     pub(crate) fn open(
@@ -135,8 +135,8 @@ impl VersionBook {
             book.put(0, first.version, &page, &[])?;
             count = needed;
         }
-        // A head that says more than any disk needs is genuine, from a longer disk than the header
-        // speaks of.
+        // A head with a larger count than the disk needs is genuine: the disk was longer than the
+        // header says.
         for index in 0..count.min(needed) {
             let head = Mutex::new(book.load_head(index)?);
             book.parts.push(Part { head, writing: Mutex::default() });
@@ -144,7 +144,7 @@ impl VersionBook {
         Ok(book)
     }
 
-    /// The same disk's version table at a snapshot, of which `store` is a view.
+    /// The same disk's version table at a snapshot; `store` is a view of it.
     pub(crate) fn view(&self, store: Arc<dyn ObjectStore>) -> Result<VersionBook> {
         let segments = self.objects() * OBJECT_PAGES * PAGE_SEGMENTS;
         VersionBook::open(store, segments, true, self.key.clone())
@@ -174,7 +174,7 @@ impl VersionBook {
         Ok((bytes, found.version))
     }
 
-    /// Reads a page of counters. One that was never written is all zeros.
+    /// Reads a page of counters. A page that was never written is all zeros.
     ///
     /// Errors: [`Kind::Corrupt`] if it is not the page of the generation that the head names.
     pub(crate) fn page(&self, page: PageNumber) -> Result<VersionPage> {
@@ -204,25 +204,25 @@ impl VersionBook {
         (0..).zip(&self.parts).flat_map(of_part).collect()
     }
 
-    /// How many objects there are to write.
+    /// The number of objects that this disk uses.
     pub(crate) fn objects(&self) -> u64 {
         self.parts.len() as u64
     }
 
-    /// What stands for the heads of the objects that count so many segments, as they are now.
+    /// The tag of the present heads that cover `segments`.
     pub(crate) fn heads_tag(&self, segments: u64) -> HeadsTag {
         let parts = self.parts.iter().take(objects_for(segments) as usize);
         let heads: Vec<VersionPage> = parts.map(|part| part.head.lock().page.clone()).collect();
         self.key.tag_of_heads((0..).map(head_place).zip(&heads))
     }
 
-    /// Waits for the right to write the object that holds the pages from `index * OBJECT_PAGES`.
+    /// Waits for the right to write object `index`, with pages starting at `index * OBJECT_PAGES`.
     pub(crate) fn writing(&self, index: u64) -> Writing<'_> {
         let part = &self.parts[index as usize];
         Writing { book: self, index, part, _lock: part.writing.lock() }
     }
 
-    /// Writes a head and pages in one transaction. Gives the version of the object.
+    /// Writes a head and pages in one transaction. Returns the version of the object.
     fn put(
         &self,
         index: u64,
@@ -242,8 +242,8 @@ impl VersionBook {
 }
 
 impl Writing<'_> {
-    /// Writes pages of this object, whose generations it sets, with the head. Gives their
-    /// generation, which is higher than that of every page that was written to this object before.
+    /// Writes pages of this object with the head, and sets their generation. Returns it; it is
+    /// higher than that of every earlier page of this object.
     pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<Generation> {
         let (mut head, version) = {
             let head = self.part.head.lock();
@@ -270,8 +270,7 @@ fn offset(place: PagePlace) -> u64 {
     u64::from(place.page) * PAGE_LEN as u64
 }
 
-/// Writes an empty object of the version table over whatever a creation that was cut short left
-/// there.
+/// Writes an empty object of the version table, replacing remains of an interrupted creation.
 fn lay_down(store: &dyn ObjectStore, key: &PageKey, index: u64, count: u64) -> Result<()> {
     let mut head = VersionPage { generation: Generation(1), ..VersionPage::default() };
     if index == 0 {

@@ -1,4 +1,4 @@
-//! One page of the version table on the medium: 504 numbers that only grow, under a MAC.
+//! One page of the version table on the medium: 504 numbers that only rise, under a MAC.
 
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
@@ -6,7 +6,7 @@ use std::fmt;
 
 /// Bytes of a page.
 pub(crate) const PAGE_LEN: usize = 4096;
-/// Numbers of a page.
+/// Numbers in a page.
 pub(crate) const PAGE_ENTRIES: usize = 504;
 
 const MAGIC: &[u8; 8] = b"LACVERS1";
@@ -18,10 +18,10 @@ const OPEN: u32 = 1;
 /// Bytes of a [`HeadsTag`].
 pub(crate) const HEADS_TAG_LEN: usize = 24;
 
-/// What stands for all heads of a version table at one moment.
+/// The tag of all heads of a version table at one moment.
 pub(crate) type HeadsTag = [u8; HEADS_TAG_LEN];
 
-/// The source of every error about a page: by it a program tells such errors from those about data
+/// The source of every error about a page; it distinguishes such errors from those about data
 /// objects.
 #[derive(Debug)]
 struct PageDamage;
@@ -34,13 +34,13 @@ impl fmt::Display for PageDamage {
 
 impl std::error::Error for PageDamage {}
 
-/// Whether what an error speaks of is a part of the version table: the blocks concerned are not
-/// mended by writing them.
+/// Whether an error is about a part of the version table: writing the affected blocks does not
+/// repair them.
 pub fn is_of_version_table(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<PageDamage>)
 }
 
-/// The complaint about a page that is not what it should be.
+/// The error for a page that does not verify.
 pub(crate) fn bad_page(place: PagePlace, what: &str, found: String, expected: String) -> Error {
     let PagePlace { object, page } = place;
     Error::new(Kind::Corrupt, format!("page {page} of object {object} of the book {what}"))
@@ -53,16 +53,16 @@ pub(crate) fn bad_page(place: PagePlace, what: &str, found: String, expected: St
         .caused_by(PageDamage)
 }
 
-/// Which writing of an object of the version table: one more with each; 0: none was.
+/// The number of a write to an object of the version table, rising by one; 0: never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation(pub(crate) u64);
 
-/// What a page says.
+/// The content of a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct VersionPage {
-    /// The writing that left it.
+    /// The write that produced the page.
     pub(crate) generation: Generation,
-    /// Whether what is counted may have gone on since: the numbers are then lower bounds.
+    /// Whether the counted objects may have advanced since: the numbers are then lower bounds.
     pub(crate) open: bool,
     /// The numbers.
     pub(crate) entries: Box<[u64; PAGE_ENTRIES]>,
@@ -74,7 +74,7 @@ impl Default for VersionPage {
     }
 }
 
-/// Which page: its object of the book, and its number there.
+/// The place of a page: its object of the book, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PagePlace {
     /// Object of the book.
@@ -106,8 +106,7 @@ impl PageKey {
         bytes
     }
 
-    /// What stands for the heads of a version table, in their order: the beginning of a MAC of
-    /// their tags.
+    /// The tag of the heads of a version table, in order: the first bytes of a MAC over their tags.
     pub(crate) fn tag_of_heads<'h>(
         &self,
         heads: impl Iterator<Item = (PagePlace, &'h VersionPage)>,
@@ -117,8 +116,8 @@ impl PageKey {
         *keyed_hash(&self.0, &[&tags[..]]).first_chunk().expect("a hash is longer than a tag")
     }
 
-    /// Reads the page that stands in a place.
-    /// Errors: [`Kind::Corrupt`] if the bytes are not what this disk wrote there.
+    /// Decodes the page of a place.
+    /// Errors: [`Kind::Corrupt`] if this disk did not write these bytes there.
     pub(crate) fn decode(&self, place: PagePlace, bytes: &[u8]) -> Result<VersionPage> {
         let bad = |found: &str| {
             bad_page(place, "does not verify", found.into(), "what this disk wrote there".into())

@@ -1,9 +1,9 @@
-//! The version table's pages in memory: loaded on demand, bounded, written back when asked.
+//! The version table's pages in memory: loaded on demand, bounded, written back by checkpoints.
 //!
-//! A page is *open* on the medium while its counters may fall behind the objects. It is made so,
-//! durably, before the first transaction that it counts, and closed when the disk is. Its counters
-//! in memory are those of transactions that the store acknowledged, hence durable ones: whenever a
-//! page is written, no counter in it is above its object's.
+//! A page is *open* on the medium while its counters may fall behind the objects. It is durably
+//! opened before the first transaction that it counts, and closed with the disk. Its counters in
+//! memory are those of acknowledged, hence durable, transactions: in every written version of a
+//! page, no counter is above its object's.
 
 use crate::seal::Counter;
 use crate::segment::Segment;
@@ -16,17 +16,17 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the version table knows of an object.
+/// The version table's knowledge of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The counter in the version table.
     pub(crate) counter: Counter,
-    /// Whether the object's must be the same, if nothing was written to it since the disk was
+    /// Whether the object's counter must be equal, if nothing has written to it since the disk was
     /// opened.
     pub(crate) exact: bool,
-    /// No transaction that this page can have known gave a counter from this one on.
+    /// A counter at or above this one was assigned after the page was written.
     pub(crate) beyond: Counter,
-    /// What the store said of the object when it was last found good, or written.
+    /// The object's version when it was last verified or written.
     pub(crate) seen: Seen,
 }
 
@@ -47,12 +47,12 @@ impl Seen {
     /// There is no such object.
     pub(crate) const ABSENT: Seen = Seen(u64::MAX);
 
-    /// What the answer to a query says.
+    /// From the answer to a query.
     pub(crate) fn of(version: Option<u64>) -> Seen {
         version.map_or(Seen::ABSENT, Seen)
     }
 
-    /// The first step of a transaction that must not happen if the object is another by now.
+    /// The first step of a transaction that must fail if the object has changed.
     pub(crate) fn guard(self) -> Option<Step<'static>> {
         match self {
             Seen::UNKNOWN => None,
@@ -62,15 +62,15 @@ impl Seen {
     }
 }
 
-/// What a page in memory takes: its counters, and what the store said of each object.
+/// Memory of a cached page: its counters, and the version of each object.
 pub(crate) const PAGE_COST: usize = PAGE_LEN + PAGE_ENTRIES * size_of::<Seen>();
 
 struct Cached {
     page: VersionPage,
     seen: Box<[Seen; PAGE_ENTRIES]>,
-    /// Differs from the medium's.
+    /// Whether the page on the medium is older.
     dirty: bool,
-    /// Writings under way. Until they end the page stays here, since the medium may hold either
+    /// Writes in progress. The page stays cached until they end, since the medium may hold either
     /// state.
     pins: u32,
 }
@@ -81,21 +81,21 @@ impl Cached {
         self.page.clone()
     }
 
-    /// Lets go of the page after a writing. A failed one leaves it changed, so that it is never
-    /// read back: the medium may hold either state.
+    /// Unpins the page after a write. A failed write leaves it dirty, so that it is never read
+    /// back: the medium may hold either state.
     fn unpin(&mut self, failed: bool) {
         self.pins -= 1;
         self.dirty |= failed;
     }
 }
 
-/// Whether the counters of a page that this session opened will be exact at its end.
+/// Whether the counters of a page that this session opened will be exact when it is closed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Closing {
     /// They are.
     Exact,
-    /// They may be too low, since an earlier session was cut short: to be settled by asking the
-    /// objects.
+    /// They may be too low, since an earlier session crashed: the objects' seals must be fetched
+    /// first.
     Unsettled,
     /// A transaction of unknown outcome may still happen.
     Never,
@@ -104,20 +104,20 @@ enum Closing {
 /// A page that this session opened.
 struct OpenedPage {
     closing: Closing,
-    /// A session before had left it open.
+    /// Whether an earlier session had left it open.
     was_open: bool,
     /// The first counter of the session.
     first: Counter,
 }
 
-/// Counters from the first of a session to the first that a session after it can have: far more
-/// than one object sees of transactions before its page is written again.
+/// The range of counters of one session, up to the first that a later session can have. One object
+/// has far fewer transactions before its page is written again.
 pub(crate) const SESSION_COUNTERS: u64 = 1 << 24;
 
 struct State {
     pages: BoundedCache<PageNumber, Cached>,
     loading: HashSet<PageNumber>,
-    /// The pages that this session's transactions are counted in, all of them open on the medium.
+    /// The pages that count this session's transactions, all of them open on the medium.
     opened: HashMap<PageNumber, OpenedPage>,
 }
 
@@ -137,7 +137,7 @@ impl VersionPages {
         VersionPages { book, state: Mutex::new(state), loaded: Condvar::new(), read_only }
     }
 
-    /// The same disk's pages at a snapshot, of whose book `store` is a view.
+    /// The same disk's pages at a snapshot; `store` is a view of its book.
     pub(crate) fn view(&self, store: Arc<dyn ObjectStore>, most: usize) -> Result<VersionPages> {
         Ok(VersionPages::new(self.book.view(store)?, most, true))
     }
@@ -148,7 +148,7 @@ impl VersionPages {
         self.state.lock().pages.len()
     }
 
-    /// Runs `f` on a page, loading it if need be. The caller holds no right to write.
+    /// Runs `f` on a page, loading it if necessary. The caller must not hold a [`Writing`].
     fn with<R>(&self, number: PageNumber, f: impl FnOnce(&mut Cached) -> R) -> Result<R> {
         let full = {
             let pages = &mut self.state.lock().pages;
@@ -156,8 +156,8 @@ impl VersionPages {
         };
         if full {
             match self.checkpoint() {
-                // Then there is one page more in memory than there should be, until the store takes
-                // them.
+                // The cache then exceeds its bound by one page, until the store accepts the dirty
+                // ones.
                 Err(e) if e.kind().is_refusal() => {}
                 written => written?,
             }
@@ -165,7 +165,7 @@ impl VersionPages {
         self.with_loaded(number, f)
     }
 
-    /// The same, beyond the bound if no page can be dropped.
+    /// The same, exceeding the bound if no page can be dropped.
     fn with_loaded<R>(&self, number: PageNumber, f: impl FnOnce(&mut Cached) -> R) -> Result<R> {
         let mut state = self.state.lock();
         loop {
@@ -187,13 +187,12 @@ impl VersionPages {
         }
     }
 
-    /// Drops a page that was not used for long, of those that may be dropped. Says whether there
-    /// was one.
+    /// Drops the least recently used page that may be dropped. Returns whether there was one.
     fn evict(&self, pages: &mut BoundedCache<PageNumber, Cached>) -> bool {
         pages.evict(|_, cached| self.read_only || (!cached.dirty && cached.pins == 0)).is_some()
     }
 
-    /// What the version table says of a segment's object.
+    /// The version table's entry of a segment's object.
     pub(crate) fn entry(&self, segment: Segment) -> Result<Entry> {
         self.with(PageNumber::of(segment), |cached| Entry {
             counter: Counter(cached.page.entries[slot(segment)]),
@@ -203,30 +202,31 @@ impl VersionPages {
         })
     }
 
-    /// Whether a session before had left a page open that this session has opened.
+    /// Whether an earlier session had left this page open; `None` if this session has not opened
+    /// it.
     pub(crate) fn was_open(&self, page: PageNumber) -> Option<bool> {
         self.state.lock().opened.get(&page).map(|opened| opened.was_open)
     }
 
-    /// What the store said of a segment's object, as far as that is in memory.
+    /// The cached version of a segment's object.
     pub(crate) fn seen(&self, segment: Segment) -> Seen {
         let state = self.state.lock();
         state.pages.peek(PageNumber::of(segment)).map_or(Seen::UNKNOWN, |cached| cached.seen[slot(segment)])
     }
 
-    /// Remembers what the store said of a segment's object, or forgets it.
+    /// Caches the version of a segment's object, or drops it.
     pub(crate) fn see(&self, segment: Segment, seen: Seen) {
         if let Some(cached) = self.state.lock().pages.get(PageNumber::of(segment)) {
             cached.seen[slot(segment)] = seen;
         }
     }
 
-    /// The pages that were ever written, in order. What no other page counts was never written to.
+    /// The pages that were ever written, in order. A segment of another page was never written to.
     pub(crate) fn written(&self) -> Vec<PageNumber> {
         self.book.written()
     }
 
-    /// Notes the counter of a durable transaction. A lower one changes nothing.
+    /// Raises the counter of a durable transaction. A lower one changes nothing.
     pub(crate) fn raise(&self, segment: Segment, counter: Counter) -> Result<()> {
         self.with(PageNumber::of(segment), |cached| {
             let entry = &mut cached.page.entries[slot(segment)];
@@ -245,8 +245,8 @@ impl VersionPages {
         })
     }
 
-    /// Lets go of a page that was held, noting the counter of a transaction if one was
-    /// acknowledged, and what is known of the object now.
+    /// Unpins a page that was held, and records the counter of an acknowledged transaction and the
+    /// object's version.
     pub(crate) fn release(&self, segment: Segment, acknowledged: Option<Counter>, seen: Seen) {
         let mut state = self.state.lock();
         let Some(cached) = state.pages.get(PageNumber::of(segment)) else { return };
@@ -258,9 +258,9 @@ impl VersionPages {
         cached.pins -= 1;
     }
 
-    /// Returns when the page of a segment is open on the medium: from then on objects may run ahead
-    /// of it. Gives the first counter of this session: it is above all that sessions before it
-    /// gave, also to transactions that nobody acknowledged and that the store may let happen later.
+    /// Returns once the page of a segment is open on the medium, so that objects may get ahead of
+    /// it. Returns the first counter of this session: it is above all counters of earlier sessions,
+    /// including those of unacknowledged transactions that the store may still perform.
     pub(crate) fn open_for(&self, segment: Segment) -> Result<Counter> {
         let number = PageNumber::of(segment);
         let first = || self.state.lock().opened.get(&number).map(|opened| opened.first);
@@ -274,39 +274,39 @@ impl VersionPages {
         let page = self.with_loaded(number, Cached::pinned)?;
         let was_open = page.open;
         let closing = if was_open { Closing::Unsettled } else { Closing::Exact };
-        // Also if it is open already: the generation is what tells this session from others.
+        // Also if it is open already: the generation distinguishes this session from other ones.
         let generation = self.write(&writing, vec![(number, VersionPage { open: true, ..page })])?;
         let first = Counter(generation.saturating_mul(SESSION_COUNTERS));
         let mut state = self.state.lock();
         if let Some(cached) = state.pages.get(number) {
-            // From now on objects may have counters of this session.
+            // Objects may now have counters of this session.
             cached.page.generation = Generation(generation);
         }
         state.opened.insert(number, OpenedPage { closing, was_open, first });
         Ok(first)
     }
 
-    /// Notes that nobody knows whether a transaction on this segment's object took place.
+    /// Records that the outcome of a transaction on this segment's object is unknown.
     pub(crate) fn doubt(&self, segment: Segment) {
         if let Some(opened) = self.state.lock().opened.get_mut(&PageNumber::of(segment)) {
             opened.closing = Closing::Never;
         }
     }
 
-    /// Runs `f` while nothing of the version table is written, with what stands for its heads, as
-    /// far as they count so many segments.
+    /// Runs `f` with the tag of the heads that cover `segments`, while nothing writes the version
+    /// table.
     pub(crate) fn standing_still<T>(&self, segments: u64, f: impl FnOnce(HeadsTag) -> T) -> T {
         let _writings: Vec<Writing<'_>> =
             (0..self.book.objects()).map(|part| self.book.writing(part)).collect();
         f(self.heads_tag(segments))
     }
 
-    /// What stands for the heads that count so many segments.
+    /// The tag of the heads that cover `segments`.
     pub(crate) fn heads_tag(&self, segments: u64) -> HeadsTag {
         self.book.heads_tag(segments)
     }
 
-    /// Writes every page that changed, open.
+    /// Writes every dirty page, as open.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
@@ -328,7 +328,7 @@ impl VersionPages {
         Ok(())
     }
 
-    /// Writes pages that are pinned, and lets them go. They stay changed if that fails. Gives their
+    /// Writes pinned pages and unpins them. They stay dirty if the write fails. Returns their
     /// generation.
     fn write(&self, writing: &Writing<'_>, pages: Vec<(PageNumber, VersionPage)>) -> Result<u64> {
         let numbers: Vec<PageNumber> = pages.iter().map(|(number, _)| *number).collect();
@@ -342,9 +342,9 @@ impl VersionPages {
         written.map(|generation| generation.0)
     }
 
-    /// Writes every page that changed or was opened, closed if its counters are exact. `settle` is
-    /// asked for each page whose counters may be too low; it raises them to the objects' own and
-    /// says whether it saw all.
+    /// Writes every page that is dirty or was opened, as closed if its counters are exact. Calls
+    /// `settle` for each page with counters that may be too low; it raises them to those of the
+    /// objects and returns whether it saw all.
     pub(crate) fn close(&self, settle: impl Fn(Range<u64>) -> Result<bool>) -> Result<()> {
         self.checkpoint()?;
         let opened = std::mem::take(&mut self.state.lock().opened);
@@ -375,10 +375,10 @@ impl VersionPages {
     }
 }
 
-/// The first counter that no object can have which this page counts. A session opens a page before
-/// its first transaction, in a writing whose generation gives its first counter: what lies above is
-/// of a session that came after the page was written, so the page is an older one. A page that is
-/// closed says more: its counters are exact.
+/// The first counter that no object under this page can have. A session opens a page before its
+/// first transaction, and the generation of that write determines its first counter: a higher
+/// counter belongs to a session after the page was written, so the page is old. For a closed page
+/// there is no such bound: its counters are exact.
 fn beyond(page: &VersionPage, counter: Counter) -> Counter {
     if !page.open {
         return Counter(u64::MAX);

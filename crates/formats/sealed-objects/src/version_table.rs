@@ -1,50 +1,49 @@
-//! The version table of a disk whose cipher authenticates: how many transactions each object has
-//! seen, kept apart from the objects, so that one that was deleted, or put back as it was earlier,
-//! is noticed.
+//! The version table of a disk with an authenticating cipher: the number of transactions of each
+//! object, stored apart from the objects, so that deletion and replay of objects are detected.
 //!
 //! Every transaction on a data object rewrites the object's seal with a counter one higher. The
-//! version table holds the counters. At the first touch of an object in a session its seal is
-//! fetched and compared; what is found to be older, missing or forged makes every block of the
-//! object unreadable.
+//! version table holds the counters. When a session first touches an object, it fetches the seal
+//! and compares it with the table. If the object is older, missing or forged, all its blocks are
+//! unreadable.
 //!
-//! # Objects that change behind our back
-//! With the counters the version table remembers the version that the store gave each object when
-//! it was found good or written. Every transaction asserts that version, or that there is still no
-//! object: one that was removed or put back meanwhile makes the transaction fail instead of getting
-//! a new seal. Its seal is then compared again.
+//! # Objects that an adversary replaces during a session
+//! Beside the counters, the version table keeps in memory the version that the store gave each
+//! object when it was last verified or written. Every transaction asserts that version, or that the
+//! object still does not exist. If the object was removed or replaced meanwhile, the transaction
+//! fails instead of giving the object a new seal. Its seal is then compared again.
 //!
-//! An object that is refused is written anew all the same: [`Ticket::refusal`] tells the writer to
-//! keep nothing of it, and to mark what it does not write as lost.
+//! An object that does not verify can still be rewritten: [`Ticket::refusal`] tells the writer to
+//! keep nothing of it, and to mark the blocks that it does not write as lost.
 //!
 //! # The order of transactions
 //! One transaction per object is in flight at a time: [`VersionTable::begin`] waits for the one
-//! before it. So counters are given in the order in which transactions are performed, and the seal
-//! only grows.
+//! before it. So counters are assigned in the order of the transactions, and the counter in the
+//! seal only rises.
 //!
 //! # Power cuts
-//! A counter enters the version table when its transaction was acknowledged, that is, durable. So
-//! at every moment the counter in the version table is at most the object's: a cut never makes an
-//! object look old. Before the first transaction that a page of the version table counts, the page
-//! is marked open, durably; while it is, objects may be ahead of it. It is closed when the disk is,
-//! with the counters as they are then; from then on objects must be neither behind nor ahead. A cut
-//! leaves it open; the next session that writes under it asks all its objects for their seals at
-//! the end, and closes it again.
+//! A counter enters the version table when its transaction is acknowledged, and so durable. So the
+//! counter in the version table is never above the object's, and a power cut never makes an object
+//! look old. Before the first transaction that a page of the version table counts, the page is
+//! durably marked open; while it is open, objects may be ahead of it. Closing the disk closes the
+//! page with the current counters; after that, objects must be neither behind nor ahead. A power
+//! cut leaves the page open; the next session that writes under it fetches the seals of all its
+//! objects at the end, and closes it again.
 //!
 //! A transaction of unknown outcome may have happened or not: its counter does not enter the
-//! version table and is not given again, and its page stays open. The first counter of a session is
-//! above all that sessions before it gave (`VersionPages::open_for`), so that such a transaction
-//! never passes for one of a later session.
+//! version table and is not reused, and its page stays open. The first counter of a session is
+//! above all counters that earlier sessions assigned (`VersionPages::open_for`), so such a
+//! transaction cannot pass for one of a later session.
 //!
 //! # Its parts
-//! Tickets (`version_ticket.rs`) over what the session knows of the objects (`objects.rs`: pages in
-//! memory, which come from the book; tails; turns) and over the seals in the store (`seals.rs`).
+//! Tickets (`version_ticket.rs`) use the session's knowledge of the objects (`objects.rs`: cached
+//! pages of the book, tails, turns) and the seals in the store (`seals.rs`).
 //!
-//! # What it does not notice
-//! The medium has no trusted storage: older objects put back *with* the version table's object of
-//! that time are not noticed, if all objects that a page counts are of that session: any other of a
-//! later one betrays the page, if it was open, or if it is to be believed that an object is not
-//! there. Nor are, where seals bind no entries, single blocks put back with their metadata under
-//! the present seal.
+//! # Undetected attacks
+//! The medium has no trusted storage. Replay of older objects *together with* the version table's
+//! object of that time is not detected if all objects that a page counts are of that session. Any
+//! object of a later session exposes an old page that is open, or an old page that is needed to
+//! accept the absence of an object. If seals bind no entries, the replay of single blocks with
+//! their metadata under the present seal is not detected either.
 
 use crate::Stores;
 use crate::chain::Tails;
@@ -67,24 +66,24 @@ use std::ops::Range;
 
 /// The fewest pages kept in memory, whatever the budget.
 const LEAST_PAGES: u64 = 8;
-/// Pages kept in memory of the version table at a snapshot that the disk is rolled back to.
+/// Pages kept in memory for the version table of a snapshot during a rollback to it.
 const VIEW_PAGES: usize = 64;
 
-/// What a version table is opened with.
+/// The options for opening a version table.
 pub(crate) struct VersionTableOptions {
-    /// Where the version table is, and where the objects are.
+    /// The stores of the version table and of the objects.
     pub(crate) stores: Stores,
-    /// Where their seals are.
+    /// The place of the seal in each object.
     pub(crate) place: SealPlace,
-    /// How many segments the disk has.
+    /// The number of segments of the disk.
     pub(crate) segments: u64,
     /// Whether seals bind entries.
     pub(crate) binds: bool,
-    /// For pages in memory.
+    /// Memory for cached pages and tails.
     pub(crate) budget: Budget,
-    /// Nothing is written.
+    /// Whether all writes are suppressed.
     pub(crate) read_only: bool,
-    /// The snapshot that the stores are views of.
+    /// The snapshot if the stores are views of one.
     pub(crate) view: Option<SnapshotNumber>,
     pub(crate) newest: NewestSnapshot,
 }
@@ -94,14 +93,14 @@ pub(crate) struct VersionTable {
     objects: Objects,
     seals: Seals,
     segments: u64,
-    /// Pages of which all objects were looked at; each with the object that tells that it is an
-    /// older one, if one does.
+    /// Pages with all objects examined, each with an object that proves the page to be old, if
+    /// there is one.
     examined: Mutex<HashMap<PageNumber, Option<(Segment, Counter)>>>,
     examining: Mutex<()>,
 }
 
 impl VersionTable {
-    /// Opens the version table of a disk. Errors: [`Kind::Corrupt`] if it is not there or does not
+    /// Opens the version table of a disk. Errors: [`Kind::Corrupt`] if it is missing or does not
     /// verify.
     pub(crate) fn open(
         options: VersionTableOptions,
@@ -110,7 +109,7 @@ impl VersionTable {
     ) -> Result<VersionTable> {
         let VersionTableOptions { stores, place, segments, binds, budget, read_only, view, newest } = options;
         let book = VersionBook::open(stores.book, segments, read_only, PageKey::new(master, uuid))?;
-        // A page tells of 504 objects what the tails tell of one.
+        // A page covers 504 objects, the tails only one.
         let pages = if binds { budget.share(2, 3) } else { budget };
         let most = (pages.get() / PAGE_COST as u64).max(LEAST_PAGES) as usize;
         let known = binds.then(|| KnownTails::new(budget.share(1, 3)));
@@ -124,8 +123,8 @@ impl VersionTable {
         })
     }
 
-    /// The same disk's version table at a snapshot, of which `stores` are views. Errors:
-    /// [`Kind::Corrupt`] if it is not the one of which the record of the snapshot speaks.
+    /// The same disk's version table at a snapshot; `stores` are views of it. Errors:
+    /// [`Kind::Corrupt`] if it does not match the record of the snapshot.
     pub(crate) fn at_snapshot(&self, stores: Stores, record: &SnapshotRecord) -> Result<VersionTable> {
         let pages = self.objects.pages.view(stores.book, VIEW_PAGES)?;
         let known = self.seals.key.binds().then(|| KnownTails::new(Budget::bytes(0)));
@@ -138,14 +137,14 @@ impl VersionTable {
         Ok(past)
     }
 
-    /// Runs `f` with what a record of a snapshot says of this version table, which is not written
-    /// meanwhile.
+    /// Runs `f` with the tag of this version table for the record of a snapshot. The table is not
+    /// written meanwhile.
     pub(crate) fn standing_still<T>(&self, f: impl FnOnce(HeadsTag) -> T) -> T {
         self.objects.pages.standing_still(self.segments, f)
     }
 
-    /// Compares this version table, at a snapshot, with the one of which the record of the snapshot
-    /// speaks. Errors: [`Kind::Corrupt`].
+    /// Checks that this version table, at a snapshot, matches the record of the snapshot. Errors:
+    /// [`Kind::Corrupt`].
     pub(crate) fn check_time(&self, record: &SnapshotRecord) -> Result<()> {
         let heads = self.objects.pages.heads_tag(record.segments());
         if constant_time_eq(&heads, &record.heads) {
@@ -154,31 +153,31 @@ impl VersionTable {
         Err(lost(&record.name, "the version table of another time"))
     }
 
-    /// Where the seals of objects are.
+    /// The place of the seal in each object.
     pub(crate) fn place(&self) -> SealPlace {
         self.seals.place
     }
 
-    /// What to compare the seal of an object with; `None` if this session has compared it. To be
-    /// asked before the seal is fetched.
+    /// The entry to compare the seal of an object with; `None` if this session has verified it. To
+    /// be called before the seal is fetched.
     pub(crate) fn expect(&self, segment: Segment) -> Result<Option<Entry>> {
         if self.objects.is_verified(segment) { Ok(None) } else { self.expect_again(segment).map(Some) }
     }
 
-    /// The same, whether this session has compared it or not.
+    /// The same, whether or not this session has verified the object.
     pub(crate) fn expect_again(&self, segment: Segment) -> Result<Entry> {
         self.objects.entry(segment)
     }
 
-    /// Compares what was fetched of an object with what was expected. Gives what its seal says of
-    /// its entries.
+    /// Compares the fetched seal of an object with the expected entry. Returns the tails from the
+    /// seal.
     ///
-    /// Errors: [`Kind::Corrupt`]; nothing of the object may be believed then.
+    /// Errors: [`Kind::Corrupt`]; then no part of the object may be trusted.
     pub(crate) fn verify(&self, segment: Segment, mut expected: Entry, fetched: &Fetched) -> Result<Tails> {
         if self.objects.is_verified(segment) {
-            // Another thread was faster, and may have written since the expectation was formed: the
-            // seal may be newer. It may not be older, for that thread may have written an object
-            // anew that was refused when this was fetched.
+            // Another thread has verified the object, and may have written since `expected` was
+            // formed: the seal may be newer. It may not be older, because that thread may have
+            // rewritten a refused object after this fetch.
             expected.exact = false;
             expected.beyond = Counter(u64::MAX);
             return self.seals.compare(segment, expected, fetched).map(|seal| seal.tails);
@@ -186,7 +185,7 @@ impl VersionTable {
         self.admit(segment, expected, fetched)
     }
 
-    /// Compares, and remembers an object that is as it should be.
+    /// Compares, and records an object that verifies.
     fn admit(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Tails> {
         self.examine(segment, expected, fetched.version.is_none()).map_err(|e| e.context(segment))?;
         let compared = self.seals.compare(segment, expected, fetched);
@@ -195,18 +194,19 @@ impl VersionTable {
         Ok(seal.tails)
     }
 
-    /// Looks once at all objects that a page counts whose word is not enough: one that a session
-    /// before left open, and, before the `absence` of an object is believed, any other. An object
-    /// of a later session tells that the page is older. Then nothing that it counts is believed; of
-    /// one that was closed, no absence. A neighbour that cannot be read keeps only an absence from
-    /// being believed. What a snapshot has needs none of this: its record binds the version table.
+    /// Examines once all objects of a page if the page alone is not sufficient: a page that an
+    /// earlier session left open, and any other page before the `absence` of an object is accepted.
+    /// An object of a later session proves that the page is old. Then nothing that the page counts
+    /// is trusted if it was open; if it was closed, no absence. A neighbour that cannot be read
+    /// prevents only the acceptance of an absence. A snapshot's page needs no examination: the
+    /// snapshot's record binds the version table.
     ///
-    /// Errors: [`Kind::Corrupt`] for such a page; what the store reports.
+    /// Errors: [`Kind::Corrupt`] for such a page; all errors of the store.
     fn examine(&self, segment: Segment, expected: Entry, absence: bool) -> Result<()> {
         let page = PageNumber::of(segment);
         let opened = self.objects.pages.was_open(page);
         let was_open = opened.unwrap_or(!expected.is_closed());
-        // A page that was open has been examined before it was opened again.
+        // A page that was open has been examined before this session opened it again.
         let believed = if was_open { opened.is_some() } else { !absence || expected.counter.0 > 0 };
         if believed || self.seals.view.is_some() {
             return Ok(());
@@ -243,8 +243,8 @@ impl VersionTable {
         Ok(())
     }
 
-    /// Remembers that an object, which is refused, tells that its page is older: once it is written
-    /// anew, it does not.
+    /// Records that a refused object proves its page to be old: once rewritten, the object no
+    /// longer shows that.
     fn note_later(&self, segment: Segment, expected: Entry, fetched: &Fetched) {
         let counter = self.seals.counter(segment, fetched);
         if expected.is_closed() && counter > expected.counter && !self.objects.may_be_ours(segment) {
@@ -257,28 +257,27 @@ impl VersionTable {
         Some(found.map_or(Ok(()), |(segment, counter)| Err(page.is_older(segment, counter))))
     }
 
-    /// Fetches and compares the seal of an object, unless this session has done it.
+    /// Verifies the seal of an object, unless this session has done so.
     pub(crate) fn touch(&self, segment: Segment) -> Result<()> {
         let Some(expected) = self.expect(segment)? else { return Ok(()) };
         self.verify(segment, expected, &self.seals.fetch(segment)?).map(drop)
     }
 
-    /// Looks at an object whose next transaction is the caller's alone, without asking the store if
-    /// its version is remembered.
+    /// Examines an object before a transaction that the caller holds the turn for; does not query
+    /// the store if the object's version and tails are cached.
     ///
-    /// Errors: if the version table itself cannot be read there, or the store.
+    /// Errors: if the version table's page or the store cannot be read.
     fn look(&self, segment: Segment) -> Result<Standing> {
         let mut entry = self.objects.entry(segment)?;
         let verified = self.objects.is_verified(segment);
         if let Some(tails) = self.objects.tails(segment, entry.seen).filter(|_| verified) {
             return Ok(Standing { seen: entry.seen, tails, ..Standing::default() });
         }
-        // What this session has found good, or written, has the counter that the version table
-        // holds.
+        // An object that this session verified or wrote has the counter in the version table.
         entry.exact |= verified;
         let fetched = self.seals.fetch(segment)?;
         if !entry.is_closed() {
-            // Under a page that is an older one nothing is written, not even anew.
+            // Nothing is written under an old page, not even a rewrite.
             self.examine(segment, entry, fetched.version.is_none())?;
         }
         match self.admit(segment, entry, &fetched) {
@@ -292,16 +291,16 @@ impl VersionTable {
         }
     }
 
-    /// The objects that were ever written to, whether or not the store lists them. Those are left
-    /// out whose page does not verify: nothing of them is believed.
+    /// The objects that were ever written to, whether or not the store lists them. Objects of a
+    /// page that does not verify are omitted: nothing of them is trusted.
     pub(crate) fn counted(&self) -> Result<Vec<Segment>> {
         let mut counted = vec![];
         for page in self.objects.pages.written() {
             let range = page.segments();
-            // After a crash an open page may be behind its objects: those that were first written
-            // since count as well.
+            // After a crash an open page may be behind its objects: those first written since then
+            // count as well.
             match self.objects.entry(Segment(range.start)) {
-                // An object whose seal is not that of the page is told where it is read.
+                // A read of an object with a mismatching seal reports it.
                 Ok(entry) if !entry.exact => {
                     self.settle(range.clone())?;
                 }
@@ -320,14 +319,14 @@ impl VersionTable {
         Ok(counted)
     }
 
-    /// Whether there is no object, and never was one.
+    /// Whether the object does not exist and never has.
     pub(crate) fn is_new(&self, segment: Segment) -> Result<bool> {
         Ok(self.look(segment)?.seen == Seen::ABSENT)
     }
 
-    /// Whether an object is the one that this session saw or wrote last, by the version that came
-    /// with an answer. If not, its seal is compared again before anything of it is believed. Only
-    /// while no transaction of it is under way; true where nothing is remembered.
+    /// Whether an object is unchanged since this session last saw or wrote it, by the version in an
+    /// answer. If not, its seal must be verified again before anything of it is trusted. To be
+    /// called only while no transaction of the object is in flight. True if no version is cached.
     pub(crate) fn is_same(&self, segment: Segment, version: Option<u64>) -> bool {
         let seen = self.objects.pages.seen(segment);
         let same = self.seals.view.is_some() || seen == Seen::UNKNOWN || seen == Seen::of(version);
@@ -337,15 +336,15 @@ impl VersionTable {
         same
     }
 
-    /// Begins a transaction on an object. Waits for the one before it; a caller that needs several
-    /// begins them in ascending order of their objects. If the object is not as it should be, the
-    /// ticket says so.
+    /// Begins a transaction on an object, after the one before it has ended. A caller that needs
+    /// several begins them in ascending order of their objects. If the object does not verify, the
+    /// ticket carries the refusal.
     pub(crate) fn begin(&self, segment: Segment) -> Result<Ticket<'_>> {
         Ticket::take(&self.objects, &self.seals, segment, || self.look(segment))
     }
 
-    /// Begins a transaction that makes an object good whatever its seal is: the caller vouches for
-    /// the rest.
+    /// Begins a transaction that makes an object valid whatever its seal is: the caller vouches for
+    /// the content.
     pub(crate) fn begin_anew(&self, segment: Segment) -> Result<Ticket<'_>> {
         Ticket::take(&self.objects, &self.seals, segment, || {
             let counter = self.seals.counter(segment, &self.seals.fetch(segment)?);
@@ -353,8 +352,8 @@ impl VersionTable {
         })
     }
 
-    /// Fetches an object's version and seal, and compares them whether or not that was done before:
-    /// what is decided by them must be decided by what was compared.
+    /// Fetches and verifies an object's version and seal, even if that was done before: the
+    /// caller's decision must rest on the values that were verified.
     fn fetch_good(&self, segment: Segment) -> Result<(Fetched, Tails)> {
         let expected = self.expect_again(segment)?;
         let fetched = self.seals.fetch(segment)?;
@@ -362,7 +361,7 @@ impl VersionTable {
         Ok((fetched, tails))
     }
 
-    /// Whether an object is as it was in the past, both as they should be.
+    /// Whether an object is unchanged since `past`, with both states verified.
     pub(crate) fn is_unchanged_since(&self, past: &VersionTable, segment: Segment) -> Result<bool> {
         let both = self.fetch_good(segment).and_then(|(now, _)| Ok((now, past.fetch_good(segment)?.0)));
         match both {
@@ -372,25 +371,25 @@ impl VersionTable {
         }
     }
 
-    /// What the seal of an object says of its entries. `None`: there is no object, nor should there
-    /// be, for every one has a seal. Errors: [`Kind::Corrupt`] if it is not as it should be.
+    /// The tails from the seal of an object. `None`: the object rightly does not exist, for every
+    /// object has a seal. Errors: [`Kind::Corrupt`] if it does not verify.
     pub(crate) fn sealed(&self, segment: Segment) -> Result<Option<Tails>> {
         self.fetch_good(segment).map(|(fetched, tails)| fetched.seal.map(|_| tails))
     }
 
-    /// Writes what changed. May be called at any time.
+    /// Writes the dirty pages. May be called at any time.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.objects.pages.checkpoint()
     }
 
-    /// Writes what changed and says that no object is ahead of it. No transaction is in flight or
-    /// follows.
+    /// Writes the dirty pages, and closes those with exact counters. No transaction may be in
+    /// flight or follow.
     pub(crate) fn close(&self) -> Result<()> {
         self.objects.pages.close(|segments| self.settle(segments))
     }
 
-    /// Compares the seals of these segments that were not touched, which raises their counters to
-    /// the objects' own. Says whether all were as they should be.
+    /// Verifies the seals of the untouched objects among these segments, which raises their
+    /// counters to those of the objects. Returns whether all verified.
     fn settle(&self, segments: Range<u64>) -> Result<bool> {
         let mut all = true;
         let on_disk = segments.start..segments.end.min(self.segments);

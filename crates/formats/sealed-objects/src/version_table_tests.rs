@@ -1,5 +1,4 @@
-//! What the version table notices, what it must not mistake for an attack, and what it costs in
-//! pages.
+//! Attacks that the version table detects, crashes that it must tolerate, and its memory bound.
 
 use super::*;
 use crate::version_book::{OBJECT_PAGES, PAGE_SEGMENTS};
@@ -12,7 +11,7 @@ const MASTER: [u8; 32] = [5; 32];
 const UUID: [u8; 16] = [6; 16];
 const SEGMENTS: u64 = 2000;
 
-/// The two families of objects of one disk, and how its sessions open.
+/// The two families of objects of one disk, and the options of its sessions.
 struct Fixture {
     book: Arc<MemoryObjects>,
     data: Arc<MemoryObjects>,
@@ -46,7 +45,7 @@ impl Fixture {
         self.try_open(false).unwrap()
     }
 
-    /// A cut now: a copy of everything as it stands.
+    /// A power cut now: a copy of everything in its present state.
     fn cut(&self) -> Fixture {
         Fixture { book: Arc::new(self.book.copied()), data: Arc::new(self.data.copied()), ..*self }
     }
@@ -60,7 +59,7 @@ impl Fixture {
         ticket.ended(answer).map(drop)
     }
 
-    /// What a session finds on an object after `state` was put in its place.
+    /// The result of a session's touch of an object after its replacement by `state`.
     fn found_with(&self, object: u64, state: Option<MemoryObject>) -> Result<()> {
         let cut = self.cut();
         cut.data.replace(object, state);
@@ -102,7 +101,7 @@ fn older_missing_and_foreign_objects_are_noticed() {
         check(&f);
         version_table.close().unwrap();
         check(&f);
-        // An object that no version table counts is as foreign as one that it counts less.
+        // An object without a counter, replaced by another one's, does not verify either.
         assert_corrupt(f.found_with(9, f.data.object(8)), "its seal does not verify");
     }
 }
@@ -119,7 +118,7 @@ fn a_cut_anywhere_is_no_attack_and_the_next_close_counts_again() {
         let cut = f.cut();
         let after = cut.open();
         (0..3).for_each(|n| after.touch(Segment(n * 700)).unwrap());
-        // One object of each page is written, its neighbours are not, and still the pages end
+        // One object of each page is written, its neighbours are not, and the pages still end
         // exact.
         (0..3).for_each(|n| cut.write(&after, n * 700 + 1).unwrap());
         after.close().unwrap();
@@ -182,7 +181,7 @@ fn what_a_session_left_under_way_never_takes_the_place_of_what_the_next_one_wrot
     let session = f.open();
     f.write(&session, 5).unwrap();
     let before = f.data.object(5);
-    // More of them than what the following sessions write.
+    // More transactions than the following sessions write.
     let late = [(); 5].map(|()| {
         let mut ticket = session.begin(Segment(5)).unwrap();
         f.data
@@ -192,7 +191,7 @@ fn what_a_session_left_under_way_never_takes_the_place_of_what_the_next_one_wrot
         f.data.replace(5, before.clone());
         late
     });
-    // One session after another is cut off, with and without having written the version table.
+    // Several sessions end in a power cut, with and without a checkpoint of the version table.
     let mut f = f.cut();
     for checkpoint in [false, true, true] {
         let next = f.open();
@@ -223,7 +222,7 @@ fn transactions_of_one_object_wait_for_each_other() {
     let after = f.open();
     let counters: Vec<Counter> =
         (0..3).map(|n| after.objects.pages.entry(Segment(n)).unwrap().counter).collect();
-    // Counted from the generation that opened the page.
+    // Counters start at the generation that opened the page.
     assert_eq!(counters, [67, 67, 63].map(|count| Counter(2 * SESSION_COUNTERS + count)));
     (0..3).for_each(|n| after.touch(Segment(n)).unwrap());
 }
@@ -263,12 +262,12 @@ fn the_book_is_guarded_too() {
         cut.book.apply_one(Transaction { object: 1, steps }).unwrap();
         cut
     };
-    // The page that counts segment 7: its objects alone are in doubt.
+    // The page that counts segment 7: only its objects are in doubt.
     let cut = altered(PAGE_LEN as u64 + 100);
     assert_corrupt(cut.open().touch(Segment(7)), "page 1 of object 1 of the book");
     assert_corrupt(cut.open().begin(Segment(7)).map(drop), "object 0000000000000007");
     cut.open().touch(Segment(PAGE_SEGMENTS)).unwrap();
-    // The head, or all of the object: nothing can be believed.
+    // The head, or the whole object: nothing can be trusted.
     assert_corrupt(altered(100).try_open(false).map(drop), "page 0 of object 1 of the book");
     f.book.replace(1, None);
     assert_corrupt(f.try_open(true).map(drop), "object 1 of the book is not there");
@@ -308,8 +307,8 @@ fn snapshots_number_the_seals() {
     }
 }
 
-/// One copy of a page that was open lets nothing of later sessions pass, nor objects vanish, as
-/// long as one object that it counts is as it is now.
+/// An old open page exposes replays of later sessions' objects and removals, as long as one object
+/// under it is in its present state.
 #[test]
 fn an_open_page_that_was_kept_betrays_itself() {
     for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
@@ -333,7 +332,7 @@ fn an_open_page_that_was_kept_betrays_itself() {
         for old in &of_session {
             assert_corrupt(with_kept(&[(7, old.clone())]).open().touch(Segment(7)), "is an older version");
         }
-        // What is not there is missed, and nothing is written under such a page.
+        // A missing object is detected, and nothing is written under such a page.
         let cut = with_kept(&[(9, None)]);
         let table = cut.open();
         assert_corrupt(table.touch(Segment(9)), "is an older version");
@@ -342,12 +341,12 @@ fn an_open_page_that_was_kept_betrays_itself() {
         table.close().unwrap();
         assert_corrupt(cut.open().touch(Segment(9)), "is an older version");
         // An object of the page's own session is refused as well, for its neighbours are of later
-        // ones.
+        // sessions.
         assert_corrupt(
             with_kept(&[(7, first_of_seven.clone())]).open().touch(Segment(7)),
             "is an older version",
         );
-        // A session that was cut short is none of that.
+        // A session that crashed is not mistaken for an attack.
         let table = f.open();
         [7, 8].iter().for_each(|object| f.write(&table, *object).unwrap());
         let cut = f.cut();
@@ -358,7 +357,7 @@ fn an_open_page_that_was_kept_betrays_itself() {
     }
 }
 
-/// A copy of a page that was closed, put back, takes no object with it that it counts as absent.
+/// A replayed closed page does not hide the removal of an object that it counts as absent.
 #[test]
 fn a_closed_page_that_was_kept_hides_no_removal() {
     for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
@@ -378,22 +377,22 @@ fn a_closed_page_that_was_kept_hides_no_removal() {
                 cut.data.replace(9, None);
                 let table = cut.open();
                 if first && unchanged {
-                    // Nor if this session has opened the page by then.
+                    // The same if this session has opened the page before.
                     cut.write(&table, 6).unwrap();
                 }
                 assert_corrupt(table.touch(Segment(9)), "is an older version");
-                // What it says of an object that is there is compared with that object alone.
+                // An existing object is compared with its own counter alone.
                 assert_corrupt(table.touch(Segment(7)), "newer than the version table");
                 assert_eq!(table.touch(Segment(6)).is_ok(), unchanged);
                 assert_corrupt(table.touch(Segment(9)), "is an older version");
-                // An object that is not believed to be absent is written as one that was refused.
+                // An object with an absence that is not accepted is written like a refused one.
                 assert!(table.begin(Segment(9)).unwrap().refusal().is_some());
                 cut.write(&table, 9).unwrap();
                 table.touch(Segment(9)).unwrap();
                 table.close().unwrap();
             }
         }
-        // Objects of this session betray nothing, nor does a page that counts nothing yet.
+        // Objects of this session expose nothing, and neither does a page that counts nothing yet.
         let table = f.open();
         (7..12).for_each(|object| f.write(&table, object).unwrap());
         (0..20).for_each(|object| table.touch(Segment(object)).unwrap());

@@ -1,4 +1,4 @@
-//! The right to one transaction on an object: its seal, what it must assert, and how it ended.
+//! The right to one transaction on an object: its seal, its assertion and its outcome.
 
 use crate::chain::Tails;
 use crate::objects::{Objects, Outcome};
@@ -9,17 +9,17 @@ use crate::version_pages::Seen;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::Step;
 
-/// What a look at an object for a transaction found.
+/// The state of an object before a transaction.
 #[derive(Default)]
 pub(crate) struct Standing {
-    /// The object as it must still be when the transaction happens; unknown if nothing of it is
-    /// kept.
+    /// The version that the object must still have when the transaction happens; unknown if the
+    /// transaction keeps nothing of it.
     pub(crate) seen: Seen,
-    /// What its seal says of the entries that are kept.
+    /// The tails from its seal, for the entries that are kept.
     pub(crate) tails: Tails,
-    /// Why nothing of it may be kept: the transaction must leave only what it writes itself.
+    /// Why the transaction must keep nothing of the object, if that is so.
     pub(crate) refusal: Option<Error>,
-    /// A counter that was given, though the version table may not know it.
+    /// A counter that was assigned earlier, though the version table may not have it.
     pub(crate) counter: Counter,
 }
 
@@ -29,15 +29,15 @@ pub(crate) struct Ticket<'a> {
     seals: &'a Seals,
     segment: Segment,
     standing: Standing,
-    /// The next seal, as soon as the transaction has a counter.
+    /// The next seal, once the transaction has a counter.
     seal: Option<Seal>,
     placed: Vec<u8>,
     outcome: Outcome,
 }
 
 impl<'a> Ticket<'a> {
-    /// Waits for the right to the next transaction on an object, which the caller has until the
-    /// ticket is dropped, and then looks at the object.
+    /// Waits for the turn to the next transaction on an object, which the caller holds until the
+    /// ticket is dropped, and then examines the object with `look`.
     pub(crate) fn take(
         objects: &'a Objects,
         seals: &'a Seals,
@@ -59,29 +59,27 @@ impl<'a> Ticket<'a> {
         self.seal.as_ref().unwrap().counter
     }
 
-    /// Why nothing of the object may be kept: the transaction must leave only what it writes
-    /// itself.
+    /// Why the transaction must keep nothing of the object, if that is so.
     pub(crate) fn refusal(&self) -> Option<&Error> {
         self.standing.refusal.as_ref()
     }
 
-    /// Whether there is no object yet, nor ever was.
+    /// Whether the object does not exist and never has.
     pub(crate) fn is_first(&self) -> bool {
         self.standing.seen == Seen::ABSENT
     }
 
-    /// The step that every transaction begins with which keeps anything of the object.
+    /// The first step of every transaction that keeps anything of the object.
     pub(crate) fn guard_step(&self) -> Option<Step<'static>> {
         self.standing.seen.guard()
     }
 
-    /// What the seal says of the entries of the object as it is; nothing of one that is refused.
+    /// The tails of the object's present seal; empty for a refused object.
     pub(crate) fn tails(&self) -> Tails {
         self.standing.tails
     }
 
-    /// The step that every transaction on the object contains: the seal, which says this of the
-    /// entries.
+    /// The step that every transaction on the object contains: it writes the seal with these tails.
     pub(crate) fn place_step(&mut self, tails: Tails) -> Step<'_> {
         let seal = self.seal.as_mut().expect("a ticket that was given has a counter");
         seal.tails = tails;
@@ -89,7 +87,7 @@ impl<'a> Ticket<'a> {
         self.seals.place.step(&self.placed)
     }
 
-    /// Steps after which nothing is left of the object.
+    /// Steps that remove all content of the object.
     pub(crate) fn clearing_steps(&self) -> Vec<Step<'static>> {
         let mut steps = vec![Step::Truncate(0)];
         if self.seals.place == SealPlace::Key {
@@ -98,28 +96,28 @@ impl<'a> Ticket<'a> {
         steps
     }
 
-    /// A whole transaction: nothing is left of the object but its seal.
+    /// A whole transaction that leaves only the seal of the object.
     pub(crate) fn emptying_steps(&mut self) -> Vec<Step<'_>> {
         let mut steps: Vec<Step<'_>> = self.clearing_steps();
         steps.push(self.place_step(Tails::default()));
         steps
     }
 
-    /// Notes how the transaction ended, by the store's answer to it, which is given back. A ticket
-    /// dropped otherwise is of unknown outcome.
+    /// Records the outcome of the transaction from the store's answer, and returns the answer. A
+    /// ticket dropped without this call has an unknown outcome.
     pub(crate) fn ended(mut self, answer: Result<u64>) -> Result<u64> {
         self.outcome = match &answer {
             Ok(version) => Outcome::Acknowledged(Seen::of(Some(*version))),
             Err(e) if matches!(e.kind(), Kind::Changed | Kind::Exists) => Outcome::Declined(Seen::UNKNOWN),
-            // It was refused, or what it needs could not be read.
+            // The store refused it, or could not read something that it needs.
             Err(e) if e.changed_nothing() => Outcome::Declined(self.standing.seen),
             Err(_) => Outcome::Unknown,
         };
         answer
     }
 
-    /// There is no transaction, and what is there must not be believed: the version table counts
-    /// one all the same.
+    /// There is no transaction, and the object must not be trusted: the version table counts a
+    /// transaction all the same.
     pub(crate) fn condemn(mut self) {
         self.outcome = Outcome::Condemned;
     }

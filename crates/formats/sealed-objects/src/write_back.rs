@@ -1,13 +1,13 @@
-//! Writes the cache back: takes what is pending of a segment, has a transaction performed with it,
-//! and tells the cache and the waiting threads how it ended.
+//! Writes the cache back: takes pending blocks of a segment, has a transaction performed, and
+//! reports the outcome to the cache and the waiting threads.
 //!
 //! Invariants:
-//! - A transaction that was refused, for want of room above all, or for which something could not
-//!   be read ([`lacuna_contracts::Error::changed_nothing`]), did not happen: everything is as it
-//!   was, and is tried again.
-//! - After any other failure nothing more is written. The transaction stays in flight for good, so
-//!   that nothing that is remembered of its object is believed; and what the cache holds is refused
-//!   to readers, since no reopening will show it.
+//! - A transaction that the store refused (mostly for lack of space), or that could not read
+//!   something it needs ([`lacuna_contracts::Error::changed_nothing`]), did not happen: the state
+//!   is unchanged, and it is tried again.
+//! - Fail-stop on any other error: nothing more is written. The transaction stays in flight for
+//!   good, so that no cached knowledge of its object is used; and reads of the cache's content
+//!   fail, since it will be lost after a reopening.
 
 use crate::cache::{Begun, Cache, Version};
 use crate::schedule::Schedule;
@@ -17,15 +17,15 @@ use lacuna_contracts::{Error, FailStop, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The way from the cache to the store.
+/// The path from the cache to the store.
 pub(crate) struct WriteBack {
     cache: Arc<Cache>,
     schedule: Arc<Schedule>,
     transactor: Transactor,
-    /// The most blocks of a transaction.
+    /// The largest number of blocks in a transaction.
     batch_blocks: usize,
     health: FailStop,
-    /// Transactions past the cache.
+    /// Transactions that bypassed the cache.
     direct: AtomicU64,
 }
 
@@ -40,12 +40,12 @@ impl WriteBack {
         WriteBack { cache, schedule, transactor, batch_blocks, health, direct: AtomicU64::new(0) }
     }
 
-    /// Writes what the cache holds of a segment, or a batch of it. Nothing happens if another
-    /// thread is at it. Errors end all writing, but for those that changed nothing.
+    /// Writes the pending blocks of a segment, or a batch of them. Does nothing if another thread
+    /// is writing it. Fail-stop on errors, except if they changed nothing.
     pub(crate) fn write_segment(&self, segment: Segment) -> Result<()> {
         self.health.check()?;
         let Some(begun) = self.cache.begin(segment, self.batch_blocks) else {
-            // What there was to write may have been given up, and its room with it.
+            // The pending blocks may have been dropped, and their space freed.
             self.schedule.freed();
             return Ok(());
         };
@@ -53,7 +53,7 @@ impl WriteBack {
     }
 
     /// Writes consecutive blocks of a segment past the cache. `false`: another transaction is in
-    /// flight.
+    /// flight, or a discard is pending.
     pub(crate) fn write_direct(&self, segment: Segment, index: u64, data: &[u8]) -> Result<bool> {
         let begun = self.cache.begin_direct(segment, index..index + blocks_in(data));
         let Some(begun) = begun else { return Ok(false) };
@@ -62,7 +62,7 @@ impl WriteBack {
         Ok(true)
     }
 
-    /// Writes blocks of a segment past the cache, however long it takes.
+    /// Writes blocks of a segment past the cache, waiting as long as necessary.
     pub(crate) fn write_now(&self, segment: Segment, index: u64, data: &[u8]) -> Result<()> {
         while !self.write_direct(segment, index, data)? {
             self.cache.wait_idle(segment, || self.has_failed());
@@ -71,8 +71,8 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Performs a transaction and ends it: lists the segment if it has something to write still,
-    /// and tells writers.
+    /// Performs a transaction and ends it: queues the segment again if it has pending work, and
+    /// wakes writers.
     fn perform(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<()> {
         let (list, refused) = match self.transactor.write(segment, begun, direct) {
             Ok(absent) => (self.cache.end(segment, &begun.work, absent), None),
@@ -87,7 +87,7 @@ impl WriteBack {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Writes everything acknowledged so far.
+    /// Writes all acknowledged data.
     pub(crate) fn flush(&self) -> Result<()> {
         self.health.check()?;
         if self.cache.dirty_bytes() == 0 {
@@ -100,7 +100,7 @@ impl WriteBack {
         drained
     }
 
-    /// Writes, with others, until everything of a segment up to version `newest` is in the store.
+    /// Writes, with other threads, until all versions of a segment up to `newest` are in the store.
     fn drain(&self, segment: Segment, newest: Version) -> Result<()> {
         while !self.cache.is_written(segment, newest) {
             self.health.check()?;
@@ -112,13 +112,13 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Enters fail-stop for good, unless everything is as it was because the store refused
-    /// something or did not let it be read, and gives the error back.
+    /// Enters fail-stop for good, except if the error changed nothing because the store refused
+    /// something or a read failed. Returns the error.
     pub(crate) fn fail_unless_refused(&self, e: Error) -> Error {
         if e.changed_nothing() { e } else { self.fail(e) }
     }
 
-    /// Enters fail-stop for good and gives the error back.
+    /// Enters fail-stop for good and returns the error.
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.health.fail(e);
         self.schedule.wake_all();
@@ -130,13 +130,13 @@ impl WriteBack {
         !self.health.is_alive()
     }
 
-    /// The standing refusal after a failure on the write path.
+    /// The fail-stop error, after a failure on the write path.
     pub(crate) fn check_alive(&self) -> Result<()> {
         self.health.check()
     }
 
-    /// Counts for `status`: transactions, blocks, transactions past the cache, objects written
-    /// anew.
+    /// Counts for `status`: transactions, blocks, transactions past the cache, objects rewritten
+    /// after a refusal.
     pub(crate) fn counts(&self) -> [u64; 4] {
         let [transactions, blocks, renewed] = self.transactor.counts();
         [transactions, blocks, self.direct.load(Ordering::Relaxed), renewed]

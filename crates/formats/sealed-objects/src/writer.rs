@@ -1,4 +1,4 @@
-//! How blocks are written and discarded: into the cache, or past it, and how long a writer waits.
+//! The write path: writes and discards blocks, into the cache or past it, and throttles writers.
 
 use crate::cache::{Cache, Content, HOLE_COST};
 use crate::schedule::Schedule;
@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Writes of at least so many blocks go straight to their object: 1 MiB.
+/// Writes of at least this many blocks go straight to their object: 1 MiB.
 const DIRECT: usize = 256;
 /// Blocks put into the cache at a time.
 const PART: usize = 64;
@@ -27,13 +27,13 @@ pub(crate) struct Writer {
     write_through: bool,
     /// The length of the disk.
     blocks: u64,
-    /// Shared by calls that write; alone while the disk is frozen.
+    /// Shared by calls that write; exclusive while the disk is frozen.
     calls: RwLock<()>,
 }
 
 impl Writer {
-    /// Of a disk of so many blocks, with at most `batch_blocks` to a transaction out of the cache.
-    /// With `write_through` every write is durable when it returns.
+    /// A writer for a disk of `blocks` blocks, with at most `batch_blocks` per transaction out of
+    /// the cache. With `write_through` every write is durable when it returns.
     pub(crate) fn new(
         cache: Arc<Cache>,
         transactor: Transactor,
@@ -84,7 +84,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts into the cache what room was made for.
+    /// Puts blocks into the cache; the caller has reserved space for them.
     fn put(&self, segment: Segment, index: u64, contents: Vec<Content>) {
         if self.cache.put(segment, index, contents) {
             self.schedule.list(segment);
@@ -121,7 +121,8 @@ impl Writer {
         self.make_room_in_store(segment)
     }
 
-    /// Room in the cache for holes, which a full store must not be short of: they give it room.
+    /// Reserves cache space for holes. A full store must not prevent that: discards free space in
+    /// it.
     fn make_room_for_holes(&self, count: u64) -> Result<()> {
         match self.make_room(count * HOLE_COST) {
             Err(e) if e.changed_nothing() => {
@@ -132,8 +133,8 @@ impl Writer {
         }
     }
 
-    /// If the store is full, discards in it at once what was just discarded of a segment: what is
-    /// pending in the cache for room would otherwise come first.
+    /// If the store is full, performs the discard of a segment in it at once; otherwise pending
+    /// cached writes would come first.
     fn make_room_in_store(&self, segment: Segment) -> Result<()> {
         if self.schedule.full().is_none() {
             return Ok(());
@@ -144,7 +145,8 @@ impl Writer {
         }
     }
 
-    /// Reserves room in the cache, which may mean waiting for others or writing oneself.
+    /// Reserves cache space; this may wait for the background threads, or write segments in this
+    /// thread.
     fn make_room(&self, cost: u64) -> Result<()> {
         let enter = || self.cache.reserve(cost);
         while !enter() {
@@ -154,7 +156,7 @@ impl Writer {
                     return Ok(());
                 }
                 self.back.check_alive()?;
-                // The store has no room, or the disk is being closed.
+                // The store is full, or the disk is being closed.
                 return Err(self.schedule.full().unwrap_or_else(closed));
             }
             match self.schedule.pop() {
@@ -171,12 +173,12 @@ impl Writer {
         }
     }
 
-    /// Writes everything acknowledged so far.
+    /// Writes all acknowledged data.
     pub(crate) fn flush(&self) -> Result<()> {
         self.back.flush()
     }
 
-    /// Runs `f` while no write is under way or begins, and everything acknowledged is in the store.
+    /// Runs `f` while no write is in progress or begins, with all acknowledged data in the store.
     pub(crate) fn freeze<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.back.check_alive()?;
         let _frozen = self.calls.write();
@@ -184,8 +186,8 @@ impl Writer {
         f()
     }
 
-    /// Writes everything, stops the threads, runs `f` if all is in the store, and refuses what
-    /// comes later.
+    /// Writes everything, stops the threads, runs `f` if all data is in the store, and refuses
+    /// later calls.
     pub(crate) fn close(&self, f: impl FnOnce() -> Result<()>) -> Result<()> {
         let written = self.freeze(|| {
             self.stop_writers();
@@ -202,23 +204,23 @@ impl Writer {
         }
     }
 
-    /// Counts for `status`: bytes in the cache, and those of [`WriteBack::counts`].
+    /// Counts for `status`: bytes in the cache, then those of [`WriteBack::counts`].
     pub(crate) fn counts(&self) -> [u64; 5] {
         let [transactions, blocks, direct, renewed] = self.back.counts();
         [self.cache.dirty_bytes(), transactions, blocks, direct, renewed]
     }
 
-    /// The standing refusal after a failure on the write path.
+    /// The fail-stop error, after a failure on the write path.
     pub(crate) fn check_alive(&self) -> Result<()> {
         self.back.check_alive()
     }
 
-    /// [`WriteBack::fail_unless_refused`]
+    /// As [`WriteBack::fail_unless_refused`].
     pub(crate) fn fail_unless_refused(&self, e: Error) -> Error {
         self.back.fail_unless_refused(e)
     }
 
-    /// Enters fail-stop for good and gives the error back.
+    /// Enters fail-stop for good and returns the error.
     pub(crate) fn fail(&self, e: Error) -> Error {
         self.back.fail(e)
     }

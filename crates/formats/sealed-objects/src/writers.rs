@@ -1,4 +1,4 @@
-//! The background threads that write the cache back, and keep the version table not far behind.
+//! The background threads that write the cache back and checkpoint the version table.
 
 use crate::cache::Cache;
 use crate::schedule::{Schedule, THREADS};
@@ -10,23 +10,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the version table is written at most while the disk is in use.
+/// The interval between checkpoints of the version table while the disk is in use.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
-/// The threads of one disk. They stop when this is dropped.
+/// The threads of one disk. They stop when this value is dropped.
 pub(crate) struct Writers {
     schedule: Arc<Schedule>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What each of the threads does.
+/// The loop of each thread.
 struct WriterLoop {
     cache: Arc<Cache>,
     schedule: Arc<Schedule>,
     back: Arc<WriteBack>,
     version_table: Option<Arc<VersionTable>>,
     clock: SystemClock,
-    /// When the version table was written last.
+    /// The time of the last checkpoint.
     checkpointed: Mutex<Duration>,
 }
 
@@ -51,11 +51,11 @@ impl Writers {
         Ok(writers)
     }
 
-    /// Stops the threads and waits until they have.
+    /// Stops the threads and waits for them.
     pub(crate) fn stop(&self) {
         self.schedule.stop();
         for thread in self.threads.lock().drain(..) {
-            // A panic there has already printed itself, and the disk is closed by its owner in any
+            // A panic in a thread has already been printed, and the owner closes the disk in any
             // case.
             let _ = thread.join();
         }
@@ -72,13 +72,13 @@ impl WriterLoop {
     fn run(&self) {
         let _guard = OnPanic::new(|| drop(self.back.fail(defect())));
         while let Some(segment) = self.schedule.next(|| self.cache.is_filling()) {
-            // A failure is kept by the fail-stop: the next write, flush or close reports it.
+            // The fail-stop records a failure: the next write, flush or close reports it.
             let _ = self.back.write_segment(segment);
             self.checkpoint_if_due();
         }
     }
 
-    /// Writes the version table if that was not done for a while.
+    /// Writes the version table if the last checkpoint is old enough.
     fn checkpoint_if_due(&self) {
         let Some(version_table) = &self.version_table else { return };
         {
@@ -90,8 +90,8 @@ impl WriterLoop {
             *last = now;
         }
         if let Err(e) = version_table.checkpoint() {
-            // After a refusal the pages stay changed, and are written later. Anything else stops
-            // the disk, which keeps the error.
+            // After a refusal the pages stay dirty and are written later. On any other error:
+            // fail-stop, which records the error.
             self.back.fail_unless_refused(e);
         }
     }

@@ -1,11 +1,11 @@
-//! Each error of the system at each call of the two stores of a disk, between its opening and its
-//! close. A call that is refused did not happen, and one that reads changes nothing: it fails one
-//! request, and everything goes on. A transaction that fails otherwise may have happened or not,
-//! and both are tried: the disk takes no more writes then. What was flushed is there when it is
-//! opened again, also if the client dies when the request has failed, or before it closes the disk.
-//! What the caller is told is the error of the call.
+//! Every system error at every call of a disk's two stores, between opening and closing. A refused
+//! call did not happen, and a failed read changes nothing: one request fails, and all later ones
+//! succeed. A transaction that fails otherwise may have happened or not, and both cases are tested:
+//! the disk accepts no more writes then. Flushed data is present after the next opening, also if
+//! the client dies after the failed request or before it closes the disk. The caller gets the error
+//! of the failed call.
 //!
-//! `LACUNA_SWEEP` asks for every error at every call.
+//! `LACUNA_SWEEP` runs every error at every call.
 
 mod stage;
 
@@ -22,12 +22,12 @@ use std::sync::Arc;
 
 /// One whole segment, and a part of one.
 const BLOCKS: u64 = SEGMENT_BLOCKS + 60;
-/// Blocks that the script touches.
+/// Blocks touched by the script.
 const TOUCHED: [Range<u64>; 3] = [0..60, 300..560, SEGMENT_BLOCKS..BLOCKS];
-/// One in this many pairs of a call and an error is tried, unless all are asked for.
+/// One in this many pairs of a call and an error is tested, unless all are requested.
 const SHARE: u64 = 37;
 
-/// Each way to keep metadata, with version table and without.
+/// Each placement of metadata, with and without a version table.
 const SORTS: [Sort; 5] = [
     (Cipher::Xts, ObjectLayout::SegmentEnd),
     (Cipher::XtsRandom, ObjectLayout::Interleaved),
@@ -38,16 +38,16 @@ const SORTS: [Sort; 5] = [
 
 #[derive(Clone, Copy)]
 enum Op {
-    /// From the first block on, a number of blocks.
+    /// First block, number of blocks.
     Write(u64, u64),
     Discard(u64, u64),
     Flush,
-    /// Makes a snapshot, or removes it.
+    /// Makes a snapshot.
     Snapshot(&'static str),
     Remove(&'static str),
 }
 
-/// Small writes, writes past the cache, more than the cache holds, discards of blocks and of
+/// Small writes, writes past the cache, more blocks than the cache holds, discards of blocks and of
 /// segments, snapshots.
 const WORK: [Op; 22] = [
     Op::Write(3, 2),
@@ -93,11 +93,11 @@ impl Call {
     }
 }
 
-/// A store of which one call fails.
+/// A store with one failing call.
 struct Failing {
     inner: MemoryObjects,
     calls: Arc<Mutex<NthCall<Call>>>,
-    /// A transaction that fails, and is not refused, has happened.
+    /// Whether a transaction that fails without a refusal has happened.
     happens: bool,
 }
 
@@ -156,7 +156,7 @@ impl ObjectStore for Failing {
     }
 }
 
-/// The stores of a disk, and what it holds.
+/// The stores of a disk, with its expected content.
 struct Start {
     params: ObjectParams,
     data: MemoryObjects,
@@ -165,7 +165,7 @@ struct Start {
 }
 
 impl Start {
-    /// A disk with a snapshot, that was in use and whose client died.
+    /// A disk with a snapshot, in use when its client died.
     fn new(params: ObjectParams) -> Start {
         let (data, book) = (MemoryObjects::new(true), MemoryObjects::new(true));
         let mut start = Start { params, data, book, model: Model::new("the disk", BLOCKS) };
@@ -193,21 +193,21 @@ impl Start {
         ObjectDisk::open(self.stores(), &self.params, &master(), &UUID, options(seed)).unwrap()
     }
 
-    /// The stores as they are now, in which the disk has these versions.
+    /// The present stores, with the versions in `model`.
     fn left(&self, model: &Model) -> Start {
         let (data, book) = (self.data.copied(), self.book.copied());
         Start { params: self.params, data, book, model: model.clone() }
     }
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nothing was noticed.
+    /// No request failed.
     Unnoticed,
     /// One request failed.
     Failed,
-    /// The disk took no more writes.
+    /// The disk accepted no more writes.
     Stopped,
 }
 
@@ -234,8 +234,8 @@ fn assert_allowed(disk: &ObjectDisk, model: &Model, what: &str) {
     }
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not
-/// for one that reads.
+/// Whether the disk may accept no more writes after this call: not if the call was refused, and not
+/// if it reads.
 fn may_stop(hit: Option<Call>, errno: i32) -> bool {
     hit.is_some_and(|hit| !hit.reads() && !refuses(errno))
 }
@@ -245,11 +245,11 @@ fn may_stop(hit: Option<Call>, errno: i32) -> bool {
 struct Failure {
     nth: u64,
     errno: i32,
-    /// A transaction that fails, and is not refused, has happened.
+    /// Whether a transaction that fails without a refusal has happened.
     happens: bool,
 }
 
-/// Opens a disk of which one call fails.
+/// Opens a disk with one failing call.
 fn open_failing(
     run: &Start,
     calls: &Arc<Mutex<NthCall<Call>>>,
@@ -263,7 +263,7 @@ fn open_failing(
     ObjectDisk::open(stores, &run.params, &master(), &UUID, options(seed))
 }
 
-/// Plays the script with an error. Gives what became of it, the calls, and the one that failed.
+/// Runs the script with one error. Returns the outcome, the number of calls, and the failed call.
 fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
     let Failure { nth, errno, happens } = failure;
     let (run, mut model) = (start.left(&start.model), start.model.clone());
@@ -284,7 +284,7 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
         let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
         failed.push(e);
         left.push(run.left(&model));
-        // What failed is asked for once more.
+        // Repeat the failed operation once.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
             assert!(may_stop(hit(), errno), "{}: one call failed, and then everything: {e}", what());
             stopped = true;
@@ -321,8 +321,7 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
     (end, count, hit())
 }
 
-/// Whether a transaction that fails has happened, as a sweep tries it. One that was refused has
-/// not.
+/// Whether a failing transaction has happened, for the cases of a sweep. A refused one has not.
 fn outcomes(all: bool, nth: u64, errno: i32) -> Vec<bool> {
     match (refuses(errno), all) {
         (true, _) => vec![false],

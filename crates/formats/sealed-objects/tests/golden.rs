@@ -1,5 +1,5 @@
-//! The format on objects as it is for ever: whole disks, kept as files, that must open and read as
-//! they did when they were made.
+//! The frozen format on objects: whole disks, stored as files, that must open and read as on the
+//! day they were made.
 
 mod fixture;
 
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 1024 + 300;
-/// The written blocks and their stamps; all others read as zeros.
+/// The written blocks and their stamps; all other blocks read as zeros.
 const CONTENTS: [(u64, u64); 3] = [(0, 4), (1100, 2), (1101, 3)];
 const MAGIC: &[u8; 8] = b"LACOBJS1";
 const SECTOR: usize = 512;
 
-/// What the kept disks hold: blocks that do not begin with their stamps.
+/// The content of the stored disks: blocks that do not begin with their stamps.
 fn kept_content(block: u64, stamp: u64) -> Vec<u8> {
     let mut out = content(block, stamp);
     if stamp != 0 {
@@ -30,8 +30,8 @@ fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) {
     disk.write(BlockAddr(first), &data).unwrap();
 }
 
-/// Small writes to an object of which nothing is known, then to one that is known to be absent and
-/// to what is remembered of it, and a discard.
+/// Small writes to an object in an unknown state, to one known to be absent and to one with cached
+/// metadata, and a discard.
 fn make(params: ObjectParams) -> Scene {
     let scene = Scene::of(params);
     scene.session(|disk| {
@@ -39,7 +39,7 @@ fn make(params: ObjectParams) -> Scene {
         assert!(read(disk, 1100).unwrap() == content(1100, 0));
         write(disk, 1100, 2, 2);
         disk.flush().unwrap();
-        // Enough of them for the page to take its amendment in.
+        // Enough blocks for the page to absorb its amendment.
         disk.discard(BlockAddr(1024), 40).unwrap();
         disk.flush().unwrap();
         write(disk, 1101, 1, 3);
@@ -50,7 +50,7 @@ fn make(params: ObjectParams) -> Scene {
     scene
 }
 
-/// Every kind of disk.
+/// Parameters of every kind of disk.
 fn kinds() -> impl Iterator<Item = ObjectParams> {
     all_kinds().into_iter().map(|(cipher, layout)| ObjectParams::plan(cipher, layout, BLOCKS).unwrap())
 }
@@ -64,9 +64,9 @@ fn path(params: &ObjectParams) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Parameters; then each store: the number of its objects, and each object: its number and length,
-/// the sectors that are not zeros with their offsets, and its keys. Every number has 8 bytes, and
-/// counts what follows it.
+/// Layout: parameters; then each store: the number of its objects, and each object: its number and
+/// length, the sectors that are not zeros with their offsets, and its keys. Every number has 8
+/// bytes; a count precedes the items that it counts.
 fn to_bytes(scene: &Scene) -> Vec<u8> {
     let mut out = [&MAGIC[..], &scene.params.encode()].concat();
     let number = |out: &mut Vec<u8>, n: usize| out.extend_from_slice(&(n as u64).to_le_bytes());
@@ -163,7 +163,7 @@ fn every_golden_disk_opens_and_reads() {
     }
 }
 
-/// The files hold what this code would write, so that they test what they say.
+/// The present code writes disks with the contents of the golden files.
 #[test]
 fn a_disk_made_today_reads_like_the_golden_one() {
     for params in kinds() {
@@ -180,7 +180,7 @@ fn a_disk_made_today_reads_like_the_golden_one() {
     }
 }
 
-/// Makes the golden files that are missing. Leaves those that exist alone.
+/// Creates missing golden files. Existing files are not changed.
 #[test]
 #[ignore = "writes golden files; only for a new version"]
 fn write_the_golden_disks() {

@@ -1,5 +1,5 @@
-//! Snapshots that a store has lost, on stores that answer for them all the same, as Ceph does; and
-//! snapshots of which the store gives the objects of another. Both are refused before anything is
+//! Snapshots that a store has lost, although it still answers queries for them, as Ceph does; and
+//! snapshots for which the store returns another one's objects. Both are refused before anything is
 //! read or rolled back.
 
 mod fixture;
@@ -17,16 +17,16 @@ const BLOCKS: u64 = 3 * 1024;
 /// Blocks that change between the snapshots.
 const WRITTEN: [u64; 4] = [0, 700, 1024, 2500];
 
-/// How a store answers for a snapshot that it does not have.
+/// The answer of a store for a snapshot that it does not have.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// With objects as they are now.
+    /// The present objects.
     AsNow,
-    /// With none.
+    /// No objects.
     Nothing,
 }
 
-/// A store that answers for every snapshot.
+/// A store that answers queries for every snapshot.
 struct Obliging {
     inner: MemoryObjects,
     answer: Answer,
@@ -77,8 +77,7 @@ impl ObjectStore for Obliging {
     }
 }
 
-/// What is there of a disk at a moment: its data objects, and the first object of its version
-/// table.
+/// The state of a disk at one moment: its data objects, and the first object of its version table.
 struct Moment {
     data: Vec<Option<MemoryObject>>,
     table: Option<MemoryObject>,
@@ -88,8 +87,8 @@ fn moment(scene: &Scene) -> Moment {
     Moment { data: (0..3).map(|n| scene.data.object(n)).collect(), table: scene.book.object(1) }
 }
 
-/// A disk whose blocks have stamp 3, with a snapshot `first` where they had 1 and `second` where
-/// they had 2; and what was there at these.
+/// A disk with stamp 3 in its blocks, a snapshot `first` with stamp 1 and `second` with stamp 2;
+/// with the state at each snapshot.
 fn scene(cipher: Cipher, layout: ObjectLayout) -> (Scene, [Moment; 2]) {
     let scene = Scene::new(cipher, layout, BLOCKS);
     let enter = |disk: &ObjectDisk, stamp| WRITTEN.iter().for_each(|block| write(disk, *block, 1, stamp));
@@ -126,7 +125,8 @@ fn assert_refused<T>(result: Result<T>, what: &str) {
     assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
 }
 
-/// One snapshot can be neither read nor rolled back to, and nothing is lost by trying.
+/// Asserts that the snapshot can be neither read nor rolled back to, and that the attempt loses
+/// nothing.
 fn assert_lost(scene: &Scene, stores: impl Fn() -> Stores, name: &str, what: &str) {
     assert_refused(scene.open_with(stores(), |o| o.snapshot = Some(name.into())), what);
     let disk = scene.open_with(stores(), |_| ()).unwrap();
@@ -160,7 +160,7 @@ fn a_snapshot_that_the_store_has_forgotten_is_refused_with_every_cipher() {
                 if data || cipher.authenticates() {
                     assert_lost(&left, stores, "first", &what);
                 } else {
-                    // Nothing of it lies in the book.
+                    // The book holds nothing for this snapshot.
                     assert_stamp(&at("first").unwrap(), 1);
                 }
                 assert_stamp(&at("second").unwrap(), 2);
@@ -174,8 +174,7 @@ fn a_snapshot_that_the_store_has_forgotten_is_refused_with_every_cipher() {
     }
 }
 
-/// All objects as they are now, and nothing of what was: what a copy of a pool, object by object,
-/// gives.
+/// A copy of all present objects without their past, as an object-by-object copy of a pool gives.
 fn without_past(store: &MemoryObjects) -> MemoryObjects {
     let copy = MemoryObjects::new(store.has_keys());
     for object in store.list().unwrap() {
@@ -194,15 +193,15 @@ fn a_disk_that_was_copied_object_by_object_has_lost_its_snapshots() {
         for name in ["first", "second"] {
             assert_lost(&copy, stores, name, &format!("{cipher:?} {layout:?} {name}"));
         }
-        // Numbers of new snapshots begin below those of the old ones, for which objects are kept by
-        // now.
+        // The numbers of new snapshots begin below those of the old ones, which the stores still
+        // keep.
         let disk = copy.open_with(stores(), |_| ()).unwrap();
         let error = disk.create_snapshot("third").unwrap_err();
         assert!(error.to_string().contains("keeps nothing"), "{error}");
         assert_eq!(records(&copy).len(), 2);
         ["first", "second"].into_iter().for_each(|name| disk.remove_snapshot(name).unwrap());
         assert_stamp(&disk, 3);
-        // Each try takes the next number.
+        // Each attempt takes the next number.
         while disk.create_snapshot("third").is_err() {}
         WRITTEN.iter().for_each(|block| write(&disk, *block, 1, 4));
         disk.close().unwrap();
@@ -216,8 +215,8 @@ fn one_snapshot_does_not_pass_for_another() {
     for layout in ObjectLayout::ALL {
         let (scene, [first, second]) = scene(Cipher::Gcm, layout);
         let ids = records(&scene);
-        // Each object of the snapshot, or the first alone, and the version table that belongs to
-        // it.
+        // Each object of the snapshot, or only the first, with the version table of the other
+        // snapshot.
         for (record, name, other) in [(&ids[1], "second", &first), (&ids[0], "first", &second)] {
             for count in [3, 1] {
                 let left = scene.copied();
@@ -234,7 +233,7 @@ fn one_snapshot_does_not_pass_for_another() {
     }
 }
 
-/// A rollback that was cut short is not finished from nothing.
+/// A rollback that was interrupted is not finished once its snapshot is lost.
 #[test]
 fn a_rollback_to_what_is_lost_meanwhile_is_not_finished() {
     for (cipher, layout) in all_kinds() {

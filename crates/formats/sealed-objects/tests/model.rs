@@ -1,8 +1,8 @@
-//! Disks on objects against a model: every cipher with every layout, random work, clients killed at
-//! random moments, transactions that fail. Every run is a function of its seed, down to the bytes
-//! of its transactions.
+//! Disks on objects against a model: every cipher with every layout, random operations, clients
+//! killed at random moments, failing transactions. Every run is determined by its seed, down to the
+//! bytes of its transactions.
 //!
-//! `LACUNA_CUTS` sets the clients that are killed, for all ciphers and layouts together (default
+//! `LACUNA_CUTS` sets the number of killed clients, for all ciphers and layouts together (default
 //! 216), `LACUNA_SEED` the first seed (0).
 
 mod stage;
@@ -13,15 +13,15 @@ use lacuna_sim::{Rng, setting};
 use stage::*;
 use std::sync::atomic::Ordering;
 
-/// Nine segments, so that not all pages of metadata fit the cache of the adaptive layout, and a
-/// part of one.
+/// Nine segments, so that not all metadata pages fit the cache of the adaptive layout, and a part
+/// of one.
 const BLOCKS: u64 = 9 * SEGMENT_BLOCKS + 300;
 
-/// Sessions of one disk: of each three, two end with the client killed.
+/// Sessions of one disk; in two of three the client is killed.
 const SESSIONS: u64 = 9;
 
-/// What each block may hold: the last version known to be durable, and every later one, oldest
-/// first.
+/// The possible contents of each block: the last version known to be durable, and every later one,
+/// oldest first.
 struct Model(Vec<Vec<u64>>);
 
 impl Model {
@@ -45,7 +45,7 @@ impl Model {
             assert_eq!(found, self.latest(block), "block {block}");
         }
     }
-    /// After a power cut each block is what it may be; from then on it is what it was found to be.
+    /// After a power cut each block has an allowed version; from then it keeps the one found.
     fn settle(&mut self, disk: &ObjectDisk) {
         for first in (0..BLOCKS).step_by(100) {
             let count = 100.min(BLOCKS - first);
@@ -67,7 +67,7 @@ fn range(rng: &mut Rng) -> (u64, u64) {
         3..7 => 1 + rng.below(20),
         _ => 1,
     };
-    // Half of the work falls on two segments, so that it meets itself.
+    // Half of the operations fall on two segments, so that they overlap.
     let first = if rng.chance(1, 2) { rng.below(2 * SEGMENT_BLOCKS) } else { rng.below(BLOCKS) };
     let first = if rng.chance(1, 4) { first / 64 * 64 } else { first };
     (first, count.min(BLOCKS - first))
@@ -82,7 +82,7 @@ fn discarded(rng: &mut Rng) -> (u64, u64) {
     }
 }
 
-/// One random act. Whatever it may have changed is in the model, also if it failed.
+/// One random operation. All its possible changes are in the model, also if it failed.
 fn act(rng: &mut Rng, disk: &ObjectDisk, model: &mut Model, stamp: u64) -> Result<()> {
     match rng.below(40) {
         0..22 => {
@@ -115,7 +115,7 @@ fn act(rng: &mut Rng, disk: &ObjectDisk, model: &mut Model, stamp: u64) -> Resul
     }
 }
 
-/// A session that ends well, then one whose client is killed, and so on. Gives a digest of all
+/// One session that ends normally, two with the client killed, and so on. Returns a digest of all
 /// transactions.
 fn sessions(kind: Sort, seed: u64, rounds: u64, write_through: bool) -> u64 {
     let params = plan(kind, BLOCKS);
@@ -170,7 +170,7 @@ fn every_cipher_and_layout_like_an_array_whose_client_may_die() {
     let disks = killed.div_ceil(SESSIONS * 2 / 3 * all_kinds().len() as u64);
     for kind in all_kinds() {
         for seed in first..first + disks {
-            // What fails in a session does not know the seed.
+            // A panic in a session does not mention the seed.
             println!("{kind:?}, seed {seed}");
             let digest = sessions(kind, seed, SESSIONS, seed % 4 == 3);
             println!("{kind:?}, seed {seed}: digest {digest:016x}");
@@ -214,7 +214,8 @@ fn a_failed_transaction_stops_all_writing_and_costs_nothing_that_was_flushed() {
                 assert_eq!(disk.discard(BlockAddr(5), 1).unwrap_err().kind(), Kind::FailStop);
                 assert_eq!(disk.flush().unwrap_err().kind(), Kind::FailStop);
             }
-            // What can be read is what the next session reads; what never reached the store cannot.
+            // Readable data is the data that the next session reads; data that never reached the
+            // store is not readable.
             let again = stage.again().open(&params, 1);
             let (mut good, mut stranded) = (0, 0);
             for block in (0..BLOCKS).step_by(7) {

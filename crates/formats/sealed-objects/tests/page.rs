@@ -1,5 +1,5 @@
-//! `docs/format/sealed-objects.md` and the objects agree: the tables of the page are parsed and
-//! used to find everything on disks that were just written.
+//! Compares `docs/format/sealed-objects.md` with real objects: parses the tables of the page and
+//! uses them to find everything on freshly written disks.
 
 mod fixture;
 
@@ -31,14 +31,14 @@ fn constant(name: &str) -> u64 {
     page().constant(name)
 }
 
-/// Decrypts by the page.
+/// Decrypts as the page describes.
 fn decrypt(cipher: Cipher, block: u64, data: &[u8], meta: &[u8]) -> Vec<u8> {
     let bound =
         if cipher == Cipher::Gcm { fields_of("Metadata of gcm", 32).get(meta, "snapshot") } else { &[] };
     SealedBlock { block, data, meta, bound }.decrypt(&page(), cipher, &master(), &UUID)
 }
 
-/// A place in an object by a formula of the page, in x and m.
+/// Evaluates a formula of the page in x and m: an offset in an object.
 fn place(formula: &str, x: u64, m: u64) -> u64 {
     let tokens = formula.replace('(', " ( ").replace(')', " ) ");
     let tokens: Vec<&str> = tokens.split_whitespace().collect();
@@ -79,7 +79,7 @@ fn product(tokens: &[&str], at: &mut usize, x: u64, m: u64) -> u64 {
     }
 }
 
-/// The key that a pattern of the page stands for: what is in backquotes, and the bytes c and i.
+/// The key for a pattern of the page: literal bytes in backquotes, and the bytes c and i.
 fn key(pattern: &str, c: u8, i: u8) -> Vec<u8> {
     let byte = |word: &str| match word {
         "c" => c,
@@ -89,7 +89,7 @@ fn key(pattern: &str, c: u8, i: u8) -> Vec<u8> {
     pattern.split_whitespace().map(byte).collect()
 }
 
-/// What the page says of one disk.
+/// The page's description of one disk.
 struct Page {
     params: ObjectParams,
     /// Ciphertext, metadata and seal in the table of layouts.
@@ -151,7 +151,7 @@ impl Page {
         }
     }
 
-    /// The metadata of a block that a chain has, each link of which must have its tag.
+    /// The metadata of a block from its chain; verifies the tag of each link.
     fn chained(&self, object: &MemoryObject, number: u64, c: u64, i: u64) -> Vec<u8> {
         let (seal, m) = (self.seal(object), self.m() as usize);
         let (fields, delta_fields) = (fields_of("Seal", 168), fields_of("Chains", 16 + 1 + m));
@@ -204,7 +204,7 @@ fn scene(cipher: Cipher, layout: ObjectLayout) -> Scene {
         disk.discard(BlockAddr(1024), 1024).unwrap();
         write(disk, BLOCKS - 1, 1, 2);
     });
-    // Again, by who remembers nothing of it.
+    // Once more, in a session without cached pages.
     scene.session(|disk| write(disk, 1020, 1, 2));
     if scene.params.binds_entries() {
         let object = scene.data.object(0).unwrap();
@@ -301,7 +301,7 @@ fn seals_lie_where_the_page_says() {
             assert_eq!(fields.number(&seal, "snapshot"), 1);
             assert!(seal[12..16].iter().all(|b| *b == 0));
         }
-        // What was discarded whole is its seal alone.
+        // An object that was discarded whole contains only its seal.
         let emptied = scene.data.object(1).unwrap();
         assert_eq!(emptied.keys().len(), usize::from(layout.needs_keys()));
         let len = emptied.bytes().len();
@@ -348,7 +348,7 @@ fn version_counter(scene: &Scene, segment: u64) -> u64 {
 
 #[test]
 fn the_version_table_lies_where_the_page_says() {
-    // A disk of a little more than one object's worth of segments, written at its ends.
+    // A disk with one segment more than one object counts, written at both ends.
     let segments = constant("page counters") * constant("object pages") + 1;
     let scene = Scene::new(Cipher::Gcm, ObjectLayout::SegmentEnd, segments * SEGMENT_BLOCKS);
     let objects = || scene.book.object(constant("version object") + 1);
@@ -359,8 +359,7 @@ fn the_version_table_lies_where_the_page_says() {
     let last_page = (constant("object pages") - 1) * constant("page counters");
     for segment in [0, 503, 504, last_page, last_page + 503] {
         assert_eq!(version_counter(&scene, segment), 0);
-        // Each in a session of its own, whose counters begin with the generation that opens the
-        // page.
+        // Each in a session of its own; its counters begin with the generation that opens the page.
         for content in [1, 2] {
             let generation = fields.number(&version_page(&scene, 0), "generation") + 1;
             scene.write(segment * 1024, 1, content);
@@ -371,7 +370,7 @@ fn the_version_table_lies_where_the_page_says() {
     assert_eq!(before.len() as u64, constant("version page"));
     scene.write((segments - 1) * 1024, 1, 1);
     assert_eq!(objects().unwrap().bytes().len() as u64, 2 * constant("version page"));
-    // While the disk is open, so is the page.
+    // The page is open as long as the disk is.
     let disk = scene.open();
     write(&disk, 0, 1, 3);
     disk.flush().unwrap();
@@ -402,7 +401,7 @@ fn the_table_of_snapshots_lies_where_the_page_says() {
         assert_eq!(table.len(), 64 + 2 * 128);
         assert_eq!(head.get(&table, "magic"), b"LACSNAP1");
         assert_eq!((head.number(&table, "newest"), head.number(&table, "count")), (3, 2));
-        // Once at creation, once for each snapshot made, twice for the one removed.
+        // One write at creation, one for each snapshot made, two for the removal.
         assert_eq!(head.number(&table, "generation"), 6);
         let key: Secret<32> = derive(&master(), "sealed objects snapshots", &UUID);
         assert_eq!(head.get(&table, "tag"), keyed_hash(&key, &[&table[..32], &table[64..]]));
@@ -430,7 +429,7 @@ fn the_table_of_snapshots_lies_where_the_page_says() {
     }
 }
 
-/// The number in the mark of a disk, or of one at a snapshot, verified.
+/// The number in the mark of a disk, or of a snapshot's view, verified.
 fn marked(data: &dyn ObjectStore) -> u64 {
     let (mut bytes, fields) = (vec![0; 64], fields_of("Mark", 64));
     let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
@@ -480,7 +479,7 @@ fn what_is_lost_has_the_metadata_that_the_page_says() {
         }
         assert!(meta(5) != mark && meta(2048) != mark);
         assert!(scene.open().read(BlockAddr(6), &mut [1; BLOCK_SIZE]).is_ok());
-        // Nothing is said of blocks that the disk does not have.
+        // Blocks beyond the end of the disk are not marked.
         if layout == ObjectLayout::SegmentEnd {
             assert_eq!(meta(BLOCKS), vec![0; 32]);
         }

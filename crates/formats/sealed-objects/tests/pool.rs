@@ -1,5 +1,5 @@
-//! Disks in a real Ceph pool, with all their threads: snapshots, rollbacks, and objects that
-//! somebody removed or put back. Skips itself where `LACUNA_CEPH_CONF` names no cluster.
+//! Disks in a real Ceph pool, with all their threads: snapshots, rollbacks, and objects removed or
+//! replayed by an adversary. Skipped if `LACUNA_CEPH_CONF` names no cluster.
 
 mod fixture;
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const BLOCKS: u64 = 3 * 1024 + 100;
 
-/// A disk in a pool; its objects go when this does.
+/// A disk in a pool; dropping it removes its objects.
 struct PoolDisk {
     pool: Arc<RadosPool>,
     prefix: String,
@@ -73,7 +73,7 @@ impl PoolDisk {
         disk.close().unwrap();
     }
 
-    /// All bytes of an object. Its keys stay out of this: the layout is one without.
+    /// All bytes of an object, without keys: the layout has none.
     fn bytes(&self, object: u64) -> Vec<u8> {
         let mut bytes = vec![0; 1024 * 4128 + 32];
         let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];

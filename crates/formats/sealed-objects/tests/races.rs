@@ -1,6 +1,6 @@
-//! Disks on objects under many threads: every read gives, for each block, one version whole, no
+//! Disks on objects under many threads: every read returns, for each block, one whole version, no
 //! older than the last one acknowledged before the read began; also while metadata is evicted,
-//! learned and folded underneath, and when the client is killed in the middle of it.
+//! learned and folded concurrently, and when the client is killed.
 
 mod stage;
 
@@ -13,16 +13,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 const THREADS: u64 = 6;
-/// Blocks that belong to one thread, next to those of the others; chunks of 64 are shared.
+/// Blocks that belong to one thread, next to those of other threads; chunks are shared.
 const REGION: u64 = 96;
 const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 200;
 
-/// The versions of one block in the order in which its owner wrote them.
+/// The versions of one block in the order of the owner's writes.
 struct History {
     stamps: Vec<u64>,
-    /// How many of them were acknowledged.
+    /// The number of acknowledged versions.
     acknowledged: usize,
-    /// The last of them known to be durable.
+    /// The index of the last version known to be durable.
     durable: usize,
 }
 
@@ -49,7 +49,7 @@ impl Scene {
             .for_each(|block| f(block, &mut self.histories[block as usize].lock().unwrap()));
     }
 
-    /// Writes or discards blocks that belong to the caller.
+    /// Writes or discards blocks that belong to the calling thread.
     fn change(&self, rng: &mut Rng, first: u64, count: u64) {
         let discards = rng.chance(1, 12);
         let stamp = if discards { 0 } else { self.stamp.fetch_add(1, Ordering::SeqCst) };
@@ -75,7 +75,7 @@ impl Scene {
         self.each(first, count, |_, history| since.push(history.acknowledged - 1));
         let found = match stamps(&self.disk, first, count) {
             Ok(found) => found,
-            // What never reaches the store any more cannot be read.
+            // Data that never reaches the store is not readable.
             Err(e) => return self.died(e.kind()),
         };
         let mut nth = 0;
@@ -123,7 +123,7 @@ impl Scene {
         }
     }
 
-    /// What a client that comes later finds.
+    /// Checks the blocks that a later client reads.
     fn check_durable(&self, disk: &ObjectDisk) {
         for first in (0..BLOCKS).step_by(64) {
             let found = stamps(disk, first, 64.min(BLOCKS - first)).unwrap();
@@ -137,7 +137,7 @@ impl Scene {
 }
 
 fn options_for(seed: u64, background: bool) -> ObjectOptions {
-    // Room for two pages of metadata in each part of their cache, and for 64 dirty blocks.
+    // Space for two metadata pages in each shard of their cache, and for 64 dirty blocks.
     let budget = Budget::bytes(64 * 2 * 1200 * 4);
     ObjectOptions { budget, background, random: Arc::new(SeededRandom::new(seed)), ..options(seed) }
 }
@@ -213,7 +213,7 @@ fn the_cache_keeps_to_its_budget_however_slow_the_store() {
                 most = most.max(status(&disk, "dirty"));
                 std::thread::yield_now();
             }
-            // Half of the megabyte, filled.
+            // Half of the cache's share is filled.
             assert!((1 << 18..=1 << 19).contains(&most), "{most}");
         });
         writers.into_iter().for_each(|writer| writer.join().unwrap());

@@ -1,6 +1,6 @@
-//! Objects of a `gcm` disk that go, or are put back, behind the back of the session that uses them:
-//! what a write to one does not replace is lost and stays so, what it replaces is good, and no
-//! other object is concerned. And a store without room, which is no failure.
+//! Objects of a `gcm` disk that are removed or replayed during a session: blocks that a write to
+//! one does not replace are lost and stay lost, replaced blocks are valid, and other objects are
+//! not affected. Also a full store, which is no failure.
 
 mod fixture;
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Two whole segments and a part of one.
 const BLOCKS: u64 = 2 * 1024 + 200;
-/// What is written at first, in objects 0, 1 and 2.
+/// The blocks written at first, in objects 0, 1 and 2.
 const WRITTEN: [u64; 6] = [0, 5, 700, 1024, 1500, BLOCKS - 1];
 
 fn scene(layout: ObjectLayout) -> Scene {
@@ -24,13 +24,13 @@ fn scene(layout: ObjectLayout) -> Scene {
     scene
 }
 
-/// The blocks of an object but for some.
+/// The blocks of an object except the `good` ones.
 fn object_without(number: u64, good: &[u64]) -> BTreeSet<u64> {
     let blocks = number * 1024..(number * 1024 + 1024).min(BLOCKS);
     blocks.filter(|block| !good.contains(block)).collect()
 }
 
-/// The blocks that a check of the disk names.
+/// The blocks that a check of the disk reports.
 fn bad(disk: &ObjectDisk) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     let report = disk.check(|_| Ok(()), |bad| assert!(found.insert(bad.block.0))).unwrap();
@@ -38,8 +38,7 @@ fn bad(disk: &ObjectDisk) -> BTreeSet<u64> {
     found
 }
 
-/// Asserts which blocks are refused, now and by every later session; `stamps` are those of good
-/// ones.
+/// Asserts which blocks are refused, now and in every later session; `stamps` gives valid blocks.
 fn assert_refused(scene: &Scene, disk: ObjectDisk, refused: &BTreeSet<u64>, stamps: &[(u64, u64)]) {
     let look = |disk: &ObjectDisk| {
         for (block, stamp) in stamps {
@@ -89,7 +88,7 @@ fn an_object_that_is_put_back_after_its_first_touch_is_not_sealed_anew() {
         write(&disk, 1500, 1, 3);
         disk.flush().unwrap();
         assert_refused(&scene, disk, &object_without(1, &[1500]), &[(1500, 3), (0, 1)]);
-        // A write of a whole MiB goes past the cache, to the same effect.
+        // A write of a whole MiB bypasses the cache, with the same effect.
         let disk = scene.open();
         write(&disk, 1024, 1, 4);
         disk.flush().unwrap();
@@ -112,7 +111,7 @@ fn what_is_put_back_is_noticed_by_the_next_read_as_well() {
         let now = scene.data.object(1);
         scene.data.replace(1, old);
         assert_eq!(read(&disk, 1500).unwrap_err().kind(), Kind::Corrupt);
-        // Put back as it should be, it is good, and can be written.
+        // The right object, put back, is valid and can be written.
         scene.data.replace(1, now);
         assert_reads(&disk, 1500, 1);
         write(&disk, 1025, 1, 3);
@@ -143,7 +142,7 @@ fn refused_blocks_are_mended_by_writing_and_by_discarding_them() {
         scene.data.replace(2, Some(scene.data.object(1).unwrap()));
         let refused = &object_without(0, &[]) | &object_without(2, &[]);
         assert_eq!(bad(&scene.open()), refused);
-        // Nothing stands in the way of other objects, and a flush succeeds.
+        // Other objects are not affected, and a flush succeeds.
         let disk = scene.open();
         write(&disk, 1030, 1, 4);
         write(&disk, 3, 2, 5);
@@ -198,7 +197,7 @@ fn keys_that_mean_nothing_are_mended_by_writing() {
     }
 }
 
-/// A store that counts what is asked of it, and that may have no room left.
+/// A store that counts its calls, and that can be full.
 struct Narrow {
     inner: MemoryObjects,
     told: Arc<Told>,
@@ -208,7 +207,7 @@ struct Narrow {
 struct Told {
     queries: AtomicU64,
     transactions: AtomicU64,
-    /// Transactions that make an object, or make one longer, are refused.
+    /// If set, transactions that create or lengthen an object are refused.
     full: AtomicBool,
 }
 
@@ -265,8 +264,7 @@ fn to_assert_what_an_object_is_takes_no_round_trip() {
     }
 }
 
-/// A disk of many small objects in a store without room, its clients served with threads or
-/// without.
+/// Runs a test on a disk of many small objects in a full store, with or without background threads.
 fn full_store(background: bool, test: impl Fn(&Scene, &ObjectDisk, &AtomicBool)) {
     for (cipher, layout) in all_kinds() {
         let mut scene = Scene::new(cipher, layout, BLOCKS);
@@ -275,7 +273,7 @@ fn full_store(background: bool, test: impl Fn(&Scene, &ObjectDisk, &AtomicBool))
         let told = Arc::new(Told::default());
         let stores = Narrow::stores(&scene, &told);
         let disk = scene.open_with(stores, |options| options.background = background).unwrap();
-        // What counts the writes to these objects has its place before the room ends.
+        // The page that counts the writes to these objects is written before the store is full.
         write(&disk, 0, 1, 1);
         disk.flush().unwrap();
         told.full.store(true, Ordering::SeqCst);
@@ -288,7 +286,7 @@ fn full_store(background: bool, test: impl Fn(&Scene, &ObjectDisk, &AtomicBool))
     }
 }
 
-/// A flush for which there is no room.
+/// A flush that fails because the store is full.
 fn flush_in_vain(disk: &ObjectDisk) {
     let error = disk.flush().unwrap_err();
     assert_eq!(error.kind(), Kind::NoSpace, "{error}");
@@ -300,8 +298,8 @@ fn a_store_without_room_says_so_as_long_as_it_is_so() {
         full_store(background, |_, disk, full| {
             write(disk, 20 * 1024, 1, 2);
             (0..3).for_each(|_| flush_in_vain(disk));
-            // What waits is not forgotten, what takes no room can be written, and what is stored
-            // can be read.
+            // Pending blocks are kept, writes that need no space succeed, and stored blocks are
+            // readable.
             assert_reads(disk, 20 * 1024, 2);
             write(disk, 20 * 1024, 1, 3);
             write(disk, 3 * 1024, 1, 4);
@@ -324,7 +322,7 @@ fn a_store_without_room_says_so_as_long_as_it_is_so() {
 fn discards_give_a_store_without_room_some_again() {
     for background in [false, true] {
         full_store(background, |scene, disk, _| {
-            // More than the cache takes: in the end a write is refused, and a discard still is not.
+            // More than the cache holds: finally a write is refused, but a discard is not.
             let refused = (20..60).find_map(|n| {
                 let data: Vec<u8> = (0..20).flat_map(|b| content(n * 1024 + b, 3)).collect();
                 disk.write(BlockAddr(n * 1024), &data).err()

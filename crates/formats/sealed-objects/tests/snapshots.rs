@@ -1,5 +1,5 @@
-//! Snapshots of disks on objects: what they show, what a rollback brings back, and what a client
-//! that dies in the midst of making, removing or rolling back leaves.
+//! Snapshots of disks on objects: their content, rollbacks to them, and recovery after a client
+//! died during a creation, removal or rollback.
 
 mod fixture;
 
@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex};
 
 const BLOCKS: u64 = 3 * 1024 + 100;
 
-/// Blocks and their stamps in each of three states of a disk: parts of segments, a whole one, one
-/// that is discarded, and the last block.
+/// Blocks and their stamps in each of three states of a disk: parts of segments, a whole segment, a
+/// discarded one, and the last block.
 const STATES: [&[(u64, u64)]; 3] = [
     &[(0, 1), (5, 1), (63, 1), (64, 1), (1024, 1), (2000, 1), (2048, 0), (3000, 0), (BLOCKS - 1, 1)],
     &[(0, 2), (5, 1), (63, 2), (64, 1), (1024, 0), (2000, 0), (2048, 2), (3000, 2), (BLOCKS - 1, 1)],
     &[(0, 2), (5, 3), (63, 2), (64, 3), (1024, 3), (2000, 0), (2048, 0), (3000, 2), (BLOCKS - 1, 0)],
 ];
 
-/// Brings a disk from the state before to this one.
+/// Brings a disk from the previous state to this one.
 fn enter(disk: &ObjectDisk, state: usize) {
     match state {
         0 => {
@@ -55,7 +55,7 @@ fn assert_state(disk: &ObjectDisk, state: usize) {
     assert_eq!(report.bad, 0, "{:?}", bad.take());
 }
 
-/// A disk in its third state, with snapshots `first` and `second` of those before.
+/// A disk in its third state, with snapshots `first` and `second` of the two states before.
 fn scene(cipher: Cipher, layout: ObjectLayout) -> Scene {
     let scene = Scene::new(cipher, layout, BLOCKS);
     scene.session(|disk| {
@@ -89,7 +89,7 @@ fn each_snapshot_shows_its_time_and_a_rollback_brings_it_back() {
             });
             read_all(state);
         }
-        // Life goes on after a rollback, from the state that came back.
+        // Writes continue after a rollback, starting at the restored state.
         scene.session(|disk| enter(disk, 1));
         read_all(1);
         scene.session(|disk| disk.remove_snapshot("first").unwrap());
@@ -121,7 +121,7 @@ fn a_snapshot_is_read_only_and_what_is_wrong_is_said() {
         said(disk.create_snapshot(&"n".repeat(65)), Kind::Usage, "1 to 64");
         said(disk.remove_snapshot("third"), Kind::NotFound, "first, second");
         said(disk.rollback("third"), Kind::NotFound, "first, second");
-        // None of that did any harm.
+        // The errors changed nothing.
         write(disk, 7, 1, 7);
         disk.flush().unwrap();
         assert_reads(disk, 7, 7);
@@ -145,7 +145,7 @@ fn numbers_are_never_given_twice() {
     scene.write(0, 1, 1);
     let meta = meta_of(&scene.data.object(0).unwrap(), &scene.params, 0);
     assert_eq!(meta[28..], 2u32.to_le_bytes());
-    // An entry of the disk's own future does not pass for one of the snapshot.
+    // An entry written after the snapshot does not pass for one of the snapshot.
     let before = scene.data.object(0);
     scene.session(|disk| disk.create_snapshot("b").unwrap());
     scene.write(0, 1, 2);
@@ -155,8 +155,8 @@ fn numbers_are_never_given_twice() {
     assert_eq!(read(&scene.open(), 0).unwrap_err().kind(), Kind::Corrupt);
 }
 
-/// Cuts a client off at every change that `work` makes, heard of or not, and shows what is left to
-/// `look`.
+/// Cuts a client off at every change that `work` makes, before and after the change happens, and
+/// calls `look` with the state of the stores.
 fn cut_everywhere(scene: &Scene, work: impl Fn(&ObjectDisk), look: impl Fn(&Scene)) {
     for unheard in [false, true] {
         for changes in 0.. {
@@ -243,7 +243,7 @@ fn a_rollback_cut_in_the_midst_is_finished() {
             } else {
                 drop(reader.unwrap());
             }
-            // The snapshots are there at every moment.
+            // The snapshots exist at every moment.
             assert_state(&left.open_at("first"), 0);
             assert_state(&left.open_at("second"), 1);
             let disk = left.open();
@@ -342,8 +342,7 @@ fn an_object_that_turns_bad_in_the_midst_of_a_rollback_is_named() {
     disk.close().unwrap();
 }
 
-/// The book of a disk, and somebody who does something as soon as it says that a rollback has
-/// begun.
+/// The book of a disk; runs `act` as soon as its table says that a rollback has begun.
 struct Watched {
     inner: MemoryObjects,
     act: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -364,7 +363,8 @@ impl ObjectStore for Watched {
     delegate_to_inner!();
 }
 
-/// What was good when the rollback was decided and is gone, or another, when its turn comes.
+/// An object that verified when the rollback was decided and is gone, or replaced, at its turn is
+/// not made valid.
 #[test]
 fn a_rollback_makes_nothing_good_that_it_did_not_compare() {
     for layout in ObjectLayout::ALL {
@@ -387,7 +387,7 @@ fn a_rollback_makes_nothing_good_that_it_did_not_compare() {
     }
 }
 
-/// A store that lists nothing.
+/// A store that lists no objects.
 struct Unlisted(Arc<dyn ObjectStore>);
 
 impl ObjectStore for Unlisted {
@@ -423,8 +423,8 @@ impl ObjectStore for Unlisted {
     }
 }
 
-/// With a cipher that authenticates no list is believed: what the version table counts is rolled
-/// back.
+/// With a cipher that authenticates, a rollback does not depend on the list: it restores all
+/// objects that the version table counts.
 #[test]
 fn an_object_that_is_not_listed_is_rolled_back() {
     for layout in ObjectLayout::ALL {

@@ -1,6 +1,6 @@
-//! What two snapshots of a disk in a pool tell a reader of the pool, and what can be made of them
-//! (Harnik et al., sections 1 and 2): which parts of a block changed, and whether old and new can
-//! be spliced, also where a splice shows at some queries alone.
+//! What two snapshots of a disk reveal to a reader of the pool, and how old and new ciphertext can
+//! be combined (Harnik et al., sections 1 and 2): which parts of a block changed, and whether old
+//! and new can be spliced, also if only some queries return the splice.
 
 mod fixture;
 
@@ -19,8 +19,8 @@ const BLOCK: u64 = 5;
 /// The blocks around it.
 const AROUND: Range<u64> = 0..12;
 
-/// A disk whose block held each of some versions when a snapshot was made, and what the adversary
-/// saw of it there.
+/// A disk with one block that had several versions, each with a snapshot, and the adversary's view
+/// of the block at each.
 struct History {
     scene: Scene,
     versions: Vec<Vec<u8>>,
@@ -41,7 +41,7 @@ fn history(cipher: Cipher, layout: ObjectLayout, versions: &[Vec<u8>]) -> Histor
     History { scene, versions: versions.to_vec(), seen }
 }
 
-/// Ciphertext and metadata of the block, as the store gives them to anybody.
+/// Ciphertext and metadata of the block, as the store returns them to any reader.
 fn see(scene: &Scene, snapshot: u64) -> (Vec<u8>, Vec<u8>) {
     let (mut data, mut meta) = (vec![0; BLOCK_SIZE], vec![0; scene.meta() as usize]);
     let view = scene.data.at_snapshot(snapshot).unwrap();
@@ -72,7 +72,7 @@ fn see(scene: &Scene, snapshot: u64) -> (Vec<u8>, Vec<u8>) {
     (data, meta)
 }
 
-/// Where the bytes of the metadata lie, in the layouts that keep it there.
+/// The offset of the metadata, in the layouts that store it in the object's bytes.
 fn meta_at(scene: &Scene) -> Option<u64> {
     match scene.params.layout {
         _ if scene.meta() == 0 => None,
@@ -83,8 +83,8 @@ fn meta_at(scene: &Scene) -> Option<u64> {
 }
 
 impl History {
-    /// The disk with other ciphertext and metadata of the block, opened and read there. Everything
-    /// around it must read.
+    /// Replaces ciphertext and metadata of the block, opens the disk and reads the block. All
+    /// blocks around it must be readable.
     fn read_changed(&self, data: &[u8], meta: &[u8]) -> Result<Vec<u8>> {
         let scene = self.scene.copied();
         scene.poke(0, scene.data_at(BLOCK), data);
@@ -100,7 +100,7 @@ impl History {
                 value[at..at + meta.len()].copy_from_slice(meta);
                 scene.change(0, vec![Step::SetKeys(vec![(key, value)])]);
             }
-            // What stands apart counts, whatever the page says.
+            // An entry apart takes precedence over the page.
             (None, ObjectLayout::Adaptive) => {
                 let key = vec![b'p', 0, b'd', BLOCK as u8];
                 scene.change(0, vec![Step::SetKeys(vec![(key, meta.to_vec())])]);
@@ -111,7 +111,8 @@ impl History {
         for block in AROUND.filter(|b| *b != BLOCK) {
             match read(&disk, block) {
                 Ok(data) => assert!(data == content(block, 1000 + block), "block {block}"),
-                // Where the seal binds metadata, what hangs on altered metadata is refused with it.
+                // If the seal binds metadata, entries that depend on altered metadata are refused
+                // too.
                 Err(error) => assert!(scene.params.binds_entries(), "block {block}: {error}"),
             }
         }
@@ -119,9 +120,9 @@ impl History {
         read(&disk, BLOCK)
     }
 
-    /// Reads the disk from a store that answers some queries as if nothing had been changed in it.
-    /// With a cipher that authenticates a block is one that was there; with the others it is no
-    /// other block's.
+    /// Reads the disk from a store that answers some queries from the unchanged objects. With a
+    /// cipher that authenticates, a block is one of its versions; with other ciphers it is never
+    /// another block's content.
     fn read_over_lies(&self, changed: &Scene) {
         let Ok(disk) = changed.open_over_lies(&self.scene, false) else { return };
         for block in AROUND {
@@ -134,7 +135,7 @@ impl History {
         }
     }
 
-    /// The second version with every other unit of the first.
+    /// The second version with every second unit from the first.
     fn splice(&self) -> Vec<u8> {
         spliced(&self.seen[1].0, &self.seen[0].0)
     }
@@ -184,11 +185,13 @@ fn an_xts_random_disk_makes_garbage_of_a_splice() {
             assert_unrelated(&read, &old);
             assert_unrelated(&read, &new);
         }
-        // Units of the version that the IV belongs to still decrypt; the others become garbage.
+        // Units of the version that the IV belongs to still decrypt; the remaining ones become
+        // garbage.
         let read = h.read_changed(&h.splice(), new_meta).unwrap();
         assert_eq!(equal_units(&read, &new), BLOCK_SIZE / UNIT / 2);
         assert_eq!(equal_units(&read, &old), 0);
-        // The pair of both is the old version whole: freshness is not this cipher's promise.
+        // Ciphertext and metadata together are the whole old version: this cipher does not promise
+        // freshness.
         assert!(h.read_changed(old_data, old_meta).unwrap() == old);
     }
 }
@@ -207,13 +210,13 @@ fn a_gcm_disk_refuses_every_splice_of_that_block_alone() {
         refused(new_data, old_meta);
         refused(&h.splice(), new_meta);
         refused(&h.splice(), old_meta);
-        // Nonce, tag or snapshot number of one in the metadata of the other.
+        // Nonce, tag or snapshot number of one version in the metadata of the other.
         for part in [0..12, 12..28, 28..32] {
             let mut meta = new_meta.clone();
             meta[part.clone()].copy_from_slice(&old_meta[part]);
             refused(new_data, &meta);
         }
-        // The old block whole, under the present seal: noticed where the seal binds metadata.
+        // The whole old block, under the present seal: detected if the seal binds metadata.
         if h.scene.params.binds_entries() {
             refused(old_data, old_meta);
         } else {

@@ -1,6 +1,6 @@
-//! What somebody with access to the pool does to the objects of a `gcm` disk behind its back, on
-//! every layout: the blocks concerned fail, no others, and a check names the objects. Where it
-//! shows at some queries alone, nothing false is read.
+//! Changes that an adversary with access to the pool makes to the objects of a `gcm` disk, on every
+//! layout: only the affected blocks fail, and a check names the objects. If only some queries
+//! return the change, no false data is read.
 
 mod fixture;
 
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 
 /// Three whole segments and a part of one.
 const BLOCKS: u64 = 3 * 1024 + 200;
-/// What is written before every attack; object 2 is never touched.
+/// The blocks written before every attack; object 2 is never touched.
 const WRITTEN: [u64; 7] = [0, 70, 1023, 1024, 1500, 3072, BLOCKS - 1];
 
-/// A disk of which object 1 was written in two sessions; its state after the first.
+/// A disk with object 1 written in two sessions, and that object after the first.
 fn scene(layout: ObjectLayout) -> (Scene, Option<MemoryObject>) {
     let scene = Scene::new(Cipher::Gcm, layout, BLOCKS);
     scene.session(|disk| WRITTEN.iter().for_each(|block| write(disk, *block, 1, 1)));
@@ -26,8 +26,8 @@ fn scene(layout: ObjectLayout) -> (Scene, Option<MemoryObject>) {
     (scene, old)
 }
 
-/// The blocks that the disk must refuse, by its reads and by its check, which names the objects
-/// that they lie in. All others read as written.
+/// Asserts the refused blocks, in reads and in a check, which names their objects. All other blocks
+/// read as written.
 fn assert_bad(scene: &Scene, bad: &BTreeSet<u64>, words: &str) {
     let disk = scene.open();
     for block in WRITTEN {
@@ -67,7 +67,7 @@ fn object(number: u64) -> BTreeSet<u64> {
     (number * 1024..(number * 1024 + 1024).min(BLOCKS)).collect()
 }
 
-/// The blocks whose metadata makes one page with that of a block.
+/// The blocks with metadata in the same page as that of a block.
 fn page_of(block: u64) -> BTreeSet<u64> {
     (block / 128 * 128..block / 128 * 128 + 128).collect()
 }
@@ -76,8 +76,8 @@ fn blocks(blocks: &[u64]) -> BTreeSet<u64> {
     blocks.iter().copied().collect()
 }
 
-/// Makes a copy of the scene, changes it, and looks; also where some queries are answered as if it
-/// had not been changed.
+/// Changes a copy of the scene and asserts the refused blocks; also reads from a store that answers
+/// some queries from the unchanged scene.
 fn after(scene: &Scene, bad: &BTreeSet<u64>, words: &str, change: impl FnOnce(&Scene)) {
     let left = scene.copied();
     change(&left);
@@ -87,7 +87,7 @@ fn after(scene: &Scene, bad: &BTreeSet<u64>, words: &str, change: impl FnOnce(&S
         for block in WRITTEN {
             let Ok(data) = read(&disk, block) else { continue };
             let latest = if block == 1024 { 2 } else { 1 };
-            // Where the seal binds nothing a block is one that was there once.
+            // If the seal does not bind the entries, a block may be any of its earlier versions.
             let oldest = if left.params.binds_entries() && !book_lies { latest } else { 0 };
             let known = (oldest..=latest).any(|stamp| data == content(block, stamp));
             assert!(known, "block {block}, the book lies: {book_lies}");
@@ -116,7 +116,7 @@ fn objects_deleted_replaced_or_swapped() {
             left.data.replace(0, one);
             left.data.replace(1, zero);
         });
-        // One that never was is as foreign as one of another disk.
+        // A copy of another object, where none existed, does not verify either.
         after(&scene, &object(2), "its seal does not verify", |left| {
             left.data.replace(2, left.data.object(0));
         });
@@ -156,7 +156,7 @@ fn bits_flipped_in_data_metadata_and_seals() {
             }
         }
         let x = 1500 - 1024;
-        // Where the seal binds entries, none is believed that hangs on one that was altered.
+        // If the seal binds entries, all entries that depend on an altered one are lost.
         let (with_it, words) = if scene.params.binds_entries() {
             (page_of(1500), "is lost")
         } else {
@@ -185,7 +185,7 @@ fn bits_flipped_in_data_metadata_and_seals() {
     }
 }
 
-/// One key of an object, or several, put back as they were, or taken away, under the present seal.
+/// Some or all keys of an object, replayed or removed under the present seal.
 #[test]
 fn no_object_is_reverted_or_thinned_under_its_seal() {
     let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
@@ -237,7 +237,7 @@ fn no_object_is_reverted_or_thinned_under_its_seal() {
         reverted.change(1, [vec![Step::Write { offset: 0, data: &bytes }], steps].concat());
         look(&reverted, "reverted");
     }
-    // All of it as it was, but for the seal.
+    // The whole old object, except for the seal.
     let whole = scene.copied();
     whole.data.replace(1, Some(old));
     whole.change(1, vec![Step::SetKeys(vec![(b"s".to_vec(), now.keys()[b"s".as_slice()].clone())])]);
@@ -245,8 +245,7 @@ fn no_object_is_reverted_or_thinned_under_its_seal() {
     assert!(changed.iter().all(|block| read(&whole.open(), *block).is_err()));
 }
 
-/// Several such changes at a time, with ciphertext of any time beside them: nothing but the present
-/// is ever read.
+/// Several such changes at a time, with ciphertext of any time: only present content is ever read.
 #[test]
 fn nothing_old_is_read_whatever_is_done_to_an_object_under_its_seal() {
     let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, 1024);
@@ -350,7 +349,7 @@ fn keys_that_the_disk_did_not_leave() {
             let left = scene.copied();
             left.change(1, vec![Step::SetKeys(vec![(key.to_vec(), vec![1; 3])])]);
             let disk = left.open();
-            // Whatever becomes of the blocks whose keys they are among, nothing false is returned.
+            // Whatever happens to blocks with metadata near these keys, no false data is returned.
             for block in WRITTEN {
                 match read(&disk, block) {
                     Ok(data) => assert!(data == content(block, if block == 1024 { 2 } else { 1 })),
@@ -396,7 +395,7 @@ fn an_older_book_does_not_fit_newer_objects() {
         let (scene, _) = scene(layout);
         let book = scene.book.object(1);
         scene.write(70, 1, 1);
-        // Nor is it believed of the object that never was that it is not there.
+        // The absence of an object that never existed is not accepted either.
         let bad = object(0).union(&object(2)).copied().collect();
         after(&scene, &bad, "is an older version", |left| left.book.replace(1, book));
     }
@@ -414,7 +413,7 @@ fn what_was_tampered_with_is_not_made_good_by_a_write_beside_it() {
         let mut found = BTreeSet::new();
         disk.check(|_| Ok(()), |b| assert!(found.insert(b.block.0))).unwrap();
         assert_eq!(found, left);
-        // A discard of the whole object gives up all of it.
+        // A discard of the whole object gives up all its blocks.
         scene.session(|disk| disk.discard(BlockAddr(1024), 1024).unwrap());
         let report = scene.open().check(|_| Ok(()), |b| panic!("{}", b.error)).unwrap();
         assert_eq!(report.bad, 0);
@@ -443,7 +442,7 @@ fn after_a_crash_the_same_is_noticed_and_nothing_else() {
         let disk = scene.open();
         write(&disk, 70, 1, 1);
         disk.flush().unwrap();
-        // A snapshot writes the version table, as time would.
+        // A snapshot writes the version table, as a checkpoint would.
         disk.create_snapshot("now").unwrap();
         let before = scene.data.object(0);
         write(&disk, 70, 1, 1);
@@ -453,8 +452,7 @@ fn after_a_crash_the_same_is_noticed_and_nothing_else() {
         drop(disk);
         assert_bad(&cut, &blocks(&[]), "");
         after(&cut, &object(0), "is missing", |left| left.data.replace(0, None));
-        // What was written after the version table and before the cut is all that can be taken back
-        // unnoticed.
+        // Only writes after the last checkpoint and before the cut can be taken back undetected.
         after(&cut, &blocks(&[]), "", |left| left.data.replace(0, before.clone()));
         cut.write(0, 1, 1);
         cut.write(3072, 1, 1);

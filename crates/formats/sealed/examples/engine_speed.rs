@@ -1,5 +1,5 @@
-//! The disk without a front end: MB/s and operations per second of two threads on a file, for
-//! profiling. Usage: engine_speed FILE [xts|xts-random|gcm|hctr2] [job …]
+//! Speed of the disk without a front end, for profiling: MB/s and operations per second of two
+//! threads on a file. Usage: engine_speed FILE [xts|xts-random|gcm|hctr2] [job …]
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
 use lacuna_crypto::{Cipher, SystemRandom};

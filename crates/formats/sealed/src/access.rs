@@ -1,4 +1,5 @@
-//! How blocks are read, written and discarded: which version counts, and which way a write takes.
+//! Reads, writes and discards: finds the latest version of a block, and chooses the path of a
+//! write.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo, SlotNo, index_of, pieces, run};
 use crate::cache::{Cache, Cached, Committed, Content};
@@ -13,18 +14,18 @@ use crate::stream::StreamDetector;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Extent, ExtentRuns, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 
-/// The least that a write at the start of a segment must bring to open a copy-on-write segment: 16
+/// The fewest blocks of a write at the start of a segment that may open a copy-on-write segment: 16
 /// KiB.
 const STREAM_START: u64 = 4;
-/// The least that a write within a stream must bring to open a copy-on-write segment: 64 KiB.
+/// The fewest blocks of a write within a stream that may open a copy-on-write segment: 64 KiB.
 const STREAM_MIDDLE: u64 = 16;
 
-/// Which writes may open copy-on-write segments.
+/// The writes that may open copy-on-write segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Streams {
-    /// Those of streams, and beginnings of segments.
+    /// Writes of streams, and writes at the start of a segment.
     Any,
-    /// Those of whole segments: every write is flushed, and a flush ends every copy-on-write
+    /// Writes of whole segments: every write is flushed, and a flush ends every copy-on-write
     /// segment.
     WholeSegments,
     /// None.
@@ -43,7 +44,7 @@ pub(crate) struct Access {
     streams: StreamDetector,
 }
 
-/// The version of a block that counts.
+/// The latest version of a block.
 enum Latest<'a> {
     Newest(Content),
     Committed(Committed),
@@ -51,8 +52,8 @@ enum Latest<'a> {
     Zeros,
 }
 
-/// Where a block below the cache lies. The slot and the stream of a chunk are always the same, as
-/// long as it is locked.
+/// The place of a block below the cache. The slot and the stream of a chunk do not change while it
+/// is locked.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     Stream(&'a Stream),
@@ -94,10 +95,10 @@ impl Access {
         Ok(())
     }
 
-    /// Lets the medium fetch what a long read takes from it chunk by chunk: all of it at once, and
-    /// while the first chunks are decrypted. The system reads ahead only for a reader that goes
-    /// through a file in order, which threads that share a stream do not. What lies in a
-    /// copy-on-write segment or in memory, or changes its place meanwhile, is fetched in vain.
+    /// Asks the medium to prefetch a long read at once rather than chunk by chunk, so that it works
+    /// while the first chunks are decrypted. The system's own read-ahead works only for sequential
+    /// readers, which threads that share a stream are not. Blocks that are in a copy-on-write
+    /// segment or in memory, or that move meanwhile, are fetched in vain.
     fn fetch(&self, first: BlockAddr, count: u64) {
         for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
             if let Ok(Some(slot)) = self.segments.slot(SegmentNo::of(at)) {
@@ -119,7 +120,8 @@ impl Access {
             };
             return self.read_run(first, Place::Slot(slot), buf, || drop(reading));
         }
-        // Neighbours in one place are read in one access: that place, and the first of them.
+        // Neighbours in the same place are read in one access. `pending` holds that place and the
+        // first neighbour.
         let mut pending: Option<(Place<'_>, usize)> = None;
         let read_pending = |(place, begin): (Place<'_>, usize), end: usize, buf: &mut [u8]| {
             let out = &mut buf[begin * BLOCK_SIZE..end * BLOCK_SIZE];
@@ -141,14 +143,15 @@ impl Access {
         pending.map_or(Ok(()), |run| read_pending(run, blocks, buf))
     }
 
-    /// The version of a block that counts. Under its chunk lock.
+    /// The latest version of a block. The caller holds its chunk lock.
     fn latest<'a>(
         &self,
         block: BlockAddr,
         cow_segment: Option<&'a CowSegment>,
         slot: Option<SlotNo>,
     ) -> Latest<'a> {
-        // The cache first: a block that is completed from it leaves it only after it is covered.
+        // Look at the cache first: completing a stream removes a block from it only after the
+        // stream covers the block.
         let cached = self.cache.find(block);
         match (cached, cow_segment) {
             (Some(Cached::Newest(content)), _) => Latest::Newest(content),
@@ -161,7 +164,7 @@ impl Access {
         }
     }
 
-    /// Fills a block that is not on the medium alone, or says where it lies there.
+    /// Fills `out` from memory, or returns the block's place on the medium.
     fn read_cached<'a>(
         &self,
         block: BlockAddr,
@@ -197,7 +200,7 @@ impl Access {
                     .read_data(stream.slot.at(first), out)
                     .map(|()| stream.copy_meta(index_of(first), meta)),
             };
-            // No caller gets to see ciphertext.
+            // Never return ciphertext to the caller.
             read.inspect_err(|_| out.fill(0))?;
             unlock();
             self.sealer.open_in_place(first, out, meta)
@@ -224,7 +227,7 @@ impl Access {
         let cow_segment = self.segments.cow_segment(segment);
         let slot = self.segments.slot(segment)?;
         let in_slot = match (&cow_segment, slot) {
-            // Its space may be on the way back to the medium.
+            // Its space may already be on the way back to the medium.
             (Some(CowSegment::PendingDiscard), _) | (_, None) => 0,
             (_, Some(slot)) => self.store.written(slot.at(first), count)?,
         };
@@ -241,10 +244,11 @@ impl Access {
         Ok(())
     }
 
-    /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments
-    /// and the cache know.
+    /// Whether a segment was never written, as far as the map, the copy-on-write segments and the
+    /// cache know.
     fn is_untouched(&self, segment: SegmentNo) -> Result<bool> {
-        // Cache, copy-on-write segment, map: data moves in this order, so none slips past.
+        // Look at the cache, the copy-on-write segment, the map: data moves in this order, so none
+        // is missed.
         if self.cache.touches(segment) || self.segments.cow_segment(segment).is_some() {
             return Ok(false);
         }
@@ -293,7 +297,7 @@ impl Access {
                 if self.write_stream(&stream, first, data)? {
                     return Ok(());
                 }
-                // Frozen or gone meanwhile: look again.
+                // It was frozen or removed meanwhile: look again.
                 continue;
             }
             if let Some(wait) = wait_for_spare
@@ -306,7 +310,7 @@ impl Access {
             if self.segments.open_stream(segment).is_some() {
                 continue;
             }
-            // A segment without a readable slot takes no writes, which could never be destaged.
+            // Refuse writes to a segment without a readable slot: they could never be destaged.
             self.segments.slot(segment)?;
             for (block, data) in run(first, u64::MAX - first.0).zip(data.chunks_exact(BLOCK_SIZE)) {
                 self.cache.put(block, data);
@@ -315,7 +319,8 @@ impl Access {
         }
     }
 
-    /// Opens a copy-on-write segment, unless no slot can be spared. True: look again.
+    /// Opens a copy-on-write segment, unless no slot can be spared. Returns true if the caller
+    /// should look again.
     fn begin_stream(&self, segment: SegmentNo, wait_for_spare: &dyn Fn() -> Result<()>) -> Result<bool> {
         if self.segments.is_crowded(segment)? {
             wait_for_spare()?;
@@ -326,7 +331,8 @@ impl Access {
         self.segments.begin_stream(segment)
     }
 
-    /// Writes blocks of one chunk to a copy-on-write segment. False if it takes no writes any more.
+    /// Writes blocks of one chunk to a copy-on-write segment. Returns false if it takes no more
+    /// writes.
     fn write_stream(&self, stream: &Arc<Stream>, first: BlockAddr, data: &[u8]) -> Result<bool> {
         let count = (data.len() / BLOCK_SIZE) as u64;
         let to = stream.slot.at(first);
@@ -339,8 +345,8 @@ impl Access {
                 return Ok(false);
             }
             self.store.write_data(to, sealed).map_err(|e| {
-                // What was covered there may be torn now; what lies below is whole, but older than
-                // what was acknowledged, so the write that failed takes its place.
+                // The covered blocks may be torn now. The versions below are whole, but older than
+                // the acknowledged ones, so put the failed write into the cache instead.
                 for (block, data) in run(first, count).zip(data.chunks_exact(BLOCK_SIZE)) {
                     if stream.covers(index_of(block)) {
                         self.cache.put(block, data);
@@ -355,7 +361,7 @@ impl Access {
         })
     }
 
-    /// A failure ends all writing; what the medium refuses fails the request alone.
+    /// A failure ends all writing; a refusal by the medium fails only the request.
     fn failed(&self, e: Error) -> Error {
         if e.kind().is_refusal() { e } else { self.health.fail(e) }
     }
@@ -405,7 +411,7 @@ impl Access {
         };
         let at = stream.slot.at(first);
         self.store.erase_data(at, count).map_err(|e| {
-            // Some may be gone.
+            // Some blocks may be erased already.
             for block in run(first, count).filter(|block| stream.covers(index_of(*block))) {
                 self.cache.put_hole(block);
             }

@@ -1,13 +1,12 @@
-//! The numbers by which a disk and its medium are cut up: segments, the slots that hold them, and
-//! chunks.
+//! The numbers of segments, slots and chunks.
 //!
-//! Invariant: a number that was read from a medium becomes a [`SegmentNo`] or a [`SlotNo`] only by
-//! a check against how many there are.
+//! Invariant: a number read from a medium becomes a [`SegmentNo`] or a [`SlotNo`] only after a
+//! check against their number on this disk.
 
 use lacuna_contracts::{BlockAddr, SEGMENT_BLOCKS};
 use std::ops::Range;
 
-/// Blocks under one chunk lock, and at most in one access of a request to the medium.
+/// Blocks under one chunk lock, and the most in one access of a request to the medium.
 pub(crate) const CHUNK_BLOCKS: u64 = 64;
 
 /// The number of a segment of the disk.
@@ -20,12 +19,12 @@ impl SegmentNo {
         SegmentNo((block.0 / SEGMENT_BLOCKS) as u32)
     }
 
-    /// The segment of this number on a disk of `segments` segments.
+    /// The segment with this number on a disk of `segments` segments.
     pub(crate) fn checked(number: u64, segments: u32) -> Option<SegmentNo> {
         u32::try_from(number).ok().filter(|number| *number < segments).map(SegmentNo)
     }
 
-    /// The bare number.
+    /// The plain number.
     pub(crate) fn get(self) -> u32 {
         self.0
     }
@@ -35,7 +34,7 @@ impl SegmentNo {
         BlockAddr(u64::from(self.0) * SEGMENT_BLOCKS + index)
     }
 
-    /// All blocks that the segment may have.
+    /// The range of blocks of a whole segment.
     pub(crate) fn blocks(self) -> Range<BlockAddr> {
         self.block(0)..self.block(SEGMENT_BLOCKS)
     }
@@ -46,7 +45,7 @@ impl SegmentNo {
 pub(crate) struct SlotNo(u32);
 
 impl SlotNo {
-    /// The slot of this number on a medium of `slots` slots.
+    /// The slot with this number on a medium of `slots` slots.
     pub(crate) fn checked(number: u64, slots: u32) -> Option<SlotNo> {
         u32::try_from(number).ok().filter(|number| *number < slots).map(SlotNo)
     }
@@ -56,7 +55,7 @@ impl SlotNo {
         (0..slots).map(SlotNo)
     }
 
-    /// The bare number.
+    /// The plain number.
     pub(crate) fn get(self) -> u32 {
         self.0
     }
@@ -66,7 +65,7 @@ impl SlotNo {
         SlotAddr { slot: self, index: 0 }
     }
 
-    /// Where a block lies if this is the slot of its segment.
+    /// The address of a block if this is the slot of its segment.
     pub(crate) fn at(self, block: BlockAddr) -> SlotAddr {
         SlotAddr { slot: self, index: index_of(block) }
     }
@@ -84,7 +83,7 @@ pub(crate) fn index_of(block: BlockAddr) -> u64 {
     block.0 % SEGMENT_BLOCKS
 }
 
-/// `count` blocks from `first` on.
+/// `count` blocks, starting at `first`.
 pub(crate) fn run(first: BlockAddr, count: u64) -> impl Iterator<Item = BlockAddr> {
     (first.0..first.0 + count).map(BlockAddr)
 }

@@ -1,13 +1,13 @@
-//! The write-back cache: what was acknowledged and is not yet destaged.
+//! The write-back cache: blocks that were acknowledged and are not yet destaged.
 //!
-//! An entry holds up to two versions of its block: the *newest* (plain, in memory alone) and the
+//! An entry holds up to two versions of its block: the *newest* (plaintext, only in memory) and the
 //! *committed* one (encrypted, in the journal, not yet destaged). Invariant: a committed version
 //! leaves its entry only when it is destaged, when a later committed version replaces it, or when
 //! its segment moved.
 //!
-//! Contents are handed out by reference, so that nobody encrypts or copies them under a lock; a
-//! buffer serves again when nobody refers to it any more. One that nothing uses is wiped within a
-//! second: what was committed or given up is in no memory then.
+//! Contents are returned by reference, so that they are encrypted and copied outside the lock. A
+//! buffer is reused when its last reference is dropped. An unused buffer is wiped within a second,
+//! so no memory holds committed or dropped plaintext for longer.
 
 use crate::address::SegmentNo;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, IdlePool, Plain};
@@ -18,40 +18,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 32;
-/// What a hole costs the budget.
+/// Bytes of the budget that a hole takes.
 const HOLE_COST: u64 = 64;
 /// Buffers kept for reuse per shard.
 const SPARE: usize = 64;
 
 type Buffer = Arc<Plain<[u8; BLOCK_SIZE]>>;
 
-/// What a block holds.
+/// The content of a block.
 #[derive(Clone)]
 pub(crate) enum Content {
-    /// These bytes.
+    /// Data.
     Data(Buffer),
-    /// Nothing: it reads as zeros.
+    /// A hole, which reads as zeros.
     Hole,
 }
 
 /// A version of a block that the journal holds.
 #[derive(Clone)]
 pub(crate) enum Committed {
-    /// Ciphertext at this place of a batch, with this metadata.
+    /// Ciphertext at an offset in a batch, with its metadata.
     Data { batch: Arc<Vec<u8>>, at: usize, meta: [u8; 32] },
-    /// Nothing: it reads as zeros.
+    /// A hole, which reads as zeros.
     Hole,
 }
 
-/// The later version of a block that is here.
+/// The latest version of a block in the cache.
 pub(crate) enum Cached {
-    /// In memory alone.
+    /// A version only in memory.
     Newest(Content),
-    /// In the journal.
+    /// A version in the journal.
     Committed(Committed),
 }
 
-/// The number of a newest version. Every put counts it up.
+/// The number of a newest version. Every put increments it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version(u64);
 
@@ -75,12 +75,12 @@ pub(crate) struct Cache {
     shards: [Mutex<Shard>; SHARDS],
     entries: AtomicUsize,
     dirty_bytes: AtomicU64,
-    /// Entries per segment, so that most segments are known to have none at one look.
+    /// Entries of each segment, so that one lookup tells for most segments that there are none.
     segments: [Mutex<FxHashMap<SegmentNo, u32>>; SHARDS],
 }
 
 impl Default for Cache {
-    /// An empty one, whose spare buffers are wiped when nothing uses them.
+    /// An empty cache. Its spare buffers are wiped when idle.
     fn default() -> Self {
         let shards: [Mutex<Shard>; SHARDS] = Default::default();
         shards.iter().for_each(|shard| shard.lock().spare.watch());
@@ -94,12 +94,12 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Whether any block of a segment is here.
+    /// Whether any block of a segment is in the cache.
     pub(crate) fn touches(&self, segment: SegmentNo) -> bool {
         self.entries.load(Ordering::Acquire) > 0 && self.segment(segment).contains_key(&segment)
     }
 
-    /// Bytes acknowledged and in memory alone.
+    /// Bytes that are acknowledged and only in memory.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Acquire)
     }
@@ -108,7 +108,7 @@ impl Cache {
     pub(crate) fn put(&self, block: BlockAddr, data: &[u8]) {
         let mut shard = self.shard(block);
         let mut buffer = shard.spare.take(|_| true).unwrap_or_else(|| Arc::new(Plain::new([0; BLOCK_SIZE])));
-        // Nobody else refers to a spare buffer, so this copies nothing but `data`.
+        // A spare buffer has no other reference, so this copies only `data`.
         Arc::make_mut(&mut buffer).copy_from_slice(data);
         self.put_content(&mut shard, block, Content::Data(buffer));
     }
@@ -118,7 +118,7 @@ impl Cache {
         self.put_content(&mut self.shard(block), block, Content::Hole);
     }
 
-    /// The later version of a block that is here.
+    /// The latest version of a block in the cache.
     pub(crate) fn find(&self, block: BlockAddr) -> Option<Cached> {
         let shard = self.shard(block);
         let versions = shard.entries.get(&block)?;
@@ -138,7 +138,7 @@ impl Cache {
         self.shard(block).entries.get(&block)?.committed.clone()
     }
 
-    /// Whether any version of a block is here.
+    /// Whether any version of a block is in the cache.
     pub(crate) fn has(&self, block: BlockAddr) -> bool {
         self.shard(block).entries.contains_key(&block)
     }
@@ -153,7 +153,8 @@ impl Cache {
         self.settle(block, |versions| take_version(versions, version));
     }
 
-    /// The journal now holds a version of the block: the newest, if `version` is still its number.
+    /// Notes that the journal holds a version of the block: the newest one, if `version` is still
+    /// its number.
     pub(crate) fn commit(&self, block: BlockAddr, version: Option<Version>, committed: Committed) {
         let mut shard = self.shard(block);
         let versions = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
@@ -162,7 +163,7 @@ impl Cache {
         self.recycle(&mut shard, freed);
     }
 
-    /// The committed version is destaged, or its segment moved.
+    /// Drops the committed version, because it is destaged or its segment moved.
     pub(crate) fn forget_committed(&self, block: BlockAddr) {
         self.settle(block, |versions| {
             versions.committed = None;
@@ -170,7 +171,7 @@ impl Cache {
         });
     }
 
-    /// Takes the list of blocks that have become dirty since the last call, sorted.
+    /// Takes the sorted list of blocks that have become dirty since the last call.
     pub(crate) fn take_dirty(&self) -> Vec<BlockAddr> {
         let mut blocks = vec![];
         for shard in &self.shards {
@@ -189,7 +190,7 @@ impl Cache {
         blocks
     }
 
-    /// Lists a block as dirty again: its turn has not come.
+    /// Lists a block as dirty again, for a later commit.
     pub(crate) fn put_off(&self, block: BlockAddr) {
         let mut shard = self.shard(block);
         if let Some(versions) = shard.entries.get_mut(&block)
@@ -199,7 +200,7 @@ impl Cache {
         }
     }
 
-    /// Every block with a version in memory alone, for the commit after one that was refused.
+    /// All blocks with a version that is only in memory, for the commit after a refused one.
     pub(crate) fn all_dirty(&self) -> Vec<BlockAddr> {
         let mut blocks: Vec<BlockAddr> = vec![];
         for shard in &self.shards {
@@ -225,8 +226,8 @@ impl Cache {
         self.recycle(shard, old);
     }
 
-    /// Changes an entry, recycles what `change` gives up, and drops the entry if nothing is left in
-    /// it.
+    /// Changes an entry, recycles the content that `change` returns, and drops the entry if it is
+    /// empty.
     fn settle(&self, block: BlockAddr, change: impl FnOnce(&mut Versions) -> Option<Content>) {
         let mut shard = self.shard(block);
         let Some(versions) = shard.entries.get_mut(&block) else { return };
@@ -303,8 +304,7 @@ mod tests {
                 cache.commit(block, Some(version), Committed::Hole);
                 cache.forget_committed(block);
             }
-            // Of one shard no more than its share is kept, and of all shards nothing once they are
-            // idle.
+            // Each shard keeps at most its share, and none keeps any buffer once idle.
             assert!(spare() <= SPARE && cache.dirty_bytes() == 0);
             while spare() > 0 {
                 std::thread::sleep(Duration::from_millis(5));

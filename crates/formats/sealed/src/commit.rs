@@ -1,9 +1,9 @@
-//! How acknowledged writes become durable: a commit.
+//! Commits: they make acknowledged writes durable.
 //!
 //! A commit turns copy-on-write segments into slots, then appends the cache's newest blocks to the
-//! journal (a flush appends them before as well). The order within is what keeps invariant 1 of the
-//! crate: a copy-on-write segment is synced before the record that makes it the slot is written; a
-//! slot is freed only after that record is durable.
+//! journal (a flush also appends them before). This order keeps invariant 1 of the crate: a
+//! copy-on-write segment is synced before the record that makes it the slot is written; a slot is
+//! freed only after that record is durable.
 
 use crate::address::SegmentNo;
 use crate::cow_segment::{CowSegment, Stream};
@@ -26,19 +26,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WORTH_COMPLETING: u64 = SEGMENT_BLOCKS * 2 / 5;
 /// Records in one batch of moves.
 const MOVES_PER_BATCH: usize = 1024;
-/// Room in the journal that only records of moves may use: five full batches of them.
+/// Room in the journal for records of moves only: five full batches of them.
 const MOVES_RESERVE: usize = 256 << 10;
 
-/// Which copy-on-write segments a commit ends.
+/// The copy-on-write segments that a commit ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All: everything acknowledged becomes durable.
+    /// All of them: everything acknowledged becomes durable.
     All,
-    /// Whole ones, and discarded segments: nothing has to be copied.
+    /// Whole ones, and discarded segments: no block has to be copied.
     Ready,
 }
 
-/// Commits. One thread at a time uses it (`flush.rs`).
+/// Commits. Used by one thread at a time (`flush.rs`).
 pub(crate) struct Committer {
     log: Log,
     destager: Destager,
@@ -48,7 +48,8 @@ pub(crate) struct Committer {
     health: Arc<Health>,
     limits: Limits,
     full_commits: Arc<AtomicU64>,
-    /// A commit was refused: what it had taken from the list of dirty blocks is to be found again.
+    /// Whether the last commit was refused, so that the blocks it took from the dirty list must be
+    /// found again.
     refused: bool,
 }
 
@@ -66,8 +67,8 @@ impl Committer {
         Committer { log, destager, gatherer, medium_full, segments, health, limits, full_commits, refused }
     }
 
-    /// Takes in what replay found, and destages it unless the disk is only read: then it stays in
-    /// memory as long as the disk is open, at most as much as the length of the journal.
+    /// Adds the replayed blocks and moves, and destages them. If the disk is open read-only, they
+    /// stay in memory instead, at most the length of the journal.
     pub(crate) fn recover(&mut self, replayed: Replayed, read_only: bool) -> Result<()> {
         let nothing = replayed.batches == 0;
         self.destager.mover().adopt(replayed.moved);
@@ -81,21 +82,21 @@ impl Committer {
         }
     }
 
-    /// Whether the last commit was refused: what it was to make durable is not.
+    /// Whether the last commit was refused, and so made nothing durable.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused
     }
 
-    /// How many commits of [`Scope::All`] have begun.
+    /// The number of commits of [`Scope::All`] that have begun.
     pub(crate) fn full_commits(&self) -> &Arc<AtomicU64> {
         &self.full_commits
     }
 
-    /// Commits within `scope`. A failure ends all writing; after a refusal, or a read that failed,
-    /// the next commit does it again, on a full medium.
+    /// Commits within `scope`. A failure ends all writing. After a refusal or a failed read the
+    /// next commit repeats the work, in the full-medium state.
     pub(crate) fn commit(&mut self, scope: Scope) -> Result<()> {
         self.health.check()?;
-        // After a refusal all of it is done again.
+        // After a refusal repeat everything.
         let scope = if self.refused { Scope::All } else { scope };
         if scope == Scope::All {
             self.full_commits.fetch_add(1, Ordering::SeqCst);
@@ -105,16 +106,16 @@ impl Committer {
         result.map_err(|e| self.fail(e))
     }
 
-    /// Takes a write on a full medium in pieces: each is in the journal before the next is put, and
-    /// one that finds no room there is refused before it is put, so that what is refused neither
-    /// stays in memory nor fails a flush.
+    /// Accepts a write on a full medium, in pieces. Each piece is in the journal before the next is
+    /// put into the cache. If the journal has no room for a piece, it is refused before it is put,
+    /// so that it neither stays in memory nor fails a flush.
     pub(crate) fn take(
         &mut self,
         first: BlockAddr,
         data: &[u8],
         put: impl Fn(BlockAddr, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        // What is in memory alone was acknowledged before.
+        // Versions that are only in memory were acknowledged earlier.
         self.commit(Scope::All)?;
         let mut at = first;
         for piece in data.chunks(self.limits.batch_blocks * BLOCK_SIZE) {
@@ -127,9 +128,9 @@ impl Committer {
         self.upkeep()
     }
 
-    /// The cache goes first as well as last: a block that was acknowledged there before a flush may
-    /// be covered by a copy-on-write segment opened meanwhile, whose commit this flush does not
-    /// wait for.
+    /// Appends the cache's blocks before the copy-on-write segments as well as after them: a block
+    /// acknowledged in the cache before a flush may be covered by a copy-on-write segment that was
+    /// opened meanwhile, and this flush does not wait for the commit of that one.
     fn commit_steps(&mut self, scope: Scope) -> Result<()> {
         let mut later = Vec::new();
         if scope == Scope::All {
@@ -137,8 +138,8 @@ impl Committer {
             if std::mem::take(&mut self.refused) {
                 first = self.gatherer.all_dirty();
             }
-            // What was written since a stream was frozen, by a commit that was refused, is later
-            // than the stream, and follows it.
+            // Blocks written since a refused commit froze their stream are later than the stream,
+            // and follow it.
             (later, first) = first.into_iter().partition(|block| self.is_frozen(*block));
             self.commit_newest(&first)?;
         }
@@ -155,7 +156,7 @@ impl Committer {
         matches!(cow_segment, Some(CowSegment::Stream(stream)) if stream.is_frozen())
     }
 
-    /// Destages blocks and retires the journal when it is time to.
+    /// Destages blocks and retires the journal if that is due.
     pub(crate) fn upkeep(&mut self) -> Result<()> {
         let (destager, log) = (&mut self.destager, &mut self.log);
         let result = if self.medium_full.is_so() {
@@ -173,7 +174,7 @@ impl Committer {
         self.put_off(result)
     }
 
-    /// What the medium refuses to take from the journal, or cannot read for that, stays there.
+    /// Blocks that the medium refuses, or that need a failed read, stay in the journal.
     fn put_off(&mut self, destaged: Result<()>) -> Result<()> {
         match destaged {
             Err(e) if self.medium_full.enter(&e) => Ok(()),
@@ -181,7 +182,7 @@ impl Committer {
         }
     }
 
-    /// One turn of the background thread. `idle`: nobody has used the disk for a while.
+    /// One turn of the background thread. `idle`: whether the disk was unused for a while.
     pub(crate) fn work(&mut self, idle: bool, spare_wanted: bool) -> Result<()> {
         self.health.check()?;
         let nothing_ready = self.segments.ready() == (0, 0);
@@ -195,7 +196,7 @@ impl Committer {
         let pending = self.log.bytes_to_destage();
         if self.medium_full.is_so() {
             if idle {
-                // Somebody else may have freed space.
+                // Another program may have freed space.
                 self.medium_full.note_discard();
             }
         } else if pending > self.limits.to_destage || (idle && pending > 0) {
@@ -205,18 +206,18 @@ impl Committer {
         self.upkeep()
     }
 
-    /// Everything destaged and the journal empty, as far as the medium has space. After a failure,
-    /// what was the cause of it.
+    /// Destages everything and empties the journal, as far as the medium has space. After a
+    /// failure, returns its cause.
     pub(crate) fn close(&mut self) -> Result<()> {
         if let Some(cause) = self.health.cause() {
             return Err(cause.context("the disk stopped taking writes"));
         }
         match self.commit(Scope::All) {
-            // The second one finds room in the journal, if there is some.
+            // The second commit finds room in the journal, if there is any.
             Err(e) if e.changed_nothing() && self.medium_full.is_so() => self.commit(Scope::All)?,
             done => done?,
         }
-        // What finds no space in its slot is durable in the journal.
+        // Blocks without space in their slots are durable in the journal.
         let destaged = if self.medium_full.is_so() {
             self.medium_full.destage_what_fits(&mut self.destager, &mut self.log)
         } else {
@@ -262,7 +263,7 @@ impl Committer {
         }
         if !streams.is_empty() {
             match self.destager.mover().settle_slots() {
-                // The journal takes what they cover.
+                // The blocks that they cover go to the journal.
                 Err(e) if self.medium_full.enter(&e) => declined.append(&mut streams),
                 done => done?,
             }
@@ -275,7 +276,7 @@ impl Committer {
         declined.into_iter().try_for_each(|(segment, stream)| self.decline(segment, &stream))
     }
 
-    /// Sends what a frozen copy-on-write segment covers through the journal and gives its slot up.
+    /// Sends the blocks of a frozen copy-on-write segment through the journal and frees its slot.
     fn decline(&mut self, segment: SegmentNo, stream: &Stream) -> Result<()> {
         let covered: Vec<u64> = (0..SEGMENT_BLOCKS).filter(|index| stream.covers(*index)).collect();
         for indices in covered.chunks(self.limits.batch_blocks) {
@@ -296,17 +297,17 @@ impl Committer {
     }
 
     /// Makes room in the journal. Call it before gathering a batch or freezing a copy-on-write
-    /// segment: it may run a checkpoint, which could record moves newer than what was gathered. It
-    /// always leaves room for moves, and unless the medium was full from the start also the reserve
-    /// for opening on a full medium.
+    /// segment: it may run a checkpoint, which could record moves newer than the gathered blocks.
+    /// It always leaves room for moves, and also the reserve unless the medium was full from the
+    /// start.
     fn make_room(&mut self, blocks: usize) -> Result<()> {
         let len = Batch::len_for(blocks, blocks);
         if !self.medium_full.is_so() {
             let fits = self.log.fits(len, self.log.reserve() + MOVES_RESERVE);
-            // What a refusal leaves half done the next commit takes up, before anything newer.
+            // After a refusal the next commit continues the unfinished work before anything newer.
             return if fits { Ok(()) } else { self.destager.checkpoint(&mut self.log) };
         }
-        // Moves free slots, and for them there is room to the last.
+        // Moves free slots, so they may use the last room.
         let kept = match (self.medium_full.spends_reserve(), blocks) {
             (true, 0) => Batch::len_for(MOVES_PER_BATCH, 0),
             (true, _) => MOVES_RESERVE,

@@ -1,4 +1,4 @@
-//! What a disk counts for `status` while it works.
+//! The counters of a disk for `status`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ pub(crate) enum Count {
     Retirements,
     /// Blocks that were destaged.
     Destaged,
-    /// Segments whose slot changed.
+    /// Segments that changed their slot.
     Moves,
     /// Batches that opening replayed.
     Replayed,

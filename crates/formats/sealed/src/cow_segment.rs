@@ -1,8 +1,8 @@
-//! Copy-on-write segments: second slots under construction, and segments whose slots will be freed.
+//! Copy-on-write segments: second slots being filled by streams, and discarded segments.
 //!
-//! Invariants: the blocks that a copy-on-write segment covers are later than anything but the
-//! cache's newest; a frozen one is written by the committer alone. A block is covered after its
-//! metadata is there.
+//! Invariants: the blocks that a copy-on-write segment covers are later than all versions except
+//! the cache's newest; a frozen one is written by the committer alone. A block is covered only
+//! after its metadata is set.
 
 use crate::address::{SegmentNo, SlotNo};
 use lacuna_contracts::SEGMENT_BLOCKS;
@@ -11,12 +11,12 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// What is to become of a segment at the next commit.
+/// The change of a segment at the next commit.
 #[derive(Clone)]
 pub(crate) enum CowSegment {
     /// It moves to a new slot, which a stream of writes is filling.
     Stream(Arc<Stream>),
-    /// It was discarded whole: it reads as zeros, and its slot will be freed.
+    /// It was discarded as a whole: it reads as zeros, and its slot will be freed.
     PendingDiscard,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream that covers nothing, with `meta_len` bytes of metadata for the whole segment.
+    /// A stream that covers no block, with `meta_len` bytes of metadata for the whole segment.
     pub(crate) fn new(slot: SlotNo, meta_len: usize) -> Self {
         let covered = std::array::from_fn(|_| AtomicU64::new(0));
         Stream { slot, covered, meta: Mutex::new(vec![0; meta_len]), frozen: AtomicBool::new(false) }
@@ -41,27 +41,27 @@ impl Stream {
         self.frozen.load(Ordering::Acquire)
     }
 
-    /// Ends writing by requests. Under all chunk locks of the segment.
+    /// Ends writes by requests. The caller holds all chunk locks of the segment.
     pub(crate) fn freeze(&self) {
         self.frozen.store(true, Ordering::Release);
     }
 
-    /// Whether it holds the block with this index.
+    /// Whether it covers the block with this index.
     pub(crate) fn covers(&self, index: u64) -> bool {
         self.covered[(index / 64) as usize].load(Ordering::Acquire) >> (index % 64) & 1 == 1
     }
 
-    /// How many blocks it holds.
+    /// The number of blocks that it covers.
     pub(crate) fn covered(&self) -> u64 {
         self.covered.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
     }
 
-    /// Whether it holds the whole segment.
+    /// Whether it covers the whole segment.
     pub(crate) fn is_whole(&self) -> bool {
         self.covered() == SEGMENT_BLOCKS
     }
 
-    /// From now on it holds the blocks from index `first` on, with this metadata.
+    /// Marks `count` blocks as covered, starting at index `first`, and sets their metadata.
     pub(crate) fn cover(&self, first: u64, count: u64, meta: &[u8]) {
         let mut all = self.meta.lock();
         let at = meta_at(&all, first);
@@ -71,14 +71,14 @@ impl Stream {
         }
     }
 
-    /// It no longer holds these blocks.
+    /// Marks blocks as not covered.
     pub(crate) fn uncover(&self, first: u64, count: u64) {
         for index in first..first + count {
             self.covered[(index / 64) as usize].fetch_and(!(1 << (index % 64)), Ordering::Release);
         }
     }
 
-    /// Copies the metadata of the blocks from index `first` on.
+    /// Copies the metadata of blocks, starting at index `first`.
     pub(crate) fn copy_meta(&self, first: u64, out: &mut [u8]) {
         let all = self.meta.lock();
         let at = meta_at(&all, first);
@@ -126,7 +126,7 @@ impl CowSegments {
         self.count.load(Ordering::Acquire)
     }
 
-    /// All of them, by segment.
+    /// All of them, sorted by segment.
     pub(crate) fn list(&self) -> Vec<(SegmentNo, CowSegment)> {
         let open = self.open.read();
         let mut list: Vec<_> =
@@ -135,7 +135,7 @@ impl CowSegments {
         list
     }
 
-    /// How many streams are whole, and how many discards are pending.
+    /// The numbers of whole streams and of pending discards.
     pub(crate) fn ready(&self) -> (usize, usize) {
         self.open.read().values().fold((0, 0), |(whole, discards), cow_segment| match cow_segment {
             CowSegment::Stream(stream) => (whole + usize::from(stream.is_whole()), discards),

@@ -1,7 +1,7 @@
-//! Destaging: from the journal to the segments, and the end of what the journal holds.
+//! Destaging: writes blocks from the journal to their slots, and retires the journal.
 //!
-//! Order is all: a batch is retired only after its blocks are durable in their slots, and after the
-//! map says so durably.
+//! The order matters: a batch is retired only after its blocks are durable in their slots and the
+//! map entries of these are durable.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo};
 use crate::cache::{Cache, Committed};
@@ -16,7 +16,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Destages blocks. Only the thread that commits uses it.
+/// Destages blocks. Used by the commit thread only.
 pub(crate) struct Destager {
     mover: Mover,
     cache: Arc<Cache>,
@@ -38,7 +38,7 @@ impl Destager {
         Destager { mover, cache, segments, store, counters, health }
     }
 
-    /// What moves segments.
+    /// The mover of segments.
     pub(crate) fn mover(&mut self) -> &mut Mover {
         &mut self.mover
     }
@@ -51,15 +51,14 @@ impl Destager {
         let cache = self.cache.clone();
         let sent = for_runs(&cache, &blocks, |run| self.destage_run(log, run));
         if sent.is_err() {
-            // What was destaged has no committed version any more and is passed over next time.
+            // Blocks already destaged have no committed version any more and are skipped next time.
             log.put_back(blocks);
         }
         log.recycle();
         sent
     }
 
-    /// A segment that has no slot but a copy-on-write segment gets its slot from the copy-on-write
-    /// segment.
+    /// Completes the copy-on-write segment of each segment that has no slot: it becomes the slot.
     fn assign_slots(&mut self, log: &mut Log) -> Result<()> {
         let mut segments = log.segments();
         segments.retain(|segment| matches!(self.segments.slot(*segment), Ok(None)));
@@ -88,7 +87,8 @@ impl Destager {
                 let size = self.store.meta_size();
                 let mut metas = [0; CHUNK_META];
                 let metas = &mut metas[..run.len() * size];
-                // Nothing to copy, and nothing that `chunks_exact_mut` takes, without metadata.
+                // `max(1)`: a cipher without metadata has nothing to copy, and `chunks_exact_mut`
+                // panics on 0.
                 for (to, (_, committed)) in metas.chunks_exact_mut(size.max(1)).zip(run) {
                     if let Committed::Data { meta, .. } = committed {
                         to.copy_from_slice(&meta[..size]);
@@ -105,9 +105,9 @@ impl Destager {
         Ok(())
     }
 
-    /// Destages everything, makes it durable there, then the map, then retires the journal.
+    /// Destages everything and makes it durable, then the map, then retires the journal.
     pub(crate) fn checkpoint(&mut self, log: &mut Log) -> Result<()> {
-        // After a failure nobody knows what was destaged: nothing may be retired any more.
+        // After a failure it is unknown which blocks were destaged, so nothing may be retired.
         self.health.check()?;
         self.destage(log)?;
         while !log.is_destaged() {
@@ -118,7 +118,7 @@ impl Destager {
     }
 }
 
-/// Calls `each` for every run of committed blocks that is destaged in one access.
+/// Calls `each` for every run of committed blocks that can be destaged in one access.
 pub(crate) fn for_runs(
     cache: &Cache,
     blocks: &BTreeSet<BlockAddr>,
@@ -136,8 +136,8 @@ pub(crate) fn for_runs(
     if run.is_empty() { Ok(()) } else { each(&run) }
 }
 
-/// Whether a committed block can be destaged in the same access as the one before it: the next
-/// block of the same chunk, and either both holes or neighbours in one batch.
+/// Whether a committed block can be destaged in the same access as the one before it: it is the
+/// next block of the same chunk, and both are holes or they are neighbours in one batch.
 fn continues(last: BlockAddr, previous: &Committed, block: BlockAddr, next: &Committed) -> bool {
     if block.0 != last.0 + 1 || block.0.is_multiple_of(CHUNK_BLOCKS) {
         return false;

@@ -1,4 +1,4 @@
-//! A sealed disk: how it is created and opened, and the `Disk` that front ends see.
+//! A sealed disk: creates and opens it, and implements the `Disk` of front ends.
 
 use crate::access::{Access, Streams};
 use crate::cache::Cache;
@@ -33,17 +33,17 @@ pub struct OpenOptions {
     pub budget: Budget,
     /// Refuse writes.
     pub read_only: bool,
-    /// Acknowledge a write or discard when it is durable, rather than gather them until a flush.
+    /// Acknowledge a write or discard only when it is durable, rather than gather writes until a
+    /// flush.
     pub write_through: bool,
     /// Whether a thread commits in the background. Without it, the thread that fills the cache
-    /// commits: the order of medium operations is then a function of the calls alone, as tests need
-    /// it.
+    /// commits, and the order of medium operations depends on the calls alone, as tests need.
     pub background: bool,
     /// The source of all randomness.
     pub random: Arc<dyn RandomSource>,
 }
 
-/// A sealed disk, open.
+/// An open sealed disk.
 pub struct Sealed {
     params: Params,
     read_only: bool,
@@ -53,7 +53,7 @@ pub struct Sealed {
     flusher: Arc<Flusher>,
     medium_full: Arc<MediumFull>,
     health: Arc<Health>,
-    // For `status` alone.
+    // Only for `status`.
     cache: Arc<Cache>,
     segments: Arc<Segments>,
     store: Arc<Store>,
@@ -62,8 +62,8 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Lays a new disk on a medium, which must be as long as the geometry says. The header is the
-    /// caller's.
+    /// Lays a new disk on a medium, which must be as long as the geometry requires. The caller
+    /// writes the header.
     pub fn create(medium: &dyn Medium, params: &Params, master: &Secret<32>) -> Result<()> {
         let g = params.geometry();
         if medium.len() < g.end() {
@@ -77,20 +77,20 @@ impl Sealed {
         medium.sync()
     }
 
-    /// Takes the space of the map entries of a disk that is about to have these parameters, so that
-    /// they can be written when the medium is full.
+    /// Allocates the space of the map entries of a disk that is about to have these parameters, so
+    /// that they can be written when the medium is full.
     pub fn reserve_map(medium: &dyn Medium, params: &Params) -> Result<()> {
         let g = params.geometry();
-        // A medium that cannot take space ahead fails later, if at all.
+        // A medium that cannot allocate ahead fails later, if at all.
         medium.allocate(g.map, u64::from(g.segments) * MAP_ENTRY).map(drop)
     }
 
-    /// Opens a disk and repeats what the journal holds; read-only in memory alone. `master` is the
-    /// level's key, `uuid` the header's.
+    /// Opens a disk and replays its journal; read-only, only in memory. `master` is the level's
+    /// key, `uuid` the header's.
     ///
     /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, [`Kind::RolledBack`] if
-    /// the disk has grown since these were its parameters and holds something there, and whatever
-    /// the medium reports.
+    /// the disk has grown since it had these parameters and has data there, and errors of the
+    /// medium.
     pub fn open(
         medium: Arc<dyn Medium>,
         params: &Params,
@@ -101,10 +101,10 @@ impl Sealed {
         Self::open_or_rescue(medium, params, master, uuid, options, false)
     }
 
-    /// Opens a damaged disk to read what there is: of a journal that does not verify, what does is
-    /// repeated. Blocks that stood in the rest alone are then as they were before.
+    /// Opens a damaged disk for rescue, read-only: the verifiable part of the journal is replayed.
+    /// Blocks that were only in the rest of it read as their older versions.
     ///
-    /// Errors: those of [`Sealed::open`], but for a damaged journal.
+    /// Errors: those of [`Sealed::open`], except for a damaged journal.
     pub fn open_to_rescue(
         medium: Arc<dyn Medium>,
         params: &Params,
@@ -146,7 +146,7 @@ impl Sealed {
         Self::assemble(params, options, journal, map, store, cipher, replayed)
     }
 
-    /// Puts the parts on top of each other, and carries out what replay found.
+    /// Assembles the parts from the bottom up, and applies the replayed journal.
     fn assemble(
         params: &Params,
         options: OpenOptions,
@@ -209,7 +209,7 @@ impl Sealed {
         })
     }
 
-    /// Whether a disk that was opened to rescue what there is has a damaged journal.
+    /// Whether a disk that was opened for rescue has a damaged journal.
     pub fn is_journal_damaged(&self) -> bool {
         self.journal_damaged
     }
@@ -219,8 +219,8 @@ impl Sealed {
         &self.params
     }
 
-    /// After a request that the medium refused: the streams that are open end, so that what follows
-    /// goes to the journal.
+    /// Handles a request that the medium refused: ends the open streams, so that later writes go to
+    /// the journal.
     fn unless_refused(&self, done: Result<()>) -> Result<()> {
         let Err(e) = done else { return Ok(()) };
         if self.medium_full.enter(&e)
@@ -232,14 +232,14 @@ impl Sealed {
         Err(e)
     }
 
-    /// Whether the medium was found full, or a call failed that changed nothing, and not everything
-    /// is where it belongs since.
+    /// Whether the medium was full, or a call failed that changed nothing, and not everything has
+    /// been destaged since.
     pub fn is_medium_full(&self) -> bool {
         self.medium_full.is_so()
     }
 }
 
-/// The parts below a commit, all of which it uses.
+/// The parts that a commit uses.
 struct Parts {
     cache: Arc<Cache>,
     segments: Arc<Segments>,
@@ -251,7 +251,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The committer on top of them.
+    /// Makes a committer from them.
     fn committer(&self, journal: Journal, limits: Limits) -> Committer {
         let Parts { cache, segments, store, sealer, counters, health, medium_full } = self;
         let log = Log::new(journal, cache.clone(), counters.clone());

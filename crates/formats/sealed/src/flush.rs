@@ -1,5 +1,5 @@
-//! Who may commit: one thread at a time; flushes that come while another commits share the commit
-//! that follows.
+//! The commit lock: one thread commits at a time. Flushes that arrive during a commit share the
+//! next one.
 
 use crate::commit::{Committer, Scope};
 use crate::health::Health;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The committer and the lock around it.
 pub(crate) struct Flusher {
-    /// Of the standard library, because a panic under it must end the disk.
+    /// A mutex of the standard library, because a panic under it must end the disk.
     committer: Mutex<Committer>,
     full_commits: Arc<AtomicU64>,
     health: Arc<Health>,
@@ -21,7 +21,7 @@ impl Flusher {
         Flusher { committer: Mutex::new(committer), full_commits, health }
     }
 
-    /// Waits for the turn of this thread to commit.
+    /// Waits for the commit lock.
     pub(crate) fn committer(&self) -> MutexGuard<'_, Committer> {
         self.committer.lock().unwrap_or_else(|poisoned| {
             self.health.fail(defect());
@@ -45,8 +45,8 @@ impl Flusher {
         self.health.check()?;
         let before = self.full_commits.load(Ordering::SeqCst);
         let mut committer = self.committer();
-        // All of a commit that began after the call is over, as the lock was free: whether it went
-        // well, the health says, and the committer if the medium refused it.
+        // A full commit that began after this call is complete, since the lock was free. Its
+        // failure is in the health, its refusal in the committer.
         if self.full_commits.load(Ordering::SeqCst) > before && !committer.was_refused() {
             return self.health.check();
         }

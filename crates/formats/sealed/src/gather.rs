@@ -1,5 +1,5 @@
-//! What goes into the batches of a commit: the cache's newest blocks, encrypted, and the blocks of
-//! streams that are not worth a move.
+//! Gathers the batches of a commit: the cache's newest blocks, encrypted, and the blocks of streams
+//! that are not worth a move.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo, index_of, run};
 use crate::cache::{Cache, Content, Version};
@@ -13,7 +13,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result};
 use lacuna_crypto::is_zero;
 use std::sync::Arc;
 
-/// Gathers batches. Only the thread that commits uses it.
+/// Gathers batches. Used by the commit thread only.
 pub(crate) struct Gatherer {
     cache: Arc<Cache>,
     segments: Arc<Segments>,
@@ -36,17 +36,17 @@ impl Gatherer {
         self.cache.take_dirty()
     }
 
-    /// Every block with a version in memory alone.
+    /// All blocks with a version that is only in memory.
     pub(crate) fn all_dirty(&self) -> Vec<BlockAddr> {
         self.cache.all_dirty()
     }
 
-    /// Whether any block is in memory alone.
+    /// Whether any block has a version that is only in memory.
     pub(crate) fn is_dirty(&self) -> bool {
         self.cache.dirty_bytes() > 0
     }
 
-    /// A batch of the newest versions of these blocks. Nothing is locked while they are encrypted.
+    /// A batch of the newest versions of these blocks. No lock is held while they are encrypted.
     pub(crate) fn newest(&self, log: &mut Log, blocks: &[BlockAddr]) -> Draft {
         let mut draft = log.draft(blocks.len());
         for &block in blocks {
@@ -63,17 +63,17 @@ impl Gatherer {
 
     /// The newest version of a block, if it may be committed now.
     fn newest_of(&self, block: BlockAddr) -> Option<(Content, Version)> {
-        // The lock keeps a discard of the whole segment from coming between the two looks.
+        // The lock keeps a discard of the whole segment from happening between the two lookups.
         let _reading = self.segments.shared(block);
         if let Some(CowSegment::PendingDiscard) = self.segments.cow_segment(SegmentNo::of(block)) {
-            // Its record, not written yet, would void this block as well.
+            // The record of the discard is not written yet and would void this block as well.
             self.cache.put_off(block);
             return None;
         }
         self.cache.newest(block)
     }
 
-    /// A batch of blocks that a frozen stream covers, by their indices in its segment.
+    /// A batch of blocks that a frozen stream covers, given by their indices in its segment.
     pub(crate) fn covered(
         &self,
         log: &mut Log,

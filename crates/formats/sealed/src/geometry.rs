@@ -1,5 +1,5 @@
-//! Where everything lies on the medium, and the public parameters from which that follows.
-//! The byte-exact page is `docs/format/sealed.md`; a test keeps the two together.
+//! The public parameters of a disk, and the layout of the medium that follows from them.
+//! Byte-exact: `docs/format/sealed.md`; a test compares the two.
 
 use crate::address::{CHUNK_BLOCKS, SlotNo};
 use lacuna_contracts::{
@@ -9,20 +9,20 @@ use lacuna_crypto::Cipher;
 
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
-/// Slots begin at multiples of this: a page cache then holds each chunk in one piece. The gap after
-/// the metadata takes no space in a file.
+/// Slots begin at multiples of this, so that a page cache holds each chunk in one piece. The gap
+/// after the metadata takes no space in a file.
 const ALIGNMENT: u64 = CHUNK_BLOCKS * BLOCK;
-/// The most metadata that the blocks of a chunk have.
+/// The most bytes of metadata of a chunk.
 pub(crate) const CHUNK_META: usize = CHUNK_BLOCKS as usize * 32;
 /// Metadata of a chunk of unwritten blocks.
 pub(crate) const NO_META: [u8; CHUNK_META] = [0; CHUNK_META];
 /// Bytes of a map entry.
 pub(crate) const MAP_ENTRY: u64 = 16;
-/// How many times its size a disk can grow.
+/// How many times its size a disk can grow to.
 const GROWTH: u64 = 16;
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 40;
-/// The version of the format that this build makes and opens.
+/// The version of the format that this build creates and opens.
 pub const VERSION: u16 = 1;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -32,21 +32,22 @@ const MAX_BLOCKS: u64 = 1 << 32;
 /// The public parameters of a sealed disk, kept in the volume header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// How blocks are encrypted.
+    /// The cipher of the blocks.
     pub cipher: Cipher,
     /// Length of the disk in blocks.
     pub blocks: u64,
     /// Length of the journal in bytes.
     pub journal_len: u64,
-    /// How many segments the map has room for: how far the disk can grow.
+    /// The number of segments that the map has room for: the limit of growth.
     pub map_capacity: u32,
     /// Slots beyond one per segment, for copy-on-write segments.
     pub spare: u32,
 }
 
 impl Params {
-    /// Plans a disk of `blocks` blocks. The map has room for 16 times as much, or 1 TiB if that is
-    /// more; on a device, whose length is `room` bytes, for 16 times as much.
+    /// Plans a disk of `blocks` blocks. The map has room for 16 times that size, or for 1 TiB if
+    /// that is more. On a device, which has a length of `room` bytes, it always has room for 16
+    /// times the size.
     pub fn plan(cipher: Cipher, blocks: u64, room: Option<u64>) -> Result<Params> {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
@@ -77,7 +78,7 @@ impl Params {
         }
     }
 
-    /// The same disk as large as a medium of `room` bytes and its map let it be.
+    /// The same disk, as large as a medium of `room` bytes and its map allow.
     pub fn grown_into(&self, room: u64) -> Params {
         let g = self.geometry();
         let segments = (room.saturating_sub(g.data) / g.stride).saturating_sub(u64::from(self.spare));
@@ -103,7 +104,7 @@ impl Params {
         Params::plan(cipher, fits, Some(room))
     }
 
-    /// The parameters as they stand in the header.
+    /// Encodes the parameters for the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
@@ -112,8 +113,8 @@ impl Params {
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this
-    /// version could not have written.
+    /// Decodes the parameters. Errors: [`Kind::Corrupt`] for bytes that this version could not have
+    /// written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("sealed", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
@@ -144,7 +145,7 @@ impl Params {
         }
     }
 
-    /// The places that follow from the parameters.
+    /// The layout that follows from the parameters.
     pub fn geometry(&self) -> Geometry {
         Geometry::of(self)
     }
@@ -153,17 +154,17 @@ impl Params {
 /// Byte offsets on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Segments of the disk, the last one perhaps partly used.
+    /// Segments of the disk; the last one may be partly used.
     pub segments: u32,
     /// Slots on the medium: `segments` plus the spare.
     pub slots: u32,
-    /// Where the journal begins.
+    /// Start of the journal.
     pub journal: u64,
-    /// Where the map begins.
+    /// Start of the map.
     pub map: u64,
-    /// Where the map ends.
+    /// End of the map.
     pub map_end: u64,
-    /// Where the slots begin.
+    /// Start of the slots.
     pub data: u64,
     /// Bytes from one slot to the next.
     pub stride: u64,
@@ -186,8 +187,7 @@ impl Geometry {
         }
     }
 
-    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to
-    /// it.
+    /// The end of the disk on its medium: the offset behind its last byte.
     pub fn end(&self) -> u64 {
         self.data + u64::from(self.slots) * self.stride
     }

@@ -1,4 +1,4 @@
-//! Whether a disk still takes writes. A failure wakes every thread that waits, so that each of them
+//! Whether a disk still takes writes. A failure wakes every waiting thread, so that each of them
 //! learns of it.
 
 use crate::signals::Signals;
@@ -12,7 +12,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Enters fail-stop for good and gives the error back.
+    /// Enters fail-stop for good and returns the error.
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.stop.fail(e);
         self.signals.wake_writers();
@@ -25,7 +25,7 @@ impl Health {
         &self.signals
     }
 
-    /// The standing refusal after a failure on the write path.
+    /// Fails if an earlier failure on the write path stopped the disk.
     pub(crate) fn check(&self) -> Result<()> {
         self.stop.check()
     }

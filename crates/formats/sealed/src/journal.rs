@@ -1,16 +1,16 @@
-//! The journal: an append-only circle of batches, each written and synced at once, that holds what
-//! is durable but not yet destaged.
+//! The journal: a circular, append-only region of batches, each written and synced at once. It
+//! holds data that is durable but not yet destaged.
 //!
 //! Invariants:
 //! - Batch n+1 is written only after batch n is durable. So the valid batches after the retired
-//!   position are exactly the durable ones, the first invalid one ends them, and a valid batch
+//!   position are exactly the durable ones, and the first invalid batch ends them. A valid batch
 //!   beyond it means that the journal was altered, not that power failed.
-//! - A batch never wraps: one that does not fit before the end of the region starts at its
-//!   beginning.
-//! - No batch key is used for two batches with one number, unless they are the same: the salt of
+//! - A batch never wraps: if it does not fit before the end of the region, it starts at the
+//!   region's beginning.
+//! - No batch key is used for two batches with the same number, unless they are equal: the salt of
 //!   each is hedged, so it depends on a random value that every opening draws, on the number, and
-//!   on the whole batch. After an append that fails the number is used again, and two copies of a
-//!   running machine use the same ones.
+//!   on the whole batch. A number is used again after a failed append, and two copies of a running
+//!   machine use the same numbers.
 //!
 //! Byte-exact: `docs/format/sealed.md`.
 
@@ -28,21 +28,22 @@ use std::sync::Arc;
 
 const RETIRED_MAGIC: [u8; 8] = *b"LACRETD1";
 const RETIRED_LEN: usize = 64;
-/// The two places of the retired record, each in a block of its own.
+/// The two places of the retired record, each with a block of its own.
 pub(crate) const RETIRED_AREA: u64 = 2 * BLOCK_SIZE as u64;
-/// The most of the journal that is kept for a full medium; of a small journal an eighth.
+/// The most bytes of the journal that are reserved for a full medium; in a small journal, an
+/// eighth.
 const MOST_RESERVE: u64 = 16 << 20;
-/// Unverifiable later heads that are forgiven.
+/// Unverifiable heads of later batches that are tolerated.
 const PLANTED_HEADS: u32 = 16;
 
 /// How far the journal has been retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Retired {
-    /// Counts retirements; the higher of the two places counts.
+    /// Counts retirements. The record with the higher count is valid.
     count: u64,
     /// The number of the next batch.
     next_seq: u64,
-    /// Where the next batch is, as an offset into the region of batches.
+    /// Where the next batch lies, as an offset into the region of batches.
     position: u64,
 }
 
@@ -67,7 +68,7 @@ impl Retired {
     }
 }
 
-/// An end that the journal's log had.
+/// A position of the journal's end.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     next_seq: u64,
@@ -82,7 +83,7 @@ pub(crate) struct Journal {
     region: u64,
     master: Secret<32>,
     retired_key: Secret<32>,
-    /// The random value of this opening, and what makes salts of it.
+    /// The random value of this opening, and the key that makes salts of it.
     random: [u8; 16],
     salts: HedgedNonce,
     retired: Retired,
@@ -92,22 +93,22 @@ pub(crate) struct Journal {
     damage: Damage,
 }
 
-/// What becomes of a journal that was damaged.
+/// How a damaged journal is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     /// The disk is not opened.
     Refused,
-    /// The disk is opened to rescue what there is: what cannot be read of the journal is left out.
-    /// None was found so far.
+    /// The disk is opened for rescue: unreadable parts of the journal are left out. No damage was
+    /// found so far.
     Tolerated,
-    /// The same, and some was found.
+    /// The disk is opened for rescue, and damage was found.
     Found,
 }
 
 impl Journal {
     /// Writes the first retired record of a new disk. Not synced.
     pub(crate) fn create(medium: &dyn Medium, start: u64, len: u64, master: &Secret<32>) -> Result<()> {
-        // Written, not discarded: a journal that already has its space takes what was acknowledged
+        // Written, not discarded: the journal then owns its space and accepts acknowledged writes
         // even when the host's disk is full.
         let zeros = vec![0; (1 << 20).min(len as usize)];
         for at in (0..len).step_by(zeros.len()) {
@@ -117,8 +118,8 @@ impl Journal {
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
     }
 
-    /// Opens the journal at its retired position. `random` must be fresh. With `rescue` damage is
-    /// no error.
+    /// Opens the journal at its retired position. `random` must be fresh. With `rescue`, damage is
+    /// tolerated.
     pub(crate) fn open(
         medium: Arc<dyn Medium>,
         start: u64,
@@ -170,12 +171,12 @@ impl Journal {
         })
     }
 
-    /// Whether it was found to be damaged, and the disk was opened all the same.
+    /// Whether damage was found, and the disk was opened all the same.
     pub(crate) fn is_damaged(&self) -> bool {
         self.damage == Damage::Found
     }
 
-    /// Calls `each` for every durable batch that is not retired, in order, and leaves the journal
+    /// Calls `each` for every durable batch that is not retired, in order, and leaves the position
     /// behind the last.
     pub(crate) fn replay(&mut self, mut each: impl FnMut(ParsedBatch) -> Result<()>) -> Result<u64> {
         let mut batches = 0;
@@ -209,17 +210,17 @@ impl Journal {
         self.used + waste + len as u64 <= self.region
     }
 
-    /// What is kept free in a journal of `len` bytes for a disk that is opened on a full medium.
+    /// Bytes reserved in a journal of `len` bytes for a disk that is opened on a full medium.
     pub(crate) fn reserve_of(len: u64) -> u64 {
         ((len - RETIRED_AREA) / 8).min(MOST_RESERVE)
     }
 
-    /// The same of this journal.
+    /// Bytes reserved in this journal.
     pub(crate) fn reserve(&self) -> usize {
         Self::reserve_of(self.region + RETIRED_AREA) as usize
     }
 
-    /// Whether more than half of the journal is in use, without its reserve: time to destage
+    /// Whether more than half of the journal, not counting its reserve, is in use: time to destage
     /// everything.
     pub(crate) fn is_half_full(&self) -> bool {
         self.used > (self.region - self.reserve() as u64) / 2
@@ -229,7 +230,7 @@ impl Journal {
         self.used
     }
 
-    /// Writes a batch durably and gives its bytes back. The batch must fit.
+    /// Writes a batch durably and returns its bytes. The batch must fit.
     pub(crate) fn append(&mut self, batch: Batch) -> Result<Arc<Vec<u8>>> {
         let len = batch.len();
         if !self.fits(len) || len > MAX_BATCH {
@@ -243,7 +244,7 @@ impl Journal {
         let (at, _) = self.place_for(len as u64);
         let offset = self.start + RETIRED_AREA + at;
         if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &bytes }]) {
-            // As for a sync (`Store::sync`): whether it is durable is unknown.
+            // As for a sync (`Store::sync`), it is unknown whether the batch is durable.
             return Err(e.with_kind(Kind::Io));
         }
         self.take_place(at, len as u64);
@@ -251,23 +252,23 @@ impl Journal {
         Ok(Arc::new(bytes))
     }
 
-    /// Retires everything in the journal, all of which must be durable in its slots.
+    /// Retires everything in the journal. All of it must be durable in its slots.
     pub(crate) fn retire(&mut self) -> Result<()> {
         let mark = self.mark();
         self.retire_before(mark)
     }
 
-    /// The end of the journal's log as it is now.
+    /// The present end of the journal.
     pub(crate) fn mark(&self) -> Mark {
         Mark { next_seq: self.next_seq, position: self.position, used: self.used }
     }
 
-    /// Retires everything before a mark, all of which must be durable in its slots or stand behind
-    /// the mark.
+    /// Retires everything before a mark. All of it must be durable in its slots or lie behind the
+    /// mark too.
     pub(crate) fn retire_before(&mut self, mark: Mark) -> Result<()> {
         let retired =
             Retired { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };
-        // The older record is the one that may be torn.
+        // Overwrite the older record: a torn write must not hit the valid one.
         let place = self.start + (retired.count - 1) % 2 * BLOCK_SIZE as u64;
         self.medium
             .write_durable(&[WriteExtent { offset: place, data: &retired.encode(&self.retired_key) }])
@@ -303,8 +304,8 @@ impl Journal {
         self.read_rest(at, &head, &start)
     }
 
-    /// The batch with this head. Nothing is read twice: a medium may answer differently, and what
-    /// the head said would seem torn.
+    /// The batch with this head. Nothing is read twice: a medium may return different bytes the
+    /// second time, and the batch would seem torn.
     fn read_rest(&self, at: u64, head: &BatchHead, start: &[u8; HEAD]) -> Result<Option<ParsedBatch>> {
         let mut bytes = vec![0; head.total];
         let (front, rest) = bytes.split_at_mut(HEAD);
@@ -313,9 +314,9 @@ impl Journal {
         Ok(ParsedBatch::verify(bytes, head, &batch_key(&self.master, &head.salt)?))
     }
 
-    /// An attack is not mistaken for a crash: a valid batch that the log does not reach was cut off
-    /// from it. Heads of later batches that do not verify were planted: a few are looked at, so
-    /// that a hostile medium cannot make opening take for ever.
+    /// Tells an attack from a crash: a valid batch beyond the end of the log was cut off from it.
+    /// Unverifiable heads of later batches were planted; only a few are checked, so that a hostile
+    /// medium cannot make opening take for ever.
     fn refuse_later_batches(&self) -> Result<()> {
         let (mut at, mut planted) = (0, 0);
         while at < self.region {
@@ -396,7 +397,8 @@ mod tests {
         }
     }
 
-    /// Two copies of a running machine, and an append that failed and is tried again.
+    /// Salts repeat only for equal batches, on two copies of a running machine and after a failed
+    /// append.
     #[test]
     fn salts_repeat_with_the_whole_batch_alone() {
         let salt_of = |tag: u8, numbered: u8| {
@@ -432,7 +434,7 @@ mod tests {
         assert_eq!(replayed(&mut open(&medium, 2)), [1, 2, 3]);
         flip(RETIRED_AREA + 3 * 4096 + 100);
         assert_eq!(open(&medium, 2).replay(|_| Ok(())).unwrap_err().kind(), Kind::Corrupt);
-        // To rescue a disk what is left of it is enough.
+        // A rescue opens the remaining batches.
         let rescued =
             || Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [3; 16], true).unwrap();
         let mut torn = rescued();

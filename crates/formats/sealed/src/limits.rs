@@ -1,29 +1,29 @@
-//! Bounds on what is pending in memory, which follow from the budget and the journal.
+//! Limits of pending data in memory, derived from the budget and the journal.
 
 use crate::geometry::Params;
 use crate::journal::Journal;
 use lacuna_contracts::{BLOCK_SIZE, Budget};
 
-/// How much may be pending.
+/// The limits of pending data.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Bytes in memory alone at which writers wait.
+    /// Bytes only in memory at which writers wait.
     pub(crate) dirty: u64,
-    /// Bytes in memory alone at which the background commits.
+    /// Bytes only in memory at which the background thread commits.
     pub(crate) dirty_low: u64,
-    /// Bytes in the journal and not destaged at which the background destages them.
+    /// Bytes in the journal and not destaged at which the background thread destages them.
     pub(crate) to_destage: u64,
-    /// The same at which a commit does so before it ends.
+    /// Bytes in the journal and not destaged at which a commit destages them before it ends.
     pub(crate) most_to_destage: u64,
-    /// Blocks of data in one batch.
+    /// The most data blocks in one batch.
     pub(crate) batch_blocks: usize,
-    /// Copy-on-write segments at which the whole ones among them are committed.
+    /// The number of copy-on-write segments at which the whole ones are committed.
     pub(crate) cow_segments: usize,
 }
 
 impl Limits {
-    /// Those of a disk with these parameters and this budget for all caches. `background`: a thread
-    /// commits unasked.
+    /// The limits for these parameters and this budget for all caches. `background`: whether a
+    /// background thread commits.
     pub(crate) fn of(params: &Params, budget: Budget, background: bool) -> Limits {
         let usable = params.journal_len - Journal::reserve_of(params.journal_len);
         let dirty = (budget.get() / 8).min(usable / 4).max(64 * BLOCK_SIZE as u64);

@@ -1,4 +1,4 @@
-//! The chunk locks: who may touch which part of a segment on the medium.
+//! The chunk locks, which guard the chunks of segments on the medium.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo};
 use lacuna_contracts::{BlockAddr, SEGMENT_BLOCKS};
@@ -7,7 +7,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 const CHUNKS: usize = (SEGMENT_BLOCKS / CHUNK_BLOCKS) as usize;
 const GROUPS: usize = 32;
 
-/// All chunks of a segment, locked.
+/// The locks of all chunks of a segment.
 pub(crate) type SegmentGuard<'a> = [RwLockWriteGuard<'a, ()>; CHUNKS];
 
 /// Striped locks, one group of 16 per segment, so that the locks of one segment are distinct.
@@ -18,18 +18,19 @@ impl ChunkLocks {
         ChunkLocks((0..CHUNKS * GROUPS).map(|_| RwLock::new(())).collect())
     }
 
-    /// To read the blocks of the chunk of `block`, or to put a newer version of one into the cache.
+    /// Locks the chunk of `block` for reading its blocks, or for putting newer versions of them
+    /// into the cache.
     pub(crate) fn shared(&self, block: BlockAddr) -> RwLockReadGuard<'_, ()> {
         self.lock_of(block).read()
     }
 
-    /// To change the chunk of `block` on the medium.
+    /// Locks the chunk of `block` for changing it on the medium.
     pub(crate) fn exclusive(&self, block: BlockAddr) -> RwLockWriteGuard<'_, ()> {
         self.lock_of(block).write()
     }
 
-    /// To change where a segment is. Taken in ascending order, so that two such holders cannot
-    /// deadlock.
+    /// Locks all chunks of a segment for changing where it lies, in ascending order, so that two
+    /// such holders cannot deadlock.
     pub(crate) fn segment(&self, segment: SegmentNo) -> SegmentGuard<'_> {
         std::array::from_fn(|chunk| self.exclusive(segment.block(chunk as u64 * CHUNK_BLOCKS)))
     }

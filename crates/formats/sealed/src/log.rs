@@ -1,9 +1,8 @@
-//! What is durable in the journal and not yet destaged: appending to it, and the list of its
-//! blocks.
+//! The log: appends to the journal, and lists its blocks that are not yet destaged.
 //!
-//! Invariant: a block is in the list as long as the cache has a committed version of it that the
-//! journal holds; the journal is retired only when the list is empty, or up to a mark behind which
-//! all of the list was appended again.
+//! Invariant: a block is in the list as long as the cache has a committed version of it that is in
+//! the journal. The journal is retired only when the list is empty, or up to a mark if the whole
+//! list was appended again behind it.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::cache::{Cache, Committed, Version};
@@ -23,14 +22,14 @@ pub(crate) struct Log {
     counters: Arc<Counters>,
     /// Blocks with a committed version that is not yet destaged.
     to_destage: BTreeSet<BlockAddr>,
-    /// Bytes of batches kept in memory for them.
+    /// Bytes of batches kept in memory for these blocks.
     bytes_to_destage: u64,
-    /// Those batches, so that their buffers serve again.
+    /// These batches, so that their buffers can be reused.
     batches: Vec<Arc<Vec<u8>>>,
     buffers: Vec<Vec<u8>>,
 }
 
-/// A batch under construction, with what the cache must learn once it is durable.
+/// A batch under construction, with the versions to note in the cache once it is durable.
 pub(crate) struct Draft {
     batch: Batch,
     notes: Vec<(BlockAddr, Option<Version>, Note)>,
@@ -42,7 +41,7 @@ enum Note {
 }
 
 impl Log {
-    /// Of a journal that was replayed.
+    /// The log of a journal that was replayed.
     pub(crate) fn new(journal: Journal, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
         Log {
             journal,
@@ -55,19 +54,19 @@ impl Log {
         }
     }
 
-    /// Takes in a version that replay found.
+    /// Adds a version from replay.
     pub(crate) fn adopt(&mut self, block: BlockAddr, committed: Committed) {
         self.cache.commit(block, None, committed);
         self.to_destage.insert(block);
     }
 
-    /// A batch with room for so many blocks.
+    /// A batch with room for `blocks` blocks.
     pub(crate) fn draft(&mut self, blocks: usize) -> Draft {
         let buffer = self.buffers.pop().unwrap_or_default();
         Draft { batch: Batch::with_room(buffer, blocks, blocks), notes: Vec::with_capacity(blocks) }
     }
 
-    /// Appends a batch durably, then tells the cache. It must fit.
+    /// Appends a batch durably, then updates the cache. It must fit.
     pub(crate) fn append(&mut self, draft: Draft) -> Result<()> {
         if draft.batch.is_empty() {
             return Ok(());
@@ -101,15 +100,15 @@ impl Log {
         self.append(draft)
     }
 
-    /// Appends blocks of the list once more, so that what is before them can be retired.
-    /// `batch_blocks` of them make a batch. Does nothing where that frees less than half of the
-    /// journal or has no room.
+    /// Appends the blocks of the list again, in batches of `batch_blocks`, so that everything
+    /// before them can be retired. Does nothing if that would free less than half of the journal or
+    /// there is no room.
     pub(crate) fn compact(&mut self, batch_blocks: usize) -> Result<()> {
         let blocks: Vec<BlockAddr> = self.to_destage.iter().copied().collect();
         let lens = blocks.chunks(batch_blocks).map(|part| Batch::len_for(part.len(), part.len()));
         let (needed, longest) =
             lens.fold((0, 0), |(sum, most): (usize, usize), len| (sum + len, most.max(len)));
-        // A batch that does not fit before the end of the journal wastes less than its length.
+        // A batch that does not fit before the end of the region wastes less than its length.
         if needed as u64 > self.journal.used() / 2 || !self.journal.fits(needed + longest) {
             return Ok(());
         }
@@ -133,7 +132,7 @@ impl Log {
         Ok(())
     }
 
-    /// Retires the journal, of which everything must be durable in its slots.
+    /// Retires the journal. All of it must be durable in its slots.
     pub(crate) fn retire(&mut self) -> Result<()> {
         self.journal.retire()?;
         self.note_retirement();
@@ -145,17 +144,17 @@ impl Log {
         self.counters.add(Count::Retirements, 1);
     }
 
-    /// Whether a batch of `len` bytes fits and leaves room for as much as `kept`.
+    /// Whether a batch of `len` bytes fits and leaves `kept` bytes free.
     pub(crate) fn fits(&self, len: usize, kept: usize) -> bool {
         self.journal.fits(len + kept)
     }
 
-    /// What is kept free for a disk that is opened on a full medium.
+    /// Bytes reserved for a disk that is opened on a full medium.
     pub(crate) fn reserve(&self) -> usize {
         self.journal.reserve()
     }
 
-    /// Whether more than half of the journal is in use, without its reserve.
+    /// Whether more than half of the journal, not counting its reserve, is in use.
     pub(crate) fn is_half_full(&self) -> bool {
         self.journal.is_half_full()
     }
@@ -183,7 +182,7 @@ impl Log {
         segments
     }
 
-    /// Takes the list. What is not destaged must be put back.
+    /// Takes the list. Blocks that are not destaged must be put back.
     pub(crate) fn take_list(&mut self) -> BTreeSet<BlockAddr> {
         std::mem::take(&mut self.to_destage)
     }
@@ -193,7 +192,7 @@ impl Log {
         self.to_destage.extend(blocks);
     }
 
-    /// Drops what the journal holds of a segment, which moved: it counts no longer.
+    /// Drops the journal's blocks of a segment that moved: they are void.
     pub(crate) fn forget(&mut self, segment: SegmentNo) {
         let gone: Vec<BlockAddr> = self.to_destage.range(segment.blocks()).copied().collect();
         for block in gone {
@@ -202,8 +201,8 @@ impl Log {
         }
     }
 
-    /// The list was destaged as far as it could be: takes back the buffers of batches that nobody
-    /// reads any more.
+    /// Notes that the list was destaged as far as possible: reclaims the buffers of batches that
+    /// are no longer referenced.
     pub(crate) fn recycle(&mut self) {
         self.bytes_to_destage = 0;
         for batch in std::mem::take(&mut self.batches) {
@@ -232,7 +231,7 @@ impl Draft {
         self.notes.push((block, version, Note::Data { at, meta: entry }));
     }
 
-    /// Adds a block that is unwritten now.
+    /// Adds an unwritten block.
     pub(crate) fn hole(&mut self, block: BlockAddr, version: Option<Version>) {
         self.batch.erase(block, 1);
         self.notes.push((block, version, Note::Hole));

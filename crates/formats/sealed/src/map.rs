@@ -1,8 +1,8 @@
-//! The map: which slot each segment has, in memory and on the medium, and which slots are free.
+//! The map: the slot of each segment, in memory and on the medium, and the free slots.
 //!
-//! Invariants: no two segments share a slot; a slot is taken for a copy-on-write segment of a
+//! Invariants: no two segments share a slot. A slot is taken for a copy-on-write segment of a
 //! mapped segment only while every segment without a slot could still get one, so the first write
-//! to a segment never fails for want of a slot.
+//! to a segment never fails for lack of a slot.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::{Geometry, MAP_ENTRY, Params};
@@ -18,11 +18,12 @@ const NO_SLOT: u32 = 0;
 const CORRUPT: u32 = u32::MAX;
 type Entry = [u8; MAP_ENTRY as usize];
 
-/// An entry that does not verify: of a segment of which nothing says any more where its content is.
+/// An entry that does not verify. It marks a segment with lost contents.
 const LOST: Entry = [0xff; MAP_ENTRY as usize];
 
 pub(crate) struct SegmentMap {
-    /// 0 for no slot, `u32::MAX` for an entry that does not verify, else the slot's number plus 1.
+    /// 0 for no slot, `u32::MAX` for an entry that does not verify, otherwise the slot's number
+    /// plus 1.
     slots: Vec<AtomicU32>,
     free: Mutex<FreeSlots>,
     key: Secret<32>,
@@ -31,15 +32,15 @@ pub(crate) struct SegmentMap {
 
 struct FreeSlots {
     free: Vec<SlotNo>,
-    /// Segments that have neither a slot nor a copy-on-write segment and may claim a free slot at
-    /// any time.
+    /// The number of segments with neither a slot nor a copy-on-write segment. Each may claim a
+    /// free slot at any time.
     unassigned: u32,
 }
 
 impl SegmentMap {
     /// Reads the map from the medium. Entries that do not verify make their segments unreadable;
-    /// they are not an error here. No slot counts as free until [`SegmentMap::count_free`], which
-    /// waits for what the journal has to say.
+    /// they are not an error here. No slot counts as free until [`SegmentMap::count_free`], after
+    /// the journal was replayed.
     ///
     /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written
     /// ([`Outgrown::check`]).
@@ -62,8 +63,8 @@ impl SegmentMap {
             let known = slot == CORRUPT || slot <= geometry.slots;
             slots.push(AtomicU32::new(if known { slot } else { CORRUPT }));
         })?;
-        // How long the medium is now says nothing of how large the disk was: it may have been cut
-        // since.
+        // The present length of the medium does not tell how large the disk was: the medium may
+        // have been cut short since.
         let beyond =
             each_entry(medium, &geometry, segments..u64::from(params.map_capacity), |segment, entry| {
                 let slot = parse(segment, entry);
@@ -71,14 +72,14 @@ impl SegmentMap {
                     outgrown.note(segment, slot);
                 }
             });
-        // Without writes nothing can be lost by what could not be read there.
+        // A read-only disk loses nothing if these entries cannot be read.
         beyond.or_else(|e| if read_only { Ok(()) } else { Err(e) })?;
         outgrown.check()?;
         Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
     }
 
-    /// Finds the free slots anew. Two segments of the disk that claim one slot both become
-    /// unreadable: the medium was altered.
+    /// Recomputes the free slots. Two segments that claim the same slot both become unreadable,
+    /// since the medium was altered.
     pub(crate) fn count_free(&self) {
         let mut owner = vec![0; self.geometry.slots as usize];
         for (segment, slot) in self.slots.iter().enumerate() {
@@ -92,7 +93,7 @@ impl SegmentMap {
             }
         }
         let mut free = self.free.lock();
-        // Descending, so that the lowest is taken first and the medium fills from its start.
+        // Descending, so that the lowest slot is taken first and the medium fills from its start.
         let slots = SlotNo::all(self.geometry.slots).rev();
         free.free = slots.filter(|slot| owner[slot.get() as usize] == 0).collect();
         free.unassigned = self.slots.iter().filter(|s| s.load(Ordering::Relaxed) == NO_SLOT).count() as u32;
@@ -114,19 +115,19 @@ impl SegmentMap {
         }
     }
 
-    /// Sets a slot in memory; the journal must hold the change.
+    /// Sets the slot of a segment in memory; the journal must hold the change.
     pub(crate) fn set(&self, segment: SegmentNo, slot: Option<SlotNo>) {
         let value = slot.map_or(NO_SLOT, |slot| slot.get() + 1);
         self.slots[segment.get() as usize].store(value, Ordering::Release);
     }
 
-    /// Writes the entries of `segments` to the medium as they are in memory. Not synced.
+    /// Writes the entries of `segments` as they are in memory to the medium. Not synced.
     pub(crate) fn write(&self, medium: &dyn Medium, segments: impl Iterator<Item = SegmentNo>) -> Result<()> {
         let place = |segment: SegmentNo| self.geometry.map + u64::from(segment.get()) * MAP_ENTRY;
         let entries: Vec<(u64, Entry)> = segments
             .map(|segment| {
-                // The journal that named its slot is about to be retired: the entry from before
-                // must not count again.
+                // The journal entry with its slot is about to be retired: the older map entry must
+                // not become valid again.
                 let entry = self.get(segment).map_or(LOST, |slot| self.entry(segment, slot));
                 (place(segment), entry)
             })
@@ -136,7 +137,7 @@ impl SegmentMap {
         medium.write(&extents)
     }
 
-    /// A slot for a segment that has none.
+    /// Takes a slot for a segment without one.
     pub(crate) fn take_first(&self) -> Result<SlotNo> {
         let mut free = self.free.lock();
         free.unassigned = free.unassigned.saturating_sub(1);
@@ -147,7 +148,7 @@ impl SegmentMap {
         })
     }
 
-    /// A second slot for a segment that has one, if there is one to spare.
+    /// Takes a second slot for a segment that has one, if there is one to spare.
     pub(crate) fn take_spare(&self) -> Option<SlotNo> {
         let mut free = self.free.lock();
         if free.free.len() > free.unassigned as usize { free.free.pop() } else { None }
@@ -159,7 +160,7 @@ impl SegmentMap {
         free.free.len().saturating_sub(free.unassigned as usize)
     }
 
-    /// Frees a slot. `unassigned` says that its segment is now without one.
+    /// Frees a slot. `unassigned`: whether its segment has no slot now.
     pub(crate) fn release(&self, slot: SlotNo, unassigned: bool) {
         let mut free = self.free.lock();
         free.free.push(slot);
@@ -171,7 +172,7 @@ impl SegmentMap {
         self.free.lock().free.clone()
     }
 
-    /// How many segments have a slot.
+    /// The number of segments with a slot.
     pub(crate) fn mapped(&self) -> u64 {
         let mapped = |slot: &&AtomicU32| !matches!(slot.load(Ordering::Relaxed), NO_SLOT | CORRUPT);
         self.slots.iter().filter(mapped).count() as u64
@@ -213,7 +214,7 @@ fn tag(key: &Secret<32>, segment: u64, value: u64) -> [u8; 8] {
     hash[..8].try_into().expect("8 bytes")
 }
 
-/// What an entry says, of a disk that has `slots` slots when it is as large as it can become.
+/// The value of an entry, on a disk with `slots` slots at its largest possible size.
 fn parse_entry(key: &Secret<32>, segment: u64, entry: &Entry, slots: u32) -> u32 {
     if *entry == [0; MAP_ENTRY as usize] {
         return NO_SLOT;

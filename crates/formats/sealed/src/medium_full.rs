@@ -1,21 +1,20 @@
-//! A disk whose medium is full: what opening, deleting and closing need is found in the journal,
-//! which has had its space since the disk was created, and of which a part is kept for this.
+//! The full-medium state. Everything that opening, discarding and closing need to write fits the
+//! journal, which has had its space since the disk was created and has a part reserved for this.
 //!
-//! A disk enters this state when a write to the medium is refused (it is full, a quota or the
-//! largest length of a file is reached, or the system refuses the call): a write of a stream, which
-//! fails that request; one that a commit needs, which fails that flush and no other; or one that
-//! destages, of which no caller needs to hear. A read that fails in a commit, or where blocks are
-//! destaged, is like a refusal: it has changed nothing, and what needs it stays in the journal. In
-//! this state:
-//! - what has space in its slot goes there, what has none stays in the journal, and the journal is
-//!   not retired;
-//! - nothing streams, and every write is in the journal before it is acknowledged, so that one that
-//!   finds the journal full as well is refused, before anything of it is kept, and nothing
+//! A disk enters this state when the medium refuses a write, because it is full, a quota or the
+//! largest file length is reached, or the system refuses the call. The refused write may be part of
+//! a stream, which fails that request; of a commit, which fails that flush and no other; or of
+//! destaging, which no caller needs to hear of. A failed read in a commit or in destaging counts as
+//! a refusal: it has changed nothing, and its blocks stay in the journal. In this state:
+//! - blocks with space in their slots are destaged, other blocks stay in the journal, and the
+//!   journal is not retired;
+//! - nothing streams, and every write is in the journal before it is acknowledged. A write that
+//!   finds the journal full as well is refused before any part of it is kept, so nothing
 //!   acknowledged is lost;
-//! - discards give space back to the medium. As soon as all is destaged, the state ends.
+//! - discards give space back to the medium. As soon as everything is destaged, the state ends.
 //!
-//! The reserve is for a disk that is opened on a full medium: one that finds it full later leaves
-//! it to the next opening.
+//! The reserve is for a disk that is opened on a full medium. If the medium becomes full later, the
+//! reserve is left to the next opening.
 
 use crate::cache::{Cache, Committed};
 use crate::destage::{Destager, for_runs};
@@ -26,16 +25,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Calls that were refused, or reads that failed, after which the rest is not tried before the next
-/// time.
+/// Refused calls and failed reads after which destaging stops until the next attempt. A failed read
+/// counts for many.
 const PATIENCE: u32 = 1000;
 
-/// Whether the medium is full, and what is done then.
+/// The full-medium state of a disk.
 pub(crate) struct MediumFull {
     full: AtomicBool,
-    /// It was so when the disk was opened: the reserve is for this.
+    /// Whether the medium was full when the disk was opened, so that the reserve may be used.
     from_the_start: AtomicBool,
-    /// Something was discarded since the last attempt to destage everything.
+    /// Whether blocks were discarded since the last attempt to destage everything.
     discarded: AtomicBool,
     cache: Arc<Cache>,
     health: Arc<Health>,
@@ -54,8 +53,8 @@ impl MediumFull {
         self.from_the_start.load(Ordering::Acquire)
     }
 
-    /// After a failure: whether the disk goes on in this state, because nothing was changed.
-    /// Everything is tried once more before the next time that it may help.
+    /// Enters the state after an error that changed nothing, and returns whether it was one.
+    /// Everything is tried again at the next upkeep.
     pub(crate) fn enter(&self, failed: &Error) -> bool {
         if !failed.changed_nothing() {
             return false;
@@ -69,13 +68,13 @@ impl MediumFull {
         self.full.load(Ordering::Acquire)
     }
 
-    /// Something was discarded, or somebody else may have freed space.
+    /// Notes that blocks were discarded, or that another program may have freed space.
     pub(crate) fn note_discard(&self) {
         self.discarded.store(true, Ordering::Release);
     }
 
-    /// [`Destager::checkpoint`] at a time when the medium may be full without harm: what finds no
-    /// space stays in the journal.
+    /// [`Destager::checkpoint`] where a full medium is acceptable: blocks without space stay in the
+    /// journal.
     pub(crate) fn checkpoint_or_stay(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         self.health.check()?;
         if !refused(destager.checkpoint(log))? {
@@ -87,17 +86,17 @@ impl MediumFull {
         self.destage_what_fits(destager, log)
     }
 
-    /// Tries again if that may help.
+    /// Tries to destage again if that may succeed now.
     pub(crate) fn upkeep(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         let tried = !self.discarded.swap(false, Ordering::AcqRel);
         if tried { Ok(()) } else { self.destage_what_fits(destager, log) }
     }
 
-    /// The checkpoint of a full medium.
+    /// The checkpoint on a full medium.
     pub(crate) fn destage_what_fits(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         self.health.check()?;
         let is_hole = |block: &BlockAddr| matches!(self.cache.committed(*block), Some(Committed::Hole));
-        // Holes first: what they give back serves the others.
+        // Holes first: the space that they free serves the data.
         let (holes, data): (BTreeSet<BlockAddr>, BTreeSet<BlockAddr>) =
             log.take_list().into_iter().partition(is_hole);
         let sent = destage_runs(&self.cache, destager, log, &holes)
@@ -120,7 +119,7 @@ impl MediumFull {
     }
 }
 
-/// Destages runs as far as there is space; the others stay in the list.
+/// Destages runs as far as there is space; other blocks stay in the list.
 fn destage_runs(
     cache: &Cache,
     destager: &mut Destager,
@@ -134,7 +133,7 @@ fn destage_runs(
             None => (true, 0),
             Some(Ok(())) => (false, 0),
             Some(Err(e)) if e.kind().is_refusal() => (true, 1),
-            // A read that fails may take seconds; a refusal takes nothing.
+            // A failed read may take seconds; a refusal takes no time.
             Some(Err(e)) if e.changed_nothing() => (true, PATIENCE / 8),
             Some(Err(e)) => return Err(e),
         };
@@ -146,7 +145,7 @@ fn destage_runs(
     })
 }
 
-/// The refusal of a write for which not even the journal has room.
+/// The error for a write that not even the journal has room for.
 pub(crate) fn no_room(log: &Log) -> Error {
     Error::new(Kind::NoSpace, "the journal is full, which takes what the medium has no space for or fails to take")
         .found(format!("{} bytes in the journal that cannot go where they belong", log.used()))
@@ -157,7 +156,7 @@ pub(crate) fn no_room(log: &Log) -> Error {
         )
 }
 
-/// Whether a call failed that changed nothing, for want of space above all; every other failure
+/// Turns an error that changed nothing, mostly for lack of space, into `true`. Any other error
 /// stays one.
 fn refused(result: Result<()>) -> Result<bool> {
     match result {

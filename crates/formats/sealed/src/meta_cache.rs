@@ -1,16 +1,14 @@
-//! Pages of the metadata at the ends of segments kept in memory, so that reading or writing a block
-//! costs one access to the medium.
+//! A cache of metadata pages, so that reading or writing a block costs one access to the medium.
 //!
 //! Invariants:
-//! - A page in the cache is the latest; a page that is not dirty equals the medium's. Dirty pages
-//!   reach the medium when they are evicted and at the latest in [`MetaCache::settle`], which comes
-//!   before the journal that repeats their changes is retired, and before a record that relies on
-//!   them is written.
-//! - No lock is held while the medium works. The one thread that loads a page or writes it back has
-//!   it in hand, and all others that want this page wait; so a page is never read from the medium
-//!   while a later one is on its way there.
-//! - Metadata is written by one thread at a time, the one that commits; readers never make a page
-//!   dirty or evict a dirty one.
+//! - A page in the cache is the latest version; a clean page equals the medium's. Dirty pages reach
+//!   the medium when they are evicted, and at the latest in [`MetaCache::settle`]. That happens
+//!   before the journal with their changes is retired, and before a record that relies on them is
+//!   written.
+//! - No lock is held during medium accesses. A thread that loads a page or writes it back takes it
+//!   in hand, and other threads wait for this page; so a page is never read from the medium while a
+//!   later version is being written there.
+//! - Only the commit thread writes metadata; readers never make a page dirty or evict a dirty one.
 
 use lacuna_contracts::{BoundedCache, Budget, Error, Result};
 use lacuna_medium::Medium;
@@ -19,13 +17,13 @@ use rustc_hash::FxBuildHasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of metadata cached together.
+/// Bytes of a page, the unit of caching.
 const PAGE: usize = 4096;
 const SHARDS: usize = 16;
-/// What a page costs besides its bytes.
+/// Bytes of the budget that a page takes beside its content.
 const OVERHEAD: u64 = 64;
 
-/// Where a page begins on the medium.
+/// The offset of a page on the medium.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PageAt(u64);
 
@@ -36,11 +34,11 @@ struct Page {
 
 struct Shard {
     pages: Mutex<Pages>,
-    /// A page is no longer in hand.
+    /// Notified when a page is no longer in hand.
     released: Condvar,
 }
 
-/// The pages of a shard; `None` for one that some thread has in hand.
+/// The pages of a shard; `None` for a page that some thread has in hand.
 struct Pages {
     cache: BoundedCache<PageAt, Option<Page>, FxBuildHasher>,
     hits: u64,
@@ -52,7 +50,8 @@ pub(crate) struct MetaCache {
     shards: Box<[Shard]>,
 }
 
-/// A page that this thread has in hand. When this is dropped, the others find `back`, or nothing.
+/// A page that this thread has in hand. Dropping it puts `back` into the cache, or removes the
+/// page.
 struct InHand<'a> {
     shard: &'a Shard,
     at: PageAt,
@@ -100,7 +99,7 @@ impl MetaCache {
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         for_pages(offset, out.len(), |at, within, range| {
             let out = &mut out[range];
-            // A reader never writes: where every page is dirty, it reads past the cache.
+            // A reader never writes: if every page is dirty, it reads past the cache.
             let read = self
                 .with_page(at, false, |page| out.copy_from_slice(&page.bytes[within..within + out.len()]))?;
             match read {
@@ -116,7 +115,7 @@ impl MetaCache {
             let meta = &meta[range];
             let written = self.with_page(at, true, |page| {
                 let there = &mut page.bytes[within..within + meta.len()];
-                // A page of zeros that stays one needs no space on the medium.
+                // An unchanged page of zeros needs no space on the medium.
                 if *there != *meta {
                     there.copy_from_slice(meta);
                     page.dirty = true;
@@ -148,9 +147,11 @@ impl MetaCache {
         Ok(())
     }
 
-    /// Discards whole pages of metadata, which nobody reads or loads meanwhile: they read as zeros.
+    /// Discards whole pages of metadata: they read as zeros. No thread may read or load them
+    /// meanwhile.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        // The pages first: evicted in between, they would undo the discard.
+        // Clear the cached pages first: if they were evicted in between, they would undo the
+        // discard.
         for_pages(offset, len as usize, |at, _, _| {
             if let Some(Some(page)) = self.shard(at).pages.lock().cache.get(at) {
                 page.bytes.fill(0);
@@ -167,8 +168,8 @@ impl MetaCache {
         pages.fold((0, 0), |(hits, misses), pages| (hits + pages.hits, misses + pages.misses))
     }
 
-    /// Shows a page to `f`, after loading it if it is not here. `None`: there is no room, and a
-    /// reader must not write.
+    /// Passes a page to `f`, loading it if it is not cached. `None` if there is no room and the
+    /// caller must not write.
     fn with_page<R>(&self, at: PageAt, may_write: bool, f: impl FnOnce(&mut Page) -> R) -> Result<Option<R>> {
         let shard = self.shard(at);
         let mut spare = None;
@@ -217,8 +218,8 @@ impl MetaCache {
     }
 
     fn shard(&self, at: PageAt) -> &Shard {
-        // Neighbouring pages are often used together; spread over shards, they do not wait for one
-        // lock.
+        // Neighbouring pages are often used together; spread over shards, they do not contend for
+        // one lock.
         let index = (at.0 / PAGE as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.shards[index as usize % SHARDS]
     }
@@ -286,8 +287,8 @@ mod tests {
         assert!(medium.snapshot() == model);
     }
 
-    /// Readers of entries beside the one that is written, all in a few pages that keep being
-    /// evicted.
+    /// Readers of entries beside a writer, all in a few pages that are evicted all the time, never
+    /// see a stale entry.
     #[test]
     fn readers_beside_a_writer_never_see_a_stale_entry() {
         const ENTRIES: u64 = 64;

@@ -1,8 +1,8 @@
-//! How segments change their slots: a copy-on-write segment is completed, synced, and recorded in
-//! the journal.
+//! Moves segments to new slots: completes copy-on-write segments, syncs them, and records the moves
+//! in the journal.
 //!
-//! Invariant: a slot is free only after the record by which its segment left it is durable, and the
-//! slot that a record names was synced before.
+//! Invariant: a slot is free only after the record of its segment's move away from it is durable,
+//! and the slot in a record was synced before the record.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo, SlotNo};
 use crate::cache::{Cache, Committed, Content};
@@ -18,16 +18,16 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Moves segments. Only the thread that commits uses it.
+/// Moves segments. Used by the commit thread only.
 pub(crate) struct Mover {
     cache: Arc<Cache>,
     segments: Arc<Segments>,
     store: Arc<Store>,
     sealer: Arc<Sealer>,
     counters: Arc<Counters>,
-    /// Segments whose map entry on the medium is out of date.
+    /// Segments with an outdated map entry on the medium.
     outdated: BTreeSet<SegmentNo>,
-    /// Slots freed since the disk was opened, whose space goes back when it is closed.
+    /// Slots freed since the disk was opened. Their space is given back when it is closed.
     freed: BTreeSet<SlotNo>,
 }
 
@@ -43,12 +43,12 @@ impl Mover {
         Mover { cache, segments, store, sealer, counters, outdated, freed }
     }
 
-    /// Takes in segments that moved as replay found.
+    /// Adds segments that moved according to replay.
     pub(crate) fn adopt(&mut self, moved: impl IntoIterator<Item = SegmentNo>) {
         self.outdated.extend(moved);
     }
 
-    /// Ends the streams of these segments, those that have one: their slots are theirs, durably.
+    /// Ends the streams of those segments that have one: the streams' slots become theirs, durably.
     pub(crate) fn complete_all(
         &mut self,
         log: &mut Log,
@@ -68,8 +68,8 @@ impl Mover {
         self.record(log, &moves)
     }
 
-    /// Fills what a frozen copy-on-write segment does not cover, so that it holds all of its
-    /// segment. Not synced.
+    /// Fills the blocks that a frozen copy-on-write segment does not cover, so that it holds its
+    /// whole segment. Not synced.
     pub(crate) fn complete(&self, segment: SegmentNo, stream: &Stream) -> Result<()> {
         let slot = self.segments.slot(segment)?;
         let mut index = 0;
@@ -88,7 +88,7 @@ impl Mover {
             self.complete_from_slot(stream, slot, segment.block(index), count)?;
             index += count;
         }
-        // A copy: readers of the stream want its lock while the medium works.
+        // Copy, so that readers of the stream do not wait for its lock while the medium works.
         let meta = stream.meta().clone();
         self.store.write_meta(stream.slot.start(), &meta)
     }
@@ -97,7 +97,7 @@ impl Mover {
         self.cache.touches(segment) && self.cache.has(segment.block(index))
     }
 
-    /// Copies blocks that the cache does not know, as they are.
+    /// Copies blocks that are not in the cache, without decrypting them.
     fn complete_from_slot(
         &self,
         stream: &Stream,
@@ -142,14 +142,13 @@ impl Mover {
         })?;
         stream.cover(to.index, 1, meta);
         if let Some((_, version)) = newest {
-            // Covered now, and nothing later than the copy-on-write segment unless it was written
-            // meanwhile.
+            // The block is covered now. A newer version than this one, written meanwhile, stays.
             self.cache.forget_version(block, version);
         }
         Ok(())
     }
 
-    /// Records moves durably, then makes them so in memory and frees the old slots.
+    /// Records moves durably, then applies them in memory and frees the old slots.
     pub(crate) fn record(&mut self, log: &mut Log, moves: &[(SegmentNo, Option<SlotNo>)]) -> Result<()> {
         log.append_moves(moves)?;
         for &(segment, slot) in moves {
@@ -158,7 +157,8 @@ impl Mover {
                 continue;
             }
             if let (Some(old), None) = (old, slot) {
-                // A courtesy to the host. The next use of this slot makes it blank again.
+                // Optional: lets the host reuse the space. The next use of the slot clears it
+                // again.
                 let _ = self.store.give_back(old);
             }
             self.segments.move_to(segment, slot, || log.forget(segment))?;
@@ -172,7 +172,7 @@ impl Mover {
         Ok(())
     }
 
-    /// The slot of a segment that is about to be written, under one of its chunk locks.
+    /// The slot of a segment that is about to be written. The caller holds one of its chunk locks.
     pub(crate) fn slot_to_write(&mut self, segment: SegmentNo) -> Result<SlotNo> {
         if let Some(slot) = self.segments.slot(segment)? {
             return Ok(slot);
@@ -183,19 +183,19 @@ impl Mover {
         Ok(slot)
     }
 
-    /// Gives up a frozen stream, whose blocks the journal holds by now.
+    /// Gives up a frozen stream. The journal holds its blocks by now.
     pub(crate) fn abandon(&mut self, segment: SegmentNo, stream: &Stream) -> Result<()> {
         self.segments.abandon(segment, stream)?;
         self.freed.insert(stream.slot);
         Ok(())
     }
 
-    /// Makes what is in slots durable there.
+    /// Makes the contents of all slots durable.
     pub(crate) fn settle_slots(&self) -> Result<()> {
         self.store.settle()
     }
 
-    /// Makes what is in slots durable there, then the map.
+    /// Makes the contents of all slots durable, then the map.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.store.settle()?;
         if !self.outdated.is_empty() {
@@ -206,8 +206,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Gives the space of slots that moves left behind back to the medium. Nothing depends on it,
-    /// so nothing is synced.
+    /// Gives the space of slots that were moved away from back to the medium. Nothing depends on
+    /// it, so nothing is synced.
     pub(crate) fn give_back(&self) {
         let mut free = self.segments.free_slots();
         free.sort_unstable();

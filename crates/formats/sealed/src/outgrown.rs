@@ -1,17 +1,16 @@
-//! Signs that a disk is larger than its parameters say: they are from before it grew, as those of a
-//! header that was restored.
+//! Detects parameters from before the disk grew, such as those of a restored header.
 //!
-//! Its segments beyond `params` have slots that would count as free. So the disk is not opened with
-//! such parameters.
+//! The disk is not opened with such parameters: the slots of segments beyond the recorded size
+//! would count as free.
 
 use crate::geometry::Params;
 use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
 
-/// What the entries of the map say of the size, those beyond the disk among them.
+/// The least size of the disk, by the entries of the map within and beyond it.
 pub(crate) struct Outgrown<'p> {
     params: &'p Params,
     segments: u64,
-    /// How many segments the disk must have had.
+    /// The number of segments that the disk must have had.
     least: u64,
 }
 
@@ -21,7 +20,7 @@ impl<'p> Outgrown<'p> {
         Outgrown { params, segments, least: segments }
     }
 
-    /// Takes note of a segment whose entry verifies, and of its slot's number plus 1.
+    /// Notes a segment with a verified entry, and its slot's number plus 1.
     pub(crate) fn note(&mut self, segment: u64, slot: u32) {
         let by_slot = u64::from(slot).saturating_sub(u64::from(self.params.spare));
         self.least = self.least.max(segment + 1).max(by_slot);
@@ -33,7 +32,7 @@ impl<'p> Outgrown<'p> {
     }
 }
 
-/// Slots of a disk that is as large as its map lets it be.
+/// Slots of a disk at the largest size that its map allows.
 pub(crate) fn most_slots(params: &Params) -> u32 {
     params.map_capacity + params.spare
 }
@@ -41,7 +40,7 @@ pub(crate) fn most_slots(params: &Params) -> u32 {
 /// The error for parameters of a disk that had at least `segments` segments.
 pub(crate) fn larger(params: &Params, segments: u64) -> Error {
     let (block, whole) = (BLOCK_SIZE as u64, segments.saturating_sub(1) * SEGMENT_BLOCKS);
-    // What lies beyond may be in the last segment, of which the disk has a part.
+    // Only a part of the last segment may belong to the disk.
     let size = whole.max(params.blocks) * block;
     Error::new(Kind::RolledBack, "the header is older than the disk, which has grown since")
         .found(format!(

@@ -1,15 +1,16 @@
-//! Opening after whatever happened: the journal is read once, the last entry for every block and
-//! segment is found. `Committer::recover` carries only that out.
+//! Recovery: reads the journal once and finds the last entry for every block and segment.
+//! `Committer::recover` applies only these.
 //!
-//! Why two passes: a batch may name a slot that was freed and taken over by another segment's
-//! copy-on-write segment before power failed. Carried out in order, the old block would overwrite
-//! the new owner's. So a move voids what the journal said of its segment before, and only what
-//! remains is written.
+//! Two passes are needed because a batch may name a slot that was freed and taken over by another
+//! segment's copy-on-write segment before the power failed. Applied in order, the old block would
+//! overwrite the new owner's. So a move voids the earlier entries of its segment, and only the
+//! remaining entries are written.
 //!
-//! On a full medium what finds no space in its slot stays in the journal (`medium_full.rs`).
+//! On a full medium, blocks without space in their slots stay in the journal (`medium_full.rs`).
 //!
-//! Crash during recovery: it only repeats what the journal holds, and the journal is retired at its
-//! end; a second opening starts over from the same journal and reaches the same state.
+//! A crash during recovery is harmless: recovery only repeats journal entries, and the journal is
+//! retired at its end. A second opening starts over from the same journal and reaches the same
+//! state.
 
 use crate::address::{SegmentNo, SlotNo, run};
 use crate::cache::Committed;
@@ -21,26 +22,25 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCK
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The replay index: what the journal says last.
+/// The replay index: the last entries of the journal.
 #[derive(Default)]
 pub(crate) struct Replayed {
-    /// How many batches it holds.
+    /// The number of batches in the journal.
     pub(crate) batches: u64,
-    /// Of each block.
+    /// The last version of each block.
     pub(crate) latest: BTreeMap<BlockAddr, Committed>,
-    /// Segments whose slots it names.
+    /// Segments with a move record.
     pub(crate) moved: Vec<SegmentNo>,
 }
 
 impl Replayed {
-    /// Reads the journal to its end, moves segments in the map as it says, and counts the map's
-    /// free slots.
+    /// Reads the journal to its end, applies the moves to the map, and counts the map's free slots.
     pub(crate) fn of(journal: &mut Journal, map: &SegmentMap, params: &Params) -> Result<Replayed> {
         let mut replayed = Replayed::default();
         let batches = journal.replay(|batch| replayed.note(batch, map, params))?;
         replayed.batches = batches;
         map.count_free();
-        // If its map entry does not verify, that segment is lost, not the disk.
+        // If the map entry of a segment does not verify, only that segment is lost, not the disk.
         replayed.latest.retain(|block, _| map.get(SegmentNo::of(*block)).is_ok());
         Ok(replayed)
     }
@@ -82,7 +82,7 @@ fn check_blocks(params: &Params, end: u64) -> Result<()> {
     Err(unknown(params, end.div_ceil(SEGMENT_BLOCKS), format!("blocks up to number {end}")))
 }
 
-/// The segment and the slot of these numbers.
+/// Checks the numbers of a segment and its slot against the disk.
 fn checked(params: &Params, segment: u64, slot: Option<u64>) -> Result<(SegmentNo, Option<SlotNo>)> {
     let g = params.geometry();
     let known = SegmentNo::checked(segment, g.segments)
@@ -94,7 +94,7 @@ fn checked(params: &Params, segment: u64, slot: Option<u64>) -> Result<(SegmentN
     Ok((known, slot.transpose()?))
 }
 
-/// The error for an entry with `what` only a disk of at least `segments` segments can have.
+/// The error for an entry with `what`, which only a disk of at least `segments` segments can have.
 fn unknown(params: &Params, segments: u64, what: String) -> Error {
     if segments <= u64::from(params.map_capacity) {
         return outgrown::larger(params, segments);

@@ -1,5 +1,4 @@
-//! Buffers that a thread uses again and again, so that requests allocate none. They never hold
-//! plaintext.
+//! Buffers that each thread reuses, so that requests allocate none. They never hold plaintext.
 
 use std::cell::RefCell;
 
@@ -7,7 +6,7 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends a buffer of `len` bytes, whose content is of no use. Calls may be nested.
+/// Lends a buffer of `len` bytes with arbitrary content. Calls may be nested.
 pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut buffer = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < len {

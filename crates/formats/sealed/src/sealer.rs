@@ -12,12 +12,12 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// With this cipher and this source of randomness.
+    /// A sealer with this cipher and this source of randomness.
     pub(crate) fn new(cipher: BlockCipher, random: Arc<dyn RandomSource>) -> Self {
         Sealer { cipher, random }
     }
 
-    /// Bytes of metadata for so many blocks.
+    /// Bytes of metadata for `blocks` blocks.
     pub(crate) fn meta_len(&self, blocks: u64) -> usize {
         blocks as usize * self.cipher.meta_size()
     }
@@ -27,12 +27,12 @@ impl Sealer {
         self.cipher.seal(first.0, plain, sealed, meta, &*self.random);
     }
 
-    /// Decrypts a run of blocks out of a buffer that others share.
+    /// Decrypts a run of blocks from a shared buffer. `out` is wiped on failure.
     pub(crate) fn open(&self, first: BlockAddr, sealed: &[u8], meta: &[u8], out: &mut [u8]) -> Result<()> {
         self.cipher.open(first.0, sealed, meta, out).inspect_err(|_| out.fill(0))
     }
 
-    /// Decrypts a run of blocks where it lies. What does not verify is wiped.
+    /// Decrypts a run of blocks in place. The run is wiped if it does not verify.
     pub(crate) fn open_in_place(&self, first: BlockAddr, blocks: &mut [u8], meta: &[u8]) -> Result<()> {
         self.cipher.open_in_place(first.0, blocks, meta).inspect_err(|_| blocks.fill(0))
     }

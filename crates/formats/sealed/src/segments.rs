@@ -1,10 +1,10 @@
-//! Where each segment is: its slot, its copy-on-write segment, and the locks under which both
-//! change.
+//! The place of each segment: its slot, its copy-on-write segment, and the locks that guard changes
+//! of both.
 //!
 //! Invariants: a segment's copy-on-write segment appears and disappears only under all its chunk
-//! locks, and so does every slot but a first one, which appears under the lock of the chunk that is
-//! written there. Data moves from the cache to the copy-on-write segment to the slot: who looks
-//! without a lock looks in this order, and nothing slips past.
+//! locks, and so does every slot except a first one, which appears under the lock of the chunk that
+//! is written there. Data moves from the cache to the copy-on-write segment to the slot: a lookup
+//! without a lock goes in this order, so that it misses nothing.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::cow_segment::{CowSegment, CowSegments, Stream};
@@ -15,7 +15,7 @@ use lacuna_medium::Medium;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 
-/// Copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
+/// The most copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
 const MOST_COW_SEGMENTS: usize = 256;
 
 /// The segments of a disk.
@@ -27,10 +27,10 @@ pub(crate) struct Segments {
     meta_len: usize,
 }
 
-/// How a segment comes to read as zeros.
+/// How a segment is made to read as zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Emptied {
-    /// Nothing below the cache counts any more; the next commit frees its slot.
+    /// All versions below the cache are void; the next commit frees the slot.
     Whole,
     /// Block by block, as holes in the cache.
     ByHoles,
@@ -41,12 +41,13 @@ impl Segments {
         Segments { map, cow: CowSegments::default(), locks: ChunkLocks::new(), meta_len }
     }
 
-    /// To read the chunk of a block, or to put a newer version of one of its blocks into the cache.
+    /// Locks the chunk of a block for reading, or for putting newer versions of its blocks into the
+    /// cache.
     pub(crate) fn shared(&self, block: BlockAddr) -> RwLockReadGuard<'_, ()> {
         self.locks.shared(block)
     }
 
-    /// To change the chunk of a block on the medium.
+    /// Locks the chunk of a block for changing it on the medium.
     pub(crate) fn exclusive(&self, block: BlockAddr) -> RwLockWriteGuard<'_, ()> {
         self.locks.exclusive(block)
     }
@@ -61,8 +62,8 @@ impl Segments {
         self.cow.get(segment)
     }
 
-    /// The stream that fills a copy-on-write segment and still takes writes. Under a chunk lock of
-    /// the segment this stays so.
+    /// The open stream of a segment, if it has one. This does not change while the caller holds a
+    /// chunk lock of the segment.
     pub(crate) fn open_stream(&self, segment: SegmentNo) -> Option<Arc<Stream>> {
         match self.cow.get(segment) {
             Some(CowSegment::Stream(stream)) if !stream.is_frozen() => Some(stream),
@@ -70,17 +71,17 @@ impl Segments {
         }
     }
 
-    /// All copy-on-write segments, by segment.
+    /// All copy-on-write segments, sorted by segment.
     pub(crate) fn cow_segments(&self) -> Vec<(SegmentNo, CowSegment)> {
         self.cow.list()
     }
 
-    /// How many copy-on-write segments there are.
+    /// The number of copy-on-write segments.
     pub(crate) fn count_cow_segments(&self) -> usize {
         self.cow.len()
     }
 
-    /// How many streams are whole, and how many discards are pending.
+    /// The numbers of whole streams and of pending discards.
     pub(crate) fn ready(&self) -> (usize, usize) {
         self.cow.ready()
     }
@@ -91,8 +92,8 @@ impl Segments {
         Ok(self.cow.len() >= MOST_COW_SEGMENTS || (mapped && self.map.spare() == 0))
     }
 
-    /// Begins a stream to a segment, unless it has a copy-on-write segment. False if no slot can be
-    /// spared.
+    /// Begins a stream to a segment, unless it has a copy-on-write segment. Returns false if no
+    /// slot can be spared.
     pub(crate) fn begin_stream(&self, segment: SegmentNo) -> Result<bool> {
         let _moving = self.locks.segment(segment);
         if self.cow.get(segment).is_some() {
@@ -108,7 +109,7 @@ impl Segments {
         Ok(true)
     }
 
-    /// From here on nobody but the caller, who commits, writes to the copy-on-write segment.
+    /// Freezes a copy-on-write segment: only the caller, which commits, writes to it afterwards.
     pub(crate) fn freeze(&self, segment: SegmentNo) -> Option<CowSegment> {
         let _moving = self.locks.segment(segment);
         let cow_segment = self.cow.get(segment)?;
@@ -118,11 +119,11 @@ impl Segments {
         Some(cow_segment)
     }
 
-    /// Discards a segment. `empty_cache` makes its blocks in the cache what is said of them.
+    /// Discards a segment. `empty_cache` changes its blocks in the cache accordingly.
     ///
-    /// Behind a frozen stream, or where an unmapped segment has blocks in the journal, holes go the
-    /// way of every small write. A commit lists copy-on-write segments without these locks: at no
-    /// moment may it find neither the stream nor what follows it.
+    /// If the stream is frozen, or an unmapped segment has blocks in the journal, the discard goes
+    /// through the cache as holes, like small writes. A commit lists copy-on-write segments without
+    /// these locks: it must find either the stream or its successor at any moment.
     pub(crate) fn discard(&self, segment: SegmentNo, empty_cache: impl FnOnce(Emptied)) -> Result<()> {
         let _moving = self.locks.segment(segment);
         let mapped = self.map.get(segment)?.is_some();
@@ -145,8 +146,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Makes a slot that is durable as such that of a segment, or none, and frees the one before
-    /// it. `forget` drops what the journal holds of the segment, which counts no longer.
+    /// Gives a segment a slot that is durable as its slot, or none, and frees the old slot.
+    /// `forget` drops the journal's blocks of the segment, which are void.
     pub(crate) fn move_to(
         &self,
         segment: SegmentNo,
@@ -158,14 +159,15 @@ impl Segments {
         self.map.set(segment, slot);
         self.cow.remove(segment);
         forget();
-        // Before anybody sees the segment without a slot and claims one for it.
+        // Free the old slot before another thread sees the segment without a slot and claims one
+        // for it.
         if let Some(old) = old {
             self.map.release(old, slot.is_none());
         }
         Ok(())
     }
 
-    /// Gives up a frozen stream, whose blocks the journal holds by now.
+    /// Gives up a frozen stream. The journal holds its blocks by now.
     pub(crate) fn abandon(&self, segment: SegmentNo, stream: &Stream) -> Result<()> {
         let _moving = self.locks.segment(segment);
         let unassigned = self.map.get(segment)?.is_none();
@@ -174,15 +176,15 @@ impl Segments {
         Ok(())
     }
 
-    /// Gives a segment its first slot, after `prepare` made that read as unwritten. Under the lock
-    /// of the chunk to be written.
+    /// Gives a segment its first slot, after `prepare` made the slot read as unwritten. The caller
+    /// holds the lock of the chunk to be written.
     pub(crate) fn assign_first(
         &self,
         segment: SegmentNo,
         prepare: impl FnOnce(SlotNo) -> Result<()>,
     ) -> Result<SlotNo> {
         let slot = self.map.take_first()?;
-        // A full medium refuses this again and again, and must not run out of slots by it.
+        // A full medium refuses this repeatedly; slots must not leak.
         prepare(slot).inspect_err(|_| self.map.release(slot, true))?;
         self.map.set(segment, Some(slot));
         Ok(slot)
@@ -203,7 +205,7 @@ impl Segments {
         self.map.spare()
     }
 
-    /// How many segments have a slot.
+    /// The number of segments with a slot.
     pub(crate) fn mapped(&self) -> u64 {
         self.map.mapped()
     }

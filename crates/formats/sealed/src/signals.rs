@@ -1,12 +1,12 @@
-//! Wake-ups between the thread that commits in the background and the writers that wait for it.
+//! Wake-ups between the background commit thread and the writers that wait for it.
 //!
-//! Invariant: a wish is noted under the lock before its condition variable is notified, so that no
-//! wake-up is lost.
+//! Invariant: a request is noted under the lock before its condition variable is notified, so that
+//! no wake-up is lost.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 
-/// The wishes of writers and the ends of commits.
+/// The requests of writers and the ends of commits.
 #[derive(Default)]
 pub(crate) struct Signals {
     state: Mutex<State>,
@@ -19,15 +19,15 @@ struct State {
     wanted: bool,
     spare_wanted: bool,
     stopping: bool,
-    /// Counts commits, so that a writer notices the one it waited for.
+    /// Counts commits, so that a writer notices the end of its commit.
     rounds: u64,
 }
 
-/// What the background thread is woken for.
+/// The requests that woke the background thread.
 pub(crate) struct Wish {
-    /// Somebody asked for a commit.
+    /// A writer asked for a commit.
     pub(crate) commit: bool,
-    /// Somebody waits for a spare slot.
+    /// A writer waits for a spare slot.
     pub(crate) spare: bool,
 }
 
@@ -40,7 +40,7 @@ impl Signals {
         }
     }
 
-    /// Says that a commit has ended.
+    /// Notes the end of a commit.
     pub(crate) fn wake_writers(&self) {
         self.state.lock().rounds += 1;
         self.writers.notify_all();
@@ -53,12 +53,12 @@ impl Signals {
         self.writers.notify_all();
     }
 
-    /// Whether the background thread ends or has ended.
+    /// Whether the background thread is ending or has ended.
     pub(crate) fn is_stopping(&self) -> bool {
         self.state.lock().stopping
     }
 
-    /// Waits for the next commit to end. `spare` says that the writer needs a spare slot.
+    /// Waits for the next commit to end. `spare`: whether the writer needs a spare slot.
     pub(crate) fn wait_round(&self, spare: bool) {
         let mut state = self.state.lock();
         let round = state.rounds;
@@ -70,7 +70,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a wish, at most for `idle`. `None` if the thread is to end.
+    /// Waits for a request, at most for `idle`. `None` if the thread has to end.
     pub(crate) fn next_wish(&self, idle: Duration) -> Option<Wish> {
         let mut state = self.state.lock();
         if !state.wanted && !state.stopping {

@@ -1,8 +1,8 @@
-//! The slots on the medium: ciphertext, and after the ciphertext of a whole segment its metadata
+//! The slots on the medium: ciphertext, and behind the ciphertext of a whole segment its metadata
 //! (Harnik et al., Figure 2 (b), *object end*).
 //!
-//! The caller holds the chunk lock of whatever it touches. Metadata entries are 16 or 32 bytes at
-//! offsets that are multiples of their size, so none straddles 512 bytes.
+//! The caller holds the chunk locks of all blocks that it accesses. Metadata entries are 16 or 32
+//! bytes at offsets that are multiples of their size, so none straddles a 512-byte boundary.
 
 use crate::address::{SlotAddr, SlotNo};
 use crate::geometry::{CHUNK_META, Geometry, NO_META, Params};
@@ -24,7 +24,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// The slots of a disk; `budget` is for the metadata that is kept in memory.
+    /// The slots of a disk; `budget` is for the metadata cache.
     pub(crate) fn new(medium: Arc<dyn Medium>, params: &Params, budget: Budget) -> Store {
         let geometry = params.geometry();
         let meta_size = params.cipher.meta_size();
@@ -32,7 +32,7 @@ impl Store {
         Store { medium, geometry, meta_size, meta }
     }
 
-    /// The medium under the slots.
+    /// The medium that holds the slots.
     pub(crate) fn medium(&self) -> &dyn Medium {
         &*self.medium
     }
@@ -42,9 +42,9 @@ impl Store {
         self.meta_size
     }
 
-    /// Lets the medium fetch consecutive blocks of a slot, and the metadata from there to the end
-    /// of the slot: the requests of a reader who goes on need it, and each page that is missing
-    /// would hold one up.
+    /// Asks the medium to prefetch consecutive blocks of a slot, and the metadata from their start
+    /// to the end of the slot: a sequential reader needs it next, and would wait for each missing
+    /// page.
     pub(crate) fn will_read(&self, at: SlotAddr, count: u64) {
         self.medium.will_read(self.data_at(at), count * BLOCK);
         if self.meta.is_some() {
@@ -59,7 +59,7 @@ impl Store {
         self.read_meta(at, meta)
     }
 
-    /// Reads ciphertext alone, for a copy-on-write segment, whose metadata is in memory.
+    /// Reads ciphertext only, for a copy-on-write segment, which has its metadata in memory.
     pub(crate) fn read_data(&self, at: SlotAddr, data: &mut [u8]) -> Result<()> {
         self.medium.read_at(self.data_at(at), data).map_err(Error::of_read)
     }
@@ -77,12 +77,12 @@ impl Store {
         self.write_meta(at, meta)
     }
 
-    /// Writes ciphertext alone, for a copy-on-write segment.
+    /// Writes ciphertext only, for a copy-on-write segment.
     pub(crate) fn write_data(&self, at: SlotAddr, data: &[u8]) -> Result<()> {
         self.medium.write_at(self.data_at(at), data)
     }
 
-    /// Writes metadata alone.
+    /// Writes metadata only.
     pub(crate) fn write_meta(&self, at: SlotAddr, meta: &[u8]) -> Result<()> {
         match &self.meta {
             Some(cache) => cache.write(self.meta_at(at), meta),
@@ -96,8 +96,8 @@ impl Store {
         self.write_meta(at, &NO_META[..count as usize * self.meta_size])
     }
 
-    /// Makes the blocks of a copy-on-write segment unwritten where only the medium can say so (the
-    /// metadata in memory says it elsewhere).
+    /// Makes blocks of a copy-on-write segment unwritten, if there is no metadata. Otherwise the
+    /// metadata in memory marks them unwritten.
     pub(crate) fn erase_data(&self, at: SlotAddr, count: u64) -> Result<()> {
         match self.meta {
             Some(_) => Ok(()),
@@ -105,8 +105,8 @@ impl Store {
         }
     }
 
-    /// Makes a slot read as unwritten throughout, whatever lay there. Must be settled before it is
-    /// used.
+    /// Makes a whole slot read as unwritten, whatever it held. The slot must be settled before it
+    /// is used.
     pub(crate) fn prepare(&self, slot: SlotNo) -> Result<()> {
         match &self.meta {
             Some(cache) => cache.discard(self.meta_at(slot.start()), self.segment_meta()),
@@ -133,8 +133,8 @@ impl Store {
         self.sync()
     }
 
-    /// Syncs the medium. A sync that fails never counts as a full medium, whatever it says: what
-    /// was dropped is unknown, so nobody may go on as after a refused write.
+    /// Syncs the medium. A failed sync never counts as a full medium, whatever its error: it is
+    /// unknown which writes were lost, so the disk cannot continue as after a refused write.
     pub(crate) fn sync(&self) -> Result<()> {
         self.medium.sync().map_err(|e| e.with_kind(Kind::Io))
     }
@@ -144,10 +144,12 @@ impl Store {
         self.meta.as_ref().map_or((0, 0), MetaCache::counts)
     }
 
-    /// Which of at most 64 blocks of a slot are written: a bit for each, the first the lowest.
+    /// The written ones among at most 64 blocks of a slot: one bit for each, the lowest for the
+    /// first.
     pub(crate) fn written(&self, at: SlotAddr, count: u64) -> Result<u64> {
         if self.meta_size == 0 {
-            // Only the ciphertext itself would tell; a mapped segment counts as written.
+            // Only the ciphertext itself would tell. All blocks of a mapped segment count as
+            // written.
             return Ok(u64::MAX);
         }
         let mut meta = [0; CHUNK_META];

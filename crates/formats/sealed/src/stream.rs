@@ -1,10 +1,10 @@
-//! Tells streams from scattered writes, so that only streams open copy-on-write segments.
+//! Tells streams from scattered writes: only streams open copy-on-write segments.
 
 use lacuna_contracts::BlockAddr;
 use parking_lot::Mutex;
 
-/// How far from the end of an earlier write a write may begin and still continue its stream, in
-/// lengths of the write: requests at depth arrive out of order, but not by much.
+/// The greatest distance between the end of an earlier write and the start of a write that
+/// continues its stream, in lengths of the write. Queued requests arrive slightly out of order.
 const WINDOW: u64 = 4;
 const REMEMBERED: usize = 8;
 
@@ -13,7 +13,7 @@ const REMEMBERED: usize = 8;
 pub(crate) struct StreamDetector(Mutex<([u64; REMEMBERED], usize)>);
 
 impl StreamDetector {
-    /// Notes a large write and says whether it continues a stream.
+    /// Notes a large write and returns whether it continues a stream.
     pub(crate) fn note(&self, first: BlockAddr, count: u64) -> bool {
         let mut recent = self.0.lock();
         let (ends, next) = &mut *recent;

@@ -1,5 +1,5 @@
-//! What keeps pending writes within their limits: the background thread that commits before writers
-//! have to wait, or the writers themselves where there is no such thread.
+//! Keeps pending writes within their limits: a background thread commits before writers have to
+//! wait, or the writers commit themselves if there is no such thread.
 
 use crate::cache::Cache;
 use crate::commit::Scope;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the disk must be left alone, twice in a row, before what is in memory alone is
-/// committed unasked.
+/// The length of a quiet interval. After two in a row, versions that are only in memory are
+/// committed.
 const IDLE: Duration = Duration::from_secs(2);
-/// Pending discards at which they are committed.
+/// The number of pending discards at which they are committed.
 const DISCARDS: usize = 64;
 
-/// Commits when it is time to.
+/// Commits when that is due.
 pub(crate) struct Worker {
     flusher: Arc<Flusher>,
     cache: Arc<Cache>,
@@ -28,13 +28,13 @@ pub(crate) struct Worker {
     health: Arc<Health>,
     medium_full: Arc<MediumFull>,
     limits: Limits,
-    /// The thread; `None` if writers commit themselves, or after the end.
+    /// The thread; `None` if writers commit themselves, or after it ended.
     thread: Mutex<Option<JoinHandle<()>>>,
     background: bool,
 }
 
 impl Worker {
-    /// Without a thread, until [`Worker::start`].
+    /// A worker without a thread, until [`Worker::start`].
     pub(crate) fn new(
         flusher: Arc<Flusher>,
         cache: Arc<Cache>,
@@ -47,7 +47,7 @@ impl Worker {
         Worker { flusher, cache, segments, health, medium_full, limits, thread: Mutex::default(), background }
     }
 
-    /// Starts the thread, if there is to be one.
+    /// Starts the thread, if the disk commits in the background.
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         if self.background {
             let worker = self.clone();
@@ -63,13 +63,12 @@ impl Worker {
     pub(crate) fn stop(&self) {
         if let Some(thread) = self.thread.lock().take() {
             self.health.signals().stop();
-            // A panic there has already printed itself, and the disk is closed by its owner in any
-            // case.
+            // A panic there has already printed itself, and the owner closes the disk in any case.
             let _ = thread.join();
         }
     }
 
-    /// After a write: starts or awaits a commit when too much is in memory alone.
+    /// Called after a write: starts or awaits a commit if too much is only in memory.
     pub(crate) fn keep_within_limits(&self) -> Result<()> {
         self.health.check()?;
         if self.is_work_due() {
@@ -86,7 +85,7 @@ impl Worker {
         {
             self.health.check()?;
             if self.medium_full.is_so() {
-                // It may be that no commit finds room: the writer learns of it.
+                // Perhaps no commit finds room: the flush reports that to the writer.
                 return self.flusher.flush();
             }
             self.health.signals().wait_round(false);
@@ -123,12 +122,11 @@ impl Worker {
         });
         let mut quiet_before = false;
         while let Some(wish) = self.health.signals().next_wish(IDLE) {
-            // Idle is a whole quiet interval after another, so that a stream that pauses is not cut
-            // up.
+            // Idle means two quiet intervals in a row, so that a pausing stream is not split.
             let idle = !wish.commit && quiet_before;
             quiet_before = !wish.commit;
             if wish.commit || idle {
-                // The failure, if any, is kept by the health; writers and the closer report it.
+                // The health keeps the error; writers and `close` report it.
                 let _ = self.flusher.committer().work(idle, wish.spare);
             }
             self.health.signals().wake_writers();

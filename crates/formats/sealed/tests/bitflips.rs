@@ -16,8 +16,8 @@ fn stamp(block: u64) -> u64 {
     block + 77
 }
 
-/// Runs in the journal, a stream, both ends of segments, the short last segment; one segment never
-/// written.
+/// Blocks in the journal, in a stream, at both ends of segments and in the short last segment; one
+/// segment is never written.
 fn written() -> Vec<u64> {
     let runs = [0..3, 62..66, 1020..1024, 1024..1048, 2 * 1024 - 2..2 * 1024, 3 * 1024..BLOCKS];
     runs.into_iter().flatten().collect()
@@ -39,7 +39,7 @@ fn written_disk() -> (Params, Arc<MemoryMedium>) {
     (params, medium)
 }
 
-/// The blocks that a check finds bad, and its sums.
+/// The blocks that a check reports, and its sums.
 fn check(disk: &Sealed) -> (Vec<u64>, CheckReport) {
     let mut bad = vec![];
     let report = lacuna_contracts::check(
@@ -55,7 +55,7 @@ fn check(disk: &Sealed) -> (Vec<u64>, CheckReport) {
     (bad, report)
 }
 
-/// The disk as it is now fails for `block` and for no other.
+/// Asserts that the present disk fails for `block` and for no other block.
 fn assert_only_bad(medium: &Arc<MemoryMedium>, params: &Params, block: u64, what: &str) {
     let disk = open(medium, params, 7);
     let mut out = vec![0x5a; BLOCK_SIZE];
@@ -112,8 +112,7 @@ fn flips_in_metadata_fail_that_block_alone() {
     }
 }
 
-/// A written block is not mistaken for an unwritten one by a flip, and an unwritten one becomes an
-/// alarm, not data.
+/// Flips in the metadata of unwritten blocks raise an alarm; they never produce data.
 #[test]
 fn metadata_of_unwritten_blocks_cannot_be_made_up() {
     let (params, medium) = written_disk();
@@ -148,8 +147,7 @@ fn a_flip_in_a_map_entry_fails_its_segment_alone() {
     }
 }
 
-/// A damaged map entry costs its segment, never the rest of the disk: not even when somebody writes
-/// there.
+/// A damaged map entry costs only its segment, even if a client writes there.
 #[test]
 fn writing_to_a_segment_with_a_damaged_map_entry_leaves_the_rest_usable() {
     let params = params(Cipher::Gcm, 2 * SEGMENT_BLOCKS);
@@ -168,7 +166,7 @@ fn writing_to_a_segment_with_a_damaged_map_entry_leaves_the_rest_usable() {
     assert!(read(&disk, 1031).unwrap() == content(1031, 8));
 }
 
-/// Damage in the journal that recovery needs is refused as a whole: nothing half-repeated.
+/// Recovery refuses a damaged journal as a whole and applies no part of it.
 #[test]
 fn a_flip_in_a_batch_that_others_follow_is_refused() {
     let params = params(Cipher::XtsRandom, SEGMENT_BLOCKS);

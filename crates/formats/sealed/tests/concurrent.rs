@@ -1,5 +1,5 @@
-//! Many threads on one disk with its background thread: everybody reads what they wrote, nobody
-//! ever sees a mixture or an alarm, and all of it is there after reopening.
+//! Many threads on one disk with its background thread: each thread reads its own writes, none ever
+//! sees a mixture or a false alarm, and everything is intact after reopening.
 
 mod fixture;
 
@@ -13,8 +13,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const THREADS: u64 = 4;
-/// Segments 0 to 3 belong to all threads in turns of 64 blocks, 4 and 5 in turns of one block, and
-/// each thread has two of the remaining ones to itself, the last of which is short.
+/// The threads share segments 0 to 3 in alternating runs of 64 blocks, and segments 4 and 5 in
+/// alternating single blocks. Each thread owns two of the remaining segments; the last
+/// segment is short.
 const BLOCKS: u64 = 14 * SEGMENT_BLOCKS - 300;
 const STRIPES: u64 = 4 * SEGMENT_BLOCKS;
 const SINGLES: u64 = 6 * SEGMENT_BLOCKS;
@@ -29,12 +30,12 @@ fn owner(block: u64) -> u64 {
     }
 }
 
-/// The blocks from `first` on that belong to its owner, at most `most`.
+/// The number of blocks, starting at `first`, with the same owner, at most `most`.
 fn owned_run(first: u64, most: u64) -> u64 {
     (first..BLOCKS.min(first + most)).take_while(|b| owner(*b) == owner(first)).count() as u64
 }
 
-/// One thread: what it owns, what it wrote there, and its dice.
+/// One thread: its number, the stamps that it wrote, and its random generator.
 struct Writer<'a> {
     disk: &'a Sealed,
     me: u64,
@@ -85,7 +86,7 @@ impl Writer<'_> {
         self.verify(first, count);
     }
 
-    /// Writes of up to 1 MiB, one after another, from the start of a segment of its own.
+    /// Writes of up to 1 MiB, one after another, from the start of an own segment.
     fn stream(&mut self) {
         let first = self.own_segment() * SEGMENT_BLOCKS;
         let len = if self.rng.chance(2, 3) { SEGMENT_BLOCKS } else { 1 + self.rng.below(SEGMENT_BLOCKS) };
@@ -108,7 +109,7 @@ impl Writer<'_> {
     fn discard_segment(&mut self) {
         let first = self.own_segment() * SEGMENT_BLOCKS;
         self.discard(first, SEGMENT_BLOCKS.min(BLOCKS - first));
-        // Written again at once: the discard must not take what came after it.
+        // Write again at once: the discard must not remove later writes.
         self.put(first + 17, 3);
         self.verify(first, 64);
     }
@@ -134,7 +135,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Blocks of other threads hold some version whole, and only their owners' versions.
+    /// Blocks of other threads hold a whole version, and only one of their owner.
     fn read_others(&mut self) {
         let first = self.rng.below(BLOCKS - 128);
         let count = 1 + self.rng.below(128);
@@ -155,7 +156,7 @@ fn open_background(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Seal
     open_with(medium.clone(), params, background(seed)).unwrap()
 }
 
-/// Runs the threads, closes, opens again, compares; twice over, so that segments move away from old
+/// Runs the threads, closes, opens again and compares; twice, so that segments move away from old
 /// slots.
 fn threads_agree(medium: &Arc<dyn Medium>, params: &Params, seed: u64, steps: u64) {
     create(&**medium, params);

@@ -1,12 +1,12 @@
-//! Power cuts: a model beside the real disk, on a medium that loses, reorders and tears what was
-//! not synced.
+//! Power cuts: the real disk is compared with a model, on a medium that loses, reorders and tears
+//! unsynced writes.
 //!
-//! A round runs random operations until the power goes after a random number of medium operations,
-//! opens what the medium kept (power may go again during recovery), and compares every block with
-//! the model: it must read as its last flushed version or any later acknowledged one. Rounds
+//! A round runs random operations until the power fails after a random number of medium operations,
+//! opens the remaining medium (the power may fail again during recovery), and compares every block
+//! with the model: it must read as its last flushed version or any later acknowledged one. Rounds
 //! continue on the same medium.
 //!
-//! `LACUNA_CUTS` sets the cuts per cipher (default 200), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` is the number of cuts per cipher (default 200), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -24,7 +24,7 @@ const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 300;
 struct Round<'a>(Worked<'a>);
 
 impl Round<'_> {
-    /// Runs operations until one fails because the power went.
+    /// Runs operations until one fails because of a power cut.
     fn run(&mut self, operations: u64) {
         for _ in 0..operations {
             if self.step().is_err() {
@@ -70,7 +70,7 @@ impl Round<'_> {
     }
 
     fn rng_first(&mut self, count: u64) -> u64 {
-        // Half of the work happens in one corner, so that versions meet.
+        // Half of the operations are in one small range, so that versions meet.
         let room = if self.0.rng.chance(1, 2) { 400 } else { BLOCKS };
         self.0.rng.below(room.min(BLOCKS - count + 1))
     }
@@ -106,7 +106,7 @@ fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> Outcome {
         let medium = Arc::new(CrashMedium::from_image(image.clone()));
         medium.ignore_syncs(lie);
         medium.ignore_durable_writes(lie);
-        // Long rounds retire the journal; short ones meet every step of recovery and of a first
+        // Long rounds retire the journal; short ones reach every step of recovery and of a first
         // commit.
         let long = rng.chance(1, 6);
         let limit = if rng.chance(1, 8) { rng.below(20) } else { rng.below(if long { 1200 } else { 150 }) };
@@ -156,7 +156,7 @@ fn gcm() {
     no_cut_loses(Cipher::Gcm);
 }
 
-/// The proof that the harness bites: a medium whose syncs do nothing loses data, and is caught.
+/// The test harness works: a medium that ignores syncs loses data, and the model notices.
 #[test]
 fn a_missing_sync_is_caught() {
     for cipher in [Cipher::Xts, Cipher::Gcm] {

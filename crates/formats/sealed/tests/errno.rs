@@ -1,11 +1,12 @@
-//! Each error of the system at each call of the medium, between the opening of a disk and its
-//! close. A call that is refused, or a read that fails, fails one request, or nothing that a caller
-//! could notice, and everything goes on. After another error, or one of a sync, the disk takes no
-//! more writes. What was flushed is there when it is opened again, also if the power goes when the
-//! request has failed, or at the end. What the caller is told is the error of the call.
+//! Every system error at every call of the medium, between the opening of a disk and its close. A
+//! refused call or a failed read fails at most one request, and everything else goes on. After any
+//! other error, or an error of a sync, the disk takes no more writes. Flushed data is intact when
+//! the disk is opened again, even if the power fails after the failed request or at the end. The
+//! caller gets the error of the call.
 //!
-//! A fifth of all pairs of a call and an error is tried with each cipher, but of the calls that
-//! open a disk, most of which look for later batches, a thirty-fifth; with `LACUNA_SWEEP` all.
+//! With each cipher a fifth of all pairs of a call and an error is tried. Of the calls that open a
+//! disk a thirty-fifth is tried, since most of them search for later batches. With `LACUNA_SWEEP`
+//! all pairs are tried.
 
 mod fixture;
 #[path = "faults/model.rs"]
@@ -19,7 +20,7 @@ use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, OpKind, Rng, refuses, s
 use model::*;
 use std::sync::Arc;
 
-/// Every way to the medium: small writes, streams to new and to mapped segments, discards of blocks
+/// All paths to the medium: small writes, streams to new and to mapped segments, discards of blocks
 /// and of segments.
 const WORK: [Op; 18] = [
     Op::Write(3, 2),
@@ -41,15 +42,15 @@ const WORK: [Op; 18] = [
     Op::Write(6, 1),
     Op::Discard(SEGMENT_BLOCKS * 3, 2),
 ];
-/// Of the calls that open a disk, and of the others: one of so many pairs is tried.
+/// One in this many pairs is tried: of the calls that open a disk, and of other calls.
 const SHARES: (u64, u64) = (35, 5);
 
 type Faulty = FaultMedium<CrashMedium>;
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nothing was noticed.
+    /// No request failed.
     Unnoticed,
     /// One request failed.
     Failed,
@@ -57,8 +58,8 @@ enum End {
     Stopped,
 }
 
-/// Plays the script with an error at call `nth`. Gives what became of it, the calls that opened the
-/// disk, and all calls.
+/// Runs the script with an error at call `nth`. Returns the outcome, the number of calls that
+/// opened the disk, and the number of all calls.
 fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u64, u64) {
     let medium = Arc::new(Faulty::new(Arc::new(CrashMedium::from_image(start.0.clone()))));
     let mut model = start.1.clone();
@@ -77,7 +78,7 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
         let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
         failed.push(e);
         left.push((medium.inner().after_cut(&mut Rng::new(nth)), model.clone()));
-        // What failed is asked for once more.
+        // Repeat the failed operation.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
             let hit = medium.last_fired();
             assert!(may_stop(hit, errno), "{}: one call failed, and then everything: {e}", what(hit));
@@ -87,7 +88,7 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
     }
     let hit = medium.last_fired();
     judge(&failed, stopped, hit, errno, &what(hit));
-    // The reads of this test are no calls of the script.
+    // The reads of this test do not count as calls of the script.
     let before = medium.operations();
     medium.heal();
     model.assert_allows(&disk, &what(hit));
@@ -120,25 +121,25 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
     (end, opening, calls)
 }
 
-/// What the requests that failed say of the call that did.
+/// Checks the errors of failed requests against the failed call.
 fn judge(failed: &[Error], stopped: bool, hit: Option<OpKind>, errno: i32, what: &str) {
     if !may_stop(hit, errno) {
         assert!(failed.len() <= 1, "{what}: more than one request failed: {failed:?}");
     }
     if let Some(e) = failed.first() {
-        // A disk that stopped where nobody waited refuses the next request.
+        // If the disk stopped without a waiting caller, it refuses the next request.
         let told = tells(e, errno, hit.is_some_and(OpKind::syncs)) || (stopped && e.kind() == Kind::FailStop);
         assert!(told, "{what}: the caller learns {:?}: {e}", e.kind());
     }
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not
-/// for a read.
+/// Whether the disk may take no more writes after this call: true unless the call was refused or
+/// was a read.
 fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit.syncs() || (hit != OpKind::Read && !refuses(errno)))
 }
 
-/// A medium as it is, or as a power cut leaves it, is opened.
+/// Opens a medium, with or without a power cut, and compares it with the model.
 fn reopen(image: Image, params: &Params, model: &Model, what: &str) {
     let disk = open_with(Arc::new(CrashMedium::from_image(image)), params, options(5));
     let disk = disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
@@ -150,8 +151,8 @@ fn reopen(image: Image, params: &Params, model: &Model, what: &str) {
 fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flushed() {
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
     for cipher in CIPHERS {
-        // Opening looks at each block of the journal for later batches: a short one needs few
-        // calls.
+        // Opening searches each block of the journal for later batches, so a short journal needs
+        // few calls.
         let params = Params { journal_len: 1 << 20, ..params(cipher, BLOCKS) };
         let start = used_disk(&params);
         let (_, opening, calls) = run(&params, &start, 0, 0);

@@ -1,5 +1,5 @@
-//! `docs/format/sealed.md` and the medium agree: the tables of the page are parsed and used to find
-//! everything on disks that were just written.
+//! `docs/format/sealed.md` and the medium agree: everything on newly written disks is found by
+//! parsing the tables of the page.
 
 mod fixture;
 
@@ -32,7 +32,7 @@ fn master() -> Secret<32> {
     Secret::copy_from(&MASTER)
 }
 
-/// The geometry by the page's formulas: map, its end, slots, bytes from slot to slot.
+/// The geometry by the page's formulas: map, its end, slots, distance of slots.
 fn places(p: &Params) -> [u64; 4] {
     let m = p.cipher.meta_size() as u64;
     let map = constant("header area") + p.journal_len;
@@ -92,7 +92,7 @@ fn what_a_tebibyte_costs() {
     }
 }
 
-/// A batch found by the page: its bytes and the cells of its entries.
+/// A batch parsed by the page: its bytes and its entries.
 struct Batch {
     bytes: Vec<u8>,
     entries: Vec<Vec<u8>>,
@@ -100,8 +100,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// The batch at an offset of the journal's batches; asserts everything the page says of its
-    /// head.
+    /// The batch at an offset of the journal's batches; asserts every field of the head that the
+    /// page describes.
     fn at(snapshot: &[u8], position: u64, number: u64) -> Batch {
         let head = fields_of("Batch head", 64);
         let start = (constant("header area") + constant("ring batches") + position) as usize;
@@ -135,7 +135,7 @@ impl Batch {
     }
 }
 
-/// Decrypts by the page.
+/// Decrypts as the page describes.
 fn decrypt(cipher: Cipher, block: u64, data: &[u8], meta: &[u8]) -> Vec<u8> {
     if cipher == Cipher::Gcm {
         assert_eq!(fields_of("Metadata of gcm", 32).number(meta, "reserved"), 1);
@@ -143,7 +143,7 @@ fn decrypt(cipher: Cipher, block: u64, data: &[u8], meta: &[u8]) -> Vec<u8> {
     SealedBlock { block, data, meta, bound: &[] }.decrypt(&page(), cipher, &master(), &UUID)
 }
 
-/// The retired record in a place, verified.
+/// The retired record at a place, verified.
 fn retired(snapshot: &[u8], place: u64) -> (u64, u64, u64) {
     let fields = fields_of("Retired record", 64);
     let bytes = &snapshot[(constant("header area") + place * constant("retired place")) as usize..];
@@ -174,15 +174,15 @@ fn in_slot<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], &'a [u8
     (&snapshot[slot + 4096 * x..][..4096], &snapshot[slot + 1024 * 4096 + m * x..][..m])
 }
 
-/// A disk with all kinds of entries in its journal: the snapshots after its flushes, and after it
-/// was closed.
+/// A disk with all kinds of entries in its journal: the snapshots after its flushes and after its
+/// close.
 fn history(p: &Params) -> (Vec<u8>, Vec<u8>) {
     let medium: Arc<MemoryMedium> = new_disk(p);
     let disk = open(&medium, p, 1);
     write(&disk, 3, 2, 1).unwrap();
     disk.flush().unwrap();
-    // Batch 2 brings a hole, block 900 and the last block; batch 3 moves segment 1 to where the
-    // stream is.
+    // Batch 2 has a hole, block 900 and the last block; batch 3 moves segment 1 to the slot of the
+    // stream.
     write(&disk, 1024, 4, 2).unwrap();
     write(&disk, 900, 1, 3).unwrap();
     write(&disk, p.blocks - 1, 1, 4).unwrap();
@@ -241,7 +241,7 @@ fn check_journal(p: &Params, snapshot: &[u8]) {
 fn check_slots(p: &Params, snapshot: &[u8]) {
     let (count, next, position) = retired(snapshot, 1);
     assert_eq!((count, next), (2, 4));
-    // Three entry areas of one block each, and two, two and no ciphertexts.
+    // Three entry areas of one block each, and two, two and no data blocks.
     assert_eq!(position, (3 + 3 + 1) * 4096);
     assert_eq!(retired(snapshot, 0).0, 1);
     assert_eq!([0, 1, 2, 3].map(|s| mapped(snapshot, p, s)), [Some(1), Some(0), None, Some(2)]);

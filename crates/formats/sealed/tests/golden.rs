@@ -1,5 +1,5 @@
-//! Version 1 of the format as it is for ever: whole disks, kept as files, that must open and read
-//! as they did when they were made, and a program in Python that was written from the pages alone.
+//! Version 1 of the format is fixed: golden disks, kept as files, open and read as they did when
+//! they were made, and a Python program written from the pages alone reads them.
 
 mod fixture;
 
@@ -18,7 +18,7 @@ const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 5;
 const MAGIC: &[u8; 8] = b"LACSPAR1";
 const SECTOR: usize = 512;
 
-/// One golden disk. One that was not closed has everything but its first slot in the journal.
+/// One golden disk. If it was not closed, everything except its first slot is in the journal.
 struct Golden {
     name: &'static str,
     cipher: Cipher,
@@ -38,11 +38,11 @@ const ALL: [Golden; 6] = [
     golden("gcm-not-closed", Cipher::Gcm, false),
 ];
 
-/// The written blocks and their stamps; all others read as zeros.
+/// The written blocks and their stamps; all other blocks read as zeros.
 const CONTENTS: [(u64, u64); 7] =
     [(0, 1), (1023, 1), (1024, 4), (1025, 5), (1027, 4), (1500, 3), (BLOCKS - 1, 2)];
 
-/// Puts [`CONTENTS`] on a disk by way of small writes, overwrites, a stream, discards of blocks and
+/// Puts [`CONTENTS`] on a disk with small writes, overwrites, a stream, and discards of blocks and
 /// of a segment.
 fn fill(disk: &Sealed, reopen: impl FnOnce() -> Sealed) -> Result<Sealed> {
     let write = |disk: &Sealed, first: u64, count: u64, stamp: u64| fixture::write(disk, first, count, stamp);
@@ -86,7 +86,7 @@ fn create(golden: &Golden) -> MemoryMedium {
     MemoryMedium::from_bytes(medium.snapshot())
 }
 
-/// Opens by the header alone, as a program does that knows nothing but the passphrase.
+/// Opens by the header alone, as a program does that knows only the passphrase.
 fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<Sealed> {
     let unlocked = lacuna_header::open(&*medium, &[SecretVec::new(PASSPHRASE.into())])?;
     let params = Params::parse(&unlocked.header.params)?;
@@ -98,8 +98,7 @@ fn path(golden: &Golden) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/sealed-v1-{}.sparse", golden.name))
 }
 
-/// The length, and then every run of sectors that are not zeros: offset (8 bytes), length (4), the
-/// bytes.
+/// The length, and then every run of nonzero sectors: offset (8 bytes), length (4), the bytes.
 fn to_sparse(bytes: &[u8]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
@@ -168,7 +167,7 @@ fn every_golden_disk_opens_and_reads() {
     }
 }
 
-/// A disk opened for reading alone is read, and nothing is written.
+/// A disk opened read-only can be read, and nothing is written.
 #[test]
 fn golden_disks_open_read_only_and_stay_as_they_are() {
     for golden in &ALL {
@@ -182,7 +181,8 @@ fn golden_disks_open_read_only_and_stay_as_they_are() {
     }
 }
 
-/// The files hold what this code would write, so that they test what they say.
+/// A disk made by this code reads like the golden one, so the golden files test the present
+/// contents.
 #[test]
 fn a_disk_made_today_reads_like_the_golden_one() {
     for golden in &ALL {
@@ -193,7 +193,7 @@ fn a_disk_made_today_reads_like_the_golden_one() {
     }
 }
 
-/// Makes the golden files of a new version. Refuses to touch those that exist.
+/// Makes the golden files of a new version. Refuses to overwrite existing ones.
 #[test]
 #[ignore = "writes golden files; only for a new version"]
 fn write_the_golden_disks() {
@@ -214,7 +214,7 @@ fn a_reader_written_from_the_pages_alone_agrees() {
         writeln!(expected, "{block} {digest:016x}").unwrap();
     }
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/read_sealed.py");
-    // The libraries of Python have no HCTR2, and the program does not make one of its own.
+    // Python's libraries have no HCTR2, and the program does not implement it.
     for golden in ALL.iter().filter(|g| g.cipher != Cipher::Hctr2) {
         let args = [path(golden).into(), PASSPHRASE.into()];
         let Some(text) = lacuna_testkit::python_reader(&reader, &args) else { return };

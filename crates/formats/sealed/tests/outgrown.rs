@@ -1,5 +1,5 @@
-//! A header from before the disk grew: the disk is not opened with it as soon as it would lose
-//! anything, and everything is there once the disk has its size again.
+//! A header from before the disk grew: opening the disk with it is refused if data would be lost,
+//! and the data is intact once the disk has its size again.
 
 mod fixture;
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const SMALL: u64 = 3 * SEGMENT_BLOCKS;
 const LARGE: u64 = 9 * SEGMENT_BLOCKS;
 
-/// A disk that has grown, before anything was written to what it got.
+/// A disk that has grown, with nothing written to its new part.
 fn grown() -> (Params, Params, Arc<MemoryMedium>) {
     grown_from(SMALL)
 }
@@ -33,8 +33,8 @@ fn grown_from(blocks: u64) -> (Params, Params, Arc<MemoryMedium>) {
     (small, large, medium)
 }
 
-/// Opening with the old parameters is refused and changes nothing; with the new ones `written`
-/// reads as it was written.
+/// Asserts that opening with the old parameters is refused and changes nothing, and that with the
+/// new ones the blocks in `written` are intact.
 fn assert_refused(
     small: &Params,
     large: &Params,
@@ -78,8 +78,8 @@ fn a_medium_that_was_cut_to_what_the_old_header_wants() {
     let disk = open(&medium, &large, 2);
     write(&disk, 8 * SEGMENT_BLOCKS, 1, 200).unwrap();
     disk.close().unwrap();
-    // What was written lies before the cut, and its entry is that of a segment for which the medium
-    // has no room now.
+    // The data lies before the cut, and its map entry is that of a segment which the medium has no
+    // room for now.
     medium.set_len(small.geometry().end()).unwrap();
     let error = open_with(medium.clone(), &small, options(3)).map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::RolledBack, "{error}");
@@ -112,8 +112,7 @@ fn what_does_not_verify_beyond_the_disk_says_nothing_of_its_size() {
     let mut moved = [0; 16];
     medium.read_at(entry(6), &mut moved).unwrap();
     medium.write_at(entry(6), &[0; 16]).unwrap();
-    // The entry of one segment in the place of another's, numbers of slots that there are not, and
-    // noise.
+    // The entry of one segment in another's place, impossible slot numbers, and noise.
     let last = u64::from(small.map_capacity) - 1;
     for (segment, bytes) in [(5, moved), (6, [0xff; 16]), (7, [0x5a; 16]), (last, moved)] {
         medium.write_at(entry(segment), &bytes).unwrap();
@@ -150,7 +149,7 @@ fn data_that_only_the_journal_has() {
     write(&disk, 1, 1, 300).unwrap();
     disk.flush().unwrap();
     drop(disk);
-    // What was never written and is discarded leaves nothing behind: the disk opens as it was.
+    // A discard of unwritten blocks leaves nothing behind: the disk opens as before.
     drop(open(&medium, &small, 3));
     assert!(read(&open(&medium, &large, 4), 1).unwrap() == content(1, 300));
 }
@@ -159,8 +158,8 @@ fn data_that_only_the_journal_has() {
 fn a_segment_that_moved_to_a_slot_of_what_the_disk_grew_by() {
     let (small, large, medium) = grown();
     let disk = open(&medium, &large, 2);
-    // Each round takes the lowest free slot for the streams and frees the one before; filling all
-    // but the first segments leaves them high ones.
+    // Each round takes the lowest free slot for the stream and frees the one before. Filling all
+    // other segments first leaves high slots for the first ones.
     for segment in (1..9).chain([0]) {
         write(&disk, segment * SEGMENT_BLOCKS, SEGMENT_BLOCKS, 500 + segment).unwrap();
         disk.flush().unwrap();

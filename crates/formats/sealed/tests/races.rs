@@ -1,4 +1,4 @@
-//! Requests that arrive in the middle of a commit, made to arrive there: a medium that calls back.
+//! Requests that arrive in the middle of a commit: the medium calls them from its hooks.
 
 mod fixture;
 
@@ -12,13 +12,13 @@ use std::sync::{Arc, Barrier, Mutex};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// Calls a hook at the next write, sync or discard, once, before it happens.
+/// Calls a hook once, before the next write, sync or discard.
 struct Hooked {
     inner: Arc<MemoryMedium>,
     at_write: Mutex<Option<Hook>>,
     at_sync: Mutex<Option<Hook>>,
     at_discard: Mutex<Option<Hook>>,
-    /// Only what lies here can be written, the rest is full.
+    /// If set, only this range can be written; the rest is full.
     room: Mutex<Option<std::ops::Range<u64>>>,
 }
 
@@ -68,8 +68,8 @@ fn params() -> Params {
     fixture::params(Cipher::XtsRandom, 4 * SEGMENT_BLOCKS)
 }
 
-/// A disk with all of segment 1 written under stamp 1, and a stream under stamp 2 waiting in
-/// segment 0.
+/// A disk with all of segment 1 written under stamp 1, and an open stream under stamp 2 in segment
+/// 0.
 fn disk_with_a_stream() -> (Arc<Surrounded<Hooked>>, Arc<Sealed>) {
     let params = params();
     let inner = new_disk(&params);
@@ -89,8 +89,8 @@ fn assert_stamps(disk: &Sealed, expected: &[(u64, u64)], when: &str) {
     }
 }
 
-/// While a flush completes a stream, a mapped segment is discarded and one of its blocks written
-/// again.
+/// If a mapped segment is discarded and one of its blocks written again while a flush completes a
+/// stream, the block survives.
 #[test]
 fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
     let (medium, disk) = disk_with_a_stream();
@@ -111,8 +111,8 @@ fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
     assert_stamps(&disk, &expected, "after reopening");
 }
 
-/// While a flush completes a stream, small writes and discards go to the very segment and to
-/// others.
+/// Small writes and discards to the same and to other segments are kept while a flush completes a
+/// stream.
 #[test]
 fn what_arrives_while_a_stream_is_completed_is_kept() {
     let (medium, disk) = disk_with_a_stream();
@@ -150,7 +150,7 @@ fn what_arrives_while_a_stream_is_completed_is_kept() {
     assert_stamps(&disk, &expected, "after reopening");
 }
 
-/// The whole segment of the stream is discarded while it is being completed.
+/// A discard of the stream's whole segment wins while the stream is being completed.
 #[test]
 fn a_discard_of_the_segment_that_is_moving_wins() {
     let (medium, disk) = disk_with_a_stream();
@@ -167,8 +167,8 @@ fn a_discard_of_the_segment_that_is_moving_wins() {
     assert_stamps(&open(&medium.0.inner, &params(), 3), &expected, "after reopening");
 }
 
-/// All spare slots are in use while the slot of a discarded segment is given back, and a stream
-/// begins there.
+/// A stream can begin in a discarded segment while its slot is given back, even if all spare slots
+/// are in use.
 #[test]
 fn a_discarded_segment_always_finds_a_slot_again() {
     let params = params();
@@ -212,8 +212,8 @@ fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
     panic!("nothing was destaged");
 }
 
-/// While the one block of a segment is destaged, the segment is discarded, or asked for its
-/// extents.
+/// If the only block of a segment is being destaged, a discard of the segment and a query of its
+/// extents see it.
 #[test]
 fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
     for discard in [true, false] {
@@ -223,7 +223,7 @@ fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
         disk.flush().unwrap();
         let request = Arc::new(Mutex::new(None));
         let (other, slot) = (disk.clone(), request.clone());
-        // The chunk is locked during the write, so the request can only end after it.
+        // The chunk is locked during the write, so the request ends only after it.
         *medium.0.at_write.lock().unwrap() = Some(Box::new(move || {
             let begun = Arc::new(Barrier::new(2));
             let there = begun.clone();
@@ -248,7 +248,7 @@ fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
     }
 }
 
-/// Writes that begin ever new segments: what streams keep in memory stays within bounds.
+/// Writes that begin new segments open a bounded number of streams in memory.
 #[test]
 fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
     const SEGMENTS: u64 = 2000;
@@ -272,8 +272,9 @@ fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
     }
 }
 
-/// While a flush completes a stream, its blocks are written again and discarded; then the medium is
-/// full. What was acknowledged last counts, though the journal takes the stream as well.
+/// If a stream's blocks are written again and discarded while a flush completes it, and then the
+/// medium is full, the last acknowledged versions win, although the journal takes the stream as
+/// well.
 #[test]
 fn what_was_written_over_a_stream_survives_a_full_medium() {
     let params = params();
@@ -290,7 +291,7 @@ fn what_was_written_over_a_stream_survives_a_full_medium() {
             *medium.0.room.lock().unwrap() = Some(start..start + params.journal_len);
         }
     }));
-    // The journal takes what has no place.
+    // The journal takes the blocks without space.
     disk.flush().unwrap();
     assert!(disk.is_medium_full());
     let expected = [(0, 2), (4, 2), (5, 4), (6, 4), (7, 2), (10, 0), (12, 0), (13, 2), (63, 2)];

@@ -1,5 +1,5 @@
-//! What two snapshots of a medium tell, and what can be made of them (Harnik et al., sections 1 and
-//! 2), for each cipher: which parts of a block changed, and whether old and new can be spliced.
+//! Attacks with two snapshots of a medium (Harnik et al., sections 1 and 2), for each cipher: which
+//! parts of a block changed, and whether old and new parts can be spliced.
 
 mod fixture;
 
@@ -19,7 +19,7 @@ const BLOCK: u64 = 5;
 /// The blocks around it.
 const AROUND: Range<u64> = 0..12;
 
-/// A disk, and the snapshots taken after each version of [`BLOCK`] had gone slot.
+/// A disk, and the snapshots taken after each version of [`BLOCK`] was in its slot.
 struct History {
     params: Params,
     snapshots: Vec<Vec<u8>>,
@@ -48,13 +48,13 @@ fn history(cipher: Cipher, versions: &[Vec<u8>]) -> History {
 }
 
 impl History {
-    /// Ciphertext of the block in a snapshot.
+    /// The ciphertext of the block in a snapshot.
     fn data(&self, snapshot: usize) -> &[u8] {
         &self.snapshots[snapshot][self.data.clone()]
     }
 
-    /// The last snapshot with `change` made to it, opened and read at [`BLOCK`]. Everything around
-    /// it must read.
+    /// Opens the last snapshot with `change` made to it, and reads [`BLOCK`]. All blocks around it
+    /// must read.
     fn read_changed(&self, change: impl FnOnce(&mut [u8])) -> lacuna_contracts::Result<Vec<u8>> {
         let mut bytes = self.snapshots.last().unwrap().clone();
         change(&mut bytes);
@@ -116,13 +116,13 @@ fn xts_random_makes_garbage_of_a_splice() {
         assert_unrelated(&read, &old);
         assert_unrelated(&read, &new);
     }
-    // The pair of both is the old version whole: freshness is not this format's promise.
+    // Both parts together are the old version: this format does not promise freshness.
     let whole = h.read_changed(|bytes| {
         h.take(bytes, &h.data);
         h.take(bytes, &h.meta);
     });
     assert!(whole.unwrap() == old);
-    // Units of the version that the IV belongs to still decrypt; the others become garbage.
+    // Units of the version that the IV belongs to still decrypt; the other units become garbage.
     let read = h.read_changed(|bytes| h.splice_units(bytes)).unwrap();
     assert_eq!(equal_units(&read, &new), BLOCK_SIZE / UNIT / 2);
     assert_eq!(equal_units(&read, &old), 0);
@@ -152,7 +152,7 @@ fn gcm_refuses_every_splice_of_that_block_alone() {
         let at = h.data.start + unit * UNIT;
         refused(&|bytes| h.take(bytes, &(at..at + UNIT)));
     }
-    // Nonce of one, tag of the other.
+    // The nonce of one version, the tag of the other.
     refused(&|bytes| h.take(bytes, &(h.meta.start..h.meta.start + 12)));
     refused(&|bytes| h.take(bytes, &(h.meta.start + 12..h.meta.start + 28)));
 }

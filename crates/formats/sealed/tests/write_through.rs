@@ -1,4 +1,4 @@
-//! Write-through: what is acknowledged is durable, without a flush.
+//! Write-through: an acknowledged write is durable without a flush.
 
 mod fixture;
 
@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 const BLOCKS: u64 = 6 * SEGMENT_BLOCKS;
 
-/// Writes of every way to the medium, and discards; after each one what no power cut can take holds
-/// all of them.
+/// Writes on all three paths to the medium, and discards, are all durable once acknowledged.
 #[test]
 fn what_is_acknowledged_outlives_a_power_cut() {
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
@@ -49,7 +48,7 @@ fn what_is_acknowledged_outlives_a_power_cut() {
     }
 }
 
-/// Threads that write at once are acknowledged by fewer syncs than they make writes.
+/// Threads that write at once need fewer syncs than writes.
 #[test]
 fn writers_share_a_sync() {
     const WRITES: u64 = 400;

@@ -1,5 +1,5 @@
-//! What a file, a directory or another node of a vault is: its kind, its attributes, what may be
-//! changed of them, and the time that stamps them.
+//! The nodes of a vault (files, directories and so on): kinds, attributes, changes of attributes,
+//! and time stamps.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ pub const NAME_MAX: usize = 255;
 pub const SYMLINK_MAX: usize = 4095;
 /// Longest value of an extended attribute, in bytes.
 pub const XATTR_MAX: usize = 64 << 10;
-/// Most names of one file.
+/// Most names of one node.
 pub const LINK_MAX: u32 = 65_000;
 /// Longest file, in bytes: ext4's limit at blocks of 4096 bytes.
 pub const FILE_MAX: u64 = (1 << 44) - 4096;
@@ -27,9 +27,9 @@ pub struct Time {
     pub nanos: u32,
 }
 
-/// The clock of the wall: what time stamps are made of. It may jump, both ways.
+/// The wall clock for time stamps. It may jump, both ways.
 pub trait WallClock: Send + Sync {
-    /// The present moment.
+    /// The current time.
     fn now(&self) -> Time;
 }
 
@@ -56,7 +56,7 @@ impl From<SystemTime> for Time {
     }
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -77,7 +77,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind that this byte stands for in the database.
+    /// The kind with this code in the database.
     pub(crate) fn from_byte(byte: u8) -> Option<FileKind> {
         Some(match byte {
             1 => FileKind::File,
@@ -95,35 +95,35 @@ impl FileKind {
 /// The attributes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// Number of the node, never used twice.
+    /// The number of the node, never reused.
     pub ino: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Units of 512 bytes that its content takes; holes take none.
+    /// Units of 512 bytes of its content; holes take none.
     pub blocks512: u64,
-    /// When its content was last read (as with ext4's `relatime`).
+    /// The time of the last read of content (as with ext4's `relatime`).
     pub atime: Time,
-    /// When its content was last changed.
+    /// The time of the last change of content.
     pub mtime: Time,
-    /// When its attributes or content were last changed.
+    /// The time of the last change of attributes or content.
     pub ctime: Time,
-    /// When it was made.
+    /// The time of creation.
     pub crtime: Time,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Permission bits with set-user-ID, set-group-ID and sticky: the lower 12 bits.
     pub mode: u16,
-    /// How many names it has; for a directory two and one for each directory in it.
+    /// The number of names; for a directory two, and one for each directory in it.
     pub nlink: u32,
     /// Its owner.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// Number of the device that it stands for.
+    /// Its device number, for device nodes.
     pub rdev: u32,
 }
 
-/// What to change of a node's attributes; `None` stays.
+/// Changes of a node's attributes; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Permission bits.
@@ -132,17 +132,17 @@ pub struct Changes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Length in bytes: what is cut is gone, what is added reads as zeros.
+    /// Length in bytes; added bytes read as zeros.
     pub size: Option<u64>,
     /// Time of last access.
     pub atime: Option<Time>,
     /// Time of last change of content.
     pub mtime: Option<Time>,
-    /// Time of last change; without it, now.
+    /// Time of last change; `None` for now.
     pub ctime: Option<Time>,
 }
 
-/// What to make.
+/// The node to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewNode<'a> {
     /// An empty regular file.
@@ -176,31 +176,31 @@ impl NewNode<'_> {
     }
 }
 
-/// What a rename does with an entry of the new name.
+/// The treatment of an existing entry of the new name in a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced.
     Replace,
     /// It is an error: EEXIST.
     NoReplace,
-    /// The two change places; it must be there.
+    /// The two entries are exchanged; both must exist.
     Exchange,
 }
 
 /// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The place in the directory's order: reading goes on after it. Never 0.
+    /// The position in the directory's order: reading continues after it. Never 0.
     pub cookie: u64,
     /// Its name.
     pub name: &'a [u8],
     /// The node that it names.
     pub ino: u64,
-    /// What that is.
+    /// The kind of that node.
     pub kind: FileKind,
 }
 
-/// What `allocate` does with a range of a file.
+/// The operation of `allocate` on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
     /// Makes the range a hole; the length stays.
@@ -211,22 +211,22 @@ pub enum Allocate {
     ZeroKeep,
 }
 
-/// What `seek` looks for.
+/// The target of `seek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
     /// The next byte that is not in a hole.
     Data,
-    /// The next byte in a hole; the end of the file is one.
+    /// The next byte in a hole; the end of the file counts as one.
     Hole,
 }
 
-/// How an extended attribute is set.
+/// The way to set an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
-    /// Made or replaced.
+    /// Creates or replaces it.
     Any,
-    /// Made; EEXIST if it is there.
+    /// Creates it; EEXIST if it exists.
     Create,
-    /// Replaced; ENODATA if it is not there.
+    /// Replaces it; ENODATA if it does not exist.
     Replace,
 }

@@ -1,4 +1,4 @@
-//! Changing attributes and extended attributes.
+//! Changes of attributes and extended attributes.
 
 use crate::contents::Contents;
 use crate::fs_error::errno;
@@ -9,9 +9,10 @@ use crate::{Attr, Changes, FileKind, FsError, FsResult, NAME_MAX, SetXattr, XATT
 use lacuna_integrity::Choice;
 use std::sync::Arc;
 
-/// The extended attribute that names the scheme of a file, or of what is made in a directory.
+/// The extended attribute with the scheme of a file, or of new files and directories in a
+/// directory.
 pub const INTEGRITY_XATTR: &[u8] = b"user.lacuna.integrity";
-/// Bytes of all names of a node's extended attributes together, as Linux has it.
+/// The most bytes of all names of a node's extended attributes together, as in Linux.
 const LIST_MAX: usize = 64 << 10;
 
 /// Changes attributes.
@@ -24,7 +25,7 @@ pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<
         body.record.check_is_file()?;
         let result = length::truncate(contents, &inode, &mut body, size);
         if result.is_err() {
-            // It may have been done in part.
+            // The change may be partial.
             contents.inodes.touch(&inode, &mut body);
         }
         result?;
@@ -56,7 +57,7 @@ pub(crate) fn clear_set_ids(contents: &Contents, ino: u64) -> FsResult<()> {
     })
 }
 
-/// ENODATA if there is none.
+/// Reads an extended attribute. ENODATA if there is none.
 pub(crate) fn get_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
     let inode = contents.inodes.get(ino)?;
     let body = inode.body.read();
@@ -71,7 +72,8 @@ pub(crate) fn get_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<
     contents.namespace.get(&tables::xattr(ino, name))?.ok_or(FsError::Errno(libc::ENODATA))
 }
 
-/// EEXIST and ENODATA as `how` says, ERANGE and E2BIG for what is too long.
+/// Sets an extended attribute. EEXIST and ENODATA according to `how`, ERANGE and E2BIG for a too
+/// long name or value.
 pub(crate) fn set_xattr(
     contents: &Contents,
     ino: u64,
@@ -108,7 +110,7 @@ pub(crate) fn set_xattr(
     })
 }
 
-/// ENODATA if there is none.
+/// Removes an extended attribute. ENODATA if there is none.
 pub(crate) fn remove_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<()> {
     change(contents, ino, |inode, body| {
         if !has_xattr(contents, ino, body, name)? {
@@ -124,7 +126,7 @@ pub(crate) fn remove_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResu
     })
 }
 
-/// All names.
+/// The names of all extended attributes.
 pub(crate) fn list_xattrs(contents: &Contents, ino: u64) -> FsResult<Vec<Vec<u8>>> {
     let inode = contents.inodes.get(ino)?;
     let body = inode.body.read();
@@ -152,8 +154,7 @@ fn has_xattr(contents: &Contents, ino: u64, body: &Body, name: &[u8]) -> FsResul
     Ok(body.record.has_xattrs && contents.namespace.get(&tables::xattr(ino, name))?.is_some())
 }
 
-/// What a file's blocks are to be protected by from now on; those that are there are converted.
-/// Only files and directories can be asked.
+/// Sets the choice of scheme; existing blocks are converted. Only for files and directories.
 fn set_choice(
     contents: &Contents,
     inode: &Arc<Inode>,
@@ -174,7 +175,7 @@ fn set_choice(
     })
 }
 
-/// Works on an inode; true: it changed.
+/// Runs `work` on an inode; it returns whether the inode changed.
 fn change(
     contents: &Contents,
     ino: u64,

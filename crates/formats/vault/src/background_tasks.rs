@@ -1,10 +1,9 @@
-//! What is done a piece at a time while the vault is in use: files that are converted to another
-//! scheme, and the pages of large files that were removed.
+//! Background tasks, done in pieces while the vault is in use: conversion of files to another
+//! scheme, and removal of the pages of large files.
 //!
 //! Each piece is a transaction of its own, so no caller waits longer for it than for a large write,
-//! and commits come between. Whatever is left when the vault is closed goes on when it is open
-//! again: a removed file is among the orphans until it is gone, and a file that is half converted
-//! is taken up when it is used.
+//! and commits come between pieces. Unfinished work continues after the next opening: a file being
+//! removed is an orphan until it is gone, and a half converted file is converted when it is used.
 
 use crate::contents::{ATOMIC, Contents};
 use crate::group_commit::GroupCommit;
@@ -17,7 +16,7 @@ use lacuna_contracts::Kind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The thread that does them, until it is dropped.
+/// The thread of the tasks, until it is dropped.
 pub(crate) struct BackgroundTasks {
     queue: Arc<TaskQueue>,
     thread: Option<JoinHandle<()>>,
@@ -32,8 +31,8 @@ impl BackgroundTasks {
         let tasks = queue.clone();
         let thread = std::thread::Builder::new().name("lacuna-bg".into()).spawn(move || {
             while let Some(ino) = tasks.pop() {
-                // After a full file system, or a failure that ended all writing, it goes on after
-                // the next opening.
+                // If the file system is full, or writing has ended, the work continues after the
+                // next opening.
                 if let Err(FsError::Storage(e)) = all_of(&commits, &contents, ino, &|| tasks.is_closed())
                     && !e.kind().is_refusal()
                     && e.kind() != Kind::FailStop
@@ -54,13 +53,13 @@ impl Drop for BackgroundTasks {
     fn drop(&mut self) {
         self.queue.close();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told where it happened.
+            // A panic of the thread was reported there.
             let _ended = thread.join();
         }
     }
 }
 
-/// Does everything that a file has to be done, a transaction at a time.
+/// Does all work of a file, one transaction at a time.
 pub(crate) fn all_of(
     commits: &GroupCommit,
     contents: &Contents,
@@ -79,7 +78,8 @@ pub(crate) fn all_of(
     Ok(())
 }
 
-/// Does a piece. Whether there is more. `from` is where the pages begin that are to be removed.
+/// Does a piece of work. Returns whether there is more. `from` is the first key of the pages to be
+/// removed.
 fn piece(contents: &Contents, ino: u64, from: &mut Vec<u8>) -> FsResult<bool> {
     let inode = match contents.inodes.get(ino) {
         Err(FsError::Errno(_)) => return Ok(false),

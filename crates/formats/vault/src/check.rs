@@ -1,4 +1,5 @@
-//! Reading and verifying everything: the namespace, every entry, and every block of every file.
+//! The check of a vault: reads and verifies the namespace, every entry, and every block of every
+//! file.
 
 use crate::contents::{Contents, check_run};
 use crate::directories;
@@ -13,15 +14,15 @@ use lacuna_integrity::Failed;
 use lacuna_vault_store::ObjectId;
 use std::sync::Arc;
 
-/// Inodes that are listed at once, and bytes that are read at once.
+/// The number of inodes per scan, and of bytes per read.
 const STEP: usize = 256;
 const PIECE: usize = 1 << 20;
 const MOST: u64 = (PIECE / BLOCK) as u64;
 
-/// Whether what was read verifies.
+/// The result of verifying.
 type Checked = std::result::Result<(), Failed>;
 
-/// How one file is protected.
+/// The protection of one file.
 pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
     let inode = contents.inodes.get(ino)?;
     let (body, _) = contents.for_reading(&inode)?;
@@ -48,7 +49,7 @@ pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
     })
 }
 
-/// Verifies everything; `progress` is told how many nodes are done, and of how many.
+/// Verifies everything; calls `progress` with the number of finished nodes and of all nodes.
 pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     let backing = contents.namespace.backing();
@@ -59,7 +60,7 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
     report.blocks += blocks;
     report.single = single;
     if report.places > 0 {
-        // What cannot be trusted is no guide to the files.
+        // A damaged namespace cannot guide the check of files.
         return Ok(report);
     }
     let mut total = 0;
@@ -105,21 +106,21 @@ fn check_file(contents: &Contents, ino: u64, report: &mut CheckReport, buf: &mut
     while file.piece(report, buf) {}
 }
 
-/// A file that is being verified.
+/// The check of one file.
 struct FileCheck<'a> {
     contents: &'a Contents,
     inode: Arc<Inode>,
-    /// What people know it by, once something of it was bad.
+    /// The names of the file, once it had a bad block.
     place: Option<Place>,
     /// The next block.
     at: u64,
-    /// Blocks that are read at once: few after a bad one, since all that is read behind a bad block
-    /// is read again.
+    /// Blocks per read: few after a bad block, since the blocks read behind a bad one are read
+    /// again.
     most: u64,
 }
 
 impl FileCheck<'_> {
-    /// Verifies the next run of data. Whether there is more.
+    /// Verifies the next run of data. Returns whether there is more.
     fn piece(&mut self, report: &mut CheckReport, buf: &mut [u8]) -> bool {
         let (first, blocks, checked) = match self.read(buf) {
             Err(FsError::Errno(_)) | Ok(None) => return false,
@@ -140,14 +141,14 @@ impl FileCheck<'_> {
         true
     }
 
-    /// Reads the next run of data: its first block, how many, and whether they verify. Nothing if
-    /// there is no more.
+    /// Reads the next run of data: its first block, its length, and whether it verifies. `None` at
+    /// the end.
     fn read(&self, buf: &mut [u8]) -> FsResult<Option<(u64, u64, Checked)>> {
         let (body, _) = self.contents.for_reading(&self.inode)?;
         let Some(open) = &body.file else { return Ok(None) };
         let file = &open.protected;
         let space = self.contents.space_of(self.inode.ino, &body.record);
-        // Where it cannot be found out where data are, every block is tried.
+        // If data cannot be told from holes, tries every block.
         let first = file.seek(&space, self.at, true).unwrap_or(Some(self.at));
         let Some(first) = first.filter(|first| *first < file.blocks()) else { return Ok(None) };
         let blocks = (file.blocks() - first).min(self.most);
@@ -161,7 +162,7 @@ impl FileCheck<'_> {
     }
 }
 
-/// What people know a file by.
+/// The names of a file for the user.
 struct Place {
     path: String,
     backing: String,
@@ -177,13 +178,13 @@ impl Place {
 
 fn bad(place: &Place, block: Option<u64>, report: &mut CheckReport, why: &Error) {
     let Place { path, backing } = place;
-    // Neighbours are told together, so the verdict must not name its block.
+    // Adjacent blocks with equal reasons become one run, so a reason must not name its block.
     let (whole, named) = (why.finding(), block.map(|block| format!("block {block} ")).unwrap_or_default());
     let why = whole.strip_prefix(&named).unwrap_or(&whole).to_owned();
     report.add(BadFile { path: path.clone(), backing: backing.clone(), block, blocks: 1, why });
 }
 
-/// Every entry must name a node.
+/// Checks that every entry names a node.
 fn check_entries(contents: &Contents, report: &mut CheckReport) -> Result<()> {
     let prefix = [Table::Entries as u8];
     let mut lost: Vec<(u64, Vec<u8>, String)> = vec![];

@@ -1,5 +1,5 @@
-//! The content of files: reading and writing runs of verified blocks, and what happens when one
-//! does not verify.
+//! The content of files: reads and writes of verified blocks, and the handling of blocks that do
+//! not verify.
 //!
 //! Invariant: the bytes of the last block after the end of the file are zeros, so a file that grows
 //! reads as zeros there.
@@ -23,13 +23,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are read or written in one piece where they do not lie on whole blocks.
+/// Bytes per step of a read or write that is not aligned to blocks.
 const PIECE: usize = 128 << 10;
-/// Bytes that are written all or not at all when there is no space.
+/// Bytes that are written all or not at all if there is no space.
 pub(crate) const ATOMIC: usize = 128 << 10;
-/// Blocks of a file from which on it is removed a piece at a time.
+/// Files with at least this number of blocks are removed piece by piece.
 const LARGE: u64 = 2048;
-/// Failures that are remembered, so that each is logged once.
+/// The most failures that are remembered, so that each is logged once.
 const TOLD: usize = 1024;
 
 /// The contents of an open vault's files.
@@ -40,14 +40,14 @@ pub(crate) struct Contents {
     pub(crate) inodes: Arc<Inodes>,
     space: Arc<SpaceBudget>,
     files: OpenFiles,
-    /// Files that have something to be done a piece at a time.
+    /// Files with work to be done piece by piece.
     pub(crate) tasks: Arc<TaskQueue>,
-    /// Inodes and blocks that the log names already.
+    /// Inodes and blocks that were logged.
     told: Mutex<HashSet<(u64, u64)>>,
     failed: AtomicU64,
 }
 
-/// What reading gives, or the block that failed.
+/// The result of a read, or the block that failed.
 type Checked<T> = std::result::Result<T, Failed>;
 
 /// A file's content, untrusted storage and record, for a change.
@@ -79,13 +79,12 @@ impl Contents {
         }
     }
 
-    /// The longest that a file may be, in bytes: as long as the backing file of its blocks may
-    /// become.
+    /// The size limit of a file in bytes: that of the backing file of its blocks.
     pub(crate) fn longest(&self) -> u64 {
         FILE_MAX.min(self.store.longest().saturating_mul(BLOCK as u64))
     }
 
-    /// The scheme of files whose directory names none.
+    /// The scheme of files without a choice of their directory.
     pub(crate) fn default_choice(&self) -> Choice {
         self.files.default_choice()
     }
@@ -95,12 +94,12 @@ impl Contents {
         FileSpace::new(&self.store, &self.namespace, ino, record)
     }
 
-    /// Opens the content of an inode, for a caller that keeps it.
+    /// Opens the content of an inode; the caller keeps it.
     pub(crate) fn open_file(&self, ino: u64, record: &Record) -> Result<OpenFile> {
         self.files.open(self.session(), ino, record)
     }
 
-    /// The session in which files are written now.
+    /// The session for writes.
     fn session(&self) -> Session {
         Session(self.store.session())
     }
@@ -165,8 +164,7 @@ impl Contents {
                         if done == 0 {
                             return Err(e);
                         }
-                        // What is written is in the file; the next write says why it does not go
-                        // on.
+                        // The written bytes are in the file; the next write reports the error.
                         break;
                     }
                 }
@@ -177,8 +175,8 @@ impl Contents {
         })
     }
 
-    /// Changes a file's content: the list of changed inodes follows, and its times with `dated`,
-    /// even if the work fails half way.
+    /// Changes a file's content; adds it to the list of changed inodes, and with `dated` sets its
+    /// times, even if the work fails half way.
     pub(crate) fn change<T>(
         &self,
         ino: u64,
@@ -197,7 +195,7 @@ impl Contents {
         result
     }
 
-    /// The same on an inode that is locked already, whose times stay.
+    /// The same for an inode that is already locked; its times stay.
     pub(crate) fn change_locked<T>(
         &self,
         inode: &Arc<Inode>,
@@ -207,7 +205,7 @@ impl Contents {
         self.open(inode.ino, body)?;
         if body.record.object == 0 {
             let object = self.store.new_object();
-            // Commits that would let more be made find no space.
+            // A commit that would permit more objects finds no space.
             let busy = |e: Error| if e.kind() == Kind::Busy { e.with_kind(Kind::NoSpace) } else { e };
             body.record.object = object.map_err(busy)?.0;
         }
@@ -221,7 +219,7 @@ impl Contents {
         let open = body.file.as_mut().expect("it was opened above");
         self.files.used(inode, open);
         if open.protected.is_dirty() {
-            // Whatever the outcome: the next commit must bring the TS of what was done in part.
+            // Even after an error: the next commit must include the TS of a partial change.
             self.inodes.touch(inode, body);
         }
         result.map_err(|e| match e {
@@ -230,7 +228,7 @@ impl Contents {
         })
     }
 
-    /// Brings a file's TS into its record, so that the file need not stay open.
+    /// Writes a file's TS into its record, so that the file can be closed.
     pub(crate) fn finish(&self, inode: &Inode, body: &mut Body) -> Result<()> {
         let Some(open) = body.file.as_mut().filter(|open| open.protected.is_dirty()) else { return Ok(()) };
         let space = self.space_of(inode.ino, &body.record);
@@ -241,8 +239,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Notes a file whose scheme does not suit it. What does not verify is told by those who read
-    /// it.
+    /// Queues a file for conversion if its scheme does not suit it. Errors are reported by later
+    /// reads.
     pub(crate) fn look_again(&self, inode: &Inode, body: &Body) {
         let Some(open) = &body.file else { return };
         let space = self.space_of(inode.ino, &body.record);
@@ -251,7 +249,7 @@ impl Contents {
         }
     }
 
-    /// Whether a file is being removed a piece at a time.
+    /// Whether a file is being removed piece by piece.
     pub(crate) fn is_leaving(&self, ino: u64) -> FsResult<bool> {
         match self.inodes.get(ino) {
             Err(FsError::Errno(_)) => Ok(false),
@@ -259,8 +257,8 @@ impl Contents {
         }
     }
 
-    /// Converts a part of a file to the scheme that suits it, if that is another. Whether there may
-    /// be more to do.
+    /// Converts a part of a file to the scheme that suits it, if that is another. Returns whether
+    /// there may be more to do.
     pub(crate) fn convert(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<bool> {
         if body.record.object == 0 || body.record.nlink == 0 {
             return Ok(false);
@@ -270,9 +268,9 @@ impl Contents {
         })
     }
 
-    /// Removes a node without a name for good, with its content and extended attributes: at once if
-    /// that is done soon. Otherwise its blocks go now and the rest in pieces, it is among the
-    /// orphans meanwhile, and this gives `false`.
+    /// Removes a node without a name, with its content and extended attributes: at once if it is
+    /// small. Otherwise removes only its blocks and leaves the rest to the task queue; returns
+    /// `false`, and the caller lists it as an orphan.
     pub(crate) fn remove_or_begin(&self, inode: &Arc<Inode>, body: &mut Body) -> Result<bool> {
         let record = &body.record;
         let large = record.has_us && (record.data_blocks >= LARGE || record.object == 0);
@@ -289,7 +287,7 @@ impl Contents {
         Ok(false)
     }
 
-    /// Removes a node for good, with its content and extended attributes.
+    /// Removes a node with its content and extended attributes.
     pub(crate) fn remove(&self, inode: &Inode, body: &mut Body) -> Result<()> {
         let namespace = &self.namespace;
         if body.record.has_us {
@@ -306,12 +304,12 @@ impl Contents {
         Ok(())
     }
 
-    /// Blocks that did not verify, and open files.
+    /// The number of blocks that did not verify, and of open files.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.failed.load(Ordering::Relaxed), self.files.count() as u64)
     }
 
-    /// A file's inode for reading, its content open. Also whether its time of access is recent.
+    /// A file's inode for reading, with its content open; and whether its time of access is recent.
     pub(crate) fn for_reading<'a>(
         &self,
         inode: &'a Arc<Inode>,
@@ -334,7 +332,7 @@ impl Contents {
         }
     }
 
-    /// The block before a change of a part of it: zeros past the file's blocks.
+    /// A block before a change of a part of it: zeros past the file's blocks.
     pub(crate) fn old_block(
         &self,
         inode: &Inode,
@@ -352,7 +350,7 @@ impl Contents {
         })
     }
 
-    /// Writes a first part of the data, as it lies on blocks. Gives its length.
+    /// Writes a first part of the data, up to a block boundary. Returns its length.
     fn write_step(&self, inode: &Inode, work: &mut Work<'_>, at: u64, data: &[u8]) -> FsResult<usize> {
         let (first, within) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
         let whole = data.len() / BLOCK * BLOCK;
@@ -369,7 +367,7 @@ impl Contents {
             self.old_block(inode, work, first, &mut buf[..BLOCK])?;
         }
         let last = (buf.len() / BLOCK - 1) as u64;
-        // What a last block holds after the end of the file are zeros.
+        // After the end of the file the last block has zeros.
         let keeps_tail = end % BLOCK != 0 && at + (take as u64) < work.record.size;
         if keeps_tail && (last > 0 || within == 0) {
             let from = last as usize * BLOCK;
@@ -388,7 +386,7 @@ impl Contents {
         Ok(())
     }
 
-    /// A read happened and the time of access is to be renewed.
+    /// Renews the time of access after a read.
     fn accessed(&self, inode: &Arc<Inode>) {
         if self.space.is_short() || self.inodes.too_many_changed() {
             return;
@@ -400,10 +398,10 @@ impl Contents {
         }
     }
 
-    /// Logs that a block cannot be read, once.
+    /// Logs once that a block cannot be read.
     fn tell(&self, inode: &Inode, record: &Record, block: u64, error: &Error) {
         if error.kind() == Kind::FailStop {
-            // The failure that ended writing was an error of its own.
+            // The failure that ended writing was reported already.
             return;
         }
         let mut told = self.told.lock();
@@ -424,7 +422,7 @@ impl Contents {
     }
 }
 
-/// After a write that failed: blocks that it left past the end of the file go.
+/// After a failed write: removes blocks past the end of the file.
 fn trim(work: &mut Work<'_>) -> Result<()> {
     let blocks = work.record.size.div_ceil(BLOCK as u64);
     if work.open.protected.blocks() > blocks {
@@ -433,8 +431,8 @@ fn trim(work: &mut Work<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Writes whole blocks, those that are holes among them counted. Gives how many were written: after
-/// an error those before the piece that failed.
+/// Writes whole blocks, and counts the holes that they fill. Returns the number written: after an
+/// error, the blocks before the piece that failed.
 pub(crate) fn update(work: &mut Work<'_>, first: u64, plain: &[u8]) -> (usize, FsResult<()>) {
     let mut done = 0;
     for piece in plain.chunks(ATOMIC) {
@@ -452,7 +450,7 @@ pub(crate) fn update(work: &mut Work<'_>, first: u64, plain: &[u8]) -> (usize, F
     (done, Ok(()))
 }
 
-/// Reads a first part: a run of whole blocks at once, or what lies in a buffer's length of blocks.
+/// Reads a first part: a run of whole blocks directly, or a piece through a buffer.
 #[expect(clippy::result_large_err, reason = "errors are rare, and this one is passed on at once")]
 fn read_step(file: &ProtectedFile, space: &FileSpace<'_>, at: u64, out: &mut [u8]) -> Checked<usize> {
     let (first, within) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
@@ -482,7 +480,7 @@ pub(crate) fn check_run(
     if content.is_empty() { Ok(()) } else { file.check(space, first, content) }
 }
 
-/// How many of these blocks are holes, or past the file's blocks.
+/// The number of these blocks that are holes or past the file's blocks.
 pub(crate) fn holes(work: &Work<'_>, first: u64, count: u64) -> Result<u64> {
     let file = &work.open.protected;
     let blocks = file.blocks();

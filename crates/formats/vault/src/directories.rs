@@ -1,4 +1,4 @@
-//! The entries of directories in the namespace: finding, setting, removing and reading them in
+//! The entries of directories in the namespace: finding, setting, removing, and reading them in
 //! order.
 
 use crate::entries::{Bucket, DOT, DOT_DOT, Entry, NameHash, hash_of_cookie};
@@ -13,7 +13,7 @@ const STEP: usize = 64;
 /// Hashes of names are below this number.
 const MOST_HASH: u64 = 1 << 56;
 
-/// What was under a key before an entry changed.
+/// The value of a key before an entry changed.
 pub(crate) struct Undo {
     key: Vec<u8>,
     before: Option<Vec<u8>>,
@@ -25,7 +25,7 @@ pub(crate) struct Directories {
     hash: NameHash,
 }
 
-/// Refuses what cannot be the name of a new entry or an old one.
+/// Checks that a name can be the name of an entry.
 pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
     match name {
         [] => errno(libc::ENOENT),
@@ -40,14 +40,14 @@ impl Directories {
         Directories { namespace, hash }
     }
 
-    /// What a name stands for.
+    /// The node with a name.
     pub(crate) fn find(&self, directory: u64, name: &[u8]) -> FsResult<Option<(u64, FileKind)>> {
         let Some(bytes) = self.namespace.get(&self.key(directory, name))? else { return Ok(None) };
         Ok(Bucket::parse(&bytes)?.find(name).map(|entry| (entry.ino, entry.kind)))
     }
 
-    /// Makes or replaces an entry, and gives what undoes it. ENOSPC if 16 others share the hash of
-    /// its name, which chance does not bring about.
+    /// Makes or replaces an entry, and returns the undo information. ENOSPC if 16 other names share
+    /// the hash, which does not happen by chance.
     pub(crate) fn set(&self, directory: u64, name: &[u8], ino: u64, kind: FileKind) -> FsResult<Undo> {
         let (key, mut bucket) = self.bucket(directory, name)?;
         let before = bucket.encode();
@@ -58,7 +58,7 @@ impl Directories {
         Ok(Undo { key, before })
     }
 
-    /// Undoes a change after which nothing was changed in the directory.
+    /// Undoes a change; the directory must not have changed since.
     pub(crate) fn undo(&self, change: &Undo) {
         self.namespace.put(&change.key, change.before.as_deref());
     }
@@ -111,8 +111,8 @@ impl Directories {
     }
 }
 
-/// Calls `each` with the directory, hash and entry of every bucket whose key is at least `from` and
-/// begins with `prefix`, until it returns false. Nothing is locked meanwhile.
+/// Calls `each` with the directory, hash and entry of every bucket with a key that is at least
+/// `from` and begins with `prefix`, until it returns false. Holds no lock meanwhile.
 pub(crate) fn scan(
     namespace: &Namespace,
     mut from: Vec<u8>,
@@ -135,8 +135,8 @@ pub(crate) fn scan(
     }
 }
 
-/// Calls `each` with the entries of a directory that verify, past buckets that do not. Whether all
-/// of them do.
+/// Calls `each` with the entries of a directory that verify, and skips buckets that do not. Returns
+/// whether all verify.
 pub(crate) fn scan_past_damage(namespace: &Namespace, directory: u64, each: &mut dyn FnMut(&Entry)) -> bool {
     let prefix = tables::of_inode(Table::Entries, directory);
     let (mut from, mut most, mut all) = (prefix.clone(), STEP, true);
@@ -154,7 +154,7 @@ pub(crate) fn scan_past_damage(namespace: &Namespace, directory: u64, each: &mut
                 from.push(0);
                 most = (2 * most).min(STEP);
             }
-            // Those before the damage come one by one.
+            // Read the buckets before the damage one by one.
             Err(_) if most > 1 => most = 1,
             Err(_) => {
                 all = false;
@@ -170,8 +170,8 @@ pub(crate) fn scan_past_damage(namespace: &Namespace, directory: u64, each: &mut
     }
 }
 
-/// The first hash of a directory behind `hash`, about, from which on its buckets can be read, where
-/// they cannot be read from `hash` on.
+/// The first hash after `hash`, approximately, where buckets of a directory can be read again after
+/// damage at `hash`.
 fn past_damage(namespace: &Namespace, directory: u64, hash: u64) -> Option<u64> {
     let prefix = tables::of_inode(Table::Entries, directory);
     let is_read = |hash: u64| namespace.scan(&tables::bucket(directory, hash), &prefix, 1).is_ok();

@@ -1,10 +1,10 @@
-//! How directories are kept: buckets of entries under the keyed hash of their names, which is also
-//! the order of reading.
+//! The encoding of directories: buckets of entries under the keyed hash of their names, which is
+//! also the order of reading.
 //!
-//! A directory's order must not change while it is read, whatever is made, renamed and removed
-//! meanwhile. The hash of a name never changes, so the place of an entry is its hash and its slot
-//! in the bucket of that hash. The hash is keyed, so that nobody can choose names that share a
-//! bucket.
+//! A directory's order must not change while it is read, whatever entries are made, renamed and
+//! removed meanwhile. The hash of a name never changes, so the position of an entry is its hash and
+//! its slot in the bucket of that hash. The hash is keyed, so that a user cannot choose names that
+//! share a bucket.
 //!
 //! A bucket is a list of entries: slot u8, kind u8, inode u64 (little-endian), length of the name
 //! u8, name.
@@ -13,18 +13,18 @@ use crate::FileKind;
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_crypto::AesBlock;
 
-/// Entries that a bucket holds at most.
+/// The most entries of a bucket.
 const SLOTS: u8 = 16;
-/// Bits of a cookie that are the slot.
+/// Bits of the slot in a cookie.
 const SLOT_BITS: u32 = 4;
 /// Bytes of an entry before its name.
 const HEAD: usize = 11;
-/// The cookies of "." and "..": below those of all hashes.
+/// The cookies of "." and "..": below the cookies of all hashes.
 pub(crate) const DOT: u64 = 1;
 pub(crate) const DOT_DOT: u64 = 2;
 
-/// Hashes names under a key of the vault: AES-256 in CBC-MAC over the name's length and bytes, cut
-/// to 56 bits.
+/// Hashes names under a key of the vault: AES-256 in CBC-MAC over the name's length and bytes,
+/// truncated to 56 bits.
 pub(crate) struct NameHash(AesBlock);
 
 impl NameHash {
@@ -32,7 +32,7 @@ impl NameHash {
         NameHash(AesBlock::new(&lacuna_crypto::derive(master, "vault names", uuid)))
     }
 
-    /// Between 1 and 2^56 - 1.
+    /// The hash of a name, between 1 and 2^56 - 1.
     pub(crate) fn of(&self, name: &[u8]) -> u64 {
         let mut state = [0; 16];
         state[0] = name.len() as u8;
@@ -45,7 +45,7 @@ impl NameHash {
     }
 }
 
-/// The bucket that a cookie lies in.
+/// The hash of the bucket with a cookie.
 pub(crate) const fn hash_of_cookie(cookie: u64) -> u64 {
     cookie >> SLOT_BITS
 }
@@ -70,7 +70,7 @@ impl Entry {
 pub(crate) struct Bucket(pub(crate) Vec<Entry>);
 
 impl Bucket {
-    /// Errors: [`Kind::Corrupt`] for what no version wrote.
+    /// Parses a bucket. Errors: [`Kind::Corrupt`] for malformed bytes.
     pub(crate) fn parse(mut bytes: &[u8]) -> Result<Bucket> {
         let mut entries = vec![];
         while !bytes.is_empty() {
@@ -84,7 +84,7 @@ impl Bucket {
         Ok(Bucket(entries))
     }
 
-    /// What is kept; nothing if it is empty.
+    /// The encoding; `None` if it is empty.
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(self.0.iter().map(|e| HEAD + e.name.len()).sum());
         for entry in &self.0 {
@@ -100,7 +100,7 @@ impl Bucket {
         self.0.iter().find(|entry| entry.name == name)
     }
 
-    /// Puts an entry in the place of one of its name or in a free slot. False: there is none.
+    /// Replaces the entry with this name, or takes a free slot. Returns `false` if there is none.
     pub(crate) fn set(&mut self, name: &[u8], ino: u64, kind: FileKind) -> bool {
         if let Some(entry) = self.0.iter_mut().find(|entry| entry.name == name) {
             (entry.ino, entry.kind) = (ino, kind);

@@ -1,5 +1,4 @@
-//! Errors of a vault: an error number of POSIX, or a failure of the storage below with all its
-//! words.
+//! Errors of a vault: a POSIX error number, or a detailed failure of the storage below.
 
 use lacuna_contracts::Error;
 use std::fmt;
@@ -7,12 +6,12 @@ use std::fmt;
 /// The result of an operation on a vault's files.
 pub type FsResult<T> = std::result::Result<T, FsError>;
 
-/// Why an operation on a vault's files failed.
+/// The error of an operation on a vault's files.
 #[derive(Clone, Debug)]
 pub enum FsError {
-    /// The request cannot be met, as POSIX names it.
+    /// The request cannot be met; a POSIX error number.
     Errno(i32),
-    /// The storage below failed, or something did not verify.
+    /// The storage below failed, or its content does not verify.
     Storage(Error),
 }
 
@@ -21,7 +20,7 @@ impl FsError {
     pub fn errno(&self) -> i32 {
         match self {
             FsError::Errno(number) => *number,
-            // A file system never says that a file is missing because a backing file is.
+            // A missing backing file must not look like a missing file.
             FsError::Storage(e) if e.kind() == lacuna_contracts::Kind::NotFound => libc::EIO,
             FsError::Storage(e) => e.errno(),
         }
@@ -45,7 +44,7 @@ impl fmt::Display for FsError {
 
 impl std::error::Error for FsError {}
 
-/// The failure that POSIX gives this number.
+/// The error with this POSIX number.
 pub(crate) fn errno<T>(number: i32) -> FsResult<T> {
     Err(FsError::Errno(number))
 }

@@ -1,54 +1,54 @@
-//! When the vault commits, and that what it commits is one state of everything.
+//! Group commit: decides when the vault commits, and makes each commit one consistent state of the
+//! whole vault.
 //!
-//! Whatever changes the vault does so in a [`Transaction`]. A commit waits until all transactions
-//! have ended, brings every changed inode and TS into the namespace, and lets others go on as soon
-//! as the store has noted what the commit says; they do not wait for the medium. Several callers
-//! that ask for a commit at the same time share one.
+//! Every change happens in a [`Transaction`]. A commit waits until all transactions have ended,
+//! writes every changed inode and TS to the namespace, and admits new transactions as soon as the
+//! store has noted the commit; they do not wait for the medium. Concurrent callers share one
+//! commit.
 //!
-//! A transaction reserves its space under the gate that it holds until it ends, and gives the
-//! reservation back before it leaves the gate ([`Reservation`]). A commit holds the gate alone
-//! while it collects, and leaves it only once the store has noted it and, if it has a root, gone on
-//! in the other journal file. So no commit comes between a reservation and the end of its
-//! transaction: the file that was prepared is the one that takes the record, and the figures that
-//! were checked grow by what is reserved alone. What is due is committed before the gate is
-//! entered, so it takes none of the reserved space; if it becomes due again meanwhile, the next
-//! transaction commits it. One figure grows beside the gate: what a commit notes and the host then
-//! refuses is pending again. The place of that record is taken, the next commit writes it first,
-//! and whatever began before still has its space for the record after it, or waits with it for
-//! space.
+//! Space: A transaction reserves its space under the shared gate, which it holds until it ends, and
+//! returns the reservation before it releases the gate ([`Reservation`]). A commit holds the gate
+//! exclusively while it collects, and releases it only after the store has noted the commit and,
+//! with a root, has switched to the other journal file. So no commit comes between a reservation
+//! and the end of its transaction: the record goes to the prepared journal file, and the checked
+//! figures grow only by the reservations. A commit that is due runs before the gate is taken, so it
+//! takes no reserved space; if another becomes due meanwhile, the next transaction runs it. One
+//! figure grows without the gate: if the host refuses a noted commit, its notes are pending again.
+//! The place of its record is taken already, and the next commit writes it first. Transactions that
+//! began before still have their space for the record after it, or wait with it for space.
 //!
-//! A change that does not fit beside the reservations of others is not refused for them. It leaves
-//! the gate, because a thread that shares the gate would wait for itself, takes `one`, and waits
-//! for the gate alone ([`GroupCommit::begin_alone`]). Then every other transaction has ended and
-//! none begins: its own reservation is the only one that is counted, and the space that the others
-//! left has its true size. If that is not enough, it commits with the gate kept, and looks again.
-//! So a refusal says what the host has for this change alone, after everything acknowledged is
-//! committed.
+//! Waiting for space: A change is not refused because of the reservations of other transactions. If
+//! it does not fit beside them, it releases the gate (holding it shared would be a deadlock), takes
+//! `one`, and then takes the gate exclusively ([`GroupCommit::begin_alone`]). Now every other
+//! transaction has ended and none can begin, so only its own reservation counts, and the free space
+//! has its true size. If that is not enough, it commits with the gate held, and checks again. So a
+//! refusal reports the space that the host has for this change alone, after every acknowledged
+//! change is committed.
 //!
-//! No thread waits for ever for that. It holds `one` and nothing else while it waits for the gate,
-//! in the order in which a commit takes them. What it waits for are transactions under way: these
-//! take neither `one` nor the gate again, and all other locks in the order below, whose holders
-//! wait for neither, so each of them ends. The gate lets no transaction in before a thread that
-//! waits for it alone, so it comes to its turn however many others begin. The check and the commit
-//! with the gate kept take locks of the namespace and the store alone, whose holders, the store's
-//! thread among them, never wait for the gate.
+//! No deadlock: While a thread waits for the gate exclusively, it holds only `one`; a commit takes
+//! the two in the same order. It waits for running transactions. These take neither `one` nor the
+//! gate again, and take all other locks in the order below; holders of those locks wait for
+//! neither. So each transaction ends. The gate admits no transaction before a waiting exclusive
+//! locker, so the thread does not starve. The check and the commit with the gate held take only
+//! locks of the namespace and the store, and their holders, including the store's thread, never
+//! wait for the gate.
 //!
-//! The last commit, of an orderly end, keeps the gate until the vault refuses what follows: a
-//! change that began as soon as that commit is noted would be acknowledged, and in no commit. A
-//! thread that waits for the gate or for `one` looks at the health once it has it.
+//! Close: The last commit, in an orderly close, holds the gate until the vault refuses changes: a
+//! change that began after that commit was noted would be acknowledged but in no commit. A thread
+//! that waited for the gate or for `one` checks the health once it has it.
 //!
-//! Under the shared gate, [`GroupCommit::begin`] also writes inodes back when too many are changed.
-//! Other transactions are half way then, and what is written back may be too. That is no state of a
-//! commit: nothing of it is durable before the next commit, which holds the gate alone and finds
-//! again every inode that was touched since ([`Inodes::write_back`] says what it relies on). A
-//! failure there is one of the next commit as well, and ends writing like that
-//! ([`Services::commit_failed`]).
+//! Write-back: Under the shared gate, [`GroupCommit::begin`] also writes inodes back if too many
+//! are changed. Other transactions are incomplete then, and so may be the written inodes. That is
+//! no committed state: nothing of it is durable before the next commit, which holds the gate
+//! exclusively and writes back every inode that was touched since ([`Inodes::write_back`] explains
+//! why). A failure of this write-back would fail the next commit as well, and ends writing in the
+//! same way ([`Services::commit_failed`]).
 //!
-//! Order of locks, the first one first: `one`; `gate`; `Tree::changes`; the body of one inode; the
-//! counts of open handles, the cache of open files, a shard of the inodes; what the namespace knows
-//! of the next inode; in the namespace `applying`, `layers`, the database, its backend; then the
-//! store, which takes none of these. The lists of changed inodes and of pending changes are the
-//! last ones: no other lock is taken under them.
+//! Lock order, first to last: `one`; `gate`; `Tree::changes`; the body of one inode; the counts of
+//! open handles, the cache of open files, a shard of the inodes; the namespace's value of the next
+//! inode; in the namespace `applying`, `layers`, the database, its backend; then the store, which
+//! takes none of these. The lists of changed inodes and of pending changes are last: no other lock
+//! is taken under them.
 
 use crate::contents::Contents;
 use crate::fs_error::errno;
@@ -64,20 +64,20 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes of a batch from which on a commit is due, and beyond which changes are refused while
-/// commits fail.
+/// Bytes of a batch at which a commit is due, and beyond which changes are refused while commits
+/// fail.
 const BATCH: usize = 2 << 20;
 const BATCH_MOST: usize = 12 * BATCH;
-/// Bytes of file content that are written between two commits, about.
+/// Bytes of file content at which a commit is due.
 const CONTENT: u64 = 512 << 20;
 /// No checkpoint was refused.
 const NEVER: u64 = u64::MAX;
-/// Bytes that the journal grows by before a checkpoint that found no space is tried for a change
-/// again.
+/// After a checkpoint found no space, a change tries another one only after the journal grew by
+/// this number of bytes.
 const AGAIN: u64 = 1 << 20;
-/// How often room is made for one change, at most. Where a commit is refused, space of the journal
-/// is given back, and the next one finds some; it frees what it says is removed; then a checkpoint
-/// may find space, and gives the other file of the journal back.
+/// The most attempts to free space for one change. A refused commit gives journal space back, so
+/// the next one finds some; that commit frees removed objects; then a checkpoint may find space,
+/// and frees the other journal file.
 const ROOMS: u32 = 3;
 
 /// The commits of an open vault.
@@ -88,28 +88,28 @@ pub(crate) struct GroupCommit {
     inodes: Arc<Inodes>,
     contents: Arc<Contents>,
     pub(crate) space: Arc<SpaceBudget>,
-    /// Shared by transactions; taken alone by a commit while it collects.
+    /// Shared by transactions; held exclusively by a commit while it collects.
     gate: RwLock<()>,
-    /// Taken by one commit at a time.
+    /// Held by one commit at a time.
     one: Mutex<()>,
-    /// Commits that began to collect, and the last of them that is durable.
+    /// The number of commits that began to collect, and the last of them that is durable.
     started: AtomicU64,
     durable: AtomicU64,
-    /// Commits that became durable.
+    /// The number of commits that became durable.
     made: AtomicU64,
-    /// Something may have changed since the last commit began.
+    /// Whether anything may have changed since the last commit began.
     changed: AtomicBool,
-    /// Bytes of the journal when a checkpoint found no space last; [`NEVER`] if the last one found
-    /// some.
+    /// The bytes of the journal when a checkpoint last found no space; [`NEVER`] if the last one
+    /// found space.
     refused: AtomicU64,
 }
 
-/// The gate as a thread holds it beside which no transaction runs.
+/// The exclusively held gate: no transaction runs.
 type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
-/// The right to change something, and the space for it, until it is dropped.
+/// Permission to change the vault, and the space for it, until it is dropped.
 pub(crate) struct Transaction<'a> {
-    /// Given back before the gate is left: what a commit collects is in no reservation any more.
+    /// Dropped before the gate: when a commit collects changes, no reservation counts them.
     _reserved: Reservation<'a>,
     _gate: RwLockReadGuard<'a, ()>,
 }
@@ -133,12 +133,12 @@ impl GroupCommit {
         }
     }
 
-    /// Begins a transaction for which the space that it may take is reserved until it ends.
+    /// Begins a transaction and reserves its space until it ends.
     ///
-    /// Errors: EROFS, and the standing refusal after a failure. ENOSPC or EDQUOT if there is no
-    /// space for a write, or if it is not certain that a change of metadata can be committed, also
-    /// after all other transactions have ended and everything is committed. A removal is refused
-    /// only if too much is pending for a commit that finds no space.
+    /// Errors: EROFS, and the permanent refusal after a failure. ENOSPC or EDQUOT if there is no
+    /// space for a write, or if a change of metadata might not be committable, even after all other
+    /// transactions have ended and everything is committed. A removal is refused only if too much
+    /// is pending for a commit that finds no space.
     pub(crate) fn begin(&self, change: Reserve) -> FsResult<Transaction<'_>> {
         self.get_ready()?;
         if self.is_due() {
@@ -157,11 +157,11 @@ impl GroupCommit {
         }
     }
 
-    /// Begins a transaction if there is room for it beside everything that others may take; with
-    /// `anyway` also if there is none.
+    /// Begins a transaction if it fits beside all other reservations; with `anyway`, even if it
+    /// does not.
     fn begin_beside_others(&self, change: Reserve, anyway: bool) -> FsResult<Option<Transaction<'_>>> {
         let gate = self.gate.read();
-        // A commit may have failed while this waited, or have been the last one.
+        // While this thread waited, a commit may have failed, or the last commit been made.
         self.services.health.check()?;
         let reserved = self.space.reserve(change);
         if self.fits(&reserved)? || anyway {
@@ -170,16 +170,16 @@ impl GroupCommit {
         Ok(None)
     }
 
-    /// Begins a transaction after all others have ended, and makes room for it as long as there is
-    /// something to be gained. No other change begins meanwhile, so the space that is lacking then
-    /// is not there.
+    /// Begins a transaction after all running ones have ended, and frees space for it as long as
+    /// that can help. No other change begins meanwhile, so missing space is truly missing.
     fn begin_alone(&self, change: Reserve) -> FsResult<Transaction<'_>> {
-        // Also waits for another thread that makes room.
+        // This also waits for another thread that frees space.
         let _one = self.one.lock();
         let alone = self.gate.write();
         let mut rooms = ROOMS;
         loop {
-            // A change or a commit may have failed while this waited, and one of its own now.
+            // A change or commit may have failed while this thread waited, or its own commit just
+            // now.
             self.services.health.check()?;
             let reserved = self.space.reserve(change);
             if self.fits(&reserved)? {
@@ -197,7 +197,7 @@ impl GroupCommit {
         reserved.fits().map_err(|e| self.services.commit_failed(e))
     }
 
-    /// The transaction of a change that has its space.
+    /// Admits a change that has its space.
     fn let_in<'a>(
         &'a self,
         gate: RwLockReadGuard<'a, ()>,
@@ -211,8 +211,8 @@ impl GroupCommit {
         Ok(begun)
     }
 
-    /// Commits before a change begins. If the host refuses that, everything waits for the next
-    /// commit, unless too much waits already.
+    /// Commits before a change begins. If the host refuses, the changes stay for the next commit,
+    /// unless too much is pending already.
     fn commit_before_a_change(&self) -> Result<()> {
         match self.commit() {
             Err(e) if e.changed_nothing() && self.namespace.pending_bytes() < BATCH_MOST => Ok(()),
@@ -220,12 +220,12 @@ impl GroupCommit {
         }
     }
 
-    /// Writes changed inodes to the namespace, and their contents' TS.
+    /// Writes changed inodes to the namespace, with their contents' TS.
     fn write_back(&self) -> Result<()> {
         self.inodes.write_back(|inode, body| self.contents.finish(inode, body))
     }
 
-    /// Refuses changes where there are none, and brings recent ones into the database.
+    /// Refuses changes of a vault that accepts none, and applies recent changes to the database.
     fn get_ready(&self) -> FsResult<()> {
         if self.services.read_only {
             return errno(libc::EROFS);
@@ -241,9 +241,9 @@ impl GroupCommit {
         Ok(())
     }
 
-    /// Brings everything to its place, so that the journal owes nothing, and gives the space of the
-    /// journal file back that held it; as far as there is space for that. Whether there was
-    /// something to commit. The caller holds `one`.
+    /// Writes everything back to its place, so that nothing is left in the journal, and frees the
+    /// space of its idle file, as far as there is space for that. Returns whether there was
+    /// anything to commit. The caller holds `one`.
     fn make_room(&self, alone: &Alone<'_>) -> Result<bool> {
         let store = &self.store;
         let unless_refused = |done: Result<()>| match done {
@@ -254,20 +254,20 @@ impl GroupCommit {
         if something {
             unless_refused(self.run(true, Some(alone)))?;
         }
-        // Also after a commit that was refused: it may find space then.
+        // Even after a refused commit: it may find space then.
         unless_refused(store.finish_and_shrink().map_err(|e| self.services.commit_failed(e)))?;
         Ok(something)
     }
 
-    /// Begins a transaction even while commits are due and however little space there is, for a
-    /// change that must not fail: the reclaim after a last handle, and at an opening. What it may
-    /// take is counted for others.
+    /// Begins a transaction even if commits are due and space is short, for changes that must not
+    /// fail: the reclaim after the last handle, and at an opening. Other transactions count its
+    /// reservation.
     pub(crate) fn begin_forced(&self) -> Option<Transaction<'_>> {
         if self.services.read_only {
             return None;
         }
         let gate = self.gate.read();
-        // Looked at behind the gate: the last commit may have been made while this waited.
+        // Checked under the gate: the last commit may have been made while this thread waited.
         if !self.services.health.is_alive() {
             return None;
         }
@@ -283,26 +283,27 @@ impl GroupCommit {
         self.commit().map_err(FsError::from)
     }
 
-    /// Commits what changed, if anything did.
+    /// Commits if anything changed.
     pub(crate) fn commit(&self) -> Result<()> {
         self.services.health.check()?;
-        // Reads change times of access, and it may be that no change brings those into the
+        // Reads change times of access, and without other changes nothing applies those to the
         // database.
         self.apply()?;
         self.commit_up_to(self.next_to_begin())
     }
 
-    /// The number of the next commit that begins to collect: it has whatever ended before.
+    /// The number of the next commit to begin collecting: it includes all transactions that have
+    /// ended.
     fn next_to_begin(&self) -> u64 {
         self.started.load(Ordering::Acquire) + 1
     }
 
-    /// Returns when the commit of this number, or a later one, is durable, or everything is.
+    /// Returns when the commit with this number, or a later one, is durable, or there are no
+    /// changes.
     fn commit_up_to(&self, enough: u64) -> Result<()> {
         let _one = self.one.lock();
         let shared = self.durable.load(Ordering::Acquire) >= enough;
-        // What the caller asks for is durable, whatever came while it waited: a failure, or an
-        // orderly end.
+        // The caller's changes are durable, even if a failure or an orderly close came meanwhile.
         if shared || !self.has_changes() {
             return Ok(());
         }
@@ -313,9 +314,8 @@ impl GroupCommit {
         self.run(due || (!holds()? && self.may_checkpoint()), None)
     }
 
-    /// Commits with a root, so that the next opening has nothing to apply, and refuses whatever
-    /// follows. A change that waits for the end is refused; one that was let in before is in the
-    /// commit.
+    /// Commits with a root, so that the next opening has nothing to apply, and then refuses all
+    /// changes. A waiting change is refused; one that was admitted before is in the commit.
     pub(crate) fn close(&self) -> Result<()> {
         let _one = self.one.lock();
         if self.services.read_only {
@@ -328,13 +328,13 @@ impl GroupCommit {
         Ok(())
     }
 
-    /// The first commit of a new vault, or that of a recovery.
+    /// Makes the first commit of a new vault, or that of a recovery.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.checkpoint_after(|| Ok(()))
     }
 
-    /// Commits with a root what `work` hands to the store, which without that root is no state: no
-    /// other commit comes between. Gives what `work` gives.
+    /// Runs `work`, which hands pages to the store that need a new root, and commits with a root;
+    /// no other commit comes between. Returns the result of `work`.
     pub(crate) fn checkpoint_after<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let _one = self.one.lock();
         self.services.health.check()?;
@@ -343,12 +343,12 @@ impl GroupCommit {
         Ok(done)
     }
 
-    /// Whether something changed since the last commit.
+    /// Whether anything changed since the last commit.
     pub(crate) fn has_changes(&self) -> bool {
         self.changed.load(Ordering::Acquire) || self.inodes.changed() > 0
     }
 
-    /// How many commits became durable.
+    /// The number of commits that became durable.
     pub(crate) fn count(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
@@ -362,15 +362,15 @@ impl GroupCommit {
             || self.space.written() >= CONTENT
     }
 
-    /// Whether a checkpoint is to be tried for a change. One that found no space is not tried for
-    /// each: the records of the tries would take what is left.
+    /// Whether a change may try a checkpoint. After one that found no space, not every change tries
+    /// again: the records of the attempts would use up the remaining space.
     fn may_checkpoint(&self) -> bool {
         let (refused, used) = (self.refused.load(Ordering::Relaxed), self.store.journal_bytes());
         refused == NEVER || used < refused || used - refused >= AGAIN
     }
 
-    /// Commits; with a root if there is space for one. The caller holds `one`, and may hold the
-    /// gate, which it keeps then.
+    /// Commits; with a root if there is space for it. The caller holds `one`, and may hold the
+    /// gate, which it then keeps.
     fn run(&self, root: bool, kept: Option<&Alone<'_>>) -> Result<()> {
         if root {
             let done = self.attempt(true, kept);
@@ -393,12 +393,12 @@ impl GroupCommit {
 
     fn attempt(&self, root: bool, kept: Option<&Alone<'_>>) -> Result<()> {
         if root {
-            // Done before the gate is taken, unless the caller has it: transactions may begin
-            // meanwhile.
+            // Before the gate is taken, unless the caller has it: transactions may begin meanwhile.
             self.store.finish_checkpoint().map_err(|e| self.services.commit_failed(e))?;
         }
         let mut alone = kept.is_none().then(|| self.gate.write());
-        // A change may have failed while this waited for it: what it left half done is no state.
+        // A change may have failed during the wait, and left a partial change that must not be
+        // committed.
         self.services.health.check()?;
         let before = self.store.last_commit().number;
         let number = self.started.fetch_add(1, Ordering::AcqRel) + 1;
@@ -406,8 +406,8 @@ impl GroupCommit {
         self.space.forget_space();
         let result = self.collect(root, &mut || drop(alone.take()));
         drop(alone);
-        // By the store's numbers: it makes no commit where there is nothing to say, and first the
-        // one before, if the host refused that.
+        // Counted by the store's numbers: it makes no commit if nothing changed, and first
+        // completes the previous one if the host had refused it.
         self.made.fetch_add(self.store.last_commit().number - before, Ordering::Relaxed);
         match result {
             Ok(()) => {
@@ -421,7 +421,7 @@ impl GroupCommit {
         }
     }
 
-    /// Brings everything together and commits it. `noted` lets others go on.
+    /// Collects all changes and commits them. `noted` admits new transactions.
     fn collect(&self, root: bool, noted: &mut dyn FnMut()) -> Result<()> {
         let (store, namespace) = (&self.store, &self.namespace);
         self.write_back()?;
@@ -438,8 +438,8 @@ impl GroupCommit {
     }
 }
 
-/// After the last handle of a file was released: reclaims it, in a transaction of its own. A
-/// failure that ends all writing is one of the next commit as well.
+/// Called after the last handle of a file is released: reclaims the file, in a transaction of its
+/// own. A failure that ends all writing would also be one of the next commit.
 pub(crate) fn reclaim_after(commits: &GroupCommit, handles: &OpenHandles, ino: u64) {
     if let Some(_transaction) = commits.begin_forced()
         && let Err(FsError::Storage(e)) = handles.reclaim(ino)

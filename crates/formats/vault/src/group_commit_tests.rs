@@ -1,5 +1,5 @@
-//! Changes beside commits, and beside the last one. Hooks and locks that a test holds make each
-//! interleaving; none depends on time.
+//! Changes concurrent with commits, and with the last commit. Hooks and locks that a test holds
+//! force each interleaving; none depends on time.
 
 use super::*;
 use crate::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
@@ -11,12 +11,11 @@ use std::sync::Barrier;
 use std::thread::{scope, spawn, yield_now};
 
 const UUID: [u8; 16] = [5; 16];
-/// Bytes of a write for which there is space once, and not twice.
+/// Bytes of a write that fits into the space once, but not twice.
 const LARGE: usize = 20 << 20;
 const SPACE: u64 = 30 << 20;
 
-/// An anchor that calls a hook, once, before it advances: the commit is noted then, and not
-/// durable.
+/// An anchor that calls a hook, once, before it advances: then the commit is noted and not durable.
 #[derive(Default)]
 struct HookedAnchor {
     memory: MemoryAnchor,
@@ -54,7 +53,7 @@ impl World {
         }
     }
 
-    /// A new vault, in which nothing happens by itself.
+    /// A new vault without threads.
     fn create(&self) -> Arc<Vault> {
         let options = VaultOptions { open: options(), ..VaultOptions::default() };
         Arc::new(Vault::create(self.base(1), &master(), UUID, &options).unwrap())
@@ -77,8 +76,8 @@ fn make(vault: &Vault, name: &[u8]) -> u64 {
     vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino
 }
 
-/// A writer that has reserved, and does not know yet whether it fits, is in the way of another one.
-/// With nothing left to commit, that one has nothing to do but to wait.
+/// The reservation of a writer that has not been checked yet blocks another writer. With nothing
+/// left to commit, the other one can only wait.
 #[test]
 fn a_writer_waits_for_what_another_reserved() {
     let world = World::default();
@@ -102,8 +101,8 @@ fn a_writer_waits_for_what_another_reserved() {
     assert_eq!(commits.count(), made);
 }
 
-/// Two writers in a directory that has space for one of them: one writes everything, and the other
-/// one is told the truth, in either order.
+/// Two writers in a directory with space for one: one writes everything, and the other gets ENOSPC,
+/// in either order.
 #[test]
 fn of_two_writers_in_a_directory_with_space_for_one_one_fits() {
     for round in 0..4 {
@@ -133,7 +132,7 @@ fn of_two_writers_in_a_directory_with_space_for_one_one_fits() {
     }
 }
 
-/// A change that fails half way while a commit waits for its end is in no commit.
+/// If a change fails half way while a commit waits for its end, no commit includes it.
 #[test]
 fn a_commit_that_waits_for_a_change_that_fails_commits_nothing() {
     let vault = World::default().create();
@@ -150,13 +149,13 @@ fn a_commit_that_waits_for_a_change_that_fails_commits_nothing() {
         drop(change);
         assert_eq!(commit.join().unwrap().unwrap_err().kind(), Kind::FailStop);
     });
-    // Nor does a repair go on.
+    // A repair fails as well.
     assert_eq!(commits.checkpoint().unwrap_err().kind(), Kind::FailStop);
     assert_eq!(vault.last_commit().number, before);
 }
 
-/// Between the moment at which the last commit is noted and the end, a change would be acknowledged
-/// and in no commit.
+/// A change between the noting of the last commit and the close would be acknowledged and in no
+/// commit: none begins.
 #[test]
 fn nothing_begins_beside_the_last_commit() {
     let world = World::default();
@@ -169,8 +168,8 @@ fn nothing_begins_beside_the_last_commit() {
         let writing = other.clone();
         let writer = spawn(move || writing.write(file, 0, &[7; 4096]));
         let reclaim = spawn(move || other.commits().begin_forced().is_some());
-        // A thread that is let in ends before this commit is durable; one that is kept out waits
-        // for this thread.
+        // An admitted thread ends before this commit is durable; a blocked one waits for this
+        // thread.
         while is_let_in && !(writer.is_finished() && reclaim.is_finished()) {
             yield_now();
         }
@@ -187,21 +186,21 @@ fn nothing_begins_beside_the_last_commit() {
     assert!(refused.contains("closed") && !reclaims, "{refused}");
 }
 
-/// A sync that comes to its turn after the end: the last commit has what it asks for.
+/// A sync that gets its turn after the close succeeds if the last commit has its changes.
 #[test]
 fn a_sync_that_the_last_commit_served_succeeds() {
     let vault = World::default().create();
     make(&vault, b"file");
-    // It began before.
+    // The sync began before the close.
     let enough = vault.commits().next_to_begin();
     vault.close().unwrap();
     vault.commits().commit_up_to(enough).unwrap();
-    // So does one that began while that commit was made durable: nothing was changed since.
+    // So does a sync that began while that commit was made durable: nothing was changed since.
     vault.commits().commit_up_to(enough + 1).unwrap();
     assert_eq!(vault.sync().unwrap_err().errno(), libc::EIO);
 }
 
-/// What a repair hands to the store is whole with its root alone.
+/// Pages that a repair hands to the store need their root: no commit comes between.
 #[test]
 fn no_commit_comes_between_a_repair_and_its_root() {
     let vault = World::default().create();

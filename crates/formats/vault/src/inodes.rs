@@ -1,9 +1,10 @@
-//! Inodes in memory: one object for each inode in use, a bounded number of those that are not, and
-//! the list of changed ones.
+//! Inodes in memory: one object for each inode in use, a bounded number of unused ones, and the
+//! list of changed ones.
 //!
-//! An inode is in memory once or not at all: it leaves only while nobody holds it, and it is loaded
-//! under the lock of its shard. Changes of attributes stay here until a commit, or until there are
-//! too many, so a hundred writes to a file cost one record.
+//! There is at most one object of an inode in memory: it is evicted only while there is no other
+//! reference to it, and it is loaded under the lock of its shard. Changed attributes stay here
+//! until a commit, or until there are too many of them, so a hundred writes to a file cost one
+//! record.
 
 use crate::namespace::{Namespace, tables};
 use crate::open_file::OpenFile;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Parts of the cache, each under its own lock.
 const SHARDS: usize = 16;
-/// What an inode takes in memory, about, without an open file.
+/// The approximate memory of an inode without an open file.
 const INODE_BYTES: u64 = 768;
 
 /// One inode.
@@ -25,20 +26,20 @@ pub(crate) struct Inode {
     pub(crate) body: RwLock<Body>,
 }
 
-/// What an inode is at present.
+/// The current state of an inode.
 pub(crate) struct Body {
     pub(crate) record: Record,
-    /// The file's content, if it was used.
+    /// The file's content, if it is open.
     pub(crate) file: Option<OpenFile>,
-    /// Differs from the namespace, and is on the list.
+    /// Whether it differs from the namespace; then it is on the list.
     dirty: bool,
-    /// Removed for good.
+    /// Whether it was removed.
     pub(crate) gone: bool,
 }
 
 impl Body {
-    /// The record. ENOENT if the inode is gone, or is being removed: its blocks are gone then, and
-    /// so is what tells which write counters were used.
+    /// The record. ENOENT if the inode was removed or is being removed: then its blocks are gone,
+    /// and so is the record of used write counters.
     pub(crate) fn alive(&self) -> FsResult<&Record> {
         if self.gone || self.record.is_leaving() {
             Err(FsError::Errno(libc::ENOENT))
@@ -53,19 +54,19 @@ pub(crate) struct Inodes {
     namespace: Arc<Namespace>,
     shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>>,
     changed: Mutex<Vec<Arc<Inode>>>,
-    /// Inodes that differ from the namespace, on the list or being written back: admission asks for
-    /// it at each write.
+    /// Inodes that differ from the namespace, listed or being written back. An atomic copy:
+    /// admission reads it at each write.
     changed_count: AtomicUsize,
-    /// Inodes that may be changed at most.
+    /// The most inodes that may be changed.
     changed_most: usize,
     next: AtomicU64,
-    /// What the namespace knows of `next`. Held while the namespace is told: of two threads that
-    /// write back, the later number stays.
+    /// The namespace's value of `next`. Locked while the namespace is updated, so that of two
+    /// threads that write back, the later number stays.
     next_kept: Mutex<u64>,
 }
 
 impl Inodes {
-    /// None in memory; the next new one gets the number `next`.
+    /// Starts with an empty cache; the next new inode gets the number `next`.
     pub(crate) fn new(namespace: Arc<Namespace>, next: u64, budget: Budget) -> Inodes {
         let most = (budget.get() / INODE_BYTES / SHARDS as u64) as usize;
         let shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>> =
@@ -76,7 +77,7 @@ impl Inodes {
         Inodes { namespace, shards, changed, changed_count, changed_most, next, next_kept }
     }
 
-    /// An inode. ENOENT if there is none.
+    /// Loads an inode. ENOENT if there is none.
     pub(crate) fn get(&self, ino: u64) -> FsResult<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.get(ino) {
@@ -88,7 +89,7 @@ impl Inodes {
         Ok(inode)
     }
 
-    /// A new inode, which is changed from the start.
+    /// Makes a new inode, which counts as changed.
     pub(crate) fn create(&self, record: Record) -> Arc<Inode> {
         let ino = self.next.fetch_add(1, Ordering::Relaxed);
         let inode = Arc::new(Inode::new(ino, record));
@@ -97,7 +98,7 @@ impl Inodes {
         inode
     }
 
-    /// Notes that an inode differs from what the namespace has.
+    /// Lists an inode as changed.
     pub(crate) fn touch(&self, inode: &Arc<Inode>, body: &mut Body) {
         if !body.dirty && !body.gone {
             body.dirty = true;
@@ -106,24 +107,23 @@ impl Inodes {
         }
     }
 
-    /// How many inodes differ from what the namespace has.
+    /// The number of changed inodes.
     pub(crate) fn changed(&self) -> usize {
         self.changed_count.load(Ordering::Acquire)
     }
 
-    /// Whether more inodes are changed than may be.
+    /// Whether too many inodes are changed.
     pub(crate) fn too_many_changed(&self) -> bool {
         self.changed() >= self.changed_most
     }
 
-    /// Writes the records of changed inodes to the namespace. `before` is called with each first,
-    /// to bring its content's TS into the record. After an error the rest is on the list again.
+    /// Writes the records of changed inodes to the namespace. First calls `before` with each, to
+    /// write its content's TS into the record. After an error the rest is listed again.
     ///
     /// Other threads may change inodes and write back meanwhile. One inode is locked at a time, so
-    /// each record is one state of its inode: every change touches the inode under the lock under
-    /// which it was made, and one that comes later puts it on the list again. Only a caller that no
-    /// transaction runs beside, a commit, has one state of all inodes in the namespace when this
-    /// returns.
+    /// each record is one state of its inode: every change calls `touch` under the lock that it was
+    /// made under, and a later change lists the inode again. Only if no transaction runs meanwhile,
+    /// as in a commit, does the namespace have one state of all inodes when this returns.
     pub(crate) fn write_back(&self, mut before: impl FnMut(&Inode, &mut Body) -> Result<()>) -> Result<()> {
         let mut changed = std::mem::take(&mut *self.changed.lock());
         while let Some(inode) = changed.pop() {
@@ -137,14 +137,14 @@ impl Inodes {
                 }
                 self.keep(&inode, &mut body);
             }
-            // Only now, when the namespace has it: until then admission counts it here.
+            // Only after the namespace has it: until then admission counts it here.
             self.changed_count.fetch_sub(1, Ordering::AcqRel);
         }
         self.keep_next();
         Ok(())
     }
 
-    /// Tells the namespace which number the next new inode gets.
+    /// Writes the next inode number to the namespace.
     fn keep_next(&self) {
         let mut kept = self.next_kept.lock();
         let next = self.next.load(Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl Inodes {
         }
     }
 
-    /// Takes an inode out of the namespace and the cache.
+    /// Removes an inode from the namespace and the cache.
     pub(crate) fn remove(&self, inode: &Inode, body: &mut Body) {
         body.gone = true;
         body.file = None;
@@ -162,7 +162,7 @@ impl Inodes {
         self.shard(inode.ino).lock().remove(inode.ino);
     }
 
-    /// How many inodes were ever made.
+    /// The number of inodes ever made.
     pub(crate) fn made(&self) -> u64 {
         self.next.load(Ordering::Relaxed) - 1
     }
@@ -184,7 +184,7 @@ impl Inode {
 }
 
 impl Body {
-    /// The content or the attributes changed now.
+    /// Sets the times of a change of attributes or, with `content`, of content.
     pub(crate) fn changed_at(&mut self, now: Time, content: bool) {
         self.record.ctime = now;
         if content {
@@ -193,8 +193,8 @@ impl Body {
     }
 }
 
-/// Puts an inode in the cache. If the cache is full, one that nobody holds goes; changed ones are
-/// held by the list.
+/// Puts an inode in the cache. If the cache is full, evicts an inode without other references; the
+/// list holds references to changed ones.
 fn insert(shard: &mut BoundedCache<u64, Arc<Inode>>, inode: &Arc<Inode>) {
     if shard.is_full() {
         shard.evict(|_, held| Arc::strong_count(held) == 1);

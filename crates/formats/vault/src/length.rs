@@ -1,5 +1,5 @@
-//! The length of files, and ranges that become holes: truncating both ways, `fallocate`, and
-//! looking for data and holes.
+//! The length of files and ranges of zeros: truncation both ways, `fallocate`, and seeking data and
+//! holes.
 
 use crate::contents::{Contents, Work, holes, update};
 use crate::fs_error::errno;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const LONG: u64 = BLOCK as u64;
 
-/// Sets the length of a file whose inode is locked. What is cut is gone, what is added is a hole.
+/// Sets the length of a file with a locked inode. A longer file gets a hole.
 pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body, size: u64) -> FsResult<()> {
     if size > contents.longest() {
         return errno(libc::EFBIG);
@@ -21,7 +21,7 @@ pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body,
         return Ok(());
     }
     contents.change_locked(inode, body, |contents, inode, work| {
-        // The last block's rest first: it alone can fail for want of a block that verifies.
+        // The last block's rest first: only this can fail because a block does not verify.
         zero_part(contents, inode, work, size, size.next_multiple_of(LONG))?;
         let blocks = size.div_ceil(LONG);
         let old = work.open.protected.blocks();
@@ -37,8 +37,8 @@ pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body,
     })
 }
 
-/// As `fallocate` where it does not keep space for later: that would be the backing file system's,
-/// which others may fill.
+/// As `fallocate`, but without reserving space: that would be space of the backing file system,
+/// which other programs may fill.
 pub(crate) fn allocate(contents: &Contents, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
     let Some(end) = offset.checked_add(len).filter(|_| len > 0) else { return errno(libc::EINVAL) };
     if end > contents.longest() {
@@ -66,7 +66,7 @@ pub(crate) fn seek(contents: &Contents, ino: u64, offset: u64, to: SeekTo) -> Fs
             let space = contents.space_of(ino, &body.record);
             let blocks = open.protected.blocks();
             let found = open.protected.seek(&space, offset / LONG, to == SeekTo::Data)?;
-            // Past the file's blocks there is nothing but a hole.
+            // Past the file's blocks there is only a hole.
             found.or_else(|| (to == SeekTo::Hole).then_some(blocks)).map(|block| offset.max(block * LONG))
         }
         _ => (to == SeekTo::Hole).then_some(offset),
@@ -84,8 +84,8 @@ fn zero(contents: &Contents, inode: &Inode, work: &mut Work<'_>, offset: u64, en
     if offset >= end {
         return Ok(());
     }
-    // The rest of the last block after the end of the file is zeros already: the block may go
-    // whole.
+    // The bytes of the last block after the end of the file are zeros already: the whole block may
+    // become a hole.
     let whole_end = if end == work.record.size { end.div_ceil(LONG) } else { end / LONG };
     let first = offset.div_ceil(LONG);
     if first > whole_end {
@@ -102,7 +102,7 @@ fn zero(contents: &Contents, inode: &Inode, work: &mut Work<'_>, offset: u64, en
     Ok(())
 }
 
-/// Zeros bytes within one block, if there are any and the block is no hole.
+/// Zeroes bytes within one block, unless the block is a hole.
 fn zero_part(contents: &Contents, inode: &Inode, work: &mut Work<'_>, from: u64, to: u64) -> FsResult<()> {
     let block = from / LONG;
     if from >= to || block >= work.open.protected.blocks() || holes(work, block, 1)? == 1 {

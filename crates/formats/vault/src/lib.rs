@@ -1,19 +1,18 @@
-//! `vault`: a file system in a directory that nobody trusts, with one anchor of constant size
-//! (paper 002).
+//! `vault`: a file system in an untrusted directory, with one anchor of constant size (paper 002).
 //!
-//! A [`Vault`] keeps the content of each file in one backing file under a random name, and names,
-//! attributes, links and each file's trusted storage in a namespace database that is itself a
-//! protected file. Everything therefore hangs on one root, which `vault-store` seals into its
+//! A [`Vault`] keeps the content of each file in one backing file under a random name. Names,
+//! attributes, links and each file's trusted storage are in a namespace database that is itself a
+//! protected file. Everything therefore depends on one root, which `vault-store` seals into its
 //! commits and the anchor remembers.
 //!
 //! Invariants kept here:
-//! - A read gives the latest content that was written, or an error; never anything else.
-//! - What a commit makes durable is one state of the whole vault: names, attributes, contents.
-//!   After a crash each file and the namespace are as at the last commit; a crash never looks like
+//! - A read returns the latest content that was written, or an error.
+//! - A commit makes one state of the whole vault durable: names, attributes, contents. After a
+//!   crash each file and the namespace are as at the last commit; a crash never looks like
 //!   tampering.
-//! - Nothing grows with the vault but caches with a bound.
-//! - A failed write or sync of the backing directory ends all writing (fail-stop); a full one does
-//!   not.
+//! - Only bounded caches grow with the vault.
+//! - Fail-stop on a failed write or sync of the backing directory; a full directory only refuses
+//!   calls.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -55,8 +54,8 @@ pub use attr::{
 };
 pub use attributes::INTEGRITY_XATTR;
 pub use fs_error::{FsError, FsResult};
-/// The store on which vaults rest, for callers that name its types: anchors, the size of the
-/// journal, the consent to a rollback.
+/// The store below a vault, for callers that use its types: anchors, the size of the journal, the
+/// consent to a rollback.
 pub use lacuna_vault_store as store;
 pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, Log, OpenOptions, VaultOptions};
 pub use rescue::Rescue;

@@ -1,4 +1,4 @@
-//! The content of a file that is in use: its protected file, and where its untrusted storage is.
+//! The content of an open file: its protected file and its untrusted storage.
 
 use crate::namespace::{Namespace, tables};
 use crate::record::Record;
@@ -7,10 +7,10 @@ use lacuna_integrity::{Part, ProtectedFile, Untrusted};
 use lacuna_vault_store::{ObjectId, Store};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file's content in use.
+/// The content of an open file.
 pub(crate) struct OpenFile {
     pub(crate) protected: ProtectedFile,
-    /// How many blocks its memory was made for.
+    /// The number of blocks that its memory was budgeted for.
     pub(crate) budgeted_blocks: u64,
 }
 
@@ -35,7 +35,7 @@ impl<'a> FileSpace<'a> {
         FileSpace { store, namespace, ino, object: record.object, has_us }
     }
 
-    /// Whether the namespace may have pages now.
+    /// Whether the namespace may hold pages.
     pub(crate) fn has_us(&self) -> bool {
         self.has_us.load(Ordering::Relaxed)
     }

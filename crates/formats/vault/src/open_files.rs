@@ -1,4 +1,4 @@
-//! The files that are open, and how much memory each of them may take.
+//! The open files, and the memory budget of each.
 
 use crate::BLOCK;
 use crate::inodes::Inode;
@@ -9,20 +9,20 @@ use lacuna_integrity::{Choice, FileKeys, ProtectedFile, Session, Trusted};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What an open file takes beside cached pages of its untrusted storage, about.
+/// The approximate memory of an open file without cached pages of its untrusted storage.
 const FILE_BYTES: u64 = 8 << 10;
-/// Bytes of untrusted storage for a block in the densest scheme, about: counters, a tag, and its
-/// share of the tree.
+/// The approximate bytes of untrusted storage per block in the densest scheme: counters, a tag, and
+/// its share of the tree.
 const BLOCK_PAGES: u64 = 32;
-/// Files that are open at most, however small.
+/// The most open files, however small.
 const MOST: usize = 4096;
 
-/// The open files, of which those are given up that were not used for the longest time.
+/// The open files; those unused for about the longest time are closed first.
 pub(crate) struct OpenFiles {
     master: Secret<32>,
-    /// The scheme of files whose directory names none.
+    /// The scheme of files without a choice of their directory.
     choice: Choice,
-    /// Memory of all open files, in bytes.
+    /// The memory of all open files, in bytes.
     total: u64,
     held: Mutex<Held>,
 }
@@ -33,20 +33,20 @@ struct Held {
 }
 
 impl OpenFiles {
-    /// None is open. They take a quarter of the budget.
+    /// Starts without open files. They take a quarter of the budget.
     pub(crate) fn new(master: Secret<32>, choice: Choice, budget: Budget) -> OpenFiles {
         let held = Mutex::new(Held { files: BoundedCache::new(MOST), bytes: 0 });
         OpenFiles { master, choice, total: budget.get() / 4, held }
     }
 
-    /// The scheme of files whose directory names none.
+    /// The scheme of files without a choice of their directory.
     pub(crate) fn default_choice(&self) -> Choice {
         self.choice
     }
 
     /// Opens the content of an inode.
     ///
-    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if its trusted storage is none.
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if its trusted storage is malformed.
     pub(crate) fn open(&self, session: Session, ino: u64, record: &Record) -> Result<OpenFile> {
         let keys = FileKeys::derive(&self.master, ino)?;
         let choice = record.choice.unwrap_or(self.choice);
@@ -60,12 +60,13 @@ impl OpenFiles {
         Ok(OpenFile { protected, budgeted_blocks: blocks })
     }
 
-    /// Memory for the pages of a file of this many blocks, in bytes.
+    /// The memory for the pages of a file of this many blocks, in bytes.
     fn pages_budget(&self, blocks: u64) -> u64 {
         (blocks.saturating_mul(BLOCK_PAGES) + 4096).min(self.total / 2)
     }
 
-    /// A file is used; others may go for it. Its own inode is locked by the caller.
+    /// Notes a use of a file; other files may be closed for it. The caller has locked the file's
+    /// inode.
     pub(crate) fn used(&self, inode: &Arc<Inode>, open: &mut OpenFile) {
         let blocks = open.protected.blocks();
         let mut held = self.held.lock();
@@ -83,7 +84,7 @@ impl OpenFiles {
         held.make_room(inode.ino, self.total);
     }
 
-    /// A file is not open any more.
+    /// Notes that a file was closed.
     pub(crate) fn forget(&self, ino: u64) {
         let mut held = self.held.lock();
         if let Some((_, cost)) = held.files.remove(ino) {
@@ -91,16 +92,16 @@ impl OpenFiles {
         }
     }
 
-    /// How many files are open.
+    /// The number of open files.
     pub(crate) fn count(&self) -> usize {
         self.held.lock().files.len()
     }
 }
 
 impl Held {
-    /// Gives up files that have nothing to be kept and that no caller uses now.
+    /// Closes files that have no uncommitted changes and that no caller is using.
     fn make_room(&mut self, but: u64, most: u64) {
-        // Those that cannot go are passed over a few at a time: the next call goes on behind them.
+        // Skips a few files that cannot be closed; the next call continues after them.
         for _ in 0..8 {
             if self.bytes <= most && !self.files.is_full() {
                 return;

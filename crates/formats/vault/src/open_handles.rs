@@ -1,4 +1,4 @@
-//! Which nodes are open: a node without a name lives until its last opening ends.
+//! The open handles of nodes: a node without a name lives until its last handle is released.
 
 use crate::contents::Contents;
 use crate::inodes::{Body, Inode, Inodes};
@@ -27,17 +27,17 @@ impl OpenHandles {
         OpenHandles { namespace, inodes, contents, counts: Mutex::default() }
     }
 
-    /// ENOENT if there is no such node.
+    /// Acquires a handle. ENOENT if there is no such node.
     pub(crate) fn acquire(&self, ino: u64) -> FsResult<()> {
         let inode = self.inodes.get(ino)?;
         let body = inode.body.read();
         body.alive()?;
-        // Under the inode's lock: who removes its last name looks at the count under the same lock.
+        // Under the inode's lock: the removal of the last name reads the count under the same lock.
         *self.counts.lock().entry(ino).or_default() += 1;
         Ok(())
     }
 
-    /// Whether the last opening of a node ended by this.
+    /// Releases a handle. Returns whether it was the last of its node.
     pub(crate) fn release(&self, ino: u64) -> bool {
         let mut counts = self.counts.lock();
         let Some(count) = counts.get_mut(&ino) else { return false };
@@ -49,8 +49,8 @@ impl OpenHandles {
         false
     }
 
-    /// After the last opening ended: what has no name goes, and what changed is brought into the
-    /// inode.
+    /// Called after the last handle is released: removes a node without a name, and writes changes
+    /// into the inode.
     pub(crate) fn reclaim(&self, ino: u64) -> FsResult<()> {
         let inode = match self.inodes.get(ino) {
             Ok(inode) => inode,
@@ -72,12 +72,12 @@ impl OpenHandles {
         Ok(())
     }
 
-    /// A node has lost its last name.
+    /// Handles the loss of a node's last name.
     pub(crate) fn unnamed(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<()> {
         let is_open = self.counts.lock().contains_key(&inode.ino);
         let removed = if is_open { Ok(false) } else { self.contents.remove_or_begin(inode, body) };
         let gone = match removed {
-            // The name is gone: what is left goes at the next opening.
+            // The name is gone; the rest is removed at the next opening.
             Err(e) if e.changed_nothing() => {
                 let found = e.finding();
                 self.contents
@@ -93,12 +93,12 @@ impl OpenHandles {
         Ok(())
     }
 
-    /// How many nodes are open.
+    /// The number of open nodes.
     pub(crate) fn count(&self) -> usize {
         self.counts.lock().len()
     }
 
-    /// Removes what had no name and was open when the vault was last used.
+    /// Removes nodes that had no name and were open when the vault was last used.
     pub(crate) fn remove_orphans(&self) -> Result<u64> {
         let prefix = [Table::Orphans as u8];
         let orphans = self.namespace.scan(&prefix, &prefix, usize::MAX)?;
@@ -106,7 +106,7 @@ impl OpenHandles {
             let ino = tables::inode_of(key);
             match self.reclaim(ino) {
                 Ok(()) => match self.inodes.get(ino) {
-                    // Large ones go a piece at a time.
+                    // Large files are removed piece by piece.
                     Ok(_) => {}
                     Err(FsError::Errno(_)) => self.namespace.put(key, None),
                     Err(FsError::Storage(e)) => return Err(e),

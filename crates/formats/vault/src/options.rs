@@ -1,4 +1,4 @@
-//! What a vault is made and opened with, and what it reports of itself.
+//! The options for making and opening a vault, and its reports.
 
 use crate::Time;
 use lacuna_contracts::Budget;
@@ -7,16 +7,16 @@ use lacuna_vault_store::{Consent, JournalSize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a vault says what a person should know: one line at a time, without a newline.
+/// The log of a vault, for messages to the user: one line per call, without a newline.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The time between two commits if nobody asks for one sooner.
+/// The default time between two commits.
 pub const COMMIT_PERIOD: Duration = Duration::from_secs(5);
 
-/// How to make a vault.
+/// The options for making a vault.
 #[derive(Clone)]
 pub struct VaultOptions {
-    /// The scheme of files whose directory names none.
+    /// The scheme of files without a choice of their directory.
     pub choice: Choice,
     /// Owner of the root directory.
     pub uid: u32,
@@ -24,7 +24,7 @@ pub struct VaultOptions {
     pub gid: u32,
     /// Permission bits of the root directory.
     pub mode: u16,
-    /// How the new vault is open.
+    /// The options for the open vault.
     pub open: OpenOptions,
 }
 
@@ -34,21 +34,20 @@ impl Default for VaultOptions {
     }
 }
 
-/// How to open a vault.
+/// The options for opening a vault.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Refuse every change.
+    /// Refuses every change.
     pub read_only: bool,
-    /// Accept what is there although the anchor knows of another state: a backup that was restored
-    /// on purpose.
+    /// Accepts a state that does not descend from the anchored state, such as a restored backup.
     pub accept: Option<Consent>,
-    /// Memory of all caches.
+    /// The memory of all caches.
     pub budget: Budget,
-    /// Time between commits that nobody asked for; without it there is no timer and no thread.
+    /// The time between automatic commits; `None` for no timer and no thread.
     pub commit_period: Option<Duration>,
-    /// How large the journal may become.
+    /// The size limits of the journal.
     pub journal: JournalSize,
-    /// Where findings go.
+    /// The log.
     pub log: Log,
 }
 
@@ -65,52 +64,52 @@ impl Default for OpenOptions {
     }
 }
 
-/// How one file is protected: paper 002's amounts of storage.
+/// The protection of one file: paper 002's amounts of storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStat {
-    /// The scheme that protects it now.
+    /// The current scheme.
     pub scheme: Scheme,
-    /// What it was asked to be.
+    /// The chosen scheme.
     pub choice: Choice,
-    /// Bytes of trusted storage: what the namespace keeps of its integrity.
+    /// Bytes of trusted storage for integrity, in the namespace.
     pub trusted_bytes: u64,
-    /// Bytes of untrusted storage beside the blocks: tree, positions, counters.
+    /// Bytes of untrusted storage besides the blocks: tree, positions, counters.
     pub untrusted_bytes: u64,
-    /// Blocks, holes among them.
+    /// The number of blocks, including holes.
     pub blocks: u64,
     /// Blocks that look random or do not compress.
     pub random_looking: u64,
     /// Intervals of equal write counters.
     pub intervals: u64,
-    /// Name of its backing file in the vault's directory; none before its first write.
+    /// The name of its backing file in the vault's directory; `None` before its first write.
     pub backing: Option<String>,
-    /// When its content was last changed.
+    /// The time of the last change of content.
     pub mtime: Time,
 }
 
-/// What [`crate::Vault::check`] found.
+/// The result of [`crate::Vault::check`].
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Files that were read.
+    /// The number of files that were read.
     pub files: u64,
-    /// Blocks that verify, holes among them.
+    /// Blocks that verify, including holes.
     pub blocks: u64,
     /// Blocks, and whole files, that do not verify.
     pub places: u64,
-    /// Pages of the namespace that verify, and that only one of their two backing files holds.
+    /// Pages of the namespace that verify, but only in one of their two backing files.
     pub single: u64,
-    /// Whether one of the two superblocks does not verify, and no crash explains it.
+    /// Whether one of the two superblocks does not verify although no crash explains it.
     pub lacks_superblock: bool,
-    /// What does not verify, in the order in which it was found: at most [`CheckReport::NAMED`] of
-    /// them.
+    /// Blocks and files that do not verify, in the order of the check: at most
+    /// [`CheckReport::NAMED`].
     pub bad: Vec<BadFile>,
 }
 
 impl CheckReport {
-    /// Bad places that are named one by one. A lost backing file of any length is one.
+    /// The most bad places that are listed. A lost backing file of any length is one place.
     pub const NAMED: usize = 65536;
 
-    /// Takes note of a bad place. Neighbours with one verdict become one.
+    /// Adds a bad place. Adjacent blocks with the same reason become one run.
     pub(crate) fn add(&mut self, found: BadFile) {
         self.places += found.blocks;
         if let Some(last) = self.bad.last_mut().filter(|last| last.is_followed_by(&found)) {
@@ -120,7 +119,7 @@ impl CheckReport {
         }
     }
 
-    /// Whether every bad place is named.
+    /// Whether every bad place is listed.
     pub fn is_whole(&self) -> bool {
         self.bad.iter().map(|bad| bad.blocks).sum::<u64>() == self.places
     }
@@ -129,15 +128,15 @@ impl CheckReport {
 /// A run of blocks, or a file, that does not verify.
 #[derive(Clone, Debug)]
 pub struct BadFile {
-    /// Its plain path in the vault.
+    /// The plain path in the vault.
     pub path: String,
-    /// Its backing file; empty if it has none.
+    /// The backing file; empty if it has none.
     pub backing: String,
-    /// The first of its bad blocks; none if the whole of it cannot be read.
+    /// The first bad block; `None` if the whole file cannot be read.
     pub block: Option<u64>,
-    /// How many blocks from there on; one for a whole file.
+    /// The number of bad blocks; 1 for a whole file.
     pub blocks: u64,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 

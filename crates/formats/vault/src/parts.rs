@@ -1,11 +1,11 @@
-//! The numbers of the parts of a file's untrusted storage, as they lie in keys and roots.
+//! The codes of the parts of a file's untrusted storage, in keys and roots.
 
 use lacuna_integrity::Part;
 
-/// Levels that a tree may have: two trees of 16.
+/// The codes of tree levels: two trees of 16 levels.
 const TREES: u8 = 32;
 
-/// The number of a part.
+/// The code of a part.
 pub(crate) fn part_code(part: Part) -> u8 {
     match part {
         Part::Tree(level) => {
@@ -19,7 +19,7 @@ pub(crate) fn part_code(part: Part) -> u8 {
     }
 }
 
-/// The part of a number.
+/// The part with a code.
 pub(crate) fn part_of(code: u8) -> Option<Part> {
     Some(match code {
         level if level < TREES => Part::Tree(level),

@@ -6,10 +6,10 @@ use crate::inodes::Inodes;
 use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
 
-/// Directories that a path has at most: a loop, which nothing makes, must end.
+/// The most directories of a path: a loop, which only damage can make, must end.
 const DEPTH: usize = 4096;
 
-/// The path of a node by its number.
+/// The path of a node.
 pub(crate) fn path_of(inodes: &Inodes, namespace: &Namespace, ino: u64) -> String {
     let parent = inodes.get(ino).map(|inode| inode.body.read().record.parent);
     path_from(inodes, namespace, ino, parent.unwrap_or(0))
@@ -22,7 +22,7 @@ pub(crate) fn path_from(inodes: &Inodes, namespace: &Namespace, ino: u64, parent
         if at == ROOT {
             return if path.is_empty() { "/".into() } else { path };
         }
-        // It may have lost the name that it got last and have others.
+        // The node may have lost its latest name and have other names.
         let in_parent = name_in(namespace, &tables::of_inode(Table::Entries, parent), at);
         let Some((directory, name)) = in_parent.or_else(|| name_in(namespace, &[Table::Entries as u8], at))
         else {
@@ -38,7 +38,7 @@ pub(crate) fn path_from(inodes: &Inodes, namespace: &Namespace, ino: u64, parent
     format!("(inode {at}){path}")
 }
 
-/// A name of a node among the entries whose keys begin with `prefix`, and its directory.
+/// A name of a node among the entries with keys that begin with `prefix`, and its directory.
 fn name_in(namespace: &Namespace, prefix: &[u8], ino: u64) -> Option<(u64, Vec<u8>)> {
     let mut found = None;
     let scanned = directories::scan(namespace, prefix.to_vec(), prefix, &mut |directory, _, entry| {

@@ -1,5 +1,5 @@
-//! What the namespace keeps of an inode: attributes, where its content rests, and the trusted
-//! storage of its integrity.
+//! The record of an inode in the namespace: attributes, the backing object of its content, and the
+//! trusted storage of its integrity.
 //!
 //! Layout, little-endian: version u8, kind u8, mode u16, nlink u32, uid u32, gid u32, rdev u32,
 //! size u64, data blocks u64, parent u64, object u64, four times (atime, mtime, ctime, crtime: i64
@@ -20,12 +20,12 @@ const FIXED: usize = HEAD + 4 * TIME + 4;
 /// Flags: the namespace holds pages of the file's untrusted storage; extended attributes.
 const HAS_US: u8 = 1;
 const HAS_XATTRS: u8 = 2;
-/// The size that a directory shows, as ext4 shows that of a small one.
+/// The size that a directory shows, as on ext4 for a small one.
 const DIRECTORY_SIZE: u64 = 4096;
-/// `relatime`: a time of access that is older than this, in seconds, is renewed by a read.
+/// `relatime`: a read renews a time of access that is older than this, in seconds.
 const ATIME_AGE: i64 = 24 * 3600;
 
-/// One inode.
+/// The record of one inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: FileKind,
@@ -34,11 +34,11 @@ pub(crate) struct Record {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) rdev: u32,
-    /// Bytes of a file.
+    /// Length of a file in bytes.
     pub(crate) size: u64,
-    /// Blocks of a file that are no holes.
+    /// Blocks of a file that are not holes.
     pub(crate) data_blocks: u64,
-    /// The directory of the name it got last.
+    /// The directory of its latest name.
     pub(crate) parent: u64,
     /// The backing object of a file; 0 before its first write.
     pub(crate) object: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Record {
     pub(crate) mtime: Time,
     pub(crate) ctime: Time,
     pub(crate) crtime: Time,
-    /// The scheme that was asked for: of a file's blocks, or of what is made in a directory.
+    /// The chosen scheme: for a file's blocks, or for new files and directories in a directory.
     pub(crate) choice: Option<Choice>,
     /// Whether the namespace may hold pages of its untrusted storage.
     pub(crate) has_us: bool,
@@ -106,8 +106,8 @@ impl Record {
         }
     }
 
-    /// Clears set-user-ID, and set-group-ID where the group may execute: what Linux does when
-    /// content or owner change.
+    /// Clears set-user-ID, and set-group-ID if the group may execute, as Linux does when content or
+    /// owner change.
     pub(crate) fn clear_set_ids(&mut self) -> bool {
         let before = self.mode;
         self.mode &= !0o4000;
@@ -117,13 +117,14 @@ impl Record {
         before != self.mode
     }
 
-    /// It has no name any more and its blocks are gone; pages of its untrusted storage may be left.
+    /// Marks it as being removed: it has no name, and its blocks are gone; pages of its untrusted
+    /// storage may be left.
     pub(crate) fn leave(&mut self) {
         (self.object, self.size, self.data_blocks) = (0, 0, 0);
         self.trusted = vec![];
     }
 
-    /// Refuses what has no content. EISDIR, EINVAL.
+    /// Checks that the node has content. EISDIR, EINVAL.
     pub(crate) fn check_is_file(&self) -> FsResult<()> {
         match self.kind {
             FileKind::File => Ok(()),
@@ -132,13 +133,13 @@ impl Record {
         }
     }
 
-    /// Whether a read leaves the time of access alone, as with Linux's `relatime`.
+    /// Whether a read leaves the time of access unchanged, as with Linux's `relatime`.
     pub(crate) fn is_atime_fresh(&self, now: Time) -> bool {
         let old = now.secs.saturating_sub(self.atime.secs) >= ATIME_AGE;
         self.atime > self.mtime && self.atime > self.ctime && !old
     }
 
-    /// Whether [`Record::leave`] was the last thing that happened to it.
+    /// Whether it is marked by [`Record::leave`].
     pub(crate) fn is_leaving(&self) -> bool {
         self.kind == FileKind::File && self.nlink == 0 && self.object == 0 && self.has_us
     }
@@ -165,7 +166,7 @@ impl Record {
         out
     }
 
-    /// Errors: [`Kind::Corrupt`] for what no version wrote.
+    /// Parses a record. Errors: [`Kind::Corrupt`] for malformed bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Record> {
         parse(bytes).ok_or_else(|| {
             Error::new(Kind::Corrupt, "cannot read an inode of the namespace")
@@ -210,7 +211,7 @@ fn parse(bytes: &[u8]) -> Option<Record> {
     })
 }
 
-/// The number of a choice in the database.
+/// The code of a choice in the database.
 pub(crate) fn choice_code(choice: Choice) -> u8 {
     match choice {
         Choice::Auto => 1,
@@ -221,7 +222,7 @@ pub(crate) fn choice_code(choice: Choice) -> u8 {
     }
 }
 
-/// The choice of a number.
+/// The choice with a code.
 pub(crate) fn choice_of(code: u8) -> Option<Choice> {
     let fixed = [Scheme::Mt, Scheme::Rand, Scheme::Comp, Scheme::None].map(Choice::Fixed);
     fixed.into_iter().chain([Choice::Auto]).find(|choice| choice_code(*choice) == code)

@@ -1,4 +1,4 @@
-//! Renaming: one entry moves, replaces another, or changes places with it.
+//! Renaming: moves an entry, replaces another, or exchanges two.
 
 use crate::directories::check_name;
 use crate::fs_error::errno;
@@ -14,13 +14,13 @@ pub(crate) struct EntryName<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// The same with the directory.
+/// A name with its directory's inode.
 struct Place<'a> {
     directory: Arc<Inode>,
     name: &'a [u8],
 }
 
-/// What a name stands for.
+/// The node of a name.
 struct Node {
     inode: Arc<Inode>,
     kind: FileKind,
@@ -32,7 +32,7 @@ impl Node {
     }
 }
 
-/// Gives what has one name another.
+/// Renames an entry.
 pub(crate) fn rename(tree: &Tree, from: EntryName<'_>, to: EntryName<'_>, mode: RenameMode) -> FsResult<()> {
     let _changes = tree.changes.lock();
     let (from, to) = (place(tree, from)?, place(tree, to)?);
@@ -60,7 +60,7 @@ fn replace(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: O
         }
     }
     let now = tree.services.now();
-    // The one that can fail for want of room comes first.
+    // First the change that can fail for lack of space.
     let set = tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
     let removed = tree.directories.remove(from.directory.ino, from.name);
     removed.inspect_err(|_| tree.directories.undo(&set))?;
@@ -88,7 +88,7 @@ fn exchange(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: 
     Ok(())
 }
 
-/// A node is under its new name.
+/// Updates a node after its name changed.
 fn settle(tree: &Tree, node: &Node, at: &Place<'_>) {
     let mut body = node.inode.body.write();
     body.record.parent = at.directory.ino;

@@ -1,8 +1,7 @@
-//! Looking at a damaged vault: everything that verifies, past what does not, and the names of what
-//! is known to be missing.
+//! Rescue: shows everything of a damaged vault that verifies, and the names of missing files.
 //!
-//! Nothing is written, neither to the directory nor to the anchor. A state that does not descend
-//! from what the anchor remembers is shown as well, with the refusal that any other opening gives.
+//! Writes nothing, neither to the directory nor to the anchor. Also shows a state that does not
+//! descend from the anchored state, with the refusal that any other opening gives.
 
 use crate::directories;
 use crate::entries::Bucket;
@@ -19,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Names of one path at most: a loop, which nothing makes, must end.
+/// The most names of one path: a loop, which only damage can make, must end.
 const DEPTH: usize = 4096;
 
-/// A damaged vault, open to be looked at.
+/// A damaged vault, opened for reading.
 pub struct Rescue {
     vault: Vault,
     refusal: Option<Error>,
@@ -30,7 +29,7 @@ pub struct Rescue {
     is_past_gap: bool,
 }
 
-/// What verifies counts, and what does not passes.
+/// Tolerates all damage.
 struct WhatVerifies {
     past_gap: bool,
     is_by_root_before: AtomicBool,
@@ -64,19 +63,19 @@ impl Leniency for WhatVerifies {
 }
 
 impl Rescue {
-    /// Opens a vault in the newest state that can be reached, whatever the anchor remembers.
-    /// Superblocks and pages of the names have three copies here, so that two blocks, whichever
-    /// they are, keep nothing else from coming out.
+    /// Opens a vault in the newest state that can be reached, whatever the anchored state.
+    /// Superblocks and pages of the names have three copies here, so that no two bad blocks hide
+    /// anything else.
     ///
-    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if the three superblocks, or all copies of what
-    /// the database of names hangs on, do not verify.
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if none of the three superblocks verifies, or no
+    /// copy of a page that the database of names depends on.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Rescue> {
         let found = Rescue::look(base.clone(), master, uuid, options, false);
         if found.as_ref().is_ok_and(|found| found.refusal.is_none()) {
             return found;
         }
         match Rescue::look(base, master, uuid, options, true) {
-            // The newest state, if all of its names are there.
+            // The newest state, if all its names are there.
             Ok(past) if past.refusal.is_none() && past.vault.contents().namespace.is_whole() => Ok(past),
             _ => found,
         }
@@ -108,25 +107,25 @@ impl Rescue {
         &self.vault
     }
 
-    /// Why any other opening refuses the state that is shown, if it does.
+    /// The refusal that any other opening gives for this state, if any.
     pub fn refusal(&self) -> Option<&Error> {
         self.refusal.as_ref()
     }
 
-    /// Whether the names are shown by the root before that of a checkpoint which was not finished,
-    /// with all changes since: what that checkpoint was to bring to its place does not verify.
+    /// Whether the names are by the root before that of an unfinished checkpoint, with all changes
+    /// since: pages of that checkpoint do not verify.
     pub fn is_by_root_before(&self) -> bool {
         self.is_by_root_before
     }
 
-    /// Whether the state that is shown lies past a damaged record of the journal: it is the one
-    /// that the anchor remembers, and blocks of files that this record alone lists do not verify,
-    /// unless they are in their places already.
+    /// Whether the state lies past a damaged record of the journal: it is the anchored state, and
+    /// blocks of files that only this record lists do not verify, unless they were written back
+    /// already.
     pub fn is_past_gap(&self) -> bool {
         self.is_past_gap
     }
 
-    /// By which detours the state is shown, in words, if any other opening shows another one or
+    /// A message about the detours to this state, if a normal opening would show another state,
     /// less of it, or none.
     pub fn used(&self) -> Option<String> {
         let found = self.vault.found();
@@ -154,20 +153,20 @@ impl Rescue {
     }
 
     /// Calls `each` with the name, node and kind of every entry of a directory that verifies.
-    /// Whether all do.
+    /// Returns whether all do.
     pub fn entries(&self, directory: u64, each: &mut dyn FnMut(&[u8], u64, FileKind)) -> bool {
         directories::scan_past_damage(&self.vault.contents().namespace, directory, &mut |entry| {
             each(&entry.name, entry.ino, entry.kind);
         })
     }
 
-    /// The first number that no node was ever given; 2 if that cannot be read.
+    /// The first number that no node was given; 2 if that cannot be read.
     pub fn next_inode(&self) -> u64 {
         self.vault.contents().inodes.made() + 1
     }
 
-    /// Plain paths of what commits changed that are durable and cannot be reached, as far as the
-    /// journal still says it; and the numbers of these commits.
+    /// Plain paths that durable but unreachable commits changed, as far as the journal still has
+    /// them; and the numbers of these commits.
     pub fn changed_later(&self) -> Result<(Vec<u64>, BTreeSet<String>)> {
         let contents = self.vault.contents();
         let (mut numbers, mut named, mut changed) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
@@ -175,7 +174,7 @@ impl Rescue {
             numbers.push(number);
             let each = |key: &[u8], value: Option<&[u8]>| match key.first() {
                 Some(table) if *table == Table::Entries as u8 => {
-                    // What no version wrote names nothing.
+                    // A malformed bucket names nothing.
                     if let Some(Ok(bucket)) = value.map(Bucket::parse) {
                         let of = tables::inode_of(key);
                         named.extend(bucket.0.into_iter().map(|entry| (entry.ino, (of, entry.name))));

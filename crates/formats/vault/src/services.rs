@@ -1,5 +1,5 @@
-//! What every part of an open vault may use: the clock, the log, the fail-stop state, and whether
-//! anything may be changed.
+//! `Services`: the clock, the log, the fail-stop state and the read-only flag, for all parts of an
+//! open vault.
 
 use crate::options::Log;
 use crate::{Time, WallClock};
@@ -11,7 +11,7 @@ pub(crate) struct Services {
     pub(crate) clock: Arc<dyn WallClock>,
     pub(crate) log: Log,
     pub(crate) read_only: bool,
-    /// After a failure that may have left something half done, nothing is changed any more.
+    /// Set by a failure that may have left a change half done: no change is accepted after it.
     pub(crate) health: FailStop,
 }
 
@@ -20,19 +20,20 @@ impl Services {
         self.clock.now()
     }
 
-    /// Takes note of a failure of one file's change. Beside what passes in a commit, content that
-    /// does not verify passes, and a request that is wrong or comes too soon: the file is as whole
-    /// as before, and all others can be changed and committed.
+    /// Notes a failure of one file's change. Besides errors that [`Services::commit_failed`] lets
+    /// pass, it lets these pass: content that does not verify, and a request that is wrong or comes
+    /// too early. The file is then as whole as before, and all other files can be changed and
+    /// committed.
     pub(crate) fn change_failed(&self, e: Error) -> Error {
         let passes = matches!(e.kind(), Kind::Corrupt | Kind::Usage | Kind::Busy);
         self.failed(e, passes)
     }
 
-    /// Takes note of a failure of a commit, or of work for the next commit, which would fail the
-    /// same way. A call that the host refuses, for want of space above all, passes, and so does a
-    /// read that fails: everything waits for the next commit. Anything else ends all writing, even
-    /// one tag page that does not verify: what was acknowledged, of all files, could never become
-    /// durable, and the writers must hear of it now.
+    /// Notes a failure of a commit, or of work for the next commit, which would fail the same way.
+    /// A call that the host refuses, mostly for lack of space, passes, and so does a failed read:
+    /// the changes stay for the next commit. Fail-stop on any other error, even on a single tag
+    /// page that does not verify: acknowledged changes of all files could never become durable, and
+    /// the writers must learn this now.
     pub(crate) fn commit_failed(&self, e: Error) -> Error {
         self.failed(e, false)
     }

@@ -1,4 +1,4 @@
-//! What the namespace says of the vault as a whole.
+//! The settings of the whole vault in the namespace.
 
 use crate::ROOT;
 use crate::namespace::{Namespace, tables};
@@ -12,22 +12,22 @@ const VERSION: u8 = 1;
 /// The settings of a vault.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
-    /// The scheme of files whose directory names none.
+    /// The scheme of files without a choice of their directory.
     pub(crate) choice: Choice,
-    /// No inode from this number on was ever given.
+    /// The first unused inode number.
     pub(crate) next_inode: u64,
 }
 
 impl Settings {
-    /// Writes those of a new vault, and gives them.
+    /// Writes and returns the settings of a new vault.
     pub(crate) fn create(namespace: &Namespace, choice: Choice) -> Settings {
         namespace.put(&tables::meta("version"), Some(&[VERSION]));
         namespace.put(&tables::meta("choice"), Some(&[choice_code(choice)]));
         Settings { choice, next_inode: ROOT }
     }
 
-    /// Those of a vault. Errors: [`Kind::Corrupt`] if they cannot be read, or another version wrote
-    /// them.
+    /// Reads the settings of a vault. Errors: [`Kind::Corrupt`] if they cannot be read, or another
+    /// version wrote them.
     pub(crate) fn read(namespace: &Namespace) -> Result<Settings> {
         let bad = |found: &str, expected: String| {
             Error::new(Kind::Corrupt, "cannot open the vault")
@@ -54,7 +54,7 @@ impl Settings {
         Ok(Settings { choice, next_inode })
     }
 
-    /// Those that are taken where they cannot be read, to look at what can.
+    /// Substitute settings for rescuing a vault with unreadable ones.
     pub(crate) fn unknown() -> Settings {
         Settings { choice: Choice::Auto, next_inode: ROOT + 1 }
     }

@@ -1,32 +1,31 @@
-//! Admission: whether the backing directory has space for one more change: for what it writes, for
-//! the record of the commit that makes it durable, and for the places that the journal's pages go
-//! to.
+//! Admission control: whether the backing directory has space for one more change: for its writes,
+//! for the record of the commit that makes it durable, and for writing the journal's pages back.
 //!
-//! Invariant: a change that adds something is let in only if everything so far, and all that the
-//! transactions under way may add, can be committed, and then brought to its place. So a full file
-//! system refuses what is new, and never what was acknowledged; what removes something is let in,
-//! and finds the space that is left free here.
+//! Invariant: a change that adds data is admitted only if everything so far, and everything that
+//! running transactions may add, can be committed and then written back. So a full file system
+//! refuses new changes, and never acknowledged ones; removals are admitted, and use the space that
+//! is kept free here.
 //!
-//! A [`Reservation`] counts what its transaction may take from before the check until the
-//! transaction ends. What the transaction puts meanwhile is counted twice, and never not at all:
-//! the sums of the reservations are read before the figures that follow from the changes, and a
-//! transaction renews these figures before it gives its reservation back. So these figures are too
-//! high for a change that begins beside others: of two that begin at once each may count the other,
-//! and what a write overwrites, or fails to write, it does not take. None is refused for that: a
-//! change that does not fit beside others is measured once more when it is the only one
-//! (`group_commit.rs`). The journal file that was prepared is the one that is written to: a commit
-//! with a root goes to the other file, and none does while a reservation lives.
+//! A [`Reservation`] counts the most that its transaction may take, from before the check until the
+//! transaction ends. The transaction's actual changes are counted twice meanwhile, but never not at
+//! all: the sums of the reservations are read before the figures that the changes increase, and a
+//! transaction updates those figures before it returns its reservation. So the figures are too high
+//! for concurrent changes: two that begin at once may each count the other, and overwrites and
+//! failed writes are counted although they take no space. No change is refused for that: one that
+//! does not fit beside the reservations is checked again when it is alone (`group_commit.rs`). The
+//! prepared journal file is the active one: a commit with a root switches to the other file, and
+//! none does while a reservation lives.
 //!
-//! The pages of content that a write takes from the journal count as space of the file system.
-//! Where other programs take that space first, the write is refused, or the next one; each taking
-//! of pages leaves a step of the journal behind it (`Store::journal_step`), which holds the record
-//! of a usual commit. A larger record waits until there is space. Two kinds of changes reserve
-//! without a check: the reclaim after a last handle, and a removal whose record finds no space even
-//! after a commit. Times of access reserve nothing: they are noted only while the last write found
-//! space and few inodes are changed, and may take that step.
+//! Content pages that a write takes from the journal count as file system space. If other programs
+//! take that space first, this write or the next one is refused; each taking of pages keeps one
+//! step of the journal free (`Store::journal_step`), which holds the record of a usual commit. A
+//! larger record waits for space. Two kinds of changes reserve without a check: the reclaim after a
+//! last handle, and a removal when there is no space for its record even after a commit. Times of
+//! access reserve nothing: they are noted only while the last write found space and few inodes are
+//! changed, and may use that step.
 //!
 //! No lock is held here. The figures of the namespace and of the inodes are atomic copies, which
-//! their owners renew under their own locks, and the store is asked once for the journal's part.
+//! their owners update under their own locks, and one call to the store checks the journal.
 
 use crate::BLOCK;
 use crate::inodes::Inodes;
@@ -39,36 +38,36 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Bytes of puts for a changed inode that is not written back yet.
 const RECORD: u64 = 512;
-/// Bytes that any change may take beside its content.
+/// The most bytes of any change besides its content.
 const CHANGE: u64 = 16 << 10;
-/// Bytes of puts for content, at most: blocks go elsewhere.
+/// The most bytes of puts for content: blocks go elsewhere.
 const PUTS: u64 = 64 << 10;
-/// What the tags of content that was written since the last commit take in it: a quarter of the
-/// content at most, and not more than this.
+/// The most bytes of tags, in the next commit, for content written since the last one; at most a
+/// quarter of that content.
 const TAGS: u64 = 4 << 20;
-/// Bytes that a change which adds nothing leaves for those that remove something.
+/// Bytes that metadata changes leave for removals.
 const SPARE: u64 = 64 << 10;
-/// Bytes above what must stay free, below which the file system is asked at each change. Beyond,
-/// changes take a part of it before it is asked again.
+/// With less than this many bytes above the required free space, the file system is asked at each
+/// change. With more, changes take a part before it is asked again.
 const MUCH: u64 = 256 << 20;
-/// That part.
+/// The divisor for that part.
 const PART: u64 = 8;
-/// Files of which as much is said.
+/// The same threshold for the number of files.
 const MANY: u64 = 1 << 15;
 
-/// What a transaction reserves when it begins.
+/// The space that a transaction reserves when it begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// Space for something new of about this many bytes.
+    /// For new data of about this many bytes.
     Write(u64),
-    /// Space for a change that takes little more than there was before.
+    /// For a change that takes little more space than before.
     Metadata,
-    /// Space for its part of the record alone: a removal makes space.
+    /// Only for its part of the record: a removal frees space.
     Removal,
 }
 
 impl Reserve {
-    /// Bytes of puts in the next commit, and bytes of the file system, that it may take at most.
+    /// The most bytes of puts in the next commit, and of file system space.
     fn most(self) -> (u64, u64) {
         match self {
             Reserve::Write(bytes) => (bytes.min(PUTS) + CHANGE, bytes.saturating_add(CHANGE)),
@@ -77,18 +76,18 @@ impl Reserve {
     }
 }
 
-/// What a transaction may take, counted until this is dropped.
+/// A reservation, counted until it is dropped.
 pub(crate) struct Reservation<'a> {
     budget: &'a SpaceBudget,
     change: Reserve,
 }
 
 impl Reservation<'_> {
-    /// Whether there is room for the change, beside everything so far and all other reservations.
+    /// Whether the change fits beside everything so far and all other reservations.
     pub(crate) fn fits(&self) -> Result<bool> {
         match self.change {
             Reserve::Write(_) => self.budget.has_room_for_write(self.change.most().1),
-            // Some is left for changes that remove something.
+            // Keeps some space for removals.
             Reserve::Metadata => self.budget.has_room_for_record(0, SPARE, 0),
             Reserve::Removal => self.budget.has_room_for_record(0, 0, 0),
         }
@@ -110,16 +109,16 @@ pub(crate) struct SpaceBudget {
     store: Arc<Store>,
     namespace: Arc<Namespace>,
     inodes: Arc<Inodes>,
-    /// Sums of what the reservations may take: bytes of puts, and bytes of the file system.
+    /// Sums of all reservations: bytes of puts, and bytes of file system space.
     reserved_puts: AtomicU64,
     reserved_content: AtomicU64,
-    /// Bytes of file content that were written since the last commit.
+    /// Bytes of file content written since the last commit.
     written: AtomicU64,
-    /// There was no space for the last write that asked: what need not be written is not.
+    /// Whether the last write that was checked found no space; optional writes are then skipped.
     short: AtomicBool,
     /// Bytes that may be taken before the file system is asked again.
     known: AtomicU64,
-    /// The number of the system for the last want of room.
+    /// The error number of the last lack of space.
     lacking: AtomicI32,
 }
 
@@ -138,34 +137,33 @@ impl SpaceBudget {
         }
     }
 
-    /// Notes file content that was written, in bytes.
+    /// Adds written file content, in bytes.
     pub(crate) fn note_written(&self, bytes: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of file content that were written since the last commit.
+    /// Bytes of file content written since the last commit.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// A commit takes what was written.
+    /// Resets the count of written content, because a commit includes it.
     pub(crate) fn commit_written(&self) {
         self.written.store(0, Ordering::Relaxed);
     }
 
-    /// Whether there was no space for the last write that asked.
+    /// Whether the last write that was checked found no space.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Relaxed)
     }
 
-    /// Bytes that one transaction writes at most, whole blocks: all of them may go to the journal,
-    /// which holds about twice as much.
+    /// The most bytes that one transaction writes, in whole blocks: all of them may go to the
+    /// journal, which holds about twice this much.
     pub(crate) fn most_of_write(&self) -> usize {
         (self.store.journal_most() / 2).max(1).next_multiple_of(BLOCK as u64) as usize
     }
 
-    /// Counts what a change may take from now on. Whether there is room for it,
-    /// [`Reservation::fits`] says.
+    /// Reserves space for a change. [`Reservation::fits`] tells whether there is enough.
     pub(crate) fn reserve(&self, change: Reserve) -> Reservation<'_> {
         let (puts, content) = change.most();
         self.reserved_puts.fetch_add(puts, Ordering::AcqRel);
@@ -175,15 +173,15 @@ impl SpaceBudget {
         Reservation { budget: self, change }
     }
 
-    /// Whether the journal has, or finds, space for the record of a commit of everything so far.
+    /// Whether the journal has or finds space for the record of a commit of everything so far.
     pub(crate) fn holds_commit(&self) -> Result<bool> {
         self.has_room_for_record(CHANGE, 0, 0)
     }
 
-    /// Whether there is room for a write that reserved so many bytes of the file system.
+    /// Whether there is space for a write that reserved `own` bytes of the file system.
     fn has_room_for_write(&self, own: u64) -> Result<bool> {
         let is = self.is_free(own)? && {
-            // Its pages may go to the journal first. The change beside its content is in the puts.
+            // Its pages may go to the journal first. The part besides content is in the puts.
             let content = self.reserved_content.load(Ordering::Acquire).saturating_sub(CHANGE);
             let beside = (self.namespace.owed() / 4).saturating_add(content);
             self.has_room_for_record(0, self.store.journal_step(), beside)?
@@ -192,28 +190,27 @@ impl SpaceBudget {
         Ok(is)
     }
 
-    /// Whether the journal has, or finds, space for the record of everything so far, of all
-    /// reservations and of `more` bytes of puts, with `spare` bytes behind it, and may take
-    /// `beside` more bytes.
+    /// Whether the journal has or finds space for the record of everything so far, of all
+    /// reservations and of `more` bytes of puts, with `spare` bytes after it, and may take `beside`
+    /// more bytes.
     fn has_room_for_record(&self, more: u64, spare: u64, beside: u64) -> Result<bool> {
         self.is_space(self.store.prepare_record(self.puts() + more, spare, beside))
     }
 
-    /// What the system calls the want of room that was met last: ENOSPC, or EDQUOT where there is a
-    /// quota.
+    /// The error number of the last lack of space: ENOSPC, or EDQUOT with a quota.
     pub(crate) fn lacking(&self) -> i32 {
         self.lacking.load(Ordering::Relaxed)
     }
 
-    /// Forgets what was known of the file system: other programs may have filled it, so it is asked
-    /// again before the next change; or they may have made space, so it does not count as short
+    /// Forgets the known free space: other programs may have filled the file system, so it is asked
+    /// again before the next change; or they may have freed space, so it does not count as short
     /// until a write finds none.
     pub(crate) fn forget_space(&self) {
         self.known.store(0, Ordering::Release);
         self.short.store(false, Ordering::Relaxed);
     }
 
-    /// Space of the backing file system, less what must stay free.
+    /// The space of the backing file system, less the space that must stay free.
     pub(crate) fn space(&self) -> Result<Space> {
         let space = self.store.space()?;
         let (owed, files) = self.owed();
@@ -224,15 +221,16 @@ impl SpaceBudget {
         })
     }
 
-    /// Whether the file system has so many bytes, which are reserved, beside what must stay free
-    /// and what else is reserved.
+    /// Whether the file system has `own` bytes, which are reserved, besides the space that must
+    /// stay free and all other reservations.
     fn is_free(&self, own: u64) -> Result<bool> {
         let taken =
             self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, |known| known.checked_sub(own));
         if taken.is_ok() {
             return Ok(true);
         }
-        // Read first: what a transaction gives back later is missing from the free space already.
+        // Read first: space of a reservation that is returned later is already missing from the
+        // free space.
         let bytes = self.reserved_content.load(Ordering::Acquire);
         let space = self.store.space()?;
         let (owed, files) = self.owed();
@@ -247,8 +245,8 @@ impl SpaceBudget {
         Ok(true)
     }
 
-    /// Bytes of the next commit's puts, about, with those that are reserved. What turns into
-    /// something else is read before that: a reservation into changed inodes, a changed inode into
+    /// The approximate bytes of the next commit's puts, including reserved ones. The order of the
+    /// reads matters, because each figure turns into the next: reservations, changed inodes,
     /// pending bytes.
     fn puts(&self) -> u64 {
         let reserved = self.reserved_puts.load(Ordering::Acquire);
@@ -257,13 +255,13 @@ impl SpaceBudget {
         reserved + records + tags + self.namespace.pending_bytes() as u64
     }
 
-    /// What must stay free: bytes, and files.
+    /// The space that must stay free: bytes, and files.
     fn owed(&self) -> (u64, u64) {
         let (bytes, files) = self.store.owed();
         (bytes + self.namespace.owed(), files)
     }
 
-    /// Whether space was prepared. What the host refuses is not there.
+    /// Whether space was prepared. A refusal of the host means no space.
     fn is_space(&self, prepared: Result<()>) -> Result<bool> {
         match prepared {
             Err(e) if e.kind().is_refusal() => {
@@ -309,7 +307,7 @@ mod tests {
         assert!(first.fits().unwrap());
         let second = space.reserve(Reserve::Write(20 << 20));
         assert!(!second.fits().unwrap() && space.is_short());
-        // What takes nothing of the file system has its place in the journal.
+        // A change without file system space has its place in the journal.
         assert!(space.reserve(Reserve::Removal).fits().unwrap());
         drop(first);
         assert!(second.fits().unwrap() && !space.is_short());
@@ -318,7 +316,7 @@ mod tests {
         assert_eq!(left, [0; 2]);
     }
 
-    /// Other changes may begin while inodes are written back.
+    /// An inode being written back still counts as changed: other changes may begin meanwhile.
     #[test]
     fn an_inode_counts_until_the_namespace_has_it() {
         let vault = new_vault(&CrashFolder::new());

@@ -1,4 +1,4 @@
-//! What a vault is opened from, what passes at an opening, and what it found.
+//! The environment of a vault, the damage that an opening tolerates, and its result.
 
 use crate::WallClock;
 use crate::namespace::Namespace;
@@ -10,25 +10,25 @@ use lacuna_medium::Folder;
 use lacuna_vault_store::{Anchor, CommitInfo, PastDamage, StoreBase, StoreOptions, Superblocks};
 use std::sync::Arc;
 
-/// How lenient an opening is: which parts it lets pass that do not verify.
+/// The leniency of an opening: the damage that it tolerates.
 pub(crate) trait Leniency {
-    /// The namespace: by the newest root, or by the one before it and all changes since, if a
-    /// checkpoint was not finished.
+    /// Chooses the namespace: by the newest root, or, if a checkpoint was not finished, by the root
+    /// before it with all changes since.
     fn namespace(
         &self,
         newest: Result<Namespace>,
         before: &dyn Fn() -> Option<Result<Namespace>>,
     ) -> Result<Namespace>;
-    /// Its settings.
+    /// Reads the settings.
     fn settings(&self, namespace: &Namespace) -> Result<Settings>;
-    /// What of the store it passes over. Unless that is nothing, the third files of the namespace
-    /// count as well.
+    /// The damage of the store that it tolerates. If any, the third files of the namespace are used
+    /// as well.
     fn past(&self) -> PastDamage {
         PastDamage::Nothing
     }
 }
 
-/// Nothing passes.
+/// Tolerates no damage.
 pub(crate) struct Strict;
 
 impl Leniency for Strict {
@@ -45,37 +45,36 @@ impl Leniency for Strict {
     }
 }
 
-/// What opening found.
+/// The result of an opening.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// The vault was never opened on this machine before: nobody could tell whether this is its
-    /// newest state.
+    /// This machine never opened the vault before: this may not be its newest state.
     pub first_opening: bool,
-    /// The state does not descend from what the anchor remembered, and was accepted.
+    /// The state does not descend from the anchored state, and was accepted.
     pub accepted: bool,
     /// The state.
     pub state: CommitInfo,
-    /// Commits that were read from the journal; none after an orderly end.
+    /// Records that were read from the journal; none after an orderly close.
     pub records: u64,
     /// The two superblocks of the store.
     pub superblocks: Superblocks,
 }
 
-/// What a vault rests on.
+/// The environment of a vault.
 #[derive(Clone)]
 pub struct Base {
     /// The backing directory.
     pub folder: Arc<dyn Folder>,
-    /// Where the last commit is remembered.
+    /// The anchor, which remembers the last commit.
     pub anchor: Arc<dyn Anchor>,
-    /// Where randomness comes from.
+    /// The source of randomness.
     pub random: Arc<dyn RandomSource>,
-    /// What time stamps are made of.
+    /// The clock for time stamps.
     pub clock: Arc<dyn WallClock>,
 }
 
-/// The namespace of a state that is anchored does not verify: files of another state lie beside the
-/// superblock.
+/// The error of an anchored state with a namespace that does not verify: the directory mixes files
+/// of several states.
 pub(crate) fn incomplete(e: Error, backing: &str) -> Error {
     if e.kind() != Kind::Corrupt {
         return e;
@@ -90,7 +89,7 @@ pub(crate) fn incomplete(e: Error, backing: &str) -> Error {
     )
 }
 
-/// What the store rests on, and how it is opened.
+/// The environment and the options of the store.
 pub(crate) fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> (StoreBase, StoreOptions) {
     let clock = base.clock.clone();
     let rests = StoreBase {
@@ -103,7 +102,7 @@ pub(crate) fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> 
     let choices = StoreOptions {
         read_only: options.read_only,
         accept: options.accept.clone(),
-        // Without a timer there are no threads: a test decides what happens when.
+        // Without a timer there are no threads, so that a test decides the order of events.
         background: options.commit_period.is_some(),
         journal: options.journal,
         past: PastDamage::Nothing,

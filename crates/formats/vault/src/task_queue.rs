@@ -1,10 +1,9 @@
-//! The files that have something to be done a piece at a time, in the order in which they were
-//! noted.
+//! The queue of files with work to be done piece by piece, in order of arrival.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};
 
-/// Files that wait, at most.
+/// The most files in the queue.
 const MOST: usize = 4096;
 
 /// Whether a thread takes files from the queue.
@@ -14,7 +13,7 @@ enum Stage {
     #[default]
     NotStarted,
     Open,
-    /// Not any more.
+    /// No longer.
     Closed,
 }
 
@@ -25,7 +24,7 @@ struct Waiting {
     stage: Stage,
 }
 
-/// The files that have something to be done.
+/// The queue of files.
 #[derive(Default)]
 pub(crate) struct TaskQueue {
     waiting: Mutex<Waiting>,
@@ -33,11 +32,11 @@ pub(crate) struct TaskQueue {
 }
 
 impl TaskQueue {
-    /// Notes that a file has something to be done. `false`: no thread will do it.
+    /// Queues a file. `false`: no thread will process it.
     pub(crate) fn push(&self, ino: u64) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.stage != Stage::Open {
-            // Also of one that was noted before: nobody takes it any more.
+            // Even if it was queued before: no thread will take it.
             return false;
         }
         if waiting.inodes.len() >= MOST {
@@ -50,23 +49,23 @@ impl TaskQueue {
         true
     }
 
-    /// A thread takes files from now on.
+    /// Starts the queue: a thread will take files.
     pub(crate) fn open(&self) {
         self.waiting.lock().stage = Stage::Open;
     }
 
-    /// No thread takes files any more.
+    /// Closes the queue: no thread takes files after this.
     pub(crate) fn close(&self) {
         self.waiting.lock().stage = Stage::Closed;
         self.changed.notify_all();
     }
 
-    /// Whether the thread is to end.
+    /// Whether the thread must end.
     pub(crate) fn is_closed(&self) -> bool {
         self.waiting.lock().stage == Stage::Closed
     }
 
-    /// The file that waits for the longest time. Waits for one; none once the queue is closed.
+    /// Takes the file that was queued first. Waits for one; `None` once the queue is closed.
     pub(crate) fn pop(&self) -> Option<u64> {
         let mut waiting = self.waiting.lock();
         loop {
@@ -74,7 +73,7 @@ impl TaskQueue {
                 return None;
             }
             if let Some(ino) = waiting.inodes.pop_front() {
-                // From now on it may be noted again.
+                // It may be queued again.
                 waiting.known.remove(&ino);
                 return Some(ino);
             }
@@ -94,7 +93,7 @@ mod tests {
         queue.open();
         assert!([7, 3, 7, 5].map(|ino| queue.push(ino)).iter().all(|noted| *noted));
         assert_eq!([queue.pop(), queue.pop()], [Some(7), Some(3)]);
-        // A file that was taken goes to the end.
+        // A file that was taken is queued at the end.
         assert!(queue.push(7));
         assert_eq!([queue.pop(), queue.pop()], [Some(5), Some(7)]);
         assert!(queue.push(9) && !queue.is_closed());

@@ -1,4 +1,4 @@
-//! The timer that commits what changed when nobody asks for it.
+//! The timer of automatic commits.
 
 use crate::group_commit::GroupCommit;
 use crate::options::Log;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A thread that commits now and then, until it is dropped.
+/// A thread that commits periodically until it is dropped.
 pub(crate) struct Timer {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ impl Timer {
     }
 }
 
-/// Waits for the period to pass. Whether the timer is to stop.
+/// Waits for the period to pass. Returns whether the timer must stop.
 fn wait((stopped, changed): &(Mutex<bool>, Condvar), period: Duration) -> bool {
     let mut stopped = stopped.lock();
     if !*stopped {
@@ -45,7 +45,7 @@ impl Drop for Timer {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told where it happened.
+            // A panic of the thread was reported there.
             let _ended = thread.join();
         }
     }

@@ -1,8 +1,7 @@
-//! The tree of directories: what names stand for, and the operations that make, link and remove
-//! them.
+//! The tree of directories: lookup, and operations that make, link and remove names.
 //!
-//! Changes of the tree exclude each other, so what one of them found stays true until it is done.
-//! Looking up does not wait for them. At most one inode is locked at a time.
+//! Changes of the tree exclude each other, so the findings of one stay true until it is done.
+//! Lookups do not wait for changes. At most one inode is locked at a time.
 
 use crate::directories::{Directories, check_name};
 use crate::fs_error::errno;
@@ -167,7 +166,7 @@ impl Tree {
         self.directories.read(ino, parent, after, each)
     }
 
-    /// A directory that new names may be put in. ENOTDIR, and ENOENT for one that was removed.
+    /// A directory that can take new names. ENOTDIR, and ENOENT for a removed one.
     pub(crate) fn directory(&self, ino: u64) -> FsResult<Arc<Inode>> {
         let inode = self.inodes.get(ino)?;
         {
@@ -183,14 +182,14 @@ impl Tree {
         Ok(inode)
     }
 
-    /// What a name stands for. ENOENT.
+    /// The inode of a name. ENOENT.
     pub(crate) fn found(&self, parent: u64, name: &[u8]) -> FsResult<Arc<Inode>> {
         check_name(name)?;
         let (ino, _) = self.directories.find(parent, name)?.ok_or(FsError::Errno(libc::ENOENT))?;
         self.inodes.get(ino)
     }
 
-    /// Refuses a directory that cannot be removed: one with entries, and what is none.
+    /// Checks that a directory can be removed: ENOTDIR, EBUSY, ENOTEMPTY.
     pub(crate) fn check_removable(&self, inode: &Inode) -> FsResult<()> {
         if inode.body.read().record.kind != FileKind::Directory {
             return errno(libc::ENOTDIR);
@@ -201,7 +200,8 @@ impl Tree {
         if self.directories.is_empty(inode.ino)? { Ok(()) } else { errno(libc::ENOTEMPTY) }
     }
 
-    /// A directory's entries changed, and as many more directories are in it.
+    /// Updates a directory after its entries changed; `more` is the change of the number of its
+    /// subdirectories.
     pub(crate) fn changed(&self, directory: &Arc<Inode>, now: Time, more: i64) {
         let mut body = directory.body.write();
         body.changed_at(now, true);
@@ -209,7 +209,8 @@ impl Tree {
         self.inodes.touch(directory, &mut body);
     }
 
-    /// A node has lost a name; it goes with its last one, or when nobody has it open any more.
+    /// Updates a node that lost a name. It is removed with its last name, or when its last handle
+    /// is released.
     pub(crate) fn unnamed(&self, inode: &Arc<Inode>, now: Time) -> FsResult<()> {
         let mut body = inode.body.write();
         let directory = body.record.kind == FileKind::Directory;

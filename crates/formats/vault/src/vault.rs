@@ -1,4 +1,4 @@
-//! A vault: the one object that front ends hold, and the way to make, open and close it.
+//! `Vault`: the interface for front ends, and making, opening and closing a vault.
 
 use crate::attributes;
 use crate::background_tasks::{self, BackgroundTasks};
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An open vault. Called from many threads at once.
+/// An open vault, for concurrent callers.
 pub struct Vault {
     contents: Arc<Contents>,
     handles: Arc<OpenHandles>,
@@ -43,7 +43,7 @@ pub struct Vault {
     tasks: Mutex<Option<BackgroundTasks>>,
 }
 
-/// Where a vault keeps its contents and its names, and what it was told to do with them.
+/// The store, the namespace and the settings of a vault.
 struct Storage {
     store: Arc<Store>,
     namespace: Namespace,
@@ -51,9 +51,8 @@ struct Storage {
 }
 
 impl Vault {
-    /// Makes a vault in a directory that has none, beside its header.
-    ///
-    /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
+    /// Makes a vault in a directory that has only its header. Errors: [`Kind::Exists`] if the
+    /// anchor remembers a vault already.
     pub fn create(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &VaultOptions) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, &options.open);
         let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), &choices)?);
@@ -75,15 +74,13 @@ impl Vault {
         Ok(vault)
     }
 
-    /// Opens a vault in its newest state.
-    ///
-    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers,
-    /// [`Kind::Corrupt`] if what holds everything together does not verify.
+    /// Opens a vault in its newest state. Errors: [`Kind::RolledBack`] if that state does not
+    /// descend from the anchored state, [`Kind::Corrupt`] if the namespace does not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
         Vault::open_with(base, master, uuid, options, &Strict)
     }
 
-    /// The same, as far as `leniency` lets parts that do not verify pass.
+    /// Like [`Vault::open`], but tolerates damage as far as `leniency` allows.
     pub(crate) fn open_with(
         base: Base,
         master: &Secret<32>,
@@ -137,7 +134,7 @@ impl Vault {
         let settings = leniency.settings(&namespace)?;
         let storage = Storage { store, namespace, settings };
         let vault = Vault::assemble(base, master, uuid, storage, options, found);
-        // Only now is it known that the state is whole enough to go on from.
+        // Only here is the state known to be whole enough to continue.
         vault.contents.store.take_up()?;
         if may_be_mixed && !options.read_only {
             vault.mend_copies()?;
@@ -145,7 +142,7 @@ impl Vault {
         vault.start(options)?;
         if vault.remove_orphans()? > 0
             && let Err(e) = vault.commits.checkpoint()
-            // On a full file system they go with the next commit that finds space.
+            // On a full file system the removal waits for the next commit that finds space.
             && !e.changed_nothing()
         {
             return Err(e);
@@ -153,17 +150,16 @@ impl Vault {
         Ok(vault)
     }
 
-    /// Where the two files of an object of the namespace may differ, each page that only one of
-    /// them has as the state wants it is written to both, before another root is: a checkpoint of a
-    /// later state may have come as far as to one of them, or that of this state no further.
+    /// Repairs pages that only one of the two files of a namespace object holds in this state,
+    /// before there is another root. A checkpoint of a later state may have written one of the
+    /// files, or the checkpoint of this state only one.
     fn mend_copies(&self) -> Result<()> {
         let (_, single) = self.contents.namespace.verify(&mut |_, _| ())?;
         if single == 0 {
             return Ok(());
         }
         match self.repair() {
-            // For want of space they stay single; a vault that is full must open, or nothing can be
-            // removed from it.
+            // Without space the pages stay single: even a full vault must open, for removals.
             Err(e) if !e.kind().is_refusal() => Err(e),
             _ => Ok(()),
         }
@@ -215,20 +211,18 @@ impl Vault {
         Ok(())
     }
 
-    /// Converts a file to the scheme that suits it, if that is another: what a thread does by
-    /// itself where commits have a period.
+    /// Converts a file to the scheme that suits it, as a thread does if there is a commit period.
     pub fn convert(&self, ino: u64) -> FsResult<()> {
         background_tasks::all_of(&self.commits, &self.contents, ino, &|| false)
     }
 
-    /// Removes what had no name when the vault was last used, or begins to. How many nodes that
-    /// are.
+    /// Removes or begins to remove nodes left without a name. Returns their number.
     fn remove_orphans(&self) -> Result<u64> {
         let Some(_transaction) = self.commits.begin_forced() else { return Ok(0) };
         self.handles.remove_orphans()
     }
 
-    /// The contents of its files, with the parts that they use.
+    /// The contents of files, with the parts that they use.
     pub(crate) fn contents(&self) -> &Contents {
         &self.contents
     }
@@ -238,7 +232,7 @@ impl Vault {
         &self.commits
     }
 
-    /// What opening found.
+    /// The result of the opening.
     pub fn found(&self) -> Found {
         self.found
     }
@@ -248,16 +242,15 @@ impl Vault {
         self.contents.store.last_commit()
     }
 
-    /// Whether it was never opened on this machine before, so that its freshness could not be
-    /// judged.
+    /// Whether this machine never opened the vault before, so its freshness could not be checked.
     pub fn first_opening(&self) -> bool {
         self.found.first_opening
     }
 
-    /// Commits everything, writes a checkpoint and refuses whatever follows.
+    /// Commits everything, writes a checkpoint and refuses all later calls.
     pub fn close(&self) -> Result<()> {
         drop((self.tasks.lock().take(), self.timer.lock().take()));
-        // No later commit makes up for what is refused here: it is tried twice.
+        // Try twice: no later commit can make up for a refusal.
         let twice = |close: &dyn Fn() -> Result<()>| {
             close().or_else(|e| if e.changed_nothing() { close() } else { Err(e) })
         };
@@ -265,28 +258,26 @@ impl Vault {
         twice(&|| self.contents.store.close())
     }
 
-    /// The entry of this name in a directory.
+    /// Looks up a name in a directory.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> FsResult<Attr> {
         self.tree.lookup(parent, name)
     }
 
-    /// Attributes.
+    /// Reads attributes.
     pub fn attr(&self, ino: u64) -> FsResult<Attr> {
         self.tree.attr(ino)
     }
 
     /// Changes attributes.
     pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
-        // To cut a file is to remove something; to make it longer adds no more than a hole, and is
-        // let in as easily.
+        // Truncation frees space; lengthening adds only a hole, and is admitted as easily.
         let sets_size = changes.size.is_some();
         let reserve = if sets_size { Reserve::Removal } else { Reserve::Metadata };
         let _transaction = self.commits.begin(reserve)?;
         attributes::set(&self.contents, ino, changes)
     }
 
-    /// Clears set-user-ID and, where the group may execute, set-group-ID, as a write by an ordinary
-    /// user does.
+    /// Clears set-user-ID, and set-group-ID if the group may execute, as a user's write does.
     pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
         let _transaction = self.commits.begin(Reserve::Metadata)?;
         attributes::clear_set_ids(&self.contents, ino)
@@ -306,18 +297,18 @@ impl Vault {
         self.tree.make(parent, name, new, mode, uid, gid)
     }
 
-    /// Target of a symbolic link.
+    /// Reads the target of a symbolic link.
     pub fn read_link(&self, ino: u64) -> FsResult<Vec<u8>> {
         self.tree.read_link(ino)
     }
 
-    /// Another name for a node that is no directory.
+    /// Adds a name to a node that is no directory.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
         let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
         self.tree.link(ino, parent, name)
     }
 
-    /// Removes a name of what is no directory.
+    /// Removes a name of a node that is no directory.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> FsResult<()> {
         let _transaction = self.commits.begin(Reserve::Removal)?;
         self.tree.unlink(parent, name)
@@ -343,18 +334,18 @@ impl Vault {
         rename::rename(&self.tree, EntryName { parent, name }, to, mode)
     }
 
-    /// Entries after a cookie (0: from the start), "." and ".." among them, until `each` returns
-    /// false: the entry that it refused is given again next time.
+    /// Lists entries after a cookie (0: from the start), including "." and "..", until `each`
+    /// returns false; the refused entry is listed again next time.
     pub fn read_dir(&self, ino: u64, after: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> FsResult<()> {
         self.tree.read_dir(ino, after, each)
     }
 
-    /// A node is open now: if its last name is removed it lives until closed as often.
+    /// Acquires a handle: a node without names lives until all its handles are released.
     pub fn opened(&self, ino: u64) -> FsResult<()> {
         self.handles.acquire(ino)
     }
 
-    /// An opening ends.
+    /// Releases a handle.
     pub fn closed(&self, ino: u64) {
         if self.handles.release(ino) {
             reclaim_after(&self.commits, &self.handles, ino);
@@ -366,20 +357,19 @@ impl Vault {
         self.contents.read(ino, offset, buf)
     }
 
-    /// Writes. What is longer than half of what the journal may hold becomes several changes, and a
+    /// Writes. A write longer than half of the journal's limit becomes several transactions, and a
     /// commit may come between them.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
         self.write_parts(ino, offset, data, true)
     }
 
-    /// Writes for a caller that keeps the file's times itself, and gives them later
-    /// ([`Vault::set_attr`]): a kernel that holds written pages back, and knows when they were
-    /// written.
+    /// Writes for a caller that keeps the file's times itself and sets them later
+    /// ([`Vault::set_attr`]): a kernel with a writeback cache.
     pub fn write_undated(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
         self.write_parts(ino, offset, data, false)
     }
 
-    /// Space for more than the journal holds could never be reserved in one piece.
+    /// Writes in parts: space for more than the journal holds could never be reserved at once.
     fn write_parts(&self, ino: u64, offset: u64, data: &[u8], dated: bool) -> FsResult<usize> {
         let (most, mut done) = (self.commits.space.most_of_write(), 0);
         loop {
@@ -388,7 +378,7 @@ impl Vault {
             let written =
                 begun.and_then(|_begun| self.contents.write(ino, offset + done as u64, part, dated));
             match written {
-                // What is written is in the file; the next write says why it does not go on.
+                // The written bytes are in the file; the next write reports the error.
                 Err(_) if done > 0 => return Ok(done),
                 written => done += written?,
             }
@@ -414,18 +404,18 @@ impl Vault {
         length::seek(&self.contents, ino, offset, to)
     }
 
-    /// Returns when everything acknowledged so far of this node is durable.
+    /// Returns when all acknowledged changes of this node are durable.
     pub fn fsync(&self, ino: u64) -> FsResult<()> {
         self.contents.inodes.get(ino)?;
         self.commits.sync()
     }
 
-    /// Returns when everything acknowledged so far is durable.
+    /// Returns when all acknowledged changes are durable.
     pub fn sync(&self) -> FsResult<()> {
         self.commits.sync()
     }
 
-    /// Value of an extended attribute. ENODATA if there is none.
+    /// The value of an extended attribute. ENODATA if there is none.
     pub fn get_xattr(&self, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
         attributes::get_xattr(&self.contents, ino, name)
     }
@@ -436,7 +426,7 @@ impl Vault {
         attributes::set_xattr(&self.contents, ino, name, value, how)
     }
 
-    /// Names of all extended attributes.
+    /// The names of all extended attributes.
     pub fn list_xattrs(&self, ino: u64) -> FsResult<Vec<Vec<u8>>> {
         attributes::list_xattrs(&self.contents, ino)
     }
@@ -447,22 +437,23 @@ impl Vault {
         attributes::remove_xattr(&self.contents, ino, name)
     }
 
-    /// Space of the backing file system, as far as the vault gives it to files.
+    /// The space of the backing file system that is available to files.
     pub fn space(&self) -> FsResult<Space> {
         Ok(self.commits.space.space()?)
     }
 
-    /// How a file is protected.
+    /// The protection of a file.
     pub fn file_stat(&self, ino: u64) -> FsResult<FileStat> {
         check::file_stat(&self.contents, ino)
     }
 
-    /// Plain path of a node, for the log.
+    /// The plain path of a node, for the log.
     pub fn path_of(&self, ino: u64) -> String {
         paths::path_of(&self.contents.inodes, &self.contents.namespace, ino)
     }
 
-    /// Reads and verifies everything; `progress` is told how many files are done, and of how many.
+    /// Reads and verifies everything; calls `progress` with the number of finished files and of all
+    /// files.
     pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
         if !self.contents.services.read_only {
             self.commits.commit()?;
@@ -471,10 +462,9 @@ impl Vault {
         check::check(&self.contents, progress).map(|report| CheckReport { lacks_superblock, ..report })
     }
 
-    /// Writes the pages of the namespace anew that only one of their backing files holds, and so
-    /// both superblocks. How many pages.
-    ///
-    /// Errors: EROFS as [`Kind::ReadOnly`], and those of a commit.
+    /// Rewrites the pages of the namespace that only one of their backing files holds, and with
+    /// them both superblocks. Returns the number of pages. Errors: EROFS as [`Kind::ReadOnly`], and
+    /// those of a commit.
     pub fn repair(&self) -> Result<u64> {
         let namespace = &self.contents.namespace;
         let mut is_whole = true;
@@ -489,7 +479,7 @@ impl Vault {
         Ok(pages)
     }
 
-    /// Counters for people.
+    /// Counters for users.
     pub fn status(&self) -> Status {
         let (bad, open) = self.contents.counts();
         let mut items = vec![

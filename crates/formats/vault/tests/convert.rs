@@ -1,5 +1,5 @@
-//! Files are converted to the scheme that is asked for, or that suits them, while they are in use
-//! and after they were; large ones are removed a piece at a time.
+//! Conversion of files to the chosen or suitable scheme, while they are in use and afterwards; and
+//! removal of large files in pieces.
 
 mod world;
 
@@ -68,7 +68,7 @@ fn a_file_gets_the_scheme_that_its_attribute_names() {
         assert_eq!(scheme(&vault, ino), expected);
         assert_read(&vault, ino);
     }
-    // The choice is that of the record, whether the file was open when it was made or not.
+    // The choice is in the record, whether or not the file was open when it was made.
     ask(&vault, ino, "rand");
     vault.close().unwrap();
     drop(vault);
@@ -90,7 +90,7 @@ fn an_open_vault_converts_by_itself() {
     use_once(&vault, asked);
     wait_for("what was asked for", || scheme(&vault, asked) == Scheme::Rand);
     assert_read(&vault, asked);
-    // `auto` by what it sees: compressible, and read far more often than written.
+    // `auto` by its samples: compressible, and read far more often than written.
     (0..70).for_each(|_| use_once(&vault, read));
     wait_for("what suits", || scheme(&vault, read) == Scheme::Comp);
     use_once(&vault, read);
@@ -101,7 +101,7 @@ fn an_open_vault_converts_by_itself() {
     assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
 }
 
-/// A sparse file whose tree has very many pages.
+/// A sparse file with a tree of very many pages.
 fn make_large(vault: &Vault) -> u64 {
     let ino = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
     // Each block has a page of its own, and the file counts as large.
@@ -156,7 +156,7 @@ fn a_conversion_that_finds_no_space_half_way_loses_nothing() {
         let failed = vault.convert(ino).is_err();
         failures += u64::from(failed);
         world.folder.set_capacity(u64::MAX);
-        // Nothing but the commit itself looks at the file before it is read again.
+        // Only the commit accesses the file before it is read again.
         vault.sync().unwrap();
         drop(vault);
         let vault = world.open().unwrap();
@@ -171,8 +171,7 @@ fn what_is_being_removed_cannot_be_opened_or_written() {
     let mut world = World::new(6);
     world.journal = lacuna_vault::store::JournalSize::default();
     drop(world.create(Choice::Auto));
-    // Commits come seldom, so that nothing is removed meanwhile but by chance: either way it is not
-    // there.
+    // Commits are rare, so only by chance is the file gone by then: either way it cannot be found.
     let vault = world.open_with(|options| options.commit_period = Some(Duration::from_secs(600))).unwrap();
     let ino = make_large(&vault);
     vault.unlink(ROOT, b"large").unwrap();

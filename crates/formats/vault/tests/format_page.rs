@@ -1,5 +1,5 @@
-//! `docs/format/vault.md` and the code agree: vaults are written by one and read by the other,
-//! closed and after a crash.
+//! `docs/format/vault.md` agrees with the code: the second reader reads, by the page, vaults that
+//! the code wrote, closed and after a crash.
 
 #[path = "../../../parts/integrity/tests/by_page/mod.rs"]
 #[allow(dead_code)]
@@ -7,7 +7,7 @@ mod by_page;
 mod second_reader;
 mod world;
 
-/// What the second reader of protected files reads.
+/// The input of the second reader of protected files.
 mod fixture {
     use lacuna_integrity::Part;
     use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ fn anchors_are_read_by_the_page() {
         anchor.advance(before.as_ref(), &next).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 2 * slot);
-        // The newest, and the one before it if there was one.
+        // The newest state, and the one before it if there was one.
         for state in [Some(&next), before.as_ref()].into_iter().flatten() {
             let sequence = state.number / 10;
             let bytes = &bytes[sequence as usize % 2 * slot..][..slot];
@@ -91,7 +91,7 @@ fn files(world: &World) -> Files {
     files
 }
 
-/// What the vault itself shows.
+/// The tree as the vault itself shows it.
 fn expect(vault: &Vault, ino: u64, path: &[u8], tree: &mut BTreeMap<Vec<u8>, Node>) {
     for (name, ino) in dump::entries(vault, ino) {
         let path = if path.is_empty() { name } else { [path, b"/", &name].concat() };
@@ -136,7 +136,7 @@ fn vaults_are_read_by_the_page() {
         vault.sync().unwrap();
         let mut expected = BTreeMap::new();
         expect(&vault, ROOT, b"", &mut expected);
-        // An orderly end, or none.
+        // Half of the vaults are closed in order.
         if seed % 2 == 0 {
             vault.close().unwrap();
         }

@@ -1,9 +1,9 @@
-//! Every version of the format as it is for ever: a vault with its anchor, kept as a file, that
-//! must open and show what it did when it was made.
+//! Golden files of every version of the format: a vault with its anchor, kept as a file, that must
+//! always open and show its original content.
 //!
 //! The file holds the anchor and the files of the directory, each as: length of its name (u16,
-//! little-endian), name, length (u64), number of its pages that are not zeros (u32), and these,
-//! each behind its number (u32).
+//! little-endian), name, length (u64), number of its pages that are not zeros (u32), and these
+//! pages, each after its number (u32).
 
 mod world;
 
@@ -19,7 +19,7 @@ use world::{TestClock, UUID, World, dump};
 
 const PAGE: usize = 4096;
 const ANCHOR: &str = "anchor";
-/// Files, the scheme of each, and which blocks are written: text at even ones, noise at odd ones.
+/// Files, the scheme of each, and the written blocks: text in even blocks, noise in odd ones.
 const FILES: [(&str, &str, &[u64]); 5] = [
     ("mt", "mt", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
     ("rand", "rand", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]),
@@ -86,7 +86,7 @@ fn unpack(mut bytes: &[u8]) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// A vault with everything in it, whose process ended without a word.
+/// Makes a vault that uses every feature, and drops it without closing.
 #[test]
 #[ignore = "makes the golden file"]
 fn make() {
@@ -129,7 +129,7 @@ fn make() {
     std::fs::write(golden(), out).unwrap();
 }
 
-/// The golden vault, open, with its folder and the directory of its anchor.
+/// The opened golden vault, with its folder and the directory of its anchor.
 fn opened() -> (Vault, CrashFolder, tempfile::TempDir) {
     let mut files = unpack(&std::fs::read(golden()).unwrap());
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What a change reserves before it begins is there for the commit that makes it durable, no change
-//! is refused for space that is there, and a refused commit is none.
+//! Admission: space that a change reserves is there for the commit that makes it durable, no change
+//! is refused while there is space, and a refused commit is not counted.
 
 mod world;
 
@@ -16,14 +16,14 @@ fn counter(vault: &Vault, name: &str) -> u64 {
     status.items.iter().find(|item| item.name == name).unwrap().value
 }
 
-/// A vault with so much in its journal that a checkpoint is due before the next change, and a file
-/// of it.
+/// A vault with a journal so full that a checkpoint is due before the next change, and a file of
+/// it.
 fn with_a_due_checkpoint() -> (World, Vault, u64) {
     let mut world = World::new(5);
     let vault = world.create(Choice::Auto);
     let file = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(file, 0, &vec![1; 100 << 12]).unwrap();
-    // Both files of the journal have little space of their own after this.
+    // Both files of the journal have little spare space after this.
     vault.close().unwrap();
     drop(vault);
     let vault = world.open().unwrap();
@@ -32,8 +32,8 @@ fn with_a_due_checkpoint() -> (World, Vault, u64) {
     (world, vault, file)
 }
 
-/// The checkpoint that is due before the change goes on in the other file of the journal: the
-/// change has its space there.
+/// The due checkpoint before the change switches to the other journal file: the change reserves its
+/// space there.
 #[test]
 fn a_change_after_a_due_checkpoint_is_committed_although_others_fill_the_directory() {
     let (mut world, vault, file) = with_a_due_checkpoint();
@@ -59,8 +59,8 @@ fn a_refused_checkpoint_is_not_counted_as_a_commit() {
     assert_eq!(now, [made + 1, checkpoints]);
 }
 
-/// Where nothing changed, and a checkpoint finds no space, there is no commit, however often room
-/// is looked for.
+/// If nothing changed and a checkpoint finds no space, there is no commit, however often the vault
+/// tries to free space.
 #[test]
 fn a_search_for_room_that_commits_nothing_is_not_counted() {
     let (world, vault, file) = with_a_due_checkpoint();
@@ -73,7 +73,8 @@ fn a_search_for_room_that_commits_nothing_is_not_counted() {
     assert_eq!(counter(&vault, "commits_made") - made, counter(&vault, "last_commit") - last);
 }
 
-/// All of a write may go to the journal, which never holds as much: there is space all the same.
+/// All of a write may go to the journal, and the journal never holds that much: there is space all
+/// the same.
 #[test]
 fn a_write_that_is_longer_than_the_journal_is_written() {
     let mut world = World::new(6);
@@ -91,8 +92,8 @@ fn a_write_that_is_longer_than_the_journal_is_written() {
     assert!(world::dump::content(&vault, file, 3000 + data.len() as u64)[3000..] == data);
 }
 
-/// The journal file that is not written to has space, and the host takes no more bytes: it gets the
-/// file's space back before it is asked again, although the commit is refused as well.
+/// The inactive journal file has space, and the host accepts no more bytes: it gets the file's
+/// space back before it is asked again, even if the commit is refused as well.
 #[test]
 fn a_refused_commit_leaves_the_journal_no_space_that_it_does_not_need() {
     let mut world = World::new(8);
@@ -112,7 +113,7 @@ fn a_refused_commit_leaves_the_journal_no_space_that_it_does_not_need() {
     };
     assert!(longest() >= 4 << 20);
     world.folder.fail(FolderOp::Write, 0, Kind::NoSpace, true);
-    // The first may be let in, and finds out.
+    // The first write may be admitted and then fail.
     for _ in 0..2 {
         assert_eq!(vault.write(file, 0, &[9; 4096]).unwrap_err().errno(), libc::ENOSPC);
     }

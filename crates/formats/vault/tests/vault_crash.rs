@@ -1,8 +1,8 @@
-//! Power cuts after every operation of the folder, in workloads of files, names and syncs: what is
-//! there after the cut is the whole vault as it was after the last sync, or after some operation
-//! since, and nothing ever looks like tampering.
+//! Power cuts after every operation of the folder, in workloads of files, names and syncs: after
+//! the cut there is the whole vault as it was after the last sync, or after some operation since,
+//! and nothing looks like tampering.
 //!
-//! `LACUNA_CUTS` sets how many cuts there are (200 without it), `LACUNA_SEED` the first seed.
+//! `LACUNA_CUTS` sets the number of cuts (default 200), `LACUNA_SEED` the first seed.
 
 mod world;
 
@@ -18,15 +18,15 @@ use world::states::States;
 
 const CHOICES: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
-/// Operations of a workload after its beginning.
+/// Operations of a workload after its start.
 const STEPS: u64 = 60;
 
-/// Does random operations until the power goes. Whether it did.
+/// Does random operations until the power is cut. Returns whether it was.
 fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder) -> bool {
     for _ in 0..STEPS {
         let done = step(vault, &mut states.model, rng, 60);
         if folder.is_cut() {
-            // The one that was under way may have been done whole.
+            // The interrupted operation may have been completed.
             states.since.push(states.model.clone());
             return true;
         }
@@ -36,9 +36,8 @@ fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder)
     false
 }
 
-/// A workload with a cut after `cut` operations of the folder, then another cut in the opening or
-/// in what follows, then an orderly end. Gives what stands for the run, and whether the first cut
-/// came.
+/// A workload with a cut after `cut` operations of the folder, then a cut during or after the next
+/// opening, then an orderly close. Returns a digest of the run, and whether the first cut came.
 fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
     let context = format!("seed {seed}, cut after {cut} operations, {}", choice.name());
     let mut world = World::new(seed);
@@ -53,9 +52,9 @@ fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
         world.folder.cut_now();
         let image = world.folder.after_cut(&mut rng);
         world.folder = CrashFolder::from_image(&image);
-        // What failed for want of power is no finding.
+        // Failures by the power cut are no findings.
         world.log.lock().clear();
-        // The second opening is cut as well, or what comes soon after it.
+        // Also cuts the second opening, or operations soon after it.
         if again < 2 {
             world.folder.cut_after(rng.below(40));
         }
@@ -72,7 +71,7 @@ fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
         states.recover(&vault, &context);
         if !work(&mut states, &vault, &mut rng, &world.folder) {
             world.folder.cut_after(u64::MAX);
-            // Everything verifies, and an orderly end keeps everything.
+            // Everything verifies, and an orderly close keeps everything.
             let report = vault.check(&mut |_, _| ()).unwrap();
             assert!(report.bad.is_empty(), "{context}: {:?}", report.bad);
             vault.close().unwrap();
@@ -92,7 +91,8 @@ fn every_cut_leaves_a_state_that_was() {
     let (mut seed, mut all) = (first, 0u64);
     while cuts > 0 {
         let choice = CHOICES[seed as usize % CHOICES.len()];
-        // Every operation in turn, from a random one on; the end of the workload begins another.
+        // Cuts after every operation in turn, starting at a random one; the end of the workload
+        // starts another.
         let from = Rng::new(seed).below(30);
         for cut in from.. {
             let (digest, came) = run(seed, cut, choice);

@@ -1,10 +1,10 @@
-//! Bad blocks: whatever one block of a closed vault's backing files holds, everything is shown but
-//! what lies in it; and an older or altered copy of a page is never taken for the newest. Two
-//! blocks may be both copies of what an opening needs: then a rescue shows everything, by the
-//! third.
+//! Bad blocks: if any one block of a closed vault's backing files is destroyed, everything outside
+//! of that block is shown; and an older or altered copy of a page is never taken for the newest.
+//! Two bad blocks may be both copies of a page that an opening needs: then a rescue shows
+//! everything, by the third copy.
 //!
-//! `LACUNA_PAIRS` says how many pairs of blocks are destroyed (60 without it), or `all`; with it,
-//! each single block is destroyed in both ways, of vaults that were used more or less often.
+//! `LACUNA_PAIRS` sets the number of pairs of blocks to destroy (default 60), or `all`; if it is
+//! set, each single block is destroyed in both ways, in vaults with shorter and longer histories.
 
 mod world;
 
@@ -16,28 +16,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use world::{UUID, World};
 
-/// What lies under each path: the content of files, nothing for directories.
+/// The expected content of each path: bytes for files, nothing for directories.
 type Truth = BTreeMap<String, Option<Vec<u8>>>;
 
-/// A closed vault: its directory, its anchor and what it holds.
+/// A closed vault: its directory, its anchor and its expected content.
 struct Closed {
     world: World,
     image: FolderImage,
     truth: Truth,
-    /// The first backing files of the namespace, the second, and the third, which a rescue alone
-    /// reads.
+    /// Two of the three backing files of each namespace object, in no certain order, and the third
+    /// file, which only a rescue reads.
     firsts: BTreeSet<String>,
     seconds: BTreeSet<String>,
     thirds: BTreeSet<String>,
 }
 
-/// What an opening showed of the truth.
+/// The result of comparing an opened vault with its expected content.
 #[derive(Default)]
 struct Shown {
     good: u64,
-    /// Blocks of files that are errors.
+    /// Blocks of files with errors.
     lost_blocks: u64,
-    /// Names, directories and whole files that are errors.
+    /// Names, directories and whole files with errors.
     lost: u64,
     wrong: Vec<String>,
 }
@@ -51,7 +51,7 @@ fn children(truth: &Truth, directory: &str) -> BTreeSet<String> {
     truth.keys().filter_map(below).filter(|name| !name.contains('/')).collect()
 }
 
-/// Compares what a vault shows with the truth.
+/// Compares a vault with its expected content.
 fn show(vault: &Vault, truth: &Truth) -> Shown {
     let mut shown = Shown::default();
     for (path, content) in truth {
@@ -105,8 +105,8 @@ fn show_file(vault: &Vault, path: &str, ino: u64, content: &[u8], shown: &mut Sh
     }
 }
 
-/// The truth of a vault: files of a few blocks in directories, among them some whose content lies
-/// in no block.
+/// Fills a vault and its expected content: files of a few blocks in directories, including files
+/// without any block.
 fn fill(vault: &Vault, truth: &mut Truth, round: u64) {
     let mut rng = Rng::new(round);
     for directory in ["letters", "pictures"] {
@@ -128,12 +128,12 @@ fn fill(vault: &Vault, truth: &mut Truth, round: u64) {
             holds.resize(holds.len().max(content.len()), 0);
             holds[..content.len()].copy_from_slice(&content);
         }
-        // Rounds are commits of their own, so that the counters of the namespace's blocks differ.
+        // Each round has its own commit, so that the counters of the namespace's blocks differ.
         vault.sync().unwrap();
     }
 }
 
-/// A vault that was used, closed and used again, and closed.
+/// A vault that was used, closed, used again, and closed.
 fn closed(rounds: u64) -> Closed {
     let mut world = World::new(rounds);
     let (mut vault, mut truth) = (world.create(Choice::Auto), Truth::new());
@@ -154,8 +154,8 @@ fn closed(rounds: u64) -> Closed {
     for name in of_namespace {
         alike.entry(image.files[&name].to_vec()).or_default().push(name);
     }
-    // Of three files that hold the same, nothing misses the third. One of the others is the first,
-    // and which is told by what is left without the other.
+    // Three files have the same content. The check does not miss the third; the order of the other
+    // two does not matter.
     let (mut firsts, mut seconds, mut thirds) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for three in alike.into_values() {
         assert_eq!(three.len(), 3, "files of each object of the namespace");
@@ -170,7 +170,7 @@ fn closed(rounds: u64) -> Closed {
     Closed { world, image, truth, firsts, seconds, thirds }
 }
 
-/// Whether a check finds everything twice without this file.
+/// Whether a check finds every page twice without this file.
 fn is_unmissed(world: &mut World, image: &FolderImage, name: &str) -> bool {
     let mut without = image.clone();
     without.files.remove(name);
@@ -180,13 +180,13 @@ fn is_unmissed(world: &mut World, image: &FolderImage, name: &str) -> bool {
 }
 
 impl Closed {
-    /// Opens a copy of the directory to look at it.
+    /// Opens a copy of the directory read-only.
     fn look(&mut self, image: &FolderImage) -> lacuna_contracts::Result<Vault> {
         self.world.folder = CrashFolder::from_image(image);
         self.world.open_with(|options| options.read_only = true)
     }
 
-    /// Opens a copy of the directory to rescue what there is.
+    /// Opens a copy of the directory for rescue.
     fn rescue(&mut self, image: &FolderImage) -> lacuna_contracts::Result<Rescue> {
         self.world.folder = CrashFolder::from_image(image);
         self.world.folder.set_read_only(true);
@@ -194,7 +194,7 @@ impl Closed {
         Rescue::open(self.world.base(), &World::master(), UUID, &options)
     }
 
-    /// The other file that holds the same page, of those by which a vault opens.
+    /// The other file with the same pages, of the two that an opening uses.
     fn twin(&self, name: &str) -> Option<String> {
         let (one, other): (Vec<_>, Vec<_>) = (self.firsts.iter().collect(), self.seconds.iter().collect());
         let of = |name: &str| self.image.files[name].to_vec();
@@ -206,7 +206,7 @@ impl Closed {
         .filter(|_| FILES[..2].contains(&name) || self.firsts.contains(name) || self.seconds.contains(name))
     }
 
-    /// Every block of every backing file that was ever written, and some that were not.
+    /// Every block of every backing file that was ever written, and some unwritten blocks.
     fn blocks(&self) -> Vec<(String, u64)> {
         let mut blocks = Vec::new();
         for (name, content) in &self.image.files {
@@ -232,7 +232,7 @@ fn overwrite(image: &mut FolderImage, name: &str, page: u64, bytes: &[u8]) {
     }));
 }
 
-/// How many pairs of bad blocks are tried; `all` of them if it says so.
+/// The variable for the number of pairs of bad blocks, or `all`.
 const PAIRS: &str = "LACUNA_PAIRS";
 
 #[test]
@@ -276,7 +276,7 @@ fn two_bad_blocks_cost_what_lies_in_them() {
         let pairs = setting(PAIRS, 60);
         let mut any = || rng.below(blocks.len() as u64) as usize;
         let drawn: Vec<(usize, usize)> = (0..pairs).map(|_| (any(), any())).collect();
-        // All that are both copies of one page.
+        // All pairs of copies of one page.
         let twin_of = |(name, page): &(String, u64)| {
             let twin = (closed.twin(name)?, *page);
             blocks.iter().position(|block| *block == twin)
@@ -293,7 +293,7 @@ fn two_bad_blocks_cost_what_lies_in_them() {
         let rescued = closed.rescue(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
         let Shown { lost_blocks, lost, wrong, .. } = show(rescued.vault(), &closed.truth);
         assert!(wrong.is_empty() && lost == 0 && lost_blocks <= 2, "{context}: {wrong:?}, {lost} names");
-        // Both copies of what an opening needs.
+        // Both copies of a page that an opening needs.
         let is_twin = closed.twin(&one.0).is_some_and(|twin| twin == other.0);
         let is_needed = is_twin && (one.1 == other.1 || FILES.contains(&one.0.as_str()));
         twins += u64::from(is_needed);
@@ -309,8 +309,8 @@ fn two_bad_blocks_cost_what_lies_in_them() {
     assert!(twins > 10, "{twins}");
 }
 
-/// One bit of each page of the namespace: everything is shown; of both copies of it: everything, or
-/// an error, and nothing else.
+/// One bit flipped in each page of the namespace: everything is shown. In both copies: everything
+/// is shown, or an error.
 #[test]
 fn one_bit_of_each_page_of_the_namespace_is_never_silent() {
     let mut closed = closed(2);
@@ -348,8 +348,8 @@ fn one_bit_of_each_page_of_the_namespace_is_never_silent() {
     assert!(refused + errors > 5);
 }
 
-/// A copy of an earlier day is no copy: whether it is put beside a page that does not verify, or in
-/// the place of both.
+/// An older copy never passes as the newest, neither beside a page that does not verify nor in
+/// place of both copies.
 #[test]
 fn an_older_copy_is_never_taken_for_the_newest() {
     let mut closed = closed(2);
@@ -420,7 +420,7 @@ fn check_counts_what_one_file_alone_holds_and_repair_writes_it_anew() {
         let report = closed.look(&image).unwrap().check(&mut |_, _| ()).unwrap();
         assert!(report.places == 0 && (least..=pages).contains(&report.single), "{report:?}");
         assert!(least > 1 || report.single == 1, "{report:?}");
-        // Repaired, it needs neither the one nor the other.
+        // After the repair either file is enough.
         closed.world.folder = CrashFolder::from_image(&image);
         let state = closed.world.memory.load().unwrap();
         let vault = closed.world.open().unwrap();
@@ -455,7 +455,7 @@ fn a_lost_superblock_is_told_and_written_anew() {
         drop(vault);
         closed.world.folder = CrashFolder::from_image(&image);
         let state = closed.world.memory.load().unwrap();
-        // An opening for writing is enough, even if nothing is written and it does not end.
+        // Opening for writing is enough, even without any write or close.
         drop(closed.world.open().unwrap());
         let mut image = closed.world.folder.snapshot();
         let other = if *name == FILES[0] { FILES[1] } else { FILES[0] };

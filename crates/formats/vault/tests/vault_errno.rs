@@ -1,13 +1,12 @@
-//! Each error of the system at each call of the folder, in a workload between an opening and an
-//! orderly end. A call that is refused, and one that opens or reads and fails, fails one request,
-//! and everything else goes on as if nothing had been. After another error of the medium, or of a
-//! sync, the vault takes no more changes. What was synced is there when it is opened again, also if
-//! the power goes when the request has failed, or at the end. What the caller is told is the number
-//! of the error. Advances of the anchor count as syncs of the folder; that one is refused before
-//! its sync is a test of its own.
+//! Every system error at every call of the folder, in a workload between an opening and an orderly
+//! close. A refused call, or a failed open or read, fails one request, and everything else
+//! continues as if nothing had happened. After any other error of the medium, or of a sync, the
+//! vault accepts no more changes. Synced changes are there after the next opening, also if the
+//! power is cut after the failed request or at the end. The caller gets the error number. Advances
+//! of the anchor count as syncs of the folder; another test refuses an advance before its sync.
 //!
-//! A seventh of all pairs of a call and an error is tried, of calls that are all alike a part of
-//! that; with `LACUNA_SWEEP` all.
+//! A seventh of all pairs of a call and an error is tried, and only a part of calls that are all
+//! alike; with `LACUNA_SWEEP` all are tried.
 
 mod world;
 
@@ -24,18 +23,18 @@ use world::ops::{Step, step, work};
 use world::states::States;
 use world::{UUID, World};
 
-/// Operations before the errors, and among them.
+/// Operations before the errors, and during them.
 const BEFORE: u64 = 60;
 const STEPS: u64 = 70;
-/// Calls of an opening that look for files of objects that no commit refers to: one each, one after
-/// the other, and all alike. One in so many of them is tried, unless all are asked for.
+/// An opening looks for files of objects that no commit refers to: the number of these consecutive,
+/// equal calls. One in `PROBES_SHARE` of them is tried, unless all are requested.
 const PROBES: u64 = 1024;
 const PROBES_SHARE: u64 = 32;
-/// One in this many pairs of a call and an error is tried, unless all are asked for.
+/// One in this number of pairs of a call and an error is tried, unless all are requested.
 const SHARE: u64 = 7;
 const SEED: u64 = 4;
 
-/// A closed vault with something in it.
+/// A closed vault with some content.
 struct Start {
     image: FolderImage,
     anchor: Option<AnchorState>,
@@ -58,7 +57,7 @@ impl Start {
     }
 
     fn world(&self) -> World {
-        // Of another seed: no opening draws what one before it drew.
+        // With another seed: no two openings draw the same random numbers.
         world_of(SEED + 1, &self.image, self.anchor.clone())
     }
 }
@@ -70,21 +69,21 @@ fn world_of(seed: u64, image: &FolderImage, anchor: Option<AnchorState>) -> Worl
     world
 }
 
-/// What a power cut leaves, and what a vault may be that is opened from it.
+/// The folder after a power cut, and the possible states of a vault that is opened from it.
 struct Left {
     world: World,
     states: States,
 }
 
 impl Left {
-    /// If the power goes now.
+    /// The result of a power cut now.
     fn now(world: &World, states: &States, nth: u64) -> Left {
         let image = world.folder.after_cut(&mut Rng::new(nth));
         let world = world_of(SEED + 2, &image, world.memory.load().unwrap());
         Left { world, states: states.clone() }
     }
 
-    /// The vault is opened, and is one of the states, whole.
+    /// Opens the vault, and checks that it is one of the states, whole.
     fn assert_whole(mut self, context: &str) {
         let vault = self.world.open().unwrap_or_else(|e| panic!("{context}, afterwards: {e}"));
         self.states.recover(&vault, context);
@@ -93,31 +92,31 @@ impl Left {
     }
 }
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    /// Nothing was noticed.
+    /// No request failed.
     Unnoticed,
     /// One request failed.
     Failed,
-    /// The vault took no more changes.
+    /// The vault accepted no more changes.
     Stopped,
 }
 
-/// Whether the vault may take no more changes after this call: not for one that was refused, and
-/// not for one that opens or reads.
+/// Whether the vault may stop accepting changes after this call: not after a refused call, and not
+/// after a failed open or read.
 fn may_stop(hit: Option<FolderOp>, errno: i32) -> bool {
     let reads = |hit: FolderOp| matches!(hit, FolderOp::Open | FolderOp::Read);
     hit.is_some_and(|hit| hit.syncs() || !(reads(hit) || refuses(errno)))
 }
 
-/// Plays the script with an error at call `nth`. Gives what became of it, its calls, and the one
-/// that failed.
+/// Runs the script with an error at call `nth`. Returns its result, its number of calls, and the
+/// call that failed.
 fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
     let mut world = start.world();
     let mut states = States::new(start.model.clone());
     world.folder.fail_call(nth, errno);
-    // The numbers that callers are told.
+    // The error numbers that callers got.
     let mut failed: Vec<i32> = Vec::new();
     let vault = world.open().or_else(|e| {
         failed.push(e.errno());
@@ -132,7 +131,7 @@ fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
         states.did(&done);
         if let Step::Failed(number) = done {
             failed.push(number);
-            // What follows says nothing new of a vault that has stopped.
+            // Later failures of a stopped vault say nothing new.
             if left.is_empty() {
                 left.push(Left::now(&world, &states, nth));
             }
@@ -151,7 +150,7 @@ fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
     } else {
         states.did(&Step::Durable);
         left.push(Left::now(&world, &states, nth));
-        // This look is no part of the script: no error comes in it.
+        // This check is not part of the script: no error comes in it.
         if hit.is_some() {
             assert_same(&of_vault(&vault), &of_model(&states.model), &context(hit));
         }
@@ -168,18 +167,19 @@ fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
     (if failed.is_empty() { end } else { end.max(End::Failed) }, calls, hit)
 }
 
-/// The orderly end, in which the call may fail as well.
+/// Closes the vault; the failing call may be in the close.
 fn close(vault: &Vault, world: &World, errno: i32, failed: &mut Vec<i32>) -> End {
     let Err(e) = vault.close() else { return End::Unnoticed };
     let (_, hit) = world.folder.called();
     assert!(hit.is_some(), "closing fails by itself: {e}");
     failed.push(e.errno());
-    // It says so, and the next opening has everything.
+    // The close reports it, and the next opening has everything.
     if may_stop(hit, errno) { End::Stopped } else { End::Failed }
 }
 
-/// What callers were told of the call that failed, which concerns one of them unless the vault has
-/// stopped: first its number, or, where the vault stopped while nobody waited, that it did.
+/// Checks the errors that callers got: at most one request failed, unless the vault has stopped;
+/// and the first error number is that of the failed call, or EIO if the vault stopped during
+/// background work.
 fn assert_told(failed: &[i32], end: End, hit: Option<FolderOp>, errno: i32, context: &str) {
     let stopped = end == End::Stopped;
     if !may_stop(hit, errno) {
@@ -190,7 +190,7 @@ fn assert_told(failed: &[i32], end: End, hit: Option<FolderOp>, errno: i32, cont
     assert!(*told == expected || (stopped && *told == libc::EIO), "{context}: the caller is told {told}");
 }
 
-/// Calls of an opening in which nothing fails.
+/// The number of calls of an opening without errors.
 fn calls_of_opening(start: &Start) -> u64 {
     let mut world = start.world();
     world.folder.fail_call(0, 0);
@@ -204,7 +204,8 @@ fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_sync
     let (_, calls, _) = run(&start, 0, 0);
     let opened = calls_of_opening(&start);
     let others = opened - PROBES;
-    // Wherever the probes are among the calls of the opening: all but probes lie outside of these.
+    // The position of the probes within the opening is unknown, but all other calls lie outside of
+    // this range.
     let is_probe = |nth: u64| nth > others && nth <= opened - others;
     assert!((100..1000).contains(&(calls - PROBES)), "{calls} calls");
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
@@ -221,7 +222,7 @@ fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_sync
     assert!(failed > runs / 40 && stopped > runs / 40, "{ends:?}");
 }
 
-/// An anchor one of whose advances fails, and remembers nothing.
+/// An anchor with one failing advance, which changes nothing.
 struct FaultyAnchor {
     memory: Arc<MemoryAnchor>,
     advances: AtomicU64,
@@ -243,8 +244,8 @@ impl Anchor for FaultyAnchor {
     }
 }
 
-/// Works with an anchor whose advance `nth` fails. With `crashes` nothing comes after the request
-/// that failed, not even a close. The next opening finds one of the states.
+/// Runs the workload with an anchor that fails advance `nth`. With `crashes` nothing follows the
+/// failed request, not even a close. The next opening finds one of the states.
 fn work_with_faulty_anchor(start: &Start, nth: u64, errno: i32, crashes: bool) {
     let context = format!("advance {nth}: {}", std::io::Error::from_raw_os_error(errno));
     let mut world = start.world();

@@ -1,5 +1,5 @@
-//! A backing directory that fails, or goes away: writing ends after a failure, and what was synced
-//! is there when it is opened again. Full ones are in `vault_full`.
+//! A backing directory that fails or disappears: writing ends after a failure, and synced changes
+//! are there after the next opening. Full directories are in `vault_full`.
 
 mod world;
 
@@ -13,7 +13,7 @@ use world::dump::{assert_same, of_model, of_vault};
 use world::model::{Model, Node};
 use world::ops::work;
 
-/// A vault with one synced file, and the model of it.
+/// A vault with one synced file, and its model.
 fn one_file(world: &mut World) -> (Vault, u64, Model) {
     let vault = world.create(Choice::Auto);
     let mut model = Model::default();
@@ -44,7 +44,7 @@ fn a_failed_write_or_sync_ends_writing_and_what_was_synced_stays() {
         assert!(failed.iter().all(|e| e.errno() == libc::EIO), "{op:?}: {:?}", failed[0]);
         let refused = failed.last().unwrap().to_string();
         assert!(refused.contains("a failure that the test asked for"), "{op:?}: {refused}");
-        // Reading goes on.
+        // Reads still work.
         assert_eq!(vault.attr(ino).unwrap().size, 200_000);
         assert_eq!(world::dump::content(&vault, ino, 200_000), *model.nodes[&ino].data);
         assert!(vault.close().is_err());
@@ -92,7 +92,7 @@ fn a_lost_directory_is_an_error_and_never_panics() {
         }
         let mut model = model.clone();
         for _ in 0..50 {
-            // Reads of what is gone are errors; the model of a write that failed stays as it was.
+            // Reads of missing files are errors; a failed write leaves the model unchanged.
             let done = std::panic::AssertUnwindSafe(|| vault.sync());
             let _ = done();
             let ino = 2 + rng.below(20);
@@ -110,7 +110,7 @@ fn a_lost_directory_is_an_error_and_never_panics() {
 fn a_read_only_opening_changes_nothing() {
     let mut world = World::new(4);
     let (vault, ino, model) = one_file(&mut world);
-    // No orderly end: the journal is not empty.
+    // Without a close, so the journal is not empty.
     drop(vault);
     let before = world.folder.snapshot().digest();
     world.folder.set_read_only(true);
@@ -141,7 +141,7 @@ fn clocks_that_jump_change_nothing_but_times() {
         let open = vault.take().unwrap();
         open.write(ino, 0, &[round as u8; 5000]).unwrap();
         open.sync().unwrap();
-        // A process that ends without a word, and one in order.
+        // Half of the processes end without a close.
         if round % 2 == 0 {
             open.close().unwrap();
         }
@@ -153,7 +153,7 @@ fn clocks_that_jump_change_nothing_but_times() {
         vault = Some(open);
     }
     drop(vault);
-    // The time of a state says nothing about its age.
+    // The time of a state proves nothing about its age.
     world.folder.restore(&older);
     assert_eq!(world.open().err().map(|e| e.kind()), Some(Kind::RolledBack));
 }

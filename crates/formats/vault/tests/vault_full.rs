@@ -1,5 +1,5 @@
-//! A backing directory that fills up: nothing acknowledged is lost, what is there is removed, and
-//! the vault goes on when there is room.
+//! A backing directory that fills up: no acknowledged change is lost, files can be removed, and the
+//! vault continues when there is space.
 
 mod world;
 
@@ -30,7 +30,7 @@ fn a_full_directory_loses_nothing_and_goes_on_when_there_is_room() {
             let context = format!("seed {seed}, round {round}");
             vault.sync().unwrap();
             world.folder.set_capacity(world.folder.used() + rng.below(40) * 4096);
-            // What fails changes nothing, and what is short is there as far as it went.
+            // A failed operation changes nothing, and a short write is there up to its length.
             failures += work(&vault, &mut model, &mut rng, 60);
             assert_same(&of_vault(&vault), &of_model(&model), &context);
             world.folder.set_capacity(u64::MAX);
@@ -75,7 +75,7 @@ fn files_are_removed_from_a_full_directory() {
     assert_eq!(world::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
 }
 
-/// Makes small files until there is no room, and gives how many. `others` is called before each.
+/// Makes small files until there is no space, and returns their number. Calls `others` before each.
 fn fill(world: &World, vault: &Vault, round: u64, others: &mut dyn FnMut(&World, u64)) -> u64 {
     for n in 0.. {
         others(world, n);
@@ -91,8 +91,8 @@ fn fill(world: &World, vault: &Vault, round: u64, others: &mut dyn FnMut(&World,
     unreachable!()
 }
 
-/// Small files that were never synced fill the last space; all of it can be committed, and so can
-/// it be removed, over and over.
+/// Small, never synced files fill all space; all of them can be committed and then removed,
+/// repeatedly.
 #[test]
 fn small_files_that_fill_a_directory_are_committed_and_removed() {
     let small = World::new(0).journal;
@@ -121,7 +121,7 @@ fn small_files_that_fill_a_directory_are_committed_and_removed() {
             }
             for n in 0..made[round as usize] {
                 match vault.unlink(ROOT, format!("file {round} {n}").as_bytes()) {
-                    // What found no room may have no name.
+                    // A file that found no space may have no name.
                     Err(e) if n + 1 == made[round as usize] => assert_eq!(e.errno(), libc::ENOENT),
                     done => done.unwrap_or_else(|e| panic!("{context}, file {n}: {e}")),
                 }
@@ -129,7 +129,7 @@ fn small_files_that_fill_a_directory_are_committed_and_removed() {
             vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
         }
         println!("journal {journal:?}, {space} bytes, commits: {commits}: {made:?} files");
-        // What was removed left its space.
+        // Removed files freed their space.
         assert!(made[3] > made[0] / 2, "journal {journal:?}, {space} bytes: {made:?}");
         vault.close().unwrap();
         drop(vault);
@@ -139,8 +139,8 @@ fn small_files_that_fill_a_directory_are_committed_and_removed() {
     }
 }
 
-/// After a checkpoint was refused for want of space, and there is space again, checkpoints go on:
-/// the journal does not fill up.
+/// After a checkpoint was refused for lack of space, and there is space again, checkpoints
+/// continue: the journal does not fill up.
 #[test]
 fn a_refused_checkpoint_is_tried_again_once_there_is_space() {
     let mut world = World::new(9);
@@ -169,8 +169,7 @@ fn lose_superblock(world: &World, slot: u64) {
     file.write_at(0, &vec![0x55; file.len().unwrap() as usize]).unwrap();
 }
 
-/// After a full directory made the vault give a journal file's space back, one superblock is still
-/// as good as the other.
+/// After a full directory made the vault shrink a journal file, either superblock is still enough.
 #[test]
 fn either_superblock_is_lost_after_the_journal_gave_space_back() {
     let mut given_back = 0;
@@ -190,7 +189,7 @@ fn either_superblock_is_lost_after_the_journal_gave_space_back() {
         let _refused = vault.make(ROOT, b"one more", NewNode::File, 0o644, 0, 0);
         let gave_back = before.iter().zip(lens()).any(|(before, now)| now < *before);
         drop(vault);
-        // Otherwise a checkpoint may be under way, and then the newest superblock is needed.
+        // Otherwise a checkpoint may be in progress, and then the newest superblock is needed.
         if !gave_back {
             continue;
         }
@@ -208,7 +207,7 @@ fn either_superblock_is_lost_after_the_journal_gave_space_back() {
     assert!(given_back > 2, "{given_back}");
 }
 
-/// So it is after an orderly end, which gives space back as well.
+/// The same after an orderly close, which shrinks the journal as well.
 #[test]
 fn either_superblock_is_lost_after_an_orderly_end() {
     for slot in 0..2 {
@@ -222,7 +221,7 @@ fn either_superblock_is_lost_after_an_orderly_end() {
     }
 }
 
-/// Another program takes all that is free, while much waits for a commit.
+/// Another program takes all free space while much is pending.
 #[test]
 fn what_was_let_in_is_committed_although_others_fill_the_directory() {
     for at in [0, 10, 500, 3000] {
@@ -249,7 +248,7 @@ fn what_was_let_in_is_committed_although_others_fill_the_directory() {
     }
 }
 
-/// A vault with the journal that vaults have, and a file `large` of 1 MiB.
+/// A vault with the default journal size, and a file `large` of 1 MiB.
 fn with_a_large_file(seed: u64) -> (World, Vault) {
     let mut world = World::new(seed);
     world.journal = JournalSize::default();
@@ -285,7 +284,7 @@ fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
         let free = step * (64 << 10);
         let context = format!("{free} bytes free");
         let (mut world, vault) = with_a_large_file(step);
-        // A checkpoint, after which the other journal file has little space of its own.
+        // A checkpoint; after it the other journal file has little spare space.
         vault.close().unwrap();
         drop(vault);
         let vault = world.open().unwrap();
@@ -305,7 +304,7 @@ fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
     }
 }
 
-/// The same through a vault: some blocks of a file lie in their places, and others are holes.
+/// The same through a vault: some blocks of a file are in place, and the rest are holes.
 #[test]
 fn no_space_in_a_hole_of_a_file_alters_no_block() {
     let (world, vault) = with_a_large_file(1);
@@ -313,7 +312,7 @@ fn no_space_in_a_hole_of_a_file_alters_no_block() {
     vault.sync().unwrap();
     vault.write(file, 1000 << 12, &vec![9; 1 << 12]).unwrap();
     vault.write(file, 50 << 12, &vec![1; 3 << 12]).unwrap();
-    // Others take the space after this vault has looked.
+    // Other programs take the space after this vault has asked for it.
     world.folder.set_capacity(world.folder.used() + (4 << 12));
     assert!(is_full(&vault.write(file, 50 << 12, &vec![2; 16 << 12]).unwrap_err()));
     world.folder.set_capacity(u64::MAX);
@@ -326,7 +325,7 @@ fn no_space_in_a_hole_of_a_file_alters_no_block() {
 }
 
 /// Reads change times of access, and nothing else happens for long: the journal still holds the
-/// checkpoint that brings them home.
+/// checkpoint that writes them back.
 #[test]
 fn times_of_access_do_not_outgrow_the_journal() {
     let mut world = World::new(11);
@@ -355,9 +354,9 @@ fn times_of_access_do_not_outgrow_the_journal() {
     assert_eq!(world.open().unwrap().attr(files[5999]).unwrap().size, 10);
 }
 
-/// A quota that nobody tells of: what does not fit is refused, deleting works, and what was synced
-/// stays; so it is where pieces come out of order, as from a kernel that writes back, and the quota
-/// ends in the hole that one of them fills.
+/// With an unreported quota, writes that do not fit are refused, removing works, and synced data
+/// stays; also if pieces come out of order, as from a kernel with writeback, and the quota is
+/// reached in the hole that one of them fills.
 #[test]
 fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
     for (seed, swaps) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -389,7 +388,7 @@ fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
                     }
                 }
             }
-            // Others commit now and then; what a commit refers to is no hole any more.
+            // Intermediate commits; a block that a commit refers to is no longer a hole.
             if piece % 2 == u64::from(swaps)
                 && let Err(e) = vault.sync()
             {
@@ -413,7 +412,7 @@ fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
     }
 }
 
-/// One write beyond the longest file of the host, before the file is in a commit and after.
+/// One write beyond the host's file size limit, before the file is in a commit and after.
 #[test]
 fn a_write_beyond_the_longest_file_fails_alone() {
     for (told, synced) in [(true, true), (true, false), (false, false)] {

@@ -1,5 +1,5 @@
 //! Random operations on a vault and on a plain model of a file system: they agree on every result,
-//! error and byte, whatever is opened and closed between.
+//! error and byte, through any openings and closes.
 
 mod world;
 
@@ -10,7 +10,7 @@ use world::dump::{assert_same, of_model, of_vault};
 use world::model::Model;
 use world::ops::{Step, step};
 
-/// Steps of one run.
+/// Steps per run.
 const STEPS: u64 = 1500;
 
 fn run(seed: u64, choice: Choice) {

@@ -1,6 +1,6 @@
-//! A second reader of a disk: it finds the checkpoint, replays the log, decrypts keys and blocks by
-//! the words of `docs/format/flash.md` and `docs/format/nand.md` alone. It shares the derivation of
-//! keys and the ciphers with the code.
+//! A second reader of a disk, written from `docs/format/flash.md` and `docs/format/nand.md`: finds
+//! the checkpoint, replays the log, decrypts keys and blocks. It shares only the derivation of keys
+//! and the ciphers with the code.
 
 #[path = "../../../../base/nand/tests/by_page/mod.rs"]
 mod lebs;
@@ -12,7 +12,7 @@ use lacuna_crypto::{GcmKey, SivHash, SivKey, XaesKey, XtsKey, derive};
 use lacuna_testkit::format_page::{Fields, FormatPage, number};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where a node lies, as a place says it.
+/// The place of a node, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) unit: u64,
@@ -36,7 +36,7 @@ impl Place {
     }
 }
 
-/// Where the areas of a disk begin, in LEBs, and how long they are.
+/// First LEB and number of LEBs of each area, and lengths that follow from them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Areas {
     pub(crate) keys: (u32, u32),
@@ -47,7 +47,7 @@ pub(crate) struct Areas {
     pub(crate) index_pages: u64,
 }
 
-/// What the parameters say.
+/// The fields of the parameters.
 pub(crate) struct Parameters {
     pub(crate) key_len: u64,
     pub(crate) blocks: u64,
@@ -73,7 +73,7 @@ impl Parameters {
         }
     }
 
-    /// The areas, by the section of that name.
+    /// The areas, computed as in the section of that name.
     pub(crate) fn areas(&self) -> Areas {
         let doc = FormatPage::read("flash");
         let leb = self.leb_len / self.page * self.page;
@@ -134,13 +134,13 @@ impl Keys {
 
 /// A group of the log.
 pub(crate) struct Group {
-    /// The number of the unit of its header.
+    /// The number of its header's unit.
     pub(crate) unit: u64,
     pub(crate) kind: u64,
     pub(crate) sequence: u64,
     next: u64,
     checksum: u64,
-    /// Its entries, each as long as its kind says.
+    /// Its entries, with the length that its kind has.
     pub(crate) entries: Vec<Vec<u8>>,
 }
 
@@ -152,22 +152,22 @@ pub(crate) struct SecondReader {
     pub(crate) areas: Areas,
     keys: Keys,
     unit: usize,
-    /// Of every block that is written, its place.
+    /// The place of every written block.
     pub(crate) index: BTreeMap<u64, Place>,
     /// Used keys, and deleted ones.
     pub(crate) used: BTreeSet<u64>,
     pub(crate) deleted: BTreeSet<u64>,
-    /// The last purge that was finished, and whether one has begun since.
+    /// The last finished purge, and whether one has begun since.
     pub(crate) epoch: u64,
     pub(crate) purging: bool,
-    /// Of each LEB of the log, its live nodes and the last group, as the checkpoint says them.
+    /// Live nodes and last group of each LEB of the log, from the checkpoint.
     pub(crate) log_table: Vec<(u64, u64)>,
-    /// Groups that were replayed.
+    /// The groups that were replayed.
     pub(crate) groups: Vec<Group>,
 }
 
 impl SecondReader {
-    /// Reads the file of a chip with a disk of these parameters on it.
+    /// Reads the file of a chip that holds a disk with these parameters.
     pub(crate) fn read(file: &[u8], params: &[u8], master: &Secret<32>) -> SecondReader {
         let params = Parameters::read(params);
         let lebs = Lebs::read(file);
@@ -192,7 +192,7 @@ impl SecondReader {
         reader
     }
 
-    /// The content of the checkpoint that counts.
+    /// The content of the newest checkpoint.
     fn checkpoint(&self) -> Vec<u8> {
         let head = self.doc.fields("Checkpoint").of_len(64);
         let (first, each) = self.areas.checkpoints;
@@ -277,8 +277,8 @@ impl SecondReader {
         assert_eq!(rest, b"");
     }
 
-    /// Follows the log. Gives what it says of the blocks of each page of the index since that was
-    /// written.
+    /// Replays the log. Returns, for each page of the index, the places of blocks that changed
+    /// since the page was written.
     fn replay_groups(
         &mut self,
         front: &Fields,
@@ -401,13 +401,13 @@ impl SecondReader {
         (unit < units).then(|| self.group(number)).flatten().filter(|group| group.sequence == sequence)
     }
 
-    /// Bytes from the start of a unit on, as far as its LEB goes.
+    /// The bytes of a LEB, starting at a unit.
     fn rest_of_leb(&self, unit: u64) -> Vec<u8> {
         let units = (self.lebs.leb_len / self.lebs.page * self.lebs.page / self.unit) as u64;
         self.lebs.content((unit / units) as u32).split_off((unit % units) as usize * self.unit)
     }
 
-    /// The group whose header is this unit, if it is one.
+    /// The group with its header in this unit, if there is one.
     pub(crate) fn group(&self, unit: u64) -> Option<Group> {
         let fields = self.doc.fields("Group").of_len(64);
         let mut header = self.rest_of_leb(unit);
@@ -463,7 +463,7 @@ impl SecondReader {
         (group.entries[place.ordinal as usize].clone(), node)
     }
 
-    /// The key at a place in the key storage area, made long.
+    /// The key at a position in the key storage area, extended to 32 bytes.
     fn key(&self, key: u64) -> Secret<32> {
         let area = &self.areas;
         let leb = self.lebs.content(area.keys.0 + (key / area.leb_keys) as u32);
@@ -478,7 +478,7 @@ impl SecondReader {
         Secret::copy_from(&whole)
     }
 
-    /// What a block holds; `None` for a hole.
+    /// The content of a block; `None` for a hole.
     pub(crate) fn block(&self, block: u64) -> Option<Vec<u8>> {
         let place = self.index.get(&block)?;
         let (entry, mut node) = self.node(*place);
@@ -493,7 +493,7 @@ impl SecondReader {
     }
 }
 
-/// What a node is authenticated with.
+/// The associated data of a node.
 fn associated(kind: u8, target: u64, sequence: &[u8]) -> Vec<u8> {
     [&[kind][..], &(target as u32).to_le_bytes(), sequence].concat()
 }

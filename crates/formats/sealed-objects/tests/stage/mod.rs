@@ -1,4 +1,4 @@
-//! What the tests of disks on objects begin with: small disks, and a store that delays, fails, or
+//! Common parts of the tests of disks on objects: small disks, and a store that delays, fails, or
 //! loses its client.
 #![allow(dead_code)]
 
@@ -20,19 +20,19 @@ pub(crate) use fixture::{MASTER, UUID, all_kinds, content, master, options, run}
 /// A kind of disk: its cipher and its layout.
 pub(crate) type Sort = (Cipher, ObjectLayout);
 
-/// The parameters of such a disk.
+/// The parameters of a disk of this kind.
 pub(crate) fn plan((cipher, layout): Sort, blocks: u64) -> ObjectParams {
     ObjectParams::plan(cipher, layout, blocks).unwrap()
 }
 
-/// Which stamp a block holds. Fails if it is no version whole: a mixture, or another block's.
+/// The stamp of a block. Fails if the block is a mixture of versions, or another block's.
 pub(crate) fn stamp_of(block: u64, data: &[u8]) -> u64 {
     let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
     assert!(data == content(block, stamp), "block {block} is a mixture, beginning like stamp {stamp}");
     stamp
 }
 
-/// The two stores of a disk, in memory, behind one stage.
+/// The two stores of a disk, in memory, with a common script.
 pub(crate) struct Stage {
     pub data: Arc<MemoryObjects>,
     pub book: Arc<MemoryObjects>,
@@ -44,7 +44,7 @@ impl Stage {
         Stage::over(Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)))
     }
 
-    /// A new client of the same objects, for whom nothing is scripted.
+    /// A new client of the same objects, with an empty script.
     pub(crate) fn again(&self) -> Stage {
         Stage::over(Arc::new(self.data.reopened()), Arc::new(self.book.reopened()))
     }
@@ -73,25 +73,25 @@ impl Stage {
     }
 }
 
-/// What the store does to its client beside its work.
+/// The store's scripted behaviour beyond its normal work.
 #[derive(Default)]
 pub(crate) struct Script {
     /// Transactions seen.
     pub transactions: AtomicU64,
-    /// From this transaction on (0: never) the client is dead: of those in flight each happens or
-    /// not.
+    /// At this transaction (0: never) the client dies. Each transaction in flight happens or not;
+    /// later ones fail.
     pub dies_at: AtomicU64,
-    /// This transaction (0: none) fails, having happened or not.
+    /// This transaction (0: none) fails; it may have happened or not.
     pub fails_at: AtomicU64,
     /// Every query fails.
     pub deaf: AtomicBool,
-    /// Transactions and queries take up to so many microseconds.
+    /// The largest delay of transactions and queries, in microseconds.
     pub slow: AtomicU64,
     /// The digest of everything written so far.
     pub digest: AtomicU64,
-    /// Decides what happens.
+    /// The source of random decisions.
     pub dice: Mutex<Option<Rng>>,
-    /// The longest the dirty queue of one transaction was, in bytes.
+    /// The largest number of bytes that one transaction wrote.
     pub largest: AtomicU64,
 }
 
@@ -174,7 +174,8 @@ impl Staged {
         }
         let done = self.inner.apply_one(transaction.clone());
         script.pause();
-        // Others may have died while this one was on its way: it happened, and nobody hears of it.
+        // The client may have died while this transaction was in flight: it happened, but its
+        // result is an error.
         let unheard = dying || script.dies_at.load(Ordering::SeqCst) != 0 && script.is_dead();
         if unheard { Err(gone()) } else { done }
     }
@@ -211,7 +212,7 @@ pub(crate) fn status(disk: &ObjectDisk, name: &str) -> u64 {
     disk.status().items.iter().find(|item| item.name == name).unwrap().value
 }
 
-/// A key of an object, for who meddles with it.
+/// A key of an object, for tests that alter it.
 pub(crate) fn key(bytes: &[u8]) -> Key {
     bytes.to_vec()
 }

@@ -1,35 +1,35 @@
-//! One batch of the journal: how it is put together, and how it is read back.
+//! One batch of the journal: assembles it, and parses it.
 //!
-//! Invariant: bytes of a medium are parsed without a panic, and nothing is allocated beyond
-//! [`MAX_BATCH`], whatever they say.
+//! Invariant: any bytes of a medium are parsed without a panic, and without allocating more than
+//! [`MAX_BATCH`].
 
 use crate::address::{SegmentNo, SlotNo};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Record, RecordMut, Result};
 use lacuna_crypto::GcmKey;
 
-/// Bytes of the head, with which a batch begins.
+/// Bytes of the head at the start of a batch.
 pub(super) const HEAD: usize = 64;
 const ENTRY: usize = 48;
 const MAGIC: [u8; 8] = *b"LACRING1";
-/// No batch is longer: bounds what a reader allocates.
+/// The longest batch, in bytes: bounds the allocations of a reader.
 pub(super) const MAX_BATCH: usize = 8 << 20;
 
-/// What a batch says of one block or segment. Its numbers are the writer's; the reader checks them
-/// against the disk.
+/// The entry of one block or segment. The numbers are unchecked; the reader checks them against the
+/// disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The next data block of the batch is the ciphertext of `block`, with this metadata.
     Write { block: BlockAddr, meta: [u8; 32] },
-    /// These blocks are unwritten now.
+    /// These blocks are unwritten from this batch onwards.
     Erase { block: BlockAddr, count: u32 },
-    /// This is the slot of the segment now, or it has none; earlier entries for its blocks are
-    /// void.
+    /// The segment has this slot from this batch onwards, or none; earlier entries for its blocks
+    /// are void.
     Move { segment: u64, slot: Option<u64> },
 }
 
-/// A batch under construction, in the bytes in which it will be written.
+/// A batch under construction, as the bytes to be written.
 pub(crate) struct Batch {
-    /// As long as the batch may become; after `len` it holds what an earlier batch left there.
+    /// As long as the batch may become; bytes after `len` are from an earlier batch.
     buf: Vec<u8>,
     len: usize,
     entries: usize,
@@ -38,8 +38,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// An empty batch with room for `entries` entries, `blocks` of which carry data, in a buffer of
-    /// an earlier batch or an empty one.
+    /// An empty batch with room for `entries` entries and `blocks` data blocks, in a buffer of an
+    /// earlier batch or an empty one.
     pub(crate) fn with_room(mut buf: Vec<u8>, entries: usize, blocks: usize) -> Batch {
         let head_len = (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE);
         buf.resize(head_len + blocks * BLOCK_SIZE, 0);
@@ -51,13 +51,13 @@ impl Batch {
         self.entries == 0
     }
 
-    /// Bytes that a batch of so many entries and data blocks takes.
+    /// Bytes of a batch with this number of entries and data blocks.
     pub(crate) fn len_for(entries: usize, blocks: usize) -> usize {
         (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE) + blocks * BLOCK_SIZE
     }
 
-    /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns where the data
-    /// lies.
+    /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns the offset of
+    /// the data.
     pub(crate) fn write(&mut self, block: BlockAddr, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) -> usize {
         let at = self.len;
         self.len += BLOCK_SIZE;
@@ -92,8 +92,8 @@ impl Batch {
         self.len
     }
 
-    /// The batch under its number and tag, as it is written. `key_of` gives its salt and key by all
-    /// the rest of it.
+    /// Completes the batch with its number, salt and tag. `key_of` returns salt and key, given all
+    /// other bytes.
     pub(super) fn finish(
         self,
         seq: u64,
@@ -121,8 +121,8 @@ pub(crate) struct ParsedBatch {
 }
 
 impl ParsedBatch {
-    /// The batch in `bytes`, which begin with `head` and are as long as it says; `None` if its tag
-    /// does not verify under `key`.
+    /// Parses the batch in `bytes`, which begin with `head` and have the length in it; `None` if
+    /// its tag does not verify under `key`.
     pub(super) fn verify(mut bytes: Vec<u8>, head: &BatchHead, key: &GcmKey) -> Option<ParsedBatch> {
         let place = bytes.get_mut(48..64)?;
         let tag: [u8; 16] = (&*place).try_into().ok()?;
@@ -133,7 +133,7 @@ impl ParsedBatch {
     }
 }
 
-/// The plain head of a batch: enough to know how much to read.
+/// The plaintext head of a batch, which holds its length.
 pub(super) struct BatchHead {
     pub(super) seq: u64,
     pub(super) salt: [u8; 16],
@@ -163,8 +163,8 @@ impl BatchHead {
     }
 }
 
-/// Parses the entries of a batch whose tag was verified; `None` if no writer of ours could have
-/// made them.
+/// Parses the entries of a batch with a verified tag; `None` if no correct writer could have made
+/// them.
 fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
     let table = bytes.get(HEAD..HEAD + head.entries * ENTRY)?;
     let mut writes = 0;
@@ -185,8 +185,8 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
     (head.head_len + writes * BLOCK_SIZE == head.total).then_some(entries)
 }
 
-/// How many entries a batch has that is parsed without a key; 0 if it does not parse. It must
-/// neither panic nor allocate beyond its input.
+/// The number of entries of a batch, parsed without a key; 0 if it does not parse. It must neither
+/// panic nor allocate beyond its input.
 #[cfg(feature = "fuzzing")]
 pub fn count_entries(bytes: &[u8]) -> usize {
     let Some(head) = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse) else { return 0 };

@@ -1,4 +1,4 @@
-//! Failures being destaged: the journal keeps what did not get there.
+//! Failures while destaging: the journal keeps the blocks that did not reach their slots.
 
 use crate::fixture::*;
 use crate::model::*;
@@ -25,14 +25,15 @@ fn mapped_disk() -> (Params, Arc<MemoryMedium>) {
     (params, inner)
 }
 
-/// Small writes after the beginning of the later segments, none of which is part of a stream.
+/// Blocks for small writes behind the beginning of the later segments, so that none is part of a
+/// stream.
 fn small_writes() -> impl Iterator<Item = u64> {
     (0..4 * 100).map(|n| (4 + n / 100) * SEGMENT_BLOCKS + (1 + n % 100) * 8)
 }
 
-/// Fills the journal to nearly the half that destages everything with what was flushed, and streams
-/// with more than its other half; then arms a failure and writes on until the journal should be
-/// retired and is not, ever.
+/// Fills the journal with flushed blocks to nearly the half at which everything is destaged, and
+/// opens streams of more than the other half. Then arms a failure and writes on, and asserts that
+/// the journal is never retired.
 fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOnce(), what: &str) -> Model {
     let options = OpenOptions { budget: Budget::bytes(64 << 20), ..options(2) };
     let disk = open_with(medium, params, options).unwrap();
@@ -60,14 +61,14 @@ fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOn
     model
 }
 
-/// A write to a slot fails once, and what the last attempt gathers is more than the journal has
-/// room for.
+/// A write to a slot fails once, and the next commit needs more room than the journal has: the
+/// journal is not retired.
 #[test]
 fn a_journal_with_blocks_that_were_not_destaged_is_never_retired() {
     let (params, inner) = mapped_disk();
     let before = inner.snapshot();
-    // The first is the batch that goes to the journal, all others are being destaged. What the
-    // medium refuses of those stays in the journal, and fails nothing.
+    // The first write is the batch that goes to the journal; the later ones destage. If the medium
+    // refuses a destaging write, its blocks stay in the journal and nothing fails.
     for (error, failing) in [(Kind::NoSpace, &[1][..]), (Kind::Io, &[1, 2, 3, 20])] {
         for &nth in failing {
             let what = format!("{error:?} at write {nth}");
@@ -81,14 +82,14 @@ fn a_journal_with_blocks_that_were_not_destaged_is_never_retired() {
     }
 }
 
-/// One sync finds the medium full and drops what it should have kept, as page caches do; the next
+/// One sync reports a full medium and drops unsynced writes, as page caches do; the next one
 /// succeeds.
 struct DroppingSync {
     inner: Arc<MemoryMedium>,
     armed: AtomicBool,
-    /// Where it drops writes.
+    /// The range where it drops writes.
     drops: Range<u64>,
-    /// What was below every write there since the last sync.
+    /// The old content under every write in that range since the last sync.
     below: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
@@ -130,8 +131,7 @@ fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, 
     model.assert_allows(&open(inner, params, 3), what);
 }
 
-/// Everything was destaged but the medium did not keep it; that a later sync succeeds means
-/// nothing.
+/// If a failed sync drops destaged blocks, nothing flushed is lost, although a later sync succeeds.
 #[test]
 fn a_sync_that_fails_once_loses_nothing_flushed() {
     let (params, inner) = mapped_disk();
@@ -139,7 +139,7 @@ fn a_sync_that_fails_once_loses_nothing_flushed() {
     fail_one_sync(&params, &inner, g.data..g.data + 8 * g.stride, "slots dropped by a failed sync");
 }
 
-/// Streams were not kept either: what they covered must not replace what was flushed before.
+/// If a failed sync drops streams too, their blocks do not replace flushed ones.
 #[test]
 fn a_sync_that_fails_and_drops_streams_loses_nothing_flushed() {
     let (params, inner) = mapped_disk();

@@ -1,4 +1,4 @@
-//! A medium that has no space left.
+//! A medium without free space.
 
 use crate::fixture::*;
 use crate::model::*;
@@ -10,8 +10,8 @@ use lacuna_sim::{Around, CrashMedium, Fault, FaultMedium, Image, Rng, Surrounded
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A disk on a medium on which the journal and all that is in use was touched, and `spare` bytes
-/// more may be.
+/// A disk on a medium that has allocated the journal and everything in use, and may allocate
+/// `spare` bytes more.
 fn nearly_full(params: &Params, spare: u64) -> Arc<FaultMedium<MemoryMedium>> {
     let inner = new_disk(params);
     let disk = open(&inner, params, 1);
@@ -29,8 +29,7 @@ fn nearly_full(params: &Params, spare: u64) -> Arc<FaultMedium<MemoryMedium>> {
     medium
 }
 
-/// Small writes to ever new segments until the medium is full. Everything acknowledged is there
-/// afterwards.
+/// Small writes to new segments until the medium is full lose no acknowledged block.
 #[test]
 fn a_full_medium_loses_nothing_acknowledged() {
     for cipher in CIPHERS {
@@ -45,7 +44,7 @@ fn a_full_medium_loses_nothing_acknowledged() {
             let mut error = None;
             for n in 0..4000u64 {
                 let block = rng.below(params.blocks - 3);
-                // An acknowledged write must be there even if it was never flushed.
+                // An acknowledged write must survive even if it was never flushed.
                 let mut after = model.clone();
                 after.set(block, 2, n + 1);
                 error = write(&disk, block, 2, n + 1).err();
@@ -63,8 +62,8 @@ fn a_full_medium_loses_nothing_acknowledged() {
             let error = error.expect("the medium fills up");
             assert_eq!(error.kind(), Kind::NoSpace);
             assert!(disk.is_medium_full());
-            // It goes on as far as its journal has room beside the reserve, and a write that finds
-            // none leaves nothing behind.
+            // The disk goes on while its journal has room beside the reserve, and a write without
+            // room leaves nothing behind.
             let mut refused = 0;
             for n in 0.. {
                 let (block, stamp) = (n * 577 % (params.blocks - 3), 10_000 + n);
@@ -93,7 +92,7 @@ fn a_full_medium_loses_nothing_acknowledged() {
     }
 }
 
-/// Small writes to ever new segments until the medium is full, and nobody closes the disk.
+/// Makes small writes to new segments until the medium is full, and leaves the disk unclosed.
 fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedium>>, Model) {
     let medium = nearly_full(params, spare);
     let mut rng = Rng::new(seed);
@@ -117,8 +116,8 @@ fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedi
     (medium, model)
 }
 
-/// A disk on a full medium is opened time and again and written a little; after something was
-/// discarded all is destaged.
+/// A disk on a full medium can be opened and written a little several times; after discards
+/// everything is destaged.
 #[test]
 fn a_full_medium_locks_nobody_out() {
     for cipher in CIPHERS {
@@ -126,7 +125,7 @@ fn a_full_medium_locks_nobody_out() {
             let what = format!("{}, {spare} spare", cipher.name());
             let params = params(cipher, 40 * SEGMENT_BLOCKS);
             let (medium, mut model) = filled(&params, spare, spare + 7);
-            // What reading needs is no space.
+            // Reading needs no space.
             let reading = OpenOptions { read_only: true, ..options(3) };
             model.learn(&open_with(medium.clone(), &params, reading).unwrap(), &what);
             for round in 0..5u64 {
@@ -134,7 +133,7 @@ fn a_full_medium_locks_nobody_out() {
                 assert!(disk.is_medium_full(), "{what}");
                 model.assert_allows(&disk, &what);
                 for n in 0..8 {
-                    // Acknowledged is durable here: it is killed without a flush.
+                    // Acknowledged writes are durable here: the disk is dropped without a flush.
                     write(&disk, 39 * SEGMENT_BLOCKS + n * 16, 1, 20_000 + round).unwrap();
                     model.set(39 * SEGMENT_BLOCKS + n * 16, 1, 20_000 + round);
                     model.flushed();
@@ -152,7 +151,7 @@ fn a_full_medium_locks_nobody_out() {
                     *versions = vec![0];
                 }
             }
-            // Space from elsewhere does as well.
+            // Space freed elsewhere works too.
             disk.flush().unwrap();
             if disk.is_medium_full() {
                 medium.heal();
@@ -163,7 +162,7 @@ fn a_full_medium_locks_nobody_out() {
             let disk = open_with(medium.clone(), &params, options(21)).unwrap();
             assert_eq!((disk.is_medium_full(), status(&disk, "batches_replayed")), (false, 0), "{what}");
             model.assert_allows(&disk, &what);
-            // Streams again.
+            // The disk streams again.
             medium.heal();
             write(&disk, 20 * SEGMENT_BLOCKS, SEGMENT_BLOCKS, 9).unwrap();
             disk.close().unwrap();
@@ -171,8 +170,8 @@ fn a_full_medium_locks_nobody_out() {
     }
 }
 
-/// A full medium that never gets space takes writes until the journal is full as well, refuses the
-/// next and keeps the rest.
+/// A full medium that never gets space accepts writes until the journal is full as well, then
+/// refuses the next write and loses nothing.
 #[test]
 fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     let params = params(Cipher::Gcm, 40 * SEGMENT_BLOCKS);
@@ -205,8 +204,8 @@ fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     disk.close().unwrap();
 }
 
-/// A full medium on which `image` lies: the journal, the map and the first slot have their space,
-/// nothing else has.
+/// A full medium with the contents of `image`: only the journal, the map and the first slot have
+/// space.
 fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
     let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image.clone()))));
     let g = params.geometry();
@@ -221,9 +220,9 @@ fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
     medium
 }
 
-/// Opens a disk on a full medium and writes over and over to a few blocks, more than the journal
-/// has room for at once. Whether all went well; `retired` learns how often the journal was retired
-/// in part.
+/// Opens a disk on a full medium and repeatedly writes a few blocks, more than the journal has room
+/// for at once. Returns whether all writes succeeded; `retired` is set to the number of partial
+/// retirements of the journal.
 fn rewrite(
     medium: &Arc<FaultMedium<CrashMedium>>,
     params: &Params,
@@ -251,11 +250,10 @@ fn rewrite(
     true
 }
 
-/// The power fails while a disk lives in its journal: what was acknowledged is there, wherever the
-/// journal stood.
+/// A power cut on a full medium loses no acknowledged block, wherever the journal's tail is.
 #[test]
 fn a_power_cut_on_a_full_medium_loses_nothing() {
-    // Minutes in a debug build: `make test-long`, which sets the variable, runs it in a release
+    // Takes minutes in a debug build: `make test-long` sets the variable and runs it in a release
     // build.
     if std::env::var_os("LACUNA_KILLS").is_none() {
         return eprintln!("skipped: make test-long runs it");
@@ -298,8 +296,7 @@ fn a_power_cut_on_a_full_medium_loses_nothing() {
     }
 }
 
-/// The same if it is a stream that finds the medium full: small writes acknowledged before it are
-/// kept.
+/// If a stream finds the medium full, small writes acknowledged before it are kept.
 #[test]
 fn a_stream_that_fills_the_medium_loses_no_small_write() {
     let params = params(Cipher::XtsRandom, 8 * SEGMENT_BLOCKS);
@@ -317,8 +314,8 @@ fn a_stream_that_fills_the_medium_loses_no_small_write() {
     }
 }
 
-/// Writes half of the next large write and then says that the medium is full, as a file system does
-/// that copies on write; heals at once.
+/// Writes half of the next large write and then reports a full medium, as a copy-on-write file
+/// system does. Works again at once.
 struct FullHalfWay {
     inner: Arc<CrashMedium>,
     armed: AtomicBool,
@@ -340,8 +337,8 @@ impl Around for FullHalfWay {
     }
 }
 
-/// A stream is written over and the medium is full half-way: what was torn is not kept as if it
-/// were whole.
+/// If the medium becomes full while a stream is overwritten, the torn blocks are not kept as if
+/// they were whole.
 #[test]
 fn a_cow_segment_torn_by_a_full_medium_is_never_a_mixture() {
     for cipher in CIPHERS {

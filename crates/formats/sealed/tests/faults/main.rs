@@ -1,5 +1,5 @@
-//! A medium that fails: the disk says so, takes no more writes, and after mending holds what it
-//! promised.
+//! A failing medium: the disk reports errors, takes no more writes, and after repair holds
+//! everything that it promised.
 
 mod destage;
 #[path = "../fixture/mod.rs"]

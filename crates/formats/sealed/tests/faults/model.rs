@@ -1,5 +1,5 @@
-//! What a disk may hold after a failure: the versions of every block, and the operations that make
-//! them.
+//! A model of the allowed contents of a disk after a failure: the versions of every block, and the
+//! operations that make them.
 
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
@@ -13,7 +13,8 @@ pub(crate) const BLOCKS: u64 = 3 * SEGMENT_BLOCKS + 100;
 /// Without metadata, with IVs, with tags.
 pub(crate) const CIPHERS: [Cipher; 3] = [Cipher::Xts, Cipher::XtsRandom, Cipher::Gcm];
 
-/// Versions a block may have when the disk is opened again: the first is the last flushed.
+/// The versions that a block may have when the disk is opened again: the first is the last flushed
+/// one.
 #[derive(Clone, Default)]
 pub(crate) struct Model(pub BTreeMap<u64, Vec<u64>>);
 
@@ -26,7 +27,7 @@ impl Model {
         self.0.values_mut().for_each(|versions| *versions = vec![*versions.last().unwrap()]);
     }
 
-    /// What a disk that is opened holds of what was refused is what it holds from then on.
+    /// Reads which versions an opened disk kept; from then, only these are allowed.
     pub(crate) fn learn(&mut self, disk: &Sealed, what: &str) {
         self.assert_allows(disk, what);
         for (&block, versions) in &mut self.0 {
@@ -70,7 +71,7 @@ pub(crate) fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> R
     }
 }
 
-/// A disk that was in use and not closed: slots, a map, and batches in the journal.
+/// A disk that was used and not closed, with slots, a map, and batches in the journal.
 pub(crate) fn used_disk(params: &Params) -> (Image, Model) {
     let medium = Arc::new(CrashMedium::new(params.geometry().end()));
     create(&*medium, params);

@@ -1,4 +1,4 @@
-//! Every write, sync and discard of a piece of work fails in turn.
+//! Every write, sync and discard of a workload fails in turn.
 
 use crate::fixture::*;
 use crate::model::*;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 type Faulty = FaultMedium<CrashMedium>;
 
-/// Every way to the medium: small writes, streams to new and to mapped segments (completed and
-/// declined), discards of blocks and of segments, and then the close. The journal holds batches
-/// from before.
+/// All paths to the medium: small writes, streams to new and to mapped segments (completed and
+/// journaled), discards of blocks and of segments, and then the close. The journal already holds
+/// batches at the start.
 const WORK: [Op; 20] = [
     Op::Write(3, 2),
     Op::Write(SEGMENT_BLOCKS + 7, 3),
@@ -37,13 +37,13 @@ const WORK: [Op; 20] = [
     Op::Discard(SEGMENT_BLOCKS * 3, 2),
 ];
 
-/// Runs the work until something fails, and asserts how the disk behaves from then on. Whether all
-/// went well.
+/// Runs the workload until an operation fails, and asserts how the disk behaves afterwards. Returns
+/// whether nothing failed.
 fn run_until_failure(medium: &Arc<Faulty>, params: &Params, model: &mut Model, what: &str) -> bool {
     let Ok(disk) = open_with(medium.clone(), params, options(3)) else { return false };
     for (op, stamp) in WORK.into_iter().zip(100..) {
         if let Err(e) = perform(&disk, op, stamp, model) {
-            // What was refused once is taken the next time, unless nothing is.
+            // A write refused once is accepted the next time, unless all are refused.
             if e.kind().is_refusal() && perform(&disk, op, stamp, model).is_ok() {
                 continue;
             }
@@ -61,8 +61,8 @@ fn run_until_failure(medium: &Arc<Faulty>, params: &Params, model: &mut Model, w
         return false;
     }
     model.flushed();
-    // Space that could not be given back is reported by nobody and does not matter. Nor does a
-    // medium that is full while destaging: what was not destaged stays in the journal.
+    // Failures that are not reported: space that could not be given back does not matter, and if
+    // the medium is full while destaging, the blocks stay in the journal.
     let hint = what.contains("op: Discard") || what.contains("error: NoSpace");
     assert!(hint || medium.fired() == 0, "{what}: every failure is reported");
     medium.fired() == 0
@@ -76,7 +76,7 @@ fn assert_fail_stop(disk: &Sealed, model: &Model, attempted: Range<u64>, what: &
         assert_eq!(disk.discard(BlockAddr(0), 1024).unwrap_err().kind(), Kind::FailStop, "{what}");
         assert_eq!(disk.flush().unwrap_err().kind(), Kind::FailStop, "{what}");
     }
-    // What was acknowledged reads as it was written, except where the failed request itself went.
+    // Acknowledged blocks read as written, except those of the failed request itself.
     for (&block, versions) in before.0.iter().filter(|(b, _)| !attempted.contains(b)) {
         let data = read(disk, block).unwrap_or_else(|e| panic!("{what}: block {block} while failed: {e}"));
         assert_eq!(stamp_of(block, &data), versions.last().copied(), "{what}: block {block} while failed");
@@ -86,7 +86,7 @@ fn assert_fail_stop(disk: &Sealed, model: &Model, attempted: Range<u64>, what: &
     assert_eq!(write(disk, 50, 1, 1).unwrap_err().kind(), Kind::FailStop, "{what}");
 }
 
-/// One fault; then mended, with and without a power cut on top.
+/// Injects one fault, then repairs the medium, with and without a power cut in addition.
 fn fault_and_mend(params: &Params, start: &(Image, Model), fault: Fault) -> bool {
     let what = format!("{} {fault:?}", params.cipher.name());
     let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(start.0.clone()))));
@@ -111,7 +111,7 @@ fn fault_and_mend(params: &Params, start: &(Image, Model), fault: Fault) -> bool
     fired
 }
 
-/// Every operation of a kind fails in turn, until there are no more.
+/// Lets each operation of a kind fail in turn, until there are no more.
 fn every_operation_fails_once(ciphers: &[Cipher], least: u64, fault: impl Fn(u64) -> Fault) {
     for &cipher in ciphers {
         let params = params(cipher, BLOCKS);

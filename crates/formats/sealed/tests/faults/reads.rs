@@ -1,4 +1,4 @@
-//! Reads that fail: each fails alone, and what is cached stays true.
+//! Failed reads: each fails alone, and cached blocks stay right.
 
 use crate::fixture::*;
 use crate::model::*;
@@ -8,7 +8,7 @@ use lacuna_sealed::OpenOptions;
 use lacuna_sim::{CrashMedium, Fault, FaultMedium, OpKind, Rng};
 use std::sync::Arc;
 
-/// A read that fails is that read's failure alone.
+/// A failed read fails only that request.
 #[test]
 fn a_failed_read_does_not_stop_writing() {
     for cipher in CIPHERS {
@@ -30,11 +30,10 @@ fn a_failed_read_does_not_stop_writing() {
     }
 }
 
-/// A read of metadata fails once in a cache of a few pages: its page must not take another's place
-/// in the index.
+/// A failed read of metadata in a cache of a few pages does not confuse the cache's pages.
 #[test]
 fn metadata_survives_failed_reads_in_a_tiny_cache() {
-    // Two blocks in each of 256 pages of metadata, or nearly.
+    // About two blocks in each of 256 pages of metadata.
     let params = params(Cipher::Gcm, 32 * SEGMENT_BLOCKS);
     let places: Vec<u64> = (0..256).map(|n| n * 128 + 65).collect();
     let inner = new_disk(&params);
@@ -50,7 +49,7 @@ fn metadata_survives_failed_reads_in_a_tiny_cache() {
     let mut rng = Rng::new(7);
     let mut failed = 0;
     for stamp in 10..1000 {
-        // Of the reads of a block, its metadata's is the second, if its page is not in the cache.
+        // The second read of a block is that of its metadata, if its page is not in the cache.
         let place = places[rng.below(256) as usize];
         medium.add(Fault::FailNth { op: OpKind::Read, nth: 2, error: Kind::Io });
         failed += u64::from(read(&disk, place).is_err());
@@ -69,8 +68,8 @@ fn metadata_survives_failed_reads_in_a_tiny_cache() {
     model.assert_allows(&open(&inner, &params, 3), "after reopening");
 }
 
-/// Metadata that cannot be read keeps a block in the journal, and no other from its slot; nothing
-/// stops.
+/// Unreadable metadata keeps its blocks in the journal; other blocks reach their slots, and writing
+/// goes on.
 #[test]
 fn what_a_bad_sector_keeps_from_its_slot_stays_in_the_journal() {
     let params = params(Cipher::Gcm, BLOCKS);

@@ -1,4 +1,4 @@
-//! Failures that the medium does not report: writes that land elsewhere, or nowhere.
+//! Failures that the medium does not report: misdirected and lost writes.
 
 use crate::fixture::*;
 use lacuna_contracts::{Disk, Kind, SEGMENT_BLOCKS};
@@ -6,7 +6,7 @@ use lacuna_crypto::Cipher;
 use lacuna_sim::{Fault, FaultMedium, OpKind};
 use std::sync::Arc;
 
-/// `gcm` notices a write that reports success and lands in another block's place, or nowhere.
+/// `gcm` notices a write that reports success and lands in another block's place or nowhere.
 #[test]
 fn gcm_notices_misdirected_and_lost_writes() {
     let params = params(Cipher::Gcm, SEGMENT_BLOCKS);
@@ -20,7 +20,7 @@ fn gcm_notices_misdirected_and_lost_writes() {
         let disk = open_with(medium.clone(), &params, options(2)).unwrap();
         write(&disk, 5, 1, 2).unwrap();
         disk.flush().unwrap();
-        // Of what is left to write, destaging the block comes first.
+        // Of the remaining writes, destaging the block comes first.
         medium.add(if lost {
             Fault::Lose { op: OpKind::Write, nth: 1 }
         } else {

@@ -1,11 +1,11 @@
-//! The copies of a page of the namespace, of which a reader takes one that verifies.
+//! The copies of a page of the namespace; a reader takes one that verifies.
 //!
-//! Blocks are verified by the tags of the tree, whichever file they come from. Pages of parts bear
-//! a mark: the number of the last commit before they were written, and a tag. Of copies whose tags
-//! verify, the one with the highest number counts, among the numbers that a page of the root can
-//! have: a page that one of the files missed is older, and a page of a checkpoint whose record is
-//! lost is newer. Neither tag nor number says that a page is the one of the anchored state: that is
-//! for the tree to say, which the root names.
+//! The tags of the tree verify blocks, whichever file they come from. Pages of parts end with a
+//! mark: the number of the last commit before they were written, and a tag. Among the copies with
+//! tags that verify, the highest number that a page of the root can have counts: a page that was
+//! not written to one of the files is older, and a page of a checkpoint with a lost record is
+//! newer. Neither tag nor number proves that a page is of the anchored state: the tree of the root
+//! proves that.
 
 use crate::Log;
 use lacuna_contracts::{Error, Kind, Result};
@@ -13,30 +13,30 @@ use lacuna_integrity::PART_PAGE;
 use lacuna_vault_store::{ObjectId, PAGE, PageCopy, Store};
 use std::ops::Range;
 
-/// How the copies of pages are read.
+/// The parameters for reading copies.
 #[derive(Clone)]
 pub(crate) struct Reading {
-    /// Pages of parts do not count whose marks have one of these numbers.
+    /// Pages of parts with these numbers in their marks are ignored.
     pub(crate) stale: Range<u64>,
     /// Whether the third files are read as well.
     pub(crate) thirds: bool,
-    /// Where it is told that a copy does not verify.
+    /// The log for copies that do not verify.
     pub(crate) log: Log,
 }
 
 impl Reading {
-    /// The copies that may count, the likeliest first.
+    /// The copies to read, the likeliest first.
     pub(super) fn copies(&self) -> &'static [PageCopy] {
         if self.thirds { &PageCopy::ALL } else { &PageCopy::USUAL }
     }
 }
 
-/// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before
-/// it.
+/// The offsets in the mark of a page of a part: a number and a tag. The tag covers everything
+/// before it.
 const NUMBER: usize = PAGE - 24;
 const TAG: usize = PAGE - 16;
 
-/// A page of a part without its mark. `None`: one that was removed.
+/// A page of a part without its mark. `None`: a removed page.
 pub(super) fn pad(bytes: Option<&[u8]>) -> Vec<u8> {
     let mut padded = vec![0; PAGE];
     if let Some(bytes) = bytes {
@@ -46,13 +46,13 @@ pub(super) fn pad(bytes: Option<&[u8]>) -> Vec<u8> {
     padded
 }
 
-/// Undoes [`pad`]. A length that is none is noticed by the reader, who verifies the page.
+/// Undoes [`pad`]. The reader verifies the content, and so detects a wrong length.
 pub(super) fn content(page: &[u8]) -> Option<Vec<u8>> {
     let len = usize::from(u16::from_le_bytes([page[0], page[1]]));
     (len > 0).then(|| page[2..][..(len - 1).min(PART_PAGE)].to_vec())
 }
 
-/// Puts the mark on a page of a part.
+/// Writes the mark of a page of a part.
 pub(super) fn mark(store: &Store, object: ObjectId, page: u64, bytes: &mut [u8]) {
     bytes[NUMBER..TAG].copy_from_slice(&store.last_number().to_le_bytes());
     let tag = store.part_tag(object, page, &bytes[..TAG]);
@@ -62,26 +62,24 @@ pub(super) fn mark(store: &Store, object: ObjectId, page: u64, bytes: &mut [u8])
 /// The number in the mark of a page of a part, if its tag verifies.
 fn number(store: &Store, object: ObjectId, page: u64, bytes: &[u8]) -> Option<u64> {
     let (marked, tag) = bytes.split_at(TAG);
-    // A damaged page is to be told from a whole one: an adversary gains nothing by a tag that is
-    // right.
+    // The tag only detects damage; an adversary gains nothing by a right tag.
     let verifies = store.part_tag(object, page, marked) == tag;
     let number = marked.last_chunk().map(|number| u64::from_le_bytes(*number));
     number.filter(|_| verifies)
 }
 
-/// A page of a part as it was written last.
+/// The latest version of a page of a part.
 pub(super) struct Newest {
     /// The page, with its mark.
     pub(super) bytes: Vec<u8>,
-    /// Whether it is not where reads find it.
+    /// Whether it is from another copy than the usual one.
     pub(super) elsewhere: bool,
 }
 
-/// The newest copy of a page of a part, of those whose numbers are not among the stale ones.
-/// Nothing if it was never written.
+/// The newest copy of a page of a part, except copies with stale numbers. `None` if it was never
+/// written.
 ///
-/// Errors: [`Kind::Corrupt`] if there are copies and none verifies, and what the system says of
-/// them.
+/// Errors: [`Kind::Corrupt`] if there are copies but none verifies, and the errors of reading them.
 pub(super) fn newest(
     store: &Store,
     object: ObjectId,
@@ -90,7 +88,7 @@ pub(super) fn newest(
 ) -> Result<Option<Newest>> {
     let (mut newest, mut failed) = (None::<(u64, Newest)>, None);
     for copy in reading.copies() {
-        // The third file follows the second: one that is newer is of a state that was left.
+        // The third file is written after the second: a newer page there is of an abandoned state.
         if *copy == PageCopy::Third && newest.is_some() {
             break;
         }

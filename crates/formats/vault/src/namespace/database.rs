@@ -1,8 +1,8 @@
 //! The namespace's tables in redb, on a [`DbBackend`].
 //!
-//! redb refuses everything after one failed read, also to other threads. Here one block that does
-//! not verify must not take the rest with it, so after a failure the database is opened anew on the
-//! same backend, and reads that failed because of it are done again.
+//! After one failed read redb refuses every operation, also of other threads. Here one block that
+//! does not verify must not block the rest, so after a failure the database is reopened on the same
+//! backend, and reads that failed because of it are repeated.
 
 use super::db_backend::{DbBackend, SharedBackend, failure_in};
 use super::tables::{TABLES, Table};
@@ -20,17 +20,17 @@ const fn definition(table: Table) -> TableDefinition<'static, Bytes, Bytes> {
 /// A key of one table and its value.
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
-/// The tables as they were at one moment. It stays readable while the database changes.
+/// The tables at one moment. Stays readable while the database changes.
 pub(crate) struct Snapshot(Vec<ReadOnlyTable<Bytes, Bytes>>);
 
 impl Snapshot {
-    /// The value of a key, whose first byte is its table.
+    /// The value of a key; its first byte is the table.
     pub(crate) fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, redb::StorageError> {
         let value = self.0[usize::from(key[0])].get(&key[1..])?;
         Ok(value.map(|value| value.value().to_vec()))
     }
 
-    /// The pairs whose keys are at least `from` and begin with `prefix`, in order, as long as
+    /// The pairs with keys that are at least `from` and begin with `prefix`, in order, as long as
     /// `each` returns true.
     pub(crate) fn scan(
         &self,
@@ -59,14 +59,14 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Opens it, and makes the tables of a new one.
+    /// Opens the database.
     pub(crate) fn open(backend: Arc<DbBackend>, cache: Budget) -> Result<Database> {
         let database = Database { backend, cache, redb: Mutex::new(None) };
         *database.redb.lock() = Some(database.open_redb()?);
         Ok(database)
     }
 
-    /// Makes the tables of a new one.
+    /// Makes the tables of a new database.
     pub(crate) fn create_tables(&self) -> Result<()> {
         self.change(|txn| {
             TABLES
@@ -75,7 +75,7 @@ impl Database {
         })
     }
 
-    /// The tables as they are now.
+    /// The current tables.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         let mut redb = self.redb.lock();
         let mut first = true;
@@ -101,13 +101,13 @@ impl Database {
         }
     }
 
-    /// The tables as they are now, of a database that is opened anew.
+    /// The current tables, after reopening the database.
     pub(crate) fn renewed(&self) -> Result<Snapshot> {
         *self.redb.lock() = None;
         self.snapshot()
     }
 
-    /// Applies changes, whose keys begin with their tables and are sorted.
+    /// Applies changes. Keys begin with their tables and are sorted.
     pub(crate) fn apply(&self, changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<()> {
         self.change(|txn| {
             for of_table in changes.chunk_by(|(a, _), (b, _)| a[0] == b[0]) {
@@ -137,7 +137,7 @@ impl Database {
             let open = redb.as_ref().expect("it was just opened");
             let done = || -> std::result::Result<(), redb::Error> {
                 let mut txn = open.begin_write()?;
-                // Opening after a crash must not walk through the whole database.
+                // An opening after a crash must not walk through the whole database.
                 txn.set_quick_repair(true);
                 work(&txn)?;
                 Ok(txn.commit()?)
@@ -158,18 +158,17 @@ impl Database {
     }
 }
 
-/// Whether a read that failed before ended the database: nothing is wrong with what is done now.
+/// Whether an earlier failed read had ended the database: this operation itself is not at fault.
 fn ended_before(e: &redb::Error) -> bool {
     matches!(e, redb::Error::PreviousIo | redb::Error::DatabaseClosed)
 }
 
-/// Whether a read failed only because another one had, which ended the database for both: nothing
-/// is known of what was to be read.
+/// Whether a read failed only because another one had ended the database.
 pub(crate) fn is_of_another(e: &redb::StorageError) -> bool {
     matches!(e, redb::StorageError::PreviousIo | redb::StorageError::DatabaseClosed)
 }
 
-/// The failure of the backend in full, or what the database says.
+/// The full failure of the backend, or the database's message.
 pub(crate) fn described(e: &redb::Error) -> Error {
     let passed = if let redb::Error::Io(e) = e { failure_in(e) } else { None };
     passed.unwrap_or_else(|| Error::new(Kind::Corrupt, "cannot use the namespace").found(e.to_string()))

@@ -1,10 +1,10 @@
-//! The bytes of the namespace's database: a protected file, with what the database wrote since the
-//! last checkpoint before it in memory.
+//! `DbBackend`: the storage backend of the namespace's database: a protected file, with the
+//! database's writes since the last checkpoint in memory above it.
 //!
-//! The database is told that everything is durable at once. It becomes so only by
-//! [`DbBackend::flush`], which hands all that was written to the store and gives the root of the
-//! next commit; a crash before that commit leaves the database as it was at the checkpoint before.
-//! So a full backing directory cannot fail the database in the middle of its own commit.
+//! The database is told at once that its writes are durable. They become durable only by
+//! [`DbBackend::flush`], which hands them to the store and returns the root for the next commit; a
+//! crash before that commit leaves the database as of the previous checkpoint. So a full backing
+//! directory cannot fail the database in the middle of its own commit.
 
 use super::copies::Reading;
 use super::objects::NamespaceObjects;
@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const VERSION: u8 = 1;
 /// The number of the namespace's database among the files of a vault; inodes begin at 1.
 const FILE: u64 = 0;
-/// Blocks that are handed over in one piece.
+/// Blocks that are handed to the store at once.
 const RUN: usize = 256;
 
-/// A place in the objects of the namespace: the number of the object among them, and a page of it.
+/// A position in the objects of the namespace: an object's index and a page of it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Spot {
     nth: usize,
@@ -35,33 +35,33 @@ pub(crate) struct Spot {
 
 struct State {
     file: ProtectedFile,
-    /// Bytes of the database.
+    /// The length of the database in bytes.
     len: u64,
-    /// Blocks from here on were cut since the last flush: those that are not in `written` read as
-    /// zeros.
+    /// Blocks at or after this one were truncated since the last flush: unless they are in
+    /// `written`, they read as zeros.
     cut: u64,
     written: HashMap<u64, Box<[u8; BLOCK]>>,
 }
 
-/// The bytes of the database.
+/// The backend of the database.
 pub(crate) struct DbBackend {
     objects: NamespaceObjects,
     state: RwLock<State>,
-    /// `State::len`, and the number of its written blocks: admission asks for them at each write.
-    /// Renewed under the lock.
+    /// Copies of `State::len` and of the number of its written blocks, because admission reads them
+    /// at each write. Updated under the lock.
     len: AtomicU64,
     waiting: AtomicUsize,
 }
 
 impl DbBackend {
-    /// Of a new vault.
+    /// The backend of a new vault.
     pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, log: &Log) -> Result<DbBackend> {
         let keys = FileKeys::derive(master, FILE)?;
         let file = ProtectedFile::init(keys, Choice::Fixed(Scheme::Mt), Session(store.session()));
         Ok(DbBackend::new(NamespaceObjects::create(store.clone(), log.clone())?, file, 0))
     }
 
-    /// Of a root that [`DbBackend::flush`] gave.
+    /// The backend of a root that [`DbBackend::flush`] returned.
     pub(crate) fn open(
         store: &Arc<Store>,
         master: &Secret<32>,
@@ -75,14 +75,14 @@ impl DbBackend {
         Ok(DbBackend::new(objects, file, len))
     }
 
-    /// Names of the backing files of such a root: without one of them the vault does not open.
+    /// The names of the backing files of such a root; the vault does not open without them.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
         let silent: Log = Arc::new(|_| ());
         let reading = Reading { stale: Range::default(), thirds: false, log: silent };
         DbBackend::parse(store, root, reading).map(|(objects, ..)| objects.names())
     }
 
-    /// The objects of a root, the length of the database, and what is trusted of its file.
+    /// The objects of a root, the length of the database, and the trusted storage of its file.
     fn parse<'r>(
         store: &Arc<Store>,
         root: &'r [u8],
@@ -110,12 +110,12 @@ impl DbBackend {
         self.waiting.load(Ordering::Acquire) * BLOCK
     }
 
-    /// Bytes of the database.
+    /// The length of the database in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Changes the state, whatever the outcome, and renews what admission asks for.
+    /// Changes the state and, whatever the outcome, updates the copies for admission.
     fn change<T>(&self, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let mut state = self.state.write();
         let done = work(&mut state);
@@ -124,24 +124,24 @@ impl DbBackend {
         done
     }
 
-    /// Whether the store holds something of a flush that no commit has a root for: the next one
-    /// must bring it.
+    /// Whether the store holds pages of a flush without a committed root: the next commit must
+    /// include the root.
     pub(crate) fn is_unrooted(&self) -> bool {
         self.objects.is_unrooted()
     }
 
-    /// The root of the last flush is in a commit that is noted.
+    /// Notes that the root of the last flush is in a noted commit.
     pub(crate) fn rooted(&self) {
         self.objects.rooted();
     }
 
-    /// Name of the backing file.
+    /// The name of the backing file.
     pub(crate) fn backing(&self) -> String {
         self.objects.name()
     }
 
-    /// Hands everything to the store and gives the root. On an error everything is still here, for
-    /// another try.
+    /// Hands everything to the store and returns the root. After an error everything is kept for
+    /// another attempt.
     pub(crate) fn flush(&self) -> Result<Vec<u8>> {
         self.change(|state| self.flush_state(state))
     }
@@ -154,7 +154,7 @@ impl DbBackend {
         if file.blocks() > kept {
             file.resize(&self.objects, kept)?;
         }
-        // Also after a try that came as far as here.
+        // Also if an earlier attempt got this far.
         if *cut != u64::MAX {
             self.objects.truncate(kept)?;
         }
@@ -167,7 +167,7 @@ impl DbBackend {
             together.iter().for_each(|block| run.extend_from_slice(&written[block][..]));
             file.update(&self.objects, together[0], &run)?;
             together.iter().for_each(|block| drop(written.remove(block)));
-            // What the store has now counts as the journal's, and not twice.
+            // Pages that the store has now count as the journal's, so do not count them twice.
             self.waiting.store(written.len(), Ordering::Release);
         }
         if file.blocks() < blocks {
@@ -182,8 +182,8 @@ impl DbBackend {
         Ok(root)
     }
 
-    /// Reads and verifies every block, as [`DbBackend::read`] would. Gives their number, and how
-    /// many pages verify that only one of the backing files holds.
+    /// Reads and verifies every block, as [`DbBackend::read`] would. Returns their number, and the
+    /// number of pages that verify but that only one of the backing files holds.
     pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         let state = self.state.read();
         let (mut block, mut single) = ([0; BLOCK], 0);
@@ -203,18 +203,18 @@ impl DbBackend {
         Ok((state.file.blocks(), single))
     }
 
-    /// The object of the blocks, and those of the parts.
+    /// The object of the blocks, and the objects of the parts.
     fn split_objects(&self) -> (ObjectId, Vec<ObjectId>) {
         let mut all = self.objects.all();
         let data = all.remove(0);
         (data, all)
     }
 
-    /// Hands pages to the store that not all of the backing files hold, from a place on: at most
-    /// `most`. With `parts` those of the parts as well. Gives how many they are, and where to go
-    /// on. The next checkpoint writes them to all files.
+    /// Hands pages that not all backing files hold to the store, starting at a position: at most
+    /// `most`, and pages of parts only with `parts`. Returns their number and the position to
+    /// continue at. The next checkpoint writes them to all files.
     pub(crate) fn give_again(&self, from: Spot, most: u64, parts: bool) -> Result<(u64, Option<Spot>)> {
-        // Nobody brings newer ones to the store meanwhile.
+        // The lock keeps other threads from handing newer pages to the store.
         let state = self.state.write();
         let (mut given, mut plain) = (0, [0; BLOCK]);
         let objects = self.objects.all();
@@ -245,7 +245,7 @@ impl DbBackend {
         Ok((given, None))
     }
 
-    /// Reads that took another copy of a page than the usual one, which does not verify.
+    /// The number of reads that used another copy of a page because the usual one does not verify.
     pub(crate) fn elsewhere(&self) -> u64 {
         self.objects.elsewhere()
     }
@@ -318,14 +318,14 @@ impl DbBackend {
 }
 
 impl State {
-    /// Reads and verifies blocks of the file, each from whichever copy verifies.
+    /// Reads and verifies blocks of the file, each from any copy that verifies.
     fn check(&self, objects: &NamespaceObjects, first: u64, out: &mut [u8]) -> Result<()> {
         let (mut at, mut rest) = (first, out);
         while !rest.is_empty() {
             let Err(failed) = self.file.check(objects, at, rest) else { return Ok(()) };
             let good = (failed.block - at) as usize * BLOCK;
             let (block, behind) = rest[good..].split_at_mut(BLOCK);
-            // The first of the copies is what was read.
+            // The first copy was read already.
             let others = &objects.copies()[1..];
             if self.copy_of(objects, failed.block, others, block).is_none() {
                 return Err(failed.error);
@@ -336,7 +336,7 @@ impl State {
         Ok(())
     }
 
-    /// The first of some copies of a block that verifies, and what it decrypts to.
+    /// The first of some copies of a block that verifies; `plain` gets its plaintext.
     fn copy_of(
         &self,
         objects: &NamespaceObjects,
@@ -352,7 +352,8 @@ impl State {
         found.then_some(sealed)
     }
 
-    /// How many blocks from here on, at most `most`, can be read from the file itself.
+    /// The number of blocks, starting at `first` and at most `most`, that can be read from the file
+    /// itself.
     fn unwritten_run(&self, first: u64, most: usize) -> usize {
         let end = self.file.blocks().min(self.cut);
         let inside = |block: &u64| *block < end && !self.written.contains_key(block);
@@ -371,7 +372,7 @@ impl State {
     }
 }
 
-/// The namespace's objects, with one block as a copy of it has it: for reads of that block alone.
+/// The namespace's objects with one block replaced by a copy of it, for reads of that block alone.
 struct OneBlock<'a> {
     objects: &'a NamespaceObjects,
     block: u64,
@@ -400,13 +401,13 @@ impl Untrusted for OneBlock<'_> {
     }
 }
 
-/// The failure of a backend that the database passed on, if it is one: each thread has that of its
-/// own read.
+/// The backend's failure that the database passed on, if any; each thread gets that of its own
+/// read.
 pub(crate) fn failure_in(e: &io::Error) -> Option<Error> {
     e.get_ref()?.downcast_ref::<Error>().cloned()
 }
 
-/// The backend as the database sees it.
+/// The backend in the database's interface.
 #[derive(Clone)]
 pub(crate) struct SharedBackend(pub(crate) Arc<DbBackend>);
 

@@ -1,10 +1,9 @@
-//! The namespace: what the vault knows of its files beside their content, in tables of keys and
+//! The namespace: names, attributes and trusted storage of the vault's files, in tables of keys and
 //! values.
 //!
 //! Recent changes lie in memory above the database and in the batch of the next commit, which makes
-//! them durable for the price of one record. A checkpoint brings them into the database. So a
-//! change costs an insertion into a map, and a file that is made and removed soon never reaches the
-//! database.
+//! them durable at the cost of one record. A checkpoint applies them to the database. So a change
+//! costs an insertion into a map, and a short-lived file never reaches the database.
 
 mod copies;
 mod database;
@@ -19,7 +18,7 @@ pub(crate) use db_backend::Spot;
 
 /// Calls `each` with the key and the new value of every change of a batch.
 ///
-/// Errors: [`Kind::Corrupt`] for what no version wrote.
+/// Errors: [`Kind::Corrupt`] for a malformed batch.
 pub(crate) fn each_change(batch: &[u8], each: impl FnMut(&[u8], Option<&[u8]>)) -> Result<()> {
     Puts::read(batch, each)
 }
@@ -36,23 +35,23 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Changes that one transaction of the database takes, and changes above the database from which on
-/// they are brought into it.
+/// Changes per transaction of the database, and the number of changes above the database at which
+/// they are applied to it.
 const CHUNK: usize = 2048;
-/// Pages that one checkpoint writes anew, where a copy was lost.
+/// The most pages that one checkpoint rewrites because a copy was lost.
 const RENEWED: u64 = 1024;
-/// Pairs that are removed in one go.
+/// Pairs that are removed at once.
 const REMOVED: usize = 1024;
-/// Bytes of changes above the database from which on they are brought into it.
+/// Bytes of changes above the database at which they are applied to it.
 const RECENT: usize = 4 << 20;
-/// Bytes of the database in memory from which on a checkpoint is due: the store's journal must hold
+/// Bytes of the database in memory at which a checkpoint is due: the store's journal must hold
 /// them.
 const WAITING: usize = 8 << 20;
 /// Bytes that a checkpoint leaves free.
 const SPARE: u64 = 256 << 10;
-/// How often a read is done because those of other threads failed.
+/// The most repetitions of a read because reads of other threads failed.
 const TRIES: usize = 8;
-/// What a change takes in memory beside its bytes, about.
+/// The approximate memory of a change besides its bytes.
 const OVERHEAD: usize = 96;
 
 struct Layers {
@@ -62,18 +61,18 @@ struct Layers {
     below: Arc<Snapshot>,
 }
 
-/// What admission asks for at each write: copies of what `layers` and `pending` hold, renewed under
-/// their locks.
+/// Copies of figures of `layers` and `pending` for admission, which reads them at each write.
+/// Updated under their locks.
 #[derive(Default)]
 struct Figures {
-    /// Changes above the database, and what they take in bytes.
+    /// The number and the bytes of changes above the database.
     recent: AtomicUsize,
     recent_bytes: AtomicUsize,
     /// Bytes of the next commit's batch.
     pending_bytes: AtomicUsize,
 }
 
-/// Commits a root, given it and the changes since the last commit.
+/// Commits a root and the changes since the last commit.
 type RootCommit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// The namespace of an open vault.
@@ -85,12 +84,12 @@ pub(crate) struct Namespace {
     /// Changes since the last commit.
     pending: Mutex<Puts>,
     figures: Figures,
-    /// Held by who brings changes into the database.
+    /// Held while changes are applied to the database.
     applying: Mutex<()>,
 }
 
 impl Namespace {
-    /// That of a new vault, empty.
+    /// The empty namespace of a new vault.
     pub(crate) fn create(
         store: &Arc<Store>,
         master: &Secret<32>,
@@ -103,12 +102,12 @@ impl Namespace {
         Namespace::new(store.clone(), backend, database)
     }
 
-    /// Names of the backing files of the namespace with this root.
+    /// The names of the backing files of the namespace with this root.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
         DbBackend::backing_files(store, root)
     }
 
-    /// That of a root and of the batches committed after it.
+    /// The namespace of a root and of the batches committed after it.
     pub(crate) fn open(
         store: &Arc<Store>,
         master: &Secret<32>,
@@ -144,7 +143,7 @@ impl Namespace {
                 return Ok(value.clone());
             }
             let below = layers.below.clone();
-            // Reads of the database need not keep others from changing what lies above it.
+            // A read of the database need not block changes of the layers above it.
             RwLockReadGuard::unlocked(layers, || below.get(key))
         })
     }
@@ -160,13 +159,13 @@ impl Namespace {
         self.figures.pending_bytes.store(pending.len(), Ordering::Release);
     }
 
-    /// At most `most` pairs whose keys are at least `from` and begin with `prefix`, in order.
+    /// At most `most` pairs with keys that are at least `from` and begin with `prefix`, in order.
     pub(crate) fn scan(&self, from: &[u8], prefix: &[u8], most: usize) -> Result<Vec<Pair>> {
         self.reading(|layers| layers.scan(from, prefix, most))
     }
 
-    /// Reads from the layers. What fails only because a read of another thread failed is read
-    /// again, from the database opened anew.
+    /// Reads from the layers. A read that fails only because a read of another thread failed is
+    /// repeated on the reopened database.
     fn reading<T>(
         &self,
         read: impl Fn(&mut RwLockReadGuard<'_, Layers>) -> std::result::Result<T, redb::StorageError>,
@@ -186,15 +185,16 @@ impl Namespace {
             .found("other reads of it that fail again and again"))
     }
 
-    /// Removes every pair whose key begins with `prefix`.
+    /// Removes every pair with a key that begins with `prefix`.
     pub(crate) fn remove_all(&self, prefix: &[u8]) -> Result<()> {
         let mut from = prefix.to_vec();
         while self.remove_some(&mut from, prefix)? {}
         Ok(())
     }
 
-    /// Removes some of the pairs whose keys are at least `from` and begin with `prefix`, and moves
-    /// `from` on: what is removed is not walked over again. Whether there may be more.
+    /// Removes some of the pairs with keys that are at least `from` and begin with `prefix`, and
+    /// advances `from`, so that removed pairs are not scanned again. Returns whether there may be
+    /// more.
     pub(crate) fn remove_some(&self, from: &mut Vec<u8>, prefix: &[u8]) -> Result<bool> {
         let pairs = self.scan(from, prefix, REMOVED)?;
         pairs.iter().for_each(|(key, _)| self.put(key, None));
@@ -209,20 +209,20 @@ impl Namespace {
         self.figures.pending_bytes.load(Ordering::Acquire)
     }
 
-    /// Whether changes should be brought into the database soon, with [`Namespace::apply`].
+    /// Whether changes should be applied to the database soon, with [`Namespace::apply`].
     pub(crate) fn wants_apply(&self) -> bool {
         let (changes, bytes) = self.figures.recent();
         changes >= CHUNK || bytes >= RECENT
     }
 
-    /// Whether a checkpoint is due: the database has much in memory, or the next commit must bring
-    /// a root.
+    /// Whether a checkpoint is due: the database has much in memory, or the next commit must
+    /// include a root.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.backend.waiting() >= WAITING || self.needs_root()
     }
 
-    /// Brings changes into the database, which keeps them in memory until the next checkpoint.
-    /// Others may change the namespace meanwhile.
+    /// Applies changes to the database, which keeps them in memory until the next checkpoint. Other
+    /// threads may change the namespace meanwhile.
     pub(crate) fn apply(&self) -> Result<()> {
         let _alone = self.applying.lock();
         while self.wants_apply() {
@@ -231,17 +231,17 @@ impl Namespace {
         Ok(())
     }
 
-    /// Commits the changes since the last commit. The caller keeps everybody else from changing the
-    /// namespace until `commit` returns or has failed before anything is durable.
+    /// Commits the changes since the last commit. The caller prevents other changes of the
+    /// namespace until `commit` returns, or has failed before anything is durable.
     pub(crate) fn commit(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let pending = self.take_pending();
         commit(pending.bytes()).inspect_err(|_| self.give_back(pending))
     }
 
-    /// Brings all changes into the database and commits its root, with the changes since the last
+    /// Applies all changes to the database and commits its root with the changes since the last
     /// commit, under the same condition as [`Namespace::commit`]. `commit` calls
     /// [`Namespace::rooted`] as soon as the root is noted. After an error nothing is lost, and the
-    /// next commit must bring a root as well if [`Namespace::needs_root`] says so.
+    /// next commit must also include a root if [`Namespace::needs_root`].
     pub(crate) fn checkpoint(&self, commit: &mut RootCommit<'_>) -> Result<()> {
         let _alone = self.applying.lock();
         while !self.layers.read().recent.is_empty() {
@@ -260,29 +260,29 @@ impl Namespace {
         commit(&root, pending.bytes()).inspect_err(|_| self.give_back(pending))
     }
 
-    /// The changes since the last commit, which the next one does not have any more.
+    /// Takes the changes since the last commit out of the next batch.
     fn take_pending(&self) -> Puts {
         let mut pending = self.pending.lock();
         self.figures.pending_bytes.store(0, Ordering::Release);
         std::mem::take(&mut *pending)
     }
 
-    /// Puts the changes of a commit that failed before those since.
+    /// Puts the changes of a failed commit before later ones.
     fn give_back(&self, earlier: Puts) {
         let mut pending = self.pending.lock();
         pending.put_before(earlier);
         self.figures.pending_bytes.store(pending.len(), Ordering::Release);
     }
 
-    /// The commit of the root is noted: where the host refuses its record, no other commit comes
-    /// before it. So the next one need not bring a root, which may find no space although this one
-    /// does.
+    /// Called when the commit of the root is noted: if the host refuses its record, it still comes
+    /// before any other commit. So the next commit needs no root, which might find no space
+    /// although the noted one does.
     pub(crate) fn rooted(&self) {
         self.backend.rooted();
     }
 
-    /// Verifies the database itself; `bad` is told of each of its blocks that fails. Gives how many
-    /// blocks there are, and how many pages only one of the backing files holds.
+    /// Verifies the database itself; calls `bad` for each block that fails. Returns the number of
+    /// blocks, and the number of pages that only one of the backing files holds.
     pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         self.backend.verify(bad)
     }
@@ -293,35 +293,34 @@ impl Namespace {
         self.backend.verify(&mut |_, _| is_whole = false).is_ok() && is_whole
     }
 
-    /// Hands pages to the store anew that not all of the backing files hold, for the next
-    /// checkpoint: see [`DbBackend::give_again`].
+    /// Hands pages that not all backing files hold to the store, for the next checkpoint: see
+    /// [`DbBackend::give_again`].
     pub(crate) fn give_again(&self, from: Spot, parts: bool) -> Result<(u64, Option<Spot>)> {
         self.backend.give_again(from, RENEWED, parts)
     }
 
-    /// Reads that took another copy of a page than the usual one, which does not verify.
+    /// The number of reads that used another copy of a page because the usual one does not verify.
     pub(crate) fn elsewhere(&self) -> u64 {
         self.backend.elsewhere()
     }
 
-    /// Name of the backing file of the database.
+    /// The name of the backing file of the database.
     pub(crate) fn backing(&self) -> String {
         self.backend.backing()
     }
 
-    /// Bytes that a checkpoint finds free if it is to begin, about. A quarter of them at most goes
-    /// to the journal, and as much to each of the three files of an object.
+    /// The approximate free bytes that a checkpoint needs. At most a quarter goes to the journal,
+    /// and the same to each of the three files of an object.
     pub(crate) fn owed(&self) -> u64 {
         let (changes, bytes) = self.figures.recent();
-        // Changes that belong together share leaves, about two each, and no more is altered than
-        // there is.
+        // Related changes share leaves, about two leaves each, and no more is altered than exists.
         let altered = (BLOCK / 2 * changes).min(self.backend.len() as usize) + bytes;
         8 * (self.backend.waiting() + altered) as u64 + SPARE
     }
 
-    /// Refuses a checkpoint that would find no space half way: without it, what makes space can
-    /// still be committed. Takes the space in the journal, which all of it needs; the places that
-    /// it goes to need three times as much beside it.
+    /// Refuses a checkpoint that would run out of space half way: without it, a commit that frees
+    /// space still fits. Reserves its space in the journal, which needs all of it; writing it back
+    /// needs three times that in addition.
     fn check_space(&self) -> Result<()> {
         if self.needs_root() {
             return Ok(());
@@ -338,8 +337,8 @@ impl Namespace {
             .remedy("free space there"))
     }
 
-    /// Whether the next commit must bring a root: without it, pages of the database that the store
-    /// holds would not be those of the root before.
+    /// Whether the next commit must include a root: otherwise pages of the database in the store
+    /// would not match the previous root.
     pub(crate) fn needs_root(&self) -> bool {
         self.backend.is_unrooted()
     }
@@ -350,13 +349,12 @@ impl Namespace {
             layers.recent.iter().take(CHUNK).map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         self.database.apply(&chunk)?;
-        // The database reuses pages only when nobody reads what they held: the new snapshot lets go
-        // of the old one.
+        // The database reuses pages only when no snapshot reads them: drop the old snapshot.
         let below = Arc::new(self.database.snapshot()?);
         let mut layers = self.layers.write();
         layers.below = below;
         for (key, value) in chunk {
-            // What changed meanwhile stays.
+            // Newer changes stay.
             if layers.recent.get(&key) == Some(&value) {
                 layers.bytes -= weight(&key, value.as_deref());
                 layers.recent.remove(&key);
@@ -366,7 +364,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Lets reads use the database anew, unless another thread has.
+    /// Reopens the database for reads, unless another thread has.
     fn renew(&self, stale: &Arc<Snapshot>) -> Result<()> {
         let mut layers = self.layers.write();
         if Arc::ptr_eq(&layers.below, stale) {
@@ -375,8 +373,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// After a read of a snapshot failed: why. The next reads use the database anew; where it
-    /// cannot be opened, they say so.
+    /// Returns the cause of a failed read of a snapshot, and reopens the database for the next
+    /// reads; if that fails, they report it.
     fn failed(&self, stale: &Arc<Snapshot>, e: redb::StorageError) -> Error {
         let error = described(&e.into());
         match self.renew(stale) {
@@ -400,7 +398,7 @@ impl Figures {
 }
 
 impl Layers {
-    /// [`Namespace::scan`].
+    /// See [`Namespace::scan`].
     fn scan(
         &self,
         from: &[u8],

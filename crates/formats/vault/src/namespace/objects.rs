@@ -1,8 +1,8 @@
-//! Where the namespace's own database rests: one object of the store for its blocks, and one for
-//! each part of its untrusted storage, a page of a part in a page of the object.
+//! The objects of the namespace's own database in the store: one for its blocks, and one for each
+//! part of its untrusted storage, with a page of the part in a page of the object.
 //!
-//! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was
-//! removed. A mark ends it. All of these objects are doubled: see [`super::copies`].
+//! A page of a part begins with its length plus one (u16, little-endian); zero means a removed
+//! page. A mark ends it. All of these objects are doubled: see [`super::copies`].
 
 use super::copies::{self, Reading, content, mark, pad};
 use crate::Log;
@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct NamespaceObjects {
     store: Arc<Store>,
     data: ObjectId,
-    /// By the numbers of parts.
+    /// By the codes of parts.
     parts: Mutex<BTreeMap<u8, ObjectId>>,
-    /// Pages of parts that the store does not have yet: a full one must not fail the protected file
-    /// half way.
+    /// Pages of parts that the store does not have yet: a full store must not fail the protected
+    /// file half way.
     held: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
-    /// Whether the store was given something that no commit has a root for.
+    /// Whether the store was given pages without a committed root.
     unrooted: AtomicBool,
-    /// Reads that took another copy than the usual one, which does not verify.
+    /// The number of reads that used another copy because the usual one does not verify.
     elsewhere: AtomicU64,
     reading: Reading,
 }
@@ -51,30 +51,31 @@ impl NamespaceObjects {
         NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted, elsewhere, reading }
     }
 
-    /// The session in which the database is written now.
+    /// The current session for writes of the database.
     pub(crate) fn session(&self) -> Session {
         Session(self.store.session())
     }
 
-    /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses
-    /// for want of space is not there.
+    /// Whether the store was given pages since [`NamespaceObjects::rooted`]. Writes refused for
+    /// lack of space do not count.
     pub(crate) fn is_unrooted(&self) -> bool {
         self.unrooted.load(Ordering::Acquire)
     }
 
-    /// A commit that is noted has a root for everything.
+    /// Notes that a noted commit has a root for everything.
     pub(crate) fn rooted(&self) {
         self.unrooted.store(false, Ordering::Release);
     }
 
-    /// Writes to the store. After any other failure than that of space nobody commits any more.
+    /// Writes to the store. After any failure except lack of space there are no more commits.
     pub(super) fn give(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.store.write(object, first, pages)?;
         self.unrooted.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// The objects that [`NamespaceObjects::encode`] wrote down, and what follows them.
+    /// Parses the output of [`NamespaceObjects::encode`]. Returns the objects and the remaining
+    /// bytes.
     pub(crate) fn parse(
         store: Arc<Store>,
         bytes: &[u8],
@@ -110,8 +111,7 @@ impl NamespaceObjects {
         }
     }
 
-    /// Hands the pages of parts to the store. On an error those that it does not have are still
-    /// here.
+    /// Hands the pages of parts to the store. After an error the remaining pages are kept.
     pub(crate) fn flush(&self) -> Result<()> {
         let mut held = self.held.lock();
         while let Some(entry) = held.first_entry() {
@@ -124,7 +124,7 @@ impl NamespaceObjects {
         Ok(())
     }
 
-    /// The object of a part, made if there is none.
+    /// The object of a part; it is made if there is none.
     fn object(&self, code: u8) -> Result<ObjectId> {
         let known = self.parts.lock().get(&code).copied();
         if let Some(object) = known {
@@ -136,7 +136,7 @@ impl NamespaceObjects {
         Ok(object)
     }
 
-    /// Cuts the object of the blocks to this many.
+    /// Truncates the object of the blocks.
     pub(crate) fn truncate(&self, blocks: u64) -> Result<()> {
         self.unrooted.store(true, Ordering::Release);
         self.store.truncate(self.data, blocks)
@@ -147,49 +147,49 @@ impl NamespaceObjects {
         std::iter::once(self.data).chain(self.parts.lock().values().copied()).collect()
     }
 
-    /// Names of all backing files: of the first of each object.
+    /// The names of the first backing file of each object.
     pub(crate) fn names(&self) -> Vec<String> {
         self.all().into_iter().map(|object| self.store.object_name(object)).collect()
     }
 
-    /// Reads one copy of a block; false if there is no such copy.
+    /// Reads one copy of a block; `false` if that copy does not exist.
     pub(super) fn read_copy(&self, block: u64, copy: PageCopy, sealed: &mut [u8]) -> Result<bool> {
         self.store.read_copy(self.data, block, copy, sealed)
     }
 
-    /// Pages of an object of a part.
+    /// The number of pages of an object of a part.
     pub(super) fn pages(&self, object: ObjectId) -> Result<u64> {
         self.store.pages(object)
     }
 
-    /// The copies of a page that may count, the likeliest first.
+    /// The copies of a page to read, the likeliest first.
     pub(super) fn copies(&self) -> &'static [PageCopy] {
         self.reading.copies()
     }
 
-    /// Whether the three files of an object hold the same page.
+    /// Whether all three files of an object hold the same page.
     pub(super) fn is_in_all_files(&self, object: ObjectId, page: u64) -> bool {
         self.store.is_in_all_files(object, page)
     }
 
-    /// Whether both files of an object hold the same page, the third aside.
+    /// Whether the first two files of an object hold the same page.
     pub(super) fn is_in_both_files(&self, object: ObjectId, page: u64) -> bool {
         self.store.is_in_both_files(object, page)
     }
 
-    /// The newest copy of a page of a part, with its mark; nothing if none verifies.
+    /// The newest copy of a page of a part, with its mark; `None` if none verifies.
     pub(super) fn newest(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
         copies::newest(&self.store, object, page, &self.reading).unwrap_or(None).map(|newest| newest.bytes)
     }
 
-    /// The same with a mark of today: it comes before all copies that do not count now.
+    /// The same with a current mark, so that it supersedes all copies that are ignored now.
     pub(super) fn newest_marked_anew(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
         let mut bytes = self.newest(object, page)?;
         mark(&self.store, object, page, &mut bytes);
         Some(bytes)
     }
 
-    /// Takes note of a read that took another copy than the usual one. The first is told.
+    /// Counts a read that used another copy than the usual one. Logs the first.
     pub(super) fn note_elsewhere(&self, object: ObjectId, page: u64) {
         if self.elsewhere.fetch_add(1, Ordering::Relaxed) == 0 {
             let (first, second) = (self.store.object_name(object), self.store.second_name(object));
@@ -202,17 +202,17 @@ impl NamespaceObjects {
         }
     }
 
-    /// The same of a block.
+    /// The same for a block.
     pub(super) fn note_block_elsewhere(&self, block: u64) {
         self.note_elsewhere(self.data, block);
     }
 
-    /// Reads that took another copy than the usual one.
+    /// The number of reads that used another copy than the usual one.
     pub(crate) fn elsewhere(&self) -> u64 {
         self.elsewhere.load(Ordering::Relaxed)
     }
 
-    /// Name of the backing file of the blocks.
+    /// The name of the backing file of the blocks.
     pub(crate) fn name(&self) -> String {
         self.store.object_name(self.data)
     }

@@ -1,10 +1,8 @@
-//! Changes of the namespace as they lie in commits: keys with their new values, or that they are
-//! gone.
+//! The encoding of namespace changes in commits: keys with their new values or removals.
 //!
 //! A batch begins with the version, one byte. Each change is the length of its key (u16,
 //! little-endian), the key, the length of its value (u32, all ones for a removal) and the value.
-//! Applying a change twice, or in a state that has it already, changes nothing, so recovery may
-//! apply what the database holds already.
+//! Changes are idempotent, so recovery may apply changes that the database holds already.
 
 use lacuna_contracts::{Error, Kind, Result};
 
@@ -39,14 +37,14 @@ impl Puts {
         self.0.len() - 1
     }
 
-    /// The batch; nothing if it has no change.
+    /// The batch; empty if it has no change.
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.len() == 0 { &[] } else { &self.0 }
     }
 
     /// Calls `each` with every change of a batch, in order.
     ///
-    /// Errors: [`Kind::Corrupt`] for what no version wrote.
+    /// Errors: [`Kind::Corrupt`] for a malformed batch.
     pub(crate) fn read(batch: &[u8], mut each: impl FnMut(&[u8], Option<&[u8]>)) -> Result<()> {
         let bad = || Error::new(Kind::Corrupt, "cannot read changes of the namespace");
         let Some((&version, mut rest)) = batch.split_first() else { return Ok(()) };

@@ -18,7 +18,7 @@ pub(crate) enum Table {
     Xattrs = 3,
     /// inode, part, page -> a page of the file's untrusted storage for integrity.
     Us = 4,
-    /// inode -> nothing: nodes without a name that were open.
+    /// inode -> nothing: nodes that lost their last name while open, or are being removed.
     Orphans = 5,
 }
 
@@ -40,7 +40,7 @@ impl Table {
     }
 }
 
-/// A setting.
+/// The key of a setting.
 pub(crate) fn meta(name: &str) -> Vec<u8> {
     key(Table::Meta, &[name.as_bytes()])
 }
@@ -65,12 +65,12 @@ pub(crate) fn orphan(ino: u64) -> Vec<u8> {
     key(Table::Orphans, &[&ino.to_be_bytes()])
 }
 
-/// What the keys of one inode (or directory) begin with.
+/// The prefix of the keys of one inode (or directory).
 pub(crate) fn of_inode(table: Table, ino: u64) -> Vec<u8> {
     key(table, &[&ino.to_be_bytes()])
 }
 
-/// The inode (or directory) that a key begins with.
+/// The inode (or directory) at the start of a key.
 pub(crate) fn inode_of(key: &[u8]) -> u64 {
     key.get(1..9).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes)
 }

@@ -1,5 +1,5 @@
 //! The second reader: opens a vault by the tables of `docs/format/vault.md` and `integrity.md`,
-//! with nothing of the crate.
+//! without code of the crate.
 
 use crate::by_page::SecondReader as FileReader;
 use crate::fixture::Stored;
@@ -34,20 +34,20 @@ impl<'b> Bytes<'b> {
         self.take(32).try_into().unwrap()
     }
 
-    /// A list of things of this size, with its count before it.
+    /// A list of elements of this size, after its count.
     fn list(&mut self, size: usize) -> Vec<&'b [u8]> {
         let count = self.number(4) as usize;
         self.take(count * size).chunks_exact(size).collect()
     }
 
-    /// A length and as many bytes.
+    /// Bytes after their length.
     fn counted(&mut self) -> &'b [u8] {
         let len = self.number(4) as usize;
         self.take(len)
     }
 }
 
-/// What the second reader finds of a node.
+/// A node as the second reader finds it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node {
     pub ino: u64,
@@ -57,9 +57,9 @@ pub(crate) struct Node {
     pub user: u64,
     pub group: u64,
     pub device: u64,
-    /// Blocks that are no holes.
+    /// Blocks that are not holes.
     pub data_blocks: u64,
-    /// Name of the choice; empty without one.
+    /// The name of the choice; empty without one.
     pub choice: Vec<u8>,
     pub mtime: (i64, u64),
     pub ctime: (i64, u64),
@@ -75,7 +75,7 @@ pub(crate) struct SecondReader {
     files: Files,
     master: Secret<32>,
     uuid: [u8; 16],
-    /// Number, digest and machine of the last commit.
+    /// The number, digest and machine of the last commit.
     pub last: (u64, [u8; 32], Vec<u8>),
     /// Journaled pages by object and page: the journal file and the page in it.
     journaled: BTreeMap<(u64, u64), (usize, u64)>,
@@ -83,7 +83,7 @@ pub(crate) struct SecondReader {
     removed: Vec<u64>,
     root: Vec<u8>,
     puts: Vec<Vec<u8>>,
-    /// Records that were applied.
+    /// The number of applied records.
     pub records: u64,
 }
 
@@ -122,7 +122,7 @@ impl SecondReader {
         key.open_in_place(&nonce, bound, &mut plain, tag).unwrap().is_ok().then_some(plain)
     }
 
-    /// Reads the newest superblock. Gives the journal file of the next record.
+    /// Reads the newest superblock. Returns the journal file of the next record.
     fn superblock(&mut self) -> usize {
         let fields = self.page.fields("Superblock").of_len(48);
         let size = self.page.constant("file of a superblock") as usize;
@@ -152,7 +152,7 @@ impl SecondReader {
         area
     }
 
-    /// Gives the machine.
+    /// Checks the facts and returns the machine.
     fn facts(&self, bytes: &mut Bytes<'_>) -> Vec<u8> {
         let machine = bytes.take(16).to_vec();
         let (_time, next, limit) = (bytes.number(8), bytes.number(8), bytes.number(8));
@@ -198,7 +198,7 @@ impl SecondReader {
         }
     }
 
-    /// Whether a checkpoint begins.
+    /// Applies a record. Returns whether a checkpoint begins.
     fn apply(&mut self, plain: &[u8], area: usize, file: &[u8]) -> bool {
         let mut bytes = Bytes(plain);
         self.facts(&mut bytes);
@@ -346,7 +346,7 @@ impl SecondReader {
         pairs
     }
 
-    /// Every file of the directory that the page explains.
+    /// Every file of the directory that the format page explains.
     pub(crate) fn explained(&self) -> BTreeSet<String> {
         let listed = ["super.0", "super.1", "super.2", "journal.0", "journal.1"].map(str::to_owned);
         let mut root = Bytes(&self.root[9..]);

@@ -1,11 +1,10 @@
-//! Everything that a vault and a model show, in a form that can be compared: what is found under
-//! each path.
+//! Everything that a vault and a model show, in a comparable form: the node of each path.
 
 use super::model::Model;
 use lacuna_vault::{FileKind, ROOT, Vault};
 use std::collections::BTreeMap;
 
-/// What lies under each path. Hard links show by their numbers.
+/// The node of each path. Hard links show by their inode numbers.
 pub type Dump = BTreeMap<String, Shown>;
 
 /// One node.
@@ -21,7 +20,7 @@ impl std::fmt::Debug for Shown {
     }
 }
 
-/// A number that stands for bytes (FNV-1a over words).
+/// A digest of bytes (FNV-1a over words).
 pub fn digest(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325 ^ bytes.len() as u64, |digest, chunk| {
         let mut word = [0; 8];
@@ -97,7 +96,7 @@ fn walk_vault(vault: &Vault, ino: u64, path: &str, dump: &mut Dump) {
     }
 }
 
-/// All of a file, read in one piece.
+/// The content of a file, read at once.
 pub fn content(vault: &Vault, ino: u64, size: u64) -> Vec<u8> {
     let mut bytes = vec![0xee; size as usize];
     let read = vault.read(ino, 0, &mut bytes).unwrap_or_else(|e| panic!("{}: {e}", vault.path_of(ino)));
@@ -105,7 +104,7 @@ pub fn content(vault: &Vault, ino: u64, size: u64) -> Vec<u8> {
     bytes
 }
 
-/// The entries of a directory but the dots, sorted.
+/// The entries of a directory except the dots, sorted.
 pub fn entries(vault: &Vault, ino: u64) -> Vec<(Vec<u8>, u64)> {
     let mut found = vec![];
     vault
@@ -120,7 +119,7 @@ pub fn entries(vault: &Vault, ino: u64) -> Vec<(Vec<u8>, u64)> {
     found
 }
 
-/// Panics where two dumps differ, naming the first difference.
+/// Panics if two dumps differ, with the first difference.
 pub fn assert_same(vault: &Dump, model: &Dump, context: &str) {
     if vault == model {
         return;

@@ -1,4 +1,4 @@
-//! A vault on a simulated folder beside a plain model of what it must hold.
+//! A vault on a simulated folder beside a plain model of its expected content.
 #![allow(dead_code, unreachable_pub)]
 
 #[path = "../../../../parts/vault-store/tests/cut_anchor/mod.rs"]
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 pub const UUID: [u8; 16] = [0x5e; 16];
 
-/// A clock that moves a little each time somebody looks.
+/// A clock that advances a little at each reading.
 pub struct TestClock(AtomicI64);
 
 impl TestClock {
@@ -65,17 +65,17 @@ impl World {
         }
     }
 
-    /// The number of the commit that the anchor remembers.
+    /// The number of the anchored commit.
     pub fn memory_number(&self) -> u64 {
         self.memory.load().unwrap().map_or(0, |state| state.number)
     }
 
-    /// Makes the anchor forget.
+    /// Clears the anchor.
     pub fn forget(&mut self) {
         self.memory = Arc::default();
     }
 
-    /// The one that the second reader of protected files knows.
+    /// The master key that the second reader of protected files knows.
     pub fn master() -> Secret<32> {
         Secret::copy_from(&[7; 32])
     }

@@ -1,4 +1,4 @@
-//! A file system as POSIX describes it, in plain maps: what a vault is compared with.
+//! A POSIX file system in plain maps, to compare a vault with.
 
 use lacuna_vault::{Allocate, FILE_MAX, FileKind, NAME_MAX, ROOT, RenameMode, SeekTo, SetXattr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ pub struct Node {
     pub gid: u32,
     pub nlink: u32,
     pub data: Arc<Vec<u8>>,
-    /// Blocks that are no holes.
+    /// Blocks that are not holes.
     pub blocks: Arc<BTreeSet<u64>>,
     pub target: Vec<u8>,
     pub entries: BTreeMap<Vec<u8>, u64>,
@@ -103,7 +103,7 @@ impl Model {
         self.directory(parent)?.entries.get(name).copied().ok_or(libc::ENOENT)
     }
 
-    /// Whether a node may be made there: what `make` and `link` check first.
+    /// Whether a node may be made there: the first check of `make` and `link`.
     pub fn may_make(&self, parent: u64, name: &[u8]) -> Outcome<()> {
         let directory = self.directory(parent)?;
         Model::check_name(name)?;
@@ -366,7 +366,7 @@ impl Model {
         }
     }
 
-    /// What a reopened vault has: nothing is open, and what has no name is gone.
+    /// The model after reopening: nothing is open, and nodes without a name are gone.
     pub fn reopened(&self) -> Model {
         let mut model = self.clone();
         model.open.clear();

@@ -1,4 +1,4 @@
-//! Random operations, done to a vault and to the model at once.
+//! Random operations on a vault and on the model at once.
 
 use super::model::{Model, Node};
 use lacuna_sim::Rng;
@@ -6,20 +6,19 @@ use lacuna_vault::{
     Allocate, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo, SetXattr, Vault,
 };
 
-/// Longest file of a workload.
+/// The longest file of a workload.
 pub const LONGEST: u64 = 400 << 10;
 
-/// What happened to one operation.
+/// The result of one operation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Both did the same.
+    /// The vault and the model did the same.
     Same,
     /// A write was short, in both.
     Short,
-    /// The vault's storage failed, which the model knows nothing of, and the caller is told this
-    /// number. The model is as before.
+    /// The vault's storage failed, and the caller got this error number. The model is unchanged.
     Failed(i32),
-    /// The same, and it was a sync: all before is durable.
+    /// Both did the same, and it was a sync: everything before is durable.
     Durable,
 }
 
@@ -35,7 +34,7 @@ fn any(rng: &mut Rng, model: &Model, kind: Option<FileKind>) -> u64 {
     let fitting = |node: &&(u64, FileKind)| kind.is_none_or(|kind| node.1 == kind);
     let all: Vec<(u64, FileKind)> = model.nodes.iter().map(|(ino, node)| (*ino, node.kind)).collect();
     let some: Vec<&(u64, FileKind)> = all.iter().filter(fitting).collect();
-    // Now and then a number that is none.
+    // Sometimes a number without a node.
     if some.is_empty() || rng.chance(1, 100) {
         999_999
     } else {
@@ -59,7 +58,7 @@ pub fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
     }
 }
 
-/// Offset and length of a piece of a file.
+/// The offset and length of a piece of a file.
 fn piece(rng: &mut Rng) -> (u64, usize) {
     let offset = match rng.below(4) {
         0 => 0,
@@ -76,7 +75,8 @@ fn piece(rng: &mut Rng) -> (u64, usize) {
     (offset, len.min(LONGEST - offset) as usize)
 }
 
-/// A change: the vault first; if its storage did not fail, the model must say the same.
+/// Compares a change: the vault's result comes first; if its storage did not fail, the model must
+/// give the same.
 fn both<T: std::fmt::Debug>(
     context: &str,
     vault: FsResult<T>,
@@ -99,7 +99,7 @@ fn both<T: std::fmt::Debug>(
     }
 }
 
-/// Random operations. Gives how many of them failed or were short.
+/// Does random operations. Returns how many failed or were short.
 pub fn work(vault: &Vault, model: &mut Model, rng: &mut Rng, steps: u64) -> u64 {
     let mut failed = 0;
     for _ in 0..steps {
@@ -110,7 +110,7 @@ pub fn work(vault: &Vault, model: &mut Model, rng: &mut Rng, steps: u64) -> u64 
     failed
 }
 
-/// Does one random operation to both.
+/// Does one random operation on both.
 pub fn step(vault: &Vault, model: &mut Model, rng: &mut Rng, syncs: u64) -> Step {
     if rng.chance(syncs, 1000) {
         let ino = any(rng, model, Some(FileKind::File));

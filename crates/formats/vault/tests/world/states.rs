@@ -1,4 +1,4 @@
-//! The states that a vault may be in when it is opened again.
+//! The possible states of a vault at its next opening.
 
 use super::dump::{Dump, assert_same, of_model, of_vault};
 use super::model::Model;
@@ -6,8 +6,8 @@ use super::ops::Step;
 use lacuna_vault::Vault;
 use std::collections::BTreeMap;
 
-/// The states that a crash may leave: after the last sync that returned, and after each operation
-/// since.
+/// The states that a crash may leave: the state after the last sync that returned, and after each
+/// operation since.
 #[derive(Clone)]
 pub struct States {
     pub model: Model,
@@ -19,7 +19,7 @@ impl States {
         States { since: vec![model.clone()], model }
     }
 
-    /// After a step.
+    /// Records a step.
     pub fn did(&mut self, step: &Step) {
         if *step == Step::Durable {
             self.since.clear();
@@ -27,7 +27,8 @@ impl States {
         self.since.push(self.model.clone());
     }
 
-    /// After a crash: the vault is one of the states, whole. It is the one from now on.
+    /// After a crash: checks that the vault is one of the states, whole, and continues with that
+    /// state.
     pub fn recover(&mut self, vault: &Vault, context: &str) {
         let found = of_vault(vault);
         let numbered = |model: &Model| (model.reopened(), of_model(&model.reopened()));
