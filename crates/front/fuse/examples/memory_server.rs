@@ -1,6 +1,6 @@
-//! Opens a disk in memory at a mount point: `memory_server RUN_BASE MOUNTPOINT [raw] [mkfs=TYPE]
-//! [mib=N] [background]`. For trying the crate out, for measuring it, and for the tests that need a
-//! process of its own.
+//! Serves a disk in memory at a mount point: `memory_server RUN_BASE MOUNTPOINT [raw] [mkfs=TYPE]
+//! [mib=N] [background]`. For manual use, for measurements, and for tests that need a process of
+//! their own.
 
 #[path = "../tests/memory/mod.rs"]
 mod memory;

@@ -1,9 +1,8 @@
-//! The FUSE device and the mount: by the system call where the kernel lets us, otherwise by
+//! The FUSE device and the mount: by the system call where the kernel allows it, otherwise by
 //! `fusermount3`.
 //!
-//! `fuser` can mount as well, but then lets only one user's requests through, and the kernel sends
-//! the times of files under the name of root when it writes its cache back. Here the kernel alone
-//! decides who may enter.
+//! `fuser` can mount as well, but then admits requests of one user only, while the kernel sends the
+//! times of files as root when it writes its cache back. Here the kernel alone checks access.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_mount::FUSE_SOURCE;
@@ -19,13 +18,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where FUSE is reached.
+/// The FUSE device.
 const DEVICE: &str = "/dev/fuse";
 /// The mount tool for users other than root.
 const TOOL: &str = "fusermount3";
-/// What the tool's environment names its socket with. The socket is its standard input.
+/// The environment variable that tells the tool its socket. The socket is the tool's standard
+/// input.
 const SOCKET: &str = "_FUSE_COMMFD";
-/// Where users other than root may be allowed to let others in.
+/// The file that may allow users other than root to admit other users.
 const TOOL_SETTINGS: &str = "/etc/fuse.conf";
 /// The line that allows it.
 const ALLOW: &str = "user_allow_other";
@@ -33,15 +33,15 @@ const ALLOW: &str = "user_allow_other";
 /// How to mount.
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
-    /// Whether users other than the one who mounts may enter.
+    /// Whether users other than the mounting user have access.
     pub allow_other: bool,
     /// Whether the kernel refuses changes.
     pub read_only: bool,
-    /// Whether the kernel runs no program in it.
+    /// Whether the kernel refuses to execute its programs.
     pub no_exec: bool,
 }
 
-/// Opens the device; it is not yet a mount.
+/// Opens the device; this is not a mount yet.
 fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -51,9 +51,9 @@ pub(crate) fn device_opens() -> bool {
     open_device().is_ok()
 }
 
-/// Mounts at the directory `mountpoint` and gives the device that serves it.
+/// Mounts at the directory `mountpoint` and returns the device that serves it.
 ///
-/// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed;
+/// Errors: [`Kind::Permission`] where mounting, or access for other users, is not allowed;
 /// [`Kind::NotFound`] without FUSE.
 pub(crate) fn mount(mountpoint: &Path, access: Access) -> Result<OwnedFd> {
     let what = format!("cannot mount FUSE at {}", mountpoint.display());
@@ -73,7 +73,7 @@ pub(crate) fn mount(mountpoint: &Path, access: Access) -> Result<OwnedFd> {
     match direct {
         Err(e) if [Some(libc::EPERM), Some(libc::EACCES)].contains(&e.raw_os_error()) => {
             mount_by_tool(mountpoint, access).map_err(|e| {
-                // The tool's words come without a number.
+                // The tool's message has no error number.
                 let words = e.to_string();
                 let denied = ["not permitted", "Permission denied"].iter().any(|said| words.contains(said));
                 let error = if denied { failed(&e).with_kind(Kind::Permission) } else { failed(&e) };
@@ -109,7 +109,7 @@ fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access) -> io::Resul
     Ok(device)
 }
 
-/// `fusermount3` mounts, and hands the device over on a socket.
+/// Mounts with `fusermount3`, which passes the device over a socket.
 fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut options = format!("fsname={FUSE_SOURCE},subtype={FUSE_SOURCE},default_permissions,nodev,nosuid");
@@ -122,7 +122,7 @@ fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
     if access.no_exec {
         options.push_str(",noexec");
     }
-    // The path of root may name directories that others can write to.
+    // The PATH of root may contain directories that other users can write to.
     let mut tool = Command::new(TOOL);
     tool.env("PATH", lacuna_mount::search_path());
     tool.args(["-o", &options, "--"]).arg(mountpoint).env(SOCKET, "0");
@@ -139,7 +139,7 @@ fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
     }
 }
 
-/// The device from the socket; `None` if the tool ended without a word.
+/// Receives the device from the socket; `None` if the tool ended without sending one.
 fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -155,8 +155,8 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(devices.last())
 }
 
-/// Whether users other than root may let others in. Where that cannot be read, the tool decides,
-/// which can.
+/// Whether users other than root may admit other users. If the file cannot be read, the answer is
+/// yes: the tool can read it and decides.
 fn others_allowed() -> bool {
     match fs::read_to_string(TOOL_SETTINGS) {
         Ok(text) => text.lines().any(|line| line.trim() == ALLOW),

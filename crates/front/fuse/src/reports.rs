@@ -1,4 +1,4 @@
-//! What the threads that serve requests report to the server.
+//! Reports from the threads that serve requests to the server.
 
 use lacuna_contracts::Error;
 use lacuna_daemon::{Event, log_failure};
@@ -6,7 +6,7 @@ use lacuna_mount::{ServerLog, Watch};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// The way from a file system to the server that has it mounted.
+/// The channel from a file system to the server that has it mounted.
 #[derive(Clone)]
 pub(crate) struct Reports {
     pub watch: Arc<Watch>,
@@ -15,18 +15,18 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// A request failed. The words go to the log, since the kernel has no room for them.
+    /// Records a failed request. Its text goes to the log, since the kernel takes a number only.
     pub(crate) fn failed(&self, error: &Error) {
         log_failure(error, self.watch.fail(error), &self.log);
     }
 
-    /// The FUSE connection is over.
+    /// Records the end of the FUSE connection.
     pub(crate) fn ended(&self) {
         self.watch.end();
         self.wake(Event::SessionEnded);
     }
 
-    /// Wakes the server. One that has ended needs no event.
+    /// Wakes the server. A server that has ended needs no event.
     pub(crate) fn wake(&self, event: Event) {
         let _ = self.events.send(event);
     }

@@ -1,5 +1,5 @@
-//! The server of a mount: it has a place among the running ones, waits until a client, a signal or
-//! an unmount ends it, takes the mount down, and answers the clients that wait for that.
+//! The server of a mount: it registers an instance, waits until a client, a signal or an unmount
+//! ends it, takes the mount down, and answers the clients that wait for that.
 
 use crate::reports::Reports;
 use lacuna_contracts::{Error, Kind, Naming, Result};
@@ -13,33 +13,33 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// What a server has mounted. When it is dropped it takes down what no process uses.
+/// The mount of a server. Dropping it takes down every part that no process uses.
 pub trait Served {
-    /// Why it stays open whatever a client asks for, if it must.
+    /// The reason why it must stay open at any request of a client, if there is one.
     fn must_stay(&self) -> Option<Error> {
         None
     }
 
-    /// Whether it is mounted nowhere any more, now that the FUSE file `disk` was closed.
+    /// Whether it is not mounted anywhere any more, checked after the FUSE file `disk` was closed.
     fn is_gone(&mut self) -> bool {
         false
     }
 
-    /// Whether it is used although nothing is asked of its file system, as far as its `server`
+    /// Whether it is in use although its file system gets no requests, as far as its `server`
     /// knows.
     fn is_used(&self, server: &Server) -> bool;
 
-    /// Unmounts everything. What is busy stays, and so does everything below it.
+    /// Unmounts everything. A busy part stays, and so does everything below it.
     fn take_down(&mut self) -> Result<()>;
 
-    /// Makes durable what programs wrote until now. What fails goes to the log.
+    /// Makes durable all writes of programs until now. Failures go to the log.
     fn flush(&self);
 
-    /// Closes what was mounted, after [`Served::take_down`]. Gives its failure if it had one.
+    /// Closes the disk or vault, after [`Served::take_down`]. Returns its failure if it had one.
     fn close(&mut self) -> Result<()>;
 }
 
-/// The place of a server among the running ones, before anything is mounted.
+/// The registered instance of a server, before anything is mounted.
 pub(crate) struct Claim {
     instance: Instance,
     identity: Identity,
@@ -49,19 +49,19 @@ pub(crate) struct Claim {
     pub reports: Reports,
 }
 
-/// How a server works for clients, and when it ends without them.
+/// How a server works for clients, and when it ends without a client's request.
 pub(crate) struct Terms {
     pub jobs: Jobs,
     pub naming: Naming,
     pub idle_timeout: Option<Duration>,
-    /// Whether no log may keep why it is not closed (deniability contract).
+    /// Whether logs must not contain the reason of a refused close (deniability contract).
     pub private: bool,
 }
 
 impl Claim {
-    /// Claims the place of what is to be mounted so, and clears away what a dead server left there.
-    /// `run_base` is the directory of the run directories, if not the one of this user. Errors:
-    /// [`Kind::Busy`] while another server has the place.
+    /// Registers the instance for this mount, and cleans up after a dead server there. `run_base`
+    /// is the directory of the run directories, if not that of this user. Errors: [`Kind::Busy`]
+    /// while another server has the instance.
     pub(crate) fn new(
         mount: MountRecord,
         identity: Identity,
@@ -80,12 +80,12 @@ impl Claim {
         Ok(Claim { instance, identity, record, mountpoint, events, reports })
     }
 
-    /// Makes the directory that FUSE is mounted on below a file system.
+    /// Makes the directory for the FUSE mount below a file system.
     pub(crate) fn make_fuse(&self) -> Result<PathBuf> {
         self.instance.make_fuse()
     }
 
-    /// Writes into the record what has mounted the file system of the disk.
+    /// Adds to the record how the file system of the disk is mounted.
     pub(crate) fn note(&mut self, by: MountedBy) -> Result<()> {
         if let Front::Fuse(mount) = &mut self.record.front {
             mount.kind = MountKind::FileSystem { by: Some(by) };
@@ -93,7 +93,7 @@ impl Claim {
         self.instance.write(&self.record)
     }
 
-    /// Begins to answer clients. They get the counters of `source`.
+    /// Begins to answer clients. Status requests get the counters of `source`.
     pub(crate) fn serve<S: Served>(
         self,
         served: S,
@@ -129,17 +129,17 @@ impl Claim {
 pub struct Stopper(Reports);
 
 impl Stopper {
-    /// Asks it to unmount and end. If the file system is busy the server says so in its log and
-    /// goes on.
+    /// Asks the server to unmount and end. If the file system is busy, the server logs that and
+    /// continues.
     pub fn request(&self) {
         self.0.wake(Event::Stop);
     }
 }
 
-/// Something that is mounted and served. [`MountServer::wait`] keeps it so; dropping it instead
-/// takes down what no process uses.
+/// A served mount. [`MountServer::wait`] serves it; dropping it instead takes down every part that
+/// no process uses.
 pub struct MountServer<S> {
-    // In the order in which they must go.
+    // In drop order.
     server: Server,
     pub(crate) served: S,
     instance: Instance,
@@ -151,7 +151,7 @@ pub struct MountServer<S> {
 }
 
 impl<S: Served> MountServer<S> {
-    /// Whether it is being closed, for a caller that waits for that on another thread.
+    /// Whether it is being closed, for a caller that waits for the end on another thread.
     pub fn closing(&self) -> impl Fn() -> bool + Send + Sync + use<S> {
         let watch = Arc::clone(&self.reports.watch);
         move || watch.closing()
@@ -162,9 +162,9 @@ impl<S: Served> MountServer<S> {
         Stopper(self.reports.clone())
     }
 
-    /// Serves until someone closes it: [`Stopper::request`], [`lacuna_daemon::close`], or a plain
-    /// `umount`. Returns when everything is unmounted and what was mounted is closed, with its
-    /// failure if it had one.
+    /// Serves until it is closed: by [`Stopper::request`], [`lacuna_daemon::close`], or a plain
+    /// `umount`. Returns after everything is unmounted and closed, with the failure of closing if
+    /// there was one.
     pub fn wait(mut self) -> Result<()> {
         // The sender in `self` keeps the channel alive.
         while let Some(event) = self.wake_ups.next(&self.events, &self.reports.watch) {
@@ -198,46 +198,46 @@ impl<S: Served> MountServer<S> {
         self.finish(None)
     }
 
-    /// Ends it without having served. What is busy stays mounted, and fails from then on.
+    /// Ends the server without having served. A busy part stays mounted, and its requests fail
+    /// afterwards.
     ///
-    /// Errors: the failure of what was mounted if it had one, or else why it stays mounted.
+    /// Errors: the failure of closing if there was one, or else the reason why it stays mounted.
     pub fn end(mut self) -> Result<()> {
         self.reports.watch.set_closing(true);
         let down = self.served.take_down();
         self.finish(None).and(down)
     }
 
-    /// Whether it is used in a way that asks nothing of the file system, or is mounted where an
-    /// unmount here would not reach it, and would leave the directory below open to be written.
+    /// Whether it is used without requests to the file system, or is mounted at a place that an
+    /// unmount here would not reach; closing would then expose the directory below to writes.
     fn is_used_unseen(&self) -> bool {
         self.served.is_used(&self.server) || is_mounted_elsewhere(&self.mountpoint)
     }
 
-    /// Whether the mount table shows it. False if that cannot be read.
+    /// Whether the mount table lists it. Returns false if the table cannot be read.
     fn is_mounted(&self) -> bool {
         is_mounted(&self.mountpoint).is_ok_and(|mounted| mounted)
     }
 
-    /// Why it is not closed.
+    /// The reason why it is not closed.
     ///
-    /// Deniability contract: if only some refusals were private, those would tell of a hidden
-    /// level.
+    /// Deniability contract: if only some refusals were private, those would reveal a hidden level.
     fn refusal(&self, e: Error) -> Error {
         if self.private { e.private() } else { e }
     }
 
-    /// Says why it is not closed. A signal may be followed by a kill: what programs wrote until now
-    /// is made durable.
+    /// Logs why it is not closed. A kill may follow a signal, so all writes of programs until now
+    /// are made durable.
     fn serve_on(&self, why: Error) {
         (self.reports.log)(&why.context("still serving"));
         self.served.flush();
     }
 
-    /// Closes what was mounted, lets the run directory go, and answers the clients that wait for
+    /// Closes the disk or vault, removes the run directory, and answers the clients that wait for
     /// that.
     fn finish(self, waiting: Option<ClosingClient>) -> Result<()> {
         let MountServer { server, mut served, instance, events, reports, .. } = self;
-        // The jobs of clients use what is mounted: they end before it is closed.
+        // The jobs of clients use the disk or vault, so they end before it is closed.
         server.end_work();
         let result = served.close();
         drop((server, served));

@@ -8,7 +8,7 @@ use lacuna_mount::{RELEASE_LIMIT, Watch, unmount_fuse};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The fewest and the most threads that serve one mount; in between, two for each processor.
+/// Minimum and maximum number of threads that serve one mount; in between, two per processor.
 const FEWEST_THREADS: usize = 4;
 pub(crate) const MOST_THREADS: usize = 16;
 
@@ -23,7 +23,7 @@ impl FuseMount {
     /// Mounts `filesystem` at the directory `mountpoint` and serves it. `begun` gets the notifier
     /// of the kernel before the first request is served.
     ///
-    /// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed;
+    /// Errors: [`Kind::Permission`] where mounting, or access for other users, is not allowed;
     /// [`Kind::NotFound`] without FUSE.
     pub(crate) fn start(
         filesystem: impl Filesystem,
@@ -33,15 +33,15 @@ impl FuseMount {
         begun: impl FnOnce(Notifier) + Send + 'static,
     ) -> Result<Self> {
         let device = device::mount(mountpoint, access)?;
-        // From here on there is something to unmount, whatever fails.
+        // After this point a failure must unmount.
         let mount = FuseMount { mountpoint: mountpoint.to_owned(), watch, mounted: true };
         let config = config();
-        // The flusher flag belongs to a thread, and to the threads that it starts. The serving
-        // threads need it even where the program has not set it for all that it does: the kernel
-        // writes its cache back through them.
+        // The flusher flag belongs to a thread and is inherited by the threads that it starts. The
+        // serving threads need it even if the program has not set it for all its threads, because
+        // the kernel writes its cache back through them.
         let starter = std::thread::Builder::new().name("lacuna-fuse".to_owned()).spawn(move || {
             become_io_flusher();
-            // The kernel alone decides who may enter.
+            // The kernel alone checks access.
             let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
             begun(session.notifier());
             session.spawn()
@@ -60,12 +60,12 @@ impl FuseMount {
         Ok(mount)
     }
 
-    /// Where it is mounted.
+    /// The directory of the mount.
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`], naming who).
+    /// Unmounts, if it is still mounted. Errors: [`Kind::Busy`], naming the users, if it is in use.
     pub(crate) fn unmount(&mut self) -> Result<()> {
         if self.mounted {
             unmount_fuse(&self.mountpoint)?;
@@ -74,12 +74,13 @@ impl FuseMount {
         Ok(())
     }
 
-    /// Does what dropping it does.
+    /// Unmounts as dropping does.
     pub(crate) fn end(&mut self) {
         if !self.mounted {
             return;
         }
-        // A loop device that was just detached may rest on a file of it for another moment.
+        // A loop device that was just detached may hold a file of the mount open for another
+        // moment.
         self.watch.wait_released(RELEASE_LIMIT);
         if self.unmount().is_ok() {
             self.watch.wait_ended(RELEASE_LIMIT);

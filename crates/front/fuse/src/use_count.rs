@@ -1,18 +1,18 @@
-//! The count of requests that use what is mounted. A server with a time limit without use ends when
-//! it stands still for so long.
+//! The count of requests that use a mount. A server with an idle timeout ends when the count stays
+//! the same for that time.
 
 use lacuna_mount::Watch;
 use std::sync::Arc;
 
-/// What requests are answered from. There is no way to it but these two, so that each request says
-/// whether it is use.
+/// A value that answers requests. The two access methods are the only way to it, so that each
+/// request states whether it counts as use.
 pub(crate) struct UseCounted<T> {
     served: T,
     watch: Arc<Watch>,
 }
 
 impl<T> UseCounted<T> {
-    /// The use of `served` is counted in `watch`.
+    /// Counts the use of `served` in `watch`.
     pub(crate) fn new(served: T, watch: Arc<Watch>) -> Self {
         UseCounted { served, watch }
     }
@@ -23,8 +23,8 @@ impl<T> UseCounted<T> {
         &self.served
     }
 
-    /// For all else, such as what the kernel does by itself, and what monitors ask of every file
-    /// system again and again: that would keep each open for ever.
+    /// For all other requests, such as the kernel's own, and queries that monitors send to every
+    /// file system repeatedly: if they counted, no server would ever end.
     pub(crate) fn without_use(&self) -> &T {
         &self.served
     }

@@ -1,6 +1,6 @@
-//! Serves a plain file, or memory, without any encryption: for measuring what NBD itself costs, and
-//! for trying clients out. `serve (socket:PATH | tcp:ADDRESS:PORT | activated) (file:PATH |
-//! memory:MIB | null:MIB) [CERTIFICATES]`
+//! Serves a plain file or memory without encryption, to measure the cost of NBD itself and to try
+//! clients. `serve (socket:PATH | tcp:ADDRESS:PORT | activated) (file:PATH | memory:MIB | null:MIB)
+//! [CERTIFICATES]`
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
 use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};

@@ -1,18 +1,17 @@
-//! The disks on offer, by name.
+//! The exported disks, by name.
 
 use lacuna_contracts::ByteDisk;
 use std::collections::BTreeMap;
 
-/// Names of exports and the disks behind them. Names are at most 4096 bytes, as the protocol has
-/// it.
+/// Names of exports and their disks. The protocol limits names to 4096 bytes.
 #[derive(Clone, Default)]
 pub struct Exports(BTreeMap<String, Export>);
 
-/// A disk on offer.
+/// An exported disk.
 #[derive(Clone)]
 pub(crate) struct Export {
     pub(crate) disk: ByteDisk,
-    /// Whose memory its requests take.
+    /// The level that provides the memory for its requests.
     pub(crate) level: usize,
 }
 
@@ -22,7 +21,7 @@ impl Exports {
         Self::default()
     }
 
-    /// The levels of a location: `""` and `"0"` are the first, `"1"` the second, and so on.
+    /// Exports the levels of a location: `""` and `"0"` are the first, `"1"` the second, and so on.
     pub fn levels(levels: impl IntoIterator<Item = ByteDisk>) -> Self {
         let mut exports = Exports::new();
         for (number, disk) in levels.into_iter().enumerate() {
@@ -34,8 +33,8 @@ impl Exports {
         exports
     }
 
-    /// Adds `disk` under `name`, in place of an earlier one of that name. It shares the memory of
-    /// level 0.
+    /// Adds `disk` under `name` and replaces an earlier disk of that name. Its requests use the
+    /// memory of level 0.
     pub fn with(mut self, name: impl Into<String>, disk: ByteDisk) -> Self {
         self.0.insert(name.into(), Export { disk, level: 0 });
         self

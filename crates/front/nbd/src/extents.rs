@@ -1,11 +1,11 @@
-//! BLOCK_STATUS: which parts of a range are written, to the byte.
+//! BLOCK_STATUS: which parts of a range are written, with byte precision.
 
 use crate::wire::STATE_HOLE_ZERO;
 use lacuna_contracts::{BLOCK_SIZE, ByteDisk, Error, Kind, Result};
 
-/// Range of one question to the disk, which bounds its answer to 256 KiB.
+/// Range of one query to the disk; it bounds the answer to 256 KiB.
 const WINDOW: u64 = 64 << 20;
-/// Most extents in one reply.
+/// Maximum number of extents in one reply.
 const MAX_EXTENTS: usize = 4096;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -14,8 +14,7 @@ pub(crate) fn in_range(disk: &ByteDisk, offset: u64, length: u64) -> bool {
 }
 
 /// Descriptors that begin exactly at `offset`, with equal neighbours merged, and never go past
-/// `offset + length`. A reply that would grow too long ends early; the client asks again from
-/// there.
+/// `offset + length`. A reply that would be too long ends early; the client asks again from there.
 pub(crate) fn describe(disk: &ByteDisk, offset: u64, length: u64, only_one: bool) -> Result<Vec<u8>> {
     if !in_range(disk, offset, length) {
         return Err(Error::new(Kind::Usage, "request outside the disk"));
@@ -27,8 +26,7 @@ pub(crate) fn describe(disk: &ByteDisk, offset: u64, length: u64, only_one: bool
         let found = match disk.extents(at, window_end - at) {
             Ok(found) => found,
             Err(error) if runs.runs.is_empty() => return Err(error),
-            // What is known already is a good answer; asked about the rest, the disk may fail
-            // again.
+            // The extents found so far are a valid answer; a query for the rest may fail again.
             Err(_) => break,
         };
         let mut run_end = at / BLOCK * BLOCK;
@@ -40,7 +38,7 @@ pub(crate) fn describe(disk: &ByteDisk, offset: u64, length: u64, only_one: bool
             }
             at += len;
         }
-        // What the disk said nothing about may hold data.
+        // A range without an answer from the disk may hold data.
         if !runs.push(window_end - at, true) {
             break;
         }
@@ -55,7 +53,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// `false` when there is no room for another run.
+    /// Returns `false` when there is no room for another run.
     fn push(&mut self, len: u64, written: bool) -> bool {
         if len == 0 {
             return true;
@@ -72,7 +70,7 @@ impl Runs {
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.runs.len() * 8);
         for (len, written) in &self.runs {
-            // A request is shorter than 4 GiB, so no run within it is longer.
+            // A request is shorter than 4 GiB, and so is every run within it.
             bytes.extend((*len as u32).to_be_bytes());
             bytes.extend(if *written { 0 } else { STATE_HOLE_ZERO }.to_be_bytes());
         }

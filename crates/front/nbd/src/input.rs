@@ -1,4 +1,4 @@
-//! The reading side of a connection: bytes received and not yet understood.
+//! The receiving side of a connection: the buffer of received bytes that are not parsed yet.
 
 use crate::stream::Transport;
 use crate::wire::REQUEST_LEN;
@@ -8,34 +8,34 @@ use std::time::{Duration, Instant};
 
 const CAPACITY: usize = 64 << 10;
 
-/// A receive buffer, so that requests which arrive together cost one system call.
+/// A receive buffer, so that requests that arrive together cost one system call.
 pub(crate) struct Input {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Behind this nothing was received since the buffer was wiped.
+    /// The end of the received bytes since the last wipe of the buffer.
     most: usize,
-    /// No more requests are to be read.
+    /// No more requests are read.
     pub(crate) ended: bool,
     patience: Patience,
 }
 
-/// How long a reader looks for the next request before it sleeps: waking a sleeper costs more than
-/// most requests, and a client that asks one thing at a time pays that for each.
+/// How long a reader polls for the next request before it sleeps. Waking a sleeping thread costs
+/// more than most requests, and a client with one request at a time pays that for each.
 #[derive(Default)]
 struct Patience {
-    /// Looks in a row that found nothing.
+    /// Consecutive polls without a result.
     vain: u32,
-    /// Requests for which the reader goes to sleep at once.
+    /// Number of requests for which the reader sleeps without polling.
     resting: u32,
 }
 
-/// How long one look lasts.
+/// Duration of one poll.
 const LOOK: Duration = Duration::from_micros(50);
 
 impl Patience {
-    /// Bytes that come within the look, or `None`: sleep then. Looks that keep finding nothing
-    /// become rare.
+    /// Returns bytes that arrive during the poll; `None` tells the reader to sleep. Polls become
+    /// rare when they keep failing.
     fn watch<T: Transport>(&mut self, transport: &T, buf: &mut [u8]) -> io::Result<Option<usize>> {
         if !T::CAN_LOOK {
             return Ok(None);
@@ -74,13 +74,13 @@ impl Input {
         }
     }
 
-    /// Bytes lie in the buffer up to here.
+    /// Records that the buffer holds bytes up to `end`.
     fn received(&mut self, end: usize) {
         self.end = end;
         self.most = self.most.max(end);
     }
 
-    /// Wipes what was taken out of the buffer: payloads of small requests pass through it.
+    /// Wipes consumed bytes, because payloads of small requests pass through the buffer.
     fn wipe(&mut self) {
         wipe(&mut self.bytes[..self.start]);
         if self.end < self.most {
@@ -89,12 +89,12 @@ impl Input {
         }
     }
 
-    /// Bytes that wait to be understood.
+    /// Number of bytes that are not parsed yet.
     pub(crate) fn buffered(&self) -> usize {
         self.end - self.start
     }
 
-    /// The next header, if it has been received already. Stays in the buffer.
+    /// The next header, if it has been received already. It stays in the buffer.
     pub(crate) fn peek(&self) -> Option<&[u8; REQUEST_LEN]> {
         self.bytes[self.start..self.end].first_chunk()
     }
@@ -110,7 +110,7 @@ impl Input {
             let got = if let Some(got) = self.patience.watch(transport, &mut self.bytes[self.end..])? {
                 got
             } else {
-                // It may be long until the next one comes.
+                // The next request may take long to arrive.
                 self.wipe();
                 transport.recv(&mut self.bytes[self.end..])?
             };
@@ -124,7 +124,7 @@ impl Input {
         Ok(header)
     }
 
-    /// Fills `payload`, from the buffer first and then straight from the stream.
+    /// Fills `payload` from the buffer first and then from the stream.
     pub(crate) fn payload(&mut self, transport: &impl Transport, payload: &mut [u8]) -> io::Result<()> {
         let mut done = self.buffered().min(payload.len());
         payload[..done].copy_from_slice(&self.bytes[self.start..self.start + done]);

@@ -1,22 +1,22 @@
 //! Serves disks to NBD clients: the network block device protocol in its fixed newstyle form, over
 //! unix sockets, TCP, sockets passed by a service manager, and TLS (feature `tls`, on by default).
 //!
-//! Invariants kept here:
-//! - Nothing is known of formats: a disk is a [`lacuna_contracts::ByteDisk`], which checks every
-//!   range.
-//! - Whatever a client sends, it gets an answer or its connection is closed. Memory is bounded: a
-//!   thread has 256 KiB of its own, 72 MiB are kept for larger requests of all levels, and what
-//!   finds no room there shares 128 MiB in each connection and 640 MiB in the server (`memory.rs`).
-//!   A client that does nothing, or does not take its replies, delays nobody else.
-//! - A WRITE whose payload does not arrive whole is not performed at all. A request that was read
-//!   whole is carried out, even when the client leaves or the server stops meanwhile; only zeroing
-//!   without holes, which may cover 4 GiB, is then given up half way, and the client told so.
-//! - What a disk says about a failure goes to the server's own side; the client gets an error
-//!   number only.
+//! Invariants:
+//! - This crate knows nothing of formats: a disk is a [`lacuna_contracts::ByteDisk`], which checks
+//!   every range.
+//! - Every request gets an answer, or its connection is closed. Memory is bounded: a thread has 256
+//!   KiB for small requests; 72 MiB are kept for larger requests of all levels; requests that find
+//!   no room there share 128 MiB per connection and 640 MiB per server (`memory.rs`). A client that
+//!   does nothing, or does not take its replies, delays no other client.
+//! - A WRITE with an incomplete payload is not performed at all. A request that was read whole is
+//!   carried out, even when the client leaves or the server stops meanwhile. The exceptions, when
+//!   the server stops: zeroing without holes, which may cover 4 GiB, is abandoned half way with an
+//!   error, and a CACHE request ends early.
+//! - The text of a disk's error stays on the server's side; the client gets an error number only.
 //! - The smallest block advertised is the disk's own, 4096 bytes, but requests of any alignment are
 //!   served exactly.
 #![warn(missing_docs)]
-// As `IoSlice::advance_slices` takes what is left to send.
+// `IoSlice::advance_slices` takes the remaining slices as `&mut &mut`.
 #![allow(clippy::mut_mut)]
 
 mod exports;

@@ -1,4 +1,4 @@
-//! Where clients come from: a unix socket, a TCP address, or a socket that the service manager has
+//! The listening sockets: a unix socket, a TCP address, or sockets that the service manager has
 //! opened.
 
 use crate::stream::Socket;
@@ -21,18 +21,18 @@ const BACKLOG: i32 = 128;
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A unix socket at this path, for its owner alone. A socket that a dead server has left there
-    /// is replaced.
+    /// A unix socket at this path, accessible to its owner only. A dead server's socket there is
+    /// replaced.
     Unix(PathBuf),
     /// A TCP address ([`Listen::tcp`]).
     Tcp {
-        /// What the user gave.
+        /// The address that the user gave.
         name: String,
-        /// What it stood for: the first of them that can be had is taken. A name is resolved once,
-        /// so that what was checked is what is bound.
+        /// The addresses that `name` resolved to: the first available one is bound. A name is
+        /// resolved once, so that the checked address is the bound address.
         addresses: Vec<SocketAddr>,
     },
     /// The sockets passed by the service manager (`LISTEN_PID`, `LISTEN_FDS`).
@@ -40,10 +40,10 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// A TCP address such as `127.0.0.1:10809`, or the name of a host in its place. Port 0 takes
-    /// any free one.
+    /// A TCP address such as `127.0.0.1:10809`, or a host name in place of the number. Port 0 takes
+    /// any free port.
     ///
-    /// Errors: [`Kind::Usage`] for what stands for no address.
+    /// Errors: [`Kind::Usage`] if `name` resolves to no address.
     pub fn tcp(name: &str) -> Result<Listen> {
         let refused = |found: String| {
             Error::new(Kind::Usage, format!("cannot listen on {name}"))
@@ -63,7 +63,7 @@ pub(crate) enum Listener {
     Tcp(TcpListener),
 }
 
-/// A socket file that this process has made; removed on drop if it is still that one.
+/// A socket file that this process has created; removed on drop unless it was replaced.
 pub(crate) struct OwnedPath {
     path: PathBuf,
     identity: (u64, u64),
@@ -95,7 +95,7 @@ pub(crate) fn open(listen: &[Listen]) -> Result<Vec<Listener>> {
     Ok(opened)
 }
 
-/// The network addresses of the sockets that the service manager has passed, which stay for
+/// The network addresses of the sockets that the service manager has passed. The sockets remain for
 /// [`Listen::Activated`] to take.
 pub fn passed_addresses() -> Vec<SocketAddr> {
     let address = |socket: BorrowedFd| SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok();
@@ -128,8 +128,8 @@ fn open_unix(path: &Path) -> Result<Listener> {
             .expected("at most 107 bytes")
             .remedy("choose a shorter path for the socket")
     })?;
-    // Held while the old socket is judged and replaced, so that two servers starting at once cannot
-    // both win.
+    // Held while the old socket is checked and replaced, so that of two servers that start at the
+    // same time only one succeeds.
     let _directory = lock_directory(path);
     let socket = match bind_unix(&address) {
         Err(Errno::ADDRINUSE) => {
@@ -143,8 +143,8 @@ fn open_unix(path: &Path) -> Result<Listener> {
     Ok(Listener::Unix { listener: UnixListener::from(socket), _file: file })
 }
 
-/// `None` if it cannot be had soon: any user who may read the directory can hold its lock for ever,
-/// and must not keep a server from starting.
+/// Returns `None` if the lock cannot be had soon: any user with read permission for the directory
+/// can hold its lock forever, and must not keep a server from starting.
 fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(parent).ok()?;
@@ -164,15 +164,14 @@ fn unix_socket(extra: SocketFlags) -> rustix::io::Result<OwnedFd> {
 
 fn bind_unix(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let socket = unix_socket(SocketFlags::empty())?;
-    // The file takes its mode from the socket, so that there is no moment at which others may
-    // connect.
+    // The file takes its mode from the socket, so that other users can connect at no moment.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Removes a socket on which nobody listens; anything else stays, and is an error.
+/// Removes a socket without a listener; anything else stays and is an error.
 fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     let what = || format!("cannot listen on {}", path.display());
     let meta = std::fs::symlink_metadata(path).map_err(|e| Error::io(what(), &e))?;
@@ -191,7 +190,7 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-/// How many sockets the service manager has passed to this process.
+/// The number of sockets that the service manager has passed to this process.
 fn passed() -> i32 {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
     let ours = number("LISTEN_PID").is_some_and(|pid| u32::try_from(pid) == Ok(std::process::id()));
@@ -237,7 +236,7 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Makes [`Listener::accept`] return at once when the client has left again.
+    /// Makes [`Listener::accept`] return at once when the client has already left.
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Listener::Unix { listener, .. } => listener.set_nonblocking(true),
@@ -252,7 +251,7 @@ impl Listener {
         }
     }
 
-    /// What a client is to be told.
+    /// The URI for clients.
     pub(crate) fn uri(&self, tls: bool) -> String {
         let scheme = if tls { "nbds" } else { "nbd" };
         match self {
@@ -293,8 +292,7 @@ mod tests {
         assert_eq!(percent_encoded(Path::new("/run/a b&c.sock")), "/run/a%20b%26c.sock");
     }
 
-    /// The name is not resolved again: by now it could stand for an address that nobody has
-    /// checked.
+    /// The name is not resolved again: by now it could resolve to an unchecked address.
     #[test]
     fn the_addresses_that_were_stored_are_bound() {
         let addresses: Vec<SocketAddr> = vec!["127.0.0.2:0".parse().unwrap()];

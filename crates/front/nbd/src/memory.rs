@@ -1,37 +1,37 @@
-//! How much memory requests may take: of one connection, of all that use a level, and of the whole
-//! server.
+//! Limits on the memory of requests: of one connection, of all connections to a level, and of the
+//! whole server.
 //!
 //! Deniability contract: each level has memory of its own, by its number, whether or not it is
-//! open. Requests of one that take long, as hidden writes do that wait for cover, never make those
-//! of another wait or fail.
+//! open. Requests of one level that take long, such as hidden writes that wait for cover, never
+//! delay requests of another level or make them fail.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The largest memory that is kept between requests.
+/// The largest buffer that is kept between requests.
 pub(crate) const MOST_KEPT: usize = 2 << 20;
-/// What is kept for the requests of level 0.
+/// Bytes kept for the requests of level 0.
 const KEPT_BY_PUBLIC: usize = 16 << 20;
-/// What is kept for those of each further level.
+/// Bytes kept for the requests of each further level.
 const KEPT_BY_HIDDEN: usize = 8 << 20;
-/// Levels that a disk may have.
+/// Maximum number of levels of a disk.
 const LEVELS: usize = 8;
-/// What level 0 has for large requests, in shares of each further level. Of what a server has by
-/// default a share is the longest request.
+/// Memory of level 0 for large requests, as a multiple of the share of each further level. With a
+/// server's default memory, a share is as large as the longest request.
 const PUBLIC_SHARES: usize = 3;
-/// How long a request of level 0 waits for memory that the requests of other connections hold.
-/// Longer than good clients make each other wait, and short enough for the client to hear of it
-/// before it gives up.
+/// How long a request of level 0 waits for memory that requests of other connections hold. This is
+/// longer than well-behaved clients delay each other, and short enough for the client to get the
+/// error before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a server has for requests.
+/// A server's memory for requests, by level.
 pub(crate) struct ServerMemory([Arc<LevelMemory>; LEVELS]);
 
 impl ServerMemory {
-    /// `large` bytes for the requests of level 0 for which none is kept, and for each further level
-    /// a part of as much.
+    /// `large` bytes for those requests of level 0 that have no kept buffer, and a third of that
+    /// for each further level.
     pub(crate) fn new(large: usize) -> Self {
         ServerMemory(std::array::from_fn(|level| match level {
             0 => Arc::new(LevelMemory::new(large, Some(PATIENCE), KEPT_BY_PUBLIC)),
@@ -39,17 +39,17 @@ impl ServerMemory {
         }))
     }
 
-    /// What a level has.
+    /// The memory of a level. Levels beyond the last share its memory.
     pub(crate) fn of(&self, level: usize) -> &Arc<LevelMemory> {
         &self.0[level.min(LEVELS - 1)]
     }
 }
 
-/// What the requests of all connections to a level share.
+/// The memory that the requests of all connections to a level share.
 pub(crate) struct LevelMemory {
     large: Pool,
-    /// How long a request waits for memory that the requests of other connections hold; none for a
-    /// hidden level, whose requests take as long as cover does, and end by themselves.
+    /// How long a request waits for memory that requests of other connections hold; `None` for a
+    /// hidden level: its requests take as long as cover does, and then end.
     patience: Option<Duration>,
     keepable: usize,
     kept: AtomicUsize,
@@ -60,23 +60,23 @@ impl LevelMemory {
         LevelMemory { large: Pool::new(large), patience, keepable, kept: AtomicUsize::new(0) }
     }
 
-    /// Bytes for large requests altogether.
+    /// Total bytes for large requests.
     pub(crate) fn large(&self) -> usize {
         self.large.size
     }
 
-    /// A part of the memory for large requests; `None` if there is none to be had.
+    /// Takes a part of the memory for large requests; `None` if it is not available.
     pub(crate) fn share(&self, bytes: usize) -> Option<Share<'_>> {
         self.large.share(bytes, self.patience)
     }
 
-    /// A right to keep memory, of no bytes yet.
+    /// A right to keep memory, initially for zero bytes.
     pub(crate) fn keep(self: &Arc<Self>) -> Kept {
         Kept { from: self.clone(), bytes: 0 }
     }
 }
 
-/// The right to keep memory between requests, so that those of the usual large sizes cost no
+/// The right to keep memory between requests, so that requests of the usual large sizes cost no
 /// allocation.
 pub(crate) struct Kept {
     from: Arc<LevelMemory>,
@@ -84,12 +84,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// How much may be kept.
+    /// Number of bytes that may be kept.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether `bytes` may be kept; asks the level for more if it must.
+    /// Whether `bytes` may be kept; asks the level for more if necessary.
     pub(crate) fn covers(&mut self, bytes: usize) -> bool {
         if bytes <= self.bytes {
             return true;
@@ -123,7 +123,7 @@ impl Pool {
         Pool { size, free: Mutex::new(size), freed: Condvar::new() }
     }
 
-    /// Waits for `bytes`, for `patience` at most if there is one. `None`: they cannot be had.
+    /// Waits for `bytes`, for at most `patience` if given. `None`: not available.
     pub(crate) fn share(&self, bytes: usize, patience: Option<Duration>) -> Option<Share<'_>> {
         if bytes > self.size {
             return None;
@@ -183,7 +183,7 @@ mod tests {
         assert!(server.of(1).large.share(1, Some(Duration::ZERO)).is_none());
         assert!(server.of(0).share(192 << 20).is_some());
         let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(|level| of(level)).sum::<usize>();
-        // As docs/threat-model.md says.
+        // These numbers are stated in docs/threat-model.md.
         assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (640 << 20, 72 << 20));
         drop(held);
     }

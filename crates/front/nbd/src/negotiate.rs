@@ -1,4 +1,4 @@
-//! The fixed newstyle negotiation, over anything that reads and writes.
+//! The fixed newstyle negotiation, over any stream that reads and writes.
 
 use crate::exports::{Export, Exports};
 use crate::wire::{
@@ -11,19 +11,19 @@ use crate::wire::{
 use lacuna_contracts::{BLOCK_SIZE, ByteDisk};
 use std::io::{self, ErrorKind, Read, Write};
 
-/// The longest option payload that is looked at.
+/// The longest option payload that is parsed.
 const MAX_OPTION: u32 = 64 << 10;
-/// The longest option payload that is read and thrown away; a longer one ends the connection.
+/// The longest option payload that is skipped; a longer one ends the connection.
 const MAX_SKIPPED_OPTION: u32 = 1 << 20;
 
-/// Where a connection stands with TLS.
+/// The state of TLS on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsState {
     /// The server has no certificate.
     Unavailable,
-    /// The client may ask for it.
+    /// The client may ask for TLS.
     Offered,
-    /// Nothing is said before the client has asked for it.
+    /// Only TLS and abort are answered until the client has asked for TLS.
     Required,
     /// The stream is already encrypted.
     Active,
@@ -33,13 +33,13 @@ pub enum TlsState {
 pub enum Outcome {
     /// The client chose an export: transmission begins.
     Transmit(Session),
-    /// The client was told to begin the TLS handshake; afterwards the options go on from the start.
+    /// The client was told to begin the TLS handshake; afterwards option negotiation starts again.
     StartTls(Greeting),
     /// The client left.
     Left,
 }
 
-/// What was agreed on.
+/// The result of a negotiation.
 pub struct Session {
     pub(crate) disk: ByteDisk,
     pub(crate) level: usize,
@@ -48,14 +48,14 @@ pub struct Session {
     pub(crate) allocation: bool,
 }
 
-/// What the client said in its first flags.
+/// The client's first flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Greeting {
     no_zeroes: bool,
 }
 
-/// Runs a whole negotiation. Errors: `InvalidData` when the client breaks the protocol beyond
-/// repair, and whatever the stream reports.
+/// Runs a whole negotiation. Errors: `InvalidData` when the client breaks the protocol
+/// irrecoverably, and the errors of the stream.
 pub fn handshake<S: Read + Write>(stream: &mut S, exports: &Exports, tls: TlsState) -> io::Result<Outcome> {
     let greeting = greet(stream)?;
     negotiate(stream, exports, tls, greeting)
@@ -115,7 +115,7 @@ struct Negotiation<'a> {
     tls: TlsState,
     greeting: Greeting,
     structured: bool,
-    /// The export for which `base:allocation` was selected.
+    /// The export of the selected `base:allocation` context.
     context: Option<Vec<u8>>,
     out: Vec<u8>,
 }
@@ -266,14 +266,14 @@ impl Negotiation<'_> {
     }
 }
 
-/// Name and wanted kinds of an INFO or GO: `u32 length, name, u16 count, count * u16`.
+/// Parses INFO or GO into name and wanted kinds: `u32 length, name, u16 count, count * u16`.
 fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (name, rest) = split_counted(data)?;
     let (count, kinds) = rest.split_first_chunk::<2>()?;
     (kinds.len() == usize::from(u16::from_be_bytes(*count)) * 2).then_some((name, kinds))
 }
 
-/// Name and queries of a LIST or SET of contexts: `u32 length, name, u32 count, count * (u32
+/// Parses LIST or SET of contexts into name and queries: `u32 length, name, u32 count, count * (u32
 /// length, query)`.
 fn parse_meta_context(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let (name, rest) = split_counted(data)?;
@@ -292,7 +292,7 @@ fn split_counted(data: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u32::from_be_bytes(*len) as usize)
 }
 
-/// Reads an option's payload; `None` if it was too long and has been skipped.
+/// Reads an option's payload; `None` if it was too long and was skipped.
 fn read_payload<S: Read>(stream: &mut S, len: u32) -> io::Result<Option<Vec<u8>>> {
     if len <= MAX_OPTION {
         let mut data = vec![0; len as usize];
@@ -306,7 +306,7 @@ fn read_payload<S: Read>(stream: &mut S, len: u32) -> io::Result<Option<Vec<u8>>
     if skipped == u64::from(len) { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Like `read_exact`, but an end before the first byte is `false`.
+/// Like `read_exact`, but returns `false` at an end before the first byte.
 fn read_or_end<S: Read>(stream: &mut S, buf: &mut [u8]) -> io::Result<bool> {
     let first = loop {
         match stream.read(buf) {

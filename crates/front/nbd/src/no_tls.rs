@@ -1,4 +1,4 @@
-//! Stands in for `tls.rs` in builds without TLS: no certificates can be loaded.
+//! Replaces `tls.rs` in builds without TLS: certificates cannot be loaded.
 
 use crate::exports::Exports;
 use crate::negotiate::{Greeting, Session};
@@ -6,7 +6,7 @@ use crate::stream::{Socket, Timed};
 use lacuna_contracts::{Error, Kind, Result};
 use std::path::Path;
 
-/// There are none.
+/// Certificates; this type has no values.
 pub(crate) enum Certificates {}
 
 impl Certificates {
@@ -21,7 +21,7 @@ impl Certificates {
     }
 }
 
-/// Refuses. Errors: [`Kind::Usage`].
+/// Fails always. Errors: [`Kind::Usage`].
 pub(crate) fn load(_: &Path) -> Result<Certificates> {
     Err(Error::new(Kind::Usage, "cannot serve TLS")
         .found("a build without TLS")

@@ -1,4 +1,4 @@
-//! One request against the disk, and the reply to it.
+//! Performs one request on the disk and makes its reply.
 
 use crate::extents::{describe, in_range};
 use crate::negotiate::Session;
@@ -7,26 +7,26 @@ use crate::wire::{Command, Errno, Head, MAX_REQUEST, Request};
 use lacuna_contracts::{ByteDisk, Error, Kind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Piece in which zeros are written and caches are filled.
+/// Unit of writing zeros and of filling caches.
 const PIECE: usize = 1 << 20;
 
-/// A reply: its head, and what follows it.
+/// A reply: its head and its body.
 pub(crate) struct Reply {
     pub(crate) head: Head,
     pub(crate) body: Body,
 }
 
-/// What follows the head of a reply.
+/// The body of a reply, after its head.
 pub(crate) enum Body {
     /// Nothing.
     Empty,
-    /// The data read, in the request's own memory.
+    /// The data read, in the memory of the request.
     Data,
     /// Extent descriptors.
     Extents(Vec<u8>),
 }
 
-/// How much memory a request needs besides its header.
+/// How much memory a request needs in addition to its header.
 pub(crate) fn memory_needed(request: &Request) -> usize {
     match request.command {
         Command::Read | Command::Write => request.length as usize,
@@ -36,8 +36,8 @@ pub(crate) fn memory_needed(request: &Request) -> usize {
     }
 }
 
-/// Carries `request` out, whose payload or room for data is `memory`. Only what takes very long and
-/// can be left half done looks at `stopping`.
+/// Performs `request`; `memory` holds its payload, or receives its data. Only operations that may
+/// take very long and may be abandoned check `stopping`.
 pub(crate) fn perform(
     session: &Session,
     report: Option<&Reporter>,
@@ -60,12 +60,12 @@ pub(crate) fn perform(
     }
 }
 
-/// The reply to a request that is not carried out.
+/// The reply to a request that is not performed.
 pub(crate) fn refusal(session: &Session, request: &Request, errno: Errno) -> Reply {
     Reply { head: Head::error(request.cookie, errno, session.structured), body: Body::Empty }
 }
 
-/// The protocol wants writes past the end to fail as a full disk does.
+/// The protocol requires ENOSPC, as for a full disk, when a write goes past the end.
 fn errno(request: &Request, error: &Error) -> Errno {
     match request.command {
         Command::Write | Command::WriteZeroes if error.kind() == Kind::Usage => Errno::NO_SPACE,
@@ -111,8 +111,8 @@ fn attempt(session: &Session, stopping: &AtomicBool, request: &Request, memory: 
     Ok(Reply { head: Head::simple(request.cookie, 0), body: Body::Empty })
 }
 
-/// Zeros that take their place on the medium, for a client that wants no hole. `false`: given up
-/// half way.
+/// Writes zeros that occupy space on the medium, for a client that wants no hole. Returns `false`
+/// if it was abandoned half way.
 fn write_real_zeroes(
     disk: &ByteDisk,
     stopping: &AtomicBool,
@@ -121,14 +121,14 @@ fn write_real_zeroes(
     memory: &mut [u8],
 ) -> Result<bool> {
     if !in_range(disk, offset, length) {
-        // The disk's own refusal, before the first piece is written.
+        // Returns the disk's own error, before the first piece is written.
         return disk.write_zeroes(offset, length).map(|()| true);
     }
     memory.fill(0);
     pieces(stopping, offset, length, memory.len(), |at, len| disk.write_at(at, &memory[..len]))
 }
 
-/// Reads the beginning of the range, so that it lies in whatever caches there are.
+/// Reads the beginning of the range to fill the caches.
 fn warm(disk: &ByteDisk, stopping: &AtomicBool, offset: u64, length: u64, memory: &mut [u8]) -> Result<()> {
     if !in_range(disk, offset, length) {
         return Err(Error::new(Kind::Usage, "request outside the disk"));
@@ -137,7 +137,7 @@ fn warm(disk: &ByteDisk, stopping: &AtomicBool, offset: u64, length: u64, memory
     pieces(stopping, offset, length, memory.len(), |at, len| disk.read_at(at, &mut memory[..len])).map(|_| ())
 }
 
-/// `false`: the server stops, and not every piece was done.
+/// Returns `false` if the server stops and pieces remain.
 fn pieces(
     stopping: &AtomicBool,
     offset: u64,

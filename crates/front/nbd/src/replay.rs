@@ -1,4 +1,4 @@
-//! A client made of prepared bytes, for fuzz targets and tests.
+//! A client of prepared bytes, for fuzz targets and tests.
 
 use crate::exports::Exports;
 use crate::memory::ServerMemory;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::atomic::AtomicBool;
 
-/// A client made of prepared bytes, whose replies are counted and dropped.
+/// A client of prepared bytes; its replies are counted and dropped.
 pub(crate) struct Replay<'a> {
     input: Mutex<&'a [u8]>,
     sent: Mutex<u64>,
@@ -28,9 +28,10 @@ impl<'a> Replay<'a> {
 
 /// Serves a client that sends `bytes` and then leaves, in this thread, to completion: negotiation,
 /// then transmission of `disk` as exports `""` and `"0"`. Returns how many bytes the client would
-/// have got.
+/// have received.
 ///
-/// Reads and real zeros cost what the requests ask for, so fuzz targets do best with a small disk.
+/// The cost of reads and of real zeros grows with the length of the requests, so fuzz targets
+/// should use a small disk.
 pub fn serve(bytes: &[u8], disk: ByteDisk) -> u64 {
     let client = Replay::new(bytes);
     if let Ok(Outcome::Transmit(session)) =

@@ -1,8 +1,8 @@
-//! How a server tells its program of failures.
+//! The callback through which a server reports failures to its program.
 
 use lacuna_contracts::Error;
 use std::sync::Arc;
 
-/// Hears of failures of the disk that a client has met, and of clients that the system could not
-/// let in. Called from any thread; must not wait.
+/// Receives failures of the disk on requests of clients, and failures of the system to let a client
+/// in. Called from any thread; must not wait.
 pub type Reporter = Arc<dyn Fn(&Error) + Send + Sync>;

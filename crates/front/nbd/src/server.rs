@@ -1,4 +1,4 @@
-//! The server: accepts clients until it is told to stop, and gives each a thread of its own.
+//! The server: accepts clients until it is told to stop, and serves each in a thread of its own.
 
 use crate::exports::Exports;
 use crate::listen::{self, Listen, Listener};
@@ -22,38 +22,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How to serve.
+/// Settings of a server.
 #[derive(Clone)]
 pub struct ServerSettings {
     /// Whether clients may or must encrypt.
     pub tls: TlsMode,
-    /// Directory with `server-cert.pem` and `server-key.pem`. A `ca-cert.pem` beside them makes
-    /// every client show a certificate that it has signed. Needed unless `tls` is off.
+    /// Directory with `server-cert.pem` and `server-key.pem`. If `ca-cert.pem` is there too, every
+    /// client must show a certificate that it has signed. Needed unless `tls` is off.
     pub certificates: Option<PathBuf>,
-    /// Threads of a connection while the disk is fast.
+    /// Maximum number of threads of a connection while the disk is fast.
     pub workers: usize,
-    /// Threads of a connection while operations take long: as many requests make progress at once.
+    /// Maximum number of threads of a connection while operations take long, and so of requests in
+    /// progress.
     pub max_workers: usize,
-    /// Connections at a time; more are closed at once.
+    /// Maximum number of connections; further ones are closed at once.
     pub max_connections: usize,
     /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each
-    /// further level has a third of as much. A request that finds none in a few seconds fails with
-    /// ENOMEM.
+    /// further level has a third of that. A request to level 0 that finds none in a few seconds
+    /// fails with ENOMEM.
     pub large_memory: usize,
     /// How long a client may be silent before it has chosen an export.
     pub handshake_timeout: Duration,
     /// How long clients may take to accept their last replies when the server stops.
     pub drain_timeout: Duration,
-    /// Stop when no client was connected for so long.
+    /// Stop when no client was connected for this time.
     pub idle_timeout: Option<Duration>,
-    /// Whether the disk is used by others than clients, which keeps the server from stopping for
-    /// want of clients.
+    /// Whether the disk is in use by other users than clients; then the server does not stop for
+    /// lack of clients.
     pub in_use: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    /// Is called once when the server stops, after the last request was read and before the server
-    /// waits for those in progress: it sees to it that none of them waits for anything but the
-    /// medium, such as a request of another client that is not read any more.
+    /// Called once when the server stops, after the last request was read and before the server
+    /// waits for the requests in progress. It must ensure that they wait for the medium only, and
+    /// not, for example, for a request of another client that is not read any more.
     pub before_drain: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// Hears of failures of the disk, and of clients that the system could not let in.
+    /// Receives failures of the disk, and failures of the system to let a client in.
     pub report: Option<Reporter>,
 }
 
@@ -87,7 +88,7 @@ struct StopState {
 }
 
 impl StopHandle {
-    /// A handle that has not been used.
+    /// A handle that is not stopped.
     pub fn new() -> Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::io("cannot create an event descriptor", &e.into()))?;
@@ -106,7 +107,7 @@ impl StopHandle {
     }
 }
 
-/// A server that already listens.
+/// A server that is already listening.
 pub struct Server {
     listeners: Vec<Listener>,
     exports: Exports,
@@ -136,16 +137,17 @@ impl Server {
         Ok(Server { listeners, exports, settings, tls, memory })
     }
 
-    /// The URIs of the default export, for clients, one for each place: `nbd+unix:///?socket=…`,
+    /// The URIs of the default export, one for each listening socket: `nbd+unix:///?socket=…`,
     /// `nbd://…`, or `nbds` in place of `nbd` where TLS is required.
     pub fn uris(&self) -> Vec<String> {
         let tls = self.settings.tls == TlsMode::Require;
         self.listeners.iter().map(|listener| listener.uri(tls)).collect()
     }
 
-    /// Serves until `stop` is used. Then no more requests are read, those already read are carried
-    /// out and answered ([`ServerSettings::before_drain`]), all connections are closed and the
-    /// socket file is removed. The disks are left open and are the caller's to flush and close.
+    /// Serves until `stop` is used, or until the idle timeout. Then no more requests are read,
+    /// requests already read are performed and answered ([`ServerSettings::before_drain`]), all
+    /// connections are closed and the socket file is removed. The disks stay open; the caller
+    /// flushes and closes them.
     pub fn run(self, stop: &StopHandle) -> Result<()> {
         let clients = Clients::default();
         thread::scope(|scope| {
@@ -155,10 +157,10 @@ impl Server {
                 };
                 let (server, stopping) = (&self, &clients.stopping);
                 let serve = move || {
-                    // A panic ends this connection, not the server; the panic hook has told of it.
+                    // A panic ends this connection, not the server; the panic hook has reported it.
                     let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&guest.socket, stopping)));
                 };
-                // If the system has no thread to give, the client is closed with the guest.
+                // If the system has no thread left, dropping the guest closes the connection.
                 if let Err(e) = thread::Builder::new().name("lacuna-nbd".into()).spawn_scoped(scope, serve) {
                     self.report(&Error::io("cannot serve a client", &e));
                 }
@@ -203,12 +205,12 @@ impl Server {
                         told = false;
                         welcome(socket);
                     }
-                    // The client has left again.
+                    // The client has already left.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(e) if is_final(&e) => return Err(Error::io("cannot accept clients", &e)),
-                    // Too many files, no memory, a network in trouble: it passes, or stays until we
-                    // stop.
+                    // Too many open files, no memory, network trouble: this passes, or stays until
+                    // the server stops.
                     Err(e) => {
                         if !std::mem::replace(&mut told, true) {
                             self.report(&Error::io("cannot accept a client, and tries on", &e));
@@ -275,17 +277,17 @@ fn pause(stop: &StopHandle) {
     let _ = poll(&mut [PollFd::new(&stop.0.event, PollFlags::IN)], Some(&limit));
 }
 
-/// The clients that are connected.
+/// The connected clients.
 #[derive(Default)]
 struct Clients {
     sockets: Mutex<HashMap<u64, Arc<Socket>>>,
     left: Condvar,
     stopping: AtomicBool,
-    /// When the last one left, or it was first looked whether anybody is here.
+    /// When the last client left, or when an idle period was first measured.
     last_left: Mutex<Option<Instant>>,
 }
 
-/// A client's place among [`Clients`], given up on drop.
+/// A client's entry in [`Clients`], removed on drop.
 struct Guest<'a> {
     clients: &'a Clients,
     number: u64,
@@ -293,7 +295,7 @@ struct Guest<'a> {
 }
 
 impl Clients {
-    /// For how long none has been connected.
+    /// How long no client has been connected.
     fn idle_for(&self) -> Duration {
         let sockets = self.sockets();
         let now = Instant::now();
@@ -303,7 +305,7 @@ impl Clients {
         now.saturating_duration_since(*self.last_left.lock().get_or_insert(now))
     }
 
-    /// Counts from now on.
+    /// Restarts the idle period.
     fn begin_again(&self) {
         *self.last_left.lock() = Some(Instant::now());
     }
@@ -312,7 +314,7 @@ impl Clients {
         self.sockets.lock()
     }
 
-    /// `None`, and the connection closed, when there are `most` already.
+    /// Returns `None`, and closes the connection, if there are `most` already.
     fn admit(&self, socket: Socket, most: usize) -> Option<Guest<'_>> {
         let mut sockets = self.sockets();
         if sockets.len() >= most {
@@ -324,13 +326,13 @@ impl Clients {
         Some(Guest { clients: self, number, socket })
     }
 
-    /// Stops reading everywhere.
+    /// Stops reading on all connections.
     fn stop_reading(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.sockets().values().for_each(|socket| socket.stop_reading());
     }
 
-    /// Gives the last replies `patience`, then closes what is left.
+    /// Waits up to `patience` for the last replies, then closes the remaining connections.
     fn see_off(&self, patience: Duration) {
         let mut sockets = self.sockets();
         let deadline = Instant::now() + patience;

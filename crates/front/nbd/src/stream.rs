@@ -1,4 +1,4 @@
-//! What a connection runs over: a socket, a socket under TLS (`tls.rs`), or bytes in memory.
+//! The byte streams of a connection: a socket, a socket under TLS (`tls.rs`), or bytes in memory.
 
 use lacuna_contracts::{Error, Result};
 use rustix::io::Errno;
@@ -9,24 +9,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The transmission phase's view of a connection. One thread at a time calls `recv`, one at a time
+/// A connection in the transmission phase. One thread at a time calls `recv`, and one at a time
 /// sends; the two must not wait for each other.
 pub(crate) trait Transport: Send + Sync {
-    /// Waits for bytes; 0 is the end.
+    /// Waits for bytes; 0 is the end of the stream.
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize>;
     /// Whether `recv_now` is worth calling more than once.
     const CAN_LOOK: bool = false;
-    /// Takes bytes that are there; `None` if there are none, or if this transport cannot tell.
+    /// Takes bytes that have arrived; `None` if there are none, or if this transport cannot tell.
     fn recv_now(&self, _buf: &mut [u8]) -> io::Result<Option<usize>> {
         Ok(None)
     }
-    /// Sends everything, waiting as long as it takes.
+    /// Sends everything and waits as long as it takes.
     fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()>;
-    /// Sends what can be sent without waiting and leaves the rest in `slices`.
+    /// Sends until it would have to wait and leaves the rest in `slices`.
     fn send_now(&self, slices: &mut &mut [IoSlice<'_>]) -> io::Result<()>;
-    /// Ends both directions at once; threads that wait are woken.
+    /// Closes both directions at once and wakes waiting threads.
     fn hang_up(&self);
-    /// Says goodbye after the last reply.
+    /// Ends the stream in order after the last reply.
     fn finish(&self) {}
 }
 
@@ -65,12 +65,12 @@ impl Socket {
         }
     }
 
-    /// Waits without limit from now on.
+    /// Removes the time limit of reads and writes.
     pub(crate) fn patient(&self) -> io::Result<()> {
         self.set_timeout(None)
     }
 
-    /// Ends reading; what is already being answered can still be sent.
+    /// Stops reading; replies in progress can still be sent.
     pub(crate) fn stop_reading(&self) {
         let _ = rustix::net::shutdown(self, Shutdown::Read);
     }
@@ -128,8 +128,8 @@ impl Transport for Socket {
     }
 }
 
-/// A socket during negotiation: a client that is silent for `silence`, or has not finished by
-/// `deadline`, is given up, so that nobody pins a connection by doing nothing.
+/// A socket during negotiation. It gives up a client that is silent for `silence` or has not
+/// finished by `deadline`, so that an inactive client does not occupy a connection.
 pub(crate) struct Timed<'a> {
     socket: &'a Socket,
     silence: Duration,
@@ -137,7 +137,7 @@ pub(crate) struct Timed<'a> {
 }
 
 impl<'a> Timed<'a> {
-    /// Gives the whole negotiation six times as long as one silence.
+    /// Limits the whole negotiation to six times `silence`, and to one hour.
     pub(crate) fn new(socket: &'a Socket, silence: Duration) -> Self {
         let deadline = Instant::now() + silence.saturating_mul(6).min(Duration::from_secs(3600));
         Timed { socket, silence, deadline }

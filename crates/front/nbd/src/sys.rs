@@ -1,12 +1,12 @@
-//! What needs `unsafe`: page-aligned memory, descriptors inherited from a service manager, and how
-//! often a thread has slept.
+//! The code that needs `unsafe`: page-aligned memory, descriptors inherited from a service manager,
+//! and the number of times that a thread has slept.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What memory is given in.
+/// The unit of allocation.
 pub(crate) const PAGE: usize = 4096;
 
 /// Page-aligned bytes, so that media may read and write them directly. Wiped on drop.
@@ -62,7 +62,8 @@ impl Drop for PageBuffer {
     }
 }
 
-/// How often the calling thread has given up the processor to wait for something.
+/// The number of times that the calling thread gave up the processor to wait (voluntary context
+/// switches).
 pub(crate) fn times_slept() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure is of the right size, and all zeros are a valid value of it.
@@ -72,7 +73,7 @@ pub(crate) fn times_slept() -> i64 {
     }
 }
 
-/// What `look` finds at each of `count` descriptors from 3 on that is open.
+/// The result of `look` for each open descriptor among the `count` descriptors that begin at 3.
 pub(crate) fn look_at_inherited<R>(count: RawFd, look: impl Fn(BorrowedFd) -> R) -> Vec<R> {
     if INHERITED_TAKEN.load(Ordering::SeqCst) {
         return Vec::new();
@@ -83,8 +84,8 @@ pub(crate) fn look_at_inherited<R>(count: RawFd, look: impl Fn(BorrowedFd) -> R)
             unsafe { libc::fcntl(*fd, libc::F_GETFD) >= 0 }
         })
         .map(|fd| {
-            // SAFETY: the descriptor is open, was passed to this process, and nothing closes it:
-            // `inherited` has not taken it.
+            // SAFETY: the descriptor is open and was passed to this process; it is not closed,
+            // because `inherited` has not taken it.
             look(unsafe { BorrowedFd::borrow_raw(fd) })
         })
         .collect()
@@ -92,8 +93,8 @@ pub(crate) fn look_at_inherited<R>(count: RawFd, look: impl Fn(BorrowedFd) -> R)
 
 static INHERITED_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Takes `count` descriptors from 3 on, which the service manager has passed to this process. Once
-/// only: a second call gets none.
+/// Takes the `count` descriptors that begin at 3, which the service manager passed to this process.
+/// They can be taken once: a second call returns none.
 pub(crate) fn inherited(count: RawFd) -> Vec<OwnedFd> {
     if INHERITED_TAKEN.swap(true, Ordering::SeqCst) {
         return Vec::new();
@@ -104,7 +105,7 @@ pub(crate) fn inherited(count: RawFd) -> Vec<OwnedFd> {
             unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) == 0 }
         })
         .map(|fd| {
-            // SAFETY: the descriptor is open, was meant for us by LISTEN_PID, and is taken only
+            // SAFETY: the descriptor is open, LISTEN_PID names this process, and it is taken only
             // once.
             unsafe { OwnedFd::from_raw_fd(fd) }
         })

@@ -16,11 +16,12 @@ use std::sync::Arc;
 const SERVER_CERTIFICATE: &str = "server-cert.pem";
 const SERVER_KEY: &str = "server-key.pem";
 
-/// What a server needs for TLS.
+/// The server's certificates and TLS configuration.
 pub(crate) struct Certificates(Arc<ServerConfig>);
 
 impl Certificates {
-    /// Goes on with a client that has asked for TLS. `None` if it left, or did not get through.
+    /// Continues with a client that has asked for TLS. `None` if the client left or the handshake
+    /// failed.
     pub(crate) fn secure<'a>(
         &self,
         socket: &'a Socket,
@@ -48,8 +49,8 @@ pub(crate) fn load(directory: &Path) -> Result<Certificates> {
         .with_safe_default_protocol_versions()
         .map_err(|e| refused(directory, &e))?;
     let authority = directory.join(CLIENT_AUTHORITY);
-    // Only a file that is not there means that clients need no certificate: one that is there and
-    // cannot be read must not open the door.
+    // Only a missing file means that clients need no certificate: a file that exists and cannot be
+    // read must not admit all clients.
     let found = std::fs::symlink_metadata(&authority);
     let builder = if found.is_ok() || found.is_err_and(|e| e.kind() != ErrorKind::NotFound) {
         let mut roots = rustls::RootCertStore::empty();
@@ -89,7 +90,8 @@ fn unreadable(path: &Path, error: pem::Error) -> Error {
 fn refused(path: &Path, error: &dyn std::error::Error) -> Error {
     let refused = Error::new(Kind::Usage, format!("cannot use the certificates in {}", path.display()));
     let words = error.to_string();
-    // What `openssl x509 -req` makes without extensions. The library names it so, and no more.
+    // The output of `openssl x509 -req` without extensions. The library's error names the version
+    // only.
     if words.contains("UnsupportedCertVersion") {
         return refused.found("a certificate of X.509 version 1").expected("one of version 3").remedy(
             "make it with extensions: `openssl x509 -req -extfile FILE` and all else as before, where FILE says for example \
@@ -106,11 +108,11 @@ fn refused(path: &Path, error: &dyn std::error::Error) -> Error {
 
 /// The transport under TLS.
 ///
-/// The state of the TLS connection is locked while records are sealed or opened, never while the
-/// socket is waited for, so that a reader and a sender cannot stop each other. Records that the
-/// reading side gives rise to (a key update) leave with the next reply. Their order on the wire is
-/// the order in which they were made, because only the sender takes them, and the caller lets one
-/// sender in at a time.
+/// The state of the TLS connection is locked while records are sealed or opened, never while a
+/// thread waits for the socket, so that a reader and a sender cannot block each other. Records that
+/// the reading side produces (a key update) leave with the next reply. Records are sent in the
+/// order of their creation, because only the sender takes them, and the caller allows one sender at
+/// a time.
 pub(crate) struct TlsStream<'a> {
     socket: &'a Socket,
     state: Mutex<ServerConnection>,
@@ -123,11 +125,11 @@ struct Inbound {
     end: usize,
 }
 
-/// How much plain text is sealed at a time.
+/// How much plaintext is sealed at a time.
 const SEAL_AT_ONCE: usize = 256 << 10;
 
 impl<'a> TlsStream<'a> {
-    /// Continues `state`, whose handshake is over, for transmission.
+    /// Continues `state` after its handshake, for transmission.
     fn new(socket: &'a Socket, mut state: ServerConnection) -> Self {
         state.set_buffer_limit(Some(SEAL_AT_ONCE + (64 << 10)));
         let inbound = Inbound { records: vec![0; 64 << 10].into_boxed_slice(), start: 0, end: 0 };

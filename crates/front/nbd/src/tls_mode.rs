@@ -1,8 +1,8 @@
-//! What is asked of clients: whether they encrypt, and whether they show a certificate. The same in
+//! The settings for TLS: whether clients encrypt, and whether they show a certificate. The same in
 //! builds without TLS.
 
-/// The file in a directory of certificates that makes every client show one that this authority
-/// signed.
+/// The name of a certificate authority's file in the directory of certificates. If the file exists,
+/// every client must show a certificate that this authority signed.
 pub const CLIENT_AUTHORITY: &str = "ca-cert.pem";
 
 /// Whether clients may or must encrypt.
@@ -13,6 +13,6 @@ pub enum TlsMode {
     Off,
     /// A client may ask for TLS.
     Allow,
-    /// Nothing but TLS is served.
+    /// Only TLS is served.
     Require,
 }

@@ -1,18 +1,18 @@
 //! The transmission engine: a few threads per connection that take turns reading the socket.
 //!
-//! The thread that has the turn reads requests and then carries them out itself, so that no request
-//! changes hands between threads. What it does with the turn meanwhile depends on how fast the disk
-//! has been of late:
+//! The thread that has the turn reads requests and then performs them itself, so that no request
+//! moves between threads. Whether it keeps the turn meanwhile depends on the recent speed of the
+//! disk:
 //!
-//! - Fast disk (the caches answer): it takes a few small requests that have arrived together and
-//!   answers them with one send. It keeps the turn unless more requests wait, because waking
-//!   another thread would cost more than the operation.
-//! - Slow disk, flushes, large requests: it passes the turn on before the operation, and another
-//!   thread is started if none is waiting for it.
+//! - Fast disk (the caches answer): the thread takes a few small requests that have arrived
+//!   together and answers them with one send. It keeps the turn unless more requests wait, because
+//!   waking another thread would cost more than the operation.
+//! - Slow disk, flushes, large requests: the thread passes the turn on before the operation, and
+//!   starts another thread if none waits for the turn.
 //!
-//! A thread that would have to wait for the client to take its replies passes the turn on first.
+//! A thread passes the turn on before it waits for the client to take its replies.
 //!
-//! Memory of requests holds plaintext. A thread that waits for a request has none: it lies in
+//! Memory of requests holds plaintext. A thread that waits for a request has none: the memory is in
 //! pools, which are emptied when the connection is idle.
 
 use crate::input::Input;
@@ -32,26 +32,28 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
-/// Most requests answered by one send. With more, server and client wait for each other by turns.
+/// Maximum number of requests answered by one send. With more, server and client wait for each
+/// other in turn.
 const BATCH: usize = 4;
-/// Memory for all requests that are no longer, and the most that a batch of several requests uses.
+/// Size of the buffer for requests up to this length, and the limit for a batch of several
+/// requests.
 const SMALL: usize = 256 << 10;
 /// The longest request that joins a batch.
 const BATCHED_REQUEST: usize = 64 << 10;
-/// What a connection keeps between large requests, in buffers: a client that does nothing must
-/// leave some to others.
+/// Maximum number of buffers that a connection keeps between large requests: an inactive client
+/// must leave some for other clients.
 const MOST_SPARE: usize = 4;
-/// Memory that those requests of one connection share for which none is kept.
+/// Memory that the large requests of one connection share when they have no kept buffer.
 const LARGE_BUDGET: usize = 2 * MAX_REQUEST as usize;
-/// Mean time of an operation above which a disk is slow.
+/// Mean time of an operation above which a disk counts as slow.
 const SLOW_NANOS: u32 = 50_000;
 
-/// How many threads a connection may have.
+/// Maximum number of threads of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Crew {
-    /// As many may run whatever the disk does.
+    /// Limit at any speed of the disk.
     pub(crate) workers: usize,
-    /// As many may run while operations take long.
+    /// Limit while operations take long.
     pub(crate) max_workers: usize,
 }
 
@@ -64,25 +66,25 @@ pub(crate) struct Connection<'a, T> {
     crew: Crew,
     input: Mutex<Input>,
     output: Mutex<()>,
-    /// Threads waiting for the turn.
+    /// Number of threads that wait for the turn.
     waiting: AtomicUsize,
     threads: AtomicUsize,
-    /// Running mean of the time that operations take which wait for a device, in nanoseconds;
-    /// others count as 0.
+    /// Running mean of the time of operations that wait for a device, in nanoseconds; operations
+    /// that do not wait count as 0.
     pace: AtomicU32,
     large: Pool,
     level: &'a Arc<LevelMemory>,
-    /// Memory that large requests have used, for the next ones: to have it zeroed and mapped anew
-    /// costs as much as to copy what they move.
+    /// Buffers of large requests, kept for the next ones: zeroing and mapping new memory takes as
+    /// long as copying the data.
     spare: IdlePool<Buffer>,
-    /// The same for the others.
+    /// Buffers of small requests.
     small: IdlePool<PageBuffer>,
 }
 
 /// Memory for a large request.
 struct Buffer {
     bytes: PageBuffer,
-    /// The right to keep it, or some of it.
+    /// The right to keep the buffer, which may cover a part of it only.
     kept: Kept,
 }
 
@@ -92,15 +94,15 @@ impl Buffer {
     }
 }
 
-/// What a worker holds while it serves.
+/// The resources of a worker during service.
 #[derive(Default)]
 struct Hands<'a, 's> {
-    /// While small requests are being served.
+    /// Set while small requests are being served.
     small: Option<PageBuffer>,
-    /// While a large request is being served.
+    /// Set while a large request is being served.
     large: Option<Buffer>,
-    /// Where the right to keep it does not suffice: parts of what the connection and the level have
-    /// for such requests. They go back after the memory.
+    /// Shares of the connection's and the level's memory for large requests, where the right to
+    /// keep does not suffice. They are returned after the buffer is freed.
     shared: Option<(Share<'s>, Share<'a>)>,
     jobs: Vec<Job>,
     batches: u32,
@@ -117,15 +119,15 @@ impl Hands<'_, '_> {
         self.large.as_mut().map_or(small, |large| &mut large.bytes[..])
     }
 
-    /// A watch for one batch in four, because reading it costs two system calls.
+    /// A watch for one batch in four, because a reading costs two system calls.
     fn watch(&mut self) -> Option<Watch> {
         self.batches = self.batches.wrapping_add(1);
         self.batches.is_multiple_of(4).then(|| Watch { began: Instant::now(), slept: times_slept() })
     }
 }
 
-/// Measures operations that wait for a device. Time alone would not do: on a busy machine a thread
-/// that is merely out of turn seems slow, and more threads would make it slower.
+/// Measures operations that wait for a device. Elapsed time alone is not enough: on a busy machine
+/// a descheduled thread seems slow, and more threads would make it slower.
 struct Watch {
     began: Instant,
     slept: i64,
@@ -170,8 +172,8 @@ impl<'a, T: Transport> Connection<'a, T> {
         }
     }
 
-    /// Serves until the client leaves, the stream fails, or the server stops; every request that
-    /// was read whole has then been carried out.
+    /// Serves until the client leaves, the stream fails, or the server stops. Every request that
+    /// was read whole has been performed when this returns.
     pub(crate) fn run(&self) {
         self.spare.watch();
         self.small.watch();
@@ -188,15 +190,15 @@ impl<'a, T: Transport> Connection<'a, T> {
         self.threads.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// One worker. An error means that the connection is of no more use.
+    /// The loop of one worker. An error means that the connection is unusable.
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> io::Result<()> {
         let mut hands = Hands { jobs: Vec::with_capacity(BATCH), ..Hands::default() };
         let mut kept = None;
         loop {
             let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else { return Ok(()) };
             if !self.read_jobs(&mut turn, &mut hands).unwrap_or(false) {
-                // The client has left, or cannot be understood any more: others finish what they
-                // have.
+                // The client has left, or its stream cannot be parsed any more: the other threads
+                // finish their requests.
                 turn.ended = true;
                 return Ok(());
             }
@@ -212,7 +214,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         }
     }
 
-    /// `None`: there is nothing more to read, or enough others are waiting.
+    /// `None`: there is nothing more to read, or enough other threads wait.
     fn wait_for_turn(&self) -> Option<MutexGuard<'_, Input>> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) > self.crew.workers {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -223,8 +225,8 @@ impl<'a, T: Transport> Connection<'a, T> {
         (!turn.ended).then_some(turn)
     }
 
-    /// Lets another thread read. If none is waiting for that, starts one; while something `slow` is
-    /// being done, there may be more of them.
+    /// Lets another thread read. If none waits for the turn, starts one; the limit is higher while
+    /// a `slow` operation runs.
     fn pass_on<'scope>(
         &'scope self,
         turn: MutexGuard<'scope, Input>,
@@ -243,7 +245,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         let started =
             thread::Builder::new().name("lacuna-nbd".into()).spawn_scoped(scope, || self.work(scope));
         if started.is_err() {
-            // The system has no thread to give: the ones there are will do.
+            // The system has no thread left: continue with the existing threads.
             self.threads.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -256,7 +258,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         input.buffered() > 0 || !self.fast() || jobs.iter().any(|job| !quick(&job.request))
     }
 
-    /// Reads one request, and those small ones that have arrived with it. `false` at the end.
+    /// Reads one request and the small requests that arrived with it. Returns `false` at the end.
     fn read_jobs<'s>(&'s self, input: &mut Input, hands: &mut Hands<'a, 's>) -> io::Result<bool> {
         hands.jobs.clear();
         if self.stopping.load(Ordering::Relaxed) {
@@ -288,9 +290,9 @@ impl<'a, T: Transport> Connection<'a, T> {
         Ok(true)
     }
 
-    /// Makes `hands` hold `needed` bytes. What may not be kept is shared with other requests: those
-    /// of the same connection are waited for as long as they take, those of others only for a
-    /// while.
+    /// Makes `hands` hold `needed` bytes. Memory that may not be kept is shared with other
+    /// requests: the wait for requests of the same connection has no limit, the wait for requests
+    /// of other connections has.
     fn room<'s>(&'s self, hands: &mut Hands<'a, 's>, needed: usize) -> Result<(), Errno> {
         if needed <= SMALL {
             hands.small = self.small.take(|_| true).or_else(|| PageBuffer::try_new(SMALL));
@@ -298,7 +300,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         }
         let needed = needed.next_multiple_of(PAGE);
         let fits = |spare: &Buffer| spare.bytes.len() >= needed;
-        // Otherwise one that is too small gives up its right for a larger one.
+        // Otherwise a buffer that is too small gives up its right for a larger one.
         hands.large = self.spare.take(fits).or_else(|| self.spare.take(|_| needed <= MOST_KEPT));
         if hands.large.as_ref().is_some_and(fits) {
             return Ok(());
@@ -313,7 +315,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         Ok(())
     }
 
-    /// Keeps memory for the next requests, if it may.
+    /// Keeps the buffers for the next requests, if allowed.
     fn keep(&self, hands: &mut Hands<'_, '_>) {
         if let Some(small) = hands.small.take() {
             self.small.give(small, self.crew.max_workers);
@@ -324,7 +326,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         hands.shared = None;
     }
 
-    /// Adds the small requests that are buffered whole.
+    /// Adds the small requests that are completely buffered.
     fn join_jobs(&self, input: &mut Input, hands: &mut Hands) -> io::Result<()> {
         while hands.jobs.len() < BATCH {
             let Some(request) = input.peek().and_then(|header| Request::parse(header).ok()) else {
@@ -368,7 +370,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         replies
     }
 
-    /// Sends the replies. If the client is slow to take them, the turn goes to another thread
+    /// Sends the replies. If the client is slow to take them, another thread gets the turn
     /// meanwhile.
     fn answer<'scope>(
         &'scope self,
@@ -387,8 +389,8 @@ impl<'a, T: Transport> Connection<'a, T> {
             });
         }
         let mut left = &mut slices[..2 * replies.len()];
-        // Neither the socket nor another sender is waited for while nobody reads: the client may be
-        // one that sends all its requests before it takes a reply.
+        // While no thread reads, this thread must wait neither for the socket nor for another
+        // sender: the client may send all its requests before it takes a reply.
         let in_order = match self.output.try_lock() {
             Some(in_order) => {
                 self.transport.send_now(&mut left)?;
@@ -407,17 +409,17 @@ impl<'a, T: Transport> Connection<'a, T> {
     }
 }
 
-/// Whether a request moves data and does nothing else: not one that is known to take long.
+/// Whether a request only moves data, and so is not known to take long.
 fn is_transfer(request: &Request) -> bool {
     matches!(request.command, Command::Read | Command::Write) && !request.fua()
 }
 
-/// Whether a request does little enough to be carried out in a batch.
+/// Whether a request is small enough for a batch.
 fn quick(request: &Request) -> bool {
     is_transfer(request) && request.length as usize <= BATCHED_REQUEST
 }
 
-/// A request that was read must be answered; if its thread dies instead, so does the connection.
+/// A request that was read must be answered. If its thread panics instead, close the connection.
 struct HangUpOnPanic<'a, T: Transport>(&'a T);
 
 impl<T: Transport> Drop for HangUpOnPanic<'_, T> {

@@ -1,4 +1,4 @@
-//! Which memory a connection keeps between requests, and who has it next.
+//! Tests which buffers a connection keeps between requests, and which request reuses them.
 
 use super::*;
 use crate::exports::Exports;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Runs `test` with a connection to a disk that shares the memory of a server.
 fn with_connection(test: impl FnOnce(&Connection<Replay>, &Arc<LevelMemory>)) {
-    // Flags, then the default export by its old name.
+    // Flags, then the default export with EXPORT_NAME.
     let hello = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &1u32.to_be_bytes(), &0u32.to_be_bytes()].concat();
     let client = Replay::new(&hello);
     let exports = Exports::levels([ByteDisk::new(Arc::new(Unasked(Status::default)))]);
@@ -24,7 +24,7 @@ fn with_connection(test: impl FnOnce(&Connection<Replay>, &Arc<LevelMemory>)) {
     test(&Connection::new(&client, session, None, &stopping, crew, memory.of(0)), memory.of(0));
 }
 
-/// Memory of `len` bytes for a request, and where it lies.
+/// Takes a buffer of `len` bytes for a request; also returns its address.
 fn take(connection: &Connection<Replay>, len: usize) -> (Buffer, *const u8) {
     let mut hands = Hands::default();
     connection.room(&mut hands, len).unwrap();
@@ -33,7 +33,7 @@ fn take(connection: &Connection<Replay>, len: usize) -> (Buffer, *const u8) {
     (large, at)
 }
 
-/// Gives it back.
+/// Returns the buffer to the connection.
 fn keep(connection: &Connection<Replay>, large: Buffer) {
     connection.keep(&mut Hands { large: Some(large), ..Hands::default() });
 }
@@ -50,7 +50,7 @@ fn a_spare_buffer_serves_the_next_large_request() {
         let (second, again) = take(connection, 512 << 10);
         assert_eq!((again, second.bytes.len(), spare(connection)), (at, 1 << 20, 0));
         keep(connection, second);
-        // One that is too small gives up its right to be kept, and nothing is granted twice.
+        // A buffer that is too small gives up its right to be kept, and no byte is granted twice.
         let (larger, _) = take(connection, 2 << 20);
         assert_eq!((larger.bytes.len(), larger.kept.bytes(), spare(connection)), (2 << 20, 2 << 20, 0));
         drop(larger);
@@ -65,8 +65,8 @@ fn a_buffer_that_is_too_large_to_keep_goes_at_once() {
             let mut hands = Hands::default();
             connection.room(&mut hands, len).unwrap();
             assert!(hands.shared.is_some(), "{len} bytes that nobody accounts for");
-            // Of what all share another request has as much again when this one has given its part
-            // back.
+            // The shared memory is available to the next request once this one has returned its
+            // part.
             connection.keep(&mut hands);
             assert!(spare(connection) == 0 && hands.shared.is_none());
         }

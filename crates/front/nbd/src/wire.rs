@@ -60,10 +60,10 @@ const CHUNK_OFFSET_DATA: u16 = 1;
 const CHUNK_BLOCK_STATUS: u16 = 5;
 const CHUNK_ERROR: u16 = (1 << 15) + 1;
 
-/// State of an extent that is not written: a hole that reads as zeros.
+/// State of an unwritten extent: a hole that reads as zeros.
 pub(crate) const STATE_HOLE_ZERO: u32 = 3;
 
-/// The one metadata context, and the number this server gives it.
+/// The only metadata context, and the number that this server gives it.
 pub(crate) const CONTEXT_NAME: &str = "base:allocation";
 pub(crate) const CONTEXT_ID: u32 = 1;
 
@@ -82,26 +82,26 @@ pub(crate) fn transmission_flags(read_only: bool, structured: bool) -> u16 {
     flags
 }
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Read a range.
     Read,
     /// Write the payload that follows.
     Write,
-    /// Leave.
+    /// End the connection.
     Disconnect,
     /// Make everything acknowledged durable.
     Flush,
-    /// Give up a range.
+    /// Discard a range.
     Trim,
-    /// Bring a range into the caches.
+    /// Read a range into the caches.
     Cache,
     /// Make a range read as zeros.
     WriteZeroes,
-    /// Say which parts of a range are written.
+    /// Report which parts of a range are written.
     BlockStatus,
-    /// A number that means nothing here.
+    /// An unknown command number.
     Unknown(u16),
 }
 
@@ -109,7 +109,7 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     flags: u16,
-    /// What is asked for.
+    /// The command.
     pub command: Command,
     /// The client's name for the request, repeated in the reply.
     pub cookie: u64,
@@ -119,7 +119,7 @@ pub struct Request {
     pub length: u32,
 }
 
-/// The bytes are not a request; nothing after them can be understood.
+/// The bytes are not a request; the rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotARequest;
 
@@ -136,8 +136,8 @@ impl Errno {
     pub(crate) const SHUTTING_DOWN: Errno = Errno(libc::ESHUTDOWN as u32);
     pub(crate) const NO_SPACE: Errno = Errno(libc::ENOSPC as u32);
 
-    /// The number nearest to `error` among the few that the protocol knows. Each kind has its line,
-    /// so that the compiler asks where a new one belongs.
+    /// The closest number to `error` among the few that the protocol knows. Each kind is listed, so
+    /// that the compiler reports a new kind without a number.
     pub fn of(error: &Error) -> Self {
         match error.kind() {
             Kind::Usage => Errno::INVALID,
@@ -162,7 +162,8 @@ impl Errno {
 }
 
 impl Request {
-    /// Parses a header. Only a wrong magic number fails: any other nonsense gets an answer.
+    /// Parses a header. Only a wrong magic number is an error: any other invalid field gets a
+    /// reply.
     pub fn parse(bytes: &[u8; REQUEST_LEN]) -> Result<Self, NotARequest> {
         if u32_at(bytes, 0) != REQUEST_MAGIC {
             return Err(NotARequest);
@@ -187,8 +188,7 @@ impl Request {
         })
     }
 
-    /// Refuses what the negotiated protocol does not allow. The range is not looked at: the disk
-    /// checks it.
+    /// Refuses requests that the negotiated protocol does not allow. The disk checks the range.
     pub(crate) fn check(&self, structured: bool, allocation: bool) -> Result<(), Errno> {
         let own_flags = match self.command {
             Command::Read if structured => CMD_FLAG_DF,
@@ -259,8 +259,8 @@ impl Head {
         head
     }
 
-    /// The only chunk of a READ; `len` bytes follow. A chunk of data is never empty, so no data is
-    /// no chunk.
+    /// The only chunk of a READ; `len` bytes follow. A data chunk is never empty, so a reply
+    /// without data is a chunk of type NONE.
     pub(crate) fn data(cookie: u64, offset: u64, len: u32) -> Self {
         if len == 0 {
             return Self::chunk(cookie, CHUNK_NONE, 0);
@@ -277,7 +277,7 @@ impl Head {
         head
     }
 
-    /// A failure, without a message: what the disk says is for the server's own side.
+    /// A failure without a message: the text of a disk's error stays on the server's side.
     pub(crate) fn error(cookie: u64, errno: Errno, structured: bool) -> Self {
         if !structured {
             return Self::simple(cookie, errno.0);

@@ -1,4 +1,4 @@
-//! Real clients: libnbd's tools, qemu and fio.
+//! Tests with real clients: libnbd's tools, qemu and fio.
 
 mod harness;
 
@@ -12,7 +12,7 @@ use std::process::Command;
 
 const BLOCKS: usize = 4096;
 
-/// Contents with holes in it.
+/// An image with holes.
 fn image() -> Vec<u8> {
     let mut image = noise(8, BLOCKS * BLOCK_SIZE);
     image[BLOCK_SIZE * 100..BLOCK_SIZE * 900].fill(0);
@@ -158,7 +158,7 @@ fn nbdsh_speaks_to_it() {
     run("nbdsh", &["-u", &server.uri, "-c", script]);
 }
 
-/// An authority, a server certificate for this machine, and a client certificate.
+/// Creates an authority, a server certificate for this machine, and a client certificate.
 fn certificates(directory: &Path) -> bool {
     if !have("openssl") {
         return false;
@@ -226,7 +226,7 @@ fn tls_protects_tcp_and_unix_sockets() {
     plain.stream.write_all(&noise(1, 1000)).unwrap();
     assert!(plain.closed());
 
-    // An authority that cannot be read must not let everyone in.
+    // An unreadable authority must not admit all clients.
     std::os::unix::fs::symlink("gone.pem", pki.path().join("server/ca-cert.pem")).unwrap();
     let listen = Listen::tcp("127.0.0.1:0").unwrap();
     let refused =

@@ -1,4 +1,4 @@
-//! Clients that mean harm, or die at the wrong moment.
+//! Tests with hostile clients, and with clients that die at the wrong moment.
 
 mod harness;
 
@@ -15,7 +15,7 @@ fn option(number: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// A good client's bytes up to transmission.
+/// The bytes of a valid client up to transmission.
 fn opening() -> Vec<u8> {
     [
         3u32.to_be_bytes().to_vec(),
@@ -158,7 +158,7 @@ fn silence_before_an_export_is_chosen_ends() {
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
     }
-    // In transmission silence is allowed: the limit is gone.
+    // The time limit does not apply in transmission.
     let mut client = Client::connect(&server.socket(), true);
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(client.read(0, 1), [0]);
@@ -200,7 +200,7 @@ fn a_client_that_takes_no_replies_delays_nobody() {
         client.write(round, &data);
         assert_eq!(client.read(round, 200_000), data);
     }
-    // Dropping the server with stalled clients around must end all the same.
+    // Dropping the server with stalled clients must still end.
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn requests_that_find_no_memory_are_answered() {
 fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
     const LARGE: usize = 64 << 20;
     let (zero, one) = (Memory::new(LARGE / 4096), Memory::new(LARGE / 4096));
-    // As hidden writes do that wait for cover.
+    // Simulates hidden writes that wait for cover.
     one.gate_writes.store(true, Ordering::SeqCst);
     one.open_gate(false);
     let server =
@@ -239,7 +239,7 @@ fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
     };
     std::thread::scope(|scope| {
         for _ in 0..10 {
-            // Answered one way or the other when the gate opens.
+            // Answered with success or an error when the gate opens.
             scope.spawn(|| to("1").call(0, WRITE, 0, LARGE as u32, &data));
         }
         wait_until("a hidden write", || one.at_gate.load(Ordering::SeqCst) > 0);
@@ -256,7 +256,7 @@ fn a_client_that_sends_before_it_reads_is_served() {
     let disk = Memory::new(1024);
     let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), true);
-    // More replies than the socket holds are due before the last request is sent.
+    // More replies than the socket buffer holds are due before the last request is sent.
     for i in 0..8 {
         client.send(0, READ, i * 4096, 60_000, &[]);
         client.send(0, WRITE, 2 << 20, 1 << 20, &vec![i as u8; 1 << 20]);

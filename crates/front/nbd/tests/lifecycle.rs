@@ -1,4 +1,4 @@
-//! Listening, stopping, and what is left behind.
+//! Tests of listening, of stopping, and of the socket file afterwards.
 
 mod harness;
 
@@ -159,7 +159,7 @@ fn zeroing_at_length_is_given_up_when_the_server_stops() {
     client.send(NO_HOLE, WRITE_ZEROES, 0, 64 << 20, &[]);
     wait_until("the first piece in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
     server.stop.stop();
-    // Closed only after every connection has been told to stop.
+    // The idle connection is closed only after every connection has been told to stop.
     assert!(idle.closed());
     disk.open_gate(true);
     assert_eq!(client.receive(|_| None).1, Reply::Failed(ESHUTDOWN));
@@ -194,7 +194,7 @@ fn sockets_are_taken_over_from_a_service_manager() {
         skipped("examples/serve is not built");
         return;
     }
-    // Socket activation is how libnbd starts a server for itself.
+    // libnbd starts a server for itself with socket activation.
     let size = run("nbdinfo", &["--size", "--", "[", text(&example), "activated", "memory:3", "]"]);
     assert_eq!(String::from_utf8_lossy(&size.stdout).trim(), (3 << 20).to_string());
 }

@@ -1,4 +1,4 @@
-//! The protocol, word by word, with a client that can say anything.
+//! Tests of the protocol with a client that can send any message.
 
 mod harness;
 
@@ -56,7 +56,7 @@ fn options_are_answered_as_the_protocol_says() {
     );
     let set = client.option(OPT_SET_META_CONTEXT, &query);
     assert_eq!(set[0], (4, [&1u32.to_be_bytes()[..], b"base:allocation"].concat()));
-    // The context was chosen for one export and another is used, so it does not count.
+    // The context was selected for one export and another is used, so it does not apply.
     client.go("1");
     assert_eq!(client.call(0, BLOCK_STATUS, 0, 4096, &[]), Reply::Failed(22));
     assert_eq!(client.call(0, WRITE, 0, 4096, &[1; 4096]), Reply::Failed(1));
@@ -235,7 +235,7 @@ fn failures_get_a_number_and_the_connection_goes_on() {
 
 #[test]
 fn the_longest_request_is_served() {
-    // At least one of that length finds memory at every level.
+    // At least one request of that length finds memory at every level.
     let disks = [Memory::new(17_000), Memory::new(17_000)];
     let exports = Exports::levels(disks.iter().map(harness::Memory::byte_disk));
     let server = Running::unix(exports, ServerSettings::default());

@@ -1,5 +1,4 @@
-//! Going to the background: the parent stays until the child says that it is ready, or why it
-//! failed.
+//! Going to the background: the parent waits until the child is ready or has failed.
 
 use crate::protocol::{Afterwards, Answer};
 use crate::system_call;
@@ -8,40 +7,39 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 
-/// Longest message that the parent takes from the child.
+/// Longest message that the parent reads from the child, in bytes.
 const MESSAGE_LIMIT: u64 = 64 << 10;
 
-/// What a line begins with that is not the outcome, which is JSON.
+/// Prefix of a progress line. The outcome is JSON, and has no such prefix.
 const MEANWHILE: &str = "+";
 
 /// Which of the two processes this is.
 pub enum Side {
-    /// The process that the person started. It waits with [`Started::wait`] and exits accordingly.
+    /// The process that the user started. It waits with [`Started::wait`] and exits accordingly.
     Parent(Started),
     /// The process that will serve.
     Child(ReadyPipe),
 }
 
-/// The parent's hold on a child that is still starting.
+/// The parent's handle on a child that is still starting.
 pub struct Started {
     pipe: PipeReader,
     pid: u32,
 }
 
-/// The child's way of telling its parent how the start went. Dropped without a word, it means
-/// failure.
+/// The child's pipe to its parent for the outcome of the start. Dropping it without an outcome
+/// means failure.
 pub struct ReadyPipe {
     pipe: PipeWriter,
     naming: Naming,
 }
 
-/// Forks; `naming` gives names to the settings in advice that the child tells its parent. Call it
-/// while the process has one thread, after everything that needs the terminal.
+/// Forks; `naming` gives names to the settings in advice that the child sends to its parent. Call
+/// it while the process has one thread, after everything that needs the terminal.
 ///
-/// The child keeps its standard streams, its working directory, its session and what it was started
-/// with open until
-/// [`ReadyPipe::ready`]: where it mounts something
-/// for an automount of systemd, the kernel lets it pass by its process group.
+/// The child keeps its standard streams, working directory, session and inherited descriptors until
+/// [`ReadyPipe::ready`]: if it mounts for an automount of systemd, the kernel lets it pass by its
+/// process group.
 pub fn daemonize(naming: Naming) -> Result<Side> {
     let failed = |e: std::io::Error| Error::io("cannot go to the background", &e);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
@@ -54,8 +52,8 @@ pub fn daemonize(naming: Naming) -> Result<Side> {
 }
 
 impl Started {
-    /// Waits until the child is ready, and gives its process number; or gives the child's error,
-    /// with its kind. `heard` gets what the child tells meanwhile.
+    /// Waits until the child is ready, and returns its process number. Errors: the child's error,
+    /// with its kind. `heard` gets the progress lines.
     pub fn wait(self, mut heard: impl FnMut(&str)) -> Result<u32> {
         let mut pipe = BufReader::new(self.pipe);
         loop {
@@ -76,26 +74,27 @@ impl Started {
     }
 }
 
-/// The child's way of telling what it does before it is ready.
+/// The child's pipe to its parent for progress before it is ready.
 pub struct Meanwhile {
     pipe: PipeWriter,
 }
 
 impl Meanwhile {
-    /// Tells one line. Nobody hears it once the child is ready.
+    /// Sends one line. It is lost once the child is ready.
     pub fn tell(&mut self, line: &str) {
         let _ = self.pipe.write_all(format!("{MEANWHILE}{line}\n").as_bytes());
     }
 }
 
 impl ReadyPipe {
-    /// A way to tell more than the outcome, for another thread.
+    /// A handle for progress lines, for another thread.
     pub fn meanwhile(&self) -> Result<Meanwhile> {
         let pipe = self.pipe.try_clone();
         pipe.map(|pipe| Meanwhile { pipe }).map_err(|e| Error::io("cannot tell of progress", &e))
     }
 
-    /// Lets go of the terminal and the working directory, then lets the parent exit with success.
+    /// Detaches from the terminal, the working directory and inherited descriptors, then lets the
+    /// parent exit with success.
     pub fn ready(mut self) -> Result<()> {
         let detached = detach();
         let outcome = Answer::of(detached.clone().map(|()| Value::Null), Afterwards::Ends, self.naming);
@@ -104,7 +103,7 @@ impl ReadyPipe {
         told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
     }
 
-    /// Lets the parent exit with `error`. False if no parent is left to hear it.
+    /// Lets the parent exit with `error`. False if the parent is gone.
     pub fn failed(mut self, error: &Error) -> bool {
         let answer = Answer::of(Err(error.clone()), Afterwards::Ends, self.naming);
         self.pipe.write_all(answer.line().as_bytes()).is_ok()

@@ -1,5 +1,5 @@
-//! The side of a client: it connects to the control socket of a server that may not answer, asks,
-//! and hears the outcome.
+//! The client side: connects to the control socket of a server that may not answer, sends a
+//! request, and reads the outcome.
 
 use crate::protocol::{ALIVE, Afterwards, Answer, Job, Op, read_line};
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
@@ -12,17 +12,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a server may leave as many clients unaccepted as the system lets wait.
+/// How long to retry while the server's accept backlog is full.
 const UNACCEPTED: Duration = Duration::from_secs(1);
-/// How long between two tries.
+/// The time between two connection attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a client waits for the first line of the server.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
-/// How long it waits for a sign of life while the server is at work, which gives one every second.
+/// How long a client waits for the next keepalive of a working server, which sends one every
+/// second.
 const ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Connects. Errors: [`ErrorKind::TimedOut`] if as many clients wait as may: each client of a
-/// server that was stopped stays among them, and a connection that blocks would wait for ever.
+/// Connects without blocking. Errors: [`ErrorKind::TimedOut`] if the accept backlog stays full. The
+/// backlog of a stopped server never drains, and a blocking connect would wait for ever.
 fn to_server(path: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -42,27 +43,27 @@ fn to_server(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The number of the process that listens at the other end, if the system tells.
+/// The number of the process that listens at the other end, if the system reports it.
 fn process_behind(stream: &UnixStream) -> Option<u32> {
     let peer = socket_peercred(stream).ok()?;
     u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
-/// What came of a request.
+/// The outcome of a request.
 pub(crate) enum Reply {
-    /// It was done.
+    /// The server did it.
     Done(Value),
-    /// It was not.
+    /// The server refused or failed; [`Afterwards`] says whether it ends.
     Refused(Error, Afterwards),
     /// The server ended without an answer.
     Ended,
-    /// The server was silent for so long, as one is that was stopped, or accepts no client.
+    /// The server sent nothing for this long: it was stopped, or accepts no client.
     Silent(Duration),
-    /// The server answered what makes no sense.
+    /// The server sent a line that is not a valid answer.
     Nonsense,
 }
 
-/// How long a server was silent, for errors.
+/// The duration of a silence as text for errors.
 pub(crate) fn silence(limit: Duration) -> String {
     match limit.as_secs() {
         1 => "silence for 1 second".to_owned(),
@@ -70,15 +71,13 @@ pub(crate) fn silence(limit: Duration) -> String {
     }
 }
 
-/// Whether a read or a connection was given up because it took too long.
+/// Whether a read or a connect timed out.
 fn is_over_time(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Asks the server at the socket `path`, and waits for the outcome, however long the work takes,
-/// for as long as the server says that it is at work.
-///
-/// Errors: the server cannot be reached.
+/// Sends a request to the server at the socket `path` and waits for the outcome. There is no limit
+/// as long as the server sends keepalives.
 pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
     let line = op.line().map_err(io::Error::other)?;
     let mut stream = match to_server(path) {
@@ -91,7 +90,7 @@ pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
     let mut reader = BufReader::new(&stream);
     loop {
         let line = match read_line(&mut reader) {
-            // It was cut short.
+            // The line was cut short.
             Err(e) if e.kind() == ErrorKind::InvalidData => return Ok(Reply::Ended),
             Err(e) if is_over_time(&e) => return Ok(Reply::Silent(limit)),
             line => line?,
@@ -110,15 +109,15 @@ pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
     }
 }
 
-/// What a client hears.
+/// A message or the outcome of a job.
 pub enum Heard {
-    /// A message; the work goes on.
+    /// A message; the job goes on.
     Message(Value),
-    /// The work is done.
+    /// The job is done.
     Done(Value),
 }
 
-/// The messages that belong to one job, as a client has them. Dropping it ends the work.
+/// The client's end of a job. Dropping it ends the job.
 pub struct Conversation {
     reader: BufReader<UnixStream>,
     server: String,
@@ -127,7 +126,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Asks the server at the socket `path`, which errors call `server`.
+    /// Sends the request to the server at the socket `path`; errors call it `server`.
     pub(crate) fn begin(path: &Path, job: &Job, server: String) -> Result<Self> {
         let failed = |e: &io::Error| {
             if is_over_time(e) {
@@ -156,8 +155,8 @@ impl Conversation {
         }
     }
 
-    /// Waits for the next message. Errors: what the server says went wrong; [`Kind::TimedOut`] if
-    /// it says nothing, not even that it is at work.
+    /// Waits for the next message. Errors: the failure that the server reports; [`Kind::TimedOut`]
+    /// if the server sends neither an answer nor a keepalive.
     pub fn hear(&mut self) -> Result<Heard> {
         loop {
             let line = self.line()?;
@@ -235,7 +234,7 @@ mod tests {
         drop((waiting, server));
     }
 
-    /// A server that says this to one client, whatever it asks for.
+    /// A server that sends `said` to one client, whatever the request is.
     fn liar(said: &'static str, ask: impl FnOnce(&Path)) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");

@@ -1,5 +1,5 @@
-//! The counters of a disk, for people who ask while the disk may be stuck: it can hold its locks
-//! while it waits for its medium, above all when it is being closed, and that is when people ask.
+//! Reads the counters of a disk without blocking on it. A disk can hold its locks while it waits
+//! for its medium, above all while it is being closed, and that is when users ask for its status.
 
 use crate::status::StatusSource;
 use lacuna_contracts::StatusItem;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long the disk has for its answer.
+/// How long to wait for the counters.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// The counters of a disk, or of its levels.
 pub struct Counters {
     levels: Vec<Arc<dyn StatusSource>>,
-    /// An answer that was not there in time; nothing more is asked until it is.
+    /// A query that timed out. No further query is made until this one is answered.
     late: Mutex<Option<Receiver<Vec<StatusItem>>>>,
 }
 
 impl Counters {
-    /// Of these levels.
+    /// The counters of these levels.
     pub fn of<S: StatusSource>(levels: Vec<S>) -> Self {
         Self::shared(levels.into_iter().map(|level| Arc::new(level) as Arc<dyn StatusSource>).collect())
     }
@@ -28,8 +28,8 @@ impl Counters {
         Counters { levels, late: Mutex::default() }
     }
 
-    /// What the disk says, or said when it was last asked in vain; nothing if it does not answer
-    /// now.
+    /// The counters now. If an earlier query timed out, returns its answer as soon as there is one;
+    /// empty if the disk does not answer in time.
     pub fn now(&self) -> Vec<StatusItem> {
         let mut late = self.late.lock();
         let Some(answer) = late.take().or_else(|| self.ask()) else { return Vec::new() };
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_stuck_keeps_no_client_waiting() {
-        // The disk holds its counters back while this lock is held.
+        // The disk blocks in `status` while this lock is held.
         let lock = Arc::new(Mutex::new(()));
         let of_disk = Arc::clone(&lock);
         let disk = Unasked(move || {

@@ -1,4 +1,4 @@
-//! Servers that died: they are told from living ones, and their mounts are cleared away.
+//! Dead servers: detects them and cleans up their mounts.
 
 use crate::peer::PAUSE;
 use crate::record::{MountRecord, Record};
@@ -14,14 +14,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Whether the server of a run directory lives; `None` if there is no such run directory.
+/// Whether the server of a run directory is alive; `None` if there is no such run directory.
 pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
     let Some(lock) = paths.lock_file()? else { return Ok(None) };
     let failed = |e: &io::Error| Error::io("cannot tell whether a server lives", e);
     match lock.try_lock_shared() {
         Ok(()) => {
-            // One that ended meanwhile has removed its directory, and another may have made one in
-            // its place.
+            // A server that ended meanwhile has removed its directory, and a new server may have
+            // made one of the same name.
             let removed = lock.metadata().map_err(|e| failed(&e))?.nlink() == 0;
             Ok((!removed).then_some(false))
         }
@@ -30,9 +30,9 @@ pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
     }
 }
 
-/// Clears away what a dead server left in its run directory: the mounted file system, its loop
-/// device and the FUSE mount. The caller holds the lock. `mountpoint` is where to look if the
-/// record is gone; without it, nothing outside the run directory and the record is touched.
+/// Cleans up after a dead server: unmounts the file system, detaches its loop device and removes
+/// the FUSE mount. The caller holds the lock. `mountpoint` is used if the record is missing;
+/// without both, only the run directory is touched.
 pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
     let record = paths.record()?;
     let mount = record.as_ref().and_then(Record::mount);
@@ -49,7 +49,8 @@ pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
                 return Err(busy_or_failed(at, &finished));
             }
         } else if top.is_served_from(&backing) {
-            // A program that lives still has nothing left to read from or write to.
+            // Lazy unmount: a process that still uses the file system can neither read nor write
+            // any more.
             unmount_lazily(at, || Ok(mount_table::at(at)?.is_some_and(|top| top.is_served_from(&backing))))?;
         } else if mount.is_some_and(MountRecord::fuse_at_mountpoint) && top.is_our_fuse() {
             unmount_dead(at)?;
@@ -61,24 +62,24 @@ pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
     unmount_dead(&paths.fuse())
 }
 
-/// Removes the run directory of a dead server without a mount point, of which nothing else is left.
+/// Removes the run directory of a dead server that had no mount point.
 ///
-/// Errors: a file that stays, and what keeps the directory from being looked at.
+/// Errors: a file that cannot be removed, and a failure to inspect the directory.
 pub(crate) fn remove_served(paths: &RunPaths) -> Result<()> {
     let Some(lock) = paths.lock_file()? else { return Ok(()) };
-    // Another process looks at it or claims it at this moment.
+    // Another process is probing or claiming the directory.
     if lock.try_lock().is_err() {
         return Ok(());
     }
     let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of a server", &e))?;
-    // The directory may be another instance's by now.
+    // The directory may belong to another instance by now.
     if about.nlink() == 0 || paths.record()?.is_none_or(|record| record.mount().is_some()) {
         return Ok(());
     }
     paths.remove()
 }
 
-/// Whether `top` is what the server of this run directory left mounted when it died.
+/// Whether `top` is a mount that the dead server of this run directory left.
 pub(crate) fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
     if is_alive(paths)? != Some(false) {
         return Ok(false);
@@ -92,13 +93,13 @@ pub(crate) fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
 }
 
 /// Whether a mount is the file system of the disk of this run directory: served from its file, or
-/// from a loop device that rests on it.
+/// from a loop device on that file.
 pub(crate) fn shows_disk(paths: &RunPaths, top: &Entry) -> Result<bool> {
     let backing = paths.fuse().join(DISK_NAME);
     Ok(top.is_served_from(&backing) || rests_on(top, &loop_device::resting_on(&backing)?)?)
 }
 
-/// Whether one of these loop devices is mounted there.
+/// Whether `top` is mounted from one of these loop devices.
 fn rests_on(top: &Entry, devices: &[PathBuf]) -> Result<bool> {
     for device in devices {
         if loop_device::number(device)?.is_some_and(|number| top.is_on(device, &number)) {
@@ -108,11 +109,11 @@ fn rests_on(top: &Entry, devices: &[PathBuf]) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns when the server of a run directory, which is this process, is not dying any more, or has
-/// been for [`RELEASE_LIMIT`]. A server that is dying was killed a moment ago: it still holds its
-/// lock and its mount, and answers nothing.
+/// Waits while the server of a run directory, with this process number, is dying, for at most
+/// [`RELEASE_LIMIT`]. A dying server was killed a moment ago: it still holds its lock and its
+/// mount, and answers no request.
 ///
-/// Errors: what keeps the process or the lock from being seen.
+/// Errors: a failure to inspect the process or the lock.
 pub(crate) fn wait_while_dying(paths: &RunPaths, pid: u32) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < RELEASE_LIMIT && is_dying(pid)? && is_alive(paths)? == Some(true) {
@@ -121,8 +122,7 @@ pub(crate) fn wait_while_dying(paths: &RunPaths, pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process is ending, or was sent a signal that ends it whatever it does. One that is
-/// gone is not.
+/// Whether a process is ending, or has a pending fatal signal. False for a process that is gone.
 fn is_dying(pid: u32) -> Result<bool> {
     proc::is_dying(pid).map_err(|e| Error::io(format!("cannot look at the process {pid}"), &e))
 }

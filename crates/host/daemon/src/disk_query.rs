@@ -1,40 +1,40 @@
-//! What is looked for in the registry: a disk or vault, as a command names it.
+//! A query for the registry: a disk or vault as a command names it.
 
 use crate::file::FileIdentity;
 use crate::record::InPool;
 use std::collections::BTreeSet;
 
-/// A disk or vault that is looked for.
+/// The disk or vault to find.
 #[derive(Clone, Debug)]
 pub struct DiskQuery<'q> {
     /// The location as `list` shows it.
     pub location: &'q str,
-    /// The file that is there now.
+    /// The file that is at the location now.
     pub file: FileIdentity,
-    /// Which of the disks of this name are meant, if it is the name of a disk in a pool.
+    /// Selects among the disks of this name, if the location is in a pool.
     pub in_pool: Option<PoolQuery>,
 }
 
-/// Which of the disks of one name in pools are meant: their location says neither the namespace nor
-/// the cluster.
+/// Selects among disks in pools that have the same name: their location gives neither the namespace
+/// nor the cluster.
 #[derive(Clone, Debug)]
 pub struct PoolQuery {
-    /// The disk, with the default for what was not named.
+    /// The disk, with defaults for options that were not given.
     pub disk: InPool,
-    /// Whether its namespace was named.
+    /// Whether the user gave the namespace.
     pub is_namespace_named: bool,
-    /// Whether the configuration file of its cluster was named.
+    /// Whether the user gave the configuration file of the cluster.
     pub is_conf_named: bool,
 }
 
 impl PoolQuery {
-    /// This disk and no other.
+    /// Matches this disk alone.
     pub fn exactly(disk: InPool) -> PoolQuery {
         PoolQuery { disk, is_namespace_named: true, is_conf_named: true }
     }
 
-    /// Those that are meant of the disks that are open: all that have what was named; the disk with
-    /// the defaults alone if it is one of them and anything was named.
+    /// The open disks that match all given options. If any option was given and `disk` itself is
+    /// open, only `disk`.
     pub(crate) fn chosen(&self, mut open: BTreeSet<InPool>) -> BTreeSet<InPool> {
         if (self.is_namespace_named || self.is_conf_named) && open.contains(&self.disk) {
             return BTreeSet::from([self.disk.clone()]);
@@ -56,7 +56,7 @@ mod tests {
         InPool { namespace: namespace.map(str::to_owned), ceph_conf: conf.map(PathBuf::from) }
     }
 
-    /// What a command leaves of `open` that names these.
+    /// The disks of `open` that a command with these options selects.
     fn left<'a>(open: &[&'a InPool], namespace: Option<&str>, conf: Option<&str>) -> Vec<&'a InPool> {
         let query = PoolQuery {
             disk: place(namespace.filter(|name| !name.is_empty()), conf),
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(left(&all, Some(""), Some("/b")), [&conf]);
         assert_eq!(left(&all, Some("n"), None), [&named]);
         assert_eq!(left(&all, Some("n"), Some("/b")), [&both]);
-        // One option is enough for the only one that it fits.
+        // One option is enough if only one disk matches it.
         assert_eq!(left(&[&plain, &both], Some("n"), None), [&both]);
         assert_eq!(left(&[&plain, &both], None, Some("/b")), [&both]);
         assert_eq!(left(&[&plain], Some("n"), None), [] as [&InPool; 0]);

@@ -1,4 +1,4 @@
-//! The side of the server: the line on which it answers one client, and the messages of a job.
+//! The server side: the connection on which it answers one client, and the messages of a job.
 
 use crate::protocol::{ALIVE, Answer, message, read_line};
 use lacuna_contracts::{Error, Kind, Result};
@@ -19,39 +19,39 @@ use std::time::{Duration, Instant};
 
 /// How long a client may take to read an answer.
 const ANSWER_READ_WITHIN: Duration = Duration::from_secs(5);
-/// How often a server says that it is still at work.
+/// How often a working server sends a keepalive.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// The connection to one client, which several threads may use at once.
 ///
 /// Invariant: a client that does not read, or reads slowly, delays the threads of its line for one
-/// limit in all. Then the exchange is ended: nothing more is sent, and a thread that waits for the
+/// limit in total. Then the exchange ends: nothing more is sent, and a thread that waits for the
 /// client is woken.
 pub(crate) struct Line {
     stream: UnixStream,
-    /// How long the client may take to read one message, however many pieces it is read in. Locked
-    /// while bytes are sent.
+    /// How long the client may take to read one message, in however many pieces. Locked while bytes
+    /// are sent.
     sending: Mutex<Duration>,
-    /// Since when the system takes no more bytes for the client, if it does not: the client has not
-    /// read those that were sent before.
+    /// When the socket buffer became full, if it is still full: the client has not read the bytes
+    /// that were sent before.
     unread_since: Mutex<Option<Instant>>,
     ended: AtomicBool,
 }
 
 impl Line {
-    /// To the client at the other end, which may take 5 seconds to read an answer.
+    /// A line to the client at the other end, which may take 5 seconds to read an answer.
     pub(crate) fn new(stream: UnixStream) -> Arc<Line> {
         let (sending, unread_since) = (Mutex::new(ANSWER_READ_WITHIN), Mutex::default());
         Arc::new(Line { stream, sending, unread_since, ended: AtomicBool::new(false) })
     }
 
-    /// Sets how long the client may take to read one message from now on.
+    /// Sets how long the client may take to read each further message.
     pub(crate) fn set_read_limit(&self, limit: Duration) {
         *self.sending.lock() = limit;
     }
 
-    /// Sends bytes. A client that does not read them in time has left, as far as this side knows,
-    /// and so has one for which an earlier message was not sent: it gets none after it.
+    /// Sends bytes. If the client does not read them in time, the exchange ends and nothing more is
+    /// sent, so that the client never sees a message after one that it missed.
     pub(crate) fn send(&self, bytes: &[u8]) {
         let limit = self.sending.lock();
         if !self.has_ended() && self.write_within(*limit, bytes).is_err() {
@@ -59,8 +59,8 @@ impl Line {
         }
     }
 
-    /// Sends the sign of life, and waits for no client: one that has not read what was sent before
-    /// finds enough signs of life there.
+    /// Sends a keepalive without blocking. If the socket buffer is full, the client still has
+    /// earlier bytes to read, and needs none.
     fn beat(&self) {
         let Some(_sending) = self.sending.try_lock() else { return };
         if self.has_ended() {
@@ -72,8 +72,8 @@ impl Line {
         }
     }
 
-    /// Errors: [`ErrorKind::TimedOut`] if the client did not make room for all bytes within
-    /// `limit`, and whatever the system says.
+    /// Errors: [`ErrorKind::TimedOut`] if the client did not read enough within `limit`, and errors
+    /// of the system.
     fn write_within(&self, limit: Duration, mut bytes: &[u8]) -> io::Result<()> {
         let until = Instant::now() + limit;
         while !bytes.is_empty() {
@@ -87,8 +87,8 @@ impl Line {
         Ok(())
     }
 
-    /// Hands as many bytes to the system as it takes at once. Gives how many. Errors:
-    /// [`Errno::AGAIN`] if it takes none.
+    /// Sends without blocking. Returns the number of bytes that the system took. Errors:
+    /// [`Errno::AGAIN`] if it took none.
     fn write_what_fits(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
         let sent = rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         match sent {
@@ -101,7 +101,7 @@ impl Line {
         sent
     }
 
-    /// Waits until the system takes more bytes for the client, or the exchange is ended. Errors:
+    /// Waits until the socket buffer has room, or the exchange ends. Errors:
     /// [`ErrorKind::TimedOut`].
     fn wait_for_room(&self, until: Instant) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
@@ -110,14 +110,14 @@ impl Line {
         }
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&self.stream, PollFlags::OUT)], Some(&left)) {
-            // The caller looks at the time again.
+            // The caller checks the time again.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// For how long the client has not read what was sent, so that nothing more can be sent; none
-    /// if it reads, as far as is known.
+    /// How long the socket buffer has been full because the client does not read; `None` if it is
+    /// not known to be full.
     pub(crate) fn unread_for(&self) -> Option<Duration> {
         let since = *self.unread_since.lock();
         since.map(|since| since.elapsed())
@@ -133,27 +133,28 @@ impl Line {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Ends the exchange: a thread that waits for the client is woken.
+    /// Ends the exchange, and wakes a thread that waits for the client.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.close();
     }
 
-    /// Lets the client see the end, though others keep the connection at hand.
+    /// Shuts the connection down: the client sees the end even while other references to the line
+    /// exist.
     pub(crate) fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// Lets a client know every second that the server is at work for it, until this is dropped.
+/// Sends the client a keepalive every second until it is dropped.
 pub(crate) struct Beats {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Beats {
-    /// Begins. Where no thread can be started, a client may lose patience with slow work, and no
-    /// more.
+    /// Starts the thread. If no thread can be started, the client gets no keepalives and may time
+    /// out.
     pub(crate) fn start(line: &Arc<Line>) -> Beats {
         let (done, working) = channel::<()>();
         let line = Arc::clone(line);
@@ -174,7 +175,7 @@ impl Drop for Beats {
     }
 }
 
-/// Reads what the client of a line sends.
+/// Reads the bytes that the client of a line sends.
 struct Words(Arc<Line>);
 
 impl Read for Words {
@@ -201,9 +202,9 @@ impl Exchange {
         self.go_on()
     }
 
-    /// The next message of the client; none when it has left, or when the server ends the work,
-    /// which wakes this. Errors: [`Kind::TimedOut`] after `limit`, [`Kind::Usage`] for a line that
-    /// is no message.
+    /// The next message of the client; `None` when the client has left or the server ends the job,
+    /// which wakes this call. Errors: [`Kind::TimedOut`] after `limit`, [`Kind::Usage`] for a line
+    /// that is no JSON.
     pub fn hear(&mut self, limit: Duration) -> Result<Option<Value>> {
         self.go_on()?;
         let failed = |e: &io::Error| Error::io("cannot read what the client says", e);
@@ -232,7 +233,7 @@ impl Exchange {
             .found("a disk that is being closed, or a client that has left or does not read"))
     }
 
-    /// Tells the front end that the disk may have another length.
+    /// Tells the front end that the length of the disk may have changed.
     pub fn follow(&self) -> Result<()> {
         (self.follow)()
     }
@@ -242,12 +243,12 @@ impl Exchange {
 mod tests {
     use super::*;
 
-    /// More than the system keeps for a client that does not read.
+    /// More than the socket buffers hold for a client that does not read.
     const LONG: usize = 16 << 20;
 
     fn pair(limit: Duration) -> (UnixStream, Arc<Line>) {
         let (client, server) = UnixStream::pair().unwrap();
-        // A test that fails must not wait for ever.
+        // A failing test must not wait for ever.
         client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let line = Line::new(server);
         line.set_read_limit(limit);
@@ -261,11 +262,11 @@ mod tests {
         assert!(!line.has_ended() && line.unread_for().is_none());
         line.send(&vec![b'x'; LONG]);
         assert!(line.has_ended() && line.unread_for().is_some());
-        // With this limit another message would be waited for for ever.
+        // With this limit, waiting for another message would take for ever.
         line.set_read_limit(Duration::from_secs(1_000_000));
         line.send(&vec![b'y'; LONG]);
         line.beat();
-        // It finds what was sent before, and then the end, though this side keeps the line at hand.
+        // The client reads the earlier bytes, and then the end, though this side keeps the line.
         let mut heard = Vec::new();
         client.read_to_end(&mut heard).unwrap();
         assert!(heard.starts_with(b"first\nx") && heard.len() < LONG && heard.ends_with(b"x"));
@@ -274,7 +275,7 @@ mod tests {
     #[test]
     fn a_message_has_one_limit_however_slowly_it_is_read() {
         let (mut client, line) = pair(Duration::from_millis(100));
-        // Each piece makes room for more long before the limit; all of them take a multiple of it.
+        // Each piece makes room long before the limit; all of them together take a multiple of it.
         let reader = std::thread::spawn(move || {
             let (mut piece, mut heard) = (vec![0; 64 << 10], 0);
             loop {
@@ -299,7 +300,7 @@ mod tests {
             line.send(&vec![b'x'; LONG]);
             match hearing.join().unwrap() {
                 Ok(heard) => assert_eq!(heard, None),
-                // It came to listen after the end.
+                // The reader called `hear` after the end.
                 Err(e) => assert_eq!(e.kind(), Kind::Busy, "{e}"),
             }
         });
@@ -317,7 +318,7 @@ mod tests {
         let mut heard = Vec::new();
         assert_eq!((&client).read_to_end(&mut heard).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert!(!heard.is_empty() && heard.iter().all(|byte| *byte == b'\n'));
-        // One that reads again hears the next.
+        // A client that reads again gets the next keepalive.
         line.beat();
         assert!(line.unread_for().is_none() && (&client).read(&mut [0; 8]).unwrap() == 1);
         drop(client);

@@ -1,14 +1,14 @@
-//! The failed requests of a server in its log.
+//! Limits how many failed requests a server writes to its log.
 
 use lacuna_contracts::{Action, Advice, Error, Kind};
 use lacuna_mount::ServerLog;
 
-/// Failed requests that are logged one by one.
+/// The number of failed requests that are logged individually.
 const LOGGED: u64 = 32;
 
-/// Logs a request that failed after `before` others. After the first 32 one sentence stands for all
-/// others: the reader of the log, such as that of standard error, may have stopped, and the server
-/// would come to wait for it.
+/// Logs a request that failed after `before` earlier failures. After the first 32, one line stands
+/// for all further failures: the reader of the log, such as that of standard error, may have
+/// stopped reading, and the server would block on it.
 pub fn log_failure(e: &Error, before: u64, log: &ServerLog) {
     if before < LOGGED {
         log(e);

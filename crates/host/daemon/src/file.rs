@@ -1,4 +1,4 @@
-//! Which file, device or directory is open: a path can name another one later.
+//! The identity of an open file, device or directory: its path may name another file later.
 
 use lacuna_contracts::{Error, Result};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -10,26 +10,27 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The file or device itself, whatever its path is. In JSON it is `file:DEVICE:INODE`,
+/// The identity of a file or device, independent of its path. In JSON it is `file:DEVICE:INODE`,
 /// `device:NUMBER`, or empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileIdentity {
-    /// A file or a directory, by the number of its file system and its own there.
+    /// A file or a directory, by the numbers of its file system and of its inode.
     File(u64, u64),
     /// A device, by its number.
     Device(u64),
-    /// In a pool, where a name says it all, or at a path where nothing can be seen.
+    /// Unknown: a disk in a pool, where the name is the identity, or a path that cannot be
+    /// inspected.
     #[default]
     Unknown,
 }
 
 impl FileIdentity {
-    /// Of the file or device at a path; unknown where nothing can be seen.
+    /// The identity of the file or device at a path; unknown if the path cannot be inspected.
     pub fn at(path: &Path) -> FileIdentity {
         std::fs::metadata(path).map_or(FileIdentity::Unknown, |about| FileIdentity::of(&about))
     }
 
-    /// Of the file or device that the system describes so.
+    /// The identity of a file or device from its metadata.
     pub fn of(about: &Metadata) -> FileIdentity {
         let kind = about.file_type();
         if kind.is_block_device() || kind.is_char_device() {
@@ -44,7 +45,7 @@ impl FileIdentity {
         self != FileIdentity::Unknown && self == other
     }
 
-    /// Whether both can be the same file: they are, or one of them is unknown.
+    /// Whether both may be the same file: they are equal, or one is unknown.
     pub fn may_be(self, other: FileIdentity) -> bool {
         self == other || self == FileIdentity::Unknown || other == FileIdentity::Unknown
     }
@@ -53,7 +54,7 @@ impl FileIdentity {
         if text.is_empty() {
             return Some(FileIdentity::Unknown);
         }
-        // Text that is no such number names no file: the caller refuses it.
+        // The caller refuses text that does not parse.
         let number = |text: &str| text.parse::<u64>().ok();
         match text.split_once(':')? {
             ("file", rest) => {
@@ -83,40 +84,41 @@ impl<'d> Deserialize<'d> for FileIdentity {
     }
 }
 
-/// What became of a file that is open.
+/// The state of an open file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileState {
-    /// Which file it is.
+    /// The identity of the file.
     pub place: FileIdentity,
-    /// Where it is; none of a server that does not answer.
+    /// Its present path and state; `None` if the server does not answer.
     #[serde(flatten)]
     pub now: Option<FileNow>,
 }
 
-/// Where a file that is open is now.
+/// The present path and state of an open file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileNow {
-    /// The path that it has, if the system tells.
+    /// Its path, if the system reports one.
     pub path: Option<String>,
-    /// Whether it was deleted: it is gone with the server.
+    /// Whether the file was deleted: its data is lost when the server ends.
     pub deleted: bool,
-    /// Whether it is a device whose node was removed, as when it is pulled out.
+    /// Whether it is a device with a removed node, as after hot unplug.
     pub removed: bool,
 }
 
-/// A file that is followed whatever becomes of its path. By default it holds none, as of a disk in
-/// a pool.
+/// A file that is tracked independently of its path. The default holds no file, as for a disk in a
+/// pool.
 #[derive(Debug, Default)]
 pub struct HeldFile {
     identity: FileIdentity,
-    /// Opened as a path alone: it neither reads nor locks.
+    /// Opened with `O_PATH`: it neither reads nor locks.
     file: Option<File>,
 }
 
 impl HeldFile {
-    /// The file or device that was unlocked, opened as a path alone; none in a pool.
+    /// Tracks the file or device that was unlocked, opened with `O_PATH`; `None` for a disk in a
+    /// pool.
     ///
-    /// Errors: it cannot be followed, so its deletion would go unnoticed.
+    /// Errors: the file cannot be inspected, so its deletion would go unnoticed.
     pub fn of(file: Option<OwnedFd>) -> Result<HeldFile> {
         let file = file.map(File::from);
         let about = file.as_ref().map(File::metadata).transpose();
@@ -124,27 +126,27 @@ impl HeldFile {
         Ok(HeldFile { identity: about.as_ref().map_or(FileIdentity::Unknown, FileIdentity::of), file })
     }
 
-    /// A directory, as of a vault. Its content is verified by keys, whatever directory has its name
-    /// by now.
+    /// Tracks a directory, such as that of a vault. Keys verify the content of a vault, so it does
+    /// not matter if another directory has this path by now.
     ///
-    /// Errors: as of [`HeldFile::of`].
+    /// Errors: those of [`HeldFile::of`], and a failure to open the directory.
     pub fn of_directory(dir: &Path) -> Result<HeldFile> {
         let failed = |e: Errno| Error::io(format!("cannot keep an eye on {}", dir.display()), &e.into());
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
         HeldFile::of(Some(open(dir, flags, Mode::empty()).map_err(failed)?))
     }
 
-    /// Which file it is.
+    /// The identity of the file.
     pub fn identity(&self) -> FileIdentity {
         self.identity
     }
 
-    /// What became of it; none where no file is held.
+    /// The state of the file; `None` if no file is held.
     pub fn state(&self) -> Option<FileState> {
         let file = self.file.as_ref()?;
-        // A path that the system does not tell is unknown, and the file is known by its identity.
+        // Without a path the file is still known by its identity.
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
-        // What the system knows already: a file system that does not answer is not waited for.
+        // Use cached attributes: a file system that does not answer must not block this call.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let links = statx(file, c"", flags, StatxFlags::NLINK).map(|about| about.stx_nlink);
         let is_file = matches!(self.identity, FileIdentity::File(..));
@@ -157,13 +159,14 @@ impl HeldFile {
         Some(FileState { place: self.identity, now: Some(now) })
     }
 
-    /// Whether it was deleted: the disk is gone with the server.
+    /// Whether the file was deleted: its data is lost when the server ends.
     pub fn is_deleted(&self) -> bool {
         self.state().and_then(|state| state.now).is_some_and(|now| now.deleted)
     }
 }
 
-/// Whether NFS gave an open file this name when it was deleted: it deletes it when it is closed.
+/// Whether this is the name that NFS gives to a deleted file that is still open. NFS removes the
+/// file when it is closed.
 fn is_name_of_deleted(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     name.strip_prefix(b".nfs").is_some_and(|rest| rest.len() >= 16 && rest.iter().all(u8::is_ascii_hexdigit))
@@ -200,7 +203,7 @@ mod tests {
         assert!(one.is(one) && !one.is(other) && one.may_be(one) && !one.may_be(other));
         let unknown = FileIdentity::Unknown;
         assert!(!unknown.is(unknown) && unknown.may_be(one) && one.may_be(unknown));
-        // Of a server that does not answer the identity is known alone.
+        // Of a server that does not answer, only the identity is known.
         let state = FileState { place: one, now: None };
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(text, r#"{"place":"file:1:2"}"#);
@@ -233,7 +236,7 @@ mod tests {
         is("disk", false);
         fs::rename(path("disk"), path("moved")).unwrap();
         is("moved", false);
-        // As a file system does that keeps no file without a name.
+        // NFS renames instead of unlinking, because it keeps no file without a name.
         fs::rename(path("moved"), path(".nfs0000000000000001")).unwrap();
         is(".nfs0000000000000001", true);
         fs::rename(path(".nfs0000000000000001"), path("moved")).unwrap();

@@ -1,8 +1,8 @@
-//! An instance: a running server with its disk or vault, and the run directory by which others find
-//! it.
+//! An instance: a running server with its disk or vault, and the run directory where other
+//! processes find it.
 //!
-//! Invariant: an instance holds the lock of its run directory for its whole life. A process that
-//! gets the lock knows the server to be gone, whatever process numbers say.
+//! Invariant: an instance holds the lock of its run directory for its whole life. Holding the lock
+//! proves that the server is dead; process numbers do not.
 
 use crate::dead;
 use crate::record::Record;
@@ -11,23 +11,25 @@ use lacuna_contracts::{Error, Kind, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// How many servers of this user may have one location without a mount point.
+/// The most servers of this user for one location without a mount point.
 const MOST_OF_LOCATION: u32 = 64;
 
-/// A run directory that this process holds. Dropping it removes it, then lets the lock go.
+/// A run directory that this process holds. Dropping it removes the directory and then releases the
+/// lock.
 pub struct Instance {
     paths: RunPaths,
     lock: File,
-    /// Whether its files are removed. Others of the same names may be another server's by now.
+    /// Whether the files were removed. Files of the same names may belong to another server by now.
     removed: bool,
 }
 
 impl Instance {
-    /// The instance of a disk or vault that is to be mounted at `mountpoint`, a canonical path, in
-    /// a directory of run directories. What a dead server left there is cleared away.
+    /// Claims the instance of a disk or vault that is to be mounted at `mountpoint`, a canonical
+    /// path. `base` is the directory of run directories. Cleans up after a dead server at this
+    /// mount point.
     ///
-    /// Errors: [`Kind::Busy`] while another server has the mount point, and what keeps the mount of
-    /// a dead one from being cleared away.
+    /// Errors: [`Kind::Busy`] while another server has the mount point, and a failure to clean up
+    /// after a dead server.
     pub fn of_mount(base: &Path, mountpoint: &Path) -> Result<Self> {
         let instance =
             Self::take(base, RunPaths::of_mount(base, mountpoint), &mountpoint.display().to_string())?;
@@ -35,18 +37,18 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The instance of a server without a mount point. Several may have one location, if all of
-    /// them read.
+    /// Claims the instance of a server without a mount point. Several servers may have one
+    /// location, if all of them only read.
     ///
-    /// Errors: [`Kind::Busy`] if 64 have it, and [`Kind::Permission`] if others can change the
-    /// directory of run directories.
+    /// Errors: [`Kind::Busy`] if 64 servers have it, and [`Kind::Permission`] if other users can
+    /// change the directory of run directories.
     pub fn of_server(base: &Path, location: &str) -> Result<Self> {
         for number in 0..MOST_OF_LOCATION {
             let instance = match Self::take(base, RunPaths::of_server(base, location, number), location) {
                 Err(e) if e.kind() == Kind::Busy => continue,
                 taken => taken?,
             };
-            // What a dead server said of itself.
+            // Remove the record of a dead server.
             instance.paths.remove_record()?;
             return Ok(instance);
         }
@@ -60,22 +62,23 @@ impl Instance {
         Ok(Instance { paths, lock, removed: false })
     }
 
-    /// Where its control socket is.
+    /// The path of the control socket.
     pub(crate) fn control(&self) -> PathBuf {
         self.paths.control()
     }
 
-    /// Makes the directory that FUSE is mounted on, below the file system of a disk.
+    /// Creates the directory on which FUSE is mounted, below the file system of a disk.
     pub fn make_fuse(&self) -> Result<PathBuf> {
         self.paths.make_fuse()
     }
 
-    /// Writes the record, whole or not at all. Without one the instance is not found.
+    /// Writes the record atomically. An instance without a record is not found.
     pub fn write(&self, record: &Record) -> Result<()> {
         self.paths.write_record(record)
     }
 
-    /// Does what dropping it does. Errors: what could not be removed.
+    /// Removes the run directory and releases the lock, as dropping does. Errors: a file that could
+    /// not be removed.
     pub fn end(mut self) -> Result<()> {
         self.removed = true;
         self.paths.remove()
@@ -85,11 +88,11 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         if !self.removed {
-            // There is nowhere to tell of a failure: see `Instance::end`.
+            // A failure cannot be reported here; `Instance::end` reports it.
             let _ = self.paths.remove();
         }
-        // A child that was started at this moment may still share the open file, and the lock with
-        // it.
+        // A child that was started at this moment may still share the open file, and with it the
+        // lock.
         let _ = self.lock.unlock();
     }
 }

@@ -1,11 +1,11 @@
-//! Jobs: longer work for clients on the disk of a server. Each has a thread, and all end before the
-//! disk is closed.
+//! Jobs: longer work for clients on the disk of a server. Each job has a thread, and all jobs end
+//! before the disk is closed.
 //!
-//! A client may read slowly: its user may page through what it prints, or think about a passphrase.
-//! As long as there is room for other jobs, a client may take ten minutes to read a message; one
-//! that takes longer has left, as far as the server knows, and its job ends. Where all jobs that
-//! may be are there, the client that has not read for longest, for 5 seconds at least, gives its
-//! place to the next client that comes. So a client that reads nothing delays its own job alone.
+//! A client may read slowly: its user may page through its output, or think about a passphrase.
+//! While there is room for other jobs, a client may take ten minutes to read a message; a client
+//! that takes longer counts as gone, and its job ends. When the limit of jobs is reached, the next
+//! client takes the place of the client that has not read for longest, provided that this is at
+//! least 5 seconds. So a client that does not read delays only its own job.
 
 use crate::exchange::{Exchange, Line};
 use crate::protocol::{Job, Op};
@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The most jobs at a time.
+/// The most jobs with a client at a time.
 const MOST: usize = 8;
-/// The most jobs beside them whose clients have left. Each keeps its thread until a step ends that
-/// cannot be cut short.
+/// The most further jobs, of clients that have left. Each keeps its thread until a step ends that
+/// cannot be interrupted.
 const MOST_ENDING: usize = 8;
 
 /// How long a job waits for a client that does not read.
@@ -30,7 +30,7 @@ const MOST_ENDING: usize = 8;
 struct ReadLimits {
     /// How long the client may take to read one message.
     message: Duration,
-    /// After how long of reading nothing the client gives its place to another one that needs it.
+    /// After this long without reading, a client may lose its place to a new client.
     gives_way_after: Duration,
 }
 
@@ -40,17 +40,16 @@ impl Default for ReadLimits {
     }
 }
 
-/// Does the jobs of a server.
+/// Runs the jobs of a server.
 pub trait JobHandler: Send + Sync {
-    /// Does what a client asks for, in a thread of its own, and gives the outcome that the client
-    /// gets.
+    /// Runs the job of a client in a thread of its own, and returns the outcome for the client.
     ///
-    /// The disk is closed only when all jobs have ended. Work of many steps calls
-    /// [`Exchange::go_on`] between two of them and ends with the error that it gets there;
-    /// [`Exchange::hear`] is woken by the end. A step that cannot be cut short, such as a flush,
-    /// delays the closing for as long as it takes.
+    /// The server closes the disk only when all jobs have ended. A job of many steps calls
+    /// [`Exchange::go_on`] between two steps and returns the error that it gets there;
+    /// [`Exchange::hear`] is woken by the end. A step that cannot be interrupted, such as a flush,
+    /// delays the close for as long as it takes.
     ///
-    /// Errors: any failure of the work.
+    /// Errors: any failure of the job.
     fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value>;
 }
 
@@ -67,15 +66,16 @@ struct State {
     active: Mutex<Vec<Active>>,
 }
 
-/// A job that a worker does.
+/// A running job.
 struct Active {
     line: Arc<Line>,
     thread: JoinHandle<()>,
 }
 
 impl Jobs {
-    /// Jobs that `handler` does; a server without one refuses all. `follow` tells the front end
-    /// that the disk may have another length; `naming` gives names to the settings in advice.
+    /// Jobs that `handler` runs; a server without a handler refuses all jobs. `follow` tells the
+    /// front end that the length of the disk may have changed; `naming` gives names to the settings
+    /// in advice.
     pub fn new(handler: Option<Arc<dyn JobHandler>>, follow: Follow, naming: Naming) -> Self {
         Jobs::with_limits(handler, follow, naming, ReadLimits::default())
     }
@@ -90,13 +90,13 @@ impl Jobs {
         Jobs(Arc::new(State { handler, follow, naming, limits, ended, active }))
     }
 
-    /// Does what a client asks for, in a thread of its own: others are answered meanwhile.
+    /// Starts a job in a thread of its own, so that the server goes on to answer other clients.
     ///
-    /// Errors: why it is not begun. The client has heard nothing then.
+    /// Errors: the reason why the job does not start. Nothing was sent to the client then.
     pub(crate) fn take(&self, job: Job, line: &Arc<Line>) -> Result<()> {
         let State { handler, follow, naming, limits, ended, active } = &*self.0;
         let Some(handler) = handler.clone() else { return Err(Op::Job(job).unknown()) };
-        // Until the thread is among them: it cannot be missed when all jobs are ended.
+        // Locked until the new thread is in the list, so that `end` cannot miss it.
         let mut active = active.lock();
         active.retain(|job| !job.thread.is_finished());
         if ended.load(Ordering::SeqCst) {
@@ -111,15 +111,15 @@ impl Jobs {
         Ok(())
     }
 
-    /// Whether there is one.
+    /// Whether any job runs.
     pub fn is_at_work(&self) -> bool {
         self.0.active.lock().iter().any(|job| !job.thread.is_finished())
     }
 
-    /// Ends all jobs and refuses more. Returns when none uses the disk any more.
+    /// Ends all jobs and refuses new ones. Returns when no job uses the disk any more.
     pub fn end(&self) {
         self.0.ended.store(true, Ordering::SeqCst);
-        // Not under the lock: a client that comes meanwhile is refused and does not wait.
+        // Joins without the lock: a new client is refused at once and does not wait.
         let active = std::mem::take(&mut *self.0.active.lock());
         active.iter().for_each(|job| job.line.end());
         for job in active {
@@ -128,8 +128,8 @@ impl Jobs {
     }
 }
 
-/// Makes room for one more job. Where all jobs that may be are there, the client that has not read
-/// for longest is let go, if that is as long as `gives_way_after`.
+/// Makes room for one more job. At the limit, ends the job of the client that has not read for
+/// longest, if that is at least `gives_way_after`.
 ///
 /// Errors: [`Kind::Busy`] if there is no room.
 fn make_room(active: &[Active], gives_way_after: Duration) -> Result<()> {

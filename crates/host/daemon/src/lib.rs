@@ -1,21 +1,21 @@
-//! What servers have in common, whatever front end they serve: a place in the registry of
-//! instances, a control socket on which other processes ask for their account, give them work and
-//! end them, and the way into the background.
+//! The parts that servers of all front ends share: an entry in the registry of instances, a control
+//! socket where other processes ask for the status, give work and close, and going to the
+//! background.
 //!
 //! A server claims an [`Instance`], writes its [`Record`], and answers clients with a [`Server`]:
-//! the account of its [`StatusSource`]s, a purge, the end, and [`Jobs`], which are longer work with
-//! messages both ways. A front end that mounts has [`check_mountpoint`] tell a free directory from
-//! the mount of a server that died, and waits for an [`Event`] in its [`WakeUps`]. Another process
-//! finds instances in the [`Registry`], and asks or closes each [`Peer`] in one protocol.
+//! the status of its [`StatusSource`]s, a purge, a close, and [`Jobs`], which are longer work with
+//! messages both ways. A front end that mounts calls [`check_mountpoint`] to tell a free directory
+//! from the mount of a dead server, and waits for an [`Event`] in its [`WakeUps`]. Another process
+//! finds instances in the [`Registry`], and queries or closes each [`Peer`] over one protocol.
 //!
 //! Invariants kept here:
-//! - A server holds the lock of its run directory for its whole life. Who gets the lock knows the
-//!   server to be gone, whatever process numbers say.
-//! - What appears in records does not depend on how many levels a disk has.
-//! - Each request has one outcome. What a server does not understand is answered with an error, and
-//!   it goes on.
-//! - A server has a limited number of threads for its clients, however many come. A client that
-//!   does not read delays its own work alone.
+//! - A server holds the lock of its run directory for its whole life. Holding the lock proves that
+//!   the server is dead; process numbers do not.
+//! - The content of a record does not depend on the number of levels of a disk.
+//! - Each request has one outcome. The server answers an unknown request with an error, and goes
+//!   on.
+//! - The number of threads for clients is limited. A client that does not read delays only its own
+//!   work.
 #![warn(missing_docs)]
 
 mod background;

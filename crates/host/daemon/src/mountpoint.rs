@@ -1,4 +1,4 @@
-//! Where something is to be mounted: a directory on which nothing is mounted yet.
+//! Checks a mount point: a directory on which nothing is mounted yet.
 
 use crate::registry::{is_left_by_dead, left_by_dead};
 use lacuna_contracts::{Error, Kind, Result, shell_word};
@@ -6,11 +6,12 @@ use lacuna_mount::mount_table;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is
-/// the directory of the run directories, if not all that this user may have.
+/// Returns the canonical path of `given`, if it is a directory on which nothing is mounted.
+/// `run_base` limits the search for dead servers to one directory of run directories; without it,
+/// all of this user are searched.
 ///
 /// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something
-/// is mounted there, which a server that died may have left.
+/// is mounted there, such as the mount of a dead server.
 pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
     let word = shell_word(given);
     let what = format!("cannot mount at {}", given.display());
@@ -21,7 +22,7 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
     };
     let path = given.canonicalize().map_err(|e| {
         let error = Error::io(&what, &e);
-        // Where that cannot be told, the error of the path itself is.
+        // If that check fails, report the error of the path itself.
         if is_left_by_dead(given, run_base).is_ok_and(|left| left) {
             return dead();
         }

@@ -1,5 +1,5 @@
-//! Disks and vaults that servers of another run directory have open, told by what mount tables
-//! show. They are another user's, and the commands of this user leave them alone.
+//! Recognizes disks and vaults that servers outside this user's run directories have open, from the
+//! mount table. They belong to other users, and the commands of this user leave them alone.
 
 use crate::run_dir::is_disk_file;
 use lacuna_mount::loop_device::backing_file;
@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The user who has open what lacuna mounted there, such as `user 1000`.
+/// The user that has a lacuna mount open, such as `user 1000`; `None` for other mounts.
 pub(crate) fn owner(entry: &Entry) -> Option<String> {
     let fuse = entry.fs_type.starts_with("fuse");
     let ours = fuse && (entry.source == FUSE_SOURCE || is_disk_file(Path::new(&entry.source)));
@@ -23,14 +23,14 @@ pub(crate) fn owner(entry: &Entry) -> Option<String> {
     }
 }
 
-/// The file of a disk below a loop device.
+/// The disk file of lacuna below a loop device.
 fn backing(entry: &Entry) -> Option<PathBuf> {
     let device = Path::new(&entry.source);
     let file = if device.starts_with("/dev") { backing_file(device).ok()?? } else { return None };
     is_disk_file(&file).then_some(file)
 }
 
-/// Whose the base of the run directories is in which this file lies.
+/// The owner of the run directory base that contains this file.
 fn owner_of(file: &Path) -> Option<u32> {
     file.ancestors().nth(3).and_then(|base| fs::symlink_metadata(base).ok()).map(|meta| meta.uid())
 }

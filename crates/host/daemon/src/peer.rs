@@ -1,4 +1,4 @@
-//! A peer: an instance of this user as another process sees it, which asks it for its account,
+//! A peer: an instance of this user as another process sees it. That process asks for its status,
 //! gives it work, and closes it.
 
 use crate::client::{Conversation, Reply, call, silence};
@@ -16,39 +16,39 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long to wait before a lock is tried again.
+/// The time between two attempts to take a lock.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
-/// How long a server that has closed its disk or vault, or has dropped its clients, may take to be
-/// gone.
+/// How long the process of a server may take to exit after it has closed its disk or vault, or has
+/// dropped its clients.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 
-/// How a close went.
+/// The outcome of a close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The server unmounted, flushed, and is gone.
+    /// The server unmounted, flushed, and exited.
     Cleanly,
-    /// The server had died before; its mount is cleared away. Writes that had not been flushed when
-    /// it died are lost.
+    /// The server was dead; its mount was cleaned up. Writes that were not flushed before it died
+    /// are lost.
     AfterCrash,
 }
 
-/// An instance that was found.
+/// An instance that was found in the registry.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Its record.
     pub record: Record,
-    /// Whether its server lived when it was found.
+    /// Whether its server was alive when it was found.
     pub alive: bool,
     pub(crate) paths: RunPaths,
 }
 
 impl Peer {
-    /// Where it is mounted, if it is.
+    /// Its mount point, if it has one.
     pub fn mount(&self) -> Option<&MountRecord> {
         self.record.mount()
     }
 
-    /// The account of the server; of one that died, its record.
+    /// The status of the server; for a dead server, its record.
     ///
     /// Errors: [`Kind::NotFound`] if it has just ended or does not listen yet, [`Kind::TimedOut`]
     /// if it does not answer.
@@ -65,8 +65,8 @@ impl Peer {
         serde_json::from_value(answer).map_err(|e| self.nonsense(&e.to_string()))
     }
 
-    /// Whether the server of a mount that was found alive has died since and left the mount.
-    /// Errors: what keeps that from being seen.
+    /// Whether the server of a mount, alive when it was found, has died since and left the mount.
+    /// Errors: a failure to inspect it.
     fn has_died(&self) -> Result<bool> {
         if self.mount().is_none() {
             return Ok(false);
@@ -75,13 +75,13 @@ impl Peer {
         Ok(dead::is_alive(&self.paths)? == Some(false))
     }
 
-    /// Asks for something, and waits for the outcome, however long it takes.
+    /// Sends a request and waits for the outcome, however long it takes.
     ///
     /// Errors: the refusal of the server, such as [`Kind::Usage`] for an operation that it does not
-    /// do; as of [`Peer::status`].
+    /// support; those of [`Peer::status`].
     pub fn ask(&self, op: &Op) -> Result<Value> {
         let failed = |e: io::Error| match e.kind() {
-            // It ended at this moment, or does not listen yet.
+            // The server has just ended, or does not listen yet.
             ErrorKind::NotFound
             | ErrorKind::ConnectionRefused
             | ErrorKind::ConnectionReset
@@ -100,22 +100,21 @@ impl Peer {
         }
     }
 
-    /// Begins with longer work. Errors: [`Kind::TimedOut`] if the server does not answer, and its
-    /// refusal.
+    /// Starts a job. Errors: [`Kind::TimedOut`] if the server does not answer, and its refusal.
     pub fn begin(&self, job: &Job) -> Result<Conversation> {
         Conversation::begin(&self.paths.control(), job, self.server())
     }
 
-    /// Ends the server, and waits until it has closed its disk or vault and is gone; clears away
-    /// the mount of a dead one.
+    /// Closes the server: waits until it has closed its disk or vault and has exited. Cleans up the
+    /// mount of a dead server.
     ///
-    /// Errors: [`Kind::Busy`] (naming who) if it is in use, [`Kind::NoCover`] if it waited for
-    /// cover in vain and stays open, [`Kind::TimedOut`] if it does not answer or stays though it
-    /// has closed it, and whatever failure the server had at its end.
+    /// Errors: [`Kind::Busy`] (naming the users) if it is in use, [`Kind::NoCover`] if it waited
+    /// for cover in vain and stays open, [`Kind::TimedOut`] if it does not answer, or does not exit
+    /// after it has closed, and any failure of the server while it closed.
     pub fn close(&self) -> Result<Closed> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
         let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
-        // A server that is gone by now has closed it.
+        // `None` means that the server has exited by now, and so has closed.
         Ok(close(&self.paths, &shown, mountpoint)?.unwrap_or(Closed::Cleanly))
     }
 
@@ -123,7 +122,7 @@ impl Peer {
         call(&self.paths.control(), op)
     }
 
-    /// The server, in errors.
+    /// The name of the server in errors.
     pub(crate) fn server(&self) -> String {
         match self.mount() {
             Some(mount) => format!("the server of {}", mount.mountpoint.display()),
@@ -140,7 +139,7 @@ impl Peer {
     }
 }
 
-/// Says what to do about a server that does not answer.
+/// Adds the advice for a server that does not answer.
 fn let_go_on(record: Option<&Record>, e: Error) -> Error {
     let go_on = match record {
         Some(Record { pid, .. }) => format!("`kill -CONT {pid}` lets it go on"),
@@ -149,13 +148,13 @@ fn let_go_on(record: Option<&Record>, e: Error) -> Error {
     e.remedy(format!("if the process was stopped, {go_on}; then try again"))
 }
 
-/// Asks the server of a run directory to end, and waits until it is gone; `shown` names its disk in
-/// errors, and `mountpoint` is its mount point, if it has one. None if it is gone already.
+/// Asks the server of a run directory to close, and waits until it has exited. `shown` names its
+/// disk in errors; `mountpoint` is its mount point, if it has one. `None` if it is gone already.
 pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) -> Result<Option<Closed>> {
     close_within(paths, shown, mountpoint, GONE_WITHIN)
 }
 
-/// The same; a server that has let its client go may take as long as `limit` to be gone.
+/// [`close`] with a limit on how long a server that has dropped its client may take to exit.
 fn close_within(
     paths: &RunPaths,
     shown: &str,
@@ -169,14 +168,14 @@ fn close_within(
         Err(TryLockError::WouldBlock) => {}
         Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
     }
-    // The process is for the advice alone.
+    // The record serves only the advice in errors.
     let record = || paths.record().ok().flatten();
     let gone = || wait_gone(&lock, limit).map_err(|e| let_go_on(record().as_ref(), e.context(&what)));
     let closed = match call(&paths.control(), &Op::Close) {
         Ok(Reply::Done(_)) => gone().map(|()| Closed::Cleanly),
         Ok(Reply::Refused(e, Afterwards::Stays)) => Err(e),
         Ok(Reply::Refused(e, Afterwards::Ends)) => {
-            // What was lost matters more than that the process stays, if it does.
+            // The lost data matters more than whether the process exits.
             let _stays = gone();
             Err(if mountpoint.is_some() { e } else { e.context(what) })
         }
@@ -197,8 +196,8 @@ fn close_within(
                 .expected("a sign of life every second");
             Err(let_go_on(record.as_ref(), silent))
         }
-        // It has stopped listening, as it does when its mount is gone: a user unmounted by hand.
-        // One that is still starting may have found the socket of another that died.
+        // The server has stopped listening, as it does when a user unmounted by hand. A server that
+        // is still starting may have found the stale socket of a dead server.
         Err(e)
             if (has_stopped_listening(&e) || is_removed(&lock)) && is_gone_within(&lock, RELEASE_LIMIT)? =>
         {
@@ -211,8 +210,8 @@ fn close_within(
     closed.map(Some)
 }
 
-/// Clears away the mount of a server whose lock is ours now: it ended by itself at this moment, or
-/// crashed at any time before.
+/// Cleans up the mount of a server after this process took its lock. The server exited by itself at
+/// this moment, or had crashed before.
 fn clear_away(lock: &File, paths: &RunPaths, mountpoint: Option<&Path>) -> Result<Closed> {
     let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of the server", &e))?;
     let result = if about.nlink() == 0 {
@@ -225,7 +224,7 @@ fn clear_away(lock: &File, paths: &RunPaths, mountpoint: Option<&Path>) -> Resul
     result
 }
 
-/// Whether a server takes no clients any more. Those that it had not accepted before, it dropped.
+/// Whether a server takes no clients any more. It dropped clients that it had not accepted.
 fn has_stopped_listening(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
@@ -235,8 +234,8 @@ fn is_removed(lock: &File) -> bool {
     lock.metadata().is_ok_and(|about| about.nlink() == 0)
 }
 
-/// Whether the server that holds the lock goes within `limit`. The lock is then ours. Errors:
-/// whatever the system says.
+/// Waits up to `limit` for the server's lock. If true, this process holds the lock. Errors: those
+/// of the system.
 fn is_gone_within(lock: &File, limit: Duration) -> Result<bool> {
     let start = Instant::now();
     loop {
@@ -252,7 +251,7 @@ fn is_gone_within(lock: &File, limit: Duration) -> Result<bool> {
 }
 
 /// Waits for the server's lock, which it holds as long as it lives. Errors: [`Kind::TimedOut`] if
-/// it lives on.
+/// the server is still alive.
 fn wait_gone(lock: &File, limit: Duration) -> Result<()> {
     if is_gone_within(lock, limit)? {
         return Ok(());
@@ -287,7 +286,7 @@ mod tests {
         let paths = RunPaths::of_mount(base.path(), at);
         assert_eq!(close(&paths, "/mnt/x", Some(at)).unwrap_err().kind(), Kind::Usage);
         server.join().unwrap();
-        // Nor is one waited for without end that stays though it said that it ends.
+        // The wait also ends for a server that said that it ends and yet stays.
         let lock = paths.lock_file().unwrap().unwrap();
         let limit = Duration::from_millis(50);
         assert_eq!(wait_gone(&lock, limit).unwrap_err().kind(), Kind::TimedOut);
@@ -323,8 +322,8 @@ mod tests {
         let listener = UnixListener::bind(instance.control()).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // What is left unread resets the connection, as the end of a listener does to the
-            // clients that wait there.
+            // The unread bytes reset the connection, as closing a listener does to clients in its
+            // backlog.
             stream.read_exact(&mut [0]).unwrap();
             drop((stream, listener));
             instance.end().unwrap();

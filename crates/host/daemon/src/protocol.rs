@@ -1,14 +1,14 @@
-//! The words between servers and their clients on the control socket: lines of JSON.
+//! The protocol between servers and clients on the control socket: lines of JSON.
 //!
 //! A client begins with one line, `{"v":1,"op":"status"}` or another [`Op`]. The server answers
-//! with an empty line at least every second for as long as it works, so that a client can tell slow
-//! work from a server that was stopped; with a line `{"message":…}` for each message of a job; and
-//! with one last line, `{"ok":…}` or `{"error":…}`. A client of a [`Job`] says nothing more before
-//! it has read the first empty line; then it may send messages of its own, each a line of JSON.
+//! with an empty line (keepalive) at least every second while it works, so that a client can tell
+//! slow work from a stopped server; with a line `{"message":…}` for each message of a job; and with
+//! one last line, `{"ok":…}` or `{"error":…}`. A client of a [`Job`] sends nothing more before it
+//! has read the first empty line; then it may send messages of its own, each a line of JSON.
 //!
-//! Nothing from the other side is longer than [`LINE_LIMIT`], the first line of a client no longer
-//! than [`REQUEST_LIMIT`], and nothing of it makes this side panic. A server answers a request that
-//! it does not understand with an error, and goes on.
+//! No line from the other side may exceed [`LINE_LIMIT`], and the first line of a client may not
+//! exceed [`REQUEST_LIMIT`]. No input makes this side panic. A server answers an unknown request
+//! with an error, and goes on.
 
 use crate::file::FileIdentity;
 use lacuna_contracts::{Error, Kind, Naming, Result};
@@ -18,34 +18,35 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The version of these messages.
+/// The version of the protocol.
 const VERSION: u64 = 1;
 /// The longest first line of a client, in bytes.
 const REQUEST_LIMIT: usize = 1024;
-/// The longest line that is read: two copies of a header, written in hexadecimal digits, fit.
+/// The longest line that is read, in bytes. Two copies of a header in hexadecimal digits fit.
 pub(crate) const LINE_LIMIT: u64 = 1 << 17;
-/// How long a client has for its request. Others are not answered meanwhile, and wait longer.
+/// How long a client may take to send its request. The server answers no other client meanwhile,
+/// and other clients wait longer than this.
 const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 
-/// The sign of life of a server that works.
+/// The keepalive of a working server.
 pub(crate) const ALIVE: &[u8] = b"\n";
 
 /// The operation that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
-    /// The account of the server.
+    /// Report the status.
     Status,
-    /// That the server closes its disk or vault, and ends.
+    /// Close the disk or vault, and end.
     Close,
-    /// That deleted data is made unrecoverable.
+    /// Make deleted data unrecoverable.
     Purge {
-        /// The disk that is meant; none: whatever is open.
+        /// The UUID that the disk must have; `None` accepts any disk.
         uuid: Option<String>,
     },
-    /// How a file of a vault is protected.
+    /// Report how a file of a vault is protected.
     Stat {
-        /// Its number.
+        /// The inode number of the file.
         ino: u64,
     },
     /// Longer work, with messages both ways.
@@ -56,35 +57,36 @@ pub enum Op {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "snake_case")]
 pub enum Job {
-    /// That everything is read and verified.
+    /// Read and verify everything.
     Check {
-        /// The disk that is meant.
+        /// The disk that the server must have.
         disk: Meant,
     },
-    /// Reads and writes of the header.
+    /// Read and write the header.
     Header {
-        /// The disk that is meant.
+        /// The disk that the server must have.
         disk: Meant,
     },
-    /// That the disk gets another length.
+    /// Change the length of the disk.
     Resize {
-        /// The disk that is meant.
+        /// The disk that the server must have.
         disk: Meant,
-        /// The length in bytes; none: all that the block device has.
+        /// The length in bytes; `None` takes the whole block device.
         size: Option<u64>,
     },
-    /// That level 0 is made durable.
+    /// Make level 0 durable.
     Flush,
-    /// The cover of a closing, for a client that is about to close the disk.
+    /// Write the cover for a close, for a client that is about to close the disk.
     Cover,
 }
 
-/// The disk that a client means: the path by which it found the server may name another one by now.
+/// The disk that a client means. The path where the client found the server may name another disk
+/// by now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meant {
     /// Its file.
     pub file: FileIdentity,
-    /// The ID that it has to have, as text, if that matters.
+    /// The ID that it must have, as text; `None` accepts any ID.
     pub id: Option<String>,
 }
 
@@ -96,15 +98,15 @@ struct Request<'o> {
 }
 
 impl Op {
-    /// The line of the request, with its end.
+    /// The request as a line with its newline.
     pub(crate) fn line(&self) -> Result<String> {
         let text = serde_json::to_string(&Request { v: VERSION, op: self });
         text.map(|text| text + "\n")
             .map_err(|e| Error::new(Kind::Other, "cannot ask a server").found(e.to_string()))
     }
 
-    /// The request in a line. Errors: [`Kind::Usage`] for a line that is none, another version, and
-    /// an operation that is not known here.
+    /// Parses a request. Errors: [`Kind::Usage`] for a line that is no request, for another
+    /// version, and for an unknown operation.
     pub(crate) fn parse(line: &[u8]) -> Result<Op> {
         let shown = || format!("the request {:?}", String::from_utf8_lossy(line));
         let request: Value = serde_json::from_slice(line)
@@ -118,7 +120,7 @@ impl Op {
         serde_json::from_value(request).map_err(|e| not_done(format!("{} ({e})", shown())))
     }
 
-    /// The error of a server that cannot do this with its disk or vault.
+    /// The error of a server that does not support this operation on its disk or vault.
     pub(crate) fn unknown(&self) -> Error {
         not_done(format!("the request {self:?}"))
     }
@@ -132,10 +134,10 @@ fn not_done(found: String) -> Error {
     refused(found).remedy("close it and give the command then")
 }
 
-/// The first line of a client, without its end. What comes with it is left out.
+/// Reads the first line of a client, without its newline. Ignores bytes after it.
 ///
-/// Errors: [`Kind::TimedOut`] if it is not there within 2 seconds, [`Kind::Usage`] if it is too
-/// long or has no end.
+/// Errors: [`Kind::TimedOut`] if the line is not complete within 2 seconds, [`Kind::Usage`] if it
+/// is too long or has no end.
 pub(crate) fn first_line(mut stream: &UnixStream) -> Result<Vec<u8>> {
     let nothing = |kind, found: String| Error::new(kind, "the server was asked for nothing").found(found);
     let until = Instant::now() + REQUEST_WITHIN;
@@ -165,8 +167,8 @@ pub(crate) fn first_line(mut stream: &UnixStream) -> Result<Vec<u8>> {
     Err(nothing(Kind::Usage, format!("a line of more than {REQUEST_LIMIT} bytes")))
 }
 
-/// A line with its end; empty when the other side has left. Errors: [`ErrorKind::InvalidData`] for
-/// one that is too long or was cut short.
+/// A line with its newline; empty when the other side has left. Errors: [`ErrorKind::InvalidData`]
+/// for a line that is too long or was cut short.
 pub(crate) fn read_line(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     reader.take(LINE_LIMIT).read_until(b'\n', &mut line)?;
@@ -180,31 +182,31 @@ pub(crate) fn read_line(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
-    /// Longer work goes on.
+    /// A message of a job that goes on.
     Message(Value),
-    /// It is done.
+    /// The request was done.
     Ok(Value),
-    /// It is not.
+    /// The request was refused or failed.
     Error {
-        /// Why.
+        /// The error.
         #[serde(flatten)]
         refusal: Refusal,
-        /// What becomes of the server.
+        /// Whether the server ends.
         server: Afterwards,
     },
 }
 
-/// What becomes of a server after a request that it did not do.
+/// Whether the server ends after a request that it did not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Afterwards {
-    /// The request ends it all the same.
+    /// The server ends all the same.
     Ends,
-    /// The request does not end it.
+    /// The server stays.
     Stays,
 }
 
-/// An error that crosses from one process to another.
+/// An error as it is sent to another process.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Refusal {
     kind: Kind,
@@ -213,12 +215,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Of this error; `naming` gives names to the settings in advice.
+    /// Encodes an error; `naming` gives names to the settings in advice.
     pub fn of(e: &Error, naming: Naming) -> Refusal {
         Refusal { kind: e.kind(), message: e.named(naming), private: e.is_private() }
     }
 
-    /// The error, in the words of the other process.
+    /// The error, with the text of the other process.
     pub fn error(self) -> Error {
         let error = Error::new(self.kind, self.message);
         if self.private { error.private() } else { error }
@@ -226,27 +228,27 @@ impl Refusal {
 }
 
 impl Answer {
-    /// The outcome of a request; `server` says what becomes of the server if it failed, and
+    /// Encodes the outcome of a request. `server` says whether the server ends after a failure;
     /// `naming` gives names to the settings in advice.
     pub(crate) fn of(outcome: Result<Value>, server: Afterwards, naming: Naming) -> Answer {
         let failed = |e: Error| Answer::Error { refusal: Refusal::of(&e, naming), server };
         outcome.map_or_else(failed, Answer::Ok)
     }
 
-    /// The line, with its end.
+    /// The answer as a line with its newline.
     pub(crate) fn line(&self) -> String {
         let broken = r#"{"error":{"kind":"other","message":"","private":false,"server":"stays"}}"#;
         serde_json::to_string(self).unwrap_or_else(|_| broken.to_owned()) + "\n"
     }
 
-    /// What a line says, or `None` if it is no answer.
+    /// Parses a line; `None` if it is no answer.
     pub(crate) fn parse(line: &[u8]) -> Option<Answer> {
-        // The line may be no answer: every caller takes that for a failure.
+        // Every caller treats `None` as a failure.
         serde_json::from_slice(line).ok()
     }
 }
 
-/// The line of a message.
+/// A message as a line with its newline.
 pub(crate) fn message(message: &Value) -> String {
     format!("{{\"message\":{message}}}\n")
 }
@@ -277,7 +279,7 @@ mod tests {
         }
         assert_eq!(Op::Status.line().unwrap(), "{\"v\":1,\"op\":\"status\"}\n");
         assert_eq!(Op::Job(Job::Flush).line().unwrap(), "{\"v\":1,\"op\":\"job\",\"job\":\"flush\"}\n");
-        // What may be none may be left out.
+        // An optional field may be left out.
         assert_eq!(Op::parse(br#"{"op":"purge","v":1}"#).unwrap(), Op::Purge { uuid: None });
     }
 

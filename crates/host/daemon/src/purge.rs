@@ -9,14 +9,14 @@ use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 use lacuna_mount::mount_table;
 use std::path::Path;
 
-/// Purges the disk that a server has open, and gives counters of the work. Blocks that a mounted
-/// file system has freed are discarded first, unless the mount is raw: nothing that was deleted on
-/// it before is recoverable then. Clients of other servers flush and discard by themselves. `uuid`:
-/// the disk that is meant; without it, whatever is open there.
+/// Purges the disk that a server has open, and returns counters of the purge. Unless the mount is
+/// raw, first discards the blocks that the mounted file system has freed, so that nothing deleted
+/// before is recoverable. Clients of other servers flush and discard by themselves. `uuid` is the
+/// UUID that the disk must have; `None` accepts any disk.
 ///
-/// Errors: [`Kind::PurgeIncomplete`] if something can still be recovered, [`Kind::Usage`] from a
-/// format that cannot forget, [`Kind::NotFound`] if nothing is open there, [`Kind::TimedOut`] if
-/// the server does not answer.
+/// Errors: [`Kind::PurgeIncomplete`] if some deleted data may still be recoverable, [`Kind::Usage`]
+/// from a format that cannot forget, [`Kind::NotFound`] if nothing is open there,
+/// [`Kind::TimedOut`] if the server does not answer.
 pub fn purge(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     if let Some(mount) = peer.mount() {
         check_forgets(peer)?;
@@ -31,7 +31,7 @@ pub fn purge(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     ask(peer, uuid)
 }
 
-/// Asks for the purge, and believes an answer for the disk that is meant alone.
+/// Sends the purge request, and accepts only an answer that names the disk `uuid`.
 fn ask(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     let incomplete = |found: String| {
         Error::new(Kind::PurgeIncomplete, "cannot tell whether the disk was purged")
@@ -54,8 +54,8 @@ fn ask(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     Ok(purged.items)
 }
 
-/// Refuses a disk that cannot forget, and a server that does not answer, before anything is done to
-/// its file system.
+/// Refuses a disk that cannot forget, and a server that does not answer, before its file system is
+/// changed.
 fn check_forgets(peer: &Peer) -> Result<()> {
     let items = peer.status()?.items;
     if items.iter().any(|item| item.name == "recoverable") {
@@ -82,7 +82,7 @@ fn covered(mountpoint: &Path) -> Error {
         )
 }
 
-/// Makes the file system say which blocks it does not use any more.
+/// Trims the file system, so that it discards the blocks that it does not use any more.
 fn discard_freed(mountpoint: &Path) -> Result<()> {
     lacuna_mount::trim(mountpoint).map_err(|e| {
         Error::new(

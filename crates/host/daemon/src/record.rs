@@ -1,6 +1,6 @@
-//! What an instance is, for other processes of its user: the record that lies in its run directory.
+//! The record in the run directory, which describes an instance to other processes of its user.
 //!
-//! Deniability contract: nothing of it depends on how many levels a disk has.
+//! Deniability contract: no field depends on the number of levels of a disk.
 
 use crate::file::{FileIdentity, HeldFile};
 use lacuna_mount::{MountMethod, Mounted};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// An open disk or vault, by all that others know it by.
+/// The names and IDs of an open disk or vault.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// The location as `list` shows it.
@@ -18,24 +18,25 @@ pub struct Identity {
     pub format: String,
     /// The UUID of a disk, as text; none of a vault.
     pub uuid: Option<String>,
-    /// By which its owner knows it again, as text.
+    /// The ID by which its owner recognizes it, as text.
     pub id: Option<String>,
-    /// Which of the disks of its name it is, if it is one in a pool.
+    /// The namespace and cluster of a disk in a pool.
     pub in_pool: Option<InPool>,
     /// Its file, device or directory.
     pub file: Arc<HeldFile>,
 }
 
-/// What a location in a pool does not say of its disk: which of those of its name it is.
+/// The namespace and cluster of a disk in a pool. The location does not contain them, so it is
+/// ambiguous without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InPool {
     /// The namespace in the pool, if any.
     pub namespace: Option<String>,
-    /// The configuration file of the cluster, if it was named and is not the usual one.
+    /// The configuration file of the cluster, if the user gave one other than the default.
     pub ceph_conf: Option<PathBuf>,
 }
 
-/// An instance, for a command that closes, asks or lists it.
+/// The description of an instance for commands that list, query or close it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The front end.
@@ -46,9 +47,9 @@ pub struct Record {
     pub format: String,
     /// The UUID of a disk; none of a vault.
     pub uuid: Option<String>,
-    /// Its file, device or directory, whatever its path is; unknown in a pool.
+    /// The identity of its file, device or directory; unknown in a pool.
     pub file: FileIdentity,
-    /// Which of the disks of its name it is, if it is one in a pool.
+    /// The namespace and cluster of a disk in a pool.
     pub in_pool: Option<InPool>,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -58,15 +59,15 @@ pub struct Record {
     pub pid: u32,
 }
 
-/// The way in which a server gives its disk or vault to clients.
+/// The front end of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Front {
-    /// At a mount point.
+    /// A mount.
     Fuse(MountRecord),
-    /// To clients of NBD.
+    /// An NBD server.
     Nbd {
-        /// What clients are given, one for each place where it listens.
+        /// The URIs for clients, one for each address where it listens.
         uris: Vec<String>,
     },
 }
@@ -74,40 +75,40 @@ pub enum Front {
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountRecord {
-    /// The canonical path.
+    /// The canonical path of the mount point.
     #[serde(with = "crate::record_path")]
     pub mountpoint: PathBuf,
-    /// What is mounted there.
+    /// The kind of mount.
     pub kind: MountKind,
 }
 
-/// What is mounted at a mount point.
+/// The kind of a mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountKind {
     /// The file system on a disk. FUSE is mounted in the run directory, with the file of the disk.
     FileSystem {
-        /// What mounts it; none before it is mounted.
+        /// How it is mounted; `None` before it is mounted.
         by: Option<MountedBy>,
     },
     /// The FUSE file of a disk alone (raw mode). FUSE is mounted at the mount point itself.
     Raw,
-    /// A vault. FUSE is mounted at the mount point itself, and no disk is behind it.
+    /// A vault. FUSE is mounted at the mount point itself, without a disk.
     Vault,
 }
 
-/// What mounts the file system on a disk.
+/// How the file system on a disk is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountedBy {
-    /// The kernel, from this loop device.
+    /// By the kernel, from this loop device.
     LoopDevice(PathBuf),
-    /// The program of this name, through FUSE.
+    /// By the program of this name, through FUSE.
     Program(String),
 }
 
 impl Record {
-    /// Of what this process opens now.
+    /// The record of an instance that this process opens now.
     pub fn new(identity: &Identity, front: Front, read_only: bool) -> Record {
         Record {
             front,
@@ -122,7 +123,7 @@ impl Record {
         }
     }
 
-    /// Where it is mounted, if it is.
+    /// Its mount, if it has one.
     pub fn mount(&self) -> Option<&MountRecord> {
         match &self.front {
             Front::Fuse(mount) => Some(mount),
@@ -147,7 +148,7 @@ impl MountRecord {
         self.kind == MountKind::Vault
     }
 
-    /// The loop device that the file system is mounted from, if it is mounted from one.
+    /// The loop device of the file system, if it is mounted from one.
     pub fn loop_device(&self) -> Option<&Path> {
         match &self.kind {
             MountKind::FileSystem { by: Some(MountedBy::LoopDevice(node)) } => Some(node),
@@ -155,8 +156,8 @@ impl MountRecord {
         }
     }
 
-    /// The method by which the file system is mounted ([`MountMethod::name`]); none before it is
-    /// mounted, in raw mode and of a vault.
+    /// The name of the mount method ([`MountMethod::name`]); `None` before the file system is
+    /// mounted, in raw mode and for a vault.
     pub fn method(&self) -> Option<&str> {
         match &self.kind {
             MountKind::FileSystem { by } => by.as_ref().map(MountedBy::method),
@@ -174,7 +175,7 @@ impl MountRecord {
 }
 
 impl MountedBy {
-    /// What has mounted this file system.
+    /// How this file system is mounted.
     pub fn of(mounted: &Mounted) -> MountedBy {
         match mounted.node() {
             Some(node) => MountedBy::LoopDevice(node.to_owned()),
@@ -190,7 +191,7 @@ impl MountedBy {
     }
 }
 
-/// Now, as records have it: seconds since 1970.
+/// The present time in seconds since 1970, as in records.
 pub fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }

@@ -1,11 +1,11 @@
-//! How a path stands in a record: as text, or as its bytes where they are no text.
+//! Serializes a path in a record: as text, or as an array of bytes if it is not UTF-8.
 
 use serde::{Deserialize, Deserializer, Serializer};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Either form.
+/// Both forms.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {

@@ -1,4 +1,4 @@
-//! The registry: all instances of this user, found by their disk or vault, or by its mount point.
+//! The registry: all instances of this user, found by disk, vault or mount point.
 
 use crate::dead::{self, is_alive};
 use crate::disk_query::DiskQuery;
@@ -13,29 +13,29 @@ use lacuna_mount::mount_table::Entry;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Where the instances of this user are looked for.
+/// The directories to search for instances of this user.
 pub struct Registry {
     bases: Vec<PathBuf>,
 }
 
 impl Registry {
-    /// All instances of this user, or those in `run_base` alone.
+    /// Searches all instances of this user, or only those in `run_base`.
     ///
-    /// Errors: [`Kind::Permission`] if others can change the directory of run directories.
+    /// Errors: [`Kind::Permission`] if other users can change the directory of run directories.
     pub fn open(run_base: Option<&Path>) -> Result<Registry> {
         let bases = run_base.map_or_else(run_bases, |base| Ok(vec![base.to_owned()]))?;
         Ok(Registry { bases })
     }
 
-    /// All instances whose servers live, then those that left something mounted when they died.
-    /// Errors: any failure to see one of them.
+    /// All instances with a living server, then dead ones that left a mount. Errors: any failure to
+    /// inspect an instance.
     pub fn all(&self) -> Result<Vec<Peer>> {
         let (peers, errors) = self.seen();
         errors.into_iter().next().map_or(Ok(peers), Err)
     }
 
-    /// The same, and the errors that keep others from being seen: for a caller that works with the
-    /// rest.
+    /// All instances that could be inspected, and the errors of the remaining ones: for a caller
+    /// that works with an incomplete list.
     pub fn seen(&self) -> (Vec<Peer>, Vec<Error>) {
         let (mut peers, mut errors) = (Vec::new(), Vec::new());
         for base in &self.bases {
@@ -51,8 +51,8 @@ impl Registry {
                 Err(e) => errors.push(e),
             }
         }
-        // Where a living server has mounted since, a dead one has left nothing: whoever cleared it
-        // away would tear away the other's mount.
+        // Drop dead instances at a mount point that a living server has taken since: cleaning up
+        // after them would unmount the living server.
         let living = peers.iter().filter(|peer| peer.alive).filter_map(Peer::mount);
         let taken: Vec<PathBuf> = living.map(|mount| mount.mountpoint.clone()).collect();
         let is_taken = |peer: &Peer| peer.mount().is_some_and(|mount| taken.contains(&mount.mountpoint));
@@ -61,9 +61,9 @@ impl Registry {
         (peers, errors)
     }
 
-    /// The instances of the disk or vault at a location, where `file` is now: by the file, whatever
-    /// its name was when it was opened, and by the name where the file is unknown. A dead server is
-    /// known by the name alone.
+    /// The instances of the disk or vault at a location, where `file` is now. A living server
+    /// matches by its file, even if it was opened under another name, and by name if either file is
+    /// unknown. A dead server matches by name only.
     ///
     /// Errors: those of [`Registry::all`].
     pub fn by_location(&self, location: &str, file: FileIdentity) -> Result<Vec<Peer>> {
@@ -78,8 +78,8 @@ impl Registry {
         Ok(peers)
     }
 
-    /// The instances of one disk or vault, or of those of its name in pools that are meant; as of
-    /// [`Registry::by_location`].
+    /// The instances of one disk or vault, or of the selected disks of one name in pools, matched
+    /// as in [`Registry::by_location`].
     ///
     /// Errors: those of [`Registry::all`].
     pub fn by_disk(&self, wanted: &DiskQuery<'_>) -> Result<Vec<Peer>> {
@@ -93,11 +93,10 @@ impl Registry {
         Ok(peers)
     }
 
-    /// The instances that are mounted at this canonical path, that of a living server before what
-    /// dead ones left. Nothing looks at the path itself: every look at the mount of a dead server
-    /// fails.
+    /// The instances that are mounted at this canonical path, a living server before dead ones.
+    /// Does not access the path itself: every access to the mount of a dead server fails.
     ///
-    /// Errors: where there are none, what keeps others from being seen.
+    /// Errors: if no instance is found, any failure to inspect one.
     pub fn mounted_at(&self, mountpoint: &Path) -> Result<Vec<Peer>> {
         let (mut peers, unseen) = self.seen();
         peers.retain(|peer| peer.record.is_mounted_at(mountpoint));
@@ -107,7 +106,7 @@ impl Registry {
         }
     }
 
-    /// The instance at a mount point as a person writes it; its server may have died.
+    /// The instance at a mount point as the user gave it; its server may be dead.
     ///
     /// Errors: [`Kind::NotFound`] if nothing of lacuna is open there, or if its server is still
     /// starting.
@@ -120,9 +119,8 @@ impl Registry {
         look(paths)?.ok_or_else(starting)
     }
 
-    /// The run directory for a mount point as a person writes it; `what` is what fails where there
-    /// is none. The mount point itself is looked at last: if its server died, every look at it
-    /// fails.
+    /// The run directory for a mount point as the user gave it; `what` begins the error if there is
+    /// none. Accesses the mount point itself last: if its server is dead, every access fails.
     fn find(&self, given: &Path, what: &str) -> Result<(RunPaths, PathBuf)> {
         let failed = |e: &io::Error| Error::io(format!("cannot find the mount point {}", given.display()), e);
         let absolute = std::path::absolute(given).map_err(|e| failed(&e))?;
@@ -138,7 +136,7 @@ impl Registry {
             return Ok((paths, at.clone()));
         }
         let itself = match (absolute.canonicalize(), beside) {
-            // A mount may have its name alone: its server died, or is another user's.
+            // A mount may cover this name: its server is dead, or belongs to another user.
             (Err(_), Some(at)) if mount_table::at(&at)?.is_some() => None,
             (itself, _) => if_there(itself).map_err(|e| failed(&e))?,
         };
@@ -150,14 +148,14 @@ impl Registry {
         Err(not_open(given, what))
     }
 
-    /// The run directory for this canonical mount point. In one base there may be what a server
-    /// left that died, and in another the one that came after it: that comes first. One whose name
-    /// is the same by chance is another mount point's.
+    /// The run directory for this canonical mount point. A dead server's directory may exist in one
+    /// base and its successor's in another; prefers the living server. Skips a directory that has
+    /// the same name by a hash collision.
     fn of_mountpoint(&self, mountpoint: &Path) -> Result<Option<RunPaths>> {
         let mut found = None;
         for paths in self.bases.iter().map(|base| RunPaths::of_mount(base, mountpoint)) {
-            // A server that is still starting has no record, and one whose record is broken can be
-            // closed all the same.
+            // A server that is still starting has no record, and a server with a broken record can
+            // still be closed.
             if matches!(paths.record(), Ok(Some(record)) if !record.is_mounted_at(mountpoint)) {
                 continue;
             }
@@ -170,7 +168,8 @@ impl Registry {
         Ok(found)
     }
 
-    /// The same, if there is one. Errors: what keeps it from being seen.
+    /// Like [`Registry::find`], with `None` if there is none. Errors: a failure to inspect the
+    /// mount point.
     fn find_if_open(&self, given: &Path) -> Result<Option<(RunPaths, PathBuf)>> {
         match self.find(given, "cannot find the server of") {
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
@@ -178,10 +177,10 @@ impl Registry {
         }
     }
 
-    /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left
-    /// there that died.
+    /// Whether `top`, the topmost mount at the canonical path `mountpoint`, was left by a dead
+    /// server.
     fn is_of_dead(&self, mountpoint: &Path, top: &Entry) -> Result<bool> {
-        // FUSE mounts of ours look the same whoever serves them.
+        // All FUSE mounts of lacuna look the same, so check for a living server first.
         if top.is_our_fuse()
             && let Some(paths) = self.of_mountpoint(mountpoint)?
             && is_alive(&paths)? == Some(true)
@@ -197,14 +196,14 @@ impl Registry {
     }
 }
 
-/// The instance of a run directory, if it has a record. The run directory of a dead server without
-/// a mount point is removed.
+/// The instance of a run directory, if it has a record. Removes the run directory of a dead server
+/// that had no mount point.
 fn look(paths: RunPaths) -> Result<Option<Peer>> {
     let Some(alive) = is_alive(&paths)? else { return Ok(None) };
     let Some(record) = paths.record()? else { return Ok(None) };
     if !alive && record.mount().is_none() {
-        // A directory that stays is looked at again the next time, and is in no way of another
-        // server.
+        // Safe to ignore: the next call tries again, and a leftover directory does not disturb
+        // another server.
         let _ = dead::remove_served(&paths);
         return Ok(None);
     }
@@ -212,28 +211,27 @@ fn look(paths: RunPaths) -> Result<Option<Peer>> {
 }
 
 /// Closes the disk or vault that is open at `mountpoint`: unmounts, and waits until the server has
-/// flushed and gone.
+/// flushed and exited. `run_base` is the only base to search; without it, all of this user.
 ///
-/// `run_base` is the directory of the run directories, if not all that this user may have. Errors:
-/// [`Kind::NotFound`] if lacuna has nothing open there, and those of [`Peer::close`].
+/// Errors: [`Kind::NotFound`] if lacuna has nothing open there, and those of [`Peer::close`].
 pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
     let what = "cannot close";
     let (paths, at) = Registry::open(run_base)?.find(mountpoint, what)?;
     peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at, what))
 }
 
-/// Returns when no server of `mountpoint` is dying any more, or has been for
+/// Waits while a server of `mountpoint` is dying, for at most
 /// [`RELEASE_LIMIT`](lacuna_mount::RELEASE_LIMIT).
 ///
-/// Errors: what keeps it from being seen.
+/// Errors: a failure to inspect the server.
 pub fn await_dying(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     let Some((paths, _)) = Registry::open(run_base)?.find_if_open(mountpoint)? else { return Ok(()) };
     let Some(record) = paths.record()? else { return Ok(()) };
     dead::wait_while_dying(&paths, record.pid)
 }
 
-/// Whether the mount at the path that a person gives was left there by a server that died. The path
-/// is not looked at: every look would fail.
+/// Whether the mount at a path that the user gave was left by a dead server. Does not access the
+/// path, because every access would fail.
 pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<bool> {
     let Some((_, mountpoint)) = Registry::open(run_base)?.find_if_open(given)? else { return Ok(false) };
     match mount_table::at(&mountpoint)? {
@@ -242,14 +240,13 @@ pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<b
     }
 }
 
-/// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there
-/// that died.
+/// Whether `top`, the topmost mount at the canonical path `mountpoint`, was left by a dead server.
 pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> Result<bool> {
     Registry::open(run_base)?.is_of_dead(mountpoint, top)
 }
 
-/// None if there is nothing at a path, or if a server died on the way there: nothing is open below
-/// what it left.
+/// `None` if nothing is at a path, or if the path leads through the mount of a dead server: nothing
+/// can be open below that.
 fn if_there(path: io::Result<PathBuf>) -> io::Result<Option<PathBuf>> {
     match path {
         Ok(path) => Ok(Some(path)),
@@ -260,12 +257,12 @@ fn if_there(path: io::Result<PathBuf>) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// The error where nothing of this user is open; `what` is what failed.
+/// The error if this user has nothing open there; `what` names the failed operation.
 fn not_open(mountpoint: &Path, what: &str) -> Error {
     let what = format!("{what} {}", mountpoint.display());
     let mounted = match mount_table::at(mountpoint) {
         Ok(mounted) => mounted,
-        // It cannot be told that nothing is there.
+        // Without the mount table it is unknown whether anything is mounted.
         Err(e) => return e.context(what).with_kind(Kind::Io),
     };
     let error = Error::new(Kind::NotFound, what);

@@ -1,4 +1,4 @@
-//! The bases of run directories: where this user has some, and whether others can meddle with them.
+//! The bases of run directories: their paths for this user, and protection against other users.
 
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::{Access, access};
@@ -8,28 +8,28 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What others may do with a base: nothing may be written by them.
+/// Permission bits that a base must not have: group and world write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// How many names a shared directory has for the base of one user, so that another user who takes
-/// some of them keeps nobody out.
+/// The number of names that a shared directory has for the base of one user, so that another user
+/// cannot lock this user out by taking some of them.
 const NAMES: u32 = 8;
 
-/// The directory in which new run directories are made: `/run/lacuna` for root; otherwise below
-/// `XDG_RUNTIME_DIR` or `/run/user/UID`, if that is a directory of this user that others cannot
-/// write to; otherwise `/dev/shm/lacuna-UID`, or `/tmp/lacuna-UID` where there is no `/dev/shm`.
-/// Where another user has taken that name, `lacuna-UID-2` to `-8` follow.
+/// The directory for new run directories: `/run/lacuna` for root; otherwise below `XDG_RUNTIME_DIR`
+/// or `/run/user/UID`, if that is a directory of this user that other users cannot write to;
+/// otherwise `/dev/shm/lacuna-UID`, or `/tmp/lacuna-UID` if there is no `/dev/shm`. If another user
+/// has taken that name, `lacuna-UID-2` to `-8` follow.
 ///
-/// Errors: [`Kind::Permission`] if it is this user's and others can change what is in it, or if
-/// others have taken all names; that it cannot be looked at.
+/// Errors: [`Kind::Permission`] if it belongs to this user and other users can change its content,
+/// or if other users have taken all names; a failure to inspect it.
 pub fn default_run_base() -> Result<PathBuf> {
     first_of(&Candidates::now()?.new)
 }
 
-/// Every directory in which run directories of this user may be, the one for new ones first. A
-/// server that was started where there was no `XDG_RUNTIME_DIR`, as by cron, has its run directory
-/// in another than those that a login starts. Directories that others can change are left out, for
-/// records in them could lead commands astray.
+/// Every directory that may have run directories of this user, the one for new ones first. A server
+/// that was started without `XDG_RUNTIME_DIR`, as by cron, is in another base than a server that
+/// was started after a login. Directories that other users can change are left out, because forged
+/// records could misdirect commands.
 ///
 /// Errors: those of [`default_run_base`].
 pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
@@ -44,9 +44,9 @@ pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
     Ok(bases)
 }
 
-/// The first that no other user has taken: nothing of this user can be in theirs. One of this
-/// user's that others can change is refused, because passing over it would pass over the servers
-/// that are in it.
+/// The first candidate that no other user has taken; a directory of another user cannot contain
+/// anything of this user. A directory of this user that other users can change is an error:
+/// skipping it would hide the servers in it.
 fn first_of(candidates: &[PathBuf]) -> Result<PathBuf> {
     for base in candidates {
         match Standing::of(base)? {
@@ -60,18 +60,18 @@ fn first_of(candidates: &[PathBuf]) -> Result<PathBuf> {
     check_base(base).map(|()| base.clone())
 }
 
-/// Where bases of this user can be.
+/// The possible bases of this user.
 struct Candidates {
-    /// Those for new run directories, the best first.
+    /// The bases for new run directories, in order of preference.
     new: Vec<PathBuf>,
-    /// Those that servers which were started in another surrounding may have.
+    /// Bases of servers that were started in another environment.
     former: Vec<PathBuf>,
 }
 
 impl Candidates {
     fn now() -> Result<Candidates> {
-        // The root of a user namespace cannot write to the system's own directory, unless the
-        // namespace is that of a container.
+        // Root in a user namespace cannot write to the system's `/run`, unless the namespace is
+        // that of a container.
         if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
             return Ok(Candidates { new: vec![PathBuf::from("/run/lacuna")], former: Vec::new() });
         }
@@ -81,8 +81,8 @@ impl Candidates {
         let own = given.into_iter().chain([usual]).filter(|dir| dir.is_absolute() && is_own(dir));
         let mut new: Vec<PathBuf> = own.map(|dir| dir.join("lacuna")).collect();
         let mut former = names(Path::new("/tmp"), user);
-        // What is written there says how many levels are mounted: it belongs into memory, and not
-        // on a disk (deniability contract).
+        // The run directory reveals how many levels are mounted, so it belongs in memory and not on
+        // a disk (deniability contract).
         if access("/dev/shm", Access::WRITE_OK).is_ok() {
             new.extend(names(Path::new("/dev/shm"), user));
         } else {
@@ -98,16 +98,16 @@ fn names(dir: &Path, user: u32) -> Vec<PathBuf> {
     (1..=NAMES).map(|n| dir.join(format!("lacuna-{user}{}", suffix(n)))).collect()
 }
 
-/// How a base stands.
+/// The state of a possible base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Nothing is there.
+    /// Nothing exists there.
     Absent,
-    /// A directory of this user that nobody else can change.
+    /// A directory of this user that other users cannot change.
     Own,
-    /// Something of this user that others can change, or that is no directory.
+    /// An entry of this user that other users can change, or that is no directory.
     Open,
-    /// Something of another user.
+    /// An entry of another user.
     Taken,
 }
 
@@ -124,7 +124,7 @@ impl Standing {
     }
 }
 
-/// Whether this is a directory of this user that nobody else can write to.
+/// Whether this is a directory of this user that other users cannot write to.
 fn is_own(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|meta| is_closed_to_others(&meta))
 }
@@ -134,8 +134,8 @@ fn is_closed_to_others(meta: &Metadata) -> bool {
     own && meta.permissions().mode() & WRITABLE_BY_OTHERS == 0
 }
 
-/// The number of this user outside of the user namespace that the process may be in: the root of a
-/// namespace is somebody else there.
+/// The number of this user outside of the user namespace of the process: root of a namespace has
+/// another number there.
 fn real_user() -> Result<u32> {
     let inside = geteuid().as_raw();
     let map = lacuna_mount::proc::user_map()
@@ -144,7 +144,7 @@ fn real_user() -> Result<u32> {
     Ok(map.and_then(|map| outside(&map, inside)).unwrap_or(inside))
 }
 
-/// What a map of users says of one.
+/// Maps a user number through a `uid_map` to the number outside.
 fn outside(map: &str, inside: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(|n| n.parse::<u32>().ok());
@@ -154,15 +154,14 @@ fn outside(map: &str, inside: u32) -> Option<u32> {
     })
 }
 
-/// Makes a base, or a directory in one, if it is not there. Errors: [`Kind::Permission`] as of
+/// Creates a base if it does not exist, and checks it. Errors: [`Kind::Permission`] as in
 /// [`default_run_base`].
 pub(crate) fn prepare_base(base: &Path) -> Result<()> {
     create_dir(base)?;
     check_base(base)
 }
 
-/// Errors: [`Kind::Permission`] if others than this user can change what is in it, or if it is a
-/// symbolic link.
+/// Errors: [`Kind::Permission`] if other users can change its content, or if it is a symbolic link.
 fn check_base(base: &Path) -> Result<()> {
     let failed = |e| Error::io(format!("cannot use the run directory {}", base.display()), &e);
     let meta = fs::symlink_metadata(base).map_err(failed)?;
@@ -175,7 +174,7 @@ fn check_base(base: &Path) -> Result<()> {
         .remedy("set XDG_RUNTIME_DIR to such a directory, or remove this one if it is yours"))
 }
 
-/// Makes a directory for this user alone, with those above it, if it is not there.
+/// Creates a directory for this user alone, with its parents, if it does not exist.
 pub(crate) fn create_dir(dir: &Path) -> Result<()> {
     DirBuilder::new()
         .recursive(true)

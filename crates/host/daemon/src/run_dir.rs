@@ -1,5 +1,4 @@
-//! The run directory of an instance: its lock, its record, its control socket, its FUSE mount
-//! point.
+//! The run directory of an instance: its lock, record, control socket and FUSE mount point.
 
 use crate::record::Record;
 use crate::run_base::{create_dir, prepare_base};
@@ -22,16 +21,16 @@ const FUSE: &str = "fuse";
 const NAME_DIGITS: usize = 16;
 /// Longest record that is read.
 const RECORD_LIMIT: u64 = 64 << 10;
-/// How often a lock is tried again after its directory vanished under it.
+/// How often to take a lock again after its directory was removed concurrently.
 const LOCK_ATTEMPTS: usize = 16;
-/// How often, and how long after one another, a lock is tried that a probe may hold.
+/// How often, and at what interval, to retry a lock that a liveness probe may hold.
 const PROBE_TRIES: usize = 5;
 const PROBE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Name of the file that is the disk.
 pub const DISK_NAME: &str = "disk";
 
-/// Whether a path is that of the file of a disk in a run directory: `BASE/NAME/fuse/disk`.
+/// Whether a path is that of a disk file in a run directory: `BASE/NAME/fuse/disk`.
 pub(crate) fn is_disk_file(path: &Path) -> bool {
     let is_name =
         |part: &OsStr| part.len() == NAME_DIGITS && part.as_bytes().iter().all(u8::is_ascii_hexdigit);
@@ -41,7 +40,7 @@ pub(crate) fn is_disk_file(path: &Path) -> bool {
         && parts.next().is_some_and(is_name)
 }
 
-/// The paths of one run directory. Nothing of it need exist.
+/// The paths of one run directory. None of them need exist.
 #[derive(Clone, Debug)]
 pub(crate) struct RunPaths {
     dir: PathBuf,
@@ -53,22 +52,21 @@ impl RunPaths {
         RunPaths::named(base, mountpoint.as_os_str().as_bytes())
     }
 
-    /// The paths for a server of this location without a mount point. Several servers may have the
-    /// location: `number` tells them apart. No path has a zero byte in it, so it is the name of no
-    /// mount point.
+    /// The paths for a server of this location without a mount point. Several servers may have one
+    /// location; `number` distinguishes them. A path cannot contain a zero byte, so the name cannot
+    /// be that of a mount point.
     pub(crate) fn of_server(base: &Path, location: &str, number: u32) -> Self {
         RunPaths::named(base, format!("{location}\0{number}").as_bytes())
     }
 
-    /// Two instances may have one name by chance. The second one is refused as busy as long as the
-    /// first one lives, and one that is looked for by its mount point is known by its record
-    /// (`registry.rs`).
+    /// Two instances may get one name by a hash collision. The second is refused as busy while the
+    /// first is alive, and a lookup by mount point compares the record (`registry.rs`).
     fn named(base: &Path, name: &[u8]) -> Self {
         RunPaths { dir: base.join(format!("{:0NAME_DIGITS$x}", fnv1a(name))) }
     }
 
-    /// Everything in `base` that may be a run directory; nothing if there is no such base. Errors:
-    /// a base that cannot be read.
+    /// Every entry of `base`, each of which may be a run directory; empty if `base` does not exist.
+    /// Errors: a base that cannot be read.
     pub(crate) fn all(base: &Path) -> Result<Vec<Self>> {
         let failed =
             |e: &io::Error| Error::io(format!("cannot look into the run directory {}", base.display()), e);
@@ -88,13 +86,13 @@ impl RunPaths {
         self.dir.join(FUSE)
     }
 
-    /// The record, or `None` if the server had not got so far. Errors: one that cannot be read, and
-    /// [`Kind::Corrupt`] for what no server has written.
+    /// The record; `None` if the server has not written one yet. Errors: a record that cannot be
+    /// read, and [`Kind::Corrupt`] for content that no server writes.
     pub(crate) fn record(&self) -> Result<Option<Record>> {
         let path = self.dir.join(RECORD);
         let what = || format!("cannot read the record of what is open, {}", path.display());
         let mut bytes = Vec::new();
-        // A link is followed nowhere, and a pipe keeps no reader waiting.
+        // Do not follow a symbolic link, and do not block on a pipe.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let file = File::options().read(true).custom_flags(flags).open(&path);
         let read = file.and_then(|file| file.take(RECORD_LIMIT + 1).read_to_end(&mut bytes));
@@ -117,7 +115,7 @@ impl RunPaths {
         serde_json::from_slice(&bytes).map(Some).map_err(|e| broken(e.to_string()))
     }
 
-    /// Writes the record, whole or not at all.
+    /// Writes the record atomically.
     pub(crate) fn write_record(&self, record: &Record) -> Result<()> {
         let failed = |e: io::Error| Error::io("cannot write the record of what is open", &e);
         let text = serde_json::to_vec_pretty(record).map_err(|e| failed(e.into()))?;
@@ -125,7 +123,7 @@ impl RunPaths {
         fs::write(&new, text).and_then(|()| fs::rename(&new, self.dir.join(RECORD))).map_err(failed)
     }
 
-    /// Makes the directory that FUSE is mounted on.
+    /// Creates the directory on which FUSE is mounted.
     pub(crate) fn make_fuse(&self) -> Result<PathBuf> {
         let dir = self.fuse();
         create_dir(&dir)?;
@@ -136,22 +134,23 @@ impl RunPaths {
     pub(crate) fn lock_file(&self) -> Result<Option<File>> {
         match File::options().read(true).write(true).open(self.dir.join(LOCK)) {
             Ok(file) => Ok(Some(file)),
-            // A file in the base is no run directory.
+            // A plain file in the base is no run directory.
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(Error::io(format!("cannot open the lock in {}", self.dir.display()), &e)),
         }
     }
 
-    /// Removes what an instance says of itself. Errors: a file that stays.
+    /// Removes the record and the control socket. Errors: a file that cannot be removed.
     pub(crate) fn remove_record(&self) -> Result<()> {
         self.remove_files(&[RECORD, NEW_RECORD, CONTROL])
     }
 
-    /// Removes the files by name. Never recursive: a mount below must not be walked into. Errors: a
-    /// file that stays; by its lock others would take the server for one that died.
+    /// Removes the run directory. Never recursive, because it must not descend into a mount.
+    /// Errors: a file that cannot be removed; a remaining lock file would make the server look
+    /// dead.
     pub(crate) fn remove(&self) -> Result<()> {
         let removed = self.remove_files(&[RECORD, NEW_RECORD, CONTROL, LOCK]);
-        // They stay where something is still mounted in them. Without the lock they are no run
+        // A directory stays if something is still mounted in it. Without the lock it is no run
         // directory.
         for dir in [self.fuse(), self.dir.clone()] {
             let _ = fs::remove_dir(dir);
@@ -172,8 +171,8 @@ impl RunPaths {
     }
 }
 
-/// Makes the directory and takes its lock; `shown` names it in errors. Files of a dead server stay
-/// for the caller to clear away.
+/// Creates the directory and takes its lock; `shown` names it in errors. The caller cleans up the
+/// files of a dead server.
 ///
 /// Errors: [`Kind::Busy`] while another server has it.
 pub(crate) fn claim(base: &Path, paths: &RunPaths, shown: &str) -> Result<File> {
@@ -186,7 +185,7 @@ pub(crate) fn claim(base: &Path, paths: &RunPaths, shown: &str) -> Result<File> 
     Err(busy(shown))
 }
 
-/// The lock, or `None` if the directory was removed at the same moment.
+/// The lock, or `None` if the directory was removed concurrently.
 fn try_claim(paths: &RunPaths, shown: &str) -> Result<Option<File>> {
     create_dir(&paths.dir)?;
     let path = paths.dir.join(LOCK);
@@ -209,7 +208,7 @@ fn try_claim(paths: &RunPaths, shown: &str) -> Result<Option<File>> {
     Ok(((held.dev(), held.ino()) == (named.dev(), named.ino())).then_some(lock))
 }
 
-/// Takes a lock that others may hold for the moment of a look whether the server lives.
+/// Takes a lock that another process may hold for the moment of a liveness probe.
 pub(crate) fn lock_past_probes(lock: &File) -> std::result::Result<(), TryLockError> {
     for _ in 0..PROBE_TRIES {
         match lock.try_lock() {
@@ -226,7 +225,7 @@ fn busy(shown: &str) -> Error {
         .remedy("close it first")
 }
 
-/// FNV-1a: a short name. The path of a socket has room for 107 bytes.
+/// FNV-1a: a short name, because the path of a socket has room for 107 bytes.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -254,7 +253,7 @@ mod tests {
             fs::write(paths.dir.join(RECORD), broken).unwrap();
             assert_eq!(paths.record().unwrap_err().kind(), Kind::Corrupt);
         }
-        // Neither a link is followed nor a pipe waited for.
+        // A link is not followed, and a pipe does not block.
         fs::remove_file(paths.dir.join(RECORD)).unwrap();
         symlink("/etc/passwd", paths.dir.join(RECORD)).unwrap();
         assert!(paths.record().is_err());

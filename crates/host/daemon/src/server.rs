@@ -21,18 +21,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long to leave a system alone that has, for example, no more file descriptors.
+/// How long to wait after a failed accept, for example for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most files that are looked at for clients at a time. Each look takes two threads: one waits
-/// for the file, the other one gives signs of life.
+/// The most `stat` requests at a time. Each takes two threads: one waits for the file, the other
+/// sends keepalives.
 const MOST_STATS: usize = 8;
-/// The most purges at a time, which take as many threads each.
+/// The most purges at a time. Each takes two threads as well.
 const MOST_PURGES: usize = 8;
-/// The most clients that wait for the end at a time. Each has a thread for its signs of life.
+/// The most clients that wait for the close at a time. Each has a thread for its keepalives.
 const MOST_CLOSING: usize = 32;
 
-/// A client that asked for the end, and waits for it. Every second it is told that the server is at
-/// work.
+/// A client that asked for the close and waits for its outcome. It gets a keepalive every second.
 pub struct ClosingClient {
     line: Arc<Line>,
     beats: Beats,
@@ -42,45 +41,45 @@ pub struct ClosingClient {
 
 impl ClosingClient {
     fn new(line: Arc<Line>, naming: Naming, permit: WorkerPermit) -> Self {
-        // At once, since closing may take long.
+        // Sent at once, since closing may take long.
         line.send(ALIVE);
         let beats = Beats::start(&line);
         ClosingClient { line, beats, naming, permit }
     }
 
-    /// Tells it how the close went.
+    /// Sends the outcome of the close.
     pub fn answer(self, result: &Result<()>) {
         self.say(result.clone().map(|()| Value::Null), Afterwards::Ends);
     }
 
-    /// Tells it why the disk or vault stays open.
+    /// Sends the reason why the disk or vault stays open.
     pub fn refuse(self, error: &Error) {
         self.say(Err(error.clone()), Afterwards::Stays);
     }
 
     fn say(self, outcome: Result<Value>, server: Afterwards) {
         let ClosingClient { line, beats, naming, permit: _permit } = self;
-        // The answer is the last line.
+        // Stop the keepalives first: the answer is the last line.
         drop(beats);
         line.answer(&Answer::of(outcome, server, naming));
     }
 }
 
-/// The service of a server for its clients.
+/// Everything that a server needs to answer its clients.
 pub struct Service {
-    /// As it was last written.
+    /// The record as it was last written.
     pub record: Record,
     /// The disk or vault.
     pub identity: Identity,
-    /// The levels of a disk, or what else has counters. The first one is purged.
+    /// The levels of a disk, or other sources of counters. A purge goes to the first.
     pub sources: Vec<Arc<dyn StatusSource>>,
     /// The front end.
     pub state: Arc<dyn ServerState>,
-    /// Longer work.
+    /// The jobs.
     pub jobs: Jobs,
-    /// How clients are told of settings.
+    /// Gives names to the settings in advice.
     pub naming: Naming,
-    /// Is called when a client asks for the end, and waits for it.
+    /// Called when a client asks for the close and waits for it.
     pub close: Box<dyn Fn(ClosingClient) + Send>,
 }
 
@@ -94,12 +93,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at the control socket of an instance. Errors: whatever the system says.
+    /// Listens at the control socket of an instance. Errors: those of the system.
     pub fn start(instance: &Instance, service: Service) -> Result<Self> {
         let path = instance.control();
         let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
-        // A dead server's socket would be in the way. The instance holds the lock, so no other has
-        // it.
+        // Remove a stale socket. Safe: the instance holds the lock.
         let _ = std::fs::remove_file(&path);
         let listener = Arc::new(UnixListener::bind(&path).map_err(failed)?);
         let ending = Arc::new(AtomicBool::new(false));
@@ -113,14 +111,14 @@ impl Server {
         Ok(Server { listener, ending, thread: Some(thread), jobs, file })
     }
 
-    /// Whether something needs the server that asks nothing of the front end: a job, or a disk that
-    /// would be gone with it, because its file was deleted.
+    /// Whether the server must stay although the front end is idle: a job runs, or the file of the
+    /// disk was deleted and its data would be lost.
     pub fn is_needed(&self) -> bool {
         self.jobs.is_at_work() || self.file.is_deleted()
     }
 
-    /// Ends the jobs and refuses more; clients that ask for anything else are answered. Returns
-    /// when no job uses the disk any more.
+    /// Ends the jobs and refuses new ones; other requests are still answered. Returns when no job
+    /// uses the disk any more.
     pub fn end_work(&self) {
         self.jobs.end();
     }
@@ -141,7 +139,7 @@ impl Drop for Server {
 struct Desk {
     service: Service,
     counters: Counters,
-    /// Failures of which no client could be told: other clients are told.
+    /// Failures that could be reported to no client; they appear in the status.
     untold: Untold,
     stats: WorkerLimit,
     purges: WorkerLimit,
@@ -176,9 +174,9 @@ impl Desk {
         }
     }
 
-    /// Does what a client asks for; none if another thread answers. What may take long, or may wait
-    /// for a medium, keeps no other client from its answer, and is done for a limited number of
-    /// clients at a time.
+    /// Performs a request; `None` if another thread answers. Requests that may take long or may
+    /// wait for a medium run in threads of their own, of a limited number, so that they delay no
+    /// other client.
     fn perform(&self, op: Op, line: &Arc<Line>) -> Result<Option<Value>> {
         let service = &self.service;
         match op {
@@ -196,7 +194,7 @@ impl Desk {
 
     fn status(&self) -> ServerStatus {
         let Service { record, identity, state, naming, .. } = &self.service;
-        // Before all else that something deleted may not be gone.
+        // A failed purge comes first, because deleted data may still be recoverable.
         let not_purged = self.untold.purge_failure();
         let last_error =
             not_purged.or_else(|| state.last_error()).or_else(|| self.untold.take_accept_failure());
@@ -211,7 +209,7 @@ impl Desk {
         }
     }
 
-    /// The source to purge, for a client that means this disk or any. Errors: it means another.
+    /// The source to purge, if this is the disk that the client means. Errors: it is another disk.
     fn purgeable(&self, meant: Option<&str>) -> Result<Arc<dyn StatusSource>> {
         let own = self.service.record.uuid.as_deref();
         if let Some(meant) = meant.filter(|meant| own != Some(*meant)) {
@@ -225,8 +223,8 @@ impl Desk {
         self.service.sources.first().cloned().ok_or_else(|| Op::Purge { uuid: None }.unknown())
     }
 
-    /// Purges for a client that asked. The answer names the disk. What went wrong is kept if the
-    /// client has left by then, until a purge succeeds.
+    /// Purges for a client. The answer names the disk. If the client has left by then, a failure is
+    /// kept until a purge succeeds.
     fn purge(&self, line: &Arc<Line>, source: Arc<dyn StatusSource>) -> Result<()> {
         let permit = self.purges.admit()?;
         let (untold, naming, uuid) =
@@ -246,8 +244,8 @@ impl Desk {
         worker::start(line, naming, purge, told).map(drop)
     }
 
-    /// Says how a file is protected. Its inode may be locked, and its backing file may have to be
-    /// opened.
+    /// Reports how a file is protected. This may block: the inode may be locked, and the backing
+    /// file may have to be opened.
     fn stat(&self, line: &Arc<Line>, ino: u64) -> Result<()> {
         let permit = self.stats.admit()?;
         let sources = self.service.sources.clone();

@@ -1,5 +1,5 @@
-//! The account that a server gives of itself, whatever its front end: its record, and the state
-//! that changes while it runs.
+//! The status that a server reports, whatever its front end: its record, and the state that changes
+//! while it runs.
 
 use crate::file::FileState;
 use crate::record::{Front, Record};
@@ -8,22 +8,21 @@ use lacuna_mount::Watch;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What a server serves, as its control socket sees it: something that has counters, and may be
-/// able to forget.
+/// A source of counters that a server shows on its control socket. It may be able to forget.
 pub trait StatusSource: Send + Sync + 'static {
     /// The counters now.
     fn status(&self) -> Status;
 
-    /// Makes deleted data unrecoverable, and gives counters of the work.
+    /// Makes deleted data unrecoverable, and returns counters of the purge.
     ///
-    /// Errors: [`Kind::Usage`] from what cannot forget.
+    /// Errors: [`Kind::Usage`] from a source that cannot forget.
     fn purge(&self) -> Result<Status> {
         Err(Error::new(Kind::Usage, "it cannot be purged")
             .found("something that does not forget what was deleted")
             .expected("a disk of the format flash"))
     }
 
-    /// How the file of this number is protected; none of a disk.
+    /// How the file with this inode number is protected; `None` for a disk.
     fn stat(&self, _ino: u64) -> Option<Result<Value>> {
         None
     }
@@ -39,9 +38,9 @@ impl StatusSource for ByteDisk {
     }
 }
 
-/// What a front end knows of itself.
+/// The state of a front end.
 pub trait ServerState: Send + Sync + 'static {
-    /// Whether it was told to end and has not refused to.
+    /// Whether it was told to end and has not refused.
     fn closing(&self) -> bool;
 
     /// The last request that failed.
@@ -63,7 +62,7 @@ impl ServerState for Watch {
     }
 }
 
-/// A counter that crossed from a server.
+/// A counter as a server sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
     /// Stable machine name, such as `journal_used`.
@@ -75,7 +74,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The counters of these items.
+    /// Converts these items.
     pub fn all(items: &[StatusItem]) -> Vec<Counter> {
         let counter = |item: &StatusItem| Counter {
             name: item.name.to_owned(),
@@ -86,39 +85,39 @@ impl Counter {
     }
 }
 
-/// What a purge did, and to which disk.
+/// The counters of a purge, and the UUID of the purged disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Purged {
     pub uuid: Option<String>,
     pub items: Vec<Counter>,
 }
 
-/// The account of one server.
+/// The status of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// The open disk or vault, and where it is served.
+    /// The record of the open disk or vault.
     pub record: Record,
-    /// By which its owner knows the disk or vault again.
+    /// The ID by which its owner recognizes the disk or vault.
     pub id: Option<String>,
     /// The file of the disk, or the directory of the vault, as it is now.
     pub file: Option<FileState>,
-    /// The counters; none while the disk waits for its medium and cannot be asked.
+    /// The counters; empty while the disk waits for its medium and cannot be asked.
     pub items: Vec<Counter>,
     /// The length of the disk in bytes, where clients see it.
     pub size: Option<u64>,
-    /// The last request that failed, in words.
+    /// The last request that failed, as text.
     pub last_error: Option<String>,
-    /// How it is with the server.
+    /// The condition of the server.
     pub condition: Condition,
 }
 
-/// How it is with a server.
+/// The condition of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Condition {
-    /// It serves.
+    /// Serving requests.
     Serving,
-    /// It was told to end, and is at it.
+    /// Closing, as it was told to.
     Closing,
     /// It did not answer.
     Silent,
@@ -127,19 +126,20 @@ pub enum Condition {
 }
 
 impl ServerStatus {
-    /// Of a server that left this record when it died.
+    /// The status of a dead server, from its record.
     pub fn of_dead(record: Record) -> ServerStatus {
         ServerStatus::of(record, Condition::Died)
     }
 
-    /// Of a server that does not answer. It need not answer to be known by its file.
+    /// The status of a server that does not answer, from its record. It contains the identity of
+    /// the file.
     pub fn of_silent(record: Record) -> ServerStatus {
         let file = FileState { place: record.file, now: None };
         let file = Some(file).filter(|file| file.place.is(file.place));
         ServerStatus { file, ..ServerStatus::of(record, Condition::Silent) }
     }
 
-    /// With nothing else that changes while it runs.
+    /// A status with nothing else that changes while the server runs.
     pub(crate) fn of(record: Record, condition: Condition) -> ServerStatus {
         let (id, file, size, last_error) = (None, None, None, None);
         let items = Vec::new();
@@ -166,7 +166,7 @@ impl ServerStatus {
         self.items.iter().map(|item| (item.name.as_str(), item.value))
     }
 
-    /// For programs: what `status --json` shows of a server (`docs/json.md`).
+    /// JSON for programs, as `status --json` shows a server (`docs/json.md`).
     pub fn to_json(&self) -> Value {
         let record = &self.record;
         let mut out = json!({

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 /// From `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Splits the process in two. Gives the child's process number in the parent and `None` in the
-/// child. Refused while the process has more than one thread, because locks held by the others
-/// would stay locked for ever in the child.
+/// Forks. Returns the child's process number in the parent and `None` in the child. Errors: the
+/// process has more than one thread, because locks held by other threads would stay locked for ever
+/// in the child.
 pub(crate) fn fork() -> io::Result<Option<u32>> {
     let threads = threads()?;
     if threads != 1 {
@@ -26,7 +26,7 @@ pub(crate) fn fork() -> io::Result<Option<u32>> {
     }
 }
 
-/// Puts `file` in the place of standard input, output and error.
+/// Replaces standard input, output and error with `file`.
 pub(crate) fn replace_standard_streams(file: impl AsFd) -> io::Result<()> {
     let from = file.as_fd().as_raw_fd();
     for to in 0..=2 {
@@ -39,28 +39,29 @@ pub(crate) fn replace_standard_streams(file: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that was open when the process started, and what it was open on.
+/// A descriptor that was open when the process started: its number, and its file by device and
+/// inode.
 struct Inherited {
     number: RawFd,
     file: (u64, u64),
 }
 
-/// Notes once.
+/// Filled once, by [`note_inherited_descriptors`].
 static INHERITED: OnceLock<Vec<Inherited>> = OnceLock::new();
 
-/// Notes which descriptors the process has beside the standard streams, before it opens any of its
-/// own: [`daemonize`](crate::daemonize) lets them go. A lock or a pipe that a shell keeps in one
-/// would otherwise be held by the server for its life.
+/// Records the descriptors that the process inherited beside the standard streams; call it before
+/// the process opens any of its own. [`daemonize`](crate::daemonize) closes them in the server,
+/// which would otherwise hold a lock or a pipe of the shell for its whole life.
 pub fn note_inherited_descriptors() {
     INHERITED.get_or_init(|| {
-        // Without /proc nothing is noted, and nothing is mounted either.
+        // Without /proc the list stays empty. Then nothing can be mounted either.
         let numbers = descriptors().into_iter().filter(|number| *number > 2);
         numbers.filter_map(|number| Some(Inherited { number, file: open_on(number)? })).collect()
     });
 }
 
-/// What a descriptor is open on, and nothing if it is closed or is to be closed in programs that
-/// are started: what this program opens is.
+/// The device and inode of an open descriptor. None if the descriptor is closed or has the
+/// close-on-exec flag, as all descriptors have that this program opens.
 fn open_on(number: RawFd) -> Option<(u64, u64)> {
     // SAFETY: asks for flags by number, and touches no memory.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
@@ -68,52 +69,53 @@ fn open_on(number: RawFd) -> Option<(u64, u64)> {
         return None;
     }
     let mut about = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the system fills the structure, or says that it did not; zeroed bytes are one as
-    // well.
+    // SAFETY: fstat fills the structure or fails; zeroed bytes are a valid value as well.
     let about = unsafe { (libc::fstat(number, about.as_mut_ptr()) == 0).then(|| about.assume_init())? };
     Some((about.st_dev, about.st_ino))
 }
 
-/// Closes the descriptors that the process was started with and still has, beside the standard
+/// Closes the inherited descriptors that are still open on the same file, except the standard
 /// streams.
 pub(crate) fn close_inherited_descriptors() {
     for inherited in INHERITED.get().into_iter().flatten() {
         if open_on(inherited.number) == Some(inherited.file) {
-            // SAFETY: this process was started with the descriptor, and never gave it to anything
-            // that would close it.
+            // SAFETY: the process inherited the descriptor, and gave it to no code that would close
+            // it.
             unsafe { libc::close(inherited.number) };
         }
     }
 }
 
-/// Ignores the signal that ends a process whose file would become longer than its limit: the write
-/// fails with EFBIG, which the caller then sees. Programs that are started later ignore it as well.
+/// Ignores SIGXFSZ, which kills a process when a file would exceed its size limit: the write fails
+/// with EFBIG instead, which the caller reports. Child processes inherit this.
 pub fn ignore_file_size_signal() {
-    // SAFETY: to ignore a signal installs no handler, and touches no memory of the process.
+    // SAFETY: ignoring a signal installs no handler, and touches no memory of the process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Lets root find programs where the system keeps its own first
-/// ([`search_path`](lacuna_mount::search_path)), also those that libraries start by their names.
-/// Called before any thread is started: with more than one nothing changes, and nothing where they
-/// cannot be counted, for want of /proc, without which nothing is mounted either.
+/// For root, sets `PATH` so that programs are found in the system's own directories first
+/// ([`search_path`](lacuna_mount::search_path)), including programs that libraries start by name,
+/// and removes `FUSERMOUNT_PATH`. Call it before any thread is started. It changes nothing if the
+/// process has more than one thread, or if the threads cannot be counted for want of /proc, without
+/// which nothing is mounted either.
 pub fn find_programs_of_the_system() {
     if !rustix::process::geteuid().is_root() || !threads().is_ok_and(|threads| threads == 1) {
         return;
     }
-    // SAFETY: the process has a single thread, so nothing else reads the environment meanwhile.
+    // SAFETY: the process has a single thread, so no other thread reads the environment.
     unsafe {
         std::env::set_var("PATH", lacuna_mount::search_path());
         std::env::remove_var("FUSERMOUNT_PATH");
     }
 }
 
-/// How many bytes the process has sent to devices: those of /proc/self/io, which a process with
-/// secrets that is not root's may not read. Zero where the kernel does not count them.
+/// The number of bytes that the process has sent to block devices. /proc/self/io has the same
+/// number, but a process with secrets that is not root's may not read it. Zero if the kernel does
+/// not count.
 pub fn bytes_sent_to_devices() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` is a place of the length that the call fills, and every byte pattern, zeros
-    // too, is a value of its type.
+    // SAFETY: `usage` has the size that the call fills, and every byte pattern, including zeros, is
+    // a valid value of its type.
     let blocks = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init().ru_oublock
@@ -122,9 +124,9 @@ pub fn bytes_sent_to_devices() -> u64 {
     u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
 }
 
-/// Tells the kernel that the calling thread, and every thread and process it starts from now on,
-/// carries the writes of a block device: when it needs memory, the kernel will not try to get some
-/// by writing to that very device and so wait for itself. Gives whether the kernel agreed; it needs
+/// Marks the calling thread, and every thread and process that it starts afterwards, as carrying
+/// the writes of a block device (PR_SET_IO_FLUSHER). Memory reclaim in such a thread will not write
+/// to that very device and so deadlock. Returns whether the kernel accepted; it needs
 /// `CAP_SYS_RESOURCE`.
 pub fn become_io_flusher() -> bool {
     // SAFETY: this option takes plain numbers and touches no memory of the process.

@@ -1,43 +1,44 @@
-//! What a server could tell none of its clients: clients that ask how it does are told.
+//! Failures that a server could report to no client. The next status reports them.
 
 use lacuna_contracts::Error;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The last of it.
+/// The last failure of each kind.
 #[derive(Clone, Default)]
 pub(crate) struct Untold(Arc<Mutex<Last>>);
 
 #[derive(Default)]
 struct Last {
-    /// Why a client could not be accepted, until another one is told.
+    /// The failure to accept a client, until it is reported once.
     not_accepted: Option<Error>,
-    /// Why the disk was not purged, until a purge succeeds.
+    /// The failure of a purge, until a purge succeeds.
     not_purged: Option<Error>,
 }
 
 impl Untold {
-    /// A client could not be accepted.
+    /// Records that a client could not be accepted.
     pub(crate) fn not_accepted(&self, e: Error) {
         self.0.lock().not_accepted = Some(e);
     }
 
-    /// A purge failed whose client has left.
+    /// Records a failed purge of a client that has left.
     pub(crate) fn not_purged(&self, e: Error) {
         self.0.lock().not_purged = Some(e);
     }
 
-    /// A purge succeeded: what failed before it is made good.
+    /// A purge succeeded, which makes up for an earlier failure.
     pub(crate) fn purged(&self) {
         self.0.lock().not_purged = None;
     }
 
-    /// Why the disk was not purged.
+    /// The failure of the last purge.
     pub(crate) fn purge_failure(&self) -> Option<Error> {
         self.0.lock().not_purged.clone()
     }
 
-    /// Why a client could not be accepted. It is told once: clients are accepted again.
+    /// Takes the failure to accept a client. It is reported once, because clients are accepted
+    /// again.
     pub(crate) fn take_accept_failure(&self) -> Option<Error> {
         self.0.lock().not_accepted.take()
     }

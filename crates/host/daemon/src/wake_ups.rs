@@ -1,5 +1,5 @@
-//! What wakes a server: events, a time without use after which the disk or vault is to be closed,
-//! and the end that was refused before.
+//! The event loop of a mount's server: events, the idle timeout after which the disk or vault is
+//! closed, and retries of a close that was refused.
 
 use crate::server::ClosingClient;
 use lacuna_contracts::{Error, Kind};
@@ -7,30 +7,29 @@ use lacuna_mount::Watch;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// What wakes the server of a mount.
+/// An event for the server of a mount.
 pub enum Event {
-    /// A signal or the program's own wish.
+    /// A signal, or the program itself, asks it to end.
     Stop,
-    /// A client asked, and waits.
+    /// A client asked for the close, and waits for it.
     Close(ClosingClient),
-    /// Nothing was asked of it for as long as it is to stay open then.
+    /// There was no request for the length of the idle timeout.
     Idle,
-    /// Nothing has the FUSE file `disk` open any more.
+    /// The FUSE file `disk` is not open any more.
     DiskReleased,
-    /// The FUSE connection is over.
+    /// The FUSE connection ended.
     SessionEnded,
 }
 
-/// How many looks are spread over the limit.
+/// The number of polls within the idle timeout.
 const LOOKS: u32 = 8;
-/// The longest time between two looks.
+/// The longest time between two polls.
 const LONGEST: Duration = Duration::from_secs(5);
-/// How long after an end that was refused it is tried again.
+/// How long after a refused close the next attempt is made.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Waits for what wakes a server, and wakes it itself when nothing was asked of it for a while.
-/// What is asked for and comes from the kernel's cache is not seen; who has a file open keeps the
-/// file system from being unmounted.
+/// Waits for the next event, and produces [`Event::Idle`] itself. Requests that the kernel answers
+/// from its cache are not seen; an open file keeps the file system from being unmounted.
 pub struct WakeUps {
     limit: Option<Duration>,
     ending: bool,
@@ -39,19 +38,19 @@ pub struct WakeUps {
 }
 
 impl WakeUps {
-    /// With the time after which it wakes the server, if it is to.
+    /// With the idle timeout; `None` for no timeout.
     pub fn new(limit: Option<Duration>) -> Self {
         WakeUps { limit, ending: false, seen: 0, since: Instant::now() }
     }
 
-    /// Notes that the server was told to end, and could not: from now on it is woken to try again.
-    /// False if that was known.
+    /// Records that the server was told to end but could not: after this, [`WakeUps::next`]
+    /// produces retries. False if that was recorded before.
     pub fn try_again(&mut self) -> bool {
         !std::mem::replace(&mut self.ending, true)
     }
 
-    /// What happens next, or [`Event::Idle`]; of a server that tries to end, [`Event::Stop`] again.
-    /// None if nothing can happen any more.
+    /// The next event, or [`Event::Idle`]; for a server that tries to end, [`Event::Stop`] again.
+    /// `None` if no event can come any more.
     pub fn next(&mut self, events: &Receiver<Event>, watch: &Watch) -> Option<Event> {
         if self.ending {
             return match events.recv_timeout(TRY_AGAIN) {
@@ -70,7 +69,7 @@ impl WakeUps {
             if requests != self.seen {
                 (self.seen, self.since) = (requests, Instant::now());
             } else if self.since.elapsed() >= limit {
-                // If it is in use all the same, it is asked again after as long.
+                // If the disk is in use nevertheless, the next event comes after another timeout.
                 self.since = Instant::now();
                 return Some(Event::Idle);
             }
@@ -78,7 +77,7 @@ impl WakeUps {
     }
 }
 
-/// Why a server did not end that was told to, and tries again ([`WakeUps::try_again`]).
+/// Adds to the error of a close that the server tries again ([`WakeUps::try_again`]).
 pub fn ends_later(e: Error) -> Error {
     if e.kind() == Kind::Busy { e.remedy("it ends as soon as nobody uses it any more") } else { e }
 }

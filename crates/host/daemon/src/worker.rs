@@ -1,6 +1,6 @@
-//! A worker: a thread that does what one client asked for, lets it know every second that it is at
-//! work, and answers it. Other clients are answered meanwhile. Of each kind of request a server has
-//! a limited number of workers, so that no number of clients takes all threads of the system.
+//! A worker: a thread that runs the request of one client, sends it a keepalive every second, and
+//! answers it. The server goes on to answer other clients. The number of workers for each kind of
+//! request is limited, so that clients cannot exhaust the threads of the system.
 
 use crate::exchange::{Beats, Line};
 use crate::protocol::{ALIVE, Afterwards, Answer};
@@ -11,23 +11,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-/// How many clients a server may work for at a time that ask for the same.
+/// A limit on the clients that a server works for at a time with the same request.
 pub(crate) struct WorkerLimit {
     most: usize,
     at_work: Arc<AtomicUsize>,
 }
 
-/// The permission to work for one client. Dropping it lets another have it.
+/// The permission to work for one client. Dropping it releases the place.
 pub(crate) struct WorkerPermit(Arc<AtomicUsize>);
 
 impl WorkerLimit {
-    /// At most so many.
+    /// At most `most` clients.
     pub(crate) fn new(most: usize) -> Self {
         WorkerLimit { most, at_work: Arc::default() }
     }
 
-    /// The permission to work for one more client. Errors: [`Kind::Busy`] if the server works for
-    /// as many as it may.
+    /// Takes a place for one more client. Errors: [`Kind::Busy`] at the limit.
     pub(crate) fn admit(&self) -> Result<WorkerPermit> {
         let one_more = |count: usize| (count < self.most).then_some(count + 1);
         match self.at_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
@@ -43,19 +42,19 @@ impl Drop for WorkerPermit {
     }
 }
 
-/// The refusal of a server that works for as many clients as it may; `found` says for which.
+/// The refusal of a server at its limit; `found` names the clients that it works for.
 pub(crate) fn too_many(found: String) -> Error {
     Error::new(Kind::Busy, "the server cannot take more work")
         .found(found)
         .remedy("try again when they are done")
 }
 
-/// Starts a worker that does `work` and answers with its outcome; `naming` gives names to the
-/// settings in advice. Then `after` is told why it failed, if it did, and whether the client could
-/// be told. What `work` holds is dropped before the answer; a permit that `after` holds is given
-/// back when nothing of the worker is left but the end of its thread.
+/// Starts a worker that runs `work` and answers with its outcome; `naming` gives names to the
+/// settings in advice. Then calls `after` with the failure, if any, and whether the client was
+/// still there for the answer. Values that `work` holds are dropped before the answer; a permit
+/// that `after` holds is released when only the end of the thread is left.
 ///
-/// Errors: no thread can be started. The client has heard nothing then.
+/// Errors: no thread can be started. Nothing was sent to the client then.
 pub(crate) fn start(
     line: &Arc<Line>,
     naming: Naming,
@@ -67,7 +66,7 @@ pub(crate) fn start(
         line.send(ALIVE);
         let outcome = {
             let _beats = Beats::start(&line);
-            // A defect in the work for one client is no end of the disk for all.
+            // A panic in the work for one client must not stop the server.
             let panicked = |_| Err(Error::new(Kind::Other, "a defect of lacuna (a panic)"));
             catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked)
         };

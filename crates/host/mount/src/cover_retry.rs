@@ -1,9 +1,9 @@
-//! A disk below a mounted file system, whose requests wait for cover as long as it takes.
+//! A disk below a mounted file system that retries requests until there is cover.
 //!
-//! A hidden level without cover of its own refuses what no public write covered in time
-//! ([`Kind::NoCover`]). A file system to which that happens becomes read-only and gives up what
-//! programs wrote since their last sync. So such requests are tried again here until cover comes,
-//! and the one who closes learns from [`CoverRetry::refused_since`] that it does not.
+//! A hidden level without cover of its own fails a write that no public write covers in time
+//! ([`Kind::NoCover`]). A file system that gets this error becomes read-only and drops data that
+//! programs wrote since their last sync. So this disk retries such requests until cover comes, and
+//! a close learns from [`CoverRetry::refused_since`] that cover does not come.
 
 use lacuna_contracts::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
 use parking_lot::Mutex;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Between a refusal and the next try. The disk itself waits longer, unless it was told not to wait
-/// at all.
+/// The time between a refusal and the next try. The disk itself waits longer, unless it was
+/// configured not to wait at all.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where the cover for hidden levels comes from that have none of their own. Clones tell of the
-/// same disk.
+/// The source of cover for hidden levels that write none of their own. Clones share the state of
+/// one disk.
 #[derive(Clone, Default)]
 pub struct CoverSource(Arc<Source>);
 
@@ -25,22 +25,22 @@ pub struct CoverSource(Arc<Source>);
 struct Source {
     /// Level 0 was closed: there is no more cover.
     ended: AtomicBool,
-    /// Hidden levels that are mounted.
+    /// The number of mounted hidden levels.
     users: AtomicUsize,
 }
 
-/// What a level has to do with cover.
+/// The relation of a level to cover.
 pub enum Cover {
-    /// Nothing: there are no levels, or the disk writes cover by itself.
+    /// None: the disk has no levels, or writes cover by itself.
     Unneeded,
-    /// It is level 0, and its writes are the cover.
+    /// Level 0: its writes are the cover.
     Gives(CoverSource),
-    /// It is a hidden level that waits for the writes of level 0.
+    /// A hidden level that waits for writes of level 0.
     Needs(CoverSource),
 }
 
 impl Cover {
-    /// Whether a mounted level gets no cover any more if this one is closed.
+    /// Whether a mounted level loses its cover if this level is closed.
     pub fn is_needed(&self) -> bool {
         matches!(self, Cover::Gives(source) if source.0.users.load(Ordering::Acquire) > 0)
     }
@@ -50,22 +50,22 @@ impl Cover {
     }
 }
 
-/// The disk.
+/// A [`Disk`] that retries requests refused for want of cover.
 pub struct CoverRetry {
     disk: Arc<dyn Disk>,
     cover: Cover,
-    /// Whether what is refused is tried again.
+    /// Whether refused requests are retried.
     holding: AtomicBool,
-    /// Whether it has nothing to do with cover any more.
+    /// Whether the disk was closed, so that it neither needs nor gives cover.
     ended: AtomicBool,
-    /// Requests that the disk has not answered yet.
+    /// Requests in flight on the disk.
     working: AtomicUsize,
-    /// The last request that was refused, and when that try began.
+    /// The last refused request, and the start of that try.
     refused: Mutex<Option<(Instant, Error)>>,
 }
 
 impl CoverRetry {
-    /// A disk that tries nothing again until it is told to [`hold`](Self::hold).
+    /// Wraps a disk. It retries nothing until [`hold`](Self::hold) is called.
     pub fn new(disk: Arc<dyn Disk>, cover: Cover) -> Self {
         if let Cover::Needs(source) = &cover {
             source.0.users.fetch_add(1, Ordering::AcqRel);
@@ -80,40 +80,40 @@ impl CoverRetry {
         }
     }
 
-    /// What the level has to do with cover.
+    /// The relation of the level to cover.
     pub fn cover(&self) -> &Cover {
         &self.cover
     }
 
-    /// Whether it is worth waiting for cover.
+    /// Whether refused requests are retried: this is enabled, and cover can still come.
     pub fn is_patient(&self) -> bool {
         self.holding.load(Ordering::Acquire) && self.cover.may_come()
     }
 
-    /// Whether requests are tried again from now on.
+    /// Enables or disables retries.
     pub fn hold(&self, holding: bool) {
         self.holding.store(holding, Ordering::Release);
     }
 
-    /// The refusal of a try that began at `begun` or later, if there was one: cover was waited for
-    /// that long in vain.
+    /// The refusal of a try that began at `begun` or later, if there was one: since then the disk
+    /// waited for cover in vain.
     pub fn refused_since(&self, begun: Instant) -> Option<Error> {
         let refused = self.refused.lock();
         refused.as_ref().filter(|(at, _)| *at >= begun).map(|(_, e)| e.clone())
     }
 
-    /// Whether there is a request that the disk has not answered yet.
+    /// Whether a request is in flight on the disk.
     pub(crate) fn is_working(&self) -> bool {
         self.working.load(Ordering::Acquire) > 0
     }
 
-    /// Flushes and does not wait for cover longer than the disk does.
+    /// Flushes without a retry: waits for cover no longer than the disk itself does.
     pub fn flush_once(&self) -> Result<()> {
         self.disk.flush()
     }
 
-    /// The disk was closed: it needs no cover any more, and gives none. Threads of a FUSE session
-    /// that another mount namespace keeps may hold it for longer.
+    /// Records that the disk was closed: it neither needs nor gives cover any more. Threads of a
+    /// FUSE session that another mount namespace keeps may hold this value for longer.
     pub fn end(&self) {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
@@ -125,7 +125,7 @@ impl CoverRetry {
         }
     }
 
-    /// What `ask` gives; meanwhile the disk is working.
+    /// Runs `ask` and counts it as in flight.
     fn counted<T>(&self, ask: impl FnOnce() -> T) -> T {
         self.working.fetch_add(1, Ordering::AcqRel);
         let answer = ask();
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    /// Gets no cover so many times.
+    /// Refuses this many requests for want of cover.
     struct Uncovered(AtomicU32);
 
     impl Disk for Uncovered {
@@ -266,7 +266,7 @@ mod tests {
         assert!(disk.refused_since(begun).is_some() && disk.refused_since(Instant::now()).is_none());
         disk.hold(true);
         disk.write(BlockAddr(0), &[0; 4096]).unwrap();
-        // Nothing else is tried again, nor is the close, after which nobody can give cover.
+        // Other errors are not retried. Neither is the close, after which no level can give cover.
         assert_eq!(disk.discard(BlockAddr(0), 1).unwrap_err().kind(), Kind::Io);
         drop(disk);
         assert!(!public.cover().is_needed());

@@ -1,4 +1,4 @@
-//! The file system on a disk that has become larger, made larger too by its own tool.
+//! Grows the mounted file system with its own tool after its disk has grown.
 
 use crate::{mount_table, tool};
 use lacuna_contracts::{Result, shell_word};
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 
-/// The command that makes a mounted file system as large as its device.
+/// The command that grows a mounted file system to the size of its device.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Growth {
     program: &'static str,
@@ -14,9 +14,9 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// For the file system that is mounted at `mountpoint` from `loop_device`. None if it is of a
-    /// type that cannot grow, or of which that is not known, if it has no loop device because a
-    /// program serves it, and if something else was mounted over it.
+    /// The command for the file system that is mounted at `mountpoint` from `loop_device`. None if
+    /// its type cannot grow or is unknown, if it has no loop device because a program serves it, or
+    /// if another mount covers it.
     ///
     /// Errors: a mount table that cannot be read.
     pub fn of(mountpoint: &Path, loop_device: Option<&Path>) -> Result<Option<Growth>> {
@@ -38,14 +38,14 @@ impl Growth {
         Some(Growth { program, args })
     }
 
-    /// Does it. Errors: whatever the tool says.
+    /// Runs the command. Errors: those of the tool.
     pub fn run(&self) -> Result<()> {
         tool::succeed("cannot make the file system larger", self.program, &self.args).map(drop)
     }
 }
 
 impl fmt::Display for Growth {
-    /// As a person types it.
+    /// The command as a user types it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}", self.program)?;
         self.args.iter().try_for_each(|word| write!(f, " {}", shell_word(word)))?;

@@ -1,19 +1,18 @@
-//! From the file of a disk to a mounted file system, and back: the methods to mount it, what the
-//! kernel has mounted, and unmounting.
+//! Mounts the file system on a disk and unmounts it: mount methods, mount table, unmounting.
 //!
-//! A front end gives a disk as a file, mounts it with [`Mounted`] by one of the [`MountMethod`]s,
-//! and keeps in a [`Watch`] what its threads see of the session. [`Growth`] makes the file system
-//! as large as a disk that has grown. [`CoverRetry`] lies between the file system and a level that
-//! has to do with cover. The modules [`loop_device`], [`mount_table`], [`proc`], [`tool`] and
-//! [`unmount`] also serve the clearing away of what a dead server left.
+//! A front end serves a disk as a file, mounts it with [`Mounted`] by one of the [`MountMethod`]s,
+//! and records session events of its threads in a [`Watch`]. [`Growth`] grows the file system after
+//! its disk has grown. [`CoverRetry`] lies between the file system and a level that gives or needs
+//! cover. The modules [`loop_device`], [`mount_table`], [`proc`], [`tool`] and [`unmount`] also
+//! serve to clean up after a dead server.
 //!
 //! Invariants kept here:
-//! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy
-//!   stays mounted and served, and the error names who uses it.
-//! - What appears in mount tables does not depend on how many levels a disk has.
-//! - No thread of a server that has `/dev/fuse` open waits for the server's own file system: a
-//!   program does, which unmounts and syncs, or a thread apart, which attaches loop devices. A
-//!   server that is killed ends.
+//! - A mount in use is never unmounted lazily while the server lives. It stays mounted and served,
+//!   and the error names its users.
+//! - The content of mount tables does not depend on the number of levels of a disk.
+//! - No thread of a server that has `/dev/fuse` open waits for the server's own file system. A
+//!   child process unmounts and syncs, and a thread without that descriptor attaches loop devices.
+//!   So a server that is killed always ends.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,7 +1,7 @@
 //! A loop device on the FUSE file.
 //!
-//! The kernel asks the server's own file system then: such requests are made by a thread apart
-//! (`system_call.rs`).
+//! The kernel's requests for it go to the server's own file system, so they are made by a thread
+//! without the process's descriptors (`system_call.rs`).
 
 use crate::system_call::{self, apart};
 use lacuna_contracts::{Error, Kind, Result};
@@ -10,12 +10,12 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Where the kernel tells which loop device is free.
+/// The control device that allocates loop devices.
 pub(crate) const LOOP_CONTROL: &str = "/dev/loop-control";
-/// How many loop devices that were free other programs may take first.
+/// How often to retry after another program took the free loop device first.
 const TRIES: u32 = 64;
 
-/// An attached loop device. Dropping it detaches it, unless it already detaches by itself.
+/// An attached loop device. Dropping it detaches it, unless the kernel will detach it.
 pub(crate) struct LoopDevice {
     node: PathBuf,
     number: String,
@@ -24,10 +24,10 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches the next free loop device to `backing`. The kernel looks for no partitions on it.
+    /// Attaches the next free loop device to `backing`, without a partition scan.
     ///
-    /// Direct I/O is asked for: the FUSE file has no page cache to go through, and only so does the
-    /// loop device keep several requests in flight at once.
+    /// Uses direct I/O: the FUSE file has no page cache, and only with direct I/O does the loop
+    /// device keep several requests in flight at once.
     pub(crate) fn attach(backing: &Path, read_only: bool) -> Result<Self> {
         let attached = apart(|| attach_next(backing, read_only));
         let (node, number) = attached.map_err(|e| failed("cannot attach a loop device", &e))?;
@@ -39,17 +39,17 @@ impl LoopDevice {
         &self.node
     }
 
-    /// The file that it was put on.
+    /// The backing file.
     pub(crate) fn backing(&self) -> &Path {
         &self.backing
     }
 
-    /// The device number as `major:minor`, by which its mount is told from those of others.
+    /// The device number as `major:minor`, which identifies its mount in the mount table.
     pub(crate) fn number(&self) -> &str {
         &self.number
     }
 
-    /// Lets the kernel detach the device when its last user (the mount) is gone, however it is
+    /// Makes the kernel detach the device after its last user (the mount) is gone, however it is
     /// unmounted.
     pub(crate) fn detach_when_unused(&mut self) -> Result<()> {
         clear(&self.node).map_err(|e| failed("cannot prepare the loop device for its end", &e))?;
@@ -57,7 +57,7 @@ impl LoopDevice {
         Ok(())
     }
 
-    /// Detaches the device if it still rests on our file.
+    /// Detaches the device if its file is still `backing`.
     pub(crate) fn detach(&mut self) -> Result<()> {
         detach_from(&self.node, &self.backing)
     }
@@ -71,7 +71,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Puts the next free loop device on `backing`, and gives its node and its number.
+/// Attaches the next free loop device to `backing`, and returns its node and number.
 fn attach_next(backing: &Path, read_only: bool) -> io::Result<(PathBuf, String)> {
     let open = |path: &Path| File::options().read(true).write(!read_only).open(path);
     let (file, control) = (open(backing)?, File::options().read(true).write(true).open(LOOP_CONTROL)?);
@@ -95,9 +95,8 @@ fn attach_next(backing: &Path, read_only: bool) -> io::Result<(PathBuf, String)>
     }
 }
 
-/// The number of a device that is there. Where the system does not tell it, a device that was
-/// attached could neither be detached nor its mount be told from those of others: so it is asked
-/// for before.
+/// The number of an existing device. This is checked before the device is attached, because without
+/// the number the device could not be detached and its mount not be identified.
 fn known_number(node: &Path) -> io::Result<String> {
     number(node).map_err(io::Error::other)?.ok_or_else(|| {
         let words = format!("no number of {} below /sys/block, where sysfs must be mounted", node.display());
@@ -114,7 +113,7 @@ fn failed(what: &str, e: &io::Error) -> Error {
     if error.kind() == Kind::Permission { error } else { error.with_kind(Kind::Other) }
 }
 
-/// Detaches the loop device `node`, unless it rests on another file by now or on none.
+/// Detaches the loop device `node`, unless it has another file by now or none.
 pub fn detach_from(node: &Path, backing: &Path) -> Result<()> {
     if !rests_on(node, backing)? {
         return Ok(());
@@ -122,27 +121,26 @@ pub fn detach_from(node: &Path, backing: &Path) -> Result<()> {
     clear(node).map_err(|e| failed("cannot detach the loop device", &e))
 }
 
-/// Lets the loop device `node` know that its file may have another length, unless it rests on
-/// another file by now.
+/// Makes the loop device `node` take over the new length of its file, unless it has another file by
+/// now.
 pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
     if !rests_on(node, backing)? {
         return Ok(());
     }
     let follow = || -> io::Result<()> {
-        // The kernel asks the file system for the length now, and the loop device takes what the
-        // kernel knows.
+        // Refreshes the length that the kernel has cached, which the loop device then takes.
         fs::metadata(backing)?;
         Ok(system_call::set_capacity(&File::open(node)?)?)
     };
     apart(follow).map_err(|e| failed("cannot make the loop device larger", &e))
 }
 
-/// Every loop device that rests on `backing`. Errors: what keeps one of them from being seen.
+/// Every loop device with the file `backing`. Errors: a failure to inspect one of them.
 pub fn resting_on(backing: &Path) -> Result<Vec<PathBuf>> {
     resting(|file| file == backing)
 }
 
-/// Every loop device of which the file is `wanted`. Errors: what keeps one of them from being seen.
+/// Every loop device with a `wanted` file. Errors: a failure to inspect one of them.
 pub(crate) fn resting(wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let failed = |e: &io::Error| Error::io("cannot look for loop devices in /sys/block", e);
     let devices = match fs::read_dir("/sys/block") {
@@ -159,29 +157,29 @@ pub(crate) fn resting(wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether this is a loop device that rests on `backing`.
+/// Whether this is a loop device with the file `backing`.
 fn rests_on(node: &Path, backing: &Path) -> Result<bool> {
     Ok(backing_file(node)?.is_some_and(|file| file == backing))
 }
 
-/// The file that a loop device rests on; none if it rests on none, or if `node` is no loop device.
+/// The file of a loop device; `None` if it has none, or if `node` is no loop device.
 pub fn backing_file(node: &Path) -> Result<Option<PathBuf>> {
     let file = attribute(node, "loop/backing_file")?;
     Ok(file.map(|file| PathBuf::from(file.trim_end_matches(" (deleted)"))))
 }
 
-/// The number of a device as `major:minor`; none if there is no such device.
+/// The number of a device as `major:minor`; `None` if there is no such device.
 pub fn number(node: &Path) -> Result<Option<String>> {
     attribute(node, "dev")
 }
 
-/// None where there is no such device or attribute, as of a device that is removed at this moment.
+/// `None` if there is no such device or attribute, or if the device is removed concurrently.
 fn attribute(node: &Path, name: &str) -> Result<Option<String>> {
     let Some(device) = node.file_name() else { return Ok(None) };
     let path = Path::new("/sys/block").join(device).join(name);
     match fs::read(&path) {
-        // The file of another program's device may have any name, and one that is too long for the
-        // kernel to tell.
+        // The path of another program's file may be any bytes, and may be too long for the kernel
+        // to print.
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).trim().to_owned())),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENAMETOOLONG)) => Ok(None),

@@ -1,4 +1,4 @@
-//! What is on the disk, and making a file system where there is nothing.
+//! Detects the content of a disk, and makes a file system on a blank one.
 
 use crate::tool;
 use lacuna_contracts::{Advice, BLOCK_SIZE, ByteDisk, Error, Kind, Result, Setting};
@@ -6,9 +6,9 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Range of one question about what is written, which bounds its answer to 1 MiB.
+/// Range of one query for written extents, which bounds the answer to 1 MiB.
 const WINDOW: u64 = 256 << 20;
-/// What is read at a time.
+/// The bytes of one read.
 const PIECE: usize = 1 << 20;
 
 /// Checks the name of a file system type before it becomes part of a program's name.
@@ -33,34 +33,34 @@ impl Owner {
     /// Root.
     pub(crate) const ROOT: Owner = Owner { user: 0, group: 0 };
 
-    /// Those by whose rights this process works.
+    /// The effective user and group of this process.
     pub(crate) fn of_this_process() -> Owner {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         Owner { user: user.as_raw(), group: group.as_raw() }
     }
 }
 
-/// A file system to make.
+/// Whether and how to make a file system.
 #[derive(Clone, Copy)]
 pub(crate) struct Making<'m> {
-    /// Its type; none if none is wanted.
+    /// Its type; `None` to make none.
     pub wanted: Option<&'m str>,
-    /// Make it over data of no known kind as well.
+    /// Whether to make it over unrecognized data.
     pub overwrite: bool,
-    /// To whom its root directory belongs, where the type lets us say so.
+    /// The owner of its root directory, if mkfs for this type has an option for it.
     pub owner: Owner,
 }
 
-/// The file system that a disk has now.
+/// The file system on a disk after [`prepare`].
 pub(crate) struct Prepared {
     /// Its type.
     pub kind: String,
-    /// Whether it was made now; otherwise it was there already.
+    /// Whether it was made now.
     pub made: bool,
 }
 
-/// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes
-/// one if it is blank and one is wanted, and refuses to overwrite what is there.
+/// Makes sure that `device`, which is `disk` and has the content `found`, holds a file system.
+/// Makes one if the disk is blank and one is wanted; refuses to overwrite existing content.
 pub(crate) fn prepare(
     device: &Path,
     disk: &ByteDisk,
@@ -109,10 +109,10 @@ fn not_blank(wanted: &str, found: String) -> Error {
     Error::new(Kind::Usage, format!("refused to make {wanted}")).found(found).expected("a blank disk")
 }
 
-/// Where the first byte lies that is not zero.
+/// The offset of the first byte that is not zero.
 ///
-/// What was never written is not read. What counts as written may still be zeros, since not every
-/// format keeps account of single blocks.
+/// Skips extents that were never written. Written extents may still be zeros, because not every
+/// format records single blocks.
 fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
     let mut piece = vec![0; PIECE];
     let mut at = 0;
@@ -135,13 +135,13 @@ fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// Something recognizable on a disk.
+/// Recognized content of a disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// A file system, of the type that blkid(8) calls so.
+    /// A file system, with its type as named by blkid(8).
     FileSystem(String),
-    /// Something else, in words: a partition table, a part of a volume group, encrypted data, a
-    /// swap area.
+    /// Other content, as text: a partition table, a part of a volume group, encrypted data, a swap
+    /// area.
     Other(String),
 }
 
@@ -154,7 +154,7 @@ impl Content {
         }
     }
 
-    /// The option of `mount` with which its journal is left as it is, if it has one.
+    /// The option of `mount` that skips the replay of its journal, if there is one.
     pub(crate) fn without_journal(&self) -> Option<&'static str> {
         match self.file_system()? {
             "ext3" | "ext4" => Some("noload"),
@@ -172,7 +172,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// What is on `device`; `None` if nothing that is known here.
+/// The content of `device`; `None` if blkid recognizes nothing.
 pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
     let what = "cannot look for a file system on the disk";
     let args = [OsStr::new("-p"), OsStr::new("-o"), OsStr::new("export"), device.as_os_str()];
@@ -185,8 +185,9 @@ pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
     }
 }
 
-/// What `blkid -p -o export` has recognized (blkid(8)). Its USAGE tells file systems from what has
-/// a type as well and cannot be mounted: `raid`, `crypto`, and `other` for swap areas and journals.
+/// Parses the output of `blkid -p -o export` (blkid(8)). USAGE distinguishes file systems from
+/// content that has a TYPE but cannot be mounted: `raid`, `crypto`, and `other` for swap areas and
+/// journals.
 fn recognized(export: &str) -> Content {
     let value = |key: &str| export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     match (value("TYPE"), value("USAGE"), value("PTTYPE")) {
@@ -197,8 +198,8 @@ fn recognized(export: &str) -> Content {
     }
 }
 
-/// Whole blocks of ours wherever the type lets us say so; the tools' own choice on small disks is
-/// 1024 bytes.
+/// Makes a file system. Sets the block size to 4096 bytes if the type has an option for it, because
+/// the tools choose 1024 bytes on small disks.
 fn make(device: &Path, wanted: &str, owner: Owner) -> Result<()> {
     let owner = format!("root_owner={}:{}", owner.user, owner.group);
     let mut args: Vec<&OsStr> = match wanted {

@@ -1,5 +1,4 @@
-//! The methods to mount the file system on a disk, and which of them this machine and this process
-//! have.
+//! The methods to mount the file system on a disk, and which of them this process can use.
 
 use crate::loop_device::LOOP_CONTROL;
 use crate::{proc, tool};
@@ -11,23 +10,23 @@ use std::path::Path;
 /// A method to mount a file system from the file of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountMethod {
-    /// A loop device, and the kernel's own file system on it. Needs root.
+    /// A loop device with the kernel's own file system. Needs root.
     Loop,
-    /// A program that serves it through FUSE. Needs no root.
+    /// A program that serves the file system through FUSE. Needs no root.
     Program(Program),
 }
 
 /// A program that serves the file system on a disk through FUSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// fuse2fs, which knows ext2, ext3 and ext4.
+    /// fuse2fs, which supports ext2, ext3 and ext4.
     Fuse2fs,
-    /// lklfuse, which knows what the Linux Kernel Library knows.
+    /// lklfuse, which supports the file systems of the Linux Kernel Library.
     Lklfuse,
 }
 
 impl Program {
-    /// What it is called.
+    /// The name of the executable.
     pub const fn name(self) -> &'static str {
         match self {
             Program::Fuse2fs => "fuse2fs",
@@ -36,15 +35,15 @@ impl Program {
     }
 }
 
-/// What failed where a program was to mount.
+/// The first part of errors about mounting with a program.
 const WITH_PROGRAM: &str = "cannot mount a file system with a program";
 
 impl MountMethod {
-    /// All of them.
+    /// All methods.
     pub const ALL: [MountMethod; 3] =
         [MountMethod::Loop, MountMethod::Program(Program::Fuse2fs), MountMethod::Program(Program::Lklfuse)];
 
-    /// What it is called in options and records.
+    /// The name in options and records.
     pub const fn name(self) -> &'static str {
         match self {
             MountMethod::Loop => "loop",
@@ -52,12 +51,12 @@ impl MountMethod {
         }
     }
 
-    /// Whether the method is to be had that is wanted, or that this process takes unless the file
-    /// system on the disk decides. Nothing on the disk is looked at, so this can be asked before
-    /// there is a passphrase. `kind` is the type of the file system that will be made, if one will.
+    /// Checks that the wanted method can be used, or that there is one that this process would
+    /// choose before it knows the file system. Does not access the disk, so it can run before a
+    /// passphrase is asked for. `kind` is the type of the file system that will be made, if any.
     ///
-    /// Errors: [`Kind::Permission`] if `wanted` is the loop device and it cannot be had,
-    /// [`Kind::NotFound`] if a program is missing, [`Kind::Usage`] if the program does not know
+    /// Errors: [`Kind::Permission`] if `wanted` is the loop device and it cannot be used,
+    /// [`Kind::NotFound`] if a program is missing, [`Kind::Usage`] if the program does not support
     /// this type.
     pub fn check(wanted: Option<MountMethod>, kind: Option<&str>) -> Result<()> {
         match Choice::of(wanted) {
@@ -73,21 +72,22 @@ impl MountMethod {
         }
     }
 
-    /// Whether the loop device is the method: because it is wanted, or because nothing is and it
-    /// can be had.
+    /// Whether the method is the loop device: it is wanted, or no method is wanted and it can be
+    /// used.
     pub fn is_loop(wanted: Option<MountMethod>) -> bool {
         matches!(Choice::of(wanted), Choice::Loop)
     }
 }
 
-/// What is decided of the method before the file system on the disk is looked at.
+/// The decision before the file system on the disk is known.
 pub(crate) enum Choice {
     Loop,
     Program(ProgramChoice),
 }
 
 impl Choice {
-    /// The loop device if it is wanted, or if nothing is and it can be had; otherwise a program.
+    /// The loop device if it is wanted, or if no method is wanted and it can be used; otherwise a
+    /// program.
     pub(crate) fn of(wanted: Option<MountMethod>) -> Choice {
         match wanted {
             Some(MountMethod::Loop) => Choice::Loop,
@@ -98,20 +98,20 @@ impl Choice {
     }
 }
 
-/// Which program is taken.
+/// How the program is chosen.
 pub(crate) enum ProgramChoice {
-    /// This one.
+    /// The user chose this program.
     Wanted(Program),
-    /// The one that the type of the file system decides on, since there is no loop device, for this
-    /// reason.
+    /// The type of the file system decides. The loop device cannot be used for the reason
+    /// `without_loop`.
     ByType { without_loop: String },
 }
 
 impl ProgramChoice {
-    /// The program for a file system of this type, or of any.
+    /// The program for a file system of this type; `None` stands for an unknown type.
     ///
-    /// Errors: [`Kind::NotFound`] if it is missing, [`Kind::Usage`] if the one that is wanted does
-    /// not know this type.
+    /// Errors: [`Kind::NotFound`] if it is not installed, [`Kind::Usage`] if the wanted program
+    /// does not support this type.
     pub(crate) fn for_type(&self, kind: Option<&str>) -> Result<Program> {
         let (preferred, other) = match (self, kind) {
             (ProgramChoice::Wanted(Program::Fuse2fs), Some(kind)) if !is_ext(kind) => {
@@ -129,8 +129,8 @@ impl ProgramChoice {
         [preferred, other].into_iter().find(is_installed).ok_or_else(|| self.missing(preferred, kind))
     }
 
-    /// The error where `program`, the preferred one for this type, is missing, and each other that
-    /// knows the type.
+    /// The error if `program`, the preferred one for this type, and any alternative are not
+    /// installed.
     fn missing(&self, program: Program, kind: Option<&str>) -> Error {
         let alone = kind.filter(|kind| !is_ext(kind));
         let alone = alone.map_or_else(String::new, |kind| format!(", which alone mounts {kind}"));
@@ -149,14 +149,14 @@ impl ProgramChoice {
     }
 }
 
-/// Whether a file system of this type is one of the family that fuse2fs and e2fsck know.
+/// Whether fuse2fs and e2fsck support this type.
 pub(crate) fn is_ext(kind: &str) -> bool {
     matches!(kind, "ext2" | "ext3" | "ext4")
 }
 
-/// Why this process may not mount a file system from a loop device; `None` if it can be tried. The
-/// root of a user namespace may not: there are no loop devices for it, and the kernel mounts no
-/// file system from a device for it.
+/// The reason why this process cannot mount from a loop device; `None` if it may try. The root of a
+/// user namespace cannot: it has no loop devices, and the kernel refuses to mount a file system
+/// from a block device for it.
 fn lacking_for_loop() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("a user other than root".to_owned());
@@ -171,19 +171,19 @@ fn lacking_for_loop() -> Option<String> {
     control.err().map(|e| format!("{LOOP_CONTROL}: {e}"))
 }
 
-/// Whether this process lives in a user namespace that somebody made.
+/// Whether this process runs in a user namespace other than the initial one.
 fn in_user_namespace() -> bool {
     let map = proc::user_map().ok().flatten();
     map.is_some_and(|map| !map.is_empty() && map.split_whitespace().ne(["0", "0", "4294967295"]))
 }
 
-/// Whether the process has the capability to mount. Where that cannot be told, what needs it is
+/// Whether the process has the capability to mount. True if that is unknown, so that the mount is
 /// tried.
 fn may_mount() -> bool {
     capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Adds the methods that need fewer privileges, if privileges are what was lacking.
+/// Adds methods that need fewer privileges to a permission error.
 pub(crate) fn offer_others(error: Error) -> Error {
     if error.kind() != Kind::Permission {
         return error;
@@ -195,7 +195,7 @@ pub(crate) fn offer_others(error: Error) -> Error {
     error.remedy(advice.text(", which gives it as a file"))
 }
 
-/// Adds the methods without the program that is missing.
+/// Adds the methods that do not need the missing program.
 fn offer_loop(error: Error, first: &str) -> Error {
     let advice = Advice::from(format!(
         "{first}; or run as root where loop devices are allowed; or open the disk with "
@@ -203,7 +203,7 @@ fn offer_loop(error: Error, first: &str) -> Error {
     error.remedy(advice.setting(Setting("raw")).text(", which gives it as a file"))
 }
 
-/// What FUSE needs here and has not. `None` if a mount can be tried.
+/// The missing requirement of FUSE; `None` if a mount may be tried.
 pub fn lacking_for_fuse() -> Option<Error> {
     let what = "cannot mount with FUSE";
     if !Path::new("/dev/fuse").exists() {

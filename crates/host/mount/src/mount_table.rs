@@ -1,4 +1,4 @@
-//! What the kernel has mounted, read without touching any of it.
+//! Reads the kernel's mount table. Accesses no mount.
 
 use crate::proc;
 use lacuna_contracts::{Error, Result};
@@ -7,10 +7,10 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// What mount tables show as the source of every FUSE mount of lacuna.
+/// The source in mount tables of every FUSE mount of lacuna.
 pub const FUSE_SOURCE: &str = "lacuna";
 
-/// One mount.
+/// One entry of a mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Device number as `major:minor`.
@@ -19,16 +19,17 @@ pub struct Entry {
     pub mountpoint: PathBuf,
     /// Type of the file system.
     pub fs_type: String,
-    /// What is mounted, as the one who mounted it named it.
+    /// The source, as given at the mount.
     pub source: String,
-    /// The user who mounted it, of a FUSE mount.
+    /// The user that mounted it, for a FUSE mount.
     pub user: Option<u32>,
-    /// Whether an unmount at the place that it was copied from reaches it.
+    /// Whether mount propagation (shared or slave) carries an unmount of the original to this
+    /// mount.
     pub follows: bool,
 }
 
 impl Entry {
-    /// Whether this is a FUSE mount of lacuna's.
+    /// Whether this is a FUSE mount of lacuna.
     pub fn is_our_fuse(&self) -> bool {
         self.fs_type.starts_with("fuse") && self.source == FUSE_SOURCE
     }
@@ -38,44 +39,43 @@ impl Entry {
         self.fs_type.starts_with("fuse") && Path::new(&self.source) == file
     }
 
-    /// Whether it is where the kernel waits for someone to enter, and asks systemd then to mount
-    /// something.
+    /// Whether it is an automount: on the first access the kernel blocks the caller and asks
+    /// systemd to mount something.
     pub fn is_automount(&self) -> bool {
         self.fs_type == "autofs"
     }
 
-    /// Whether it was mounted from the block device `node`, which has this number. A file system
-    /// with a device number of its own, as btrfs has, is told by its source.
+    /// Whether it was mounted from the block device `node` with this number. A file system with a
+    /// device number of its own, such as btrfs, is compared by its source.
     pub fn is_on(&self, node: &Path, number: &str) -> bool {
         self.device == number || (self.device.starts_with("0:") && Path::new(&self.source) == node)
     }
 }
 
-/// Every mount this process sees; a later one at the same place covers the earlier.
+/// Every mount that this process sees; a later mount at the same path covers an earlier one.
 pub(crate) fn entries() -> Result<Vec<Entry>> {
     entries_of("self")
 }
 
-/// Every mount that a process sees, by its number, or `self`.
+/// Every mount that a process sees. `process` is its number, or `self`.
 pub(crate) fn entries_of(process: impl Display) -> Result<Vec<Entry>> {
     let failed = |e| Error::io(format!("cannot read the mount table /proc/{process}/mountinfo"), &e);
     let table = proc::mount_table(&process).map_err(failed)?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
-/// The mount that one sees at `path`, if `path` is a mount point.
+/// The topmost mount at `path`, if `path` is a mount point.
 pub fn at(path: &Path) -> Result<Option<Entry>> {
     Ok(entries()?.into_iter().rfind(|e| e.mountpoint == path))
 }
 
-/// Whether the kernel waits at `path` for someone to enter, to have something mounted there.
-/// Whatever mounts there must not enter itself: it would wait for ever.
+/// Whether the topmost mount at `path` is an automount. A process that mounts there must not access
+/// `path` itself: it would wait for ever.
 pub fn is_automount(path: &Path) -> Result<bool> {
     Ok(at(path)?.is_some_and(|top| top.is_automount()))
 }
 
-/// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted
-/// there now.
+/// Whether there is an automount at `path`, even below another mount.
 pub fn has_automount(path: &Path) -> Result<bool> {
     Ok(entries()?.iter().any(|e| e.mountpoint == path && e.is_automount()))
 }
@@ -85,8 +85,9 @@ pub fn is_mounted(path: &Path) -> Result<bool> {
     Ok(at(path)?.is_some())
 }
 
-/// Whether what is mounted at `path` is mounted a second time where an unmount there does not reach
-/// it: at another place, or in a container. Only what this user may look at is known.
+/// Whether the mount at `path` also exists where an unmount of `path` does not reach it: at another
+/// path, or in another mount namespace such as a container. Considers only mount namespaces that
+/// this user may inspect.
 pub fn is_mounted_elsewhere(path: &Path) -> bool {
     let Ok(Some(top)) = at(path) else { return false };
     let mut seen = vec![proc::mount_namespace("self")];
@@ -126,7 +127,7 @@ fn parse(line: &[u8]) -> Option<Entry> {
     Some(Entry { device, mountpoint, fs_type, source, user, follows })
 }
 
-/// Undoes the octal escapes that the kernel uses for spaces and their like.
+/// Decodes the octal escapes that the kernel uses for spaces and similar characters.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,5 +1,5 @@
-//! The file system on a disk: made if that is wanted, mounted by one of the methods, and taken down
-//! again.
+//! The mounted file system of a disk: makes it if wanted, mounts it by one of the methods, and
+//! unmounts it.
 
 use crate::cover_retry::CoverRetry;
 use crate::loop_device::{self, LoopDevice};
@@ -17,69 +17,70 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often it is looked whether a file system is detached that is still being unmounted.
+/// How often to check during an unmount whether the mount is gone.
 const DETACH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Tells a front end that the disk may have another length.
+/// Tells a front end that the length of the disk may have changed.
 pub type Follow = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// How to mount.
+/// The options of a mount.
 pub struct MountRequest<'r> {
     /// Type of the file system to make if the disk is blank, such as `ext4`.
     pub mkfs: Option<&'r str>,
-    /// Mount a file system that is there already instead of refusing to make one.
+    /// Mount an existing file system instead of refusing to make one.
     pub keep_existing: bool,
-    /// Make it over data of no known kind as well.
+    /// Make a file system over unrecognized data as well.
     pub overwrite: bool,
-    /// More options for `mount -o`, or for the program that mounts.
+    /// Further options for `mount -o`, or for the program that mounts.
     pub mount_options: Option<&'r str>,
-    /// Mount it so that nothing can be written.
+    /// Mount it read-only.
     pub read_only: bool,
-    /// The method; without it, the one that this process has.
+    /// The method; `None` chooses one that this process can use.
     pub via: Option<MountMethod>,
-    /// Where it is told what stays mounted when all is given up.
+    /// The log for failures to unmount on drop.
     pub log: &'r ServerLog,
 }
 
-/// The mounted file system. Dropping it unmounts it if nobody uses it.
+/// The mounted file system. Dropping it unmounts it, unless it is in use.
 pub struct Mounted {
     mountpoint: PathBuf,
     below: Below,
-    /// Whether the file system was made for this.
+    /// Whether the file system was made for this mount.
     made: bool,
     log: ServerLog,
 }
 
-/// What serves the file system.
+/// The server of the file system.
 enum Below {
     /// The kernel, from a loop device.
     Loop(LoopDevice),
-    /// A program.
+    /// A FUSE program.
     Program(ProgramMount),
 }
 
-/// A disk to mount, and the file that a front end serves it as.
+/// A disk to mount, and its file in the front end.
 #[derive(Clone, Copy)]
 pub struct DiskFile<'s> {
     /// The disk.
     pub disk: &'s Arc<CoverRetry>,
-    /// Its bytes.
+    /// The disk as bytes.
     pub bytes: &'s ByteDisk,
     /// The path of the file.
     pub file: &'s Path,
-    /// What the threads of the front end know of it.
+    /// The session events of the front end's threads.
     pub watch: &'s Watch,
 }
 
-/// The setting up of a mount.
+/// The state of a mount in preparation.
 struct SetUp<'s> {
     from: DiskFile<'s>,
-    /// What fails if it fails, in words.
+    /// The first part of errors.
     what: String,
 }
 
 impl SetUp<'_> {
-    /// Programs report what the disk told them as a number at best: prefer the disk's own words.
+    /// Prefers the first error of the disk: programs report an error of the disk as a number at
+    /// best.
     fn words(&self, e: Error) -> Error {
         match self.from.watch.first_failure() {
             Some(failure) => failure.context(&self.what),
@@ -87,14 +88,14 @@ impl SetUp<'_> {
         }
     }
 
-    /// What is on the disk, looked for in `place`. A disk that could not be read is not a blank
-    /// disk.
+    /// Detects the content of the disk through `place`. A disk that cannot be read does not count
+    /// as blank.
     fn content(&self, place: &Path) -> Result<Option<Content>> {
         let found = mkfs::content(place);
         self.from.watch.first_failure().map_or(found, |failure| Err(failure.context(&self.what)))
     }
 
-    /// Makes a file system in `place` if that is wanted, with a root directory of `owner`.
+    /// Makes a file system in `place`, if one is wanted, with a root directory of `owner`.
     fn prepare(
         &self,
         place: &Path,
@@ -107,8 +108,8 @@ impl SetUp<'_> {
         mkfs::prepare(place, self.from.bytes, found, making).map_err(|e| self.words(e.context(&self.what)))
     }
 
-    /// The error of a mount that failed: for what `journalled` tells, with the option that leaves
-    /// the journal aside.
+    /// The error of a failed mount. If the content has a journal that can be skipped, advises the
+    /// option `journalled`.
     fn not_mounted(&self, e: Error, journalled: Option<&'static str>, options: Option<&str>) -> Error {
         match journalled {
             Some(option)
@@ -136,7 +137,7 @@ impl Mounted {
         }
     }
 
-    /// The method by which it is mounted.
+    /// The mount method.
     pub fn method(&self) -> MountMethod {
         match &self.below {
             Below::Loop(_) => MountMethod::Loop,
@@ -144,8 +145,8 @@ impl Mounted {
         }
     }
 
-    /// Lets the loop device follow a disk that has become larger; it can be kept longer than this.
-    /// A program that serves the file system has nothing to be told.
+    /// A callback that makes the loop device take over a new length of the disk; it may outlive
+    /// this value. It does nothing if a program serves the file system.
     pub fn follow(&self) -> Follow {
         match &self.below {
             Below::Loop(device) => {
@@ -156,17 +157,18 @@ impl Mounted {
         }
     }
 
-    /// Whether its file system was made now; otherwise it was there already.
+    /// Whether the file system was made for this mount.
     pub fn was_made(&self) -> bool {
         self.made
     }
 
-    /// Makes a file system on a disk, if that is wanted, and mounts it. `released` is called when a
+    /// Makes a file system on a disk, if one is wanted, and mounts it. `released` is called when a
     /// program that serves it has ended.
     ///
-    /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing, [`Kind::Exists`]
-    /// where a file system was to be made and something is there, and whatever the system's tools
-    /// say; what the disk itself said, if it failed, as [`DiskFile::watch`] knows it.
+    /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing or the disk has no
+    /// file system, [`Kind::Usage`] if the disk has other content or a file system was to be made
+    /// and the disk is not blank, and errors of the system's tools; the error of the disk itself,
+    /// if it failed, as [`DiskFile::watch`] recorded it.
     pub fn set_up(
         request: &MountRequest<'_>,
         from: DiskFile<'_>,
@@ -197,8 +199,7 @@ impl Mounted {
             device.node().as_os_str(),
             mountpoint.as_os_str(),
         ];
-        // Of others than those of systemd's group the kernel makes those wait who come to where it
-        // waits for a mount.
+        // At an automount, the kernel blocks every process outside of systemd's process group.
         let waits = mount_table::is_automount(&mountpoint)?;
         let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
         run(&set_up.what, "mount", &args)
@@ -222,7 +223,7 @@ impl Mounted {
         let found = set_up.content(file)?;
         let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
         let kind = found.as_ref().and_then(Content::file_system).or(request.mkfs);
-        // Before anything is made that could not be mounted then.
+        // Check the method before anything is made that could not be mounted.
         let program = choice.for_type(kind).map_err(|e| e.context(&set_up.what))?;
         check_options(program, request.mount_options).map_err(|e| e.context(&set_up.what))?;
         let Prepared { kind, made } = set_up.prepare(file, found, Owner::of_this_process(), request)?;
@@ -237,9 +238,9 @@ impl Mounted {
         Ok(Mounted { mountpoint, below: Below::Program(mount), made, log: Arc::clone(request.log) })
     }
 
-    /// Whether nobody has it mounted any more, as far as what serves it tells; `handles` are the
-    /// open files on the disk. Errors: the program that served it failed. What it served is still
-    /// mounted then, and fails.
+    /// Whether the file system is not mounted any more, as far as its server reports; `handles` is
+    /// the number of open files on the disk. Errors: the program that served it failed. The mount
+    /// then still exists, and fails all requests.
     pub fn is_gone(&self, handles: u64) -> Result<bool> {
         match &self.below {
             Below::Loop(_) => Ok(handles == 0),
@@ -247,12 +248,12 @@ impl Mounted {
         }
     }
 
-    /// Whether this mount is the one from that loop device.
+    /// Whether this mount table entry is our mount from that loop device.
     fn is_mine(&self, entry: &mount_table::Entry, device: &LoopDevice) -> bool {
         entry.mountpoint == self.mountpoint && entry.is_on(device.node(), device.number())
     }
 
-    /// Whether it is mounted, and nothing over it.
+    /// Whether it is mounted and not covered by another mount.
     fn is_on_top(&self) -> Result<bool> {
         match &self.below {
             Below::Loop(device) => {
@@ -262,11 +263,11 @@ impl Mounted {
         }
     }
 
-    /// Begins to write everything that programs wrote to the disk, if the file system is still
-    /// mounted. What is given back is closed when that is done, after the error if it failed.
+    /// Starts a sync of the file system, if it is still mounted. The channel is closed when the
+    /// sync is done; it carries the error if the sync failed.
     ///
-    /// A program of the system does it, as it unmounts: a thread of the server that waits for the
-    /// server's own disk would keep the server from dying when it is killed.
+    /// A child process syncs and unmounts: a server thread that waits for the server's own disk
+    /// would keep the server from dying when it is killed.
     pub fn sync(&self) -> Result<Receiver<Error>> {
         let (done, waiting) = channel();
         if self.is_on_top()? {
@@ -288,16 +289,17 @@ impl Mounted {
         Ok(waiting)
     }
 
-    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]). Calls `detached`
-    /// when nobody can use it any more and the disk still takes what the file system has to write:
-    /// as soon as that is seen, perhaps from another thread, and at the latest before this returns
-    /// without an error.
+    /// Unmounts, unless it is unmounted already. Errors: [`Kind::Busy`] if it is in use. Calls
+    /// `detached` when it cannot be used any more and the disk still accepts the file system's
+    /// remaining writes: as soon as this is detected, perhaps on another thread, and at the latest
+    /// before this returns without an error.
     ///
-    /// A program that served it has then ended. [`Mounted::is_gone`] tells whether it failed; but
-    /// of what the disk refused of its last writes it may say nothing, so the failures of the disk
-    /// have to be looked at, too. Until it has ended, the disk must wait for cover as before.
-    /// Errors of a program that has not ended: [`Kind::Busy`], and [`Kind::NoCover`] if its writes
-    /// wait for cover in vain. It goes on then, and `released` is called when it has ended.
+    /// On success a program that served it has ended. [`Mounted::is_gone`] reports whether it
+    /// failed; but the program may not report that the disk refused some of its last writes, so the
+    /// caller must check the failures of the disk as well. Until the program has ended, the disk
+    /// must wait for cover as before. Errors if the program has not ended: [`Kind::Busy`], and
+    /// [`Kind::NoCover`] if its writes wait for cover in vain. It then goes on, and `released` is
+    /// called when it has ended.
     pub fn unmount(&mut self, detached: impl FnOnce() + Send) -> Result<()> {
         let device = match &self.below {
             Below::Loop(device) => device,
@@ -312,7 +314,7 @@ impl Mounted {
             return Err(mounted_over(&self.mountpoint));
         }
         let is_gone = || mount_table::entries().is_ok_and(|entries| !entries.iter().any(mine));
-        // Taken by the first that sees the mount gone.
+        // Taken by the first thread that sees the mount gone.
         let detached = Mutex::new(Some(detached));
         let tell = || {
             let untold = detached.lock().take();
@@ -325,16 +327,16 @@ impl Mounted {
             let (is_gone, tell) = (&is_gone, &tell);
             let look = move || {
                 while ended.recv_timeout(DETACH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                    // A table that cannot be read now is read again; at the end that is an error.
+                    // A failure to read the table is retried here; at the end it is an error.
                     if is_gone() {
                         return tell();
                     }
                 }
             };
-            // Without a thread the unmounting may have to wait for cover that does not come.
+            // Without this thread the unmount may wait for cover that does not come.
             let _ = std::thread::Builder::new().name("lacuna-unmount".into()).spawn_scoped(scope, look);
             let args = ["--internal-only", "--"].map(OsStr::new);
-            // Without helpers: umount.lacuna would ask this server, and wait for it.
+            // Without mount helpers: umount.lacuna would ask this server, and wait for it.
             let finished = tool::run("umount", &[&args[..], &[self.mountpoint.as_os_str()]].concat());
             drop(done);
             finished
@@ -350,7 +352,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // What was closed in order is unmounted by now.
+        // After an orderly close this does nothing.
         if let Err(e) = self.unmount(|| {}) {
             (self.log)(&e.context("cannot take everything down"));
         }

@@ -1,8 +1,8 @@
-//! What `/proc` tells of processes and of mounts: where servers and what mounts for them read it.
+//! Reads `/proc`: processes, their mounts, and the users of a mount.
 //!
-//! The texts are read by hand, each only as far as it is needed, and as bytes: names of other
-//! users' mounts, files and programs stand in them, and a line that is strange, or not UTF-8, must
-//! hide no other.
+//! The parsers read bytes and only the fields that they need: the files contain names of other
+//! users' mounts, files and programs, and a malformed line, or one that is not UTF-8, must not hide
+//! other lines.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -12,18 +12,18 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A file in the directory of a process: of its number, or `self`.
+/// A file of a process in `/proc`. `process` is its number, or `self`.
 fn path(process: impl Display, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{process}/{name}"))
 }
 
-/// The entries of a directory whose names are numbers; none if it cannot be read.
+/// The entries of a directory with a number as their name; none if it cannot be read.
 fn numbers<N: std::str::FromStr>(dir: &Path) -> impl Iterator<Item = N> + use<N> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The numbers of all processes that can be seen; none without `/proc`.
+/// The numbers of all visible processes; none without `/proc`.
 pub(crate) fn processes() -> impl Iterator<Item = u32> {
     numbers(Path::new("/proc"))
 }
@@ -33,7 +33,7 @@ pub(crate) fn mount_table(process: impl Display) -> io::Result<Vec<u8>> {
     fs::read(path(process, "mountinfo"))
 }
 
-/// What tells the mount namespace of a process from others; none if this user may not know.
+/// The identity of the mount namespace of a process; `None` if this user may not read it.
 pub(crate) fn mount_namespace(process: impl Display) -> Option<PathBuf> {
     fs::read_link(path(process, "ns/mnt")).ok()
 }
@@ -45,7 +45,7 @@ pub(crate) fn name_of(process: u32) -> String {
 }
 
 /// Whether a process has a file, a directory or a mapping below `mountpoint`, as far as this user
-/// may know.
+/// may inspect it.
 pub(crate) fn uses(process: u32, mountpoint: &Path) -> bool {
     let within = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
     if ["cwd", "root", "exe"].iter().any(|link| within(path(process, link))) {
@@ -63,7 +63,7 @@ fn mapped(line: &[u8]) -> Option<&Path> {
     line.iter().position(|byte| *byte == b'/').map(|at| Path::new(OsStr::from_bytes(&line[at..])))
 }
 
-/// The files and devices that the system swaps to; none if that cannot be told.
+/// The files and devices used for swap; none if the table cannot be read.
 pub(crate) fn swap_areas() -> Vec<PathBuf> {
     let table = fs::read("/proc/swaps").unwrap_or_default();
     let areas = table.split(|byte| *byte == b'\n').skip(1);
@@ -71,8 +71,8 @@ pub(crate) fn swap_areas() -> Vec<PathBuf> {
     areas.map(|area| PathBuf::from(OsStr::from_bytes(area))).collect()
 }
 
-/// The map of this process's users to those outside of its user namespace, as the kernel prints it
-/// (user_namespaces(7)); none where the kernel has no such namespaces.
+/// The `uid_map` of this process's user namespace, as the kernel prints it (user_namespaces(7));
+/// `None` if the kernel has no user namespaces.
 pub fn user_map() -> io::Result<Option<String>> {
     match fs::read_to_string(path("self", "uid_map")) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -80,13 +80,13 @@ pub fn user_map() -> io::Result<Option<String>> {
     }
 }
 
-/// How many threads this process has.
+/// The number of threads of this process.
 pub fn threads() -> io::Result<usize> {
     Ok(fs::read_dir(path("self", "task"))?.count())
 }
 
-/// The descriptors that this process has open, and the one with which they were listed, which is
-/// closed again; none without `/proc`.
+/// The open descriptors of this process, including the one that lists them, which is closed again;
+/// none without `/proc`.
 pub fn descriptors() -> Vec<RawFd> {
     numbers(&path("self", "fd")).collect()
 }
@@ -96,11 +96,10 @@ pub fn ignores(signal: i32) -> bool {
     fs::read_to_string(path("self", "status")).is_ok_and(|status| has_signal(&status, "SigIgn:", signal))
 }
 
-/// Whether a process is ending, or was sent a signal that ends it whatever it does. A process that
-/// is gone is not.
+/// Whether a process is ending, or has a pending fatal signal. False for a process that is gone.
 pub fn is_dying(process: u32) -> io::Result<bool> {
     let read = |name: &str| match fs::read(path(process, name)) {
-        // ESRCH: it went while this was read.
+        // ESRCH: the process ended during the read.
         Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => {
             Ok(String::new())
         }
@@ -110,12 +109,12 @@ pub fn is_dying(process: u32) -> io::Result<bool> {
     Ok(is_killed(&status) || is_ending(&stat))
 }
 
-/// Whether the status of a process says that SIGKILL is pending, for a thread of it or for all.
+/// Whether the status of a process shows a pending SIGKILL, for one of its threads or for all.
 fn is_killed(status: &str) -> bool {
     ["SigPnd:", "ShdPnd:"].iter().any(|mask| has_signal(status, mask, libc::SIGKILL))
 }
 
-/// Whether a mask of signals in the status of a process has this one (proc_pid_status(5)).
+/// Whether a signal mask in the status of a process contains this signal (proc_pid_status(5)).
 fn has_signal(status: &str, mask: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix(mask));
     mask.is_some_and(|mask| {
@@ -124,7 +123,7 @@ fn has_signal(status: &str, mask: &str, signal: i32) -> bool {
 }
 
 /// Whether the first thread of a process is ending, or has ended (proc_pid_stat(5): state and
-/// flags, behind the name).
+/// flags, after the name).
 fn is_ending(stat: &str) -> bool {
     /// From `linux/sched.h`: the thread is being shut down.
     const PF_EXITING: u64 = 0x4;
@@ -143,7 +142,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         assert!(!is_dying(child.id()).unwrap());
         child.kill().unwrap();
-        // Killed, ending, or ended and not reaped: it is dying until it is gone.
+        // Killed, ending, or ended and not reaped: all count as dying.
         assert!(is_dying(child.id()).unwrap());
         child.wait().unwrap();
         assert!(!is_dying(child.id()).unwrap());

@@ -1,6 +1,6 @@
 //! A file system that a program serves from the file of a disk through FUSE: fuse2fs or lklfuse.
-//! The program is a child of the server. What it had not written when it ended is on the disk only
-//! after it has ended well.
+//! The program is a child of the server. Its last writes are on the disk only after it has exited
+//! with success.
 
 use crate::cover_retry::CoverRetry;
 use crate::mount_method::Program;
@@ -15,37 +15,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the program has mounted, or its mount is gone.
+/// How often to check whether the program has mounted, or its mount is gone.
 const PROGRAM_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a program may ask nothing of its disk, before it has mounted and after its mount is
-/// gone, until it is taken for stuck.
+/// How long a program may make no request to its disk, before it has mounted and after its mount is
+/// gone, until it counts as stuck.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What to mount, and how.
+/// The options of a mount with a program.
 pub(crate) struct ProgramRequest<'r> {
-    /// Which program.
+    /// The program.
     pub program: Program,
     /// The disk.
     pub disk: &'r Arc<CoverRetry>,
     /// The file of the disk.
     pub file: &'r Path,
-    /// Type of the file system on it.
+    /// The type of the file system on it.
     pub kind: &'r str,
-    /// Where to mount it, canonical.
+    /// The canonical path of the mount point.
     pub mountpoint: &'r Path,
-    /// More options.
+    /// Further mount options.
     pub options: Option<&'r str>,
-    /// Whether nothing may be written.
+    /// Whether to mount read-only.
     pub read_only: bool,
 }
 
-/// The mount and its program. Dropping it unmounts if nobody uses it.
+/// The mount and its program. Dropping it unmounts, unless it is in use.
 pub(crate) struct ProgramMount {
     program: Program,
     file: PathBuf,
     mountpoint: PathBuf,
     running: RunningProgram,
-    /// The unmounting that a close gave up, if it still waits for the program.
+    /// The unmount that an earlier close gave up waiting for, if it still runs.
     given_up: Mutex<Option<Running>>,
 }
 
@@ -57,7 +57,7 @@ struct RunningProgram {
     life: Arc<Life>,
 }
 
-/// How far the program is.
+/// The stage of the program, with a wake-up for each change.
 #[derive(Default)]
 struct Life {
     stage: Mutex<Stage>,
@@ -68,18 +68,18 @@ struct Life {
 enum Stage {
     #[default]
     Running,
-    /// It has ended, and what it wrote is made durable.
+    /// The program has exited; its writes are being flushed.
     Flushing,
     Ended(Ending),
 }
 
-/// How a program ended.
+/// The exit of a program.
 #[derive(Clone)]
 struct Ending {
-    /// Whether it says that all went well. Some say so of what they refuse to begin, and of what
-    /// they could not write, too.
+    /// Whether the exit code is 0. Some programs return 0 even if they refused to mount or could
+    /// not write.
     well: bool,
-    /// Its last words.
+    /// Its last output.
     words: String,
 }
 
@@ -96,7 +96,7 @@ impl Life {
         }
     }
 
-    /// Waits at most so long for a change.
+    /// Waits at most `limit` for a change.
     fn wait(&self, limit: Duration) -> Stage {
         let mut stage = self.stage.lock();
         if !matches!(*stage, Stage::Ended(_)) {
@@ -107,7 +107,7 @@ impl Life {
 }
 
 impl RunningProgram {
-    /// Calls `ended` when it has ended, from a thread of its own.
+    /// Starts the program. Calls `ended` on a thread of its own when it has ended.
     fn start(
         name: &'static str,
         words: &[OsString],
@@ -126,8 +126,8 @@ impl RunningProgram {
                 Err(words) => Ending { well: false, words },
             };
             if ending.well {
-                // It waits for cover here, as the program's writes did. What goes wrong, closing
-                // the disk tells.
+                // The flush may wait for cover, as the program's writes did. Closing the disk
+                // reports its failure.
                 let _ = flushed.flush();
             }
             told.change(Stage::Ended(ending));
@@ -140,8 +140,8 @@ impl RunningProgram {
         Ok(RunningProgram { name, process, disk, life })
     }
 
-    /// Waits until `done`, or until the program has ended. Errors: [`Kind::TimedOut`] if it asks
-    /// nothing of its disk for `limit`; what `done` says.
+    /// Waits until `done` returns true, or until the program has ended. Errors: [`Kind::TimedOut`]
+    /// if it makes no request to its disk for `limit`; those of `done`.
     fn wait(&self, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
         let mut last = Instant::now();
         loop {
@@ -162,7 +162,7 @@ impl RunningProgram {
     }
 
     fn kill(&self) {
-        // One that has ended may have left its number to another.
+        // After it has ended, another process may have its number.
         if matches!(*self.life.stage.lock(), Stage::Running)
             && let Some(process) = i32::try_from(self.process).ok().and_then(Pid::from_raw)
         {
@@ -172,8 +172,8 @@ impl RunningProgram {
 }
 
 impl ProgramMount {
-    /// Starts the program and waits until it has mounted. Calls `ended` when it has ended and what
-    /// it wrote is durable, from a thread of its own.
+    /// Starts the program and waits until it has mounted. Calls `ended` on a thread of its own when
+    /// the program has ended and its writes are durable.
     pub(crate) fn start(request: &ProgramRequest<'_>, ended: impl FnOnce() + Send + 'static) -> Result<Self> {
         let program = request.program;
         let running = RunningProgram::start(program.name(), &words(request), request.disk, ended)?;
@@ -188,7 +188,7 @@ impl ProgramMount {
             }
             Err(e) => {
                 mount.running.kill();
-                // It may have mounted under another name than it was told.
+                // It may have mounted with another source than it was given.
                 let is_there = || Ok(mount_table::at(&mount.mountpoint)?.is_some());
                 if is_there()? {
                     let _ = unmount_lazily(&mount.mountpoint, is_there);
@@ -202,7 +202,7 @@ impl ProgramMount {
         self.program
     }
 
-    /// Whether it is mounted, and nothing over it.
+    /// Whether it is mounted and not covered by another mount.
     pub(crate) fn is_on_top(&self) -> Result<bool> {
         Ok(mount_table::at(&self.mountpoint)?.is_some_and(|top| top.is_served_from(&self.file)))
     }
@@ -212,7 +212,7 @@ impl ProgramMount {
         Ok(entries.iter().any(|e| e.mountpoint == self.mountpoint && e.is_served_from(&self.file)))
     }
 
-    /// How the program ended; `None` while it runs. Errors: it ended before it had written
+    /// The exit of the program; `None` while it runs. Errors: it ended before it had written
     /// everything.
     pub(crate) fn ended(&self) -> Option<Result<()>> {
         let ending = self.running.life.ending()?;
@@ -229,12 +229,12 @@ impl ProgramMount {
             ))
     }
 
-    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]), and waits until
-    /// the program has written everything. Calls `detached` as soon as nobody can use it any more.
+    /// Unmounts, unless it is unmounted already, and waits until the program has written
+    /// everything. Calls `detached` as soon as the file system cannot be used any more. Errors:
+    /// [`Kind::Busy`] if it is in use.
     ///
-    /// Errors with which the program goes on, and tells when it has ended: [`Kind::Busy`] if it
-    /// does nothing and does not end, [`Kind::NoCover`] if what it has to write waits for cover in
-    /// vain.
+    /// After two errors the program goes on, and calls `ended` later: [`Kind::Busy`] if it does
+    /// nothing and does not end, [`Kind::NoCover`] if its remaining writes wait for cover in vain.
     pub(crate) fn unmount(&self, detached: impl FnOnce()) -> Result<()> {
         let begun = Instant::now();
         if self.is_listed()? {
@@ -254,7 +254,7 @@ impl ProgramMount {
         self.wait(|| self.check_cover(begun).map(|()| false)).map(drop)
     }
 
-    /// Unmounts if nobody uses it. That waits for the program, which may have to write first.
+    /// Unmounts without `--lazy`. This waits for the program, which may have to write first.
     fn unmount_gently(&self, begun: Instant) -> Result<Finished> {
         let mut given_up = self.given_up.lock();
         let mut earlier = given_up.take();
@@ -276,7 +276,7 @@ impl ProgramMount {
             *given_up = Some(unmounting);
             return Err(e);
         }
-        // If the program has ended, nothing keeps the unmounting any more.
+        // If the program has ended, nothing delays the unmount any more.
         loop {
             match finished.take() {
                 Some(finished) => return Ok(finished),
@@ -293,8 +293,7 @@ impl ProgramMount {
         })
     }
 
-    /// Errors: what the program writes was refused for want of cover by a try that began after
-    /// `begun`, and is tried again.
+    /// Errors: a try that began after `begun` was refused for want of cover, and is being retried.
     fn check_cover(&self, begun: Instant) -> Result<()> {
         let disk = &self.running.disk;
         match disk.refused_since(begun).filter(|_| disk.is_patient()) {
@@ -305,7 +304,7 @@ impl ProgramMount {
         }
     }
 
-    /// Why the program does not end.
+    /// The error for a program that does not end.
     fn goes_on(&self) -> Error {
         let error = Error::new(Kind::Busy, format!("cannot close {}", self.mountpoint.display()));
         let elsewhere = || mounted_elsewhere(&self.file);
@@ -335,7 +334,8 @@ impl Drop for ProgramMount {
     }
 }
 
-/// Refuses mount options that would keep the mount from being known again. Errors: [`Kind::Usage`].
+/// Refuses mount options that would change the source of the mount, by which it is recognized.
+/// Errors: [`Kind::Usage`].
 pub(crate) fn check_options(program: Program, options: Option<&str>) -> Result<()> {
     let mut given = options.into_iter().flat_map(|list| list.split(','));
     let unknown = |option: &&str| *option == "no_default_opts" || option.starts_with("fsname=");
@@ -346,14 +346,14 @@ pub(crate) fn check_options(program: Program, options: Option<&str>) -> Result<(
         .remedy("leave it out"))
 }
 
-/// What the kernel obeys on every mount, and no file system knows. mount(8) gives the first three
-/// for the option `user`.
+/// Options that the kernel applies to every mount and that no file system knows. For the option
+/// `user`, mount(8) passes the first three.
 const OF_MOUNTS: [&str; 6] = ["noexec", "nosuid", "nodev", "exec", "suid", "dev"];
 
 /// The arguments of the program.
 fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
-    // `helper=` is for mount(8), which has no part in this. The others say what is so anyway, in
-    // words that libfuse does not know.
+    // Drop `helper=`, which is for mount(8), and two options that name defaults and that libfuse
+    // does not know.
     let given = request.options.into_iter().flat_map(|list| list.split(','));
     let given = given.filter(|option| !option.is_empty() && !option.starts_with("helper="));
     let given = given.filter(|option| !["relatime", "symfollow"].contains(option));
@@ -368,7 +368,7 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
             options.push(format!("opts={}", inner.join("\\,").replace('=', "\\=")));
         }
     } else {
-        // The kernel's ext4 has other names for one thing.
+        // The kernel's ext4 and fuse2fs have different names for this option.
         let known = |option: &str| if option == "noload" { "norecovery" } else { option }.to_owned();
         options.push(name);
         options.extend(given.map(known));
@@ -378,8 +378,8 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
     words
 }
 
-/// A process in whose mount namespace the file system that rests on `file` is mounted, as far as
-/// this user may look.
+/// A process with a mount namespace where the file system on `file` is mounted, as far as this user
+/// may inspect.
 fn mounted_elsewhere(file: &Path) -> Option<u32> {
     let is_there = |process: &u32| {
         let entries = mount_table::entries_of(process);
@@ -394,7 +394,7 @@ mod tests {
     use crate::cover_retry::Cover;
     use lacuna_contracts::{BlockAddr, Extent, Status};
 
-    /// A disk that nobody asks for anything.
+    /// A disk without requests.
     struct Idle;
 
     impl Disk for Idle {

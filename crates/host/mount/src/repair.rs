@@ -1,26 +1,25 @@
-//! The repair of an ext2, ext3 or ext4 after a crash, before a program serves it that replays no
-//! journal.
+//! Repairs an ext2, ext3 or ext4 file system after a crash, before fuse2fs serves it, which replays
+//! no journal.
 
 use crate::tool;
 use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Exit codes of e2fsck, which are bits: errors were repaired; errors were left; these, or
-/// something could not be done at all.
+/// Exit code bits of e2fsck: errors were repaired; errors were left; any bit that means neither
+/// success nor repair.
 const REPAIRED: i32 = 1;
 const LEFT: i32 = 4;
 const LEFT_OR_FAILED: i32 = !3;
-/// How often e2fsck is run before it is left to a person.
+/// How often e2fsck is run before the repair is left to the user.
 const REPAIRS: u32 = 5;
 
-/// Repairs what a crash left of an ext2, ext3 or ext4 in `file`: replays its journal, and makes its
-/// maps of free space and its directories right. fuse2fs writes no journal itself, so this is what
-/// makes a crash harmless.
+/// Repairs an ext2, ext3 or ext4 file system in `file` after a crash: replays its journal and
+/// corrects its free-space maps and directories. fuse2fs writes no journal itself, so this makes a
+/// crash harmless.
 ///
-/// Only what e2fsck repairs without asking is repaired. It gives up at one thing after it has
-/// repaired another, and goes on from there when it runs again. Errors: where more is wrong than
-/// that.
+/// Makes only repairs that e2fsck makes without asking. After one repair e2fsck may stop at the
+/// next problem and continue when it runs again. Errors: problems that need more than that.
 pub(crate) fn repair(file: &Path) -> Result<()> {
     let what = "cannot check the file system";
     let mut said = String::new();

@@ -1,4 +1,4 @@
-//! Requests to the kernel that no crate has a safe function for: the only `unsafe` of this crate.
+//! System calls that have no safe wrapper in a crate: the only `unsafe` of this crate.
 #![allow(unsafe_code)]
 
 use rustix::io::Result;
@@ -21,7 +21,7 @@ const FITRIM: Opcode = opcode::read_write::<TrimRange>(b'X', 121);
 /// The first descriptor after standard input, output and error.
 const FIRST_DESCRIPTOR: c_uint = 3;
 
-/// A request of the driver of loop devices: takes a number, and answers with one.
+/// A request to the loop driver: takes a number, and returns a number.
 struct LoopRequest {
     code: Opcode,
     value: usize,
@@ -47,41 +47,40 @@ unsafe impl Ioctl for LoopRequest {
 }
 
 fn ask(file: &File, code: Opcode, value: usize) -> Result<c_int> {
-    // SAFETY: as `LoopRequest` says; a file of another kind refuses a request that it does not
-    // know.
+    // SAFETY: see `LoopRequest`; a file of another kind refuses an unknown request.
     unsafe { ioctl(file, LoopRequest { code, value }) }
 }
 
-/// The number of a loop device that rests on no file; the kernel makes one if there is none.
-/// `control` is `/dev/loop-control`.
+/// The number of a loop device without a file; the kernel creates one if there is none. `control`
+/// is `/dev/loop-control`.
 pub(crate) fn free_loop_device(control: &File) -> Result<c_int> {
     ask(control, LOOP_CTL_GET_FREE, 0)
 }
 
-/// Puts a loop device on `file`. It takes no writes if either was opened for reading alone. Errors:
-/// [`BUSY`](rustix::io::Errno::BUSY) if it rests on a file already.
+/// Attaches a loop device to `file`. It is read-only if either was opened read-only. Errors:
+/// [`BUSY`](rustix::io::Errno::BUSY) if it already has a file.
 pub(crate) fn set_backing_file(device: &File, file: &File) -> Result<()> {
     ask(device, LOOP_SET_FD, file.as_raw_fd() as usize).map(|_| ())
 }
 
-/// Takes a loop device from its file; one that is used goes when its last user does.
+/// Detaches a loop device from its file; a device in use is detached when its last user closes it.
 pub(crate) fn clear_backing_file(device: &File) -> Result<()> {
     ask(device, LOOP_CLR_FD, 0).map(|_| ())
 }
 
-/// Lets a loop device send its requests past the page cache. Errors:
-/// [`INVAL`](rustix::io::Errno::INVAL) if its file has no such way.
+/// Enables direct I/O on a loop device. Errors: [`INVAL`](rustix::io::Errno::INVAL) if its file
+/// does not support it.
 pub(crate) fn set_direct_io(device: &File) -> Result<()> {
     ask(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
 }
 
-/// Makes a loop device as long as its file is now.
+/// Sets the length of a loop device to that of its file now.
 pub(crate) fn set_capacity(device: &File) -> Result<()> {
     ask(device, LOOP_SET_CAPACITY, 0).map(|_| ())
 }
 
-/// From `linux/fs.h`: the bytes of a file system to look at, and the shortest run of free ones to
-/// discard. The kernel puts the number of bytes that it discarded into `len`.
+/// From `linux/fs.h`: the byte range of a file system to trim, and the shortest free run to
+/// discard. The kernel returns the number of discarded bytes in `len`.
 #[repr(C)]
 struct TrimRange {
     start: u64,
@@ -89,25 +88,24 @@ struct TrimRange {
     min_len: u64,
 }
 
-/// Has the file system in which `file` is discard all that it does not use.
+/// Makes the file system that contains `file` discard all its free blocks.
 pub(crate) fn trim(file: &File) -> Result<()> {
     let mut whole = TrimRange { start: 0, len: u64::MAX, min_len: 0 };
-    // SAFETY: the request reads and writes one structure of this form, for as long as the call
-    // takes.
+    // SAFETY: the request reads and writes one structure of this layout, during the call only.
     unsafe { ioctl(file, Updater::<FITRIM, _>::new(&mut whole)) }
 }
 
-/// Runs `call` on a thread that has none of the process's descriptors but the standard streams, and
-/// waits for it. `call` opens what it needs, and uses no descriptor that it did not open.
+/// Runs `call` on a thread that has only the standard streams of the process's descriptors, and
+/// waits for it. `call` must open every descriptor that it uses.
 ///
-/// A thread of a server that waits for the server's own FUSE file system must not have `/dev/fuse`
-/// open: the kernel gives up its request only when that is closed, so a server that is killed
-/// meanwhile would never end. A kernel before Linux 5.9 lets a thread have no table of its own;
-/// `call` then runs with the common one.
+/// A server thread that waits for the server's own FUSE file system must not have `/dev/fuse` open:
+/// the kernel aborts the request only when that is closed, so a server that is killed meanwhile
+/// would never end. A kernel before Linux 5.9 cannot unshare the descriptor table; `call` then runs
+/// with the shared table.
 pub(crate) fn apart<T: Send>(call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let run = move || {
-        // SAFETY: the thread that waits shares the table, so this thread gets a copy, and nothing
-        // is closed in the common one. `call` opens for itself what it uses.
+        // SAFETY: the waiting thread shares the table, so this thread gets a copy, and nothing is
+        // closed in the shared one. `call` opens every descriptor that it uses.
         unsafe {
             libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
         };
@@ -131,7 +129,7 @@ mod tests {
         let mut held = tempfile::tempfile().unwrap();
         let number = held.as_raw_fd();
         let apart_from_it = apart(|| {
-            // SAFETY: the number is asked about, and nothing is done with what it may be.
+            // SAFETY: the number is only queried.
             let open = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
             File::open("/dev/null")?.read_to_end(&mut Vec::new())?;
             Ok(open)

@@ -1,5 +1,4 @@
-//! Running the system's own programs: arguments as a list, never through a shell; their words in
-//! our errors.
+//! Runs programs of the system: arguments as a list, never through a shell; their output in errors.
 
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -10,11 +9,11 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-/// Letters of a program's words that are quoted: the first of one that was run, the last of one
-/// that served.
+/// The characters of a program's output that an error quotes: the first of a program that was run,
+/// the last of one that served.
 const MOST_WORDS: usize = 400;
 
-/// What a program left behind.
+/// The result of a program that has ended.
 pub struct Finished {
     /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
@@ -42,10 +41,11 @@ impl Finished {
         self.code == Some(0)
     }
 
-    /// What to quote: the program's words, and how it ended if it has none or a signal ended it.
+    /// The text to quote: the program's standard error, and how it ended if that is empty or a
+    /// signal ended it.
     pub fn words(&self) -> String {
         let mut said: String = self.stderr.chars().take(MOST_WORDS).collect();
-        // Some programs say all they know of when they refuse one thing.
+        // Some programs print their whole usage when they refuse one option.
         if said.len() < self.stderr.len() {
             said.push_str("...");
         }
@@ -59,7 +59,7 @@ impl Finished {
     }
 }
 
-/// [`succeed`] for a program that must stay in the process group of this one.
+/// [`succeed`] for a program that must stay in the process group of this process.
 pub(crate) fn succeed_in_our_group<S: AsRef<OsStr>>(
     what: &str,
     program: &str,
@@ -69,30 +69,30 @@ pub(crate) fn succeed_in_our_group<S: AsRef<OsStr>>(
     succeeded(what, program, Finished::new(&output))
 }
 
-/// Runs `program` to its end. Only failing to start it is an error here.
+/// Runs `program` to its end. Errors: it cannot be started.
 pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished> {
     let output = command(program, args).output().map_err(|e| not_started(program, &e))?;
     Ok(Finished::new(&output))
 }
 
-/// Starts `program` and does not wait for it. Its words should be few: nobody reads them before it
-/// has ended.
+/// Starts `program` without waiting for it. Its output must be short: nothing reads the pipe before
+/// it has ended.
 pub(crate) fn start<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Running> {
     let mut command = command(program, args);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     Ok(Running(Some(command.spawn().map_err(|e| not_started(program, &e))?)))
 }
 
-/// A program that was started; none once it has ended. If it is dropped before, it goes on. The
-/// next one that is left so clears it away when it has ended: no thread waits for it, since a
-/// server that goes to the background must have none.
+/// A program that was started; `None` once it has ended. If its handle is dropped it goes on,
+/// and the next drop reaps it. No thread waits for it, because a server that forks into the
+/// background must have none.
 pub(crate) struct Running(Option<Child>);
 
-/// Programs that may go on after those who started them need them no more.
+/// Children that outlived their handles; reaped on the next drop of a handle.
 static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
 impl Running {
-    /// What it left behind, if it has ended.
+    /// Its result, if it has ended.
     pub(crate) fn finished(&mut self) -> Result<Option<Finished>> {
         let failed = |e: io::Error| Error::io("cannot wait for a program", &e);
         let Some(child) = &mut self.0 else { return Ok(None) };
@@ -116,8 +116,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts `program`, which stays and serves, and whose words are read while it runs. It works in
-/// the root directory, so that it keeps no other busy.
+/// Starts `program` as a server with its output read while it runs. Its working directory is the
+/// root directory, so that it keeps no other mount busy.
 pub(crate) fn start_talking<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Talking> {
     let failed = |e: &io::Error| Error::io(format!("cannot listen to {program}"), e);
     let (words, theirs) = io::pipe().map_err(|e| failed(&e))?;
@@ -139,8 +139,8 @@ impl Talking {
         self.child.id()
     }
 
-    /// Reads its words until it ends, and gives the last [`MOST_WORDS`] letters of them. Errors: it
-    /// cannot be waited for.
+    /// Reads its output until it ends, and keeps the last [`MOST_WORDS`] characters. Errors:
+    /// waiting for it failed.
     pub(crate) fn finish(mut self) -> std::result::Result<Finished, String> {
         let (mut last, mut piece) = (Vec::new(), [0; 4096]);
         loop {
@@ -148,7 +148,7 @@ impl Talking {
                 Ok(0) => break,
                 Ok(read) => {
                     last.extend_from_slice(&piece[..read]);
-                    // A letter has at most four bytes.
+                    // A character has at most four bytes.
                     last.drain(..last.len().saturating_sub(4 * MOST_WORDS));
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -163,7 +163,7 @@ impl Talking {
     }
 }
 
-/// Whether there is a program of this name where programs are looked for.
+/// Whether an executable of this name is on the search path.
 pub(crate) fn is_installed(program: &str) -> bool {
     let executable = |path: PathBuf| {
         std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
@@ -173,7 +173,7 @@ pub(crate) fn is_installed(program: &str) -> bool {
 
 fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
     let mut command = in_our_group(program, args);
-    // A group of its own keeps the terminal's interrupt key from stopping an unmount half way.
+    // In a group of its own, so that the terminal's interrupt key cannot stop an unmount half way.
     command.process_group(0);
     command
 }
@@ -181,7 +181,7 @@ fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
 fn in_our_group<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").env("PATH", search_path()).stdin(Stdio::null());
-    // fuse2fs would write its words there, and nobody here would read them.
+    // fuse2fs would write its output to that file, where it would be lost.
     command.env_remove("FUSE2FS_LOGFILE");
     command
 }
@@ -195,7 +195,7 @@ fn not_started(program: &str, e: &io::Error) -> Error {
     }
 }
 
-/// Runs `program` and takes anything but success as an error of `what`.
+/// Runs `program`; any outcome other than success is an error that begins with `what`.
 pub fn succeed<S: AsRef<OsStr>>(what: &str, program: &str, args: &[S]) -> Result<Finished> {
     succeeded(what, program, run(program, args).map_err(|e| e.context(what))?)
 }
@@ -208,7 +208,7 @@ fn succeeded(what: &str, program: &str, finished: Finished) -> Result<Finished> 
     Err(Error::new(kind, what).found(format!("{program}: {}", finished.words())))
 }
 
-/// Whether a program's words mean a lack of privileges.
+/// Whether a program's error output means a lack of privileges.
 pub(crate) fn denied(stderr: &str) -> bool {
     let stderr = stderr.to_lowercase();
     ["permission denied", "not permitted", "must be superuser", "only root"]
@@ -216,12 +216,12 @@ pub(crate) fn denied(stderr: &str) -> bool {
         .any(|w| stderr.contains(w))
 }
 
-/// Where the system keeps its programs.
+/// The system's own program directories.
 const SYSTEM: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where programs of the system are looked for. The path of root may name directories that others
-/// can write to: for root the system's own programs come first, and of the path only what does not
-/// depend on the present directory.
+/// The search path for programs. The PATH of root may contain directories that other users can
+/// write to, so for root the system's own directories come first, followed by the absolute
+/// directories of PATH.
 pub fn search_path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if rustix::process::geteuid().is_root() { for_root(&path) } else { for_others(&path) }
@@ -232,16 +232,16 @@ fn for_root(path: &OsStr) -> OsString {
     joined(std::env::split_paths(SYSTEM).chain(absolute))
 }
 
-/// The person's search path, and the directories of the system's programs, which theirs may lack.
+/// The user's search path, and then the system's directories, which it may lack.
 fn for_others(path: &OsStr) -> OsString {
-    // An empty part would be the present directory.
+    // An empty part would mean the working directory.
     let own = std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty());
     joined(own.chain(std::env::split_paths(SYSTEM)))
 }
 
 fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
-    // Only a directory with a colon in its name could not be joined, and none comes out of a split
-    // at colons.
+    // Joining fails only for a directory with a colon in its name, and splitting at colons produces
+    // none.
     std::env::join_paths(dirs.chain(["/usr/local/sbin".into()])).unwrap_or_else(|_| SYSTEM.into())
 }
 
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(of("echo out of memory >&2; kill -KILL $$").words(), "out of memory (ended by signal 9)");
         assert_eq!(of("kill -KILL $$").words(), "ended by signal 9");
         assert_eq!(of("exit 3").words(), "exit code 3 without a message");
-        // The parts of a letter that is cut are none of the words.
+        // A truncated character is dropped.
         let long = of(&format!("printf %s x{}end", "\u{20ac}".repeat(2 * MOST_WORDS))).words();
         assert_eq!(long, format!("{}end", "\u{20ac}".repeat(MOST_WORDS - 3)));
     }

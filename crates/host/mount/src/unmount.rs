@@ -1,8 +1,8 @@
-//! Unmounting: what is busy stays, and the error names who uses it.
+//! Unmounts: a busy mount stays, and the error names its users.
 //!
-//! Programs unmount, here and in `mounted.rs`: a thread of a server must not wait for the server's
-//! own file system; umount(8) also forgets what mount(8) has noted of options; and only fusermount3
-//! may do it for users.
+//! Child processes unmount, here and in `mounted.rs`: a server thread must not wait for the
+//! server's own file system; umount(8) also removes the options that mount(8) recorded; and an
+//! unprivileged user needs fusermount3.
 
 use crate::{mount_table, tool, users};
 use lacuna_contracts::{Error, Kind, Result};
@@ -10,14 +10,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the kernel may take to let go of the loop device after its last mount is gone. Longer
-/// means that the file system is still mounted elsewhere, in another namespace.
+/// How long the kernel may take to release the loop device after its last mount is gone. If it
+/// takes longer, the file system is still mounted in another mount namespace.
 pub const RELEASE_LIMIT: Duration = Duration::from_secs(10);
-/// How often the mount table is looked at whether a lazy unmount has taken a mount out of it.
+/// How often to check whether a lazy unmount has removed the mount from the table.
 const TABLE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Errors: [`Kind::Busy`],
-/// naming who uses it.
+/// naming its users.
 pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
     if !mounted(mountpoint)? {
         return Ok(());
@@ -29,10 +29,9 @@ pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
     Err(busy_or_failed(mountpoint, &finished))
 }
 
-/// Removes the mount that a server left when it died: nothing behind it can be read or written any
-/// more, so here, and only here, the unmount may be lazy. Returns when the mount is gone from the
-/// table: what the kernel had cached of a million files takes it seconds to forget, which nobody
-/// needs to wait for.
+/// Removes the mount of a dead server. Nothing can be read or written through it, so here, and only
+/// here, the unmount may be lazy. Returns when the mount is gone from the table, without waiting
+/// until the kernel has dropped its cache, which takes seconds for a million files.
 pub fn unmount_dead(mountpoint: &Path) -> Result<()> {
     if !mounted(mountpoint)? {
         return Ok(());
@@ -40,8 +39,8 @@ pub fn unmount_dead(mountpoint: &Path) -> Result<()> {
     unmount_lazily(mountpoint, || mounted(mountpoint))
 }
 
-/// Removes a FUSE mount that is there as long as `mounted` says so, and whose program ended or has
-/// lost its disk; as lazily as [`unmount_dead`].
+/// Lazily removes a FUSE mount whose program ended or lost its disk. `mounted` reports whether it
+/// is still in the table. Returns like [`unmount_dead`].
 pub fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> Result<()> {
     let (program, args) = unmount_words(mountpoint, true);
     let mut running = tool::start(program, &args)?;
@@ -57,8 +56,8 @@ pub fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> 
     }
 }
 
-/// The error for an unmount that did not work: [`Kind::Busy`], naming who uses what is at
-/// `mountpoint`, or what the program said that was to unmount it.
+/// The error for a failed unmount: [`Kind::Busy`], naming the users of `mountpoint`, or the output
+/// of the program that was to unmount it.
 pub fn busy_or_failed(mountpoint: &Path, finished: &tool::Finished) -> Error {
     let what = format!("cannot unmount {}", mountpoint.display());
     let users = users::describe(mountpoint);
@@ -74,8 +73,7 @@ pub fn busy_or_failed(mountpoint: &Path, finished: &tool::Finished) -> Error {
         .remedy("end what uses it, or leave the directory, then close it again")
 }
 
-/// The error for an unmount where another file system lies over what is to be unmounted
-/// ([`Kind::Busy`]).
+/// The error for an unmount of a covered mount ([`Kind::Busy`]).
 pub(crate) fn mounted_over(mountpoint: &Path) -> Error {
     Error::new(Kind::Busy, format!("cannot unmount {}", mountpoint.display()))
         .found("another file system mounted over it")
@@ -86,13 +84,14 @@ fn mounted(mountpoint: &Path) -> Result<bool> {
     Ok(mount_table::at(mountpoint)?.is_some_and(|e| e.is_our_fuse()))
 }
 
-/// Unmounts a FUSE mount that nobody uses, with the program that this user needs for that.
+/// Unmounts a FUSE mount that is not in use, with the program that this user needs for it.
 pub(crate) fn unmount_gently(mountpoint: &Path) -> Result<tool::Finished> {
     let (program, args) = unmount_words(mountpoint, false);
     tool::run(program, &args)
 }
 
-/// Begins the same. It waits for the program that serves the mount.
+/// Like [`unmount_gently`], without waiting. The unmount waits for the program that serves the
+/// mount.
 pub(crate) fn start_unmounting(mountpoint: &Path) -> Result<tool::Running> {
     let (program, args) = unmount_words(mountpoint, false);
     tool::start(program, &args)
@@ -100,7 +99,7 @@ pub(crate) fn start_unmounting(mountpoint: &Path) -> Result<tool::Running> {
 
 fn unmount_words(mountpoint: &Path, lazy: bool) -> (&'static str, Vec<&OsStr>) {
     let (program, mut args): (_, Vec<&OsStr>) = match (rustix::process::geteuid().is_root(), lazy) {
-        // Without helpers: umount.lacuna would ask the server that does this, and wait for it.
+        // Without mount helpers: umount.lacuna would ask this very server, and wait for it.
         (true, false) => ("umount", vec![OsStr::new("--internal-only")]),
         (true, true) => ("umount", vec![OsStr::new("--internal-only"), OsStr::new("--lazy")]),
         (false, false) => ("fusermount3", vec![OsStr::new("-u")]),

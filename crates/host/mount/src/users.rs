@@ -1,12 +1,13 @@
-//! Who keeps a mount busy: found in `/proc` and `/sys`, without touching the mount itself.
+//! Finds the users that keep a mount busy, from `/proc` and `/sys`, without accessing the mount.
 
 use crate::{loop_device, mount_table, proc};
 use std::path::Path;
 
-/// Most users named in a message.
+/// The most users that a message names.
 const NAMED: usize = 8;
 
-/// A sentence part such as `bash (process 812), a mount at /mnt/x/y`; `None` if nobody was found.
+/// A part of a sentence such as `bash (process 812), a mount at /mnt/x/y`; `None` if no user was
+/// found.
 pub(crate) fn describe(mountpoint: &Path) -> Option<String> {
     let processes = proc::processes().filter(|process| proc::uses(*process, mountpoint));
     let mut users: Vec<String> =
@@ -21,7 +22,7 @@ pub(crate) fn describe(mountpoint: &Path) -> Option<String> {
     (!users.is_empty()).then(|| users.join(", "))
 }
 
-/// Loop devices and swap areas that rest on files below `mountpoint`.
+/// Loop devices and swap areas on files below `mountpoint`.
 fn backing_files(mountpoint: &Path) -> Vec<String> {
     let devices = loop_device::resting(|file| file.starts_with(mountpoint)).unwrap_or_default();
     let areas = proc::swap_areas().into_iter().filter(|area| area.starts_with(mountpoint));

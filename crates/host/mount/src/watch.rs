@@ -1,4 +1,4 @@
-//! What the serving threads know of the session, for the thread that governs it.
+//! The state of a session that its serving threads report to the thread that controls it.
 
 use lacuna_contracts::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The log of a server: it takes what the server has to say while it runs, which is requests that
-/// failed, and why it could not end when asked.
+/// The log of a running server: failed requests, and the reasons why it could not end when asked.
 pub type ServerLog = Arc<dyn Fn(&Error) + Send + Sync>;
 
-/// What the rest of a server needs to know of the kernel's side.
+/// Session events and counts from the kernel's side.
 #[derive(Default)]
 pub struct Watch {
     state: Mutex<WatchState>,
     changed: Condvar,
-    /// Requests that show that somebody uses what is open.
+    /// Requests that show that the disk or vault is in use.
     requests: AtomicU64,
 }
 
@@ -30,17 +29,17 @@ struct WatchState {
 }
 
 impl Watch {
-    /// How often the file of the disk is open; an attached loop device has it open once.
+    /// How many times the file of the disk is open; an attached loop device counts once.
     pub fn disk_handles(&self) -> u64 {
         self.lock().disk_handles
     }
 
-    /// The file of the disk was opened once more.
+    /// Records that the file of the disk was opened once more.
     pub fn opened(&self) {
         self.change(|s| s.disk_handles += 1);
     }
 
-    /// The file of the disk was closed once. Gives how often it is still open.
+    /// Records that the file of the disk was closed once. Returns the number of remaining opens.
     pub fn released(&self) -> u64 {
         self.change(|s| {
             s.disk_handles = s.disk_handles.saturating_sub(1);
@@ -48,38 +47,38 @@ impl Watch {
         })
     }
 
-    /// Somebody asked something of what is open.
+    /// Counts a request.
     pub fn asked(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often somebody asked.
+    /// The number of requests.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The session is over.
+    /// Records that the session has ended.
     pub fn end(&self) {
         self.change(|s| s.ended = true);
     }
 
-    /// Whether the server was told to end and has not refused to.
+    /// Whether the server was told to end and has not refused.
     pub fn closing(&self) -> bool {
         self.lock().closing
     }
 
-    /// The server was told to end, or goes on.
+    /// Records that the server was told to end, or that it goes on.
     pub fn set_closing(&self, closing: bool) {
         self.change(|s| s.closing = closing);
     }
 
-    /// How many requests failed.
+    /// The number of failed requests.
     pub fn failures(&self) -> u64 {
         self.lock().failures
     }
 
-    /// The first request that failed, in words; the kernel and the programs above it only pass on a
-    /// number.
+    /// The first request that failed, with its text; the kernel and programs above it pass on only
+    /// a number.
     pub fn first_failure(&self) -> Option<Error> {
         self.lock().first_failure.clone()
     }
@@ -89,7 +88,7 @@ impl Watch {
         self.lock().last_failure.clone()
     }
 
-    /// Counts a failure, and gives how many there were before.
+    /// Records a failure. Returns the number of failures before it.
     pub fn fail(&self, error: &Error) -> u64 {
         let mut state = self.lock();
         state.first_failure.get_or_insert_with(|| error.clone());
@@ -98,13 +97,13 @@ impl Watch {
         state.failures - 1
     }
 
-    /// Waits until nothing has the file of the disk open, or the session is over. Gives whether
-    /// that came true in time.
+    /// Waits until the file of the disk is not open any more, or the session has ended. Returns
+    /// whether that happened within `limit`.
     pub fn wait_released(&self, limit: Duration) -> bool {
         self.wait(limit, |s| s.disk_handles == 0 || s.ended)
     }
 
-    /// Waits until the session is over. Gives whether that came true in time.
+    /// Waits until the session has ended. Returns whether that happened within `limit`.
     pub fn wait_ended(&self, limit: Duration) -> bool {
         self.wait(limit, |s| s.ended)
     }

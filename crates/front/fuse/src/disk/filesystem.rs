@@ -1,8 +1,8 @@
 //! The FUSE file system: a directory with the file `disk` and the file `status`.
 //!
-//! Like a block device, `disk` has a length of its own, which changes only when the disk is made
-//! larger: writes stop at its end, and truncating it to nothing (as shells and `cp` do on opening)
-//! changes nothing.
+//! Like a block device, `disk` has a fixed length, which changes only when the disk is made larger:
+//! writes stop at its end, and truncating it to nothing (as shells and `cp` do on opening) changes
+//! nothing.
 
 use crate::reports::Reports;
 use crate::session::MOST_THREADS;
@@ -28,36 +28,35 @@ const STATUS_NAME: &str = "status";
 const DISK: INodeNo = INodeNo(2);
 const STATUS: INodeNo = INodeNo(3);
 
-/// Handles of `disk`; those of `status` count up from [`FIRST_STATUS_HANDLE`].
+/// Handles of `disk`; handles of `status` count up from [`FIRST_STATUS_HANDLE`].
 const READ_HANDLE: u64 = 1;
 const WRITE_HANDLE: u64 = 2;
 const FIRST_STATUS_HANDLE: u64 = 16;
 
-/// Nothing of the directory and of `status` that the kernel may cache ever changes.
+/// The cached attributes and entries of the directory and of `status` never change.
 const FOR_EVER: Duration = Duration::from_secs(3600);
-/// The length of `disk` does, when the disk is made larger: the kernel asks whenever a program
-/// asks.
+/// The length of `disk` changes when the disk is made larger: the kernel asks for it each time that
+/// a program does.
 const NEVER: Duration = Duration::ZERO;
 /// The largest request. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Requests that the kernel may have in flight in the background: reads ahead and asynchronous
-/// direct I/O.
+/// Maximum number of background requests of the kernel: read-ahead and asynchronous direct I/O.
 const MAX_BACKGROUND: u16 = 64;
-/// How much of the map one step of a search for data looks at, which bounds its memory.
+/// Length of the map that one step of a search for data reads, which bounds its memory.
 const SEEK_STEP: u64 = 1 << 30;
 
 /// The file system.
 pub(crate) struct DiskFilesystem {
-    /// Requests that read, write or look for its content count as use. A flush does not: `sync`
-    /// flushes every file system, whether anything was written or not.
+    /// Requests that read, write or search the content count as use. A flush does not: `sync`
+    /// flushes every file system, with or without writes.
     disk: UseCounted<ByteDisk>,
     read_only: bool,
     owner: (u32, u32),
     since: SystemTime,
-    /// What `status` said when each of its handles was opened.
+    /// The text of `status` at the time when each of its handles was opened.
     statuses: Mutex<HashMap<u64, Arc<str>>>,
     next_status: AtomicU64,
-    /// For what is read, of the longest request each, and one for each thread that serves.
+    /// Read buffers, each of the length of the longest request, at most one per serving thread.
     buffers: IdlePool<Plain<Vec<u8>>>,
     reports: Reports,
 }
@@ -110,7 +109,7 @@ impl DiskFilesystem {
         })
     }
 
-    /// For how long the kernel may believe attributes.
+    /// How long the kernel may cache the attributes.
     fn validity(ino: INodeNo) -> &'static Duration {
         if ino == DISK { &NEVER } else { &FOR_EVER }
     }
@@ -199,7 +198,7 @@ impl DiskFilesystem {
     }
 }
 
-/// The first byte at or after `offset` whose block is written (or is not), as `SEEK_DATA` and
+/// The first byte at or after `offset` with a written (or unwritten) block, as `SEEK_DATA` and
 /// `SEEK_HOLE` ask; the end of the disk is a hole.
 fn seek(disk: &ByteDisk, offset: u64, written: bool) -> Result<Option<u64>> {
     let mut at = offset;
@@ -219,11 +218,11 @@ fn seek(disk: &ByteDisk, offset: u64, written: bool) -> Result<Option<u64>> {
 
 impl Filesystem for DiskFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Each is a wish: an old kernel that lacks one works as well, only slower.
+        // Each is optional: an old kernel without it works as well, only slower.
         let wishes = [
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            // Programs may map the file, which then lies in the page cache as far as they map it.
+            // Programs may map the file; the mapped part is then in the page cache.
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ];
         for wish in wishes {
@@ -401,7 +400,7 @@ impl Filesystem for DiskFilesystem {
         reply.ok();
     }
 
-    /// The loop device takes the size of a block as the grain of its discards.
+    /// The loop device takes the block size as the granularity of its discards.
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let block = BLOCK_SIZE as u32;
         reply.statfs(self.len() / u64::from(block), 0, 0, 2, 0, block, 255, block);
@@ -431,8 +430,8 @@ impl Filesystem for DiskFilesystem {
         if self.read_only {
             return reply.error(Errno::EROFS);
         }
-        // Neither kind may leave anything but zeros, so both end in the same request. Plain
-        // allocation cannot be promised.
+        // Both modes must leave zeros only, so both use the same request. Plain allocation cannot
+        // be guaranteed.
         let zeroing = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
         if mode & zeroing == 0 || mode & !(zeroing | libc::FALLOC_FL_KEEP_SIZE) != 0 {
             return reply.error(Errno::EOPNOTSUPP);

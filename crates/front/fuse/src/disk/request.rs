@@ -1,4 +1,4 @@
-//! What disk to mount, where, and how.
+//! A request to mount a disk.
 
 use lacuna_contracts::{Disk, Error, Kind, Naming, Result, Term};
 use lacuna_daemon::{Identity, JobHandler};
@@ -7,47 +7,47 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to open, where, and how.
+/// The disk, the mount point and the settings.
 #[allow(clippy::struct_excessive_bools)]
 pub struct DiskRequest {
     /// The disk. [`MountedDisk`](crate::MountedDisk) closes it at the end.
     pub disk: Arc<dyn Disk>,
-    /// By what others know it.
+    /// The names of the disk for clients.
     pub identity: Identity,
     /// An existing directory on which nothing is mounted.
     pub mountpoint: PathBuf,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
     pub mkfs: Option<String>,
-    /// Make it over data of no known kind as well.
+    /// Make the file system even if the disk holds data of an unknown kind.
     pub overwrite: bool,
-    /// Mount a file system that is there already instead of refusing to make one.
+    /// Mount an existing file system instead of refusing to make one.
     pub keep_existing: bool,
     /// Refuse writes even if the disk takes them.
     pub read_only: bool,
     /// Mount only the FUSE file. Needs neither root nor a loop device.
     pub raw: bool,
-    /// The method by which the file system is mounted, if not the one that this process has.
+    /// How the file system is mounted, if not by the default method of this process.
     pub via: Option<MountMethod>,
-    /// Whether no log may keep why it is not closed (deniability contract).
+    /// Whether logs must not contain the reason of a refused close (deniability contract).
     pub private: bool,
     /// More options for `mount -o`, such as `noload` or `discard`.
     pub mount_options: Option<String>,
-    /// What the disk has to do with cover, if it is a level.
+    /// How the disk depends on cover, if it is a level.
     pub cover: Cover,
-    /// Close it when nothing was asked of it for so long and no process uses it.
+    /// Close it after this time without requests, if no process uses it.
     pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`lacuna_daemon::default_run_base`].
     pub run_base: Option<PathBuf>,
-    /// Where messages of the running server go.
+    /// Receives messages of the running server.
     pub log: ServerLog,
-    /// What does longer work on it for clients.
+    /// Performs jobs on the disk for clients.
     pub jobs: Option<Arc<dyn JobHandler>>,
-    /// How clients that close it, or ask for its status, are told of settings.
+    /// How messages to clients that close it, or ask for its status, name settings.
     pub naming: Naming,
 }
 
 impl DiskRequest {
-    /// A request with everything else at its default; messages go nowhere.
+    /// A request with everything else at its default; messages are discarded.
     pub fn new(disk: Arc<dyn Disk>, location: impl Into<String>, mountpoint: impl Into<PathBuf>) -> Self {
         DiskRequest {
             disk,
@@ -70,7 +70,7 @@ impl DiskRequest {
         }
     }
 
-    /// Refuses what cannot be mounted so.
+    /// Refuses requests that cannot be mounted.
     pub(crate) fn check(&self) -> Result<()> {
         let usage = |what: &str, found: &str| Error::new(Kind::Usage, what).found(found);
         if let Some(wanted) = &self.mkfs {

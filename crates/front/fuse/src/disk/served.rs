@@ -1,4 +1,4 @@
-//! A disk that is mounted: setting the mount up, and taking it down again.
+//! A mounted disk: setting the mount up, and taking it down again.
 
 use crate::device::Access;
 use crate::disk::filesystem::DiskFilesystem;
@@ -15,32 +15,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a sync waits in vain.
+/// How often a waiting sync checks whether cover has been refused.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How long a sync may keep a server, which could not end, from hearing others.
+/// How long a sync may keep a server that could not end from handling other events.
 const SYNC_LIMIT: Duration = Duration::from_secs(30);
-/// What to do where FUSE cannot be mounted for a disk.
+/// The remedy where FUSE cannot be mounted for a disk.
 const WITHOUT_FUSE: &str = "check that /dev/fuse may be used here (without root: that fusermount3 is installed; in a user namespace: that there is a mount namespace with it), or serve the disk to NBD clients";
 
 /// A disk that is mounted and served.
 pub type MountedDisk = MountServer<ServedDisk>;
 
-/// What is mounted of a disk.
+/// The parts of a mounted disk.
 pub struct ServedDisk {
-    // In the order in which they must go.
+    // In drop order.
     mounted: Option<Mounted>,
-    /// The sync that a close began which was given up, if it is still going on.
+    /// The sync of an abandoned close, if it is still running.
     syncing: Option<Receiver<Error>>,
     fuse: FuseMount,
     disk: Arc<CoverRetry>,
     location: String,
     mountpoint: PathBuf,
-    /// The method by which the file system is mounted; none in raw mode.
+    /// How the file system is mounted; none in raw mode.
     method: Option<MountMethod>,
     reports: Reports,
-    /// Why the program failed that served the file system, or what it could not write.
+    /// Why the program that served the file system failed, or which writes it could not complete.
     failed: Option<Error>,
-    /// How many requests had failed when the closing began that unmounted.
+    /// The number of failed requests at the begin of the close that unmounted.
     failures_before: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl MountedDisk {
         })
     }
 
-    /// Whether its file system was made now; otherwise it was there already.
+    /// Whether its file system was made by this mount; otherwise it existed already.
     pub fn made_file_system(&self) -> bool {
         self.served.mounted.as_ref().is_some_and(Mounted::was_made)
     }
@@ -75,8 +75,8 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let bytes = ByteDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
     let filesystem = DiskFilesystem::new(bytes.clone(), read_only, reports.clone());
     let fuse_at = if raw { mountpoint.clone() } else { claim.make_fuse()? };
-    // For root, requests of the loop device may bear the name of the user who caused them; the
-    // file's mode and the directory above keep strangers out.
+    // For root, requests of the loop device may carry the name of the user that caused them; the
+    // file's mode and the directory above deny access to other users.
     let allow_other = rustix::process::geteuid().is_root();
     let access = Access { allow_other, read_only, no_exec: false };
     let fuse = FuseMount::start(filesystem, &fuse_at, access, Arc::clone(&reports.watch), |_| {})
@@ -119,22 +119,22 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         failures_before,
     };
     let server = claim.serve(served, Arc::new(bytes), terms)?;
-    // Until here a request without cover fails the opening, which the user can repeat. From now on
-    // the file system's are tried again until cover comes. In raw mode the program that uses the
-    // disk as a file gets the error, and can try again itself.
+    // Up to this point a request without cover fails the opening, and the user can repeat it. After
+    // it, requests of the file system are retried until cover comes. In raw mode the program that
+    // uses the disk as a file gets the error, and can retry itself.
     server.served.disk.hold(method.is_some());
     Ok(server)
 }
 
 impl Served for ServedDisk {
-    /// Level 0 stays open as long as deeper levels need its cover, and are in use.
+    /// Level 0 stays open as long as deeper levels are in use and need its cover.
     fn must_stay(&self) -> Option<Error> {
         self.disk.cover().is_needed().then(|| self.gives_cover())
     }
 
-    /// Whether the file system is mounted nowhere any more. If the program failed that served it,
-    /// it stays mounted and fails: without it, programs would go on writing into the directory
-    /// below.
+    /// Whether the file system is not mounted anywhere any more. If the program that served it
+    /// failed, it stays mounted and its requests fail: without the mount, programs would continue
+    /// to write into the directory below.
     fn is_gone(&mut self) -> bool {
         let Some(mounted) = &self.mounted else { return false };
         match mounted.is_gone(self.reports.watch.disk_handles()) {
@@ -191,8 +191,8 @@ impl Served for ServedDisk {
 }
 
 impl ServedDisk {
-    /// Keeps why the program failed, for clients that ask for the status and for the client that
-    /// closes it, and makes durable what it wrote.
+    /// Keeps the error of the failed program, for clients that ask for the status and for the
+    /// client that closes it, and makes the program's writes durable.
     fn note_failure(&mut self, e: Error) {
         let flushed = self.disk.flush_once();
         self.reports.watch.fail(&e);
@@ -203,20 +203,20 @@ impl ServedDisk {
         self.failed = Some(e);
     }
 
-    /// Writes everything that programs wrote to the disk while it is still mounted. If no cover
-    /// comes, the file system stays mounted and nothing is lost.
+    /// Writes all data of programs to the disk while it is still mounted. If no cover comes, the
+    /// file system stays mounted and no data is lost.
     ///
-    /// A sync does not reach a program that serves it: that writes what is left when it is
-    /// unmounted, and waits for cover then.
+    /// A sync does not reach a program that serves the file system: the program writes the
+    /// remaining data at the unmount, and waits for cover then.
     fn settle(&mut self) -> Result<()> {
         let by_kernel = |mounted: &&Mounted| mounted.method() == MountMethod::Loop && self.disk.is_patient();
         let Some(mounted) = self.mounted.as_ref().filter(by_kernel) else { return Ok(()) };
         let begun = Instant::now();
-        // One that began before does not count: more may have been written since.
+        // A sync that began before is not enough: more may have been written since.
         for before in [true, false] {
             let syncing = if before { self.syncing.take() } else { Some(mounted.sync()?) };
             let Some(syncing) = syncing else { continue };
-            // What fails there, the unmount tells.
+            // The unmount reports a failure of the sync.
             while matches!(syncing.recv_timeout(LOOK_AGAIN), Err(RecvTimeoutError::Timeout)) {
                 if let Some(e) = self.disk.refused_since(begun) {
                     self.syncing = Some(syncing);
@@ -233,7 +233,7 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Why level 0 is not closed yet.
+    /// The reason why level 0 is not closed yet.
     fn gives_cover(&self) -> Error {
         Error::new(Kind::Busy, format!("cannot close {}", self.mountpoint.display()))
             .found("a deeper level that is still mounted, and gets no cover without this one")
@@ -252,13 +252,13 @@ impl ServedDisk {
             let detached = AtomicBool::new(false);
             let unmounted = mounted.unmount(|| {
                 detached.store(true, Ordering::Release);
-                // From a loop device everything that programs wrote is on the disk then. What is
-                // left is the mark of a clean unmount.
+                // With a loop device all data of programs is on the disk at this point. Only the
+                // mark of a clean unmount remains to be written.
                 self.disk.hold(by_program);
             });
             if let Err(e) = unmounted {
                 self.disk.hold(true);
-                // One that waits for cover is unmounted as soon as that comes.
+                // An unmount that waits for cover ends as soon as cover comes.
                 if !detached.into_inner() && e.kind() != Kind::NoCover {
                     self.failures_before = None;
                 }
@@ -266,8 +266,8 @@ impl ServedDisk {
             }
             self.disk.hold(false);
             if by_program && self.failed.is_none() {
-                // A program may find only now that it cannot write what is left, and say nothing of
-                // it.
+                // A program may find only now that it cannot write the remaining data, and not
+                // report it.
                 let last =
                     || self.reports.watch.last_failure().filter(|_| self.reports.watch.failures() > before);
                 self.failed =
@@ -285,15 +285,15 @@ impl ServedDisk {
             self.mounted = None;
         }
         self.fuse.unmount()?;
-        // Another mount namespace may keep a copy of the FUSE mount alive. It has no data in
+        // Another mount namespace may keep a copy of the FUSE mount alive. The copy has no data in
         // flight.
         self.reports.watch.wait_ended(RELEASE_LIMIT);
         Ok(())
     }
 }
 
-/// Writes what programs wrote to the disk. Errors: what failed, and [`Kind::TimedOut`] after
-/// [`SYNC_LIMIT`].
+/// Writes the data of programs to the disk. Errors: that of the failed sync, and [`Kind::TimedOut`]
+/// after [`SYNC_LIMIT`].
 fn sync(mounted: &Mounted) -> Result<()> {
     match mounted.sync()?.recv_timeout(SYNC_LIMIT) {
         Ok(e) => Err(e),
@@ -303,7 +303,7 @@ fn sync(mounted: &Mounted) -> Result<()> {
     }
 }
 
-/// The error of a program that could not write all that it had to write when it was unmounted.
+/// The error for a program that could not write all remaining data at the unmount.
 fn not_written(e: Error, mountpoint: &Path) -> Error {
     e.context(format!("cannot write everything that was written at {}", mountpoint.display())).remedy(
         "it is closed; what was written last and not fsynced may be lost, and the file system is checked when it is opened again",

@@ -1,4 +1,4 @@
-//! Attributes and times as the vault has them and as FUSE wants them.
+//! Conversion of attributes and times between the vault and FUSE.
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use lacuna_vault::{Attr, BLOCK, FileKind, Time};
@@ -25,14 +25,14 @@ pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// What tells the kernel, for as long as an entry is valid, that there is none of this name.
+/// The reply for a missing name, which the kernel caches for as long as an entry is valid.
 pub(crate) fn no_entry() -> FileAttr {
     nothing(INodeNo(0), FileType::RegularFile)
 }
 
-/// For an entry of a listing whose attributes cannot be read. The kernel lists the name, takes up
-/// no attributes of a size that no file has, and asks for them when a program does, which then sees
-/// the error.
+/// For an entry of a listing with unreadable attributes. The kernel lists the name, ignores the
+/// attributes because of their impossible size, and asks for them when a program does; that program
+/// sees the error.
 pub(crate) fn unknown(ino: u64, kind: FileKind) -> FileAttr {
     FileAttr { size: u64::MAX, ..nothing(INodeNo(ino), file_type(kind)) }
 }
@@ -70,14 +70,14 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// A moment for the kernel. One that the system cannot represent becomes the epoch.
+/// Converts a time for the kernel. A time that the system cannot represent becomes the epoch.
 pub(crate) fn system_time(time: Time) -> SystemTime {
     let whole = Duration::from_secs(time.secs.unsigned_abs());
     let second = if time.secs < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
     second.and_then(|s| s.checked_add(Duration::from_nanos(time.nanos.into()))).unwrap_or(UNIX_EPOCH)
 }
 
-/// A moment that the kernel asks for.
+/// Converts a requested time.
 pub(crate) fn time_or_now(time: TimeOrNow) -> Time {
     match time {
         TimeOrNow::SpecificTime(at) => requested(at),
@@ -85,9 +85,9 @@ pub(crate) fn time_or_now(time: TimeOrNow) -> Time {
     }
 }
 
-/// A moment as the kernel gave it. `fuser` 0.18 takes seconds and nanoseconds alike from the epoch
-/// when the seconds are negative; the kernel counts the nanoseconds forward. This takes apart again
-/// what `fuser` put together.
+/// Converts a time from the kernel. For negative seconds `fuser` 0.18 subtracts both seconds and
+/// nanoseconds from the epoch, while the kernel counts the nanoseconds forward. This reverses the
+/// error of `fuser`.
 pub(crate) fn requested(at: SystemTime) -> Time {
     match at.duration_since(UNIX_EPOCH) {
         Ok(after) => Time { secs: after.as_secs() as i64, nanos: after.subsec_nanos() },
@@ -107,7 +107,7 @@ mod tests {
         let time = Time { secs: -2, nanos: 250_000_000 };
         let at = system_time(time);
         assert_eq!(UNIX_EPOCH.duration_since(at).unwrap(), Duration::from_millis(1750));
-        // What fuser 0.18 makes of the same pair.
+        // The value that fuser 0.18 makes of the same pair.
         assert_eq!(requested(UNIX_EPOCH - Duration::new(2, 250_000_000)), time);
         let later = Time { secs: 5, nanos: 7 };
         assert_eq!(requested(system_time(later)), later);

@@ -1,15 +1,16 @@
-//! `copy_file_range`: copies within the vault, without a way through the kernel, and keeps holes.
+//! `copy_file_range`: copies within the vault, without passing the data through the kernel, and
+//! preserves holes.
 
 use lacuna_contracts::Plain;
 use lacuna_vault::{Allocate, FsError, FsResult, SeekTo, Vault};
 
-/// What one step copies, in bytes.
+/// Number of bytes that one step copies.
 const STEP: usize = 1 << 20;
-/// What one request copies, in bytes: the caller asks again for the rest, and may be interrupted
-/// between.
+/// Number of bytes that one request copies: the caller asks again for the rest, and can be
+/// interrupted in between.
 const MOST: u64 = 16 << 20;
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// The file.
@@ -18,13 +19,12 @@ pub(crate) struct Place {
     pub offset: u64,
 }
 
-/// Copies up to `length` bytes; fewer at the end of the source and when there is much to copy.
-/// Gives how many. What was copied before a failure counts: the failure comes back when the caller
-/// goes on.
+/// Copies up to `length` bytes, and fewer at the end of the source or beyond [`MOST`]. Returns how
+/// many. Bytes copied before a failure count: the failure is reported when the caller continues.
 pub(crate) fn copy(vault: &Vault, from: Place, to: Place, length: u64) -> FsResult<u64> {
     let size = vault.attr(from.ino)?.size;
     let total = length.min(MOST).min(size.saturating_sub(from.offset));
-    // As long as a step can be: memory that grows is given back without being wiped.
+    // Allocated at full length: a buffer that grows would free memory without wiping it.
     let mut buffer = Plain::new(vec![0u8; total.min(STEP as u64) as usize]);
     let mut done = 0;
     while done < total {
@@ -40,7 +40,7 @@ pub(crate) fn copy(vault: &Vault, from: Place, to: Place, length: u64) -> FsResu
     Ok(done)
 }
 
-/// Copies a piece of what lies at `from`, by way of `buffer`, or makes the same hole.
+/// Copies a piece of the data at `from` through `buffer`, or makes the same hole.
 fn step(vault: &Vault, from: Place, to: Place, length: u64, buffer: &mut [u8]) -> FsResult<u64> {
     let data = match vault.seek(from.ino, from.offset, SeekTo::Data) {
         Ok(at) => at,

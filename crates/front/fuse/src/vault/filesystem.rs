@@ -1,4 +1,4 @@
-//! The FUSE file system: takes requests apart, and answers them.
+//! The FUSE file system: parses requests and answers them.
 
 use crate::session::MOST_THREADS;
 use crate::use_count::UseCounted;
@@ -22,30 +22,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-/// How long the kernel may keep what it learnt: the vault changes through this mount alone.
+/// How long the kernel may cache anything: the vault changes through this mount alone.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 /// The largest request, in bytes. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Requests that the kernel may have in flight in the background: pages written back, reads ahead,
-/// asynchronous direct I/O.
+/// Maximum number of background requests of the kernel: write-back, read-ahead, direct I/O.
 const MAX_BACKGROUND: u16 = 64;
-/// Numbers of nodes are never used twice.
+/// Node numbers are never reused.
 const ONLY: Generation = Generation(0);
-/// All handles are alike: what belongs to one is known by its node and its flags.
+/// All handles are alike: node and flags identify the state that belongs to one.
 const HANDLE: FileHandle = FileHandle(0);
 
 /// The file system.
 pub(crate) struct VaultFilesystem {
-    /// All that a program asks counts as use, except how much space there is: monitors ask that of
-    /// every file system.
+    /// All requests of programs count as use, except that for space: monitors send it to every file
+    /// system.
     front: UseCounted<Arc<Front>>,
-    /// Whether the kernel opens directories by itself. Entries are found by their cookie, so there
-    /// is nothing to open.
+    /// Whether the kernel opens directories without a request. Entries are found by their cookie,
+    /// so opening needs no work.
     free_directories: bool,
-    /// Whether it opens files by itself: where nothing changes, it does not matter which files are
-    /// open.
+    /// Whether the kernel opens files without a request. In a read-only mount it does not matter
+    /// which files are open.
     free_files: bool,
-    /// For what is read, of the longest request each, and one for each thread that serves.
+    /// Read buffers, each of the length of the longest request, at most one per serving thread.
     buffers: IdlePool<Plain<Vec<u8>>>,
 }
 
@@ -77,7 +76,7 @@ fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid() }
 }
 
-/// Answers with a value or its length, as the caller's room tells.
+/// Answers with the value, or with its length if the caller gives no room.
 fn reply_value(value: &[u8], room: u32, reply: ReplyXattr) {
     if room == 0 {
         reply.size(value.len() as u32);
@@ -105,7 +104,7 @@ impl Filesystem for VaultFilesystem {
         if !front.read_only {
             wishes.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
-        // Each is a wish: an old kernel that lacks one works as well, only slower.
+        // Each is optional: an old kernel without it works as well, only slower.
         for wish in wishes {
             let granted = config.add_capabilities(wish).is_ok();
             if wish == InitFlags::FUSE_WRITEBACK_CACHE {
@@ -270,7 +269,7 @@ impl Filesystem for VaultFilesystem {
         let front = self.front.by_use();
         let caller = caller(request);
         let made = front.make(parent.0, name.as_bytes(), NewNode::File, mode, caller);
-        // A new file has nothing to cut off.
+        // A new file has nothing to truncate.
         let flags = OpenFlags(flags & !libc::O_TRUNC);
         let opened = made.and_then(|attr| front.open(attr.ino, flags, caller).map(|()| attr));
         match opened {
@@ -382,7 +381,7 @@ impl Filesystem for VaultFilesystem {
         let filled = fill(front, ino.0, after, |e| {
             let (attr, valid) = match front.vault.attr(e.ino) {
                 Ok(attr) => (file_attr(&attr), FOR_EVER),
-                // It was removed meanwhile.
+                // The entry was removed meanwhile.
                 Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => return false,
                 Err(error) => {
                     front.report("read the attributes of", e.ino, error);

@@ -1,4 +1,4 @@
-//! What requests do to the vault, and how its errors become numbers for the kernel.
+//! The operations of requests on the vault, and the conversion of its errors into error numbers.
 
 use crate::reports::Reports;
 use crate::vault::attributes::requested;
@@ -14,30 +14,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-/// Where a range begins that stands for a node's attributes alone when the kernel is told to forget
-/// it.
+/// Offset that invalidates only a node's attributes in the kernel.
 const ATTRIBUTES: i64 = -1;
-/// The bits of a mode that are permissions.
+/// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
-/// The name spaces of extended attributes that the vault keeps.
+/// The name spaces of extended attributes that the vault stores.
 const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// The vault and what is known of its mount.
+/// The vault and the state of its mount.
 pub(crate) struct Front {
     pub vault: Arc<Vault>,
     pub read_only: bool,
     pub nodes: Nodes,
     pub seeks: Seeks,
     pub reports: Reports,
-    /// What was read and written.
+    /// Counters of reads and writes.
     pub traffic: Traffic,
-    /// Whether the kernel holds written pages back, and keeps the times of the files that it
+    /// Whether the kernel has a write-back cache, and so keeps the times of the files that it
     /// writes.
     pub dates: AtomicBool,
     notifier: KernelNotifier,
 }
 
-/// The user for whom the kernel asks.
+/// The user that a request of the kernel names.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
     pub uid: u32,
@@ -45,16 +44,16 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Whether writing clears set-user-ID and set-group-ID. The kernel asks whether the process has
-    /// `CAP_FSETID` and `fuser` 0.18 drops its answer for all but plain writes; a user other than
-    /// root does not have it.
+    /// Whether writing clears set-user-ID and set-group-ID. The kernel checks whether the process
+    /// has `CAP_FSETID`, but `fuser` 0.18 drops that result except for plain writes; a user other
+    /// than root does not have it.
     fn clears_set_ids(self) -> bool {
         self.uid != 0
     }
 }
 
 impl Front {
-    /// Starts what the requests need.
+    /// Starts the threads and state that requests need.
     pub(crate) fn new(
         vault: Arc<Vault>,
         read_only: bool,
@@ -69,7 +68,7 @@ impl Front {
     }
 
     /// The error number of a failed request. Failures of the storage go to the log, since the
-    /// kernel has no room for words.
+    /// kernel takes a number only.
     pub(crate) fn report(&self, doing: &str, ino: u64, error: FsError) -> Errno {
         let number = Errno::from_i32(error.errno());
         if let FsError::Storage(error) = error {
@@ -78,9 +77,9 @@ impl Front {
         number
     }
 
-    /// The same for a request that names its node by number: that there is no such node is stale
-    /// knowledge of the kernel, which then looks the name up again. A file that is replaced while
-    /// it is being opened is so found under either number.
+    /// The same for a request that names its node by number. If the node does not exist, the
+    /// kernel's knowledge is stale; with ESTALE it looks the name up again. A file that is replaced
+    /// while it is being opened is thus found under either number.
     pub(crate) fn report_node(&self, doing: &str, ino: u64, error: FsError) -> Errno {
         match error {
             FsError::Errno(libc::ENOENT) => Errno::ESTALE,
@@ -98,8 +97,8 @@ impl Front {
         }
     }
 
-    /// Changes attributes. Of a deleted node nothing is left to change: the kernel sets its times
-    /// all the same.
+    /// Changes attributes. A deleted node has no attributes in the vault, but the kernel still sets
+    /// its times, so this succeeds.
     pub(crate) fn set_attr(&self, ino: u64, changes: &Changes, caller: Caller) -> FsResult<Attr> {
         if changes.size.is_some() && caller.clears_set_ids() {
             self.clear_set_ids(ino)?;
@@ -120,8 +119,8 @@ impl Front {
         }
         self.vault.clear_set_ids(ino)?;
         if let Some(kernel) = self.notifier.get() {
-            // The kernel keeps attributes for long, and the answer to a write has none. It may not
-            // know the node any more.
+            // The kernel caches attributes for long, and the reply to a write contains none. A
+            // failure means that the kernel does not know the node any more.
             let _ = kernel.inval_inode(INodeNo(ino), ATTRIBUTES, 0);
         }
         Ok(())
@@ -159,7 +158,7 @@ impl Front {
         self.vault.make(parent, name, new, (mode & PERMISSIONS) as u16, caller.uid, caller.gid)
     }
 
-    /// A handle on a regular file begins.
+    /// Opens a handle on a regular file.
     pub(crate) fn open(&self, ino: u64, flags: OpenFlags, caller: Caller) -> FsResult<()> {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && self.read_only {
@@ -180,7 +179,7 @@ impl Front {
         Ok(())
     }
 
-    /// A handle on a regular file ends. The kernel gives the flags of its beginning.
+    /// Closes a handle on a regular file. The kernel passes the flags of the open.
     pub(crate) fn release(&self, ino: u64, flags: OpenFlags) {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             self.nodes.writer_closed(ino);
@@ -188,7 +187,7 @@ impl Front {
         self.vault.closed(ino);
     }
 
-    /// Removes a name, of a directory or of anything else.
+    /// Removes a name, of a directory or of another node.
     pub(crate) fn remove(&self, parent: u64, name: &[u8], directory: bool) -> FsResult<()> {
         let last = self.bury_last(parent, name)?;
         let removed =
@@ -212,8 +211,8 @@ impl Front {
             _ => return Err(FsError::Errno(libc::EINVAL)),
         };
         let last = if mode == RenameMode::Replace { self.bury_last(new_parent, new_name)? } else { None };
-        // A process that has just found the replaced file opens it: it lives until the kernel has
-        // forgotten it.
+        // A process may have just looked up the replaced file and open it now, so the file lives
+        // until the kernel has forgotten it.
         let kept = match last.map(|ino| self.vault.opened(ino).map(|()| ino)) {
             None | Some(Err(FsError::Errno(_))) => None,
             Some(Ok(ino)) => Some(ino),
@@ -236,16 +235,16 @@ impl Front {
         }
     }
 
-    /// The kernel has forgotten everything.
+    /// The kernel has forgotten all nodes.
     pub(crate) fn forget_all(&self) {
         self.nodes.let_all_go().into_iter().for_each(|ino| self.vault.closed(ino));
     }
 
-    /// Remembers the node of this name if it is about to lose its last. The kernel keeps the
+    /// Remembers the node of this name if it is about to lose its last name. The kernel keeps the
     /// directory locked meanwhile.
     fn bury_last(&self, parent: u64, name: &[u8]) -> FsResult<Option<u64>> {
         let attr = match self.vault.lookup(parent, name) {
-            // The removal or the replacement finds the same, and fails with it.
+            // The removal or the replacement fails with the same error.
             Err(FsError::Errno(_)) => return Ok(None),
             found => found?,
         };
@@ -263,7 +262,7 @@ impl Front {
         outcome
     }
 
-    /// Writes, and gives how many bytes; a part of the data at least.
+    /// Writes at least a part of the data and returns the number of bytes.
     pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> FsResult<u32> {
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.clear_set_ids(ino)?;
@@ -279,8 +278,8 @@ impl Front {
             }
         };
         let mut written = write(0)?;
-        // The kernel does not look how much of a page of its cache was taken: part of it without an
-        // error would be lost.
+        // The kernel ignores the length that was written of a cached page: a partial write without
+        // an error would lose data.
         while written < data.len() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             written += write(written)?;
         }
@@ -288,9 +287,9 @@ impl Front {
         Ok(written as u32)
     }
 
-    /// `fallocate`. EOPNOTSUPP where it is to keep space for later writes: the space would be the
-    /// backing file system's, which others may fill. `posix_fallocate` of glibc writes the blocks
-    /// then, which does keep it.
+    /// `fallocate`. EOPNOTSUPP for reserving space for later writes: the space would belong to the
+    /// backing file system, and other programs may fill it. `posix_fallocate` of glibc then writes
+    /// the blocks, which does reserve it.
     pub(crate) fn allocate(
         &self,
         ino: u64,
@@ -314,10 +313,10 @@ impl Front {
         self.vault.allocate(ino, how, offset, length)
     }
 
-    /// Whether the vault keeps an extended attribute of this name. Those of `system` are the file
-    /// system's own, above all access control lists: to keep one and not to obey it would promise a
-    /// protection that nothing enforces. The kernel knows no other name spaces than these, and
-    /// passes on every name to FUSE.
+    /// Whether the vault stores an extended attribute of this name. Names in `system` belong to the
+    /// file system itself, above all access control lists: storing one without obeying it would
+    /// promise a protection that is not enforced. The kernel knows no other name spaces than these,
+    /// and passes on every name to FUSE.
     pub(crate) fn keeps_attribute(name: &[u8]) -> FsResult<()> {
         let rest = NAME_SPACES.iter().find_map(|space| name.strip_prefix(*space));
         match rest {
@@ -327,8 +326,8 @@ impl Front {
         }
     }
 
-    /// Returns when everything acknowledged of this node is durable. Of a deleted node that is its
-    /// end.
+    /// Returns when all acknowledged changes of this node are durable. For a deleted node, that
+    /// means its deletion.
     pub(crate) fn fsync(&self, ino: u64) -> FsResult<()> {
         let _in_flight = self.traffic.begin();
         match self.vault.fsync(ino) {
@@ -339,9 +338,9 @@ impl Front {
         }
     }
 
-    /// Fills `buf` as far as the file goes. A block before its end that does not verify is an
-    /// error: the kernel takes what is missing from an answer for a hole and would give zeros out
-    /// as content.
+    /// Fills `buf` up to the end of the file. A block before the end that does not verify is an
+    /// error: the kernel takes missing bytes of a reply for a hole and would return zeros as
+    /// content.
     pub(crate) fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
         let _in_flight = self.traffic.begin();
         let mut done = 0;
@@ -355,8 +354,8 @@ impl Front {
         Ok(done)
     }
 
-    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. Answers later if the kernel may hold data that the
-    /// vault lacks.
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. The reply is delayed if the kernel may hold data
+    /// that the vault lacks.
     pub(crate) fn seek(self: &Arc<Self>, ino: u64, offset: i64, whence: i32, reply: ReplyLseek) {
         let to = match whence {
             libc::SEEK_DATA => SeekTo::Data,
@@ -377,8 +376,8 @@ impl Front {
     }
 }
 
-/// A failure of the vault in words, for people: `what` failed. A failure of the storage keeps its
-/// kind and its advice.
+/// Makes an error with text from a failure of the vault: `what` failed. A storage failure keeps its
+/// kind and its remedy.
 pub(crate) fn in_words(what: String, error: FsError) -> Error {
     match error {
         FsError::Storage(error) => error.context(what),
@@ -386,7 +385,7 @@ pub(crate) fn in_words(what: String, error: FsError) -> Error {
     }
 }
 
-/// The changes that the kernel asks for, in the order in which it names them.
+/// The requested changes, from the kernel's arguments in their order.
 pub(crate) fn changes(
     mode: Option<u32>,
     uid: Option<u32>,

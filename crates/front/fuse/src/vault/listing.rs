@@ -1,22 +1,22 @@
-//! Entries of a directory, in portions, as the kernel has room for them.
+//! Entries of a directory, in the portions that the kernel has room for.
 
 use crate::vault::front::Front;
 use fuser::Errno;
 use lacuna_vault::{FileKind, FsResult};
 
-/// Entries that are looked at together.
+/// Number of entries per portion.
 const ENTRIES: usize = 64;
 
 /// One entry, kept while its attributes are fetched.
 pub(crate) struct Entry {
-    /// Where the next request goes on.
+    /// Position where the next request continues.
     pub cookie: u64,
     pub name: Vec<u8>,
     pub ino: u64,
     pub kind: FileKind,
 }
 
-/// Gives the entries of the directory `ino` after a cookie to `add` until it has no room, or there
+/// Passes the entries of the directory `ino` after a cookie to `add` until it has no room or there
 /// are no more.
 pub(crate) fn fill(
     front: &Front,
@@ -34,7 +34,7 @@ pub(crate) fn fill(
     }
 }
 
-/// The next entries after a cookie. Attributes are asked for later, when the directory is free
+/// The next entries after a cookie. Attributes are fetched later, when the directory is unlocked
 /// again.
 fn portion(front: &Front, ino: u64, after: u64) -> FsResult<Vec<Entry>> {
     let mut entries = Vec::with_capacity(ENTRIES);

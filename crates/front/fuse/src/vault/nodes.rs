@@ -1,18 +1,18 @@
-//! What the front end remembers of nodes that the vault does not: who writes, and what deleted ones
-//! looked like.
+//! State of nodes that the vault does not keep: open writers, and the last attributes of deleted
+//! nodes.
 
 use lacuna_vault::Attr;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 
-/// Nodes that the kernel knows and that need an answer of ours.
+/// State of nodes that the kernel knows.
 #[derive(Default)]
 pub(crate) struct Nodes {
-    /// Open handles that may write, by node: only such a node has written pages in the kernel that
-    /// the vault lacks.
+    /// Number of open handles that may write, by node: only such a node has written pages in the
+    /// kernel that the vault lacks.
     writers: Mutex<HashMap<u64, u64>>,
-    /// The last attributes of nodes without a name. A process may be in a directory that is gone,
-    /// or hold a path to a node (`O_PATH`) without having it open. Each stays until the kernel
+    /// The last attributes of nodes without a name. A process may be in a deleted directory, or
+    /// hold a path to a node (`O_PATH`) without an open file. Each entry stays until the kernel
     /// forgets the node, which it does as soon as no process uses it.
     deleted: Mutex<HashMap<u64, Attr>>,
     /// Replaced nodes, which count as open until the kernel forgets them.
@@ -20,12 +20,12 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// A handle that may write was opened.
+    /// Counts an opened handle that may write.
     pub(crate) fn writer_opened(&self, ino: u64) {
         *self.writers.lock().entry(ino).or_default() += 1;
     }
 
-    /// A handle that may write was closed; the kernel has sent all its pages before.
+    /// Counts a closed handle that may write; the kernel has sent all its pages before.
     pub(crate) fn writer_closed(&self, ino: u64) {
         let mut writers = self.writers.lock();
         if let Some(count) = writers.get_mut(&ino) {
@@ -41,12 +41,12 @@ impl Nodes {
         self.writers.lock().contains_key(&ino)
     }
 
-    /// The node of these attributes is about to lose its last name.
+    /// Remembers the attributes of a node that is about to lose its last name.
     pub(crate) fn bury(&self, attr: &Attr) {
         self.deleted.lock().insert(attr.ino, Attr { nlink: 0, ..*attr });
     }
 
-    /// The kernel has forgotten these nodes, or they kept their name after all.
+    /// Drops the attributes of nodes that the kernel has forgotten, or that kept their name.
     pub(crate) fn forget(&self, nodes: impl IntoIterator<Item = u64>) {
         let mut deleted = self.deleted.lock();
         if deleted.is_empty() {
@@ -57,17 +57,17 @@ impl Nodes {
         }
     }
 
-    /// A node was replaced and counts as open.
+    /// Counts a replaced node as open.
     pub(crate) fn keep(&self, ino: u64) {
         self.kept.lock().insert(ino);
     }
 
-    /// Whether a node counted as open, which it does no more.
+    /// Stops counting a node as open; returns whether it was counted.
     pub(crate) fn let_go(&self, ino: u64) -> bool {
         self.kept.lock().remove(&ino)
     }
 
-    /// All nodes that counted as open.
+    /// Stops counting all nodes as open, and returns them.
     pub(crate) fn let_all_go(&self) -> HashSet<u64> {
         std::mem::take(&mut self.kept.lock())
     }

@@ -1,4 +1,4 @@
-//! What vault to mount, where, and how.
+//! A request to mount a vault.
 
 use lacuna_contracts::{Naming, Term};
 use lacuna_daemon::Identity;
@@ -9,36 +9,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to mount, where, and how.
+/// The vault, the mount point and the settings.
 pub struct VaultRequest {
     /// The vault. [`MountedVault`](crate::MountedVault) closes it at the end.
     pub vault: Arc<Vault>,
-    /// By what others know it.
+    /// The names of the vault for clients.
     pub identity: Identity,
-    /// An existing directory on which nothing is mounted but what a server left there that died.
+    /// An existing directory on which nothing is mounted, except the mount of a dead server.
     pub mountpoint: PathBuf,
-    /// Let other users in, as the permissions of files say. For users other than root the system
-    /// must allow it.
+    /// Give other users the access that the permissions of files grant. For users other than root
+    /// the system must allow it.
     pub allow_other: bool,
     /// Refuse changes even if the vault takes them.
     pub read_only: bool,
-    /// Let no program in it be run.
+    /// Refuse to execute programs in the vault.
     pub no_exec: bool,
-    /// Close it when nothing was asked of it for so long and no process uses it.
+    /// Close it after this time without requests, if no process uses it.
     pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`lacuna_daemon::default_run_base`].
     pub run_base: Option<PathBuf>,
-    /// Where messages of the running server go.
+    /// Receives messages of the running server.
     pub log: ServerLog,
-    /// How clients that close it, or ask for its status, are told of settings.
+    /// How messages to clients that close it, or ask for its status, name settings.
     pub naming: Naming,
-    /// What else is held as long as the vault is open. It is let go after the vault is closed, and
-    /// before a client hears of that.
+    /// Another value that is held while the vault is open. It is dropped after the vault is closed,
+    /// and before a client is told of that.
     pub held: Option<Box<dyn Any + Send>>,
 }
 
 impl VaultRequest {
-    /// A request with everything else at its default; messages go nowhere.
+    /// A request with everything else at its default; messages are discarded.
     pub fn new(vault: Arc<Vault>, location: impl Into<String>, mountpoint: impl Into<PathBuf>) -> Self {
         let (location, format) = (location.into(), "vault".to_owned());
         VaultRequest {

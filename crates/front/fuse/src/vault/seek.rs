@@ -1,9 +1,9 @@
 //! `SEEK_DATA` and `SEEK_HOLE` in files that are being written.
 //!
 //! The kernel passes such a seek on without sending the pages that it holds back (Linux 6.18), so
-//! the vault would call data a hole and `cp` would lose it. The answer therefore waits until the
-//! kernel was asked to give up its pages. That asking returns when they are written, which takes
-//! threads that serve: a thread of its own asks.
+//! the vault would report data as a hole and `cp` would lose it. The reply therefore waits until
+//! the kernel has invalidated its pages. The invalidation returns after the pages are written,
+//! which needs serving threads; a thread of its own therefore requests it.
 
 use fuser::{INodeNo, Notifier, ReplyLseek};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,15 +15,14 @@ pub(crate) struct PendingSeek {
     pub ino: u64,
     /// Answers when the pages are written.
     pub answer: Box<dyn FnOnce(ReplyLseek) + Send>,
-    /// Takes the answer to the kernel.
+    /// Sends the answer to the kernel.
     pub reply: ReplyLseek,
 }
 
-/// What tells the kernel that it is to forget or to give up pages and attributes; known once the
-/// session is there.
+/// The notifier that invalidates pages and attributes in the kernel; set once the session exists.
 pub(crate) type KernelNotifier = Arc<OnceLock<Notifier>>;
 
-/// The thread that asks. It ends when this is dropped.
+/// The thread that requests invalidations. It ends when this is dropped.
 pub(crate) struct Seeks {
     queue: Sender<PendingSeek>,
 }
@@ -40,8 +39,8 @@ impl Seeks {
 
     /// Answers once the kernel has written the pages of the file.
     pub(crate) fn ask(&self, seek: PendingSeek) {
-        // The thread lives as long as the queue; without it the seek fails, as a reply that is
-        // dropped does.
+        // The thread lives as long as the queue. Without it the reply is dropped, and the seek
+        // fails.
         let _ = self.queue.send(seek);
     }
 }
@@ -49,7 +48,7 @@ impl Seeks {
 fn serve(queue: &Receiver<PendingSeek>, notifier: &KernelNotifier) {
     while let Ok(PendingSeek { ino, answer, reply }) = queue.recv() {
         if let Some(kernel) = notifier.get() {
-            // If the kernel does not agree, the answer is what the vault knows.
+            // If the kernel refuses, the answer comes from the vault's state alone.
             let _ = kernel.inval_inode(INodeNo(ino), 0, 0);
         }
         answer(reply);

@@ -1,4 +1,4 @@
-//! A vault that is mounted: setting the mount up, and taking it down again.
+//! A mounted vault: setting the mount up, and taking it down again.
 
 use crate::device::Access;
 use crate::reports::Reports;
@@ -27,13 +27,13 @@ const READ_AHEAD_KIB: &str = "1024";
 /// A vault that is mounted and served.
 pub type MountedVault = MountServer<ServedVault>;
 
-/// What is mounted of a vault.
+/// The parts of a mounted vault.
 pub struct ServedVault {
-    // In the order in which they must go.
+    // In drop order.
     fuse: FuseMount,
     vault: Arc<Vault>,
     reports: Reports,
-    /// What is let go after the vault is closed.
+    /// Dropped after the vault is closed.
     held: Option<Box<dyn Any + Send>>,
 }
 
@@ -41,10 +41,11 @@ impl MountedVault {
     /// Mounts. On failure everything that was set up is taken down again and the vault is closed.
     ///
     /// Errors: [`Kind::Busy`] if something is mounted there, [`Kind::NotFound`] and [`Kind::Usage`]
-    /// if it is no directory, [`Kind::Permission`] if the system does not allow it.
+    /// if it is not a directory, [`Kind::Permission`] if the system does not allow it.
     pub fn start(mut request: VaultRequest) -> Result<Self> {
         let (vault, log) = (Arc::clone(&request.vault), Arc::clone(&request.log));
-        // Whatever fails: the closing writes, and no other program may have the vault open by then.
+        // Held until the vault is closed, also on failure: closing writes, and no other program may
+        // have the vault open during it.
         let held = request.held.take();
         let mut server = set_up(request).inspect_err(|_| {
             if let Err(e) = vault.close() {
@@ -79,14 +80,14 @@ fn set_up(request: VaultRequest) -> Result<MountedVault> {
 }
 
 impl Served for ServedVault {
-    /// No client has longer work for a vault, and what goes with its directory no server keeps.
+    /// A vault has no jobs, and a server that stays cannot keep the data of a deleted directory.
     fn is_used(&self, _: &Server) -> bool {
         false
     }
 
-    /// The kernel writes everything back before it lets go.
+    /// The kernel writes everything back before the unmount completes.
     fn take_down(&mut self) -> Result<()> {
-        // What is left of a mount without a connection goes with the closing.
+        // Closing removes the mount if its connection has ended.
         if self.reports.watch.wait_ended(Duration::ZERO) {
             return Ok(());
         }
@@ -115,7 +116,7 @@ impl Served for ServedVault {
     }
 }
 
-/// The kernel reads at most 128 KiB ahead unless someone tells it otherwise, which only root can.
+/// The kernel reads at most 128 KiB ahead by default; only root can change it.
 fn read_further_ahead(mountpoint: &Path) {
     if let Ok(meta) = fs::metadata(mountpoint) {
         let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
@@ -123,20 +124,21 @@ fn read_further_ahead(mountpoint: &Path) {
     }
 }
 
-/// Clears away the mount of a server that died there, as its run directory tells it, or the mount's
-/// own silence.
+/// Removes the mount of a dead server, as found by its run directory or by the errors of the mount
+/// itself.
 fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     let dead = match fs::metadata(mountpoint) {
-        // A program that asks while the connection ends hears that it was aborted.
+        // A program that asks while the connection ends gets ECONNABORTED.
         Err(e) => matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)),
-        // The kernel may answer from what it kept.
+        // The kernel may answer from its cache.
         Ok(_) => is_left(mountpoint, run_base),
     };
     if !dead {
         return Ok(());
     }
     match close(mountpoint, run_base) {
-        // Its record is gone, or lies elsewhere; a mount of ours without a server is of no use.
+        // The record is gone or elsewhere; a FUSE mount of this program without a server is
+        // useless.
         Err(e) if e.kind() == Kind::NotFound => unmount_fuse(
             &std::path::absolute(mountpoint)
                 .map_err(|e| Error::io(format!("cannot find {}", mountpoint.display()), &e))?,
@@ -145,8 +147,8 @@ fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     }
 }
 
-/// Whether a server that died was mounted there. Where that cannot be told, the check of the mount
-/// point says so.
+/// Whether the mount belongs to a dead server. If that cannot be determined, the check of the mount
+/// point reports it.
 fn is_left(mountpoint: &Path, run_base: Option<&Path>) -> bool {
     let found = Registry::open(run_base).and_then(|registry| registry.by_mountpoint(mountpoint));
     found.is_ok_and(|peer| !peer.alive)

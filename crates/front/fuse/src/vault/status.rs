@@ -1,5 +1,5 @@
-//! What the server of a mounted vault tells clients on its control socket: the vault's counters,
-//! and how a file of it is protected.
+//! The replies of a mounted vault's server on its control socket: the vault's counters, and how a
+//! file of it is protected.
 
 use crate::vault::front::in_words;
 use lacuna_contracts::{Error, Kind, Result, Status, Traffic};
@@ -8,10 +8,10 @@ use lacuna_vault::{FsError, Vault};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The vault as clients see it.
+/// The vault's status for clients.
 pub(crate) struct VaultStatus {
     pub vault: Arc<Vault>,
-    /// What was asked of it.
+    /// Counters of requests.
     pub traffic: Traffic,
 }
 
@@ -28,7 +28,7 @@ impl StatusSource for VaultStatus {
 }
 
 impl VaultStatus {
-    /// How a file is protected, in the fields that `lacuna vault stat --json` shows.
+    /// How a file is protected, in the fields of `lacuna vault stat --json`.
     fn protection(&self, ino: u64) -> Result<Value> {
         let stat = self.vault.file_stat(ino).map_err(|e| unprotected(&self.vault.path_of(ino), e))?;
         Ok(json!({

@@ -1,4 +1,4 @@
-//! What tests that mount ask of the machine.
+//! Requirements on the machine for tests that mount.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Steps of 10 ms that something that must happen may take.
+/// Limit for a required event, in steps of 10 ms.
 const PATIENCE: u32 = 6000;
 
-/// Why this machine cannot run a test that mounts, if it cannot. Root in a container may lack what
-/// root usually has, so it is tried.
+/// The reason why this machine cannot run a test that mounts, if there is one. Root in a container
+/// may lack privileges, so mounting is tried.
 pub(crate) fn lacking() -> Option<&'static str> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse");
@@ -40,12 +40,12 @@ pub(crate) fn skipped(why: &str) {
     say(&format!("skipped: {why}"));
 }
 
-/// Not println, which the test runner would keep to itself.
+/// Not `println`, which the test runner captures.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Runs a program that must succeed; gives what it wrote to its standard output.
+/// Runs a program, requires success and returns its standard output.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
@@ -54,7 +54,7 @@ pub(crate) fn run(command: &mut Command) -> String {
     words(&output.stdout)
 }
 
-/// What is mounted below a directory.
+/// The mount points below a directory.
 pub(crate) fn mounts_below(dir: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let here = dir.to_str().unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<String> {
     points.map(str::to_owned).collect()
 }
 
-/// Waits until something that must happen has happened.
+/// Waits until a required event has happened.
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..PATIENCE {
         if done() {

@@ -1,4 +1,4 @@
-//! A disk in memory that counts what it is asked, and fails where it is told to.
+//! A disk in memory that counts requests and fails on demand.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Status, StatusItem};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,21 +10,21 @@ const PIECE: usize = 256;
 /// The disk.
 pub(crate) struct MemoryDisk {
     pieces: Vec<RwLock<Option<Box<[u8]>>>>,
-    /// Blocks discarded.
+    /// Number of discarded blocks.
     pub discarded: AtomicU64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: AtomicU64,
-    /// Writes since the last flush began.
+    /// Number of writes since the last flush began.
     pub unflushed: AtomicU64,
-    /// Calls of `close`.
+    /// Number of calls of `close`.
     pub closes: AtomicU64,
-    /// Reads fail from now on.
+    /// Makes reads fail.
     pub fail_reads: AtomicBool,
-    /// Writes fail from now on.
+    /// Makes writes fail.
     pub fail_writes: AtomicBool,
-    /// Writes and flushes get no cover now.
+    /// Makes writes and flushes fail for lack of cover.
     pub uncovered: AtomicBool,
-    /// `close` fails.
+    /// Makes `close` fail.
     pub fail_close: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl MemoryDisk {
     }
 }
 
-/// The parts of a range, each within one piece: piece, byte offset in it, byte length.
+/// Splits a range at piece borders: piece, byte offset in it, byte length.
 fn parts(first: BlockAddr, bytes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut block = first.0 as usize;
     let mut left = bytes / BLOCK_SIZE;

@@ -1,4 +1,4 @@
-//! How a server ends: asked while in use, by a plain umount, with a failing disk, and by being
+//! Tests of the end of a server: closed while in use, by a plain umount, with a failing disk, and
 //! killed.
 
 use crate::machine::{skipped, wait_until};
@@ -30,8 +30,8 @@ fn busy_file_system_stays_and_names_its_user() {
     wait_until("a flush, though it is busy", || disk.flushes.load(Ordering::SeqCst) > flushes);
     fs::write(place.mountpoint().join("still"), b"served").unwrap();
     drop(user);
-    // The stop that came while the file system was busy may yet be pending, and then ends the
-    // server first.
+    // The stop request made while the file system was busy may still be pending and end the server
+    // first.
     match place.close() {
         Ok(Closed::Cleanly) => {}
         Err(e) if e.kind() == Kind::NotFound => {}
@@ -108,7 +108,7 @@ fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
     assert_eq!(place.close().unwrap(), Closed::Cleanly);
     place.assert_nothing_left();
 
-    // Dead, and in use all the same.
+    // A dead server with a mount that is still in use.
     let kill = |started: &std::process::Output| {
         assert!(started.status.success());
         let number = String::from_utf8_lossy(&started.stdout).trim().parse().unwrap();
@@ -129,7 +129,7 @@ fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
     assert!(busy.contains(&format!("cat (process {})", user.0.id())), "{busy}");
     drop(user);
 
-    // Someone unmounts the dead file system by hand; a new server clears the rest away.
+    // After a manual unmount of the dead file system, a new server cleans up the rest.
     run("umount", &[text(&place.mountpoint())]);
     let again = start(&["mkfs=ext4"]);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));

@@ -1,4 +1,4 @@
-//! A file system on the disk: its files, and its trims.
+//! Tests of a file system on the disk: its files and its trims.
 
 use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, run, text};

@@ -1,7 +1,7 @@
-//! The crate against the kernel: files, file systems, trims, faults, and the end of a server.
+//! Tests of the crate with the kernel: files, file systems, trims, faults, and the end of a server.
 //!
-//! Every test skips itself, saying why, where the machine does not allow it. Whatever happens,
-//! nothing stays mounted.
+//! Every test skips itself with a reason where the machine does not allow it. In no case does a
+//! mount remain.
 
 mod ends;
 mod file_system;

@@ -1,5 +1,5 @@
-//! Where a test mounts: whether the machine allows it, a run base and a mount point that are
-//! cleared away, and a server on a thread.
+//! The place of a test: a check of the machine, a run base and a mount point that are cleaned up,
+//! and a server on a thread.
 
 use crate::machine::{self, wait_until};
 use crate::memory::MemoryDisk;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
-/// Why this machine cannot run a test, if it cannot.
+/// The reason why this machine cannot run a test, if there is one.
 pub(crate) fn lacking_for(loops: bool) -> Option<&'static str> {
     if let Some(why) = machine::lacking() {
         return Some(why);
@@ -32,11 +32,11 @@ pub(crate) fn lacking_for(loops: bool) -> Option<&'static str> {
     (loops && !works("fstrim", "--version")).then_some("there is no fstrim that works")
 }
 
-/// One test at a time: while one starts a program, the new process has for a moment every file that
-/// the others have open, and so keeps their mounts busy.
+/// Runs one test at a time: a starting child process inherits all open files of this process for a
+/// moment, and so keeps the mounts of other tests busy.
 pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Takes the turn of a test, or ends it where the machine does not allow it.
+/// Takes the lock of [`ONE_AT_A_TIME`], or skips the test where the machine does not allow it.
 macro_rules! needs {
     ($loops:expr) => {
         let _only = $crate::place::ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -49,7 +49,7 @@ macro_rules! needs {
 
 pub(crate) use needs;
 
-/// A place for one test: a run base, a mount point, and the duty to leave nothing mounted.
+/// The place of one test: a run base and a mount point. Dropping it unmounts everything.
 pub(crate) struct Place {
     pub dir: TempDir,
 }
@@ -92,14 +92,14 @@ impl Place {
         close(&self.mountpoint(), Some(&self.base()))
     }
 
-    /// What the server says of itself.
+    /// The status that the server reports.
     pub(crate) fn status(&self) -> ServerStatus {
         let registry = Registry::open(Some(&self.base())).unwrap();
         let peer = registry.by_mountpoint(&self.mountpoint()).unwrap_or_else(|e| panic!("{e}"));
         peer.status().unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The mount points of the servers that live, or that died.
+    /// The mount points of the live servers, or of the dead ones.
     pub(crate) fn mounted_by(&self, alive: bool) -> Vec<PathBuf> {
         let peers = Registry::open(Some(&self.base())).unwrap().all().unwrap();
         let found = peers.iter().filter(|peer| peer.alive == alive);
@@ -137,7 +137,7 @@ impl Drop for Place {
     }
 }
 
-/// A server on a thread of its own. Declared after its [`Place`], it ends first.
+/// A server on a thread of its own. Declared after its [`Place`], it is dropped first.
 pub(crate) struct Server {
     pub stopper: Stopper,
     thread: Option<JoinHandle<Result<()>>>,
@@ -150,7 +150,7 @@ impl Server {
         Server { stopper, thread: Some(std::thread::spawn(move || opened.wait())) }
     }
 
-    /// Asks until it ends: something on the machine may look into the mount at the wrong moment.
+    /// Repeats the request until the server ends: another program may use the mount for a moment.
     pub(crate) fn stop(mut self) -> Result<()> {
         wait_until("the end of the server", || {
             self.stopper.request();
@@ -165,7 +165,7 @@ impl Server {
     }
 }
 
-/// A child process that is ended with the test.
+/// A child process that is killed at the end of the test.
 pub(crate) struct Process(pub Child);
 
 impl Drop for Process {
@@ -183,7 +183,7 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Bytes that differ everywhere.
+/// Pseudorandom bytes.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let mut x = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes = Vec::with_capacity(len);

@@ -1,4 +1,4 @@
-//! File systems that fuse2fs serves, and what it writes when it is unmounted.
+//! Tests of file systems that fuse2fs serves, and of its writes at the unmount.
 
 use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
@@ -68,7 +68,7 @@ fn a_program_writes_the_rest_as_soon_as_cover_comes() {
     assert_eq!(refused.kind(), Kind::NoCover, "{refused}");
     assert!(refused.to_string().contains("write to level 0"), "{refused}");
     disk.uncovered.store(false, SeqCst);
-    // Nobody asks it again.
+    // The program needs no second request.
     server.ended().unwrap();
     place.assert_nothing_left();
 

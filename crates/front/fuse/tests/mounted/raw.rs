@@ -1,4 +1,4 @@
-//! The disk as a file.
+//! Tests of the disk as a file.
 
 use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, pattern, run, text};

@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Tests of refused requests and their messages.
 
 use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, pattern, run, text};
@@ -53,7 +53,7 @@ fn unknown_data_is_not_overwritten() {
         request
     };
     let refused = |overwrite| MountedDisk::start(mkfs(overwrite)).err().expect("a refusal").to_string();
-    // Written and given back again, and only in part: blank. One byte further on: not.
+    // Discarded blocks count as blank, also in a partly discarded piece. One nonzero byte does not.
     disk.write(BlockAddr(5000), &pattern(8192)).unwrap();
     disk.discard(BlockAddr(5000), 2).unwrap();
     let mut block = vec![0; 4096];
@@ -64,7 +64,7 @@ fn unknown_data_is_not_overwritten() {
     place.assert_nothing_left();
     Server::start(mkfs(true)).stop().unwrap();
 
-    // What is known is not overwritten even so. The remedy is in the words of the error.
+    // Data of a known kind is refused even with `overwrite`. The error contains the remedy.
     let said = refused(true);
     let server = place.raw(&disk);
     let file = place.mountpoint().join("disk");

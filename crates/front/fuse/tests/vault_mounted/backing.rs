@@ -1,5 +1,5 @@
-//! Backing directories that fail their vault while it is mounted: full, lost with their disk, and
-//! read-only.
+//! Tests with backing directories that fail while the vault is mounted: full, lost with their disk,
+//! and read-only.
 
 use crate::conformance::Mapping;
 use crate::ends::takes_no_changes;
@@ -29,7 +29,7 @@ fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What a program reads that does not find the content in the kernel's cache.
+/// Reads a file after dropping its content from the kernel's cache.
 fn read_from_storage(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, NonZeroU64::new(u64::MAX >> 1), Advice::DontNeed)?;
@@ -56,13 +56,13 @@ fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
     let pieces = (0..96).take_while(|n| append(*n).is_ok()).count();
     assert!(pieces > 8 && pieces < 96, "{pieces} pieces found space");
     is_full(append(pieces));
-    // The kernel takes these and cannot bring them to the vault.
+    // The kernel accepts these writes and cannot send them to the vault.
     is_full(write_durably(&at("late"), &noise(3, 8 * MIB)));
     let mapped = File::options().read(true).write(true).create_new(true).open(at("mapped")).unwrap();
     mapped.set_len(8 * MIB as u64).unwrap();
     Mapping::shared(&mapped, 0, 8 * MIB).unwrap().write(0, &noise(4, 8 * MIB));
     is_full(mapped.sync_all());
-    // What was acknowledged is there.
+    // Acknowledged data is still there.
     assert!(read_from_storage(&at("before")).unwrap() == noise(1, 100_000));
     assert!(read_from_storage(&at("large")).unwrap()[..pieces * MIB].chunks(MIB).all(|found| found == piece));
 
@@ -82,8 +82,7 @@ fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
     place.assert_nothing_left();
 }
 
-/// What a disk does that is pulled: ext4 refuses everything from here on, and nothing of it is
-/// written any more.
+/// Simulates the removal of a disk: ext4 refuses all later requests, and writes nothing more.
 fn pull(directory: &Path) {
     let script = "import fcntl, os, struct, sys\n\
         EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2\n\
@@ -121,12 +120,12 @@ fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() 
         let number = result.unwrap_err().raw_os_error();
         assert!(number == Some(libc::EIO) || number == Some(libc::EROFS), "{number:?}");
     };
-    // Never zeros, and never an end of the file.
+    // Reads fail; they return neither zeros nor an early end of file.
     lost(read_from_storage(&at("synced")).map(drop));
     assert_eq!(fs::metadata(at("synced")).unwrap().len(), 2 * MIB as u64);
     lost(write_durably(&at("new"), &content));
     lost(File::open(place.mountpoint()).and_then(|dir| dir.sync_all()));
-    // It ends, and says that all is not well.
+    // The server ends and reports the failure.
     wait_until("the end of the use of the mount", || {
         close(&place.mountpoint(), Some(&place.run_base())).unwrap_err().kind() != Kind::Busy
     });
@@ -154,8 +153,7 @@ fn directory_that_is_removed_is_an_error() {
     let at = |name: &str| place.mountpoint().join(name);
     write_durably(&at("synced"), b"content").unwrap();
     fs::remove_dir_all(place.backing()).unwrap();
-    // A small file would fit into the journal, which is gone from its directory and open all the
-    // same.
+    // A small file would fit into the journal, which is removed from its directory but still open.
     assert_eq!(write_durably(&at("small"), b"content").unwrap_err().raw_os_error(), Some(libc::EIO));
     assert!(write_durably(&at("another"), b"content").is_err());
     wait_until("the end of the use of the mount", || {

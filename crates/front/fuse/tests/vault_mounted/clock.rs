@@ -1,10 +1,10 @@
-//! A clock of the wall that a test moves while a server in another process looks at it.
+//! A wall clock that a test moves while a server in another process reads it.
 
 use lacuna_vault::{SystemWallClock, Time, WallClock};
 use std::fs;
 use std::path::PathBuf;
 
-/// The system's clock and so many seconds more, or fewer, as a file says.
+/// The system's clock plus the number of seconds, possibly negative, in a file.
 pub(crate) struct MovedClock {
     file: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! A backing directory that somebody altered: what does not verify is an error, for that block
-//! alone, never zeros and never an end of the file; the log says where.
+//! Tests with a modified backing directory: an unverifiable block is an error for that block alone,
+//! never zeros and never an end of file; the log names the place.
 
 use crate::machine::lacking;
 use crate::place::{Place, needs};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Length of the file, in blocks.
 const BLOCKS: u64 = 1024;
-/// The block that is altered.
+/// The modified block.
 const BAD: u64 = 600;
 
 fn content() -> Vec<u8> {
@@ -25,7 +25,7 @@ fn files(backing: &Path) -> impl Iterator<Item = PathBuf> {
     folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()))
 }
 
-/// The largest of them.
+/// The largest of the files.
 fn largest(backing: &Path) -> PathBuf {
     files(backing).max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap()
 }
@@ -37,7 +37,7 @@ fn flip(path: &Path, offset: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
 }
 
-/// A closed vault with one file, one byte of which was altered; gives the backing file.
+/// Makes a closed vault with one file and flips a bit of it; returns the backing file.
 fn altered(place: &Place) -> PathBuf {
     let server = place.mount(How::Create);
     fs::create_dir(place.mountpoint().join("dir")).unwrap();
@@ -74,7 +74,7 @@ fn altered_block_is_an_error(how: How) {
             assert!(block[..] == expected[number as usize * 4096..][..4096], "block {number}");
         }
     }
-    // In one call: what comes before the block, or nothing; then the error.
+    // One call returns the data before the block, or none; then an error follows.
     let mut out = vec![0; 64 * 4096];
     match file.read_at(&mut out, (BAD - 32) * 4096) {
         Ok(read) => {
@@ -113,7 +113,7 @@ fn altered_block_can_be_written_again() {
     let server = place.mount(How::Open);
     let path = place.mountpoint().join("dir/file");
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    // A part of the block would need the rest of it.
+    // Writing a part of the block needs the rest of it.
     is_input_output_error(file.write_all_at(b"part", BAD * 4096 + 5).and_then(|()| file.sync_all()));
     file.write_all_at(&[9; 4096], BAD * 4096).unwrap();
     file.sync_all().unwrap();
@@ -146,7 +146,7 @@ fn missing_backing_file_is_an_error() {
     place.verify();
 }
 
-/// Every path below a directory, whose attributes a program reads as it goes.
+/// Collects every path below a directory, and reads the attributes of each.
 fn paths_below(dir: &Path, found: &mut BTreeSet<PathBuf>) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -172,7 +172,7 @@ fn names_are_all_listed_or_there_is_an_error() {
     paths_below(&place.mountpoint(), &mut all).unwrap();
     assert_eq!(all.len(), 12 * 31);
     place.unmount(server);
-    // The files are short: the names are in the largest, and in two others that hold the same.
+    // The files are short, so the names are in the largest backing file and in two copies of it.
     let bytes = fs::read(largest(&place.backing())).unwrap();
     let copies: Vec<PathBuf> =
         files(&place.backing()).filter(|path| fs::read(path).unwrap() == bytes).collect();
@@ -196,7 +196,7 @@ fn names_are_all_listed_or_there_is_an_error() {
             }
             place.unmount(server);
         } else {
-            // An opening that is refused lists nothing.
+            // A vault that fails to open lists nothing.
             errors += 1;
         }
         flip_all(page * 4096 + 1000);

@@ -1,5 +1,5 @@
-//! How a server begins and ends: while it is in use, by a plain umount, by being killed, without
-//! root, where nothing may change, and under clocks that jump.
+//! Tests of the begin and the end of a server: while in use, by a plain umount, killed, without
+//! root, read-only, and with jumping clocks.
 
 use crate::machine::{lacking, run, skipped, wait_until};
 use crate::place::{Place, needs};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A user other than root, who has a name: `nobody`.
+/// A user other than root, with a name: `nobody`.
 const USER: u32 = 65534;
 
 #[test]
@@ -56,7 +56,7 @@ fn vault_server_ends_with_a_plain_umount() {
     place.verify();
 }
 
-/// What holds a vault, and notes whether that was closed when it was let go.
+/// A value held with a vault; on drop it records whether the vault was closed before.
 struct Hold {
     vault: Arc<Vault>,
     outlived: Arc<AtomicBool>,
@@ -81,7 +81,7 @@ fn a_vault_that_cannot_be_mounted_is_closed_before_it_is_let_go() {
     place.verify();
 }
 
-/// The kernel knows the names, and so asks nothing for each change but the change itself.
+/// The kernel knows the names, and so sends only the change itself.
 #[test]
 fn changes_of_known_names_are_use_and_measuring_the_space_is_none() {
     needs!(lacking());
@@ -97,7 +97,7 @@ fn changes_of_known_names_are_use_and_measuring_the_space_is_none() {
         std::thread::sleep(Duration::from_millis(20));
     }
     wait_until("the end of what is not used any more", || {
-        // While the server ends, the mount may be gone or dead.
+        // While the server ends, the mount may be removed or dead.
         let _ = statvfs(place.mountpoint());
         !server.runs()
     });
@@ -132,7 +132,7 @@ fn synced_content_outlives_a_killed_server() {
         file.write_all(&[round; 50_000]).unwrap();
         file.sync_all().unwrap();
         fs::write(at("not synced"), [round; 50_000]).unwrap();
-        // Deleted, open, and known to the storage.
+        // A file that is deleted, open, and stored.
         let gone =
             File::options().read(true).write(true).create(true).truncate(true).open(at("gone")).unwrap();
         gone.write_all_at(&[1; 200_000], 0).unwrap();
@@ -157,7 +157,7 @@ fn synced_content_outlives_a_killed_server() {
     place.assert_nothing_left();
 }
 
-/// Clears away what a killed server left mounted.
+/// Removes the mount of a killed server.
 pub(crate) fn close_dead(place: &Place) {
     wait_until("the end of the dead server", || match close(&place.mountpoint(), Some(&place.run_base())) {
         Ok(how) => how == Closed::AfterCrash,
@@ -195,8 +195,8 @@ fn reading_alone_changes_nothing() {
     place.assert_nothing_left();
 }
 
-/// The content of `file` can be read; nothing of it or of the directory `dir` beside it can be
-/// changed.
+/// Asserts that the content of `file` can be read, and that neither it nor the directory `dir`
+/// beside it can be changed.
 pub(crate) fn takes_no_changes(place: &Place) {
     let at = |name: &str| place.mountpoint().join(name);
     let refused = |result: std::io::Result<()>| {
@@ -218,8 +218,8 @@ pub(crate) fn takes_no_changes(place: &Place) {
     run(Command::new("sync").arg("-f").arg(at("file")));
 }
 
-/// Works through other programs alone: a handle of this one belongs for a moment to every program
-/// that another test starts, and a mount with open files is not cleared away.
+/// Works through other programs only: a starting program of another test inherits the handles of
+/// this process for a moment, and a mount with open files is not removed.
 #[test]
 fn next_opening_clears_away_what_a_killed_server_left() {
     needs!(lacking());
@@ -254,7 +254,7 @@ fn next_opening_waits_for_a_dying_server() {
     place.verify();
 }
 
-/// Files that are written twice within one step of the kernel's clock, and while they stay open.
+/// Files that are written twice within one tick of the kernel's clock, and while they stay open.
 #[test]
 fn times_that_were_shown_are_the_ones_that_are_stored() {
     needs!(lacking());
@@ -278,7 +278,7 @@ fn times_that_were_shown_are_the_ones_that_are_stored() {
         file.write_all(b"two\n").unwrap();
         open.push(file);
     }
-    // The server's clock goes on before the pages come.
+    // The server's clock advances before the pages arrive.
     std::thread::sleep(Duration::from_millis(50));
     drop(open);
     let shown = times();
@@ -306,7 +306,7 @@ fn clocks_that_jump_change_nothing_but_times() {
         assert!((made - now - years * YEAR).abs() < YEAR / 2, "{made} is not {years} years ahead");
         let file = File::create(at(format!("dir {round}/file"))).unwrap();
         file.write_all_at(&[round as u8; 50_000], 0).unwrap();
-        // Between the jump and the next: a step of an hour, back.
+        // Within a round: one hour back.
         place.move_clock(years * YEAR - 3600);
         file.write_all_at(&[round as u8; 50_000], 50_000).unwrap();
         file.sync_all().unwrap();
@@ -332,14 +332,14 @@ fn clocks_that_jump_change_nothing_but_times() {
     place.assert_nothing_left();
 }
 
-/// A program that runs as a user other than root.
+/// Runs a program as a user other than root.
 fn as_user(program: &str) -> Command {
     let mut command = Command::new(program);
     command.uid(USER).gid(USER);
     command
 }
 
-/// Whether that user may mount at all.
+/// The reason why that user cannot mount, if there is one.
 fn user_mounts() -> Option<&'static str> {
     if Command::new("fusermount3").arg("--version").stdout(Stdio::null()).status().is_err() {
         return Some("there is no fusermount3");
@@ -373,7 +373,7 @@ fn user_without_root_mounts() {
         Some(libc::EACCES),
         "not even root"
     );
-    // The user closes it too.
+    // The user unmounts it as well.
     let umount = |at: &Path| as_user("fusermount3").arg("-u").arg(at).stderr(Stdio::null()).status().unwrap();
     wait_until("the end of the use", || umount(&place.mountpoint()).success());
     server.wait(&place);

@@ -1,8 +1,8 @@
-//! A mounted vault against the kernel: the behaviour that POSIX and Linux promise, random
-//! operations beside a plain directory, real programs, damage, and the end of a server.
+//! Tests of a mounted vault with the kernel: the behaviour that POSIX and Linux promise, random
+//! operations in parallel with a plain directory, real programs, damage, and the end of a server.
 //!
-//! Every test skips itself, saying why, where the machine does not allow it. Whatever happens,
-//! nothing stays mounted.
+//! Every test skips itself with a reason where the machine does not allow it. In no case does a
+//! mount remain.
 #![deny(unsafe_code)]
 
 mod backing;

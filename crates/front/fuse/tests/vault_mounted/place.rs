@@ -1,4 +1,4 @@
-//! Where a test mounts: a vault in a directory of its own, and a mount point that is cleared away.
+//! The place of a test: a vault in a directory of its own, and a mount point that is cleaned up.
 
 use crate::clock::MovedClock;
 use crate::machine::{mounts_below, wait_until};
@@ -17,15 +17,15 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// The identity of every vault here.
+/// The UUID of every vault here.
 const UUID: [u8; 16] = [0x5a; 16];
 
-/// Why this machine cannot run a test that works as several users.
+/// The reason why this machine cannot run a test that works as several users.
 pub(crate) fn lacking_root() -> Option<&'static str> {
     (!rustix::process::geteuid().is_root()).then_some("not root")
 }
 
-/// Ends a test where the machine does not allow it.
+/// Skips a test where the machine does not allow it.
 macro_rules! needs {
     ($lacking:expr) => {
         if let Some(why) = $lacking {
@@ -37,7 +37,7 @@ macro_rules! needs {
 
 pub(crate) use needs;
 
-/// A temporary directory that every user may enter, under the usual mask of new files.
+/// A temporary directory that every user may enter; also sets the usual umask.
 pub(crate) fn open_directory() -> TempDir {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let dir = tempfile::tempdir().unwrap();
@@ -45,11 +45,11 @@ pub(crate) fn open_directory() -> TempDir {
     dir
 }
 
-/// A place for one test: a vault's directory, its anchor, a mount point, and the duty to leave
-/// nothing mounted.
+/// The place of one test: a vault's directory, its anchor and a mount point. Dropping it unmounts
+/// everything.
 pub(crate) struct Place {
     dir: PathBuf,
-    /// None where another process has the duty.
+    /// `None` where another process cleans up.
     owned: Option<TempDir>,
 }
 
@@ -62,7 +62,7 @@ impl Place {
         place
     }
 
-    /// The place of another process.
+    /// The place of a test in another process.
     pub(crate) fn at(dir: &Path) -> Self {
         Place { dir: dir.to_owned(), owned: None }
     }
@@ -83,12 +83,12 @@ impl Place {
         self.dir.join("run")
     }
 
-    /// Is there once the server has mounted.
+    /// Exists once the server has mounted.
     pub(crate) fn ready(&self) -> PathBuf {
         self.dir.join("ready")
     }
 
-    /// Is there once the server has ended, with the error if it ended with one.
+    /// Exists once the server has ended; contains the error, if any.
     pub(crate) fn ended(&self) -> PathBuf {
         self.dir.join("ended")
     }
@@ -101,8 +101,8 @@ impl Place {
         self.dir.join("log")
     }
 
-    /// Sets the clock of the vault so many seconds ahead of the system's. A server that runs
-    /// follows if this was called before it started.
+    /// Moves the clock of the vault `seconds` ahead of the system's. A running server follows if
+    /// this was also called before its start.
     pub(crate) fn move_clock(&self, seconds: i64) {
         MovedClock::at(self.dir.join("clock")).move_to(seconds);
     }
@@ -123,14 +123,13 @@ impl Place {
         }
     }
 
-    /// Where the vault and its server say what a person should know: a file that every process
-    /// appends to.
+    /// The log of the vault and its server: a file that every process appends to.
     pub(crate) fn log(&self) -> Log {
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
         Arc::new(move |line| (&log).write_all(format!("{line}\n").as_bytes()).unwrap())
     }
 
-    /// A new vault.
+    /// Creates the vault.
     pub(crate) fn make(&self) -> Vault {
         let open = OpenOptions { log: self.log(), ..OpenOptions::default() };
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -138,17 +137,17 @@ impl Place {
         Vault::create(self.base(Access::Write), &master(), UUID, &options).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The vault that was made before.
+    /// Opens the existing vault.
     pub(crate) fn open(&self) -> Vault {
         self.open_with(Access::Write).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The same from a directory that takes no changes.
+    /// Opens the existing vault from a directory that takes no changes.
     pub(crate) fn open_to_read(&self) -> Vault {
         self.open_with(Access::Read).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The same where it may be damaged.
+    /// Opens the existing vault to read; it may be damaged.
     pub(crate) fn try_open_to_read(&self) -> Result<Vault> {
         self.open_with(Access::Read)
     }
@@ -159,13 +158,13 @@ impl Place {
         Vault::open(self.base(access), &master(), UUID, &options)
     }
 
-    /// Mounts.
+    /// Mounts the vault.
     pub(crate) fn mount(&self, how: How) -> Server {
         Server::start(self, how)
     }
 
-    /// Unmounts what `server` serves and waits for its end. A program that another test starts has
-    /// for a moment every file of this process and so keeps the mount busy: it is asked again.
+    /// Unmounts `server` and waits for its end. A starting program of another test inherits the
+    /// files of this process for a moment and keeps the mount busy, so the request is repeated.
     #[track_caller]
     pub(crate) fn unmount(&self, server: Server) {
         wait_until("the end of the use of the mount", || {
@@ -181,8 +180,8 @@ impl Place {
         server.wait(self);
     }
 
-    /// Unmounts what a test mounted on or below its place; programs that other tests start may use
-    /// it for a moment.
+    /// Unmounts a mount on or below a test's place; starting programs of other tests may use it for
+    /// a moment.
     #[track_caller]
     pub(crate) fn take_off(at: &Path) {
         wait_until("the end of the use of what is mounted", || {
@@ -190,7 +189,7 @@ impl Place {
         });
     }
 
-    /// What the vault and its server said since the last call.
+    /// Takes the log lines since the last call.
     pub(crate) fn take_log(&self) -> Vec<String> {
         let lines =
             fs::read_to_string(self.log_file()).unwrap_or_default().lines().map(str::to_owned).collect();
@@ -198,8 +197,7 @@ impl Place {
         lines
     }
 
-    /// Reads the closed vault whole: everything in it must verify, and nothing may have been worth
-    /// a word before.
+    /// Reads the closed vault whole: everything in it must verify, and the log must be empty.
     pub(crate) fn verify(&self) {
         assert_eq!(self.take_log(), Vec::<String>::new(), "the log is not empty");
         let vault = self.open();

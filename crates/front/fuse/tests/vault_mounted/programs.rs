@@ -1,5 +1,5 @@
-//! Real programs in a vault: copying, comparing, `git`, a build, SQLite and `tar`, and all of it
-//! still there after the vault was unmounted and mounted again.
+//! Tests with real programs in a vault: copying, comparing, `git`, a build, SQLite and `tar`. All
+//! data is still there after the vault was unmounted and mounted again.
 
 use crate::ends::close_dead;
 use crate::machine::{lacking, run, say, skipped};
@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Parts of `/usr/share` that are copied; all of it if `LACUNA_SHARE` is `all`.
+/// The copied parts of `/usr/share`; all of it if `LACUNA_SHARE` is `all`.
 const PARTS: [&str; 8] = ["doc", "perl", "zoneinfo", "i18n", "mime", "bash-completion", "X11", "terminfo"];
 
 fn has(program: &str) -> bool {
@@ -19,7 +19,7 @@ fn has(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Names, kinds, modes, owners, sizes, times and targets, but the sizes of directories.
+/// Names, kinds, modes, owners, sizes, times and targets, without the sizes of directories.
 fn listing(dir: &Path) -> String {
     let format =
         ["-type", "d", "-printf", "%P d %m %U %G %T@\\n", "-o", "-printf", "%P %y %m %U %G %s %T@ %l\\n"];
@@ -85,7 +85,7 @@ fn text_of(n: usize) -> String {
     (0..n % 200 + 3).map(line).collect::<Vec<_>>().concat()
 }
 
-/// A repository with a few commits and a merge.
+/// Makes a repository with a few commits and a merge.
 fn make_repository(dir: &Path) {
     fs::create_dir(dir).unwrap();
     git(dir, &["init", "-q", "-b", "main"]);
@@ -147,7 +147,7 @@ fn git_clones_and_finds_nothing_wrong() {
     place.assert_nothing_left();
 }
 
-/// A program of many files, and what builds it.
+/// Makes a C program of many files, and its makefile.
 fn make_sources(dir: &Path, count: usize) {
     fs::create_dir(dir).unwrap();
     let mut header = "#pragma once\n#define FACTOR 1\n".to_owned();
@@ -201,14 +201,14 @@ fn program_is_built_and_runs() {
     place.assert_nothing_left();
 }
 
-/// Whether python3 is there, with this module.
+/// Whether python3 is installed with this module.
 fn python_has(module: &str) -> bool {
     let mut python = Command::new("python3");
     python.args(["-c", &format!("import {module}")]).stdout(Stdio::null()).stderr(Stdio::null());
     python.status().is_ok_and(|status| status.success())
 }
 
-/// A task of `sqlite.py` in the mounted vault.
+/// Runs a task of `sqlite.py` in the mounted vault.
 fn sqlite(place: &Place, task: &str) -> Command {
     let mut python = Command::new("python3");
     python.args(["-c", include_str!("sqlite.py"), task]).arg(place.mountpoint());
@@ -245,7 +245,7 @@ fn own_tests_of_sqlite_in_python_pass() {
     }
     let place = Place::new();
     let server = place.mount(How::Create);
-    // Their files lie in the current directory or in that of temporary files.
+    // The tests' files are in the current directory or in that of temporary files.
     let mut tests = Command::new("python3");
     tests.args(["-B", "-m", "unittest", "-q", "test.test_sqlite3"]);
     run(tests.current_dir(place.mountpoint()).env("TMPDIR", place.mountpoint()));
@@ -275,7 +275,7 @@ fn committed_rows_outlive_a_killed_server() {
         close_dead(&place);
         server = place.mount(How::Open);
         let kept: u64 = run(sqlite(&place, "kept").arg(mode)).trim().parse().unwrap();
-        // One more may have become durable before it could be told.
+        // One more row may have become durable before it was reported.
         assert!(kept == last || kept == last + 1, "{mode}: {kept} rows of {last}");
     }
     place.unmount(server);
@@ -293,7 +293,7 @@ fn archives_of_tar_come_out_as_they_went_in() {
     let source = place.dir().join("source");
     make_tree(&source);
     let pack = |dir: &Path, to: &Path| {
-        // Later versions of the sparse format name the process.
+        // Later versions of the sparse format contain the process number.
         let options = [
             "--sort=name",
             "--format=posix",
@@ -302,8 +302,8 @@ fn archives_of_tar_come_out_as_they_went_in() {
             "--sparse",
             "--numeric-owner",
         ];
-        // Everything that differs by nature: the times of access and of change, and the number of
-        // the archiver.
+        // Fields that always differ: the times of access and of change, and the process number of
+        // `tar`.
         let times = "--pax-option=exthdr.name=%d/%f,delete=atime,delete=ctime";
         run(Command::new("tar").arg("-C").arg(dir).args(options).arg(times).arg("-cf").arg(to).arg("."));
     };
@@ -321,7 +321,7 @@ fn archives_of_tar_come_out_as_they_went_in() {
 
     let server = place.mount(How::Open);
     run(&mut compare);
-    // To it no two pipes are equal.
+    // `diff` considers two pipes always different.
     let differ = ["--no-dereference", "-r", "--exclude=fifo", "--exclude=null"];
     run(Command::new("diff").args(differ).arg(&source).arg(at("unpacked")));
     assert_eq!(listing(&source), listing(&at("unpacked")));
@@ -332,7 +332,7 @@ fn archives_of_tar_come_out_as_they_went_in() {
     place.assert_nothing_left();
 }
 
-/// A tree with everything that an archive can hold.
+/// Makes a tree with every kind of node that an archive can hold.
 fn make_tree(dir: &Path) {
     let script = "
         mkdir -p a/b/c empty; chmod 2750 a/b; chmod 1777 empty

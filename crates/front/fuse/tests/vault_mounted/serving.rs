@@ -1,9 +1,9 @@
 //! The server of a test, in a process of its own.
 //!
 //! A process that maps files of a file system which it serves itself can wait for itself: the
-//! kernel writes a mapping back while it holds the memory of the process locked, and the threads
-//! that serve need that memory. So this program starts itself once more, as the one test that is
-//! called [`SERVE`], which mounts and serves.
+//! kernel writes a mapping back while it holds the memory of the process locked, and the serving
+//! threads need that memory. So this program starts itself again with the single test [`SERVE`],
+//! which mounts and serves.
 
 use crate::machine::wait_until;
 use crate::place::Place;
@@ -20,26 +20,26 @@ use std::time::Duration;
 
 /// The test that serves.
 const SERVE: &str = "serving::serve";
-/// Where, and how: the directory of the place, a space, and the name of a [`How`].
+/// The task: the directory of the place, a space, and the name of a [`How`].
 const TASK: &str = "LACUNA_VAULT_TASK";
-/// The time without use of [`How::WhileUsed`]. Many times as long as a busy machine keeps a test
-/// from its next request.
+/// The idle timeout of [`How::WhileUsed`], much longer than a busy machine delays a test's next
+/// request.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a vault is to be mounted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum How {
-    /// A new one.
+    /// Creates a vault.
     Create,
-    /// The one that is there.
+    /// Opens the existing vault.
     Open,
-    /// The one that is there, changes refused.
+    /// Opens the existing vault and refuses changes.
     ReadOnly,
-    /// The one that is there, in a directory that takes no changes.
+    /// Opens the existing vault in a directory that takes no changes.
     FromReadOnly,
-    /// A new one, which is closed after [`IDLE_LIMIT`] without use.
+    /// Creates a vault that is closed after [`IDLE_LIMIT`] without use.
     WhileUsed,
-    /// A new one, by a user who is not root, for that user alone.
+    /// Creates a vault as a user other than root, for that user alone.
     AsUser(u32),
 }
 
@@ -72,13 +72,13 @@ fn serve() {
         mounted.wait()
     });
     let words = outcome.err().map_or(String::new(), |e| e.to_string());
-    // Last of all, and at once: who waits for the end reads it.
+    // The last action, and atomic: a waiting process reads the file as soon as it exists.
     fs::write(place.dir().join("new"), words).unwrap();
     fs::rename(place.dir().join("new"), place.ended()).unwrap();
 }
 
 fn mounted(place: &Place, how: How) -> Result<MountedVault, Error> {
-    // A server that was killed a moment ago still holds the vault as well.
+    // A server that was just killed still holds the vault as well.
     await_dying(&place.mountpoint(), Some(&place.run_base()))?;
     let vault = match how {
         How::Create | How::WhileUsed | How::AsUser(_) => place.make(),
@@ -95,13 +95,13 @@ fn mounted(place: &Place, how: How) -> Result<MountedVault, Error> {
     MountedVault::start(request)
 }
 
-/// A server that runs. Declared after its [`Place`], it ends first.
+/// A running server. Declared after its [`Place`], it is dropped first.
 pub(crate) struct Server {
     child: Child,
 }
 
 impl Server {
-    /// Starts it and waits until the file system is there.
+    /// Starts it and waits until it has mounted.
     pub(crate) fn start(place: &Place, how: How) -> Self {
         let _ = fs::remove_file(place.ready());
         let _ = fs::remove_file(place.ended());
@@ -124,18 +124,18 @@ impl Server {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits until it has ended; panics if its vault did not close well.
+    /// Waits until it has ended; panics if its vault did not close without error.
     pub(crate) fn wait(self, place: &Place) {
         assert_eq!(self.last_words(place), "", "what the server said at its end");
     }
 
-    /// Waits until it has ended; gives the failure of its vault.
+    /// Waits until it has ended; returns the error of its vault, or an empty string.
     pub(crate) fn last_words(mut self, place: &Place) -> String {
         wait_until("the end of the server", || !self.runs());
         place.last_words()
     }
 
-    /// Kills it, and starts the next before it is gone.
+    /// Kills it, and starts the next server before it is gone.
     pub(crate) fn replace(mut self, place: &Place) -> Server {
         self.child.kill().unwrap();
         let next = Server::start(place, How::Open);

@@ -1,4 +1,4 @@
-//! A client small enough to say odd things.
+//! A small client that can send invalid messages.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -43,7 +43,7 @@ pub(crate) enum Reply {
     Done,
     /// The error number.
     Failed(u32),
-    /// What was read.
+    /// The data read.
     Data(Vec<u8>),
     /// Length and state of each extent.
     Extents(Vec<(u32, u32)>),
@@ -97,7 +97,7 @@ impl Client {
         self.stream.write_all(&bytes).unwrap();
     }
 
-    /// Sends an option and collects replies up to the last.
+    /// Sends an option and returns all replies, including the last.
     pub(crate) fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(option, data);
         let mut replies = Vec::new();
@@ -139,7 +139,8 @@ impl Client {
         self.cookie
     }
 
-    /// The next reply, whose READ (if it was one) asked for `read` bytes.
+    /// Receives the next reply; `read` gives the length of the READ with that cookie, if it was
+    /// one.
     pub(crate) fn receive(&mut self, read: impl Fn(u64) -> Option<usize>) -> (u64, Reply) {
         let magic = u32::from_be_bytes(self.take());
         if magic == 0x6744_6698 {
@@ -176,7 +177,7 @@ impl Client {
         (cookie, reply)
     }
 
-    /// One request, one reply.
+    /// Sends one request and returns its reply.
     pub(crate) fn call(
         &mut self,
         flags: u16,
@@ -204,7 +205,7 @@ impl Client {
         assert_eq!(self.call(0, WRITE, offset, data.len() as u32, data), Reply::Done);
     }
 
-    /// Whether the server has closed the connection, after reading whatever it still sent.
+    /// Whether the server has closed the connection; reads the remaining bytes first.
     pub(crate) fn closed(mut self) -> bool {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).is_ok() || rest.is_empty()

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a disk in memory with switches, a running server, and a tiny
+//! Shared by the tests of this crate: a disk in memory with switches, a running server, and a small
 //! client.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -121,7 +121,7 @@ impl Disk for Memory {
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
         let written = self.written.read().unwrap();
         let range = &written[first.0 as usize..][..count as usize];
-        // Not merged on purpose: neighbours may have the same state.
+        // Extents are deliberately not merged: neighbours may have the same state.
         Ok(range.iter().map(|written| Extent { blocks: 1, written: *written }).collect())
     }
     fn status(&self) -> Status {
@@ -190,12 +190,12 @@ impl Drop for Running {
     }
 }
 
-/// Says that a test skips itself, past the capture of the test runner.
+/// Reports a skipped test, past the output capture of the test runner.
 pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// Runs a program that must succeed.
+/// Runs a program and requires success.
 pub(crate) fn run(program: &str, args: &[&str]) -> Output {
     let output = Command::new(program).args(args).output().unwrap();
     assert!(
@@ -207,7 +207,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Output {
     output
 }
 
-/// Waits until something that must happen has happened.
+/// Waits until a required event has happened.
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if done() {
@@ -218,7 +218,7 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// Bytes that look random and are the same every time.
+/// Pseudorandom bytes, the same for each seed.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
     let mut bytes = Vec::with_capacity(len + 8);

@@ -1,4 +1,4 @@
-//! Clients of all kinds, good and hostile, of one server.
+//! Tests jobs with well-behaved, slow and hostile clients.
 
 use super::*;
 use crate::client::{Conversation, Heard};
@@ -12,13 +12,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Repeats what it hears.
+/// The handler repeats each message.
 const REPEAT: Job = Job::Flush;
-/// Counts without end.
+/// The handler loops until the job ends.
 const COUNT: Job = Job::Cover;
-/// Tells more and more.
+/// The handler sends messages without end.
 const TALK: Job = Job::Resize { disk: UNKNOWN, size: None };
-/// Panics.
+/// The handler panics.
 const PANIC: Job = Job::Header { disk: UNKNOWN };
 /// Any disk.
 const UNKNOWN: Meant = Meant { file: FileIdentity::Unknown, id: None };
@@ -91,7 +91,7 @@ impl Place {
         Conversation::begin(&self.socket(), job, "the parrot".into())
     }
 
-    /// The same, as soon as there is room.
+    /// Begins a job as soon as there is room.
     fn begin_in_time(&self, job: &Job) -> Conversation {
         for _ in 0..3000 {
             match self.begin(job) {
@@ -122,7 +122,7 @@ fn messages_go_both_ways_until_the_outcome() {
     };
     assert_eq!(refused(&Job::Check { disk: UNKNOWN }).0, Kind::Usage);
     assert!(refused(&PANIC).1.contains("a defect"));
-    // And it lives.
+    // The server survives the panic.
     assert!(place.begin(&REPEAT).is_ok());
 }
 
@@ -131,8 +131,7 @@ fn the_end_of_a_server_ends_work_and_refuses_more() {
     let place = Place::new();
     let mut counting: Vec<_> = (0..MOST).map(|_| place.begin(&COUNT).unwrap()).collect();
     assert_eq!(place.begin(&COUNT).err().unwrap().kind(), Kind::Busy);
-    // One that leaves makes room for another: the server notices when it next says that it is at
-    // work.
+    // A client that leaves makes room for another: the server notices at the next keepalive.
     drop(counting.pop());
     while place.begin(&COUNT).is_err() {
         std::thread::sleep(Duration::from_millis(10));
@@ -146,7 +145,7 @@ fn the_end_of_a_server_ends_work_and_refuses_more() {
 fn clients_that_do_not_read_give_their_places_to_those_that_come() {
     let (message, gives_way_after) = (Duration::from_secs(1_000_000), Duration::ZERO);
     let place = Place::with(ReadLimits { message, gives_way_after });
-    // Of one that is told nothing but signs of life, nothing is known to be unread.
+    // A client that gets only keepalives is not known to leave anything unread.
     let counting = place.begin(&COUNT).unwrap();
     let silent: Vec<_> = (1..MOST).map(|_| place.begin(&TALK).unwrap()).collect();
     let came: Vec<_> = (1..MOST).map(|_| place.begin_in_time(&COUNT)).collect();
@@ -169,7 +168,7 @@ fn clients_that_do_not_read_keep_their_places_while_there_is_room() {
     }
     let others: Vec<_> = (1..MOST).map(|_| place.begin(&COUNT).unwrap()).collect();
     assert!(!line.has_ended());
-    // It reads again, and is told more than was sent before.
+    // The client reads again, and gets more than was sent before.
     for _ in 0..100 {
         assert!(matches!(silent.hear().unwrap(), Heard::Message(_)));
     }
@@ -183,7 +182,7 @@ fn clients_that_do_not_read_in_time_are_let_go() {
     let silent: Vec<_> = (0..MOST).map(|_| place.begin(&TALK).unwrap()).collect();
     let came: Vec<_> = (0..MOST).map(|_| place.begin_in_time(&COUNT)).collect();
     for mut talk in silent {
-        // Each finds what was sent before, and then the end.
+        // Each client reads the earlier messages, and then the end.
         let end = loop {
             match talk.hear() {
                 Ok(Heard::Message(_)) => {}

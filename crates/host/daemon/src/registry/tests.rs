@@ -1,5 +1,4 @@
-//! Instances that are found, by whichever name: living ones, what dead ones left, and ones that
-//! cannot be seen.
+//! Tests how instances are found, by each kind of name: living, dead, and unreadable ones.
 
 use super::*;
 use crate::disk_query::PoolQuery;
@@ -16,7 +15,7 @@ fn record(location: &str, front: Front, file: FileIdentity) -> Record {
     Record { file, ..Record::new(&identity, front, false) }
 }
 
-/// As a server leaves it that was killed.
+/// Leaves the state of a killed server: the run directory without a holder of its lock.
 fn kill(instance: Instance, base: &Path) {
     let dir = instance.control().parent().unwrap().to_owned();
     let kept = base.join("kept");
@@ -70,7 +69,7 @@ fn a_server_of_another_mount_point_is_not_closed_though_its_run_directory_has_th
     assert!(unknown.kind() == Kind::NotFound && unknown.to_string().starts_with("cannot ask the server of"));
     let stays = close(&at, Some(base.path())).unwrap_err();
     assert!(stays.kind() == Kind::NotFound && stays.to_string().starts_with("cannot close"));
-    // A list of all shows it all the same.
+    // A list of all instances contains it nevertheless.
     assert!(registry.all().unwrap()[0].alive);
     instance.write(&record("a.img", mount(&at), FileIdentity::Unknown)).unwrap();
     assert!(registry.by_mountpoint(&at).unwrap().alive);
@@ -98,7 +97,8 @@ fn a_location_is_its_file_and_a_name_where_that_is_unknown() {
         let peers = registry.by_location(location, file).unwrap();
         peers.into_iter().map(|peer| peer.record.location).collect::<Vec<_>>()
     };
-    // The file of the first one is at this path now, and the second one is open under the name.
+    // The file of the first instance is at this path now, and the second instance was opened under
+    // it.
     assert_eq!(found("/a.img", one), ["/moved.img"]);
     assert_eq!(found("/a.img", two), ["/a.img"]);
     assert_eq!(found("/a.img", unknown), ["/a.img"]);
@@ -155,12 +155,12 @@ fn of_dead_servers_those_stay_that_left_something_mounted() {
     kill(mounted, base.path());
     let found = registry.all().unwrap();
     assert!(found.len() == 1 && !found[0].alive && found[0].status().unwrap().is_dead());
-    // By its name, whatever is at that path now.
+    // A dead server matches by name, whatever file is at that path now.
     assert_eq!(registry.by_location("/a.img", FileIdentity::File(7, 7)).unwrap().len(), 1);
     assert!(registry.by_location("/b.img", file).unwrap().is_empty());
     assert_eq!(close(&at, Some(base.path())).unwrap(), Closed::AfterCrash);
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
-    // One that comes after a dead one takes its place.
+    // A new server reuses the run directory of a dead one.
     let served = Instance::of_server(base.path(), "/a.img").unwrap();
     let dir = served.control();
     served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
@@ -186,7 +186,7 @@ fn a_mount_is_found_whatever_else_cannot_be_seen() {
     assert_eq!((found(at), found(other)), (vec!["/a.img".to_owned()], vec![]));
     fs::write(served.control().with_file_name("record.json"), "{").unwrap();
     assert_eq!(found(at), ["/a.img"]);
-    // What is not seen may be mounted there.
+    // The instance with the unreadable record may be mounted there.
     assert_eq!(registry.mounted_at(other).unwrap_err().kind(), Kind::Corrupt);
 }
 
@@ -242,7 +242,7 @@ fn of_the_disks_of_one_name_in_pools_those_are_found_that_are_meant() {
     assert_eq!(found("rados:p/a", Some(any.clone())).len(), 3);
     let of_namespace = PoolQuery { disk: in_namespace("m"), is_namespace_named: true, ..any };
     assert_eq!(found("rados:p/a", Some(of_namespace)), [Some(in_namespace("m"))]);
-    // No path is a name in a pool.
+    // A path never names a disk in a pool.
     assert_eq!((found("/a.img", None), found("rados:p/a", None)), (vec![None], vec![]));
     drop(instances);
 }

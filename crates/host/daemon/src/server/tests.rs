@@ -1,4 +1,4 @@
-//! One table for all front ends: what a client says, and what it is told.
+//! Tests that both front ends answer each request the same way.
 
 use super::*;
 use crate::client::{Reply, call};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const UUID: &str = "0123";
 
-/// Something with one counter that forgets.
+/// A source with one counter that can be purged.
 struct Source;
 
 impl StatusSource for Source {
@@ -47,7 +47,7 @@ impl ServerState for Quiet {
     }
 }
 
-/// A front end of which a request failed.
+/// A front end with a failed request.
 struct Failing;
 
 impl ServerState for Failing {
@@ -60,7 +60,7 @@ impl ServerState for Failing {
     }
 }
 
-/// Says which disk was meant.
+/// Answers with the disk that the job names.
 struct Checker;
 
 impl JobHandler for Checker {
@@ -124,7 +124,8 @@ impl Scene {
     }
 }
 
-/// All that the server says to a client that says this, and then ends, or is silent.
+/// All bytes that the server sends to a client that sends `said`, and then shuts down its side or
+/// keeps silent.
 fn answers(socket: &Path, said: &[u8], ends: bool) -> String {
     let mut client = UnixStream::connect(socket).unwrap();
     let _ = client.write_all(said);
@@ -136,7 +137,7 @@ fn answers(socket: &Path, said: &[u8], ends: bool) -> String {
     String::from_utf8(heard).unwrap()
 }
 
-/// The kind of the one error that is the answer.
+/// The kind of the error, which must be the only answer.
 fn refusal(heard: &str, said: &[u8]) -> Kind {
     assert_eq!(heard.lines().filter(|line| !line.is_empty()).count(), 1, "{said:?}: {heard}");
     match Answer::parse(heard.trim_start().as_bytes()) {
@@ -151,7 +152,7 @@ fn whatever_a_client_says_both_fronts_tell_it_the_same_and_go_on() {
     let long = [&b"{\"v\":1,\"op\":\"status\""[..], &[b' '; 2000], b"}\n"].concat();
     let endless = [b'7'; 3000];
     let refused: [(&[u8], bool, Kind); 20] = [
-        // The first has 2 seconds for the end of its line.
+        // The first client gets 2 seconds for the end of its line.
         (b"{\"v\":1,\"op\":\"status\"}", false, Kind::TimedOut),
         (b"", true, Kind::Usage),
         (b"{\"v\":1,\"op\":\"status\"}", true, Kind::Usage),
@@ -217,7 +218,7 @@ fn a_client_that_is_silent_or_leaves_keeps_no_other_from_its_answer() {
         let mut half = UnixStream::connect(&scene.socket).unwrap();
         half.write_all(b"{\"v\":1,").unwrap();
         drop(UnixStream::connect(&scene.socket).unwrap());
-        // The half line is waited for for 2 seconds, and this client has patience for 5.
+        // The server waits 2 seconds for the rest of the line, and this client waits 5.
         assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
         drop(half);
         let disk = Meant { file: FileIdentity::Unknown, id: None };
@@ -252,7 +253,7 @@ fn a_client_that_closes_waits_for_the_end_and_others_are_told_meanwhile() {
     }
 }
 
-/// Purges and looks at files for as long as the other side of the channels lives.
+/// Purges and stats block as long as the other side of the channels lives.
 struct Slow(Mutex<Vec<Receiver<()>>>);
 
 impl Slow {
@@ -295,7 +296,7 @@ fn a_client_of_slow_work_hears_signs_of_life_and_others_are_answered_meanwhile()
     let closing = scene.closing.recv().unwrap();
     assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
     for client in &mut clients {
-        // One at the beginning, and one after a second.
+        // One keepalive at the beginning, and one after a second.
         let mut beats = [0; 2];
         client.read_exact(&mut beats).unwrap();
         assert_eq!(beats, *b"\n\n");
@@ -309,14 +310,14 @@ fn a_client_of_slow_work_hears_signs_of_life_and_others_are_answered_meanwhile()
     }
 }
 
-/// A client that says this.
+/// A client that has sent `said`.
 fn client(socket: &Path, said: &[u8]) -> UnixStream {
     let mut client = UnixStream::connect(socket).unwrap();
     client.write_all(said).unwrap();
     client
 }
 
-/// Checks that a server refuses one more client that says this, and tells it what to do.
+/// Checks that a server refuses one more client that sends `said`, and advises it.
 fn check_refused(socket: &Path, said: &[u8], most: usize) {
     let refused = answers(socket, said, true);
     assert_eq!(refusal(&refused, said), Kind::Busy);
@@ -331,11 +332,11 @@ fn slow_work_is_done_for_so_many_clients_and_no_more() {
     for (said, most) in [stat, purge] {
         let (ends, held): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..most).map(|_| channel()).unzip();
         let scene = Scene::of(mount(), Arc::new(Slow(Mutex::new(held))));
-        // Clients are accepted in the order in which they come.
+        // Clients are accepted in the order of their connections.
         let clients: Vec<UnixStream> = (0..most).map(|_| client(&scene.socket, said)).collect();
         check_refused(&scene.socket, said, most);
         check_refused(&scene.socket, said, most);
-        // What needs no thread of its own is answered, and so is other work.
+        // Requests without a thread of their own, and other work, are still answered.
         assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
         let disk = Meant { file: FileIdentity::Unknown, id: None };
         assert!(matches!(call(&scene.socket, &Op::Job(Job::Check { disk })), Ok(Reply::Done(_))));
@@ -345,7 +346,7 @@ fn slow_work_is_done_for_so_many_clients_and_no_more() {
             client.read_to_string(&mut heard).unwrap();
             assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
         }
-        // The line is closed when the permit has been given back.
+        // The line is closed after the permit is released.
         for _ in 0..2 * most {
             let heard = answers(&scene.socket, said, true);
             assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
@@ -367,7 +368,7 @@ fn so_many_clients_wait_for_the_end_and_no_more() {
     }
 }
 
-/// Fails to forget as long as it has a client, who leaves meanwhile.
+/// Fails to purge as long as it has a client, and drops that client meanwhile.
 struct Left(Mutex<Option<UnixStream>>);
 
 impl StatusSource for Left {
@@ -401,7 +402,7 @@ fn a_purge_that_failed_is_told_though_its_client_has_left_until_one_succeeds() {
     };
     desk.purge(&Line::new(server), Arc::clone(&source)).unwrap();
     wait_for(Some(Kind::PurgeIncomplete));
-    // Whatever failed before it.
+    // It takes precedence over the earlier failure.
     assert_eq!(
         desk.status().last_error.as_deref(),
         Some("a purge whose client has left: the disk was not purged")

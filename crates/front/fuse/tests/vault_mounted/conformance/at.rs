@@ -1,5 +1,5 @@
-//! What checks share: their directory, files in it, expected failures, and work under another
-//! user's name.
+//! Helpers of the checks: their directory, files in it, expected failures, and work as another
+//! user.
 
 use rustix::fs::{Advice, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -10,17 +10,17 @@ use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// A user who is not root, and its group.
+/// A user other than root, and its group.
 pub(crate) const ALICE: u32 = 4001;
-/// Another one.
+/// Another user.
 pub(crate) const BOB: u32 = 4002;
-/// A group that is nobody's own.
+/// A group that is not the primary group of any user.
 pub(crate) const STAFF: u32 = 4100;
 
 /// The directory of one check.
 pub(crate) struct At {
     pub dir: PathBuf,
-    /// Whether it lies in a vault. A plain directory is free to differ where POSIX leaves a choice.
+    /// Whether it is in a vault. A plain directory may differ where POSIX leaves a choice.
     pub vault: bool,
 }
 
@@ -49,18 +49,18 @@ impl At {
         self.open(name, OFlags::RDWR).unwrap()
     }
 
-    /// Opens with `flags`; what is made gets the mode 0644.
+    /// Opens with `flags`; a new file gets the mode 0644.
     pub(crate) fn open(&self, name: impl AsRef<Path>, flags: OFlags) -> rustix::io::Result<File> {
         open(&self.path(name), flags)
     }
 }
 
-/// Opens with `flags`; what is made gets the mode 0644.
+/// Opens with `flags`; a new file gets the mode 0644.
 pub(crate) fn open(path: &Path, flags: OFlags) -> rustix::io::Result<File> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644)).map(File::from)
 }
 
-/// The attributes of what the name itself stands for.
+/// The attributes of the name itself, without following a symbolic link.
 #[track_caller]
 pub(crate) fn stat(path: impl AsRef<Path>) -> Stat {
     rustix::fs::lstat(path.as_ref()).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()))
@@ -87,8 +87,8 @@ pub(crate) fn fails_among<T, E: Into<io::Error>>(result: Result<T, E>, expected:
     assert!(right, "{e} instead of {expected:?}");
 }
 
-/// Brings a file to the storage and drops what the kernel keeps of its content, so that the next
-/// read asks the file system.
+/// Syncs a file and drops the kernel's cache of its content, so that the next read asks the file
+/// system.
 #[track_caller]
 pub(crate) fn settle(file: &File) {
     file.sync_all().unwrap();
@@ -102,17 +102,17 @@ pub(crate) fn stored(path: impl AsRef<Path>) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// A path to an open file that needs none of its names.
+/// A path to an open file that works without its names.
 pub(crate) fn by_handle(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Bytes that differ everywhere, other ones for each seed.
+/// Pseudorandom bytes for a seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     lacuna_sim::Rng::new(seed).bytes(len)
 }
 
-/// Works on a thread that is this user, in the group of the same number and in `groups`.
+/// Runs `work` on a thread as this user, with the group of the same number and `groups`.
 pub(crate) fn as_user<T: Send>(user: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
     let identify = || {
         let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
@@ -130,7 +130,7 @@ pub(crate) fn as_user<T: Send>(user: u32, groups: &[u32], work: impl FnOnce() ->
     })
 }
 
-/// Gives a node to a user and its group.
+/// Changes the owner and the group of a node.
 #[track_caller]
 pub(crate) fn give(path: impl AsRef<Path>, user: u32, group: u32) {
     std::os::unix::fs::lchown(path, Some(user), Some(group)).unwrap();

@@ -1,4 +1,4 @@
-//! Copies of ranges between files and within one (`copy_file_range`), and by programs.
+//! Checks of `copy_file_range`, between files and within one, and of copies by programs.
 
 use super::at::{At, pattern, settle, stored};
 use super::{Check, checks};

@@ -1,5 +1,5 @@
-//! Reading and writing: positions, alignments, appending from several handles, direct input and
-//! output, and many at once.
+//! Checks of reading and writing: positions, alignments, appending from several handles, direct
+//! input and output, and concurrency.
 
 use super::at::{At, open, pattern, settle, stat, stored};
 use super::{Check, checks};
@@ -196,7 +196,7 @@ fn append_after_a_truncation(at: &At) {
     assert_eq!(stored(&path), b"xy");
 }
 
-/// Runs `work` with a buffer whose memory is aligned for direct input and output.
+/// Runs `work` with a buffer that is aligned for direct input and output.
 fn aligned<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut space = vec![0; len + 4096];
     let from = space.as_ptr().align_offset(4096);
@@ -276,7 +276,7 @@ fn direct_past_the_end(at: &At) {
 }
 
 fn direct_of_any_length(at: &At) {
-    // A plain file system may refuse what is not aligned.
+    // A plain file system may refuse unaligned access.
     let file = if at.vault { direct(at, "file") } else { at.handle("file", b"") };
     let mut model = vec![0; 30_000];
     for (n, offset) in EDGES.into_iter().enumerate() {
@@ -349,7 +349,7 @@ fn readers_of_one_file(at: &At) {
 }
 
 fn writer_and_readers(at: &At) {
-    // Linux lets a reader see a part of a write, but no byte ever goes back.
+    // Linux lets a reader see a part of a write, but no byte ever returns to an older value.
     at.file("file", &[0; 64 * 4096]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -417,8 +417,8 @@ fn small_writes_in_random_order(at: &At) {
 }
 
 fn content_of_every_kind(at: &At) {
-    // Zeros, text, noise, and each in the place of the other: what files are protected by depends
-    // on what they hold.
+    // Zeros, text and noise, each overwritten by each: the protection of a file depends on its
+    // content.
     let text: Vec<u8> = b"All work and no play. ".iter().copied().cycle().take(40_960).collect();
     let kinds = [vec![0; 40_960], text, pattern(1, 40_960), vec![0xff; 40_960]];
     for (a, first) in kinds.iter().enumerate() {

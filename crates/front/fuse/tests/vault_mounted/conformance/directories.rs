@@ -1,4 +1,4 @@
-//! Directories: what they list, in which order, and while they change.
+//! Checks of directories: their entries, the order, and listings during changes.
 
 use super::at::{At, fails, fails_among, open, stat};
 use super::{Check, checks};
@@ -47,8 +47,8 @@ fn names(path: &Path) -> BTreeSet<String> {
     fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Reads a directory through a small buffer. `between` is called with each name but the dots, as
-/// soon as it is known.
+/// Reads a directory through a small buffer. `between` is called with each name except the dots as
+/// soon as it is read.
 fn read_slowly(path: &Path, room: usize, mut between: impl FnMut(&str)) -> Vec<String> {
     let handle = dir(path);
     let mut buffer = vec![MaybeUninit::uninit(); room];
@@ -181,7 +181,8 @@ fn two_readers(at: &At) {
 
 fn removed_while_read(at: &At) {
     let all = fill(at, 1000);
-    // Every second name that is read takes another one away, which may have been read or not.
+    // Every second name that is read causes the removal of another, which may have been read or
+    // not.
     let mut gone = BTreeSet::new();
     let read = read_slowly(&at.dir, 1500, |name| {
         let n: usize = name["entry ".len()..].parse().unwrap();
@@ -222,7 +223,7 @@ fn renamed_while_read(at: &At) {
     let all = fill(at, 600);
     let mut count = 0;
     let read = read_slowly(&at.dir, 1500, |_| {
-        // One entry wanders; all others stay.
+        // One entry changes its name repeatedly; all other entries stay.
         let (from, to) = (format!("wanderer {count}"), format!("wanderer {}", count + 1));
         if count == 0 {
             at.file(&from, b"");
@@ -325,7 +326,7 @@ fn listed_while_it_changes(at: &At) {
 }
 
 fn made_and_removed_by_threads(at: &At) {
-    // All threads want the same few names; each call must do one thing or the other.
+    // All threads use the same few names; each call must either do its work or fail as expected.
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             scope.spawn(move || {
@@ -424,7 +425,7 @@ fn wide_tree(at: &At) {
 }
 
 fn names_of_one_length(at: &At) {
-    // Names that differ in one letter, of the full length.
+    // Names of the full length that differ in one letter.
     let names_made: BTreeSet<String> =
         (0..100).map(|n| format!("{}{}{}", "a".repeat(n), "b", "a".repeat(254 - n))).collect();
     for name in &names_made {

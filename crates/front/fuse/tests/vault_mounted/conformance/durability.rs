@@ -1,5 +1,4 @@
-//! The calls that make durable: they succeed wherever Linux lets them, and leave everything as it
-//! is.
+//! Checks of the sync calls: they succeed wherever Linux lets them, and change nothing.
 
 use super::at::{At, fails, fails_among, pattern, stat, stored};
 use super::{Check, checks};

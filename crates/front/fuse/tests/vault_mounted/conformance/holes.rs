@@ -1,4 +1,4 @@
-//! Sparse files: holes, where data begins and ends, and the modes of `fallocate`.
+//! Checks of sparse files: holes, `SEEK_DATA` and `SEEK_HOLE`, and the modes of `fallocate`.
 
 use super::at::{At, fails, fails_among, pattern, settle, stat, stored};
 use super::mapping::Mapping;
@@ -52,7 +52,7 @@ fn zeros(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// The ranges of data, as the file system tells them.
+/// The ranges of data, as the file system reports them.
 fn data_ranges(file: &File) -> Vec<(u64, u64)> {
     let mut ranges = vec![];
     let mut at = 0;

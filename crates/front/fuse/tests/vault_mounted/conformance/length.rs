@@ -1,4 +1,4 @@
-//! The length of files: cut and extended, alone and while they are written.
+//! Checks of file length: truncation and extension, also during writes.
 
 use super::at::{At, fails, fails_among, open, pattern, settle, stat, stored};
 use super::{Check, checks};

@@ -1,4 +1,4 @@
-//! Hard links and their counts, and removing names.
+//! Checks of hard links, link counts, and removing names.
 
 use super::at::{At, chmod, fails, fails_among, mode, pattern, stat, stored};
 use super::{Check, checks};
@@ -159,7 +159,7 @@ fn link_to_an_open_file_by_its_handle(at: &At) {
     assert_eq!(stat(at.path("second")).st_nlink, 2);
     fs::remove_file(at.path("file")).unwrap();
     fs::remove_file(at.path("second")).unwrap();
-    // Without a name left it can get none any more.
+    // A file without a name cannot get a new one.
     fails(linkat(CWD, &by_handle, CWD, at.path("third"), AtFlags::SYMLINK_FOLLOW), Errno::NOENT);
 }
 
@@ -167,7 +167,7 @@ fn directories_count_directories(at: &At) {
     let dir = at.dir("dir");
     let count = || stat(&dir).st_nlink;
     if count() == 1 {
-        // A file system that does not count.
+        // This file system does not count.
         return;
     }
     assert_eq!(count(), 2);

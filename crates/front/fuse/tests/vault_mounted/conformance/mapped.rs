@@ -1,4 +1,5 @@
-//! Files in memory (`mmap`): they agree with reads, writes and truncations, and reach the storage.
+//! Checks of mapped files (`mmap`): they agree with reads, writes and truncations, and reach the
+//! storage.
 
 use super::at::{At, fails, pattern, settle, stat, stored};
 use super::mapping::Mapping;

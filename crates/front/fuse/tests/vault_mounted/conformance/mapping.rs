@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::ptr;
 
-/// A part of a file in memory. Reading or writing a page past the file's end kills the process, so
+/// A mapped part of a file. Reading or writing a page past the file's end kills the process, so
 /// callers stay below it.
 pub(crate) struct Mapping {
     at: *mut c_void,
@@ -14,12 +14,12 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps for reading and writing; what is written reaches the file.
+    /// Maps for reading and writing; writes reach the file.
     pub(crate) fn shared(file: &File, offset: u64, len: usize) -> rustix::io::Result<Self> {
         Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
     }
 
-    /// Maps for reading and writing; what is written stays here.
+    /// Maps for reading and writing; writes stay private.
     pub(crate) fn private(file: &File, offset: u64, len: usize) -> rustix::io::Result<Self> {
         Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
@@ -36,7 +36,7 @@ impl Mapping {
         access: ProtFlags,
         kind: MapFlags,
     ) -> rustix::io::Result<Self> {
-        // SAFETY: the kernel chooses the place, so no other memory is touched.
+        // SAFETY: the kernel chooses the address, so no other memory is touched.
         let at = unsafe { mmap(ptr::null_mut(), len, access, kind, file, offset) }?;
         Ok(Mapping { at, len })
     }
@@ -44,19 +44,18 @@ impl Mapping {
     pub(crate) fn read(&self, from: usize, len: usize) -> Vec<u8> {
         assert!(from + len <= self.len);
         let mut out = vec![0; len];
-        // SAFETY: the range is mapped, by the check above; nobody else writes to it meanwhile.
+        // SAFETY: the range is mapped, by the check above; it is not written concurrently.
         unsafe { ptr::copy_nonoverlapping(self.at.cast::<u8>().add(from), out.as_mut_ptr(), len) };
         out
     }
 
     pub(crate) fn write(&self, to: usize, data: &[u8]) {
         assert!(to + data.len() <= self.len);
-        // SAFETY: the range is mapped, by the check above; nobody else reads or writes it
-        // meanwhile.
+        // SAFETY: the range is mapped, by the check above; it is not accessed concurrently.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.at.cast::<u8>().add(to), data.len()) };
     }
 
-    /// `msync` until it is on the storage.
+    /// Calls `msync` and waits until the data is on the storage.
     pub(crate) fn sync(&self) -> rustix::io::Result<()> {
         // SAFETY: the range is this mapping.
         unsafe { msync(self.at, self.len, MsyncFlags::SYNC) }
@@ -65,7 +64,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is this mapping, which nobody uses any more.
+        // SAFETY: the range is this mapping, and it is not used after the drop.
         let _ = unsafe { munmap(self.at, self.len) };
     }
 }

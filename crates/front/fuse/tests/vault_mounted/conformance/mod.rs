@@ -1,5 +1,5 @@
-//! The behaviour of a file system, as small checks by theme. Each theme runs in a mounted vault,
-//! and in a plain directory of the machine, which proves the checks.
+//! Small checks of a file system's behaviour, by theme. Each theme runs in a mounted vault, and in
+//! a plain directory of the machine, which validates the checks.
 
 mod at;
 mod copies;
@@ -35,13 +35,13 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// One check: it gets an empty directory and panics if the file system does not behave.
+/// One check: it gets an empty directory and panics if the file system misbehaves.
 struct Check {
     name: &'static str,
     run: fn(&At),
 }
 
-/// The checks of a theme under their names.
+/// Lists the checks of a theme with their names.
 macro_rules! checks {
     ($($check:ident),* $(,)?) => {
         &[$($crate::conformance::Check { name: stringify!($check), run: $check }),*]
@@ -102,7 +102,7 @@ fn in_vault(checks: &[Check]) {
     place.assert_nothing_left();
 }
 
-/// Runs each check in a directory of its own; gives those that failed, and how.
+/// Runs each check in a directory of its own; returns the failed checks with their panic messages.
 fn run_all(checks: &[Check], base: &Path, vault: bool) -> Vec<String> {
     let failures = checks.iter().filter_map(|check| {
         let at = At { dir: base.join(check.name), vault };

@@ -1,4 +1,4 @@
-//! Names: their length and bytes, where they may be, and what is already called so.
+//! Checks of names: their length and bytes, their place in a path, and existing names.
 
 use super::at::{At, fails, fails_among, open, stat};
 use super::{Check, checks};
@@ -168,7 +168,7 @@ fn deep_directories(at: &At) {
     assert!(listed(&at.dir).is_empty());
 }
 
-/// One node of each kind; gives their names.
+/// Makes one node of each kind; returns their names.
 fn one_of_each(at: &At) -> [PathBuf; 6] {
     symlink("nowhere", at.path("dangling")).unwrap();
     symlink("file", at.path("link")).unwrap();
@@ -200,7 +200,7 @@ fn nothing_replaces_an_old_name(at: &At) {
     }
 }
 
-/// Everything that makes a name must fail there with this number.
+/// Every call that makes a name must fail there with this number.
 fn cannot_make(at: &At, path: &Path, expected: Errno) {
     let source = at.path("source");
     fails(open(path, OFlags::WRONLY | OFlags::CREATE), expected);
@@ -283,7 +283,7 @@ fn thousands_of_names(at: &At) {
 }
 
 fn name_that_was_missing_appears(at: &At) {
-    // What is not there is remembered; what makes it must forget that.
+    // A missing name is cached; creating it must invalidate the cache.
     type Make = fn(&Path);
     let makes: [(&str, Make); 5] = [
         ("file", |path| drop(File::create(path).unwrap())),

@@ -1,4 +1,4 @@
-//! Named pipes, sockets, devices, and locks.
+//! Checks of named pipes, sockets, devices, and locks.
 
 use super::at::{At, fails, fails_among, stat};
 use super::{Check, checks};
@@ -71,7 +71,7 @@ fn devices_cannot_be_opened(at: &At) {
     if !at.vault {
         return;
     }
-    // Somebody who can write to the backing directory would otherwise bring devices in.
+    // Otherwise an adversary with write access to the backing directory could add devices.
     mknodat(CWD, at.path("null"), FileType::CharacterDevice, MODE, makedev(1, 3)).unwrap();
     fails(at.open("null", OFlags::RDWR), Errno::ACCESS);
 }
@@ -111,7 +111,7 @@ fn pipe_is_moved_and_linked(at: &At) {
     both.write_all(b"still").unwrap();
 }
 
-/// A path that is short enough for the address of a socket.
+/// A path short enough for the address of a socket.
 fn through(dir: &File, name: &str) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}/{name}", dir.as_raw_fd())
@@ -187,7 +187,8 @@ fn flock_is_shared(at: &At) {
 }
 
 fn flock_ends_with_its_handle(at: &At) {
-    // Other tests start programs, which have this handle too until they begin: so unlock first.
+    // Starting programs of other tests inherit this handle for a moment, so it is unlocked
+    // explicitly.
     let one = at.handle("file", b"");
     rustix::fs::flock(&one, FlockOperation::LockExclusive).unwrap();
     let copy = one.try_clone().unwrap();
@@ -204,7 +205,7 @@ fn record_locks_between_processes(at: &At) {
     run(Command::new("python3").arg("-c").arg(RECORD_LOCKS).arg(path));
 }
 
-/// A child may lock what its parent has not, and only that.
+/// A child may lock only ranges that its parent has not locked.
 const RECORD_LOCKS: &str = "
 import fcntl, os, sys
 f = open(sys.argv[1], 'r+')

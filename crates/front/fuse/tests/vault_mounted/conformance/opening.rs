@@ -1,4 +1,4 @@
-//! Opening: flags, making files, and what a handle allows.
+//! Checks of opening: flags, creating files, and the operations that a handle allows.
 
 use super::at::{At, by_handle, fails, mode, open, pattern, stat, stored};
 use super::{Check, checks};

@@ -1,4 +1,4 @@
-//! Permissions: who may do what, as owner, as member of the group, and as anybody else.
+//! Checks of permissions: for the owner, for members of the group, and for other users.
 
 use super::at::{ALICE, At, BOB, STAFF, as_user, chmod, fails, fails_among, give, mode, open, stat};
 use super::{Check, checks};
@@ -43,7 +43,7 @@ pub(super) const CHECKS: &[Check] = checks![
     renaming_a_directory_of_another,
 ];
 
-/// Who asks, and which three bits of the mode are theirs.
+/// User, groups, and the shift of the three mode bits that apply to this user.
 const CLASSES: [(u32, &[u32], u32); 3] = [(ALICE, &[], 6), (BOB, &[STAFF], 3), (BOB, &[], 0)];
 
 fn opening_follows_the_mode(at: &At) {
@@ -51,7 +51,7 @@ fn opening_follows_the_mode(at: &At) {
     give(&file, ALICE, STAFF);
     for (user, groups, shift) in CLASSES {
         for bits in 0..8 {
-            // The other classes get the opposite.
+            // The other classes get the opposite bits.
             chmod(&file, (0o777 ^ (7 << shift)) & !(bits << shift) | (bits << shift));
             as_user(user, groups, || {
                 for (flags, needed) in [(OFlags::RDONLY, 4), (OFlags::WRONLY, 2), (OFlags::RDWR, 6)] {
@@ -188,7 +188,7 @@ fn removing_needs_the_directory_alone(at: &At) {
     });
 }
 
-/// A directory for all, in which everybody only removes what is theirs.
+/// A directory where all users may create entries, and each may remove only its own.
 fn sticky(at: &At) -> std::path::PathBuf {
     let dir = at.dir("sticky");
     chmod(&dir, 0o1777);
@@ -410,7 +410,7 @@ fn noatime_is_for_the_owner(at: &At) {
 }
 
 fn renaming_a_directory_of_another(at: &At) {
-    // To move a directory elsewhere is to change its "..".
+    // Moving a directory to another parent changes its "..".
     at.dir("from");
     at.dir("to");
     at.dir("from/of root");

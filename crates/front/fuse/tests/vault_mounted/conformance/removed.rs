@@ -1,4 +1,4 @@
-//! What was removed while it was open: it lives until its last handle is closed.
+//! Checks of nodes removed while open: they live until their last handle is closed.
 
 use super::at::{At, by_handle, fails, fails_among, mode, open, pattern, settle, stat, stored};
 use super::mapping::Mapping;

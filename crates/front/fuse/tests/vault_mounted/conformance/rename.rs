@@ -1,5 +1,5 @@
-//! Renaming beyond the matrix of kinds: the same name, links of one file, directories into each
-//! other, open files, and many who rename at once.
+//! Checks of renaming beyond the matrix of kinds: the same name, links of one file, directories
+//! into each other, open files, and concurrent renames.
 
 use super::at::{At, fails, fails_among, stat, stored};
 use super::{Check, checks};
@@ -91,7 +91,7 @@ fn directory_through_a_symlink(at: &At) {
     symlink("other", at.path("link")).unwrap();
     fs::rename(at.path("dir"), at.path("link/moved")).unwrap();
     assert!(at.path("other/moved").is_dir());
-    // The symlink itself is no directory.
+    // The symlink itself is not a directory.
     fails(fs::rename(at.path("other/moved"), at.path("link")), Errno::NOTDIR);
 }
 
@@ -129,7 +129,7 @@ fn link_counts_of_directories_follow(at: &At) {
     }
     let counts = || (stat(at.path("a")).st_nlink, stat(at.path("b")).st_nlink);
     if counts() == (1, 1) {
-        // A file system that does not count.
+        // This file system does not count.
         return;
     }
     assert_eq!(counts(), (4, 3));

@@ -1,5 +1,5 @@
-//! Renaming every kind of node over every other, in one directory and across two, replacing,
-//! refusing and exchanging.
+//! Checks of renaming every kind of node over every other, in one directory and across two:
+//! replacing, refusing and exchanging.
 
 use super::at::{At, stat};
 use super::{Check, checks};
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// What Linux says of renaming `from` over `to`.
+/// The result on Linux of renaming `from` over `to`.
 fn expected(from: Kind, to: Kind, flags: RenameFlags) -> Result<(), Errno> {
     if from == Absent {
         return Err(Errno::NOENT);

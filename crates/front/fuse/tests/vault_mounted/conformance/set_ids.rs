@@ -1,4 +1,5 @@
-//! Set-user-ID and set-group-ID: what clears them, and directories that hand their group down.
+//! Checks of set-user-ID and set-group-ID: when they are cleared, and directories that pass on
+//! their group.
 
 use super::at::{ALICE, At, BOB, STAFF, as_user, chmod, give, mode, open, stat};
 use super::mapping::Mapping;
@@ -30,7 +31,7 @@ pub(super) const CHECKS: &[Check] = checks![
     deep_tree_of_one_group,
 ];
 
-/// A file that BOB may write and that is run as its owner and its group.
+/// A file that BOB may write, with set-user-ID of ALICE and set-group-ID of STAFF.
 fn program(at: &At) -> PathBuf {
     let file = at.file("program", b"content");
     give(&file, ALICE, STAFF);
@@ -70,7 +71,7 @@ fn opening_with_truncation_by_a_user_clears(at: &At) {
 }
 
 fn mapped_write_by_a_user(at: &At) {
-    // Linux leaves the bits alone here; what counts is that the write arrives.
+    // Linux does not clear the bits here; the check is that the write arrives.
     let file = program(at);
     as_user(BOB, &[], || {
         let handle = open(&file, OFlags::RDWR).unwrap();
@@ -126,15 +127,15 @@ fn reading_keeps(at: &At) {
 }
 
 fn group_without_execution_is_no_set_id(at: &At) {
-    // Set-group-ID without the group's right to execute means something else and stays where the
-    // writer is of the group.
+    // Set-group-ID without the group's execute bit has another meaning (mandatory locking) and
+    // stays if the writer is in the group.
     let file = program(at);
     chmod(&file, 0o2766);
     as_user(BOB, &[STAFF], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap());
     assert_eq!(mode(&file), 0o2766);
 }
 
-/// A directory of the group STAFF that hands it down; everybody may write there.
+/// A directory that passes on its group STAFF; every user may write there.
 fn shared(at: &At) -> PathBuf {
     let dir = at.dir("shared");
     give(&dir, 0, STAFF);

@@ -1,4 +1,4 @@
-//! What the file system tells of itself (`statfs`), and inode numbers.
+//! Checks of `statfs` and of inode numbers.
 
 use super::at::{At, pattern, stat};
 use super::{Check, checks};
@@ -110,7 +110,7 @@ fn blocks_follow_the_content(at: &At) {
     let file = at.handle("file", b"");
     assert_eq!(stat(at.path("file")).st_blocks, 0);
     std::os::unix::fs::FileExt::write_all_at(&file, &pattern(1, 100_000), 0).unwrap();
-    // The kernel caches the number of an open file that it holds pages of, and asks again when a
+    // The kernel caches the block count of an open file with cached pages, and asks again when a
     // handle is closed.
     drop(file);
     super::at::stored(at.path("file"));

@@ -1,4 +1,4 @@
-//! Symbolic links: their targets, how they are followed, and their own attributes.
+//! Checks of symbolic links: their targets, path resolution, and their own attributes.
 
 use super::at::{At, fails, fails_among, give, stat};
 use super::{Check, checks};

@@ -1,4 +1,4 @@
-//! Time stamps: what sets them, what leaves them alone, and what they can hold. No check compares
+//! Checks of time stamps: which calls set them, which do not, and their range. No check compares
 //! one with a clock.
 
 use super::at::{ALICE, At, BOB, as_user, chmod, fails, give, pattern, settle, stat, stored};
@@ -42,9 +42,9 @@ pub(super) const CHECKS: &[Check] = checks![
     links_share_times,
 ];
 
-/// A moment long ago.
+/// A time long ago.
 pub(super) const PAST: i64 = 1_000_000_000;
-/// Longer than the steps of the clocks that stamp files.
+/// Longer than the resolution of the clocks that stamp files.
 const TICK: Duration = Duration::from_millis(12);
 
 fn moment(tv_sec: i64, tv_nsec: i64) -> Timespec {
@@ -153,7 +153,7 @@ fn times_through_a_symlink(at: &At) {
 }
 
 fn times_of_a_handle_that_wrote(at: &At) {
-    // What `cp -p` and `tar` do: write, set the times, close.
+    // The sequence of `cp -p` and `tar`: write, set the times, close.
     let path = at.path("file");
     let mut file = at.open("file", OFlags::WRONLY | OFlags::CREATE).unwrap();
     file.write_all(&pattern(1, 100_000)).unwrap();
@@ -335,7 +335,7 @@ fn birth_time_stays(at: &At) {
 
 fn access_time_follows_a_read(at: &At) {
     if !at.vault {
-        // A plain directory may be mounted without them.
+        // A plain directory may be mounted without access times.
         return;
     }
     let file = at.handle("file", &pattern(1, 10_000));
@@ -344,8 +344,8 @@ fn access_time_follows_a_read(at: &At) {
     file.read_exact_at(&mut [0; 5000], 0).unwrap();
     let after = accessed(&at.path("file"));
     assert_ne!(after.0, PAST);
-    // As with `relatime`, the next one leaves it alone: it is newer than the last change and not
-    // old.
+    // As with `relatime`, the next read does not change it: it is newer than the last modification,
+    // and recent.
     std::thread::sleep(TICK);
     settle(&file);
     file.read_exact_at(&mut [0; 5000], 0).unwrap();

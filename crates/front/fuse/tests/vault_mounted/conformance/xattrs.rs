@@ -1,4 +1,4 @@
-//! Extended attributes: values, flags, limits, name spaces and permissions.
+//! Checks of extended attributes: values, flags, limits, name spaces and permissions.
 
 use super::at::{ALICE, At, as_user, chmod, fails, fails_among, give, pattern, settle, stat};
 use super::{Check, checks};
@@ -52,7 +52,7 @@ fn get(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
     Ok(value)
 }
 
-/// The names, but those that a security module of the machine set.
+/// The names, except those set by a security module of the machine.
 fn names(path: &Path) -> BTreeSet<String> {
     let mut list = vec![0; 70_000];
     let len = listxattr(path, &mut list[..]).unwrap();

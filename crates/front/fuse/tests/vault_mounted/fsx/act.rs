@@ -3,7 +3,7 @@
 use lacuna_sim::Rng;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 
-/// Files that are open at once.
+/// Number of files that are open at once.
 pub(super) const SLOTS: usize = 6;
 /// Names of entries.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "a longer name of an entry"];
@@ -18,7 +18,7 @@ pub(super) enum Way {
     Mapped,
 }
 
-/// What bytes are written: files are protected by what they hold.
+/// The kind of written data: the protection of a file depends on its content.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Noise,
@@ -60,7 +60,7 @@ pub(super) enum Act {
 
 type MakeAct = fn(&mut Rng) -> Act;
 
-/// How often each operation comes: two thirds work on open files.
+/// Weights of the operations: two thirds work on open files.
 const WEIGHTS: [(u64, MakeAct); 28] = [
     (6, |r| Act::Create { path: path(r), mode: mode(r), exclusive: r.chance(1, 2) }),
     (5, |r| Act::MakeDirectory { path: path(r), mode: mode(r) }),
@@ -121,7 +121,7 @@ fn one<T: Copy>(random: &mut Rng, among: &[T]) -> T {
     among[random.below(among.len() as u64) as usize]
 }
 
-/// Up to three names deep, mostly less.
+/// A path of one to three names, mostly short.
 fn path(random: &mut Rng) -> String {
     let depth = one(random, &[1, 1, 1, 2, 2, 3]);
     (0..depth).map(|_| one(random, &NAMES)).collect::<Vec<_>>().join("/")
@@ -156,11 +156,11 @@ fn way(random: &mut Rng) -> Way {
 fn flags(random: &mut Rng) -> OFlags {
     let access = one(random, &[OFlags::RDWR, OFlags::RDWR, OFlags::RDWR, OFlags::RDONLY, OFlags::WRONLY]);
     let more = [OFlags::empty(), OFlags::CREATE, OFlags::CREATE, OFlags::TRUNC, OFlags::APPEND, OFlags::SYNC];
-    // A pipe without another end is not waited for.
+    // Opening a pipe does not wait for its other end.
     access | one(random, &more) | OFlags::NONBLOCK | OFlags::CLOEXEC
 }
 
-/// Bytes from the start of a file, often at the end of a block.
+/// A byte offset in a file, often at the end of a block.
 fn offset(random: &mut Rng) -> u64 {
     let most = one(random, &[10_000, 70_000, 300_000, 2_000_000]);
     let at = random.below(most);

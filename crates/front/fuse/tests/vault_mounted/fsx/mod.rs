@@ -1,10 +1,10 @@
-//! Random operations in a vault and, the same, in a plain directory: every answer must be equal,
-//! and so must the trees, also after the vault was unmounted and mounted again. It does for a whole
-//! tree what `fsx` does for one file.
+//! Performs the same random operations in a vault and in a plain directory: all answers must be
+//! equal, and so must the trees, also after the vault was unmounted and mounted again. It is an
+//! `fsx` for a whole tree instead of one file.
 //!
-//! `LACUNA_FSX_SECONDS` says for how long (36), `LACUNA_SEED` where the randomness begins (1). The
-//! seed of a round that fails is printed; with it the first round fails. The first round is played
-//! again at the end, and its digest must be the same.
+//! `LACUNA_FSX_SECONDS` sets the duration (36), `LACUNA_SEED` the seed (1). The seed of a failed
+//! round is printed; with it as `LACUNA_SEED` the first round fails. The first round is repeated at
+//! the end, and its digest must be the same.
 
 mod act;
 mod side;
@@ -20,13 +20,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Operations of one round.
+/// Operations per round.
 const ACTS: usize = 2500;
-/// Operations between two mounts, on average.
+/// Mean number of operations between two mounts.
 const ACTS_OF_A_MOUNT: u64 = 400;
-/// Operations between two comparisons of the whole trees, on average.
+/// Mean number of operations between two comparisons of the whole trees.
 const ACTS_OF_A_TREE: u64 = 250;
-/// Operations that a failure shows.
+/// Number of operations that a failure shows.
 const SHOWN: usize = 40;
 
 #[test]
@@ -70,13 +70,13 @@ struct Round {
     plain: Side,
     tops: [PathBuf; 2],
     acts: Vec<Act>,
-    /// Of every answer and every tree so far.
+    /// Digest of all answers and trees until now.
     digest: u64,
 }
 
 impl Round {
     fn new(seed: u64, tops: &[PathBuf; 2]) -> Self {
-        // What symbolic links lead to is still inside.
+        // Targets of symbolic links with `..` stay inside.
         let roots = tops.each_ref().map(|top| top.join("above/root"));
         roots.iter().for_each(|root| fs::create_dir_all(root).unwrap());
         set_scheme(&roots[0], seed);
@@ -140,7 +140,7 @@ impl Round {
     }
 }
 
-/// Each round protects its files in another way.
+/// Each round uses another scheme for its files.
 fn set_scheme(root: &Path, seed: u64) {
     let scheme: &[u8] = [&b"auto"[..], b"mt", b"rand", b"comp"][(seed % 4) as usize];
     let any = rustix::fs::XattrFlags::empty();

@@ -1,4 +1,4 @@
-//! One of the two file systems, and what it answers to an operation.
+//! One of the two file systems, and its answers to operations.
 
 use super::act::{Act, Kind, SLOTS, Way};
 use super::tree;
@@ -10,25 +10,25 @@ use std::fs::File;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-/// What came of an operation, as far as the two must agree.
+/// The outcome of an operation, as far as the two must agree.
 #[derive(Debug, PartialEq)]
 pub(super) enum Answer {
     Done,
-    /// Its number.
+    /// The error number.
     Failed(Errno),
-    /// That many bytes, with this digest.
+    /// Number of bytes, and their digest.
     Bytes(usize, u64),
-    /// Whatever else it says.
+    /// Any other result.
     Words(String),
-    /// There is nothing open, or nothing to be done.
+    /// There is no open file, or nothing to do.
     Nothing,
 }
 
 pub(super) struct Side {
     root: PathBuf,
     slots: [Option<File>; SLOTS],
-    /// A plain directory may refuse direct input and output that is not aligned, so it does
-    /// without.
+    /// Whether to use direct input and output. A plain directory may refuse unaligned access, so it
+    /// does not.
     direct: bool,
 }
 
@@ -60,7 +60,7 @@ impl Side {
     }
 
     fn open(&mut self, slot: usize, path: &str, flags: OFlags) -> Result<Answer> {
-        // The old one ends first, as it would in a program that has a variable for it.
+        // The old file is closed first, as an assignment to a variable would do.
         self.slots[slot] = None;
         let file = rustix::fs::open(self.root.join(path), flags, Mode::from_raw_mode(0o644))?;
         self.slots[slot] = Some(File::from(file));
@@ -107,7 +107,7 @@ impl Side {
         Ok(Answer::Done)
     }
 
-    /// What an operation on an open file comes to; none for other operations.
+    /// The result of an operation on an open file; `None` for other operations.
     fn on_open(&self, act: &Act) -> Option<Result<Answer>> {
         let slot = match act {
             Act::Read { slot, .. }
@@ -181,7 +181,7 @@ impl Side {
         })
     }
 
-    /// Works with the kernel's cache left out, if that is the way.
+    /// Runs `work` with direct input and output if `way` says so.
     fn directly<T>(&self, file: &File, way: Way, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let flags = rustix::fs::fcntl_getfl(file)?;
         let regular = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::RegularFile;
@@ -197,8 +197,8 @@ impl Side {
     }
 }
 
-/// The page from which a range is mapped, where it begins there, and how much of it the file has;
-/// none if nothing.
+/// The page where the mapping begins, the offset in it, and the length within the file; `None` if
+/// there is nothing to map.
 fn mappable(file: &File, offset: u64, len: usize) -> Result<Option<(u64, usize, usize)>> {
     let stat = rustix::fs::fstat(file)?;
     let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -227,7 +227,7 @@ fn content(kind: Kind, seed: u64, len: usize) -> Vec<u8> {
 fn set_times(path: &Path, secs: i64, nanos: i64) -> Result<Answer> {
     let time = Timespec { tv_sec: secs, tv_nsec: nanos };
     let times = Timestamps { last_access: time, last_modification: time };
-    // Not by path once more: it may lead through this very link, and to follow a link is to access
+    // Not by path again: the path may lead through this very link, and following a link accesses
     // it.
     let node = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -249,7 +249,7 @@ fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) ->
     Ok(Answer::Bytes(done, 0))
 }
 
-/// What the file system calls a hole must read as zeros. Where holes are is its own affair.
+/// Every hole that the file system reports must read as zeros. The places of holes may differ.
 fn check_holes(file: &File) -> Result<Answer> {
     let stat = rustix::fs::fstat(file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -262,7 +262,7 @@ fn check_holes(file: &File) -> Result<Answer> {
             other => other?,
         };
         let mut hole = vec![0; (data - at) as usize];
-        // A handle that only writes cannot look.
+        // A write-only handle fails here.
         rustix::io::pread(file, &mut hole, at)?;
         if hole.iter().any(|byte| *byte != 0) {
             return Ok(Answer::Words(format!("data in the hole from {at} to {data}")));

@@ -1,4 +1,4 @@
-//! What a tree looks like from outside: the part of it that two file systems must agree on.
+//! The state of a tree that two file systems must agree on.
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, Result};
@@ -7,15 +7,15 @@ use std::io::Read;
 use std::os::unix::fs::{DirEntryExt, FileTypeExt};
 use std::path::Path;
 
-/// Bytes of a file that are looked at together.
+/// Number of bytes of a file that are read at a time.
 const STEP: usize = 1 << 20;
 
-/// FNV-1a over words of eight bytes: quick, and nobody is to be deceived.
+/// FNV-1a over words of eight bytes: fast, without protection against an adversary.
 pub(super) fn digest(data: &[u8]) -> u64 {
     fold(0xcbf2_9ce4_8422_2325, data)
 }
 
-/// The digest that goes on from another.
+/// Continues a digest.
 pub(super) fn fold(start: u64, data: &[u8]) -> u64 {
     data.chunks(8).fold(start, |sum, piece| {
         let mut word = [0; 8];
@@ -24,7 +24,8 @@ pub(super) fn fold(start: u64, data: &[u8]) -> u64 {
     })
 }
 
-/// Attributes; the size and the links of directories are the file system's own.
+/// Attributes, without the size and the link count of directories, which may differ between file
+/// systems.
 pub(super) fn attributes(stat: &Stat) -> String {
     let own = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let (links, size) = if own { (0, 0) } else { (stat.st_nlink, stat.st_size) };
@@ -51,7 +52,7 @@ pub(super) fn list(path: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Everything in a tree: path, attributes, extended attributes, target or digest of the content.
+/// All nodes of a tree: path, attributes, extended attributes, target or digest of the content.
 pub(super) fn read(top: &Path) -> Vec<String> {
     let mut nodes = vec![];
     visit(top, top, &mut nodes);
