@@ -1,5 +1,5 @@
-//! What a disk says about itself without a passphrase. It takes no lock, so that a disk can be
-//! looked at while it is served.
+//! Public information about a disk, without a passphrase. It takes no lock, so a disk can be
+//! examined while it is served.
 
 use crate::backing::rados::{data_prefix, snapshot, snapshots};
 use crate::backing::{Backing, Site};
@@ -10,34 +10,34 @@ use lacuna_contracts::{Error, Result};
 use lacuna_header::{Location, PublicHeader};
 use lacuna_nand::FlashGeometry;
 
-/// What is known of a disk.
+/// The public information about a disk.
 pub struct About {
-    /// The header, as anybody can read it.
+    /// The public part of the header.
     pub header: PublicHeader,
     /// The parameters of the disk; of a snapshot, those of the disk as it was then.
     pub parameters: Box<dyn Params>,
-    /// What a person should know about the copies of the header: sentences.
+    /// Warnings about the copies of the header, as sentences.
     pub notes: Vec<String>,
-    /// Where the disk rests.
+    /// The medium of the disk.
     pub medium: AboutMedium,
 }
 
-/// What is known of where a disk rests.
+/// The public information about the medium of a disk.
 pub enum AboutMedium {
     /// A file or block device, as the system sees it.
     File {
         /// Length in bytes.
         len: u64,
-        /// Bytes that a file takes on its file system.
+        /// Allocated bytes of a file on its file system.
         used: Option<u64>,
         /// Whether another process holds it.
         in_use: bool,
     },
     /// Flash.
     Flash {
-        /// How it is divided.
+        /// Its erase blocks and pages.
         geometry: FlashGeometry,
-        /// Bytes that the file of a simulated chip takes on its file system.
+        /// Allocated bytes of a simulated chip's file on its file system.
         used: Option<u64>,
         /// Whether another process writes to it.
         in_use: bool,
@@ -46,14 +46,14 @@ pub enum AboutMedium {
     Pool {
         /// The namespace in the pool, if any.
         namespace: Option<String>,
-        /// The prefix of the objects of its data.
+        /// The prefix of its data objects.
         objects: String,
-        /// The names of its snapshots, from the oldest on.
+        /// The names of its snapshots, oldest first.
         snapshots: Vec<String>,
     },
 }
 
-/// What a disk, or a snapshot of one, says without a passphrase. Nothing of it is authenticated.
+/// The public information about a disk, or a snapshot of one. Nothing of it is authenticated.
 pub fn about(location: &Location, cluster: &ClusterOptions) -> Result<About> {
     let seen = Site::of(location, cluster).look()?;
     let naming = |e: Error| e.context(location);

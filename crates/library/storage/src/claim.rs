@@ -1,12 +1,13 @@
-//! One writer of a disk on this machine, whatever names, links, loop devices or copies lead to it.
+//! Ensures a single writer of a disk on this machine, whatever names, links, loop devices or copies
+//! lead to it.
 //!
-//! The lock on a file and the hold on a block device ([`FileMedium`](lacuna_medium::FileMedium))
-//! belong to one name of the medium. This claim belongs to the UUID in the header: a socket in the
-//! abstract namespace, which the kernel gives to one process at a time and takes back when that
-//! process ends, however it ends. Network namespaces, and so most containers, do not see the claims
-//! of each other.
+//! The lock on a file and the exclusive open of a block device
+//! ([`FileMedium`](lacuna_medium::FileMedium)) belong to one name of the medium. This claim belongs
+//! to the UUID in the header: it is a socket in the abstract namespace. The kernel gives each name
+//! to one process at a time, and frees it when the process ends in any way. Claims are not visible
+//! across network namespaces, and so not across most containers.
 //!
-//! Readers claim nothing: a snapshot of a disk can be read beside the disk.
+//! Readers need no claim: a snapshot of a disk can be read beside the disk.
 
 use crate::observer::Observer;
 use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
@@ -19,26 +20,26 @@ use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// A disk that is claimed for this process, and for one that it forks, until this is dropped.
+/// A claim on a disk for this process, and for a process that it forks, until this is dropped.
 pub(crate) struct Claim(UnixListener);
 
 impl Claim {
-    /// Claims the disk with this UUID. None where the system has no such sockets. Errors:
-    /// [`Kind::Busy`], with the process that has it open, as an error of `what`.
+    /// Claims the disk with this UUID. `None` if the system has no abstract sockets. Errors:
+    /// [`Kind::Busy`] with `what` as its message, naming the process that has the disk open.
     pub(crate) fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<Claim>> {
         let bound = address(uuid).and_then(|address| UnixListener::bind_addr(&address));
         Ok(judge(bound, || taken(uuid, what), observer)?.map(Claim))
     }
 
-    /// After a fork: from now on others are told of this process.
+    /// After a fork: makes the kernel report this process as the holder.
     pub(crate) fn renew(&self) {
-        // The kernel notes who listens. If it does not, others are told of the process before the
-        // fork.
+        // The kernel records the listening process. If the call fails, it reports the process
+        // before the fork.
         let _noted = listen(&self.0, BACKLOG);
     }
 }
 
-/// Others that may ask who has claimed a disk.
+/// The number of connections that may wait; each query of the holder uses one.
 const BACKLOG: i32 = 4096;
 
 fn name(uuid: Uuid) -> String {
@@ -49,8 +50,7 @@ fn address(uuid: Uuid) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name(uuid))
 }
 
-/// The socket, if there is one. A system that refuses such sockets takes the protection away, not
-/// the disk.
+/// The socket, if there is one. On a system without abstract sockets, continue unprotected.
 fn judge(
     bound: std::io::Result<UnixListener>,
     taken: impl FnOnce() -> Error,
@@ -68,8 +68,8 @@ fn judge(
     }
 }
 
-/// Who has claimed the disk, if that can be learned at once: nobody accepts connections, and when
-/// as many as the backlog allows have asked, the next is not answered.
+/// The holder of the claim, if it is known at once: the holder accepts no connections, so after a
+/// backlog of queries no more are answered.
 fn holder(uuid: Uuid) -> Option<UCred> {
     let name = SocketAddrUnix::new_abstract_name(name(uuid).as_bytes()).ok()?;
     let socket = socket_with(
@@ -83,8 +83,7 @@ fn holder(uuid: Uuid) -> Option<UCred> {
     socket_peercred(&socket).ok()
 }
 
-/// The number of the process of this machine that has the disk with this UUID open for writing, if
-/// that can be learned.
+/// The process of this machine that has the disk with this UUID open for writing, if it is known.
 pub fn process_of(uuid: Uuid) -> Option<u32> {
     holder(uuid).and_then(|holder| u32::try_from(holder.pid.as_raw_nonzero().get()).ok())
 }
@@ -107,8 +106,8 @@ fn taken(uuid: Uuid, what: &str) -> Error {
         )
 }
 
-/// The name of a program, if it can be read. Its arguments stay out: they tell how many levels a
-/// disk has, and messages end up in logs.
+/// The name of a program, if it is readable. Without its arguments: they reveal the number of
+/// levels of a disk, and messages end up in logs.
 fn program(pid: i32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);
@@ -124,7 +123,7 @@ mod tests {
     fn any_number_of_others_are_refused_at_once() {
         let uuid = Uuid([0x5a; 16]);
         let claim = Claim::take(uuid, "take", &Silent).unwrap().unwrap();
-        // As the kernel has it when nobody else fits.
+        // Simulates a full backlog.
         listen(&claim.0, 1).unwrap();
         for _ in 0..8 {
             assert_eq!(Claim::take(uuid, "take", &Silent).err().unwrap().kind(), Kind::Busy);

@@ -1,4 +1,4 @@
-//! What trying one passphrase is to cost.
+//! The cost of one passphrase guess.
 
 use crate::human;
 use crate::observer::{Observer, during};
@@ -6,27 +6,27 @@ use lacuna_contracts::Result;
 use lacuna_crypto::{Argon2Cost, measure_cost};
 use std::time::Duration;
 
-/// How long trying one passphrase should take where it is measured.
+/// The time of one passphrase guess, if it is measured.
 const TARGET: Duration = Duration::from_secs(1);
 
-/// The cost of a new disk, checked and not yet measured.
+/// The cost of a new disk, validated and not yet measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// As given. A low cost makes passphrases easy to guess.
+    /// A fixed cost. A low cost makes passphrases easy to guess.
     Fixed(Argon2Cost),
-    /// Measured, so that one try takes a second on this machine, with at most so many KiB of
+    /// Measured, so that one guess takes a second on this machine, with at most this many KiB of
     /// memory.
     Measured(u32),
 }
 
 impl Cost {
-    /// Exactly this: memory in KiB, and passes over it. Errors: numbers out of their bounds.
+    /// A fixed cost: memory in KiB, and passes over it. Errors: numbers out of bounds.
     pub fn fixed(memory_kib: u32, passes: u32) -> Result<Cost> {
         let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
         Argon2Cost::new(memory_kib, passes, lanes).map(Cost::Fixed)
     }
 
-    /// The cost itself. Measuring takes some seconds.
+    /// Determines the cost. A measurement takes some seconds.
     pub fn settle(&self, observer: &dyn Observer) -> Argon2Cost {
         let (cost, chosen) = match self {
             Cost::Fixed(cost) => (*cost, true),

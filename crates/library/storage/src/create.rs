@@ -1,8 +1,8 @@
 //! Makes a new disk, in a file, on a device, on flash or in a pool.
 //!
-//! What can be refused is refused before passphrases are asked for, and what is to be overwritten
-//! is held against others from then on. The header comes last: until it is written there is nothing
-//! that looks like a disk, so a power cut leaves either none or a whole one.
+//! All checks that can fail happen before passphrases are requested, and a medium that is to be
+//! overwritten is held from then. The header comes last: until it is written, nothing looks like a
+//! disk, so a power cut leaves either no disk or a complete one.
 
 mod file;
 mod flash;
@@ -20,12 +20,12 @@ pub use rados::delete;
 
 pub(crate) use rados::remove_objects;
 
-/// Makes a disk. `passphrases` is called with the number of levels once nothing else can be
-/// refused, and gives one passphrase for each, from level 0 up.
+/// Makes a disk. `passphrases` is called with the number of levels after all checks, and returns
+/// one passphrase for each, starting with level 0.
 ///
-/// Errors: [`Kind::Exists`] if something is there and `force` does not say that it may be
-/// overwritten, [`Kind::Usage`] for options that do not go together, [`Kind::NoSpace`], and what
-/// the medium or the cluster reports. Nothing is left of a disk that could not be made whole.
+/// Errors: [`Kind::Exists`] if something exists there and `force` does not allow overwriting it,
+/// [`Kind::Usage`] for options that do not go together, [`Kind::NoSpace`], and all errors of the
+/// medium or the cluster. After a failure nothing is left of the disk.
 pub fn create(
     options: &CreateOptions,
     observer: &dyn Observer,
@@ -35,8 +35,8 @@ pub fn create(
     create_with(options, observer, one_each)
 }
 
-/// Makes a disk, as [`create`] does. `passphrases` is also told the UUID, and gives one or more for
-/// each level.
+/// Makes a disk, as [`create`] does. `passphrases` also gets the UUID, and returns one or more
+/// passphrases for each level.
 pub fn create_with(
     options: &CreateOptions,
     observer: &dyn Observer,

@@ -1,5 +1,4 @@
-//! Opening a disk with what was unlocked: the second step, in the process that goes on after a
-//! fork.
+//! Opens an unlocked disk: the second step, in the process that survives a fork.
 
 use crate::backing::Backing;
 use crate::backing::rados::Reconnect;
@@ -13,7 +12,7 @@ use lacuna_header::{DiskId, FormatId, Location, Uuid};
 use lacuna_levels::Masters;
 use std::sync::Arc;
 
-/// What it takes to open the disk. May cross a fork; the lock on a file crosses with it.
+/// An unlocked disk, ready to be opened. May cross a fork, together with the lock on a file.
 pub struct Key {
     pub(crate) reach: Reach,
     pub(crate) parameters: Box<dyn Params>,
@@ -22,24 +21,24 @@ pub struct Key {
     pub(crate) masters: Vec<Secret<32>>,
     pub(crate) id: DiskId,
     pub(crate) uuid: Uuid,
-    /// Whether the disk rests on a block device.
+    /// Whether the disk is on a block device.
     pub(crate) on_device: bool,
-    /// What is left of the disk is to be read.
+    /// Open a damaged disk, for reading.
     pub(crate) rescue: bool,
-    /// For errors.
+    /// For error messages.
     pub(crate) location: Location,
 }
 
-/// How the disk is reached.
+/// Access to the disk.
 pub(crate) enum Reach {
     /// It is held.
     Held(Backing),
-    /// A fork is to come, which no connection survives.
+    /// A fork will follow, which no connection survives.
     Anew(Box<Reconnect>),
 }
 
 impl Key {
-    /// Whether the disk is of a format with levels, however many are open.
+    /// Whether the format has levels, regardless of the number of open ones.
     pub fn has_levels(&self) -> bool {
         self.parameters.has_levels()
     }
@@ -49,32 +48,31 @@ impl Key {
         self.parameters.format().info().id
     }
 
-    /// Whether the disk keeps large blocks of memory for as long as it is open: one with levels,
-    /// for its stripes and batches, and one in RADOS, whose client library copies all that is
-    /// written.
+    /// Whether the disk uses large blocks of memory while it is open: a disk with levels, for its
+    /// stripes and batches, and one in RADOS, where the client library copies all written data.
     pub fn keeps_large_memory(&self) -> bool {
         self.parameters.format().info().large_memory
     }
 
-    /// How many levels are going to be open; 1 where there are none.
+    /// The number of levels to open; 1 for a format without levels.
     pub fn levels(&self) -> usize {
         self.masters.len()
     }
 
-    /// By which its owner knows the disk again.
+    /// The identity that lets the owner recognise the disk.
     pub fn id(&self) -> DiskId {
         self.id
     }
 
-    /// Opens the disk, and first finishes what a crash interrupted.
+    /// Opens the disk, after finishing operations that a crash interrupted.
     ///
     /// Errors: [`Kind::Corrupt`], also for another disk than the expected one, before anything is
-    /// written; and what the medium reports.
+    /// written; and all errors of the medium.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
         let Key { reach, parameters, claim, masters, id, uuid, on_device, rescue, location } = self;
         id.check(opening.expect).map_err(|e| e.context(&location))?;
         claim.iter().for_each(|claim| claim.renew());
-        // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
+        // Memory locks do not survive a fork: this copy is locked in the surviving process.
         let masters: Vec<Secret<32>> = masters.clone();
         if masters.is_empty() {
             return Err(Error::new(Kind::Other, "the header gave no key"));
@@ -103,7 +101,7 @@ impl Key {
     }
 }
 
-/// The error of a format whose open disk is not what the number of the format says of levels.
+/// The error for a format with an open disk that contradicts the format number about levels.
 fn wrong_levels(expected: bool) -> Error {
     let (with, without) = ("a disk with levels", "a disk without levels");
     let (found, expected) = if expected { (without, with) } else { (with, without) };

@@ -1,10 +1,9 @@
-//! How a disk becomes larger, whether it is open or not.
+//! Enlarges a disk, open or closed.
 //!
-//! The medium grows and is synced before the header says so. A power cut in between leaves the old
-//! disk on a medium that is longer than it need be, which opens as before; there is no moment at
-//! which the header promises blocks that the medium does not have. In RADOS objects come with the
-//! first write to them, and the header is all there is to change. A block device must have grown
-//! before.
+//! The medium is extended and synced before the header says so. A power cut in between leaves the
+//! old disk on a longer medium, which opens as before; the header never promises blocks that the
+//! medium does not have. In RADOS the first write to an object creates it, so only the header
+//! changes. A block device must have been extended before.
 
 use crate::format::Params;
 use crate::former_copies;
@@ -13,15 +12,15 @@ use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use lacuna_header::{Unlocked, copy_c};
 use lacuna_medium::Medium;
 
-/// How far behind its former end a disk is searched for a copy of its header: a block device can
-/// have been longer than the disk. `erase` finds what lies further.
+/// The range behind the former end of a disk that is searched for a copy of its header: a block
+/// device can have been longer than the disk. `erase` finds copies beyond it.
 const SEARCHED: u64 = 4 << 30;
 
-/// The blocks that a disk with these parameters gets with `size` bytes, or with all of the block
-/// device that it rests on, which is `device` bytes long.
+/// The number of blocks of a disk with these parameters that is to have `size` bytes, or all of its
+/// block device, which is `device` bytes long.
 ///
-/// Errors: [`Kind::Usage`] for a size that the disk cannot have, and for none where the disk rests
-/// on something else than a block device, or does not grow with it.
+/// Errors: [`Kind::Usage`] for a size that the disk cannot have, and without a size if the disk is
+/// not on a block device or does not grow with it.
 pub(crate) fn wanted(params: &dyn Params, size: Option<u64>, device: Option<u64>) -> Result<u64> {
     if let Some(size) = size {
         let wanted = blocks(size)?;
@@ -38,7 +37,7 @@ pub(crate) fn wanted(params: &dyn Params, size: Option<u64>, device: Option<u64>
     })
 }
 
-/// The error of an open disk of a format whose disks grow while they are closed.
+/// The error for an open disk of a format that grows only while closed.
 pub(crate) fn only_closed() -> Error {
     Error::new(Kind::Busy, "cannot resize the disk while it is open")
         .found("a disk of a format that grows only while it is closed")
@@ -46,11 +45,11 @@ pub(crate) fn only_closed() -> Error {
         .remedy("close it first")
 }
 
-/// Where copies of the header lie in what the disk has besides with these parameters. Until the
-/// medium is longer, one of them may be the last copy. Nothing is changed, so that it may take its
-/// time beside an open disk.
+/// The former copies of the header in the space that the disk gains with these parameters. Until
+/// the medium is extended, one of them may be the last copy. Nothing is changed, so the search may
+/// take its time beside an open disk.
 ///
-/// Errors: [`Kind::Io`] if a part of it cannot be read.
+/// Errors: [`Kind::Io`] if a part of the space cannot be read.
 pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, params: &dyn Params) -> Result<Vec<u64>> {
     if !params.has_data_beside_header() {
         return Ok(Vec::new());
@@ -68,8 +67,8 @@ pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, params: &dyn
         .remedy("the log of the system says more; replace the medium, or choose a smaller size"))
 }
 
-/// Makes the medium as long as a disk with these parameters needs, and writes them to the header.
-/// No copy of the header stays where one was found before ([`find_former`]): it would open with
+/// Extends the medium to the length that a disk with these parameters needs, and writes them to the
+/// header. Overwrites the copies of the header that [`find_former`] found: they would open with
 /// passphrases that are removed later.
 pub(crate) fn grow(
     medium: &dyn Medium,
@@ -84,8 +83,8 @@ pub(crate) fn grow(
         }
         params.reserve(medium)?;
         medium.sync()?;
-        // Before the header says that the disk has grown: a growth that was cut short is repeated
-        // then, with this.
+        // Before the header has the new size: an interrupted growth is then repeated, including
+        // this step.
         former_copies::forget(medium, former)?;
     }
     lacuna_header::update_params(unlocked, medium, params.encode(), params.end())

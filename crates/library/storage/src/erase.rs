@@ -1,8 +1,8 @@
-//! The end of a disk: all copies of its header are overwritten, and with them everything that a
-//! passphrase opens.
+//! Erases a disk: overwrites all copies of its header, and with them all keys that a passphrase
+//! unlocks.
 //!
-//! Nothing of the data is touched. Without the header it is noise to everybody, also to those who
-//! know every passphrase; what a copy of the header elsewhere opens, it still opens.
+//! The data is not overwritten. Without the header it is noise, even to a holder of all
+//! passphrases. A copy of the header elsewhere still opens.
 
 use crate::backing::{DiskRef, PoolAccess, refuse_snapshot};
 use crate::claim::Claim;
@@ -19,44 +19,44 @@ use lacuna_medium::Medium;
 use std::iter::once;
 use std::ops::Range;
 
-/// The longest medium of which every place is looked at where a copy may lie: beyond, only the
-/// first and the last part of this length.
+/// The longest medium that is searched completely for copies: of a longer one, only the first and
+/// the last part of this length.
 const SEARCHED: u64 = 64 << 30;
-/// What is written at once.
+/// Bytes per write.
 const STEP: usize = 1 << 16;
 
-/// What is about to be erased.
+/// The disk that is about to be erased.
 #[derive(Debug)]
 pub struct Doomed<'a> {
-    /// What the header says, if a copy of it is whole.
+    /// The header, if a copy of it is intact.
     pub header: Option<&'a PublicHeader>,
-    /// Whether only the last copy is there, and the first MiB holds something else. So it is where
-    /// the disk is the last partition of what was named, or where something else was written over a
-    /// disk. The first MiB is then left as it is.
+    /// Whether only the last copy exists, and the first MiB contains something else. That is the
+    /// case if the disk is the last partition of the location, or if something else was written
+    /// over a disk. The first MiB is then left unchanged.
     pub last_copy_alone: bool,
 }
 
-/// What was erased.
+/// The result of erasing a disk.
 #[derive(Debug)]
 pub struct Erased {
-    /// What the header said, if a copy of it was whole.
+    /// The header, if a copy of it was intact.
     pub header: Option<PublicHeader>,
-    /// Copies that lay where the medium once ended.
+    /// Copies at former ends of the medium.
     pub former_copies: usize,
-    /// Whether all of the medium was searched for such copies, which takes a header and a medium
-    /// that can be read.
+    /// Whether all of the medium was searched for such copies. That needs a header, and a readable
+    /// medium.
     pub searched_all: bool,
-    /// Whether the medium was told that it need not keep what was overwritten, and did not refuse.
+    /// Whether the medium was told to discard the overwritten places, and did not refuse.
     pub discarded: bool,
 }
 
-/// Overwrites all copies of the header of a disk or vault, and tells the medium that it need not
-/// keep them. A disk in RADOS goes with all its objects. `agree` is told what is about to go; an
-/// error of it ends everything before anything is written.
+/// Overwrites all copies of the header of a disk or vault, and tells the medium to discard them.
+/// For a disk in RADOS, removes all its objects. `agree` gets a description of the disk; an error
+/// of `agree` stops the command before anything is written.
 ///
-/// Errors: [`Kind::NotFound`] where there is no header, not even a damaged one; [`Kind::Io`] where
-/// that cannot be read; [`Kind::Busy`] while the disk is open; [`Kind::PurgeIncomplete`] on flash
-/// that keeps an older header; what the medium reports.
+/// Errors: [`Kind::NotFound`] if there is no header, not even a damaged one; [`Kind::Io`] if that
+/// is unknown because a place cannot be read; [`Kind::Busy`] while the disk is open;
+/// [`Kind::PurgeIncomplete`] on flash that keeps an older header; all errors of the medium.
 pub fn erase(
     location: &Location,
     pool_access: &PoolAccess,
@@ -94,8 +94,7 @@ pub fn erase(
     let _claim = header.as_ref().map(|header| Claim::take(header.uuid, &what, observer)).transpose()?;
     agree(&Doomed { header: header.as_ref(), last_copy_alone })?;
     if let (Some(connection), Some(header)) = (&connection, &header) {
-        // Before the header, which says which objects they are: what is cut short can be done
-        // again.
+        // Before the header, which names the objects: an interrupted removal can then be repeated.
         remove_objects(connection, header.uuid, observer).map_err(|e| e.context(&what))?;
     }
     let mut ranges = places(medium.len(), flat);
@@ -105,8 +104,8 @@ pub fn erase(
     let former = during(observer, &format!("looking for former copies in {location}"), || {
         header.as_ref().filter(|_| flat && !last_copy_alone).map(|header| find_former(&*medium, header))
     });
-    // Without a header it is not known what to look for. What lies within another medium may be a
-    // partition's.
+    // Without a header there is nothing to search for. Copies inside another medium may belong to a
+    // partition.
     let former = former.unwrap_or_else(|| Found { places: Vec::new(), complete: !flat });
     ranges.extend(former.places.iter().map(|at| *at..at + HEADER_LEN as u64));
     let discarded = overwrite_all(&*medium, &ranges, flat).map_err(|e| e.context(&what))?;
@@ -116,7 +115,7 @@ pub fn erase(
     Ok(Erased { header, former_copies: former.places.len(), searched_all: former.complete, discarded })
 }
 
-/// The copies that lie where the medium once ended, of a header that is there.
+/// The copies of the header at former ends of the medium.
 fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
     let len = medium.len();
     let last = (len > SEARCHED).then(|| len - SEARCHED..len);
@@ -129,25 +128,25 @@ fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
     all
 }
 
-/// Overwrites all `ranges`, and says whether the medium was then told that it need not keep them.
-/// `flat`: the medium is a file or block device, and not one that holds headers alone.
+/// Overwrites all `ranges`, and returns whether the medium was then told to discard them. `flat`:
+/// the medium is a file or block device, not a medium that holds only headers.
 fn overwrite_all(medium: &dyn Medium, ranges: &[Range<u64>], flat: bool) -> Result<bool> {
-    // The last copies first: those that are found first are the ones that everybody knows.
-    // A place that cannot be written keeps no other from being overwritten.
+    // In reverse order: the first copies are at well-known places. A place that cannot be written
+    // does not prevent the overwriting of other places.
     let mut overwritten = Ok(());
     for range in ranges.iter().rev() {
         overwritten = overwritten.and(overwrite(medium, range));
     }
     medium.sync()?;
     overwritten.map_err(|e| e.context("not every copy of the header is overwritten"))?;
-    // What is discarded too early might never be overwritten.
+    // Places discarded too early might never be overwritten.
     let discarded =
         flat && ranges.iter().all(|range| medium.discard(range.start, range.end - range.start).is_ok());
     medium.sync()?;
     Ok(discarded)
 }
 
-/// Where copies lie, whole areas where they are nobody else's.
+/// The places of copies: the whole reserved areas on a flat medium.
 fn places(len: u64, flat: bool) -> Vec<Range<u64>> {
     let last = copy_c(len);
     if flat {
@@ -158,7 +157,7 @@ fn places(len: u64, flat: bool) -> Vec<Range<u64>> {
     copies.into_iter().flatten().map(|at| at..at + HEADER_LEN as u64).collect()
 }
 
-/// Goes on past what cannot be written.
+/// Continues after places that cannot be written.
 fn overwrite(medium: &dyn Medium, range: &Range<u64>) -> Result<()> {
     let random = SystemRandom::new()?;
     let mut result = Ok(());
@@ -181,7 +180,7 @@ mod tests {
 
     const OLD: u8 = 0x11;
 
-    /// How much of what `medium` held is still there.
+    /// The number of old bytes that are still on the medium.
     fn left(medium: &MemoryMedium) -> u64 {
         left_in(medium, 0..medium.len())
     }
@@ -216,7 +215,7 @@ mod tests {
         medium.add(Fault::FailFrom { op: OpKind::Discard, nth: 1, error: Kind::Io });
         assert!(!overwrite_all(&medium, &places(len, true), true).unwrap());
         let untouched = len - HEADER_AREA - TAIL_AREA;
-        // Of random bytes one in 256 is as it was.
+        // One in 256 random bytes equals the old one.
         let kept = left(medium.inner()) - untouched;
         assert!(kept < (HEADER_AREA + TAIL_AREA) / 200, "{kept} bytes");
     }

@@ -1,8 +1,8 @@
-//! What can be seen of the medium of a disk or vault that may be damaged, without a passphrase and
-//! without taking hold of it.
+//! Examines the medium of a possibly damaged disk or vault, without a passphrase and without
+//! holding it.
 //!
-//! [`about`](crate::about) fails where a header cannot be read. This says of each copy what is
-//! there.
+//! [`about`](crate::about) fails if a header cannot be read; this function reports the state of
+//! each copy.
 
 use crate::backing::Site;
 use crate::format::Params;
@@ -11,37 +11,35 @@ use crate::rados::ClusterOptions;
 use lacuna_contracts::Result;
 use lacuna_header::{Diagnosis, Location};
 
-/// What was seen.
+/// The result of an examination.
 pub struct Examination {
     /// The copies of the header.
     pub header: Diagnosis,
-    /// What the header says of the disk, or why that cannot be; none where no copy is whole.
+    /// The parameters in the header, or the error of parsing them; `None` if no copy is intact.
     pub parameters: Option<Result<Box<dyn Params>>>,
-    /// Length of the medium in bytes; of a pool and of flash that of the part that holds the
-    /// header.
+    /// Length of the medium in bytes; for a pool or flash, of the part with the header.
     pub len: u64,
-    /// Bytes that a file takes on its file system.
+    /// Allocated bytes of a file on its file system.
     pub used: Option<u64>,
     /// Whether another process holds it.
     pub in_use: bool,
 }
 
 impl Examination {
-    /// How long the medium is at least, with the disk and all copies of its header; none where the
+    /// The least length of the medium, with the disk and all copies of its header; `None` if the
     /// header cannot be read.
     pub fn needed(&self) -> Option<u64> {
         Some(self.parameters.as_ref()?.as_ref().ok()?.medium_len())
     }
 
-    /// Whether a file is longer than its disk makes it: it has grown since the header was written,
-    /// or somebody made it longer.
+    /// Whether a file is longer than its disk needs: it was extended after the header was written.
     pub fn is_longer(&self) -> bool {
         let grows = matches!(&self.parameters, Some(Ok(params)) if params.grows_on_medium());
         grows && self.used.is_some() && self.needed().is_some_and(|needed| self.len > needed)
     }
 }
 
-/// Looks at what is at a location. Errors: those of reaching it at all.
+/// Examines the medium at a location. Errors: those of accessing it.
 pub fn examine(location: &Location, cluster: &ClusterOptions) -> Result<Examination> {
     let seen = Site::of(location, cluster).look()?;
     let medium = seen.backing.header()?;

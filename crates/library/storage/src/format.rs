@@ -1,9 +1,8 @@
-//! What the library asks of a format: how its disks are planned, laid on what they rest on, and
-//! opened.
+//! The interface of a format: it plans disks, creates them on a backing, and opens them.
 //!
-//! A [`Format`] has constants and reads [`Params`] from headers; these lay disks and open them, and
+//! A [`Format`] has constants and parses [`Params`] from headers; these create and open disks, and
 //! an open disk is an [`OpenFormat`]. The formats of this build are in `formats/`. A program may
-//! have more ([`add_format`](crate::add_format)).
+//! add its own ([`add_format`](crate::add_format)).
 
 use crate::backing::{Backing, BackingKind, ChipShape, NewChip, PoolAccess};
 use crate::cost::Cost;
@@ -28,37 +27,37 @@ use std::sync::Arc;
 
 pub use crate::format_info::FormatInfo;
 
-/// How disks are laid on a medium.
+/// A layout of disks on a medium.
 pub trait Format: fmt::Debug + Send + Sync {
     /// The constants of the format.
     fn info(&self) -> FormatInfo;
 
-    /// Reads the parameters of a disk as they stand in its header.
+    /// Parses the parameters of a disk from its header.
     ///
-    /// Errors: [`Kind::NotFound`] for another version of the format, [`Kind::Corrupt`] for what no
-    /// version has.
+    /// Errors: [`Kind::NotFound`] for another version of the format, [`Kind::Corrupt`] for
+    /// malformed parameters.
     fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>>;
 
-    /// The parameters of a new disk where there is this room.
+    /// The parameters of a new disk in the given space.
     ///
     /// Errors: [`Kind::Usage`] for options that do not go together, [`Kind::NoSpace`].
     fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
         Err(options.misplaced(room.kind()))
     }
 
-    /// The simulated chip for a new disk of so many blocks.
+    /// The simulated chip for a new disk of `blocks` blocks.
     fn chip(&self, options: &CreateOptions, _blocks: u64) -> Result<NewChip> {
         Err(options.misplaced(BackingKind::Flash))
     }
 }
 
-/// The room for a new disk.
+/// The space for a new disk.
 #[derive(Clone, Copy, Debug)]
 pub enum Room {
     /// In a file or on a block device: the bytes of the device before the last copy of the header.
-    /// None of a file, which is as long as it has to be.
+    /// `None` for a file, which is made as long as necessary.
     File(Option<u64>),
-    /// On flash that is divided like this.
+    /// On flash with this geometry.
     Flash(FlashGeometry),
     /// In a pool.
     Pool {
@@ -68,7 +67,7 @@ pub enum Room {
 }
 
 impl Room {
-    /// What it is the room of.
+    /// The kind of backing.
     pub fn kind(self) -> BackingKind {
         match self {
             Room::File(_) => BackingKind::File,
@@ -78,123 +77,123 @@ impl Room {
     }
 }
 
-/// The parameters of a disk, as its header has them.
+/// The parameters of a disk, as in its header.
 pub trait Params: fmt::Debug + Send + Sync {
     /// The format of the disk.
     fn format(&self) -> &'static dyn Format;
 
-    /// What they say, for people and programs.
+    /// A description of the disk, for display and for programs.
     fn describe(&self) -> Description;
 
-    /// The parameters as they stand in the header.
+    /// Encodes the parameters for the header.
     fn encode(&self) -> Vec<u8>;
 
-    /// Where the disk ends on the medium of its header: the offset of the first byte that belongs
-    /// neither to the disk nor to the copies of the header at the beginning. Where that medium
-    /// holds the header alone, the end of these copies.
+    /// The end of the disk on the medium of its header: the offset of the first byte that belongs
+    /// neither to the disk nor to the first copies of the header. If that medium holds only the
+    /// header, the end of these copies.
     fn end(&self) -> u64 {
         HEADER_AREA
     }
 
-    /// Those of the same disk with `blocks` blocks, as many as it had or may have.
+    /// The parameters of the same disk with `blocks` blocks, a number that it had or may have.
     fn as_of(&self, blocks: u64) -> Box<dyn Params>;
 
-    /// The blocks of the same disk as large as a device lets it be that has `room` bytes before the
-    /// last copy of the header. None: the disk does not grow with a device.
+    /// The largest number of blocks of the same disk on a device with `room` bytes before the last
+    /// copy of the header. `None`: the disk does not grow with a device.
     fn blocks_in(&self, _room: u64) -> Option<u64> {
         None
     }
 
-    /// Takes the space on a medium, which is long enough by now, that the disk needs at once when
-    /// it has grown to these parameters.
+    /// Allocates the space that the disk needs at once after growing to these parameters. The
+    /// medium is already long enough.
     fn reserve(&self, _medium: &dyn Medium) -> Result<()> {
         Ok(())
     }
 
-    /// Lays a new disk beside its header, which is written afterwards. Errors: what the medium or
-    /// the cluster reports.
+    /// Creates a new disk beside its header, which is written afterwards. Errors: all errors of the
+    /// medium or the cluster.
     fn create(&self, _backing: &Backing, _keys: Masters<'_>) -> Result<()> {
         Err(no_disk())
     }
 
-    /// Opens a disk, and first finishes what a crash interrupted.
+    /// Opens a disk, after finishing operations that a crash interrupted.
     ///
-    /// Errors: [`Kind::Corrupt`], and what the medium or the cluster reports.
+    /// Errors: [`Kind::Corrupt`], and all errors of the medium or the cluster.
     fn open(&self, _backing: &Backing, _with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
         Err(no_disk())
     }
 }
 
-/// What a disk is opened with.
+/// The keys and options for opening a disk.
 #[derive(Clone, Copy)]
 pub struct OpenWith<'k> {
     /// A key for each level to open, at least one.
     pub keys: Masters<'k>,
-    /// How it is opened.
+    /// The options.
     pub opening: Opening,
-    /// Open what is left of it, for reading: a block that cannot be read, or does not verify, fails
-    /// alone. The medium of a file or device comes as it is, and may end early and have bad places:
-    /// a format whose engine would give up there wraps it, as leniently as the engine needs. Flash
-    /// comes wrapped below its erase blocks, and a pool needs no wrapper.
+    /// Open a damaged disk, for reading: a block that cannot be read or does not verify fails
+    /// alone. The medium of a file or device is passed unwrapped, and may be truncated or have bad
+    /// places: if the format's engine would fail on those, the format wraps it, as leniently as the
+    /// engine needs. Flash is wrapped below its erase blocks, and a pool needs no wrapper.
     pub rescue: bool,
 }
 
-/// The error of a format that has no disks.
+/// The error for a format without disks.
 fn no_disk() -> Error {
     Error::new(Kind::Usage, "cannot use it as a disk").expected("a format of disks")
 }
 
-/// What the header of a disk says of it.
+/// A description of a disk, from its header.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// The version of the format, if its parameters have one.
     pub version: Option<u32>,
-    /// Length of the disk in bytes; of a vault 0.
+    /// Length of the disk in bytes; 0 for a vault.
     pub size: u64,
-    /// The size in bytes to which `resize` can take it.
+    /// The largest size in bytes that `resize` allows.
     pub largest: u64,
-    /// What sets that limit, in words that follow it.
+    /// The reason for that limit, in words that follow it.
     pub limit: &'static str,
-    /// How blocks are encrypted; of a vault, how they are verified.
+    /// The cipher of the blocks; for a vault, the integrity scheme.
     pub cipher: &'static str,
-    /// Whether altered data is noticed.
+    /// Whether alterations of data are detected.
     pub verifies: bool,
     /// The name of the layout, if the format has several.
     pub layout: Option<String>,
-    /// Of a format with levels the most bytes that each hidden level can have which there can be,
-    /// from level 1 up: the same whether or not any exists. None of other formats.
+    /// For a format with levels: the largest size in bytes of each possible hidden level, starting
+    /// with level 1; the list does not depend on the existing levels. `None` for other formats.
     pub hidden_sizes: Option<Vec<u64>>,
-    /// What this format says besides.
+    /// Further details of this format.
     pub details: Vec<Detail>,
 }
 
-/// Something that one format says of a disk.
+/// A detail that one format adds to the description of a disk.
 #[derive(Clone, Debug)]
 pub struct Detail {
     /// Its name for programs.
     pub name: &'static str,
     /// Its value for programs.
     pub value: Value,
-    /// For people: a name and what stands beside it.
+    /// For display: a label and its text.
     pub row: Option<(&'static str, String)>,
 }
 
 /// A value for programs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A count, or bytes.
+    /// A count, or a number of bytes.
     Number(u64),
-    /// A part of a whole.
+    /// A fraction.
     Part(f64),
     /// A word.
     Word(&'static str),
 }
 
 impl Description {
-    /// Of a disk that has `blocks` blocks and can have `most`; everything else as most formats have
-    /// it.
+    /// The description of a disk with `blocks` blocks, which can have `most`; the other fields have
+    /// their most common values.
     pub fn of(blocks: u64, most: u64) -> Description {
-        // What was not verified may say anything.
+        // Unverified parameters may contain any numbers.
         let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE as u64);
         Description {
             version: None,
@@ -209,7 +208,7 @@ impl Description {
         }
     }
 
-    /// The sizes of the hidden levels that there can be, for people.
+    /// The sizes of the possible hidden levels, for display.
     pub fn hidden_words(&self) -> String {
         let sizes: Vec<String> = self.hidden_sizes.iter().flatten().map(|size| human(*size)).collect();
         format!("at most {}", sizes.join(", "))
@@ -217,18 +216,18 @@ impl Description {
 }
 
 impl Detail {
-    /// For programs alone.
+    /// A detail for programs only.
     pub fn of(name: &'static str, value: Value) -> Detail {
         Detail { name, value, row: None }
     }
 
-    /// For people as well.
+    /// The same detail, also for display.
     pub fn shown(self, name: &'static str, words: String) -> Detail {
         Detail { row: Some((name, words)), ..self }
     }
 }
 
-/// An open disk, with what its format can do beside reading and writing.
+/// An open disk, with operations of its format beyond reading and writing.
 pub trait OpenFormat: Send + Sync {
     /// The disk itself, or its level 0.
     fn disk(&self) -> &dyn Disk;
@@ -238,20 +237,20 @@ pub trait OpenFormat: Send + Sync {
         self.disk().close()
     }
 
-    /// Whether every write and discard is to be flushed before it is acknowledged, which the disk
-    /// does not do by itself.
+    /// Whether the library must flush every write and discard before it is acknowledged, because
+    /// the disk does not do that itself.
     fn flushes_writes(&self) -> bool {
         false
     }
 
-    /// Takes note of the error of a request. Gives what the request fails with.
+    /// Records the error of a request. Returns the error for the caller.
     fn noting(&self, e: Error) -> Error {
         e
     }
 
-    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that
-    /// fails, with its level where there are levels. The disk may be in use. Errors: what stops
-    /// reading, and what `progress` says, which ends the check.
+    /// Reads and verifies every block. Calls `progress` with the number of blocks done, and `bad`
+    /// with each block that fails and its level, if there are levels. The disk may be in use.
+    /// Errors: errors that prevent further reading, and errors of `progress`, which end the check.
     fn check(
         &self,
         progress: &mut dyn FnMut(u64) -> Result<()>,
@@ -260,99 +259,96 @@ pub trait OpenFormat: Send + Sync {
         check(self.disk(), progress, |found| bad(None, found))
     }
 
-    /// Verifies what changes with every write, and so can be verified only while the disk is not in
-    /// use.
+    /// Verifies data that changes with every write, and so can only be verified while the disk is
+    /// not in use.
     fn check_unused(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The open levels from 0 up, at least one, of a format with levels
-    /// ([`FormatInfo::has_levels`]); nothing of other formats. The library makes private all errors
-    /// of opening such a disk and of using it or a level of it.
+    /// The open levels starting with 0, at least one, for a format with levels
+    /// ([`FormatInfo::has_levels`]); empty for other formats. The library makes all errors of
+    /// opening and using such a disk or its levels private.
     fn levels(&self) -> &[Arc<dyn Disk>] {
         &[]
     }
 
-    /// Writes the cover that closing takes; closing does not write it once more then.
+    /// Writes the cover traffic of a closing; closing then does not repeat it.
     fn cover_closing(&self, _pace: Pace) -> Result<()> {
         Ok(())
     }
 
-    /// Sets whether a hidden level gives up what waits for cover: from then on requests that would
-    /// wait are refused. A level that is not open, and level 0, which never waits, stay as they
-    /// are.
+    /// Sets whether a hidden level stops waiting for cover: requests that would wait are then
+    /// refused. It has no effect on a level that is not open, or on level 0, which never waits.
     fn give_up(&self, _level: u8, _gives_up: bool) {}
 
-    /// Makes the disk larger, as [`OpenDisk::grow`](crate::OpenDisk::grow) does.
+    /// Enlarges the disk, as [`OpenDisk::grow`](crate::OpenDisk::grow) does.
     fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
         Err(Error::new(Kind::Usage, "cannot resize the disk while it is open")
             .found("a disk of a format that keeps its size while it is open")
             .remedy("close it, and resize it then if its format lets it grow at all"))
     }
 
-    /// The snapshots that it keeps. Errors: [`Kind::Usage`] if it keeps none.
+    /// The snapshots of the disk. Errors: [`Kind::Usage`] if it has none.
     fn snapshots(&self) -> Result<&dyn Snapshots> {
         Err(Error::new(Kind::Usage, "the disk keeps no snapshots"))
     }
 
-    /// The name of the object that a block rests in, where there are objects.
+    /// The name of the object with a block, for a disk on objects.
     fn object_of(&self, _block: BlockAddr) -> Option<String> {
         None
     }
 
-    /// The error of a disk that is another client's now.
+    /// The error for a disk that another client has taken over.
     fn taken_over(&self) -> Option<Error> {
         None
     }
 
-    /// From now on, whatever is deleted among these blocks is purged before the call that deletes
-    /// it returns.
+    /// Marks blocks as sensitive: data deleted among them is purged before the deleting call
+    /// returns.
     fn mark_sensitive(&self, _blocks: Range<u64>) {}
 
-    /// Whether a disk that was opened to rescue what there is has a damaged journal.
+    /// Whether a disk that was opened for rescue has a damaged journal.
     fn is_journal_damaged(&self) -> bool {
         false
     }
 
-    /// What a person should know who has just opened it.
+    /// A message for the user after opening.
     fn note(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// How a disk uses its medium: its format, and what is asked of that. What is not given is as the
-/// format has it.
+/// The format of a new disk and its settings. Settings without a value get the format's default.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// The format.
     pub format: &'static dyn Format,
-    /// How blocks are encrypted, of a sealed disk. Only [`Cipher::Gcm`], the default, notices
-    /// altered data. Every format takes that one, for those that have no choice notice altered
-    /// data, too.
+    /// The cipher of a sealed disk. Only [`Cipher::Gcm`], the default, detects altered data. Every
+    /// format accepts that one, since the formats without a choice detect altered data, too.
     pub cipher: Option<Cipher>,
-    /// Where the metadata of blocks lies, of a sealed disk in a pool. Otherwise what suits the
-    /// pool.
+    /// The place of the blocks' metadata, for a sealed disk in a pool. By default the layout that
+    /// suits the pool.
     pub layout: Option<ObjectLayout>,
-    /// Levels to make, the public one among them; otherwise that one alone.
+    /// The number of levels to make, including the public one; by default only that one.
     pub levels: Option<u8>,
-    /// Milliseconds between two stripes or batches of cover, 0 for none.
+    /// Milliseconds between two cover stripes or batches, 0 for none.
     pub cover_millis: Option<u32>,
     /// Public and hidden slots of a stripe.
     pub geometry: Option<Geometry>,
     /// The part of the log that stays free, in thousandths.
     pub spare_permille: Option<u16>,
-    /// What hides operations.
+    /// The method that hides operations.
     pub hiding: Option<Hiding>,
     /// Cells that a write rewrites.
     pub cells_per_write: Option<u8>,
     /// Bits of the key of each block on flash: 128 or 256.
     pub key_bits: Option<u16>,
-    /// The chip to make, at a location `nand:`.
+    /// The chip to make, for a location `nand:`.
     pub chip: Option<ChipShape>,
 }
 
 impl Shape {
-    /// A disk of a format, with defaults for everything else.
+    /// A disk of a format, with defaults for all settings.
     pub const fn of(format: &'static dyn Format) -> Shape {
         Shape {
             format,
@@ -369,8 +365,7 @@ impl Shape {
         }
     }
 
-    /// The settings that are given, by the names of the fields, and of the cipher only another than
-    /// the default.
+    /// The settings with a value, by field name; the cipher only if it is not the default.
     pub(crate) fn given(&self) -> impl Iterator<Item = Setting> {
         let all = [
             (Setting("cipher"), self.cipher.is_some_and(|cipher| cipher != Cipher::Gcm)),
@@ -388,24 +383,26 @@ impl Shape {
     }
 }
 
-/// What is to be made, and where.
+/// The options of a new disk.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Where: a path where nothing exists, a blank block device, a UBI volume, or a name in a pool.
+    /// The place: a path where nothing exists, a blank block device, a UBI volume, or a name in a
+    /// pool.
     pub location: Location,
-    /// How the disk uses its medium.
+    /// The format and its settings.
     pub shape: Shape,
-    /// Bytes of the disk, a multiple of 4096; with levels of the medium, which the levels share. On
-    /// a block device or a UBI volume the largest that fits if not given.
+    /// Bytes of the disk, a multiple of 4096; with levels, bytes of the medium, which the levels
+    /// share. By default the largest size that fits, on a block device or a UBI volume.
     pub size: Option<u64>,
-    /// What trying a passphrase costs.
+    /// The cost of one passphrase guess.
     pub cost: Cost,
-    /// Overwrite what is there.
+    /// Overwrite existing content.
     pub force: bool,
-    /// Take the whole space of a file now, or fail. Otherwise a sealed disk takes space as it is
-    /// written, but for a small reserve; disks with levels take all of it if the host has it.
+    /// Allocate the whole space of a file now, or fail. Otherwise a sealed disk allocates space as
+    /// it is written, except for a small reserve; disks with levels allocate all of it if the host
+    /// has it.
     pub preallocate: bool,
-    /// Where the cluster is, for a disk in a pool.
+    /// The access to the cluster, for a disk in a pool.
     pub pool_access: PoolAccess,
 }
 
@@ -423,12 +420,12 @@ impl CreateOptions {
         }
     }
 
-    /// The beginning of a refusal.
+    /// The start of an error message for these options.
     pub fn refused(&self) -> Error {
         Error::new(Kind::Usage, format!("cannot create {}", self.location))
     }
 
-    /// The refusal of a disk without a size, in words such as "a file".
+    /// The error for a missing size; `wherefore` is the place, as in "a file".
     pub fn no_size(&self, wherefore: &str) -> Error {
         self.refused()
             .found("no size")
@@ -436,7 +433,7 @@ impl CreateOptions {
             .remedy(Advice::from("give for example ").setting(Setting("size")).text(" 20G"))
     }
 
-    /// The refusal of a format of which no disk can be made on what is at the location.
+    /// The error for a format that cannot have a disk on the backing at the location.
     pub fn misplaced(&self, kind: BackingKind) -> Error {
         let info = self.shape.format.info();
         let places: Vec<&str> = info.made_on.iter().map(|kind| kind.example()).collect();

@@ -6,30 +6,30 @@ use lacuna_header::FormatId;
 /// The constants of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatInfo {
-    /// The number that stands for it in headers. It decides whether disks of the format may have
-    /// levels ([`FormatId::has_levels`]).
+    /// Its number in headers. The number determines whether disks of the format may have levels
+    /// ([`FormatId::has_levels`]).
     pub id: FormatId,
-    /// Its name, for people and programs.
+    /// Its name, for display and for programs.
     pub name: &'static str,
-    /// What its disks rest on.
+    /// The backing of its disks.
     pub rests_on: BackingKind,
-    /// Whether its disks forget what was deleted, and can be purged.
+    /// Whether its disks erase deleted data, and can be purged.
     pub forgets: bool,
-    /// Whether its disks keep large blocks of memory for as long as they are open.
+    /// Whether its disks use large blocks of memory while they are open.
     pub large_memory: bool,
-    /// The format in one line, without a full stop.
+    /// A summary in one line, without a full stop.
     pub summary: &'static str,
-    /// What [`create`](crate::create()) makes its disks on. Nothing of a format that `create` is
-    /// not asked for: vaults have a function of their own, and the disk that is made for the format
-    /// sealed in a pool is one of the format sealed on objects.
+    /// The backings on which [`create`](crate::create()) makes its disks. Empty for a format that
+    /// `create` does not accept: vaults have a function of their own, and a disk of the format
+    /// sealed that is made in a pool gets the format sealed on objects.
     pub made_on: &'static [BackingKind],
-    /// The settings of [`Shape`](crate::Shape) that it has, by the names of the fields; others are
-    /// refused.
+    /// The settings of [`Shape`](crate::Shape) that it accepts, by field name; all other settings
+    /// are refused.
     pub settings: &'static [&'static str],
 }
 
 impl FormatInfo {
-    /// Those of a format that has nothing special, and whose disks are made on what they rest on.
+    /// The constants of a format without special properties, with disks made on their own backing.
     pub const fn of(id: FormatId, name: &'static str, rests_on: BackingKind) -> FormatInfo {
         FormatInfo {
             id,
@@ -48,22 +48,22 @@ impl FormatInfo {
         }
     }
 
-    /// Whether its disks may have levels, however many there are.
+    /// Whether its disks may have levels.
     pub const fn has_levels(&self) -> bool {
         self.id.has_levels()
     }
 
-    /// Whether it is of vaults, which are file systems in a directory, and not of disks.
+    /// Whether it is the format of vaults, which are file systems in a directory and not disks.
     pub const fn is_of_vaults(&self) -> bool {
         matches!(self.rests_on, BackingKind::Directory)
     }
 
-    /// Whether the medium of the header holds the data of a disk as well.
+    /// Whether the medium of the header also holds the data of a disk.
     pub const fn has_data_beside_header(&self) -> bool {
         matches!(self.rests_on, BackingKind::File)
     }
 
-    /// Whether another client of a cluster can take a disk over.
+    /// Whether another client of a cluster can take over a disk.
     pub const fn is_shared(&self) -> bool {
         matches!(self.rests_on, BackingKind::Pool)
     }

@@ -1,8 +1,8 @@
-//! Copies of a header that lie where the medium of its disk once ended.
+//! Stale copies of a header, at former ends of the disk's medium.
 //!
-//! The last copy lies at the end of the medium. When a disk grows, the header gets another end, and
-//! the copy at the former one stays in the midst of the disk. It opens with the passphrases of its
-//! day, so it has to go when a passphrase or the disk ends.
+//! The last copy lies at the end of the medium. When a disk grows, the header gets a copy at the
+//! new end, and the copy at the former end remains inside the disk. It opens with its old
+//! passphrases, so it must be removed when a passphrase or the disk is removed.
 
 use lacuna_contracts::Result;
 use lacuna_header::layout::MAGIC;
@@ -10,21 +10,21 @@ use lacuna_header::{HEADER_AREA, HEADER_LEN, HeaderBackup, PublicHeader, TAIL_AR
 use lacuna_medium::Medium;
 use std::ops::Range;
 
-/// How far behind the end of a disk its medium may have ended: it holds whole segments, the longest
-/// of which take less.
+/// How far behind the end of a disk its medium may have ended: the disk has whole segments, and the
+/// longest takes less than this.
 const NEAR: u64 = 64 << 20;
 
-/// What a search found.
+/// The result of a search.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Where copies begin.
+    /// The offsets of copies.
     pub places: Vec<u64>,
-    /// Whether all of it could be read.
+    /// Whether the whole range was readable.
     pub complete: bool,
 }
 
-/// The places in `range` where a whole header of the disk `uuid` lies, but `last`, where the last
-/// copy belongs. Last copies lie at multiples of 64 KiB, so that is where it looks.
+/// The offsets in `range` of intact headers of the disk `uuid`, except `last`, the proper place of
+/// the last copy. Last copies lie at multiples of 64 KiB, so only those are searched.
 pub(crate) fn find(medium: &dyn Medium, uuid: Uuid, range: Range<u64>, last: Option<u64>) -> Found {
     let mut found = Found { places: Vec::new(), complete: true };
     let end = range.end.min(medium.len().saturating_sub(HEADER_LEN as u64));
@@ -46,9 +46,9 @@ pub(crate) fn forget(medium: &dyn Medium, places: &[u64]) -> Result<()> {
     if places.is_empty() { Ok(()) } else { medium.sync() }
 }
 
-/// Overwrites the copy close behind the end of the disk, of a medium that became longer and has its
-/// last copy at the new end: it would open with passphrases that were removed. What cannot be read
-/// is left. Whether all of it could be.
+/// Overwrites the copy closely behind the end of a disk with an extended medium, where the last
+/// copy is at the new end: the former one would open with removed passphrases. Unreadable places
+/// are skipped. Returns whether all places were readable.
 pub(crate) fn forget_at_end(medium: &dyn Medium, header: &PublicHeader) -> Result<bool> {
     let near = header.end..header.end.saturating_add(NEAR);
     let found = find(medium, header.uuid, near, copy_c(medium.len()));

@@ -1,4 +1,4 @@
-//! The header of a disk outside its medium, and its copies on it: backed up, restored and repaired.
+//! Backup, restoration and repair of a disk's header.
 
 use crate::backing::{DiskRef, Site, refuse_snapshot};
 use crate::claim::Claim;
@@ -19,8 +19,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Takes a backup of the header. It needs no passphrase, and opens with those of today even after
-/// they are removed.
+/// Takes a backup of the header. It needs no passphrase, and opens with the present passphrases
+/// even after they are removed.
 pub fn backup(
     location: &Location,
     cluster: &ClusterOptions,
@@ -38,8 +38,8 @@ fn taken_from(medium: &dyn Medium) -> Result<(HeaderBackup, Vec<String>)> {
     HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf))
 }
 
-/// Keeps a backup in a new file that only its owner reads, durably. Errors: [`Kind::Usage`] if
-/// there is a file.
+/// Saves a backup in a new file that only its owner can read, durably. Errors: [`Kind::Usage`] if
+/// the file exists.
 pub fn save(backup: &HeaderBackup, path: &Path) -> Result<()> {
     let failed = |e: std::io::Error| {
         let error = Error::io(format!("cannot write {}", path.display()), &e);
@@ -53,7 +53,7 @@ pub fn save(backup: &HeaderBackup, path: &Path) -> Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
     let written = file.write_all(backup.bytes()).and_then(|()| file.sync_all()).map_err(failed);
     written.and_then(|()| sync_directory(path)).inspect_err(|_| {
-        // Half a backup is none. That the file is ours is sure: it was created here.
+        // An incomplete backup is useless. The file is ours: it was created here.
         let _ = std::fs::remove_file(path);
     })
 }
@@ -66,24 +66,24 @@ pub fn load(path: &Path) -> Result<HeaderBackup> {
     HeaderBackup::parse(&bytes).map_err(|e| e.context(format!("{} is no backup of a header", path.display())))
 }
 
-/// What may be lost when a header is restored.
+/// The losses that are allowed when a header is restored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MayLose {
-    /// A newer header of the same disk: passphrases that were removed since work again, and those
-    /// added since are lost.
+    /// A newer header of the same disk: removed passphrases work again, and added ones are lost.
     pub older: bool,
     /// The header of another disk.
     pub replace: bool,
 }
 
-/// Writes a backup to all places of the header. `ask` opens the backup with passphrases. `agree` is
-/// told in a sentence what becomes of the header that is there, if it changes; an error of it ends
-/// everything before anything is written. A file that holds the disk and lacks the place of the
-/// last copy gets it back; on a device without that place the others are written, and it is said.
+/// Writes a backup to all places of the header. `ask` opens the backup with passphrases. `agree`
+/// gets a sentence about the fate of the present header, if it changes; an error of `agree` stops
+/// the restoration before anything is written. If the disk's file is too short for the last copy,
+/// it is extended; on a device without space for the last copy, the other copies are written and a
+/// note is sent.
 ///
 /// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for
-/// that of another disk, unless `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`], and
-/// what the medium reports.
+/// the backup of another disk, unless `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`],
+/// and all errors of the medium.
 pub fn restore(
     disk: DiskRef<'_>,
     backup: &HeaderBackup,
@@ -104,7 +104,7 @@ pub fn restore(
         None => vault_place::NewHeaderFile::default(),
     };
     let (medium, _connection) = disk.hold_header(observer)?;
-    // That of a vault is a file of its own, which gets its length back.
+    // A vault's header is a file of its own, which is extended to its proper length.
     if medium.len() < parameters.end() && !is_vault {
         return Err(Error::new(Kind::Usage, what)
             .found(format!("{} bytes", medium.len()))
@@ -123,7 +123,7 @@ pub fn restore(
             "a partition table lies in the place of the first copy of the header, and is overwritten"
                 .to_owned(),
         ),
-        // What cannot be read can often be written.
+        // An unreadable place can often be written.
         Err(e) => Some(format!(
             "the place of the first copy of the header cannot be read ({}): a partition table there is overwritten",
             e.finding()
@@ -141,11 +141,11 @@ pub fn restore(
     Ok(())
 }
 
-/// Writes all copies of the header anew, as the one is that opens. Where nothing but the place of
-/// the last copy was cut off, a file gets it back.
+/// Rewrites all copies of the header from the copy that opens. If only the space of the last copy
+/// was cut off from a file, the file is extended.
 ///
 /// Errors: [`Kind::Corrupt`] for a medium that lost part of the disk; [`Kind::NoSpace`] for a
-/// device that has no place for the last copy, where the others are written; those of [`unlock`].
+/// device without space for the last copy (the other copies are written); those of [`unlock`].
 pub fn repair(
     disk: DiskRef<'_>,
     observer: &dyn Observer,
@@ -164,8 +164,8 @@ pub fn repair(
     write_record(location, &*volume.header)
 }
 
-/// Writes the copies that have a place. What is given back says whether all of them had, or got
-/// one.
+/// Writes the copies that fit. The inner result says whether all of them fit, if necessary after an
+/// extension.
 fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
     let what = format!("cannot write all copies of the header of {location}");
     let (len, end) = (volume.header.len(), volume.parameters.end());
@@ -184,11 +184,11 @@ fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
     Ok(room)
 }
 
-/// What a device takes of which the end is gone.
+/// The remedy for a device with its end missing.
 const LONGER: &str = "make the device as long as it was";
 
-/// The error for a last copy that has no place; `first` is what to do before the header is repaired
-/// again.
+/// The error for a last copy without space; `first` is the step before the next repair of the
+/// header.
 fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Error {
     let needed = volume.parameters.medium_len();
     Error::new(
@@ -200,15 +200,15 @@ fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Er
     .remedy(format!("{first}; then repair the header again"))
 }
 
-/// Makes a medium that holds the disk as long as all copies of its header need.
+/// Extends a medium that holds the disk to the length that all copies of its header need.
 fn make_room(medium: &dyn Medium, parameters: &dyn Params) -> Result<()> {
     let needed = parameters.medium_len();
     if medium.len() < needed { medium.set_len(needed) } else { Ok(()) }
 }
 
-/// The same of a disk that another process has open, which reads and writes the header for this
-/// one. Errors: also [`Kind::Busy`] for a disk in a pool, and for one whose last copy has no place:
-/// the others are written then.
+/// As [`repair`], for a disk that another process has open; that process reads and writes the
+/// header for this one. Errors: also [`Kind::Busy`] for a disk in a pool, and if there is no space
+/// for the last copy (the other copies are written).
 pub fn repair_open(
     disk: &OpenHeader<'_>,
     observer: &dyn Observer,
@@ -226,8 +226,7 @@ pub fn repair_open(
     room.map_err(|_| no_place(location, &volume, Kind::Busy, &format!("close the disk{longer}")))
 }
 
-/// Writes the record of the length of a header in RADOS anew, which lies beside the first two
-/// copies.
+/// Rewrites the length record of a header in RADOS, which lies next to the first two copies.
 fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
     match location {
         Location::Rados { .. } => medium.set_len(medium.len()),
@@ -235,22 +234,22 @@ fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
     }
 }
 
-/// What restoring changes.
+/// The effect of a restoration.
 enum Change {
-    /// The header stays as it is; damaged copies are mended.
+    /// The header stays the same; damaged copies are repaired.
     Mends,
-    /// The header becomes a newer one of the same disk.
+    /// The header is replaced by a newer one of the same disk.
     Newer,
-    /// The header becomes an older one, or one that is as old and says something else.
+    /// The header is replaced by an older one, or by a different one of the same generation.
     Older { present: PublicHeader },
-    /// The header of another disk goes.
+    /// The header of another disk is overwritten.
     Replaces { other: PublicHeader },
-    /// There is no header that can be read.
+    /// There is no readable header.
     Makes,
 }
 
 impl Change {
-    /// Looks at what is on the medium.
+    /// Compares the medium with the backup.
     fn of(medium: &dyn Medium, backup: &HeaderBackup) -> Result<Change> {
         match taken_from(medium).map(|(present, _)| present) {
             Ok(present) if present.bytes() == backup.bytes() => Ok(Change::Mends),
@@ -264,13 +263,13 @@ impl Change {
                     Change::Newer
                 })
             }
-            // What cannot be read can often be written.
+            // An unreadable place can often be written.
             Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Io) => Ok(Change::Makes),
             Err(e) => Err(e),
         }
     }
 
-    /// The header that goes, if it is another one.
+    /// The header that is overwritten, if it is newer than the backup or of another disk.
     fn present(&self) -> Option<&PublicHeader> {
         match self {
             Change::Older { present } => Some(present),
@@ -279,7 +278,7 @@ impl Change {
         }
     }
 
-    /// Refuses what loses something that may not be lost.
+    /// Refuses a loss that is not allowed.
     fn check(&self, may_lose: MayLose, backup: &PublicHeader) -> Result<()> {
         match self {
             Change::Replaces { other } if !may_lose.replace => {
@@ -314,8 +313,8 @@ impl Change {
         }
     }
 
-    /// Refuses a header that makes the disk shorter than it is, where the end of its data does not
-    /// tell.
+    /// Refuses a header that makes the disk shorter than it is, in cases where the end of its data
+    /// does not show that.
     fn check_size(&self, backup: &dyn Params, location: &Location) -> Result<()> {
         let Change::Older { present } = self else { return Ok(()) };
         let (was, is) = (backup.describe().size, table::parse(present, location)?.describe().size);
@@ -328,7 +327,7 @@ impl Change {
             .remedy("make a new one"))
     }
 
-    /// What a person is told before it is done. None if nothing can be lost.
+    /// The warning before the restoration. `None` if nothing can be lost.
     fn words(&self, medium: &dyn Medium, backup: &PublicHeader) -> Option<String> {
         match self {
             Change::Mends => None,

@@ -1,10 +1,10 @@
-//! The header of a disk that is open, for changes while it is open.
+//! Changes of the header of an open disk.
 //!
-//! An open disk reads its header no more: it has its master keys. So the header can be rewritten
-//! beside it, as long as one at a time does that, and the process that holds the lock on the medium
-//! is the one that writes. Passphrases are no business of that process: who changes them has the
-//! header read and written through a [`HeaderLease`], which gives access to the copies of the
-//! header and to nothing else, and ciphers them elsewhere.
+//! An open disk has its master keys and does not read its header again. So the header can be
+//! rewritten beside it, if only one command at a time does that, and if the process with the lock
+//! on the medium is the writer. That process does not handle passphrases: the command that changes
+//! them reads and writes the header through a [`HeaderLease`], which gives access only to the
+//! copies of the header, and does the cryptography in its own process.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{COPY_A, COPY_B, HEADER_LEN, copy_c};
@@ -23,7 +23,7 @@ pub struct HeldHeader {
 }
 
 impl HeldHeader {
-    /// Of a disk that is open; `read_only`: others may have it open as well; `on_device`: the
+    /// For an open disk; `read_only`: other processes may have it open as well; `on_device`: the
     /// medium is a block device.
     pub(crate) fn new(medium: Arc<dyn Medium>, read_only: bool, on_device: bool) -> Self {
         HeldHeader { medium, read_only, on_device, lease: Mutex::new(()) }
@@ -34,8 +34,8 @@ impl HeldHeader {
         self.on_device
     }
 
-    /// Gives the header to one at a time. Errors: [`Kind::Busy`] while it is another's, and of a
-    /// disk that is open for reading alone, whose header this process may not write.
+    /// Lends the header to one command at a time. Errors: [`Kind::Busy`] while another command has
+    /// it, and for a disk that is open read-only, since this process may not write its header.
     pub fn lease(&self) -> Result<HeaderLease<'_>> {
         if self.read_only {
             return Err(Error::new(Kind::Busy, "cannot change the header of the disk")
@@ -53,7 +53,7 @@ impl HeldHeader {
     }
 }
 
-/// The header of an open disk, for one who changes it. Dropping it lets the next have it.
+/// The borrowed header of an open disk. Dropping it ends the loan.
 pub struct HeaderLease<'d> {
     medium: Arc<dyn Medium>,
     _held: MutexGuard<'d, ()>,
@@ -77,7 +77,7 @@ impl HeaderLease<'_> {
         self.medium.write_at(offset, data)
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     pub fn sync(&self) -> Result<()> {
         self.medium.sync()
     }

@@ -1,8 +1,8 @@
-//! The passphrases of a disk: one more, another, one less, or all key slots anew.
+//! Changes the passphrases of a disk: adds, replaces or removes one, or rewrites all key slots.
 //!
-//! Where the header tells which slots are used, one slot changes and all other passphrases keep
-//! working. On formats with levels, and to refresh, all slots are rewritten for exactly the
-//! passphrases that are given, so that what happens on the medium is the same whatever there was
+//! If the header shows which slots are used, one slot changes and all other passphrases keep
+//! working. On formats with levels, and for a refresh, all slots are rewritten for exactly the
+//! given passphrases, so that the writes to the medium do not depend on the existing passphrases
 //! (deniability contract).
 
 use crate::backing::{DiskRef, refuse_snapshot};
@@ -19,19 +19,19 @@ use lacuna_header::{
 use lacuna_medium::Access;
 use std::cell::Cell;
 
-/// Which key slots an operation rewrites.
+/// The key slots that an operation rewrites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrites {
-    /// One. All other passphrases keep working.
+    /// One slot. All other passphrases keep working.
     One,
-    /// All. Passphrases that are not given stop working, as these words tell a person before any is
-    /// asked for.
+    /// All slots. Passphrases that are not given stop working; the text is a warning to show before
+    /// any is requested.
     All(&'static str),
 }
 
 impl Rewrites {
-    /// Those of a disk with this header, with a new cost if there is one. Errors: all slots have
-    /// one cost, which cannot change while some stay.
+    /// The slots that a change rewrites on a disk with this header, with the new cost, if any.
+    /// Errors: all slots share one cost, which cannot change while some slots stay.
     fn of(public: &PublicHeader, all: bool, cost: Option<Cost>) -> Result<Rewrites> {
         if all || !public.keeps_others() {
             return Ok(Rewrites::All(lost_slots_warning(public.format)));
@@ -49,39 +49,38 @@ impl Rewrites {
     }
 }
 
-/// A disk that is unlocked for an operation on its passphrases. Nothing is written before
-/// [`Keys::write`].
+/// A disk unlocked for a change of its passphrases. Nothing is written before [`Keys::write`].
 pub struct Keys {
     volume: Volume,
-    /// Those that were given, each once.
+    /// The given passphrases, without duplicates.
     given: Vec<SecretVec>,
     plan: Plan,
 }
 
-/// What opens a header that is read.
+/// The closure that opens the header with passphrases.
 type Asking<'a> = Box<dyn FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened> + 'a>;
 
-/// What is going to be written.
+/// The planned write.
 enum Plan {
     One(Option<Change>),
     All { keyring: Keyring, cost: Option<Cost> },
 }
 
-/// What becomes of one passphrase.
+/// A change of one passphrase.
 enum Change {
     Add(SecretVec),
-    /// Another in place of the first that was given.
+    /// Replaces the first given passphrase.
     Replace(SecretVec),
     Remove(SecretVec),
 }
 
 impl Keys {
-    /// Unlocks a disk that is closed, as [`unlock`] does; `ask` is told which slots of which disk
-    /// are rewritten before it asks for passphrases. `all`: all of them, whatever the format.
-    /// `cost` is that of all passphrases afterwards; as before if not given.
+    /// Unlocks a closed disk, as [`unlock`] does; `ask` gets the affected slots and the public
+    /// header before it asks for passphrases. `all`: rewrite all slots, whatever the format.
+    /// `cost`: the cost of all passphrases afterwards; unchanged if not given.
     ///
-    /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a cost where one slot
-    /// changes.
+    /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a new cost if only one
+    /// slot changes.
     pub fn unlock(
         disk: DiskRef<'_>,
         all: bool,
@@ -95,7 +94,7 @@ impl Keys {
         Self::unlock_with(&unlocking, all, cost, ask)
     }
 
-    /// The same of a disk that another process has open. Errors: the same.
+    /// As [`Keys::unlock`], for a disk that another process has open. Errors: the same.
     pub fn unlock_open(
         disk: &OpenHeader<'_>,
         all: bool,
@@ -121,7 +120,7 @@ impl Keys {
         };
         let mut volume = unlocking(Box::new(asked))?;
         if shown.get() != Some(volume.unlocked.header.format) {
-            // What was asked and said went by a header that nobody had authenticated.
+            // The questions relied on a header that was not authenticated.
             return Err(Error::new(Kind::Corrupt, "nothing was changed")
                 .found("header copies of which one names another format: it was altered")
                 .remedy("repair the header first"));
@@ -147,12 +146,12 @@ impl Keys {
         self.volume.unlocked.header.uuid
     }
 
-    /// How many passphrases were given that differ.
+    /// The number of distinct passphrases that were given.
     pub fn given(&self) -> usize {
         self.given.len()
     }
 
-    /// Whether the disk is of a format with levels, however many there are.
+    /// Whether the format has levels, regardless of the number of levels.
     pub fn has_levels(&self) -> bool {
         self.volume.parameters.has_levels()
     }
@@ -165,7 +164,7 @@ impl Keys {
         }
     }
 
-    /// Refuses a passphrase more if all key slots are used, before it is made. Errors:
+    /// Refuses an additional passphrase if all key slots are used, before it is created. Errors:
     /// [`Kind::Usage`].
     pub fn check_free_slot(&self) -> Result<()> {
         match &self.plan {
@@ -174,8 +173,8 @@ impl Keys {
         }
     }
 
-    /// One passphrase more, for the deepest level that those given open. Errors: [`Kind::Exists`]
-    /// if it works already, which [`Keys::write`] tells where one slot changes.
+    /// Adds a passphrase for the deepest level that the given ones open. Errors: [`Kind::Exists`]
+    /// if it works already; if only one slot changes, [`Keys::write`] reports that.
     pub fn add(&mut self, new: SecretVec) -> Result<()> {
         match &mut self.plan {
             Plan::One(change) => *change = Some(Change::Add(new)),
@@ -184,7 +183,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Another passphrase in place of the first that was given. Errors: as of [`Keys::add`].
+    /// Replaces the first given passphrase. Errors: as for [`Keys::add`].
     pub fn change(&mut self, new: SecretVec) -> Result<()> {
         match &mut self.plan {
             Plan::One(change) => *change = Some(Change::Replace(new)),
@@ -193,8 +192,8 @@ impl Keys {
         Ok(())
     }
 
-    /// One passphrase less, which is none of those given. Errors: [`Kind::Passphrase`] if it opens
-    /// nothing, which [`Keys::write`] tells where one slot changes.
+    /// Removes a passphrase that is none of the given ones. Errors: [`Kind::Passphrase`] if it
+    /// opens nothing; if only one slot changes, [`Keys::write`] reports that.
     pub fn remove(&mut self, gone: SecretVec) -> Result<()> {
         if self.given.iter().any(|given| same(given, &gone)) {
             return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
@@ -206,7 +205,7 @@ impl Keys {
                 *change = Some(Change::Remove(gone));
                 Ok(())
             }
-            // With a typing error here, a person would believe that a passphrase is gone which
+            // Otherwise a mistyped passphrase would seem to be removed, although the intended one
             // still works.
             Plan::All { .. } => {
                 let opened = lacuna_header::open(&*self.volume.header, &[gone]);
@@ -221,19 +220,20 @@ impl Keys {
         }
     }
 
-    /// Refuses a level more before its passphrase is made. Errors: those of [`Keys::add_level`].
+    /// Refuses an additional level before its passphrase is created. Errors: those of
+    /// [`Keys::add_level`].
     pub fn check_new_level(&self) -> Result<()> {
         let Volume { parameters, unlocked, .. } = &self.volume;
         if !matches!(self.plan, Plan::All { .. }) || !parameters.has_levels() {
             return Err(no_levels(&unlocked.header));
         }
-        // Deniability contract: it says how many levels there are.
+        // Deniability contract: the error reveals the number of levels.
         parameters.check_levels(unlocked.master_keys.len() + 1).map_err(Error::private)
     }
 
-    /// One level more, empty, with this passphrase. Errors: [`Kind::Usage`] unless all slots of a
-    /// disk with levels are rewritten, and if there cannot be as many levels; [`Kind::Exists`] if
-    /// the passphrase works already.
+    /// Adds an empty level with this passphrase. Errors: [`Kind::Usage`] if not all slots of a disk
+    /// with levels are rewritten, or if the number of levels is exceeded; [`Kind::Exists`] if the
+    /// passphrase works already.
     pub fn add_level(&mut self, passphrase: SecretVec) -> Result<()> {
         self.check_new_level()?;
         let unlocked = &mut self.volume.unlocked;
@@ -242,8 +242,8 @@ impl Keys {
         keyring.add(level, passphrase)
     }
 
-    /// Writes the header, durably. Gives how many passphrases work now; nothing is written where
-    /// nothing was to change.
+    /// Writes the header, durably. Returns the number of passphrases that work now. Writes nothing
+    /// if nothing was to change.
     pub fn write(self, observer: &dyn Observer) -> Result<usize> {
         let Volume { header, mut unlocked, .. } = self.volume;
         let (header, unlocked, random) = (&*header, &mut unlocked, SystemRandom::new()?);
@@ -268,7 +268,7 @@ impl Keys {
     }
 }
 
-/// Whether two passphrases are the same. How long that takes tells nothing of them.
+/// Whether two passphrases are equal, in constant time.
 pub fn same(a: &SecretVec, b: &SecretVec) -> bool {
     constant_time_eq(a.expose(), b.expose())
 }

@@ -1,13 +1,16 @@
-//! Encrypted storage for people whose adversary looks more than once: the library.
+//! Encrypted storage against an adversary with repeated access to the medium: the library.
 //!
 //! A disk is an array of blocks of 4096 bytes, encrypted, on a file, a block device, flash or the
-//! objects of a Ceph pool. This crate makes disks and opens them, from a [`Location`] and
-//! passphrases to a [`Disk`] for each open level. It has no terminal, reads no arguments and ends
-//! no process: what it has to say goes to an [`Observer`], what it wants to know it asks through
+//! objects of a Ceph pool. This crate creates and opens disks: it turns a [`Location`] and
+//! passphrases into a [`Disk`] for each open level. It has no terminal, reads no arguments and
+//! never ends the process: messages go to an [`Observer`], and questions are asked through
 //! closures.
 //!
 //! ```
-//! use lacuna_storage::{ByteDisk, Cost, CreateOptions, Disk, Location, Opening, Passphrase, Shape, Silent, create, open};
+//! use lacuna_storage::{
+//!     ByteDisk, Cost, CreateOptions, Disk, Location, Opening, Passphrase, Shape, Silent, create,
+//!     open,
+//! };
 //!
 //! # fn main() -> lacuna_storage::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
@@ -16,10 +19,11 @@
 //! let location = Location::parse(path)?;
 //! let passphrase = || Passphrase::new(b"correct horse battery staple".to_vec());
 //!
-//! // Without this line a try costs a second, as it should.
-//! let cost = Cost::fixed(1024, 1)?; let options = CreateOptions { cost,
-//! ..CreateOptions::new(location.clone(), Shape::sealed(), 64 << 20) }; create(&options, &Silent,
-//! |_levels| Ok(vec![passphrase()]))?;
+//! // Cheap passphrase guesses for the example; by default one guess takes a second.
+//! let cost = Cost::fixed(1024, 1)?;
+//! let shape = Shape::sealed();
+//! let options = CreateOptions { cost, ..CreateOptions::new(location.clone(), shape, 64 << 20) };
+//! create(&options, &Silent, |_levels| Ok(vec![passphrase()]))?;
 //!
 //! let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
 //! let bytes = ByteDisk::new(disk.levels().remove(0));
@@ -37,39 +41,44 @@
 //! # }
 //! ```
 //!
-//! # What is where
+//! # Contents
 //!
-//! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable`, `oblivious` or `flash` ([`FORMATS`]).
-//! - [`open`] opens one. [`unlock`] is its first half, for programs that ask a person or fork before they open: it
-//!   gives a [`Volume`], which becomes a [`Key`], which opens the disk.
-//! - [`OpenDisk`] is a disk that is open: [`levels`](OpenDisk::levels) for front ends, [`check`](OpenDisk::check),
-//!   [`snapshots`](OpenDisk::snapshots), [`purge`](Disk::purge) to forget what was deleted.
-//! - [`format`](mod@format) is what a format is to this library; a program that has one of its own adds it with [`add_format`],
-//!   as `examples/sixth-format` does.
-//! - [`vault`] makes, opens and checks vaults: file systems in directories that nobody trusts.
-//! - [`about`] says what anybody can see of a disk.
-//! - [`unlock_to_rescue`] and [`read_blocks`] get what there is from a disk whose medium is damaged or was cut short.
-//! - What is open can be [checked](OpenDisk::check_in_use) and [grown](OpenDisk::grow), and its passphrases changed through a
-//!   [`HeaderLease`].
-//! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
-//! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else; `lacuna-fuse` mounts a
-//!   [`vault::Vault`], too.
+//! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable`, `oblivious` or `flash`
+//!   ([`FORMATS`]).
+//! - [`open`] opens one. [`unlock`] is its first half, for programs that ask for passphrases or
+//!   fork before they open: it returns a [`Volume`], which becomes a [`Key`], which opens the disk.
+//! - [`OpenDisk`] is an open disk: [`levels`](OpenDisk::levels) for front ends,
+//!   [`check`](OpenDisk::check), [`snapshots`](OpenDisk::snapshots), [`purge`](Disk::purge) to
+//!   erase deleted data.
+//! - [`format`](mod@format) is the interface of a format; a program adds its own formats with
+//!   [`add_format`], as `examples/sixth-format` does.
+//! - [`vault`] creates, opens and checks vaults: file systems in untrusted directories.
+//! - [`about`] returns the public information about a disk.
+//! - [`unlock_to_rescue`] and [`read_blocks`] salvage data of a disk with a damaged or truncated
+//!   medium.
+//! - An open disk can be [checked](OpenDisk::check_in_use) and [grown](OpenDisk::grow), and its
+//!   passphrases can be changed through a [`HeaderLease`].
+//! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in
+//!   [`header`].
+//! - `lacuna-nbd` and `lacuna-fuse` serve disks; they depend only on [`Disk`]. `lacuna-fuse` also
+//!   mounts a [`vault::Vault`].
 //!
 //! # Features
 //!
-//! | feature | what a build lacks without it |
+//! | feature | missing in a build without it |
 //! |---|---|
-//! | `rados` | disks in Ceph RADOS: such a location is refused |
+//! | `rados` | disks in Ceph RADOS: such a location is rejected |
 //!
 //! It is on by default.
 //!
 //! # Invariants
 //!
-//! - One process of a machine writes to a disk at a time, whatever names lead to it: unlocking for writing claims its
-//!   UUID until the open disk is dropped.
-//! - Nothing of the disk is written before a passphrase has opened the header, and nothing at all with [`Access::Read`]. In a
-//!   pool the lock of the one client comes first.
-//! - Errors of disks with levels that may tell of hidden ones are [private](Error::is_private): no log may keep them.
+//! - One process of a machine writes to a disk at a time, whatever names lead to it: unlocking for
+//!   writing claims its UUID until the open disk is dropped.
+//! - Nothing of the disk is written before a passphrase has opened the header, and nothing at all
+//!   with [`Access::Read`]. In a pool the exclusive lock comes first.
+//! - Errors of disks with levels that may reveal hidden ones are [private](Error::is_private): no
+//!   log may contain them.
 #![warn(missing_docs)]
 
 mod about;
@@ -137,7 +146,7 @@ pub use lacuna_levels::{Masters, Pace};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
 pub use lacuna_oblivious::Hiding;
-/// The connection to Ceph, of which a process must know when it ends.
+/// The connection to Ceph; a process that ends must take it into account.
 #[cfg(feature = "rados")]
 pub use lacuna_rados as rados;
 pub use lacuna_sealed_objects::{ObjectLayout, is_of_version_table};

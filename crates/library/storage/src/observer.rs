@@ -1,41 +1,41 @@
-//! What the library says and asks while it works.
+//! Messages and questions of the library to its program.
 
 use lacuna_contracts::Result;
 
-/// A program's ear: what is told here a person may want to see, and may be asked. Every method has
-/// a default, which says nothing and agrees.
+/// Receives the library's messages and questions for the user. Every method has a default, which
+/// ignores messages and agrees to questions.
 pub trait Observer {
-    /// Something a person should know though all goes well: a sentence.
+    /// A message about a normal operation: a sentence.
     fn note(&self, _text: &str) {}
 
-    /// A copy of a header is not as it should be, and another one was used: a sentence.
-    /// [`header::repair`](crate::header::repair) writes all copies anew.
+    /// A copy of a header is damaged, and another one was used: a sentence.
+    /// [`header::repair`](crate::header::repair) rewrites all copies.
     fn damaged_copy(&self, text: &str) {
         self.note(text);
     }
 
-    /// Does `work`, which may take longer than a moment: `what` it is, in words such as "laying out
-    /// disk.img". An implementation calls `work` once.
+    /// Runs `work`, which may take some time; `what` describes it, as in "laying out disk.img". An
+    /// implementation calls `work` once.
     fn during(&self, _what: &str, work: &mut dyn FnMut()) {
         work();
     }
 
-    /// Part of a long removal is done: `done` of `of` objects.
+    /// Progress of a long removal: `done` of `of` objects.
     fn progress(&self, _done: usize, _of: usize) {}
 
-    /// Whether what is `there` may be overwritten, in words such as "a lacuna disk (UUID ...)".
-    /// Errors: the refusal, with which everything ends before anything was changed.
+    /// Whether the existing content, described by `there` as in "a lacuna disk (UUID ...)", may be
+    /// overwritten. Errors: the refusal; nothing has been changed.
     fn replaces(&self, _there: &str) -> Result<()> {
         Ok(())
     }
 }
 
-/// Hears nothing and agrees to everything.
+/// Ignores all messages and agrees to all questions.
 pub struct Silent;
 
 impl Observer for Silent {}
 
-/// Does `work` while an observer knows of it, and gives what it gave.
+/// Runs `work` under an observer's [`Observer::during`], and returns its result.
 pub(crate) fn during<R>(observer: &dyn Observer, what: &str, work: impl FnOnce() -> R) -> R {
     let (mut work, mut done) = (Some(work), None);
     observer.during(what, &mut || {

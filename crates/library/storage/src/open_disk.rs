@@ -1,5 +1,4 @@
-//! A disk that is open, whichever of the formats of this build it has, with what it needs to stay
-//! so.
+//! An open disk of any format, with its claim and header.
 
 use crate::claim::Claim;
 use crate::format::{FormatInfo, OpenFormat, Params};
@@ -12,30 +11,31 @@ use lacuna_levels::Pace;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An open disk. Dropping it ends its claim on the disk; [`Disk::close`] comes before.
+/// An open disk. Dropping it ends its claim on the disk; call [`Disk::close`] first.
 pub struct OpenDisk {
     pub(crate) uuid: Uuid,
     pub(crate) id: DiskId,
     pub(crate) info: FormatInfo,
     pub(crate) format: Box<dyn OpenFormat>,
-    /// For changes while it is open.
+    /// For changes while the disk is open.
     pub(crate) header: HeldHeader,
-    /// Of a disk in a file that is open for writing. Goes after everything else.
+    /// The claim of a disk in a file that is open for writing. The last field, so that it is
+    /// dropped last.
     pub(crate) claim: Option<Arc<Claim>>,
 }
 
 impl OpenDisk {
-    /// The name of the disk for programs.
+    /// The UUID of the disk.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// By which its owner knows the disk again, whichever levels are open.
+    /// The identity that lets the owner recognise the disk, regardless of the open levels.
     pub fn id(&self) -> DiskId {
         self.id
     }
 
-    /// What front ends serve: a disk for each open level, the public one first.
+    /// The disks for front ends: one for each open level, the public one first.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<dyn Disk>> {
         if !self.has_levels() {
             return vec![Arc::clone(self) as Arc<dyn Disk>];
@@ -46,10 +46,10 @@ impl OpenDisk {
         self.format.levels().iter().map(private).collect()
     }
 
-    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that
-    /// fails, with its level where there are levels. The disk is in nobody's use.
+    /// Reads and verifies every block. Calls `progress` with the number of blocks done, and `bad`
+    /// with each block that fails and its level, if there are levels. The disk must not be in use.
     ///
-    /// Errors: what stops reading, and what `progress` says, which ends the check.
+    /// Errors: errors that prevent further reading, and errors of `progress`, which end the check.
     pub fn check(
         &self,
         progress: impl FnMut(u64) -> Result<()>,
@@ -60,9 +60,9 @@ impl OpenDisk {
         Ok(report)
     }
 
-    /// The same of a disk that is in use. What is written meanwhile is read as it is before or
-    /// after, and what memory still holds of it counts as good. Of a disk on flash the state of its
-    /// keys is not compared, which changes with every write.
+    /// As [`OpenDisk::check`], for a disk in use. Blocks written meanwhile are read before or after
+    /// the write, and blocks that are still in memory count as good. On flash, the state of the
+    /// keys is not compared, because it changes with every write.
     pub fn check_in_use(
         &self,
         mut progress: impl FnMut(u64) -> Result<()>,
@@ -71,17 +71,16 @@ impl OpenDisk {
         self.format.check(&mut progress, &mut bad).map_err(|e| self.guarded(e))
     }
 
-    /// The header, for one at a time who changes passphrases while the disk is open.
+    /// The header, for one command at a time that changes passphrases while the disk is open.
     ///
-    /// Errors: [`Kind::Busy`](lacuna_contracts::Kind::Busy) while another has it, and of a disk
-    /// that is open for reading alone.
+    /// Errors: [`Kind::Busy`](lacuna_contracts::Kind::Busy) while another command has it, and for a
+    /// disk that is open read-only.
     pub fn lease_header(&self) -> Result<HeaderLease<'_>> {
         self.header.lease()
     }
 
-    /// Makes the disk larger while it is open, to `size` bytes or, without a size, to all of its
-    /// block device; requests wait meanwhile. What the disk is then, whether or not that is a
-    /// change.
+    /// Enlarges the disk while it is open, to `size` bytes or, without a size, to all of its block
+    /// device; requests wait meanwhile. Returns the resulting parameters, even if nothing changed.
     ///
     /// Errors: those of [`resize`](crate::resize()), and
     /// [`Kind::Busy`](lacuna_contracts::Kind::Busy) for a disk that can grow only while it is
@@ -90,38 +89,38 @@ impl OpenDisk {
         self.format.grow(&self.header, size)
     }
 
-    /// Whether a disk that was opened to rescue what there is has a damaged journal: blocks that
-    /// were written last may be older than they should be.
+    /// Whether a disk that was opened for rescue has a damaged journal: the last written blocks may
+    /// then have older content.
     pub fn is_journal_damaged(&self) -> bool {
         self.format.is_journal_damaged()
     }
 
-    /// What a person should know who has just opened it.
+    /// A message for the user after opening.
     pub fn note(&self) -> Option<&'static str> {
         self.format.note()
     }
 
-    /// Whether the disk is of a format with levels, however many are open.
+    /// Whether the format has levels, regardless of the number of open ones.
     pub fn has_levels(&self) -> bool {
         self.info.has_levels()
     }
 
-    /// Writes the cover that closing a disk with levels takes, at an even pace while a file system
-    /// on it is being unmounted; [`Disk::close`] does not write it once more then. Of other disks
-    /// nothing.
+    /// Writes the cover traffic of closing a disk with levels, at an even pace while a file system
+    /// on it is being unmounted; [`Disk::close`] then does not repeat it. Does nothing for other
+    /// disks.
     pub fn cover_closing(&self, pace: Pace) -> Result<()> {
         self.format.cover_closing(pace).map_err(|e| self.guarded(e))
     }
 
-    /// Sets whether a level gives up what waits for cover: from then on requests that would wait
-    /// are refused. Level 0 never waits. A number that no open level has changes nothing.
+    /// Sets whether a level stops waiting for cover: requests that would wait are then refused.
+    /// Level 0 never waits. No effect on a level that is not open.
     pub fn give_up(&self, level: u64, gives_up: bool) {
         if level < self.format.levels().len() as u64 {
             self.format.give_up(level as u8, gives_up);
         }
     }
 
-    /// How many levels are open; 1 of a disk that has none.
+    /// The number of open levels; 1 for a format without levels.
     pub fn open_levels(&self) -> usize {
         self.format.levels().len().max(1)
     }
@@ -134,59 +133,59 @@ impl OpenDisk {
         }
     }
 
-    /// Whether the disk forgets what was deleted, when it is purged ([`Disk::purge`]).
+    /// Whether the disk erases deleted data when it is purged ([`Disk::purge`]).
     pub fn forgets(&self) -> bool {
         self.info.forgets
     }
 
-    /// From now on, whatever is deleted among these blocks of a disk that forgets is purged before
-    /// the call that deletes it returns.
+    /// Marks blocks as sensitive: on a disk with purging, data deleted among them is purged before
+    /// the deleting call returns.
     pub fn mark_sensitive(&self, blocks: Range<u64>) {
         self.format.mark_sensitive(blocks);
     }
 
-    /// The snapshots of the disk. Errors: [`Kind::Usage`](lacuna_contracts::Kind::Usage) if it
-    /// keeps none.
+    /// The snapshots of the disk. Errors: [`Kind::Usage`](lacuna_contracts::Kind::Usage) if it has
+    /// none.
     pub fn snapshots(&self) -> Result<&dyn Snapshots> {
         self.format.snapshots()
     }
 
-    /// The name of the object that a block rests in, where there are objects.
+    /// The name of the object with a block, for a disk on objects.
     pub fn object_of(&self, block: BlockAddr) -> Option<String> {
         self.format.object_of(block)
     }
 
-    /// Whether another client of a cluster can take the disk over.
+    /// Whether another client of a cluster can take over the disk.
     pub fn is_shared(&self) -> bool {
         self.info.is_shared()
     }
 
-    /// The error of a disk that is another client's now.
+    /// The error for a disk that another client has taken over.
     pub fn taken_over(&self) -> Option<Error> {
         self.format.taken_over()
     }
 
-    /// An error of the disk as others may hear of it.
+    /// Marks an error of the disk as private if necessary.
     fn guarded(&self, e: Error) -> Error {
         guarded(e, self.has_levels())
     }
 
-    /// The same of a request, of which the format takes note.
+    /// The same for the error of a request; the format records it first.
     fn noted(&self, e: Error) -> Error {
         self.guarded(self.format.noting(e))
     }
 
-    /// Makes durable what a request has changed before it is acknowledged, if every write is to be.
+    /// Makes a request durable before it is acknowledged, if writes must be.
     fn acknowledged(&self) -> Result<()> {
         if self.format.flushes_writes() { self.flush() } else { Ok(()) }
     }
 }
 
-/// An error of opening a disk, or of using it, as others may hear of it.
+/// Marks an error of opening or using a disk as private if necessary.
 ///
-/// Deniability contract: those of a disk with levels are private, whatever its format does and
-/// whichever level they are of. If only those of hidden levels were, the sentence that stands for
-/// them in a log would tell.
+/// Deniability contract: all errors of a disk with levels are private, regardless of the format and
+/// of the level. If only errors of hidden levels were private, the text that replaces them in a log
+/// would reveal the level.
 pub(crate) fn guarded(e: Error, has_levels: bool) -> Error {
     if has_levels { e.private() } else { e }
 }

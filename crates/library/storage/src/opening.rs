@@ -1,14 +1,14 @@
-//! How a disk is opened.
+//! The options for opening a disk.
 
 use lacuna_contracts::{Budget, Error, Kind};
 use lacuna_flash::Policy as PurgePolicy;
 use lacuna_header::DiskId;
 use std::time::Duration;
 
-/// Why a disk with levels acknowledges no write only when it is durable: in the same words whatever
-/// levels there are.
+/// The error for write-through on a disk with levels; its text does not depend on the levels that
+/// exist.
 ///
-/// Deniability contract: what is hidden waits for a write to the medium that comes anyway, and must
+/// Deniability contract: hidden data waits for a write to the medium that happens anyway, and must
 /// cause none.
 pub fn no_write_through() -> Error {
     Error::new(Kind::Usage, "cannot write through here")
@@ -17,26 +17,27 @@ pub fn no_write_through() -> Error {
         .remedy("leave it out, and flush (sync) after what must not be lost")
 }
 
-/// How a disk is opened.
+/// The options for opening a disk.
 #[derive(Clone, Copy)]
 pub struct Opening {
     /// Refuse writes.
     pub read_only: bool,
     /// Memory for all caches.
     pub budget: Budget,
-    /// Acknowledge writes when they are durable. Not for disks with levels.
+    /// Acknowledge writes only when they are durable. Not for disks with levels.
     pub write_through: bool,
-    /// How long something hidden waits for public writes on a disk that does not refresh itself.
+    /// How long pending hidden data waits for public writes on a disk without cover traffic of its
+    /// own.
     pub cover_timeout: Duration,
-    /// When a disk on flash is purged unasked. Without it on request and before it is closed, and
-    /// not else. A purge that was cut is finished at the opening in any case.
+    /// When a disk on flash is purged automatically. Without a policy it is purged only on request
+    /// and before it is closed. An interrupted purge is finished at the opening in any case.
     pub purging: Option<PurgePolicy>,
-    /// The disk that it has to be; any if not given.
+    /// The expected disk; any disk if not given.
     pub expect: Option<DiskId>,
 }
 
 impl Default for Opening {
-    /// For reading and writing, with the usual memory, and a minute of patience for cover.
+    /// For reading and writing, with the default memory and a cover timeout of one minute.
     fn default() -> Self {
         Opening {
             read_only: false,

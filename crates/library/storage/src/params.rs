@@ -1,4 +1,4 @@
-//! What follows from the parameters of a disk, whichever format it has.
+//! Properties that follow from the parameters of a disk in any format.
 
 use crate::format::Params;
 use crate::human;
@@ -6,34 +6,34 @@ use lacuna_contracts::{Action, Advice, BLOCK_SIZE, Error, Kind, Result, shell_wo
 use lacuna_header::{HEADER_LEN, Location, medium_len};
 
 impl dyn Params + '_ {
-    /// Whether the disk is of a format with levels, however many there are.
+    /// Whether the format has levels, regardless of the number of levels.
     pub fn has_levels(&self) -> bool {
         self.format().info().has_levels()
     }
 
-    /// Whether they are of a vault, which is no disk.
+    /// Whether they belong to a vault, which is not a disk.
     pub fn is_of_vault(&self) -> bool {
         self.format().info().is_of_vaults()
     }
 
-    /// Whether the medium of the header holds the data as well.
+    /// Whether the medium of the header also holds the data.
     pub fn has_data_beside_header(&self) -> bool {
         self.format().info().has_data_beside_header()
     }
 
-    /// Whether the medium of the disk becomes longer when the disk grows, which it can.
+    /// Whether the disk can grow, and its medium is extended then.
     pub fn grows_on_medium(&self) -> bool {
         let disk = self.describe();
         self.has_data_beside_header() && disk.largest > disk.size
     }
 
-    /// Length of the shortest medium with room for the disk and all copies of its header.
+    /// The least length of a medium for the disk and all copies of its header.
     pub fn medium_len(&self) -> u64 {
         medium_len(self.end())
     }
 
-    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and
-    /// says how long it was.
+    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk; the
+    /// error gives the former length.
     pub fn check_length(&self, len: u64, location: &Location) -> Result<()> {
         if len >= self.end() {
             return Ok(());
@@ -64,7 +64,7 @@ impl dyn Params + '_ {
             ))
     }
 
-    /// Refuses so many levels, level 0 among them, if there cannot be as many.
+    /// Refuses a number of levels, including level 0, above the format's maximum.
     pub fn check_levels(&self, levels: usize) -> Result<()> {
         let most = 1 + self.describe().hidden_sizes.map_or(0, |sizes| sizes.len());
         if levels <= most {
@@ -75,8 +75,8 @@ impl dyn Params + '_ {
             .expected(format!("at most {most} on a disk of this format and shape, level 0 among them")))
     }
 
-    /// Refuses another number of blocks for the disk. Errors: [`Kind::Usage`] for fewer than it
-    /// has, or more than it can have.
+    /// Refuses a new number of blocks. Errors: [`Kind::Usage`] for fewer blocks than the disk has,
+    /// or more than it can have.
     pub(crate) fn check_growth(&self, blocks: u64) -> Result<()> {
         let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
         let refused =

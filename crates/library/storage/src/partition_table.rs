@@ -1,17 +1,18 @@
-//! A whole device whose last partition is a disk: its end looks like the end of that disk, and its
-//! beginning is a partition table, in the place where the header of a disk has its first copy.
+//! Detects a whole device with a disk as its last partition: the end of the device looks like the
+//! end of that disk, and at its beginning a partition table occupies the place of the header's
+//! first copy.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::Diagnosis;
 use lacuna_medium::Medium;
 
-/// The end of the first sector of a table of the MBR kind, which one of the GPT kind has as well,
-/// and the beginning of the second sector of one of the GPT kind.
+/// Signatures: the end of the first sector of an MBR (a GPT has it as well), and the beginning of
+/// the second sector of a GPT.
 const MBR: (usize, [u8; 2]) = (510, [0x55, 0xaa]);
 const GPT: (usize, [u8; 8]) = (512, *b"EFI PART");
 
 /// Whether a partition table lies in the place of the first copy of a header, and only the last
-/// copy is there. Errors: what keeps that place from being read.
+/// copy exists. Errors: if that place cannot be read.
 pub(crate) fn is_there(medium: &dyn Medium) -> Result<bool> {
     if !Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf)).has_last_copy_alone() {
         return Ok(false);
@@ -21,8 +22,8 @@ pub(crate) fn is_there(medium: &dyn Medium) -> Result<bool> {
     Ok(start[MBR.0..].starts_with(&MBR.1) || start[GPT.0..].starts_with(&GPT.1))
 }
 
-/// Errors: [`Kind::Usage`] where there is one, which what writes copies of the header would
-/// overwrite.
+/// Errors: [`Kind::Usage`] if there is a partition table, since writing copies of the header would
+/// overwrite it.
 pub(crate) fn refuse(medium: &dyn Medium) -> Result<()> {
     if !is_there(medium)? {
         return Ok(());

@@ -1,21 +1,21 @@
-//! A level whose errors no log may keep.
+//! A level with private errors only.
 
 use crate::claim::Claim;
 use lacuna_contracts::{BlockAddr, Disk, Error, Extent, Result, Status};
 use std::sync::Arc;
 
-/// A level of a disk, public or hidden, whose errors are all private.
+/// A level of a disk, public or hidden; all its errors are private.
 ///
-/// Deniability contract: if only those of hidden levels were, the sentence that stands for them in
-/// a log would tell.
+/// Deniability contract: if only errors of hidden levels were private, the text that replaces them
+/// in a log would reveal the level.
 pub(crate) struct PrivateDisk {
     level: Arc<dyn Disk>,
-    /// Kept as long as the level is written to.
+    /// Kept as long as the level is in use.
     _claim: Option<Arc<Claim>>,
 }
 
 impl PrivateDisk {
-    /// Of a level.
+    /// Wraps a level.
     pub(crate) fn new(level: Arc<dyn Disk>, claim: Option<Arc<Claim>>) -> Self {
         PrivateDisk { level, _claim: claim }
     }

@@ -1,4 +1,4 @@
-//! Stands in for `lacuna-rados` in builds without it: there is never a connection.
+//! Replaces `lacuna-rados` in builds without it: every connection fails.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::ObjectStore;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How to reach a cluster. Means nothing in this build.
+/// The options of a cluster. Ignored in this build.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
     /// The configuration file.
@@ -15,14 +15,14 @@ pub struct ClusterOptions {
     pub id: Option<String>,
     /// The namespace in the pool.
     pub namespace: Option<String>,
-    /// How long an operation may go without an answer.
+    /// The longest time that an operation waits for an answer.
     pub timeout: Option<Duration>,
 }
 
-/// There is none.
+/// Has no values in this build.
 pub(crate) enum RadosPool {}
 
-/// There is none.
+/// Has no values in this build.
 pub(crate) enum WriterLock {}
 
 impl RadosPool {
@@ -68,7 +68,7 @@ impl WriterLock {
     }
 }
 
-/// Whether a library has threads that must not see the process end in the usual way.
+/// Whether a library has threads that must not see the process end normally.
 pub fn is_in_use() -> bool {
     false
 }

@@ -1,38 +1,37 @@
-//! What is left of a medium that was cut short or has places that cannot be read, as long as the
-//! whole was: for reading alone.
+//! A read-only medium that is truncated or has unreadable places, presented with its full length.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is told of places that are not there, where something has to be told: nothing that lacuna
-/// wrote, and no zeros, which mean in places that nothing was written there.
+/// The content of missing places in lenient mode: garbage that lacuna did not write. Not zeros,
+/// since in some places zeros mean that nothing was written.
 const RUBBISH: u8 = 0xa5;
-/// In pieces of so many bytes is found out what can be read.
+/// The granularity of probing for readable places.
 const PIECE: usize = 4096;
 
-/// What is left of a medium.
+/// A damaged medium.
 ///
-/// Invariant: a byte that the medium does not give is an error, or rubbish while
+/// Invariant: a byte that the medium cannot return is an error, or garbage while
 /// [`Remains::is_lenient`]; it is never zero.
 pub(crate) struct Remains {
     medium: Arc<dyn Medium>,
-    /// Length of the whole.
+    /// The full length.
     len: u64,
     lenient: AtomicBool,
 }
 
 impl Remains {
-    /// Of a medium that was at least `len` bytes long. `lenient`: what is not there reads as
-    /// rubbish until [`Remains::be_strict`]: for engines that give up when they meet an error while
-    /// they open, and verify what they read.
+    /// A medium that was at least `len` bytes long. `lenient`: missing bytes read as garbage until
+    /// [`Remains::be_strict`]. This is for engines that fail on an error while they open, and that
+    /// verify the data that they read.
     pub(crate) fn of(medium: Arc<dyn Medium>, len: u64, lenient: bool) -> Remains {
         let len = len.max(medium.len());
         Remains { medium, len, lenient: AtomicBool::new(lenient) }
     }
 
-    /// From now on what is not there is an error.
+    /// Makes missing bytes an error.
     pub(crate) fn be_strict(&self) {
         self.lenient.store(false, Ordering::SeqCst);
     }
@@ -78,7 +77,7 @@ impl Medium for Remains {
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         for extent in batch {
-            // Behind the end of the whole nothing was ever.
+            // Nothing was ever written beyond the full length.
             let within = extent.offset.saturating_add(extent.buf.len() as u64) <= self.len;
             match self.read_left(extent.offset, extent.buf) {
                 Err(e) if e.kind() == Kind::Io && within && self.is_lenient() => {
@@ -124,7 +123,7 @@ mod tests {
     use super::*;
     use lacuna_medium::MemoryMedium;
 
-    /// A medium of which one block cannot be read.
+    /// A medium with one unreadable block.
     struct BadBlock(MemoryMedium, u64);
 
     impl Medium for BadBlock {
@@ -172,7 +171,7 @@ mod tests {
             let expected = if at / PIECE == 1 || at >= 4 * PIECE { RUBBISH } else { content[at] };
             assert_eq!(*byte, expected, "byte {at}");
         }
-        // What is behind the end of the whole is a mistake of whoever reads it.
+        // A read beyond the full length is a mistake of the caller.
         assert!(remains.read_at(6 * PIECE as u64 - 1, &mut [0; 2]).is_err());
         remains.be_strict();
         let mut piece = [0; PIECE];

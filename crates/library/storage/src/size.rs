@@ -1,10 +1,11 @@
-//! Sizes, as people give them and read them.
+//! Sizes in human-readable form and in blocks.
 
 use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// A size for people: exact where it is short, otherwise to one decimal, in powers of 1024.
+/// A human-readable size: exact if it is a whole number of units, otherwise with one decimal, in
+/// powers of 1024.
 pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.max(1).ilog2() / 10).min(4);

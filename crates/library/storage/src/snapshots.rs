@@ -1,9 +1,8 @@
-//! States of a disk in RADOS that are kept.
+//! Snapshots of a disk in RADOS.
 //!
-//! What changes the disk or its books is done by the one client that holds the disk, so that
-//! nobody's caches are left behind: open it and use
-//! [`OpenDisk::snapshots`](crate::OpenDisk::snapshots). Listing reads what anyone who can read the
-//! pool may know.
+//! Only the one client that holds the disk changes the disk or its book, so that no client's caches
+//! become stale: open it and use [`OpenDisk::snapshots`](crate::OpenDisk::snapshots). Listing needs
+//! no key: every reader of the pool may see the list.
 
 use crate::backing::rados::{snapshot, snapshots};
 use crate::backing::{Connection, Site, refuse_snapshot};
@@ -13,16 +12,16 @@ use lacuna_header::Location;
 use lacuna_sealed_objects::ObjectDisk;
 pub use lacuna_sealed_objects::{SnapshotRecord, SnapshotState};
 
-/// An open disk that keeps snapshots.
+/// An open disk with snapshots.
 pub trait Snapshots {
-    /// Keeps the state that the disk has now under a name. Errors: [`Kind::Exists`] if there is one
-    /// of this name.
+    /// Makes a snapshot of the disk's present state. Errors: [`Kind::Exists`] if the name is in
+    /// use.
     fn create_snapshot(&self, name: &str) -> Result<()>;
 
-    /// Forgets the state of this name. Errors: [`Kind::NotFound`] if there is none.
+    /// Removes the snapshot of this name. Errors: [`Kind::NotFound`] if there is none.
     fn remove_snapshot(&self, name: &str) -> Result<()>;
 
-    /// Makes the disk read as it did at the snapshot of this name, which stays. Errors:
+    /// Rolls the disk back to the snapshot of this name; the snapshot stays. Errors:
     /// [`Kind::NotFound`] if there is none.
     fn rollback(&self, name: &str) -> Result<()>;
 }
@@ -41,8 +40,8 @@ impl Snapshots for ObjectDisk {
     }
 }
 
-/// The snapshots of a disk, from the oldest on. Errors: [`Kind::Usage`] for a path or a snapshot,
-/// [`Kind::NotFound`], and what the cluster reports.
+/// The snapshots of a disk, oldest first. Errors: [`Kind::Usage`] for a path or a snapshot,
+/// [`Kind::NotFound`], and all errors of the cluster.
 pub fn list(location: &Location, cluster: &ClusterOptions) -> Result<Vec<SnapshotRecord>> {
     let connection = connect(location, cluster)?;
     let naming = |e: Error| e.context(location);
@@ -66,7 +65,7 @@ fn connect(location: &Location, cluster: &ClusterOptions) -> Result<Connection> 
     }
 }
 
-/// The refusal of a path, which keeps no snapshots.
+/// The error for a path: files and devices have no snapshots.
 pub fn not_in_rados(location: &Location) -> Error {
     Error::new(Kind::Usage, format!("{location} keeps no snapshots"))
         .found("the path of a file or block device")

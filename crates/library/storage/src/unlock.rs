@@ -1,9 +1,9 @@
-//! From a location and passphrases to what a disk is opened with.
+//! Unlocks a disk: from a location and passphrases to a [`Key`] for opening it.
 //!
 //! Unlocking and opening are two steps, because a process may fork between them: an open disk and a
-//! connection to a cluster have threads and the random source has state, and none of these may
-//! exist on both sides of a fork. The lock on a file crosses a fork; a connection is ended before
-//! it and made anew after it, and the header is then compared with what was unlocked.
+//! connection to a cluster have threads, and the random source has state, and none of these may
+//! exist on both sides of a fork. The lock on a file survives a fork. A connection is closed before
+//! it and opened again after it, and the header is then compared with the unlocked one.
 
 use crate::backing::held::Held;
 use crate::backing::rados::{Reconnect, check_unchanged};
@@ -21,26 +21,26 @@ use lacuna_medium::{Access, Medium};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a person should know who opens a disk with levels for writing: the same words whatever
-/// levels it has (deniability contract).
+/// The warning for opening a disk with levels for writing. Its text does not depend on the existing
+/// levels (deniability contract).
 pub const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
     it. If you have a passphrase of a deeper level, give that one.";
 
-/// What is said of a disk with levels whose medium keeps the time of its last reading, whichever
-/// levels it has.
+/// The note about a disk with levels on a medium that records the time of the last read. Its text
+/// does not depend on the levels.
 const ACCESS_TIMES: &str = "the access time of the file will show when the disk was last read, whichever level that was \
     for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
     `noatime`.";
 
-/// What is said of a disk with levels, whichever it has, where the system gives no second
-/// descriptor for reads that leave nothing behind.
+/// The note about a disk with levels, whatever levels it has, if the system refuses a second
+/// descriptor for reads without traces in the cache.
 const CACHED_READS: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file \
     could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
 
-/// A medium or disk that is held, with its open header.
+/// A held medium or disk, with its open header.
 pub struct Volume {
-    /// The medium of the header; for a file, the medium of everything. Of a snapshot it is the
-    /// header of the disk, which must not be written: nobody holds the disk then.
+    /// The medium of the header; for a file, the medium of everything. For a snapshot it is the
+    /// header of the disk, which must not be written: the disk is not held then.
     pub header: Arc<dyn Medium>,
     /// The open header.
     pub unlocked: Unlocked,
@@ -48,33 +48,34 @@ pub struct Volume {
     pub passphrases: Vec<SecretVec>,
     /// The parameters of the disk.
     pub parameters: Box<dyn Params>,
-    /// What the disk rests on, with the lock on it. None of a disk that another process has open.
+    /// The backing of the disk, with the lock on it. `None` for a disk that another process has
+    /// open.
     backing: Option<Backing>,
-    /// Of a disk in a file that is unlocked for writing.
+    /// The claim of a disk in a file that is unlocked for writing.
     claim: Option<Arc<Claim>>,
     /// The file or device that is held.
     file: Option<OwnedFd>,
-    /// Whether that is a block device: the path may lead elsewhere by now.
+    /// Whether `file` is a block device: the path may lead elsewhere by now.
     on_device: bool,
-    /// What is left of the disk is to be read.
+    /// Open a damaged disk, for reading.
     rescue: bool,
     location: Location,
     steal: bool,
 }
 
-/// An open header, with the passphrases that opened it in the order in which they were given.
+/// An open header, with the passphrases that opened it in the given order.
 pub type Opened = (Unlocked, Vec<SecretVec>);
 
 /// Opens a header with passphrases: all of them must open something.
 pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
 
-/// Takes hold of the disk, then gets passphrases, then opens the header: what can fail without a
-/// passphrase fails before `ask` is called. `ask` is given what the header says without one, and
-/// the way to open the header, which it may try several times.
+/// Holds the disk, then gets passphrases, then opens the header: all checks without a passphrase
+/// are made before `ask` is called. `ask` gets the public header and a function that opens the
+/// header, which it may call several times.
 ///
 /// Errors: [`Kind::Passphrase`], [`Kind::Busy`] while another process or client has the disk,
-/// [`Kind::NotFound`], [`Kind::Corrupt`], [`Kind::Usage`] for writing to what may be a whole device
-/// with the disk as its last partition, and what `ask` says.
+/// [`Kind::NotFound`], [`Kind::Corrupt`], [`Kind::Usage`] for writing to a location that may be a
+/// whole device with the disk as its last partition, and all errors of `ask`.
 pub fn unlock(
     location: &Location,
     pool_access: &PoolAccess,
@@ -88,9 +89,9 @@ pub fn unlock(
     unlock_in(held, disk, claims, observer, ask)
 }
 
-/// [`unlock`] for reading of a disk whose medium is damaged or was cut short. It is opened with
-/// what is left of it: a block that cannot be read, or does not verify, fails alone. Errors: those
-/// of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
+/// As [`unlock`], for reading a disk on a damaged or truncated medium. The disk is later opened as
+/// far as possible: a block that cannot be read or does not verify fails alone. Errors: those of
+/// [`unlock`]; [`Kind::Corrupt`] if no copy of the header is intact.
 pub fn unlock_to_rescue(
     location: &Location,
     pool_access: &PoolAccess,
@@ -103,7 +104,7 @@ pub fn unlock_to_rescue(
     Ok(Volume { rescue: true, ..volume })
 }
 
-/// The rest of [`unlock`]. `claims`: the disk is to be claimed for this process.
+/// The rest of [`unlock`]. `claims`: claim the disk for this process.
 fn unlock_in(
     held: Held,
     disk: DiskRef<'_>,
@@ -117,7 +118,7 @@ fn unlock_in(
     let (public, _) = lacuna_header::read_public(&**header).map_err(naming)?;
     let parameters = table::parse(&public, location).map_err(naming)?;
     if claims && parameters.has_data_beside_header() {
-        // Copies of the header are not written to what is no whole disk.
+        // Do not write copies of the header to an incomplete disk.
         parameters.check_length(header.len(), location)?;
     }
     let claim = if claims {
@@ -130,14 +131,14 @@ fn unlock_in(
         during(observer, &trying, || lacuna_header::open(&**header, passphrases)).map_err(naming)
     };
     let (unlocked, passphrases) = ask(&public, &open)?;
-    // The claim is on the disk that was looked at.
+    // The claim is for the disk with the first header.
     if unlocked.header.uuid != public.uuid {
         return Err(Error::new(Kind::Changed, format!("cannot open {location}"))
             .found("the header of another disk than a moment ago")
             .remedy("try again"));
     }
     let parameters = table::parse(&unlocked.header, location).map_err(naming)?;
-    // Where part of the disk is gone, no copy is written to the end.
+    // If part of the disk is missing, no copy is written to the end.
     let whole = header.len() >= parameters.end();
     for note in unlocked.notes.iter().map(|note| format!("{location}: {note}")) {
         if whole { observer.damaged_copy(&note) } else { observer.note(&note) }
@@ -169,17 +170,17 @@ fn unlock_in(
     })
 }
 
-/// The header of a disk that another process has open, which reads and writes it for this one
-/// ([`HeaderLease`](crate::HeaderLease)).
+/// The header of a disk that another process has open; that process reads and writes it for this
+/// one ([`HeaderLease`](crate::HeaderLease)).
 pub struct OpenHeader<'d> {
-    /// Where the disk lies.
+    /// The location of the disk.
     pub location: &'d Location,
     /// The medium of the header.
     pub medium: Arc<dyn Medium>,
 }
 
-/// [`unlock`] of the header of a disk that another process has open. What is given back opens no
-/// disk.
+/// As [`unlock`], for the header of a disk that another process has open. The result cannot open
+/// the disk.
 pub(crate) fn unlock_held(
     disk: &OpenHeader<'_>,
     observer: &dyn Observer,
@@ -190,8 +191,8 @@ pub(crate) fn unlock_held(
     unlock_in(held, DiskRef { location: disk.location, pool_access: &pool_access }, false, observer, ask)
 }
 
-/// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are
-/// open. A disk that another process has open is refused; a copy or snapshot of it can be read.
+/// Opens a disk. The deepest level that one of the passphrases opens determines the number of open
+/// levels. A disk that another process has open is refused; a copy or snapshot of it can be read.
 /// Errors: those of [`unlock`] and [`Key::open`].
 pub fn open(
     location: &Location,
@@ -204,12 +205,12 @@ pub fn open(
     volume.into_key(false)?.open(opening).map(Arc::new)
 }
 
-/// What the header of a disk in a file says without a passphrase. None of what is no file, and
-/// where there is no header that says anything: whatever opens the disk then says why. Errors: what
-/// keeps the header from being read.
+/// The public parameters of a disk in a file. `None` if the location is not a path, or if there is
+/// no valid header: an opening of the disk then reports the reason. Errors: if the header cannot be
+/// read.
 pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
     let Location::Path(path) = location else { return Ok(None) };
-    // Without a hold: another program may have it open.
+    // Without holding it: another program may have it open.
     let seen = FilePlace::Named(path).look().and_then(|look| lacuna_header::read_public(&look));
     match seen.and_then(|(public, _)| table::parse(&public, location)) {
         Ok(params) => Ok(Some(params)),
@@ -219,35 +220,33 @@ pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
 }
 
 impl Volume {
-    /// Refuses a snapshot, whose header is that of the disk, which another client may hold.
+    /// Refuses a snapshot. Its header is that of the disk, and another client may hold the disk.
     pub(crate) fn refuse_snapshot(&self, verb: &str) -> Result<()> {
         refuse_snapshot(&self.location, verb)
     }
 
-    /// The length in bytes of the block device that the disk rests on; none of what is no block
-    /// device.
+    /// The length in bytes of the block device of the disk; `None` if it is not on a block device.
     pub(crate) fn device_len(&self) -> Option<u64> {
         self.on_device.then(|| self.header.len())
     }
 
-    /// What a vault needs of it: the medium of the header, the open header, and the claim.
+    /// The parts for a vault: the medium of the header, the open header, and the claim.
     pub(crate) fn into_held(self) -> (Arc<dyn Medium>, Unlocked, Option<Arc<Claim>>) {
         (self.header, self.unlocked, self.claim)
     }
 
-    /// By which its owner knows the disk again.
+    /// The identity that lets the owner recognise the disk.
     pub fn id(&self) -> DiskId {
         self.unlocked.id()
     }
 
-    /// The file or device that is held, opened as a path alone: it neither reads nor locks, and is
-    /// the same one whatever is at the location by now. None in a pool, and when it was taken.
+    /// The held file or device, opened as a path only: it neither reads nor locks, and it stays the
+    /// same if the location changes. `None` in a pool, and after it was taken.
     pub fn take_file(&mut self) -> Option<OwnedFd> {
         self.file.take()
     }
 
-    /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if
-    /// one is to come.
+    /// Drops the passphrases and keeps the keys, in a form that survives a fork if `forks` is set.
     ///
     /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has
     /// open.
@@ -275,7 +274,7 @@ impl Volume {
     }
 }
 
-/// The refusal to use a vault as a disk.
+/// The error for a vault that is used as a disk.
 fn not_a_disk(location: &Location) -> Error {
     Error::new(Kind::Usage, format!("cannot use {location} as a disk"))
         .found("a vault, which is a file system and has no blocks to serve")
@@ -283,7 +282,7 @@ fn not_a_disk(location: &Location) -> Error {
         .remedy("open it as a vault: it is mounted then")
 }
 
-/// How a medium is opened for a disk that is, or is not, to be written.
+/// The access to the medium of a disk that is opened read-only or for writing.
 fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }

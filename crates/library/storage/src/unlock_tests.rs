@@ -1,4 +1,4 @@
-//! A medium whose header is another disk's when it is read again.
+//! A medium that returns the header of another disk on a second read.
 
 use super::*;
 use crate::observer::Silent;
@@ -10,7 +10,7 @@ use lacuna_sim::{Around, Surrounded};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The header of a disk of this name, on a medium of its own.
+/// The header of a disk with this UUID, on a medium of its own.
 fn header_of(uuid: u8) -> MemoryMedium {
     let params = Params::plan(Cipher::Gcm, 16, None).unwrap();
     let end = params.geometry().end();
@@ -29,7 +29,7 @@ fn header_of(uuid: u8) -> MemoryMedium {
     medium
 }
 
-/// The first reads are of one medium, those after them of another.
+/// The first reads are served from one medium, later ones from another.
 struct Turncoat {
     first: MemoryMedium,
     then: MemoryMedium,
@@ -51,7 +51,7 @@ impl Around for Turncoat {
     }
 }
 
-/// Unlocks for writing: as disk `first` as long as that many reads go, then as disk `then`.
+/// Unlocks for writing: the first `reads` reads see disk `first`, later ones disk `then`.
 fn unlocked(first: u8, then: u8, reads: u64) -> Result<Volume> {
     let (first, then) = (header_of(first), header_of(then));
     let header = Arc::new(Surrounded(Turncoat { first, then, left: AtomicU64::new(reads) }));
@@ -63,7 +63,7 @@ fn unlocked(first: u8, then: u8, reads: u64) -> Result<Volume> {
     })
 }
 
-/// The disk that is claimed, by its name, is the disk that is opened.
+/// The claimed disk must be the opened disk.
 #[test]
 fn another_header_than_the_first_is_refused() {
     assert_eq!(unlocked(0xa1, 0xa2, 0).unwrap().unlocked.header.uuid, Uuid([0xa2; 16]));

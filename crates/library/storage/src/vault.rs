@@ -1,9 +1,8 @@
-//! Vaults: file systems in a directory that nobody trusts, such as one that a server keeps or a
-//! program synchronises.
+//! Vaults: file systems in an untrusted directory, such as one on a server or one that a program
+//! synchronises.
 //!
-//! A vault is a directory. What is in it is ciphertext, and whatever is altered, exchanged, removed
-//! or rolled back in it is noticed. One small file outside, the *anchor*, remembers which state was
-//! the last.
+//! A vault is a directory of ciphertext; any alteration, exchange, removal or rollback of its files
+//! is detected. A small file outside, the *anchor*, stores the last state.
 //!
 //! ```
 //! use lacuna_storage::vault::{self, NewVault, VaultOpening};
@@ -15,16 +14,18 @@
 //! # let anchor = temporary.path().join("anchor");
 //! let passphrase = || Passphrase::new(b"correct horse battery staple".to_vec());
 //!
-//! // Without the cost a try costs a second, as it should; without the path the anchor lies where this machine keeps state.
-//! let new = NewVault { cost: Cost::fixed(1024, 1)?, anchor: Some(anchor.clone()),
-//! ..NewVault::new(&dir) }; vault::create(&new, &Silent, || Ok(passphrase()))?;
+//! // Cheap guesses for the example; by default one guess takes a second.
+//! // By default the anchor lies in this machine's state directory.
+//! let cost = Cost::fixed(1024, 1)?;
+//! let new = NewVault { cost, anchor: Some(anchor.clone()), ..NewVault::new(&dir) };
+//! vault::create(&new, &Silent, || Ok(passphrase()))?;
 //!
 //! let opening = VaultOpening { anchor: Some(anchor), ..VaultOpening::default() };
 //! let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent)?;
 //! assert_eq!(open.vault().check(&mut |_, _| ())?.bad.len(), 0);
 //! open.close()?;
 //!
-//! // Another process has it: a vault is open once.
+//! // A vault is open only once: another opening is refused.
 //! let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent)?;
 //! let second = vault::open(&dir, vec![passphrase()], opening, &Silent);
 //! assert_eq!(second.err().map(|e| e.kind()), Some(Kind::Busy));
@@ -60,38 +61,38 @@ pub use crate::vault_anchor::default_anchor;
 pub use crate::vault_place::{HEADER_FILE, is_vault, lacks_header};
 pub use crate::vault_rescue::{Missing, RescueReport, rescue};
 
-/// A vault to be made.
+/// The options of a new vault.
 #[derive(Clone, Debug)]
 pub struct NewVault {
-    /// The directory, which is made if there is none, and must be empty otherwise.
+    /// The directory, which is created if it does not exist; otherwise it must be empty.
     pub dir: PathBuf,
-    /// How files are protected that ask for nothing else.
+    /// The integrity scheme of files without one of their own.
     pub integrity: Choice,
-    /// Where this machine remembers its last state, if not at [`default_anchor`].
+    /// The path of this machine's anchor, if not [`default_anchor`].
     pub anchor: Option<PathBuf>,
-    /// What trying a passphrase costs.
+    /// The cost of one passphrase guess.
     pub cost: Cost,
 }
 
 impl NewVault {
-    /// One in this directory, with defaults for everything else.
+    /// A vault in this directory, with defaults for everything else.
     pub fn new(dir: impl Into<PathBuf>) -> NewVault {
         NewVault { dir: dir.into(), integrity: Choice::Auto, anchor: None, cost: Cost::default() }
     }
 }
 
-/// A vault that was made.
+/// A new vault.
 pub struct CreatedVault {
-    /// The header, as anybody can read it.
+    /// The public part of the header.
     pub header: PublicHeader,
-    /// By which its owner knows the vault again ([`VaultOpening::expect`]).
+    /// The identity that lets the owner recognise the vault ([`VaultOpening::expect`]).
     pub id: DiskId,
-    /// Where this machine remembers its last state.
+    /// The path of this machine's anchor.
     pub anchor: PathBuf,
 }
 
-/// Refuses a place for the anchor of a new vault where something is: what could not be made is
-/// removed again, and must be ours.
+/// Refuses an existing path for the anchor of a new vault: after a failure the anchor is removed,
+/// so it must be ours.
 fn check_free(anchor: &Path) -> Result<()> {
     match std::fs::symlink_metadata(anchor) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -105,11 +106,11 @@ fn check_free(anchor: &Path) -> Result<()> {
     }
 }
 
-/// Makes a vault. `passphrase` is called once nothing else can be refused.
+/// Makes a vault. `passphrase` is called after all checks.
 ///
-/// Errors: [`Kind::Exists`] if something is in the directory, [`Kind::NotFound`] if the directory
-/// above it is not there, [`Kind::NoSpace`], and what the system reports. Nothing is left of a
-/// vault that could not be made whole.
+/// Errors: [`Kind::Exists`] if the directory is not empty, [`Kind::NotFound`] if its parent does
+/// not exist, [`Kind::NoSpace`], and all errors of the system. After a failure nothing is left of
+/// the vault.
 pub fn create(
     new: &NewVault,
     observer: &dyn Observer,
@@ -134,7 +135,7 @@ pub fn create(
     let file = new.dir.join(HEADER_FILE);
     let medium = FileMedium::create(&file, medium_len(HEADER_AREA))?;
     let naming = |e: Error| e.context(format!("cannot make a vault in {}", new.dir.display()));
-    // The header comes last: until it is written there is nothing that looks like a vault.
+    // The header comes last: until it is written, nothing looks like a vault.
     let made = header.write(&medium, |unlocked| {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let options = VaultOptions { choice: new.integrity, uid, gid, ..VaultOptions::default() };
@@ -149,26 +150,27 @@ pub fn create(
     Ok(CreatedVault { header: public, id, anchor })
 }
 
-/// How a vault is opened.
+/// The options for opening a vault.
 #[derive(Clone)]
 pub struct VaultOpening {
     /// Refuse every change.
     pub read_only: bool,
-    /// Accept the state that is there although this machine remembers another: a backup that was
-    /// restored on purpose. What is agreed to is the state that was read when it was asked.
+    /// Accept the present state although this machine's anchor has another one, for example after a
+    /// backup was restored on purpose. The consent applies to the state that was read at the
+    /// question.
     pub accept: Option<Consent>,
     /// Memory for all caches.
     pub budget: Budget,
-    /// Where this machine remembers the last state, if not at [`default_anchor`].
+    /// The path of this machine's anchor, if not [`default_anchor`].
     pub anchor: Option<PathBuf>,
-    /// Where findings go: what does not verify, by plain path, backing file and block.
+    /// Receives findings: data that does not verify, by plain path, backing file and block.
     pub log: Log,
-    /// The vault that it has to be; any if not given.
+    /// The expected vault; any vault if not given.
     pub expect: Option<DiskId>,
 }
 
 impl Default for VaultOpening {
-    /// For reading and writing, with the usual memory and anchor.
+    /// For reading and writing, with the default memory and anchor.
     fn default() -> Self {
         VaultOpening {
             read_only: false,
@@ -181,7 +183,7 @@ impl Default for VaultOpening {
     }
 }
 
-/// What it takes to open a vault, which is held. May cross a fork; the hold on it crosses with it.
+/// An unlocked vault, which is held. May cross a fork, together with the lock.
 pub struct VaultKey {
     dir: PathBuf,
     header: Arc<dyn Medium>,
@@ -190,11 +192,11 @@ pub struct VaultKey {
     uuid: Uuid,
 }
 
-/// Takes hold of a vault, then gets passphrases, then opens its header, as [`crate::unlock`] does
-/// for disks.
+/// Holds a vault, then gets passphrases, then opens its header, as [`crate::unlock`] does for
+/// disks.
 ///
 /// Errors: [`Kind::NotFound`] if there is no vault, [`Kind::Busy`] while another process has it,
-/// [`Kind::Passphrase`], [`Kind::Corrupt`], and what `ask` says.
+/// [`Kind::Passphrase`], [`Kind::Corrupt`], and the errors of `ask`.
 pub fn unlock(
     dir: &Path,
     access: Access,
@@ -202,7 +204,7 @@ pub fn unlock(
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<VaultKey> {
     vault_place::check(dir)?;
-    // The paths that are used later, when the process may stand elsewhere.
+    // Absolute paths: the process may change its directory before they are used.
     let dir = dir.canonicalize().map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
     let location = Location::Path(dir.clone());
     let volume = crate::unlock::unlock(&location, &PoolAccess::default(), access, observer, ask)?;
@@ -217,7 +219,7 @@ pub fn unlock(
     Ok(VaultKey { dir, header, claim, master, uuid })
 }
 
-/// Opens a vault with these passphrases, of which each must open its header.
+/// Opens a vault with these passphrases; each must open its header.
 ///
 /// Errors: those of [`unlock`] and [`VaultKey::open`].
 pub fn open(
@@ -232,28 +234,28 @@ pub fn open(
 }
 
 impl VaultKey {
-    /// The name of the vault for programs.
+    /// The UUID of the vault.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// By which its owner knows the vault again.
+    /// The identity that lets the owner recognise the vault.
     pub fn id(&self) -> DiskId {
         DiskId::of(&self.master, self.uuid)
     }
 
-    /// Where this machine remembers its last state, if `given` names no other place.
+    /// The path of this machine's anchor: `given`, or the default one.
     ///
-    /// Errors: [`Kind::Usage`] for a place that cannot be meant.
+    /// Errors: [`Kind::Usage`] for an unsuitable path.
     pub fn anchor(&self, given: Option<&Path>) -> Result<PathBuf> {
         vault_anchor::place(&self.dir, given, self.uuid)
     }
 
-    /// Opens the vault, and first finishes what a crash interrupted.
+    /// Opens the vault, after finishing operations that a crash interrupted.
     ///
-    /// Errors: [`Kind::RolledBack`] if the state that is there is older than the one that this
-    /// machine remembers, or of another history; [`Kind::Corrupt`], also for another vault than the
-    /// expected one; and what the system reports.
+    /// Errors: [`Kind::RolledBack`] if the present state is older than the anchored state, or of
+    /// another history; [`Kind::Corrupt`], also for another vault than the expected one; and all
+    /// errors of the system.
     pub fn open(&self, opening: VaultOpening) -> Result<OpenVault> {
         self.claim.iter().for_each(|claim| claim.renew());
         let VaultOpening { read_only, accept, budget, anchor, log, expect } = opening;
@@ -261,7 +263,7 @@ impl VaultKey {
         let anchor = self.anchor(anchor.as_deref())?;
         let options = OpenOptions { read_only, accept, budget, log, ..OpenOptions::default() };
         let base = base(&self.paths(&anchor), read_only, Arc::new(SystemRandom::new()?))?;
-        // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
+        // Memory locks do not survive a fork: this copy is locked in the surviving process.
         let master = self.master.clone();
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
         let vault = Arc::new(Vault::open(base, &master, self.uuid.0, &options).map_err(naming)?);
@@ -272,10 +274,10 @@ impl VaultKey {
         VaultPaths { dir: &self.dir, uuid: self.uuid, anchor }
     }
 
-    /// Opens a damaged vault to look at what verifies of it. What `opening` says of reading and
-    /// accepting is of no meaning.
+    /// Opens a damaged vault to read the data that verifies. The settings `read_only` and `accept`
+    /// of `opening` are ignored.
     ///
-    /// Errors: [`Kind::Corrupt`] if nothing of it can be reached, and what the system reports.
+    /// Errors: [`Kind::Corrupt`] if no data can be reached, and all errors of the system.
     pub fn open_to_rescue(&self, opening: VaultOpening) -> Result<Rescue> {
         self.claim.iter().for_each(|claim| claim.renew());
         let VaultOpening { budget, anchor, log, .. } = opening;
@@ -287,15 +289,15 @@ impl VaultKey {
     }
 }
 
-/// Where a vault and its anchor lie.
+/// The paths of a vault and its anchor.
 struct VaultPaths<'v> {
     dir: &'v Path,
     uuid: Uuid,
-    /// Where this machine remembers its last state.
+    /// The path of this machine's anchor.
     anchor: &'v Path,
 }
 
-/// What a vault rests on.
+/// The backing of a vault.
 fn base(paths: &VaultPaths<'_>, read_only: bool, random: Arc<SystemRandom>) -> Result<Base> {
     let access = if read_only { Access::Read } else { Access::Write };
     Ok(Base {
@@ -306,53 +308,51 @@ fn base(paths: &VaultPaths<'_>, read_only: bool, random: Arc<SystemRandom>) -> R
     })
 }
 
-/// A vault that is open. Dropping it ends the hold on the directory; [`OpenVault::close`] comes
-/// before.
+/// An open vault. Dropping it releases the directory; call [`OpenVault::close`] first.
 pub struct OpenVault {
     vault: Arc<Vault>,
-    // Their locks go after the vault.
+    // The locks, released after the vault.
     _header: Arc<dyn Medium>,
     _claim: Option<Arc<Claim>>,
 }
 
 impl OpenVault {
-    /// What front ends serve.
+    /// The vault, for front ends.
     pub fn vault(&self) -> &Arc<Vault> {
         &self.vault
     }
 
-    /// Whether this machine remembered nothing of the vault, so that nobody could tell whether this
-    /// is its newest state.
+    /// Whether this machine had no anchored state of the vault, so that the freshness of the
+    /// present state could not be checked.
     pub fn is_first_opening(&self) -> bool {
         self.vault.first_opening()
     }
 
-    /// Makes everything durable and ends it.
+    /// Makes everything durable and closes the vault.
     pub fn close(self) -> Result<()> {
         self.vault.close()
     }
 }
 
-/// What a vault says about itself without a passphrase.
+/// The public information about a vault.
 pub struct AboutVault {
-    /// The header, as anybody can read it.
+    /// The public part of the header.
     pub header: PublicHeader,
-    /// What it says of the vault.
+    /// The parameters in the header.
     pub params: VaultParams,
-    /// What a person should know about the copies of the header: sentences.
+    /// Warnings about the copies of the header, as sentences.
     pub notes: Vec<String>,
     /// Whether a process has it open.
     pub in_use: bool,
     /// The file system that holds it.
     pub space: Space,
-    /// Where this machine remembers its last state.
+    /// The path of this machine's anchor.
     pub anchor: PathBuf,
-    /// That state; none before the first opening here.
+    /// The anchored state; none before the first opening on this machine.
     pub remembered: Option<AnchorState>,
 }
 
-/// What a vault says about itself without a passphrase. Nothing of it is authenticated, but for
-/// what this machine remembers.
+/// The public information about a vault. Nothing of it is authenticated, except the anchored state.
 ///
 /// Errors: [`Kind::NotFound`] if there is no vault.
 pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
@@ -372,7 +372,7 @@ pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
     Ok(AboutVault { header, params, notes, in_use: look.in_use, space, anchor, remembered })
 }
 
-/// What the file system of a directory has, without taking hold of the directory.
+/// The space of a directory's file system; the directory is not held.
 fn space(dir: &Path) -> Result<Space> {
     let found = rustix::fs::statvfs(dir)
         .map_err(|e| Error::io(format!("cannot ask for the space of {}", dir.display()), &e.into()))?;

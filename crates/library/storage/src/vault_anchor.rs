@@ -1,23 +1,22 @@
-//! Where this machine remembers the last state of a vault: a small file outside of it.
+//! The path of this machine's anchor of a vault: a small file outside of it.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::Uuid;
 use lacuna_vault::store::default_anchor_path;
 use std::path::{Path, PathBuf};
 
-/// Where the anchor of a vault lies if nobody says otherwise: `lacuna/anchors/UUID` in
-/// `XDG_STATE_HOME`; where that is not set, in `/var/lib` for root and in `~/.local/state` for
-/// others.
+/// The default path of the anchor of a vault: `lacuna/anchors/UUID` in `XDG_STATE_HOME`; if that is
+/// not set, in `/var/lib` for root and in `~/.local/state` for other users.
 ///
 /// Errors: [`Kind::Usage`] if neither that variable nor `HOME` names a directory.
 pub fn default_anchor(uuid: Uuid) -> Result<PathBuf> {
     default_anchor_path(&uuid.0)
 }
 
-/// The file that is meant, by a path that does not depend on where the process stands. Refuses one
-/// inside the vault, which would be rolled back with it.
+/// The absolute path of the anchor. Refuses a path inside the vault, which would be rolled back
+/// with it.
 ///
-/// Errors: [`Kind::Usage`]; [`Kind::NotFound`] if the directory above a given one is not there.
+/// Errors: [`Kind::Usage`]; [`Kind::NotFound`] if the parent directory of `given` does not exist.
 pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<PathBuf> {
     let path = match given {
         Some(path) => std::path::absolute(path)
@@ -39,7 +38,7 @@ pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<Pa
     if real(&path).starts_with(real(&vault)) {
         return Err(refused("a place inside of the vault"));
     }
-    // A place that somebody mistyped would remember nothing.
+    // A mistyped path would start an empty anchor.
     if let Some(above) = path.parent().filter(|above| given.is_some() && !above.is_dir()) {
         return Err(refused(&format!("no directory {}", above.display()))
             .with_kind(Kind::NotFound)
@@ -48,7 +47,7 @@ pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<Pa
     Ok(path)
 }
 
-/// An absolute path without links, as far as it exists.
+/// The absolute path with symbolic links resolved, as far as it exists.
 fn real(path: &Path) -> PathBuf {
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     let Some((above, real)) = there else { return path.to_owned() };

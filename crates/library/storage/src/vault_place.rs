@@ -1,4 +1,4 @@
-//! Where a vault lies: a directory of its own with the header in the file `lacuna.vault`.
+//! The place of a vault: a directory of its own with the header in the file `lacuna.vault`.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{HEADER_AREA, medium_len};
@@ -9,25 +9,25 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The name of the file that holds the header of a vault.
+/// The name of the file with the header of a vault.
 pub const HEADER_FILE: &str = "lacuna.vault";
 
-/// Whether a directory is a vault: it has a file with the header of one. A symbolic link in its
-/// place is none: a user who may write to the directory could lead to any file with it.
+/// Whether a directory is a vault: it has a file with a vault's header. A symbolic link does not
+/// count: a user with write access to the directory could point it to any file.
 pub fn is_vault(path: &Path) -> bool {
     path.is_dir() && std::fs::symlink_metadata(path.join(HEADER_FILE)).is_ok_and(|about| about.is_file())
 }
 
-/// Whether a directory holds what a vault holds beside its header.
+/// Whether a directory has files of a vault, but no header.
 pub fn lacks_header(dir: &Path) -> bool {
     let about = |file: &str| std::fs::symlink_metadata(dir.join(file));
-    // One that cannot be looked at is none that lacks.
+    // A header that cannot be examined is not missing.
     let lacks = about(HEADER_FILE).is_err_and(|e| e.kind() == ErrorKind::NotFound);
     dir.is_dir() && lacks && FILES.iter().any(|file| about(file).is_ok())
 }
 
-/// The file for the header of a vault that lacked it: it goes again unless a header is restored
-/// there.
+/// The file for the header of a vault without one: it is removed again unless a header is restored
+/// to it.
 #[derive(Default)]
 pub(crate) struct NewHeaderFile(Option<PathBuf>);
 
@@ -42,7 +42,7 @@ impl NewHeaderFile {
         Ok(NewHeaderFile(Some(path)))
     }
 
-    /// It holds a header now.
+    /// Keeps the file, which contains a header now.
     pub(crate) fn keep(mut self) {
         self.0 = None;
     }
@@ -56,7 +56,7 @@ impl Drop for NewHeaderFile {
     }
 }
 
-/// Refuses what is no vault.
+/// Refuses a directory that is not a vault.
 ///
 /// Errors: [`Kind::NotFound`].
 pub(crate) fn check(dir: &Path) -> Result<()> {
@@ -86,7 +86,8 @@ pub(crate) fn check(dir: &Path) -> Result<()> {
     Err(error.expected(format!("a directory with the file {HEADER_FILE} in it")))
 }
 
-/// The directory of a new vault while it is made: what was put there goes again unless it is kept.
+/// The directory of a new vault during its creation: the created files are removed unless it is
+/// kept.
 pub(crate) struct NewPlace {
     dir: PathBuf,
     made: bool,
@@ -94,10 +95,10 @@ pub(crate) struct NewPlace {
 }
 
 impl NewPlace {
-    /// Refuses a place where no vault can be made, before anything is written.
+    /// Refuses a place that cannot have a vault, before anything is written.
     ///
-    /// Errors: [`Kind::Exists`] if something is there, [`Kind::NotFound`] if the directory above is
-    /// not.
+    /// Errors: [`Kind::Exists`] if something is there, [`Kind::NotFound`] if the parent directory
+    /// does not exist.
     pub(crate) fn check(dir: &Path) -> Result<()> {
         let what = format!("cannot make a vault in {}", dir.display());
         let mut entries = match std::fs::read_dir(dir) {
@@ -127,7 +128,7 @@ impl NewPlace {
             ))
     }
 
-    /// Makes the directory if there is none.
+    /// Creates the directory if it does not exist.
     pub(crate) fn make(dir: &Path) -> Result<NewPlace> {
         let made = match DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => true,
@@ -137,7 +138,7 @@ impl NewPlace {
         Ok(NewPlace { dir: dir.to_owned(), made, kept: false })
     }
 
-    /// The vault is whole: it stays.
+    /// Keeps the directory: the vault is complete.
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
@@ -148,8 +149,8 @@ impl Drop for NewPlace {
         if self.kept {
             return;
         }
-        // It was empty a moment ago, and what has these names now is the vault's that could not be
-        // made.
+        // The directory was empty a moment ago, so files with these names belong to the failed
+        // vault.
         for file in FILES.into_iter().chain([HEADER_FILE, LOCK_FILE]) {
             let _ = std::fs::remove_file(self.dir.join(file));
         }
@@ -207,8 +208,8 @@ mod tests {
         assert!(at.exists());
     }
 
-    /// The anchor is made after the files of the store: where that fails, they go again, and the
-    /// next try finds nothing in its way.
+    /// The anchor is created after the files of the store. If that fails, the files are removed,
+    /// and the next attempt succeeds.
     #[test]
     fn a_vault_whose_anchor_cannot_be_made_leaves_nothing() {
         let home = tempfile::tempdir().unwrap();
@@ -234,7 +235,7 @@ mod tests {
         Ok((open(&secret)?, secret))
     }
 
-    /// A user who may write to a vault's directory leads no verb to another file with it.
+    /// A user with write access to a vault's directory cannot redirect any command to another file.
     #[test]
     fn a_header_that_leads_elsewhere_is_refused_by_every_verb() {
         let home = tempfile::tempdir().unwrap();

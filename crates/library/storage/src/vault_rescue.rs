@@ -1,9 +1,9 @@
-//! Bringing a damaged vault's content out, to a directory of the system: by name where a name
-//! verifies, and the rest by number.
+//! Copies the content of a damaged vault to a directory of the system: by name if a name verifies,
+//! otherwise by inode number.
 //!
 //! Nothing is written to the vault. The target is new or empty, and nothing outside of it is
-//! written: every file, directory and link is made there under a name that has no slash and is
-//! neither `.` nor `..`, and none is followed.
+//! written: every file, directory and link is created there under a name without a slash that is
+//! neither `.` nor `..`, and no link is followed.
 
 use lacuna_contracts::{Error, Kind, Result, printable};
 use lacuna_vault::{Attr, BLOCK, FileKind, FsError, INTEGRITY_XATTR, ROOT, Rescue, SeekTo, Time, Vault};
@@ -16,23 +16,23 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The directory in the target for what lost its names.
+/// The directory in the target for nodes without a name.
 const NAMELESS: &str = "lost+found";
-/// Bytes that are read at once.
+/// Bytes per read.
 const PIECE: usize = 1 << 20;
-/// Directories below each other that are entered.
+/// The deepest nesting of directories.
 const DEPTH: usize = 4096;
 
-/// Something that was not brought out.
+/// A missing part of the vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Its plain path in the vault.
     pub path: String,
-    /// What of it is missing, and why.
+    /// The missing part, and the reason.
     pub what: String,
 }
 
-/// What a rescue brought out.
+/// The result of a rescue.
 #[derive(Clone, Debug, Default)]
 pub struct RescueReport {
     /// Files, links and special files.
@@ -41,16 +41,16 @@ pub struct RescueReport {
     pub directories: u64,
     /// Bytes of content, holes not counted.
     pub bytes: u64,
-    /// Of all these, how many came out by number, as their names are lost.
+    /// The number of these that were recovered by inode number, because their names are lost.
     pub nameless: u64,
-    /// How much is missing.
+    /// The number of missing parts.
     pub lost: u64,
-    /// What is missing: the first [`RescueReport::NAMED`] of it.
+    /// The first [`RescueReport::NAMED`] missing parts.
     pub missing: Vec<Missing>,
 }
 
 impl RescueReport {
-    /// Missing things that are named one by one.
+    /// The limit of listed missing parts.
     pub const NAMED: usize = 65536;
 
     fn add(&mut self, path: &str, what: impl Into<String>) {
@@ -61,11 +61,11 @@ impl RescueReport {
     }
 }
 
-/// Brings everything that verifies out to `target`, which is made, or is an empty directory.
-/// `progress` is told how many nodes were.
+/// Copies everything that verifies to `target`, which is created, or is an empty directory.
+/// `progress` gets the number of copied nodes.
 ///
-/// Errors: [`Kind::Exists`] if something is in the target, and what the system reports of it. What
-/// is missing of the vault is none.
+/// Errors: [`Kind::Exists`] if the target is not empty, and all errors of the system about it.
+/// Missing parts of the vault are no error.
 pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> Result<RescueReport> {
     make_target(target)?;
     let next = rescue.next_inode();
@@ -111,15 +111,15 @@ struct Rescuer<'a> {
     rescue: &'a Rescue,
     vault: &'a Vault,
     report: RescueReport,
-    /// One bit for each node: whether it was brought out, or is listed as missing.
+    /// One bit per node: set if it was copied or is listed as missing.
     seen: Vec<u64>,
     progress: &'a mut dyn FnMut(u64),
     piece: Vec<u8>,
 }
 
-/// A directory that is being brought out.
+/// A directory that is being copied.
 struct Level {
-    /// Its attributes, where they verify.
+    /// Its attributes, if they verify.
     attr: Option<Attr>,
     path: String,
     at: PathBuf,
@@ -127,7 +127,7 @@ struct Level {
 }
 
 impl Rescuer<'_> {
-    /// Names what later commits changed, if it can be told.
+    /// Reports the changes of later commits, as far as they are known.
     fn later_commits(&mut self, refusal: &Error) -> Result<()> {
         let (numbers, paths) = self.rescue.changed_later()?;
         self.report.add("/", format!("states after the one that was found ({})", refusal.finding()));
@@ -140,7 +140,7 @@ impl Rescuer<'_> {
         Ok(())
     }
 
-    /// Notes that a node is dealt with. Whether it was not before.
+    /// Marks a node as handled. Returns whether it was not handled before.
     fn see(&mut self, ino: u64) -> bool {
         let Some(bits) = self.seen.get_mut((ino / 64) as usize) else { return true };
         let bit = 1 << (ino % 64);
@@ -149,7 +149,7 @@ impl Rescuer<'_> {
         is_new
     }
 
-    /// Brings out what is below a directory that is there already.
+    /// Copies the content of a directory that exists in the target.
     fn tree(&mut self, top: u64, at: &Path, path: &str) -> Result<()> {
         let mut levels = vec![self.level(top, at.to_owned(), path.to_owned())];
         while let Some(level) = levels.last_mut() {
@@ -191,7 +191,7 @@ impl Rescuer<'_> {
         Level { attr, path, at, entries: entries.into_iter() }
     }
 
-    /// Brings out what is no directory.
+    /// Copies a node that is not a directory.
     fn node(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
         self.see(ino);
         let attr = match self.vault.attr(ino) {
@@ -246,7 +246,7 @@ impl Rescuer<'_> {
         made.is_ok()
     }
 
-    /// Brings a file out. Blocks that do not verify are holes.
+    /// Copies a file. Blocks that do not verify become holes.
     fn file(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
         let failed = |e: &std::io::Error| cannot_make(at, e);
         let file =
@@ -257,7 +257,7 @@ impl Rescuer<'_> {
             match self.vault.seek(attr.ino, offset, SeekTo::Data) {
                 Ok(data) => offset = offset.max(data),
                 Err(FsError::Errno(_)) => break,
-                // Where it cannot be told where data are, all of it is tried.
+                // If the data cannot be located, all of it is tried.
                 Err(FsError::Storage(_)) => {}
             }
             let wanted = (attr.size - offset).min(most as u64) as usize;
@@ -269,7 +269,7 @@ impl Rescuer<'_> {
                     offset += read as u64;
                     most = (2 * most).min(PIECE);
                 }
-                // A block that the system cannot read may be any of these.
+                // Any block of the piece may be the unreadable one.
                 Err(_) if wanted > BLOCK => most = BLOCK,
                 Err(e) => {
                     let block = offset / BLOCK as u64;
@@ -299,8 +299,8 @@ impl Rescuer<'_> {
         }
     }
 
-    /// Gives what was brought out its extended attributes, its permissions but those to act as
-    /// another user, and its times. Whose it is, is who brings it out.
+    /// Sets the extended attributes, the times and the permissions of a copied node, without the
+    /// setuid and setgid bits. Its owner is the user that runs the rescue.
     fn dress(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<()> {
         match self.vault.list_xattrs(attr.ino) {
             Ok(names) => {
@@ -334,8 +334,8 @@ impl Rescuer<'_> {
         }
     }
 
-    /// Brings out nodes to which no name leads: directories first, for they may have the names of
-    /// the others.
+    /// Copies nodes without a name: directories first, for they may contain the names of other
+    /// nodes.
     fn nameless(&mut self, next: u64, target: &Path) -> Result<()> {
         let mut below = None::<PathBuf>;
         for (directories, ino) in
@@ -343,7 +343,7 @@ impl Rescuer<'_> {
         {
             let path = format!("(inode {ino})");
             let attr = match self.vault.attr(ino) {
-                // Without names a node is about to be removed.
+                // A node without names is about to be removed.
                 Ok(attr) if attr.nlink > 0 => attr,
                 // It was removed.
                 Ok(_) | Err(FsError::Errno(_)) => continue,
@@ -377,10 +377,10 @@ impl Rescuer<'_> {
     }
 }
 
-/// The directory for what lost its names.
+/// The directory for nodes without a name.
 fn make_below(target: &Path) -> Result<PathBuf> {
     let mut below = target.join(NAMELESS);
-    // A name in the vault may be the same.
+    // The vault may contain the same name.
     while below.symlink_metadata().is_ok() {
         below.as_mut_os_string().push("_");
     }
@@ -392,7 +392,7 @@ fn make_directory(at: &Path) -> Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(at).map_err(|e| cannot_make(at, &e))
 }
 
-/// The name under which an entry is made: its own, unless that would be no name of one.
+/// The name of an entry in the target: its own, unless that is not a valid name.
 fn file_name(name: Vec<u8>, ino: u64) -> OsString {
     let is_name = !name.is_empty()
         && name != b"."

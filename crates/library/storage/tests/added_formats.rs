@@ -1,4 +1,5 @@
-//! What the library does with formats, those of a program among them, by their constants.
+//! The library's behaviour with formats, including those of a program, according to their
+//! constants.
 
 use lacuna_storage::format::{
     CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room,
@@ -12,15 +13,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a format without levels, of one that says that it has some and opens none, and of
-/// one whose errors tell of them.
+/// The numbers of a format without levels, of one that wrongly claims to have levels, and of one
+/// with errors that reveal its levels.
 const PLAIN: u16 = 0x8101;
 const UNTRUE: u16 = 0xc101;
 const TELLING: u16 = 0xc102;
-/// A number that no format of this build has, and a later one may have.
+/// A number that no format of this build has, but a later one may have.
 const LATER: u16 = 0x7fff;
 
-/// A format whose disks read as zeros.
+/// A format with disks that read as zeros.
 #[derive(Debug)]
 struct Zeros<const ID: u16>;
 
@@ -82,7 +83,7 @@ impl<const ID: u16> Params for ZerosParams<ID> {
     }
 }
 
-/// Flushes of disks that are open.
+/// Flushes of open disks.
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
 struct ZerosDisk {
@@ -136,12 +137,12 @@ impl OpenFormat for ZerosDisk {
     }
 }
 
-/// An error that no log may keep.
+/// An error that no log may contain.
 fn tells() -> Error {
     Error::new(Kind::Io, "level 1 cannot be used")
 }
 
-/// A level of which everything fails.
+/// A level with failing operations only.
 struct TellingLevel;
 
 impl Disk for TellingLevel {
@@ -178,7 +179,7 @@ impl Disk for TellingLevel {
     }
 }
 
-/// A disk with that level alone, which leaves its errors as they are.
+/// A disk with only that level, which does not mark its errors as private.
 struct TellingDisk {
     levels: [Arc<dyn Disk>; 1],
 }
@@ -213,7 +214,7 @@ fn location(dir: &Path) -> Location {
     Location::parse(dir.join("disk.img").to_str().unwrap()).unwrap()
 }
 
-/// Makes a disk that is opened for each call of what comes back.
+/// Makes a disk; each call of the returned closure opens it.
 fn made(format: &'static dyn Format, dir: &Path) -> impl Fn(bool) -> Result<Arc<OpenDisk>> {
     let location = location(dir);
     let cost = Cost::fixed(1024, 1).unwrap();
@@ -283,7 +284,7 @@ fn errors_of_a_disk_with_levels_are_private_whatever_its_format_does() {
     assert!(refused.is_private(), "{refused}");
 }
 
-/// The refusal to make a disk of this shape, before anything is made or asked for.
+/// The error for a disk of this shape, before anything is created or any passphrase is requested.
 fn refusal(shape: Shape, location: &Location) -> String {
     let options = CreateOptions::new(location.clone(), shape, 64 << 20);
     let refused = create(&options, &Silent, |_levels| unreachable!("what is refused needs no passphrase"));

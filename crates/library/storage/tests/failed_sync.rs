@@ -1,6 +1,6 @@
-//! A sync fails, and the disk is opened again while the system's cache still holds what the medium
-//! does not: in each of the formats, what is found is what the medium holds, and what is flushed on
-//! top of it stays.
+//! A failed sync, and a reopening while the system's cache still holds data that the medium does
+//! not have: in each format, reads return the medium's content, and data flushed after that
+//! persists.
 
 use lacuna_contracts::{Budget, Disk, Result, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
@@ -14,21 +14,21 @@ use lacuna_testkit::{FailedSync, reopens_from_the_medium};
 use std::sync::Arc;
 
 const UUID: [u8; 16] = [6; 16];
-/// Milliseconds between beats of the cover, which carries what hidden levels flush.
+/// Milliseconds between cover writes, which carry the flushed data of hidden levels.
 const COVER: u32 = 5;
-/// Levels of the disks that have some.
+/// The number of levels, for formats with levels.
 const LEVELS: usize = 3;
 
 fn masters() -> Vec<Secret<32>> {
     lacuna_testkit::levels::masters(LEVELS)
 }
 
-/// With threads.
+/// Options with background threads.
 fn level_options() -> LevelOptions {
     LevelOptions { background: true, ..lacuna_testkit::levels::options(1, 2) }
 }
 
-/// Plays a format with levels.
+/// Tests a format with levels.
 fn play_levels(name: &str, params: &impl LevelFormat) {
     let masters = masters();
     let masters = Masters { keys: &masters, uuid: &UUID };
@@ -43,7 +43,7 @@ fn play_levels(name: &str, params: &impl LevelFormat) {
     );
 }
 
-/// Fails one or another sync of disks on media of this length, made by `create` and opened by
+/// Fails one or another sync of disks on media of this length, created by `create` and opened by
 /// `open`.
 fn play(
     name: &str,

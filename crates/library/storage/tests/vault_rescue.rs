@@ -1,5 +1,5 @@
-//! What `vault rescue` brings out of damaged vaults: everything that is not in the damaged blocks,
-//! under its name; and what is missing is listed.
+//! The output of `vault rescue` for damaged vaults: everything outside the damaged blocks, under
+//! its name, and a list of missing parts.
 
 mod vault_world;
 
@@ -36,7 +36,7 @@ fn all_of_a_whole_vault_comes_out() {
     drop(vault);
     let image = world.folder.snapshot();
     let (target, report) = bring_out(&world.look(&image).unwrap());
-    // Not every file system has extended attributes.
+    // Some file systems have no extended attributes.
     assert!(
         report.missing.iter().all(|missing| missing.what.contains("user.colour")),
         "{:?}",
@@ -49,18 +49,18 @@ fn all_of_a_whole_vault_comes_out() {
         |name: &str| std::fs::metadata(target.path().join(name)).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode("directory 1"), mode("directory 1/file 1")), (0o750, 0o640));
     let odd = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"a\nb\xff");
-    // Nobody gets to act as its owner by it.
+    // The setuid bit is removed.
     assert_eq!(std::fs::metadata(target.path().join(odd)).unwrap().permissions().mode() & 0o7777, 0o755);
     let about = std::fs::metadata(target.path().join("sparse")).unwrap();
     assert_eq!(about.len(), (1 << 30) + 3);
     assert!(report.bytes < 1 << 20, "{}", report.bytes);
-    // A second time there is something in the way.
+    // A second rescue to the same target fails.
     let refused = rescue(&world.look(&image).unwrap(), target.path(), &mut |_| ()).unwrap_err();
     assert_eq!(refused.kind(), Kind::Exists);
 }
 
-/// A process ends without a word. Without any one block of its journal everything up to it comes
-/// out, and the rest is named.
+/// A process is killed. Without any single block of its journal, everything before that block is
+/// recovered, and the rest is listed.
 #[test]
 fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(2));
@@ -107,7 +107,8 @@ fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
                 vec![Kind::Corrupt, Kind::RolledBack]
             };
             assert!(refused.is_some_and(|kind| kinds.contains(&kind)), "{context}: {refused:?}");
-            // The commit whose record is lost tells nothing; those after it do.
+            // The changes of the commit with the lost record are unknown; those of later commits
+            // are known.
             let missing: BTreeSet<&str> = report.missing.iter().map(|missing| &*missing.path).collect();
             let Some(next) = states.range(state + 1..).next().map(|(number, _)| *number) else { continue };
             let changed =
@@ -115,7 +116,7 @@ fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
             let (known, unknown): (Vec<_>, Vec<_>) =
                 changed.partition(|(path, _)| missing.contains(&*format!("/{path}")));
             named += known.len();
-            // A file whose name stood in the lost record alone is told by its number.
+            // A file with a name only in the lost record is listed by inode number.
             let by_number = missing.iter().filter(|path| path.starts_with("(inode")).count();
             assert!(unknown.len() <= by_number, "{context}: {unknown:?} are not named: {missing:?}");
         }
@@ -124,16 +125,17 @@ fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
     assert!(cut_short > 5 && named > 20 && blocks > 5);
 }
 
-/// A vault whose last commit, with a root, the power cut short; and what it held at each commit.
+/// A vault with a power cut during its last commit, a checkpoint with a new root; and its content
+/// at each commit.
 struct CutShort {
     world: World,
     image: FolderImage,
     states: BTreeMap<u64, Truth>,
-    /// Operations from the beginning of that commit on.
+    /// Operations since the beginning of that commit.
     operations: u64,
 }
 
-/// What was looked at, and in which ways the names were found.
+/// The examined cases, and the ways that found the names.
 #[derive(Default)]
 struct Ways {
     looked: u64,
@@ -166,7 +168,7 @@ fn cut_short(cut: u64) -> CutShort {
             states.insert(world.number(), truth.clone());
         }
     }
-    // The commit with the root has changes of its own.
+    // The checkpoint has changes of its own.
     states.insert(world.number() + 1, truth);
     let before = world.folder.ops();
     world.folder.cut_after(cut);
@@ -190,23 +192,23 @@ fn changed(earlier: &Truth, later: &Truth) -> u64 {
 }
 
 impl CutShort {
-    /// Blocks that one commit changed, at most: those after the state `from`.
+    /// The largest number of blocks that one commit after the state `from` changed.
     fn changed_at_once(&self, from: u64) -> u64 {
         let later = self.states.range(from..).map(|(_, truth)| truth);
         later.clone().zip(later.skip(1)).map(|(earlier, later)| changed(earlier, later)).max().unwrap_or(0)
     }
 
-    /// Looks at the directory without a page of the journal. Gives the state that came out, and how
-    /// many of its blocks may be missing.
+    /// Examines the directory without a page of the journal. Returns the recovered state, and the
+    /// number of its blocks that may be missing.
     fn look_without(&mut self, damaged: &FolderImage, context: &str, ways: &mut Ways) -> (u64, u64) {
         let seen = self.world.look(damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
         let (state, anchored) = (seen.vault().found().state.number, self.world.number());
         let may_miss = if seen.is_past_gap() {
-            // What the damaged record alone lists.
+            // The blocks that only the damaged record lists.
             self.changed_at_once(0)
         } else if state + 1 == anchored {
-            // The damaged record is the root's: what its commit changed may be in its place
-            // already, and nothing has its tags.
+            // The damaged record is the checkpoint's: changes of its commit may be in place
+            // already, without tags.
             1 + self.changed_at_once(state)
         } else {
             1
@@ -221,7 +223,7 @@ impl CutShort {
         (state, may_miss)
     }
 
-    /// Opens the directory for writing. Whether it opens or not, everything comes out afterwards as
+    /// Opens the directory for writing. In any case a rescue afterwards recovers the same as
     /// before.
     fn write_without(
         &self,
@@ -231,7 +233,8 @@ impl CutShort {
         ways: &mut Ways,
     ) {
         let anchored = self.world.number();
-        // The root's record is damaged, and with consent the vault goes on from the state before.
+        // The checkpoint's record is damaged; with consent the vault continues at the state before
+        // it.
         let accept = Some(Consent::given()).filter(|_| state + 1 == anchored);
         let mut other = World {
             folder: CrashFolder::from_image(damaged),
@@ -262,16 +265,16 @@ impl CutShort {
     }
 }
 
-/// The power fails in a checkpoint. Without any one block of the journal everything comes out that
-/// was committed, but what lies in that block; and an opening for writing destroys nothing of it.
-/// `LACUNA_PAIRS` tries every page after every cut, otherwise some are tried.
+/// The power fails in a checkpoint. Without any single block of the journal, all committed data
+/// outside that block is recovered, and an opening for writing destroys none of it. `LACUNA_PAIRS`
+/// tests every page after every cut, otherwise a sample.
 #[test]
 fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal() {
     let all = std::env::var_os("LACUNA_PAIRS").is_some();
     let operations = cut_short(u64::MAX / 2).operations;
     let (mut ways, mut rng) = (Ways::default(), Rng::new(5));
     for cut in (0..operations).filter(|cut| all || cut % 4 == 0) {
-        // Of four cuts every second page, as long as the test is short.
+        // Of four cuts every second page, in the short test.
         let dense = all || [1, 2, 3, 4].iter().any(|part| cut / 4 == part * operations / 20);
         let mut vault = cut_short(cut);
         for name in &FILES[2..4] {
@@ -299,8 +302,8 @@ fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal()
     assert!(looked > 100 && by_root_before > 0 && past_gap > 0 && opened > 20 && accepted > 0);
 }
 
-/// All three copies of a page of the names: what can be reached otherwise comes out, by name or by
-/// number, and the rest is listed.
+/// Damages all three copies of a page of the namespace: reachable files are recovered, by name or
+/// by number, and the rest is listed.
 #[test]
 fn without_all_copies_of_a_page_of_the_names_the_rest_comes_out() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(3));
@@ -330,7 +333,7 @@ fn without_all_copies_of_a_page_of_the_names_the_rest_comes_out() {
         assert_eq!(copies.len(), 3);
         for page in image.files[&copies[0]].written_pages().collect::<Vec<_>>() {
             let context = format!("page {page} of {copies:?}");
-            // Two of them cost nothing, whichever they are.
+            // Damage to any two of the copies loses nothing.
             let mut damaged = image.clone();
             let kept = rng.below(3) as usize;
             let destroyed = copies.iter().enumerate().filter(|(nth, _)| *nth != kept);

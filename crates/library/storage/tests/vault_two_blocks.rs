@@ -1,5 +1,5 @@
-//! Two bad blocks of a vault, wherever they lie, in the file of its header as well: a rescue brings
-//! out everything that is in neither, under its name.
+//! Two bad blocks anywhere in a vault, including the file of its header: a rescue recovers
+//! everything outside them, under its name.
 
 mod vault_world;
 
@@ -10,16 +10,16 @@ use lacuna_vault::store::{FILES, PAGE, Superblocks};
 use std::collections::BTreeMap;
 use vault_world::{Truth, World, bring_out, compare, content, destroy, write};
 
-/// A file and a block of it.
+/// A file and the index of a block in it.
 type Block = (String, u64);
 
-/// Every block that was ever written, of the files that are wanted.
+/// Every block that was ever written, of the selected files.
 fn written(image: &FolderImage, is_wanted: impl Fn(&str) -> bool) -> Vec<Block> {
     let files = image.files.iter().filter(|(name, _)| is_wanted(name));
     files.flat_map(|(name, file)| file.written_pages().map(|page| (name.clone(), page))).collect()
 }
 
-/// All pairs of superblocks, which chance rarely meets.
+/// All pairs of superblocks, which random choices rarely meet.
 fn pairs_of_superblocks() -> Vec<(Block, Block)> {
     let files = FILES.into_iter().filter(|name| name.starts_with("super"));
     let blocks: Vec<Block> = files.map(|name| (name.to_owned(), 0)).collect();
@@ -28,7 +28,7 @@ fn pairs_of_superblocks() -> Vec<(Block, Block)> {
     vec![pair(0, 1), pair(0, 2), pair(1, 2)]
 }
 
-/// Both blocks of a copy of the directory destroyed, and a word for messages.
+/// A copy of the directory with both blocks destroyed, and a description for messages.
 fn without(image: &FolderImage, pair: &(Block, Block), rng: &mut Rng) -> (FolderImage, String) {
     let mut damaged = image.clone();
     for (name, page) in [&pair.0, &pair.1] {
@@ -71,8 +71,8 @@ fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
     assert!(lost > pairs.len() as u64 / 20 && by_third > 0);
 }
 
-/// A process ends without a word. Of two bad blocks those with records cost what was committed from
-/// there on, and nothing else is missing.
+/// A process is killed. Bad blocks with journal records lose the commits starting with those
+/// records, and nothing else is missing.
 #[test]
 fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(7));
@@ -96,7 +96,7 @@ fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
     let image = world.folder.snapshot();
     let (all, journal) = (written(&image, |_| true), written(&image, |name| name.starts_with("journal")));
     let mut pairs = pairs_of_superblocks();
-    // Each block of the journal is one of them.
+    // Each block of the journal is in one pair.
     for one in journal {
         pairs.push((one, rng.pick(&all).clone()));
     }
@@ -109,7 +109,7 @@ fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
         let seen = world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
         let found = seen.vault().found();
         let state = found.state.number;
-        // The records that are lost are in the journal.
+        // The lost records are in the journal.
         let in_journal = [&pair.0, &pair.1].iter().any(|(name, _)| name.starts_with("journal"));
         assert!(state == newest || in_journal, "{context}: state {state} of {newest}");
         let (target, report) = bring_out(&seen);
@@ -124,8 +124,8 @@ fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
     assert!(cut_short > 5 && by_third > 0 && lost > 0);
 }
 
-/// Without an anchor and without both superblocks nobody can tell whether the state is the newest,
-/// and a rescue says so.
+/// Without an anchor and without two of the superblocks, the freshness of the state is unknown, and
+/// a rescue says so.
 #[test]
 fn a_rescue_says_that_it_cannot_judge_how_new_the_state_is() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(8));
@@ -145,8 +145,8 @@ fn a_rescue_says_that_it_cannot_judge_how_new_the_state_is() {
     assert_eq!(compare(bring_out(&seen).0.path(), &truth, "without an anchor"), (vec![], 0));
 }
 
-/// The header is a file in the directory, with three copies in it: one bad block of it keeps nobody
-/// out, and two keep no rescue out.
+/// The header is a file in the directory with three copies in it: with one bad block the vault
+/// still opens, and with two a rescue is still possible.
 #[test]
 fn two_bad_blocks_of_the_header_cost_nothing() {
     let home = tempfile::tempdir().unwrap();

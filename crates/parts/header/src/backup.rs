@@ -1,7 +1,9 @@
-//! A copy of the header outside the medium: made, opened to see that it works, and written back.
+//! Header backups: a copy of the header outside the medium, which can be taken, opened and
+//! restored.
 //!
 //! A backup is one header copy, byte for byte. It opens with the passphrases of the day on which it
-//! was made, also with those that were removed since, and it names the size that the disk had then.
+//! was made, including passphrases that were removed since, and it records the size of the disk on
+//! that day.
 
 use crate::copies::{HeaderCopy, Survey, store_bytes};
 use crate::layout::HEADER_LEN;
@@ -10,16 +12,15 @@ use crate::unlock::{Unlocked, open};
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_medium::{Medium, MemoryMedium};
 
-/// A whole header, without a medium.
+/// A whole header outside a medium.
 pub struct HeaderBackup {
     bytes: Box<[u8; HEADER_LEN]>,
     public: PublicHeader,
 }
 
 impl HeaderBackup {
-    /// Takes the newest sound copy of something that has `len` bytes, of which `read` fills a
-    /// buffer from an offset on, with notes about the copies. No passphrase is needed, so nothing
-    /// is authenticated.
+    /// Takes the newest sound copy of a medium of `len` bytes, and notes about its copies. `read`
+    /// fills a buffer, starting at an offset. No passphrase is needed, so nothing is authenticated.
     pub fn take(
         len: u64,
         read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
@@ -32,7 +33,7 @@ impl HeaderBackup {
 
     /// Reads the bytes of a backup.
     ///
-    /// Errors: [`Kind::NotFound`] if they are no header, [`Kind::Corrupt`] if they are a damaged
+    /// Errors: [`Kind::NotFound`] if they are not a header, [`Kind::Corrupt`] if they are a damaged
     /// one.
     pub fn parse(bytes: &[u8]) -> Result<HeaderBackup> {
         let public = PublicHeader::parse(bytes)?;
@@ -49,7 +50,7 @@ impl HeaderBackup {
         &self.bytes
     }
 
-    /// What it says without a passphrase.
+    /// The fields that can be read without a passphrase.
     pub fn public(&self) -> &PublicHeader {
         &self.public
     }
@@ -59,7 +60,7 @@ impl HeaderBackup {
         open(&MemoryMedium::from_bytes(self.bytes.to_vec()), passphrases)
     }
 
-    /// Writes the backup to all places of the header. What lies between them stays.
+    /// Writes the backup to all places of the header. The bytes between them stay.
     ///
     /// A power cut in the middle of restoring an older header leaves copies of both; the newer one
     /// counts until the last copy is written.
@@ -68,7 +69,7 @@ impl HeaderBackup {
     }
 }
 
-/// Writes all copies anew as the one is that opened; no passphrase and no parameter changes.
+/// Rewrites all copies from the copy that opened. No passphrase and no parameter changes.
 pub fn repair(medium: &dyn Medium, unlocked: &mut Unlocked) -> Result<()> {
     unlocked.check_writable()?;
     unlocked.write_failed = true;

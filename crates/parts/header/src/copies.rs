@@ -1,5 +1,5 @@
-//! The copies on the medium: reading them, saying in words what is wrong with them, and writing
-//! them in an order that survives a power cut.
+//! The header copies on the medium: reads them, describes their defects, and writes them in an
+//! order that survives a power cut.
 
 use crate::layout::{self, COPY_A, COPY_B, HEADER_LEN, copy_c};
 use crate::public::{Flaw, PublicHeader, Uuid, unknown_version};
@@ -20,7 +20,7 @@ pub enum HeaderCopy {
 }
 
 impl HeaderCopy {
-    /// All copies, in the order in which they are written when they are alike.
+    /// All copies, in the order of a rewrite if all are sound and equal.
     pub(crate) const ALL: [HeaderCopy; 3] = [HeaderCopy::A, HeaderCopy::B, HeaderCopy::C];
 
     /// Where the copy starts on a medium of `len` bytes. None if the medium has no such place.
@@ -47,14 +47,14 @@ impl fmt::Display for HeaderCopy {
     }
 }
 
-/// A copy whose magic, version, digest and structure are right. Its MAC is not yet known to be.
+/// A copy with the right magic, version, digest and structure. Its MAC is not verified yet.
 pub(crate) struct SoundCopy {
     pub(crate) copy: HeaderCopy,
     pub(crate) bytes: Box<[u8; HEADER_LEN]>,
     pub(crate) public: PublicHeader,
 }
 
-/// What lies at the place of a copy that is not sound.
+/// The content of a place without a sound copy.
 pub(crate) enum Unsound {
     Missing,
     Version(u32),
@@ -62,17 +62,17 @@ pub(crate) enum Unsound {
     Unreadable(Error),
 }
 
-/// All copies as found: the sound ones, the one to use first in front, and the others.
+/// All copies as found: the sound ones, best first, and the unsound ones.
 pub(crate) struct Survey {
     pub(crate) sound: Vec<SoundCopy>,
     pub(crate) unsound: Vec<(HeaderCopy, Unsound)>,
 }
 
-/// What is wrong with the copies beside the one that was used.
+/// The defects of the copies, and the order of a rewrite that mends them.
 pub(crate) struct Findings {
-    /// In words, for a person.
+    /// In words, for the user.
     pub(crate) notes: Vec<String>,
-    /// The order in which a rewrite writes the copies: those of no use first.
+    /// The order of the copies in a rewrite: unusable ones first.
     pub(crate) order: Vec<HeaderCopy>,
 }
 
@@ -83,7 +83,7 @@ impl Survey {
         Self::read_with(len, &|offset, buf| medium.read_at(offset, buf))
     }
 
-    /// [`Survey::read`] of something of `len` bytes that `read` reads.
+    /// [`Survey::read`] of a medium of `len` bytes through `read`.
     pub(crate) fn read_with(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<Survey> {
         let mut survey = Self::of(len, read);
         match survey.sound.first() {
@@ -92,7 +92,7 @@ impl Survey {
         }
     }
 
-    /// The same where no copy need be sound.
+    /// [`Survey::read_with`], without an error if no copy is sound.
     pub(crate) fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Survey {
         let mut survey = Survey { sound: Vec::new(), unsound: Vec::new() };
         for copy in HeaderCopy::ALL {
@@ -102,13 +102,13 @@ impl Survey {
             }
         }
         survey.disown_foreign(len);
-        // Of copies with the same generation the first stays first.
+        // The sort is stable: copies with the same generation stay in the order A, B, C.
         survey.sound.sort_by_key(|sound| std::cmp::Reverse(sound.public.generation));
         survey
     }
 
-    /// Leaves a copy C out of account that belongs to no disk or to another: a medium that held a
-    /// disk before, or a longer one, may end in its copy, whole and with a higher generation.
+    /// Drops a copy C that belongs to no disk or to another disk. A medium that held another or a
+    /// longer disk before may end in its copy C, whole and with a higher generation.
     fn disown_foreign(&mut self, len: u64) {
         let own = self.sound.iter().filter(|sound| sound.copy != HeaderCopy::C);
         let own: Vec<Uuid> = own.map(|sound| sound.public.uuid).collect();
@@ -123,8 +123,8 @@ impl Survey {
         }
     }
 
-    /// What to say and do about the other copies if the header is taken from `used`; `altered` are
-    /// copies that it was not taken from though they are sound.
+    /// The notes about the other copies, and the order of a rewrite, if the header is taken from
+    /// `used`. `altered` lists sound copies that did not open.
     pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
         let mut bad: Vec<(HeaderCopy, String)> =
             self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note(*copy))).collect();
@@ -158,8 +158,8 @@ fn read_copy(
 ) -> std::result::Result<SoundCopy, Unsound> {
     let mut bytes = Box::new([0u8; HEADER_LEN]);
     let at = copy.offset(len).ok_or(Unsound::Missing)?;
-    // A medium may have been cut short inside the copy; what is left still tells whether it was
-    // ours.
+    // A medium may end inside the copy. The remaining bytes still tell whether it was a lacuna
+    // header.
     let left = len.saturating_sub(at).min(HEADER_LEN as u64) as usize;
     if left == 0 {
         return Err(Unsound::Missing);
@@ -173,7 +173,7 @@ fn read_copy(
     }
 }
 
-/// The error when no copy is sound: the one that tells most.
+/// The most informative error if no copy is sound.
 fn none_sound(found: &mut Vec<(HeaderCopy, Unsound)>) -> Error {
     if let Some(at) = found.iter().position(|(_, unsound)| matches!(unsound, Unsound::Unreadable(_)))
         && let (_, Unsound::Unreadable(error)) = found.swap_remove(at)
@@ -226,8 +226,8 @@ impl Unsound {
     }
 }
 
-/// Reads what a disk says without a passphrase, with notes about its copies. For display: nothing
-/// of it is authenticated before a passphrase has opened the header.
+/// Reads the public fields of a disk, with notes about its copies. For display only: nothing is
+/// authenticated before a passphrase has opened the header.
 pub fn read_public(medium: &dyn Medium) -> Result<(PublicHeader, Vec<String>)> {
     Survey::read(medium).map(public_part)
 }
@@ -243,7 +243,7 @@ pub fn store(medium: &dyn Medium, header: &HeaderImage) -> Result<()> {
     store_bytes(medium, header.bytes(), header.public().end, &header.order)
 }
 
-/// Writes the bytes of a header to these copies; `end` is where the format ends.
+/// Writes the bytes of a header to these copies. `end` is where the format's data ends.
 pub(crate) fn store_bytes(
     medium: &dyn Medium,
     bytes: &[u8; HEADER_LEN],
@@ -252,7 +252,7 @@ pub(crate) fn store_bytes(
 ) -> Result<()> {
     for copy in order {
         let place = copy.offset(medium.len());
-        // On a medium that was cut short the place of copy C may lie in the midst of the disk.
+        // On a medium that was cut short the place of copy C may lie inside the format's data.
         let Some(at) = place.filter(|at| *copy != HeaderCopy::C || *at >= end) else { continue };
         medium
             .write_at(at, bytes)
@@ -262,7 +262,7 @@ pub(crate) fn store_bytes(
     Ok(())
 }
 
-/// The refusal of a medium without room for the copies.
+/// The error for a medium without room for the copies.
 pub(crate) fn too_short(len: u64, end: u64) -> Error {
     Error::new(Kind::Usage, "cannot write the header to this medium").found(format!("{len} bytes")).expected(
         format!("at least {} bytes: the disk and the copies of its header", layout::medium_len(end)),

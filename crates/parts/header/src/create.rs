@@ -1,4 +1,4 @@
-//! Making a header, and changing its parameters.
+//! Creates a header, and changes its parameters.
 
 use crate::copies::{HeaderCopy, store, too_short};
 use crate::keyring::{check_count, passphrase_in_use};
@@ -12,23 +12,23 @@ use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq, random_secret};
 use lacuna_medium::Medium;
 
-/// What a new header says.
+/// The contents of a new header.
 pub struct CreateHeader<'a> {
     /// The format behind the header.
     pub format: FormatId,
     /// The format's parameters, in its own encoding.
     pub params: Vec<u8>,
-    /// The first byte of the medium behind all that belongs to the format.
+    /// Where the format's data ends: the byte offset behind its last byte on the medium.
     pub end: u64,
-    /// What stretching a passphrase costs.
+    /// The cost of stretching a passphrase.
     pub cost: Argon2Cost,
-    /// For each level from 0 up, the passphrases that open it: at least one each, 8 in all.
+    /// For each level, starting at 0, the passphrases that open it: at least one each, 8 in all.
     pub levels: &'a [Vec<SecretVec>],
-    /// The name of the disk; a random one if absent.
+    /// The UUID of the disk; a random one if absent.
     pub uuid: Option<Uuid>,
 }
 
-/// A header that is on no medium yet. Making it stretches the passphrases, and so takes its time.
+/// A header that is not on a medium yet. Building it stretches the passphrases, which takes time.
 pub struct NewHeader {
     unlocked: Unlocked,
     image: HeaderImage,
@@ -72,14 +72,14 @@ impl NewHeader {
         Ok(NewHeader { unlocked, image })
     }
 
-    /// What a passphrase finds in it.
+    /// The unlocked header, as a passphrase of the deepest level opens it.
     pub fn unlocked(&self) -> &Unlocked {
         &self.unlocked
     }
 
-    /// Lays a disk on `medium`: what lay in the first [`HEADER_AREA`] bytes and at the end goes,
-    /// `contents` writes what is between them, and once that is durable the copies of the header
-    /// follow, durably. A power cut leaves no disk or a whole one.
+    /// Lays a disk on `medium`. Zeroes the first [`HEADER_AREA`] bytes and the place of copy C, has
+    /// `contents` write the rest, and once all this is durable writes the copies of the header
+    /// durably. A power cut leaves no disk or a whole one.
     pub fn write(
         self,
         medium: &dyn Medium,
@@ -110,8 +110,8 @@ fn check_levels(levels: &[Vec<SecretVec>]) -> Result<Vec<(u8, &SecretVec)>> {
     Ok(entries)
 }
 
-/// Makes the places of the header zero and durable, so that no older header outlives a power cut
-/// during creation.
+/// Zeroes the places of the header durably, so that no older header outlives a power cut during
+/// creation.
 fn clear(medium: &dyn Medium, end: u64) -> Result<()> {
     let tail = copy_c(medium.len()).filter(|at| *at >= end).ok_or_else(|| too_short(medium.len(), end))?;
     let zeros = vec![0u8; HEADER_AREA as usize];
@@ -122,8 +122,8 @@ fn clear(medium: &dyn Medium, end: u64) -> Result<()> {
         .map_err(|e| e.context("cannot clear the header area"))
 }
 
-/// Rewrites the format parameters, durably, without any passphrase: the slots and their map stay
-/// byte for byte. `end` is where the format ends on the medium now.
+/// Rewrites the format parameters durably, without a passphrase: the slots and their map stay byte
+/// for byte. `end` is where the format's data ends on the medium now.
 pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>, end: u64) -> Result<()> {
     unlocked.check_writable()?;
     let mut public = PublicHeader { params, end, ..unlocked.header.clone() };

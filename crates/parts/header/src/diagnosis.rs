@@ -1,52 +1,53 @@
-//! What can be told of each copy of a header without a passphrase. Nothing of it is authenticated.
+//! The state of each copy of a header, as far as it can be told without a passphrase. Nothing in it
+//! is authenticated.
 
 use crate::copies::{HeaderCopy, Survey, Unsound};
 use crate::public::PublicHeader;
 use lacuna_contracts::Result;
 
-/// What lies at the place of a copy.
+/// The state of the place of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyState {
     /// The newest header, whole.
     Whole,
     /// A whole header that is older than the newest.
     Older,
-    /// A whole header with the newest generation that says something else than the first such copy.
+    /// A whole header with the newest generation that differs from the first such copy.
     Differs,
     /// No header.
     Missing,
-    /// A header that is damaged, and how.
+    /// A damaged header, and the kind of damage.
     Damaged(&'static str),
     /// The header of a version that this build does not know.
     UnknownVersion(u32),
-    /// Nothing: it cannot be read, and why.
+    /// The place cannot be read, and why.
     Unreadable(String),
 }
 
 /// One copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyReport {
-    /// Which.
+    /// The copy.
     pub copy: HeaderCopy,
     /// Where it starts on the medium, in bytes; none if the medium has no such place.
     pub offset: Option<u64>,
-    /// What lies there.
+    /// The state of its place.
     pub state: CopyState,
-    /// The generation of a whole one.
+    /// The generation, if the copy is whole.
     pub generation: Option<u64>,
 }
 
-/// What lies at the places of a header.
+/// The state of all places of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
     /// All three, in the order of their letters.
     pub copies: Vec<CopyReport>,
-    /// What the newest whole copy says.
+    /// The public fields of the newest whole copy.
     pub header: Option<PublicHeader>,
 }
 
 impl Diagnosis {
-    /// Looks at something that has `len` bytes, of which `read` fills a buffer from an offset on.
+    /// Examines a medium of `len` bytes. `read` fills a buffer, starting at an offset.
     pub fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Diagnosis {
         let survey = Survey::of(len, read);
         let newest = survey.sound.first();
@@ -71,9 +72,9 @@ impl Diagnosis {
         Diagnosis { copies, header: newest.map(|newest| newest.public.clone()) }
     }
 
-    /// Whether only the last copy is there, and something else lies in the place of an earlier one:
-    /// the header may be that of a partition at the end of what was looked at, or what is left of a
-    /// disk that was overwritten.
+    /// Whether only the last copy exists, and the place of an earlier one holds something else: the
+    /// header may be that of a partition at the end of this medium, or the rest of a disk that was
+    /// overwritten.
     pub fn has_last_copy_alone(&self) -> bool {
         let earlier = || self.copies.iter().filter(|copy| copy.copy != HeaderCopy::C);
         self.is_of_ours()

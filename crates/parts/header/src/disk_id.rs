@@ -1,8 +1,8 @@
-//! The ID of a disk or vault, by which its owner knows it again.
+//! The ID of a disk or vault: its owner recognizes the disk by it.
 //!
-//! A UUID can be read by everybody and copied onto another disk. The ID is derived from the master
-//! key of level 0, so that it takes that key to make a disk that has it, and a passphrase to see
-//! which one a disk has.
+//! A UUID can be read without a key and copied onto another disk. The ID is derived from the master
+//! key of level 0: making a disk with a given ID takes that key, and reading the ID of a disk takes
+//! a passphrase.
 
 use crate::layout::KEY_LEN;
 use crate::public::Uuid;
@@ -16,23 +16,23 @@ use std::str::FromStr;
 /// Bytes of an ID.
 const LEN: usize = 16;
 
-/// The ID of a disk or vault: 16 bytes, shown as 32 hexadecimal digits. It stays the same for ever,
-/// whatever becomes of passphrases and size, and says nothing of the key. Copies of a disk have its
-/// ID.
+/// The ID of a disk or vault: 16 bytes, shown as 32 hexadecimal digits. It never changes, whatever
+/// happens to passphrases and size, and reveals nothing about the key. Copies of a disk have the
+/// same ID.
 ///
-/// Deniability contract: it comes from level 0 alone, whose key everybody has who opens a deeper
-/// level.
+/// Deniability contract: it comes from the key of level 0 alone, which every deeper level opens
+/// too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DiskId([u8; LEN]);
 
 impl DiskId {
-    /// That of the disk with this UUID and this master key of level 0.
+    /// The ID of the disk with this UUID and this master key of level 0.
     pub fn of(level0: &Secret<KEY_LEN>, uuid: Uuid) -> DiskId {
         let id: Secret<LEN> = derive(level0, "disk id", &uuid.0);
         DiskId(*id.expose())
     }
 
-    /// Refuses a disk that is another than the expected one, if one is expected.
+    /// Refuses a disk that differs from the expected one, if one is expected.
     ///
     /// Errors: [`Kind::Corrupt`].
     pub fn check(self, expected: Option<DiskId>) -> Result<()> {
@@ -67,7 +67,7 @@ impl fmt::Display for DiskId {
 impl FromStr for DiskId {
     type Err = Error;
 
-    /// Reads what [`DiskId`] shows. Errors: [`Kind::Usage`].
+    /// Reads the 32 hexadecimal digits that [`DiskId`] shows. Errors: [`Kind::Usage`].
     fn from_str(text: &str) -> Result<DiskId> {
         let refused = || {
             Error::new(Kind::Usage, "cannot read the ID of a disk")

@@ -1,4 +1,4 @@
-//! Key operations that rewrite all slots: which passphrases open which level from now on.
+//! Key operations that rewrite all slots, and so set which passphrases open which level.
 
 use crate::keyslot;
 use crate::layout::{self, KEY_SLOTS};
@@ -10,8 +10,8 @@ use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
 use lacuna_medium::Medium;
 
-/// What a person is told before a key operation that rewrites all slots. It depends on the format
-/// alone, and not on which levels there are (deniability contract).
+/// The warning before a key operation that rewrites all slots. It depends on the format alone, and
+/// not on which levels exist (deniability contract).
 pub fn lost_slots_warning(format: FormatId) -> &'static str {
     if format.has_levels() {
         "This rewrites all key slots. Every passphrase that you do not give now stops working, and a level that only such \
@@ -24,14 +24,14 @@ pub fn lost_slots_warning(format: FormatId) -> &'static str {
 
 /// The passphrases that exist after a key operation, each with the level that it opens.
 ///
-/// Begin with those that opened the disk ([`Keyring::from_opened`]), change the list, then
-/// [`change_keys`]. An unchanged list refreshes the slots.
+/// Start with the passphrases that opened the disk ([`Keyring::from_opened`]), change the list,
+/// then call [`change_keys`]. An unchanged list refreshes the slots.
 pub struct Keyring {
     entries: Vec<(u8, SecretVec)>,
 }
 
 impl Keyring {
-    /// The passphrases that opened a disk, in the order in which [`crate::open`] was given them.
+    /// The passphrases that opened a disk, in the order given to [`crate::open`].
     pub fn from_opened(unlocked: &Unlocked, passphrases: Vec<SecretVec>) -> Result<Keyring> {
         let levels = unlocked.opened_levels();
         if levels.len() != passphrases.len() {
@@ -41,7 +41,7 @@ impl Keyring {
         }
         let mut ring = Keyring { entries: Vec::new() };
         for (level, passphrase) in levels.iter().zip(passphrases) {
-            // The same passphrase twice is no more than once.
+            // A passphrase given twice is kept once.
             if ring.position(&passphrase).is_none() {
                 ring.entries.push((*level, passphrase));
             }
@@ -54,12 +54,13 @@ impl Keyring {
         self.entries.iter().map(|(level, _)| *level)
     }
 
-    /// Refuses a passphrase more if the slots are full, before it is made. Errors: [`Kind::Usage`].
+    /// Refuses one more passphrase if the slots are full. Callers check this before they make the
+    /// passphrase. Errors: [`Kind::Usage`].
     pub fn check_free_slot(&self) -> Result<()> {
         check_count(self.entries.len() + 1)
     }
 
-    /// One more passphrase for `level`. Errors: [`Kind::Exists`] if it is in the list.
+    /// Adds a passphrase for `level`. Errors: [`Kind::Exists`] if it is in the list.
     pub fn add(&mut self, level: u8, passphrase: SecretVec) -> Result<()> {
         if self.position(&passphrase).is_some() {
             return Err(passphrase_in_use());
@@ -68,7 +69,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// `new` takes the place of `old`, for the same level. Errors: [`Kind::Exists`] if it is in the
+    /// Replaces `old` with `new`, for the same level. Errors: [`Kind::Exists`] if `new` is in the
     /// list already.
     pub fn change(&mut self, old: &SecretVec, new: SecretVec) -> Result<()> {
         let at = self.find(old)?;
@@ -79,7 +80,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// `passphrase` stops working.
+    /// Removes a passphrase from the list, so that it stops working.
     pub fn remove(&mut self, passphrase: &SecretVec) -> Result<()> {
         let at = self.find(passphrase)?;
         if self.entries.len() == 1 {
@@ -124,7 +125,7 @@ pub(crate) fn check_count(count: usize) -> Result<()> {
         .expected(format!("1 to {KEY_SLOTS}")))
 }
 
-/// Builds the header in which exactly the passphrases of `keyring` open: next generation, new salt,
+/// Builds the header that exactly the passphrases of `keyring` open: next generation, new salt,
 /// every slot written anew. Nothing reaches the medium before [`crate::store`].
 pub fn rekey(
     unlocked: &Unlocked,
@@ -135,7 +136,7 @@ pub fn rekey(
     rewrite(unlocked, keyring, cost, random).map(|(image, _)| image)
 }
 
-/// [`rekey`], and the slot of each passphrase.
+/// Does [`rekey`], and returns the slot of each passphrase too.
 fn rewrite(
     unlocked: &Unlocked,
     keyring: &Keyring,
@@ -158,7 +159,7 @@ fn rewrite(
     Ok((image, used))
 }
 
-/// [`rekey`] and [`crate::store`] in one step; `unlocked` follows.
+/// Does [`rekey`] and [`crate::store`] in one step, and updates `unlocked`.
 pub fn change_keys(
     medium: &dyn Medium,
     unlocked: &mut Unlocked,

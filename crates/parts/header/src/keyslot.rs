@@ -1,4 +1,4 @@
-//! Key slots: how a passphrase wraps the master keys of its level and of the levels below.
+//! Key slots: a passphrase wraps the master keys of its level and of the levels below.
 
 use crate::layout::{self, KEY_LEN, KEY_SLOTS, MAX_LEVELS, PAYLOAD_LEN, SLOT_LEN};
 use crate::public::{PublicHeader, Uuid};
@@ -6,11 +6,11 @@ use lacuna_contracts::{Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::{HEDGED, HedgedNonce, RandomSource, derive, stretch, unwrap, wrap};
 use zeroize::Zeroizing;
 
-/// What a slot gave: the master keys of levels 0 up to the slot's level, so never empty.
+/// The master keys that a slot holds: those of levels 0 up to the slot's level, so never empty.
 pub(crate) type LevelKeys = Vec<Secret<KEY_LEN>>;
 
-/// Fills the whole slot area: random bytes, and in random positions one slot for each of `entries`.
-/// Gives these positions.
+/// Fills the whole slot area with random bytes and, in random positions, one slot for each of
+/// `entries`. Returns these positions.
 pub(crate) fn seal_all(
     area: &mut [u8],
     public: &PublicHeader,
@@ -33,7 +33,7 @@ pub(crate) fn seal_all(
     Ok(positions.to_vec())
 }
 
-/// Fills the slot at `position` with `keys`, which lie under a stretched passphrase.
+/// Wraps `keys` under a stretched passphrase and writes them to the slot at `position`.
 pub(crate) fn seal(
     area: &mut [u8],
     position: u8,
@@ -57,20 +57,20 @@ pub(crate) fn seal(
     slot[layout::SLOT_SEALED.offset..layout::SLOT_TAG.end()].copy_from_slice(&sealed);
 }
 
-/// Makes the slot at `position` one that is not used, and gives it.
+/// Makes the slot at `position` an unused one (random bytes), and returns it.
 pub(crate) fn clear<'a>(area: &'a mut [u8], position: u8, random: &dyn RandomSource) -> &'a mut [u8] {
     let slot = &mut area[usize::from(position) * SLOT_LEN..][..SLOT_LEN];
     random.fill(slot);
     slot
 }
 
-/// What a passphrase opened.
+/// A slot that a passphrase opened.
 pub(crate) struct OpenSlot {
     pub(crate) position: u8,
     pub(crate) keys: LevelKeys,
 }
 
-/// Tries every slot, and gives the deepest of those that opened.
+/// Tries every slot, and returns the deepest one that opens.
 ///
 /// There is no early exit: the time taken tells neither which slot opened nor how many.
 pub(crate) fn open_deepest(
@@ -121,8 +121,8 @@ fn slot_key(stretched: &Secret<32>, position: u8, uuid: &Uuid) -> Secret<32> {
     derive(stretched, "key slot", &context)
 }
 
-/// What a slot is bound to. Not the format's parameters, which change without any passphrase at
-/// hand; the header's MAC covers those.
+/// The associated data of a slot. It excludes the format's parameters, which change without a
+/// passphrase; the header's MAC covers those.
 fn associated(position: u8, public: &PublicHeader) -> [u8; 29] {
     let mut out = [0u8; 29];
     out[..8].copy_from_slice(&layout::MAGIC);
@@ -132,7 +132,7 @@ fn associated(position: u8, public: &PublicHeader) -> [u8; 29] {
     out
 }
 
-/// The slot numbers in an order that `random` chooses evenly.
+/// The slot numbers in a uniformly random order.
 fn shuffled(random: &dyn RandomSource) -> [u8; KEY_SLOTS] {
     let mut order: [u8; KEY_SLOTS] = std::array::from_fn(|i| i as u8);
     for last in (1..KEY_SLOTS).rev() {

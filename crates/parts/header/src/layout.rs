@@ -1,5 +1,5 @@
-//! Where everything in a header lies. `docs/format/header.md` says the same for readers, and a test
-//! compares the two.
+//! The layout of a header: offsets and lengths of its fields. A test compares them with
+//! `docs/format/header.md`.
 
 use std::ops::Range;
 
@@ -9,19 +9,18 @@ pub const HEADER_LEN: usize = 16384;
 pub const COPY_A: u64 = 0;
 /// Byte offset of copy B on the medium.
 pub const COPY_B: u64 = 524_288;
-/// Bytes at the start of every medium that belong to the header. What the copies leave free is
-/// zero.
+/// Bytes at the start of every medium that belong to the header. Bytes between the copies are zero.
 pub const HEADER_AREA: u64 = 1 << 20;
-/// Bytes at the end of a medium that belong to copy C. They begin at a multiple of themselves.
+/// Bytes at the end of a medium that belong to copy C. They begin at a multiple of their length.
 pub const TAIL_AREA: u64 = 1 << 16;
 /// The header version.
 pub const VERSION: u32 = 1;
-/// The first bytes of every header. The zero and the one keep it from being taken for text.
+/// The first bytes of every header. The bytes 0 and 1 keep programs from taking it for text.
 pub const MAGIC: [u8; 8] = *b"LACUNA\x00\x01";
-/// What libblkid and `file` take for a volume of Oracle ASM: programs that look before they
-/// overwrite a device then see that something is there, under the name [`FOREIGN_LABEL`].
+/// The signature of an Oracle ASM volume, known to libblkid and `file`: programs that look before
+/// they overwrite a device see that it is in use, under the name [`FOREIGN_LABEL`].
 pub const FOREIGN_MAGIC: [u8; 8] = *b"ORCLDISK";
-/// The name that these programs show.
+/// The volume name that these programs show.
 pub const FOREIGN_LABEL: &[u8; 6] = b"lacuna";
 /// Key slots in a header.
 pub const KEY_SLOTS: usize = 8;
@@ -32,8 +31,8 @@ pub const MAX_LEVELS: usize = 8;
 /// The most bytes of format parameters.
 pub const PARAMS_MAX: usize = 1024;
 
-/// Where copy C lies on a medium of `len` bytes, and so where its formats end. None if the medium
-/// has no room for it.
+/// Where copy C lies on a medium of `len` bytes, and so where the space of the format ends. None if
+/// the medium has no room for it.
 pub fn copy_c(len: u64) -> Option<u64> {
     let at = (len / TAIL_AREA).checked_sub(1)? * TAIL_AREA;
     (at >= HEADER_AREA).then_some(at)
@@ -60,7 +59,7 @@ impl Field {
         Field { name, offset, len }
     }
 
-    /// The bytes of the field.
+    /// The range of the field in its header or slot.
     pub const fn range(self) -> Range<usize> {
         self.offset..self.offset + self.len
     }
@@ -85,10 +84,10 @@ pub(crate) const KDF_LANES: Field = Field::new("argon2 lanes", 88, 4);
 pub(crate) const SALT: Field = Field::new("salt", 92, 32);
 pub(crate) const PARAMS_LEN: Field = Field::new("parameter length", 124, 2);
 pub(crate) const PARAMS: Field = Field::new("parameters", 126, PARAMS_MAX);
-/// Where the disk's own data ends on the medium.
+/// Where the format's data ends on the medium.
 pub(crate) const END: Field = Field::new("end of data", 1150, 8);
 pub(crate) const SLOTS: Field = Field::new("key slots", 2048, KEY_SLOTS * SLOT_LEN);
-/// Which slots are used, for formats without levels.
+/// The used slots, for formats without levels.
 pub(crate) const SLOT_MAP: Field = Field::new("slot map", 10240, SLOT_MAP_LEN);
 pub(crate) const DIGEST: Field = Field::new("digest", 16320, 32);
 pub(crate) const MAC: Field = Field::new("mac", 16352, 32);

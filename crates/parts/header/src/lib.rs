@@ -1,51 +1,49 @@
-//! The one header of every lacuna disk: what a disk is (format, parameters), and the key slots that
-//! turn a passphrase into the master keys of a level.
+//! The header of every lacuna disk: format and parameters of the disk, and the key slots that turn
+//! a passphrase into the master keys of a level.
 //!
-//! The header is kept three times: copies A and B in the first [`HEADER_AREA`] bytes of the medium,
-//! copy C at its end. The page `docs/format/header.md` gives it byte by byte.
+//! The medium holds three copies: A and B in its first [`HEADER_AREA`] bytes, C at its end.
+//! `docs/format/header.md` describes them byte by byte.
 //!
-//! Invariants kept here:
-//! - Opening never writes, and no bytes found on a medium make it panic, allocate without bound or
-//!   run a key derivation whose cost lies outside the limits of [`lacuna_crypto::Argon2Cost`].
-//! - An unused key slot is random bytes; so is the padding of a used one, and everything between is
-//!   ciphertext. Without a passphrase nothing tells how many slots are used or which levels exist
-//!   (deniability contract).
-//! - On formats with levels every key operation rewrites all slots under a new salt, in new random
-//!   positions. What is written, how much and in which order does not depend on how many levels
-//!   exist (deniability contract). On others one slot can change while all other bytes of the slots
-//!   stay: an encrypted map tells which slots are used.
+//! Invariants:
+//! - Opening never writes. No bytes on a medium make it panic, allocate without bound or run a key
+//!   derivation with a cost outside the limits of [`lacuna_crypto::Argon2Cost`].
+//! - An unused key slot is random bytes. A used one is ciphertext, padded with random bytes.
+//!   Without a passphrase nothing tells how many slots are used or which levels exist (deniability
+//!   contract).
+//! - In formats with levels every key operation rewrites all slots under a new salt, in new random
+//!   positions. The content, amount and order of the writes do not depend on how many levels exist
+//!   (deniability contract). In formats without levels one slot can change while all other slots
+//!   stay byte for byte: an encrypted map tells which slots are used.
 //! - Every slot is tried with every passphrase, whether or not an earlier one opened.
-//! - A header that was once valid is valid: a medium that gives back an older header, all copies
-//!   whole, is not noticed here, and a removed passphrase opens that older header. Only trusted
-//!   storage could tell.
-//! - Nothing that the header says is believed before its MAC verifies, except by [`read_public`],
-//!   whose answer is for display.
+//! - A rollback is not noticed: if a medium returns an older header, all copies whole, that header
+//!   is valid, and a passphrase that was removed since opens it. Only trusted storage could tell.
+//! - No field of the header is trusted before its MAC verifies. [`read_public`] returns unverified
+//!   fields, for display only.
 //!
 //! # One salt for the whole header
-//! The 8 slots share one Argon2id salt, chosen anew at every rewrite, and each slot has its own key
-//! derived from the stretched passphrase and the slot's number. So one run of Argon2id tests all 8
-//! slots. With a salt for each slot the owner would pay up to 8 runs for every opening, and the
-//! gain would be nothing: somebody who guesses passphrases wants *any* slot to open, cannot tell
-//! which slots are used, and would simply be made to pay 8 runs for a guess, which the owner can
-//! have as well by asking for 8 times the cost, all of it spent on one run with 8 times the memory
-//! or passes. The salt still makes work done for one header useless for any other, and for the same
-//! header after its next rewrite.
+//! The 8 slots share one Argon2id salt, chosen anew at every rewrite. Each slot has its own key,
+//! derived from the stretched passphrase and the slot's number, so one run of Argon2id tests all 8
+//! slots. A salt for each slot would cost the owner up to 8 runs for every opening and gain
+//! nothing: an adversary that guesses passphrases wants *any* slot to open and cannot tell which
+//! slots are used, so it would pay 8 runs for a guess. The owner gets the same by asking for 8
+//! times the cost, spent on one run with 8 times the memory or passes. The salt still makes work
+//! done for one header useless for any other, and for the same header after its next rewrite.
 //!
 //! # Power cuts while the header is written
 //! [`store()`] writes one copy after another and syncs after each. Copies that are missing,
 //! damaged, altered or older go first; sound ones follow in the order A, B, C. A power cut may
-//! lose, reorder and tear what was not synced:
+//! lose, reorder and tear writes that were not synced:
 //! - before or during the first write: the first copy is as before, or torn and so fails its
-//!   digest. It was either of no use, or the equal of a copy that is not being written. That one is
+//!   digest. It was unusable already, or it equals a copy that is not being written; that copy is
 //!   sound and opens as before.
 //! - after the first sync: the copies written so far are new and sound, and have the highest
-//!   generation; the one being written is old, torn or new. Opening chooses a new one.
+//!   generation; the copy being written is old, torn or new. Opening chooses a new one.
 //! - after the last sync: all are new.
 //!
-//! So at every moment one sound copy is durable, and the old passphrases open until the moment when
-//! the new ones do. [`NewHeader::write`] has no earlier state to keep: it first makes all places
-//! zero and durable, and writes the header when everything else is durable, so that a cut leaves no
-//! disk or the new one, never an older disk that happened to lie on the same medium.
+//! So one sound copy is durable at every moment, and the old passphrases open until the new ones
+//! do. [`NewHeader::write`] has no earlier state to keep: it first zeroes all places of the header
+//! durably, and writes the header when everything else is durable. A cut leaves no disk or the new
+//! one, never an older disk that lay on the same medium.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where a disk lies, as a person writes it.
+//! The location of a disk, as a user writes it.
 
 use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
@@ -7,23 +7,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The prefix of locations in Ceph RADOS.
+/// The prefix of disks in Ceph RADOS.
 const RADOS: &str = "rados:";
-/// How such a location is written.
+/// The form of such a location.
 const RADOS_FORM: &str = "rados:POOL/NAME or rados:POOL/NAME@SNAPSHOT";
 /// The prefix of files that hold a simulated chip.
 const NAND: &str = "nand:";
 /// The prefix of UBI volumes.
 const UBI: &str = "ubi:";
-/// Longest name of a disk, and of a snapshot, in bytes: it becomes part of the names of objects.
+/// Longest name of a disk or of a snapshot, in bytes: it becomes part of the names of objects.
 const NAME_MAX: usize = 64;
 
-/// Where a disk lies.
+/// The location of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A file or block device.
     Path(PathBuf),
-    /// A simulated NAND chip, in a file.
+    /// A file with a simulated NAND chip.
     Nand(PathBuf),
     /// A UBI volume of Linux, by its character device.
     Ubi(PathBuf),
@@ -33,13 +33,13 @@ pub enum Location {
         pool: String,
         /// The name of the disk in its pool and namespace: letters, digits, `-` and `_`.
         name: String,
-        /// The snapshot of it that is meant, if not its present state.
+        /// The snapshot, or none for the present state.
         snapshot: Option<String>,
     },
 }
 
 impl Location {
-    /// Reads a location. A file whose name begins like another kind of location is written
+    /// Reads a location. A file with a name that begins like another kind of location is written
     /// `./rados:x`.
     pub fn parse(text: &str) -> Result<Location> {
         if text.is_empty() || text.contains('\0') {
@@ -66,7 +66,7 @@ impl Location {
         Ok(Location::Path(PathBuf::from(text)))
     }
 
-    /// The same of a word that may be no text: paths are bytes. Errors: those of
+    /// [`Location::parse`] of a word that may not be UTF-8: paths are bytes. Errors: those of
     /// [`Location::parse`].
     pub fn of_word(word: &OsStr) -> Result<Location> {
         if let Some(text) = word.to_str() {
@@ -84,7 +84,7 @@ impl Location {
         })
     }
 
-    /// The path that leads to it on this machine, if there is one.
+    /// The path of the disk on this machine, if it has one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Location::Path(path) | Location::Nand(path) | Location::Ubi(path) => Some(path),
@@ -92,13 +92,13 @@ impl Location {
         }
     }
 
-    /// Whether it is a block device, as the system says now.
+    /// Whether the location is a block device now.
     pub fn is_block_device(&self) -> bool {
         let Location::Path(path) = self else { return false };
         std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
     }
 
-    /// The same place by another path.
+    /// The same kind of location with another path.
     #[must_use]
     pub fn with_path(&self, path: PathBuf) -> Location {
         match self {
@@ -109,7 +109,7 @@ impl Location {
         }
     }
 
-    /// The snapshot, if the location names one. Such a disk is read-only by nature.
+    /// The snapshot, if the location names one. Such a disk is read-only.
     pub fn snapshot(&self) -> Option<&str> {
         match self {
             Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => None,
@@ -117,8 +117,8 @@ impl Location {
         }
     }
 
-    /// Checks the name of a snapshot: 1 to 64 letters, digits, and `-`, `_`, `.`, `:`, which do not
-    /// begin it.
+    /// Checks the name of a snapshot: 1 to 64 letters, digits, and `-`, `_`, `.`, `:`. The first
+    /// character is a letter or a digit.
     pub fn check_snapshot_name(name: &str) -> Result<()> {
         check_name("a snapshot", name, "-_.:").map_err(|flaw| {
             let error = Error::new(Kind::Usage, "cannot use this name for a snapshot");
@@ -127,7 +127,7 @@ impl Location {
     }
 }
 
-/// What is wrong with a location.
+/// The flaw of a malformed location.
 struct Flaw {
     found: String,
     expected: String,
@@ -143,8 +143,8 @@ impl Flaw {
     }
 }
 
-/// Reads what follows the prefix. The name of the pool ends at the first slash, since neither it
-/// nor what comes after may hold one.
+/// Reads the part after the prefix. The name of the pool ends at the first slash: no pool name,
+/// disk name or snapshot name contains one.
 fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
     let flaw =
         |found: &str, remedy: Advice| Flaw { found: found.into(), expected: RADOS_FORM.into(), remedy };
@@ -188,8 +188,8 @@ fn check_pool(pool: &str) -> std::result::Result<(), Flaw> {
     }
 }
 
-/// Checks a name that becomes part of the names of objects. A disk's has no dot: its header's
-/// objects must never be taken for those of the data of another disk.
+/// Checks a name that becomes part of the names of objects. The name of a disk has no dot: the
+/// objects of its header must never be taken for data objects of another disk.
 fn check_name(whose: &str, name: &str, marks: &str) -> std::result::Result<(), Flaw> {
     let listed: Vec<String> = marks.chars().map(|c| format!("`{c}`")).collect();
     let flaw = |found: String| Flaw {

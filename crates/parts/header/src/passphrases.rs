@@ -1,9 +1,9 @@
-//! Key operations on one slot: a passphrase comes, changes or goes, and all others keep working
-//! without being given.
+//! Key operations on one slot: a passphrase is added, changed or removed, and all other passphrases
+//! keep working without being given.
 //!
-//! Salt, cost and all other slots stay byte for byte. Only a header of a format without levels says
-//! which slots are used ([`PublicHeader::keeps_others`]): others are rewritten whole
-//! ([`crate::change_keys`]).
+//! The salt, the cost and all other slots stay byte for byte. Only headers of formats without
+//! levels record which slots are used ([`PublicHeader::keeps_others`]). In formats with levels the
+//! slots are rewritten as a whole ([`crate::change_keys`]).
 
 use crate::keyring::passphrase_in_use;
 use crate::keyslot::{self, OpenSlot};
@@ -17,19 +17,19 @@ use lacuna_crypto::{RandomSource, stretch};
 use lacuna_medium::Medium;
 
 impl PublicHeader {
-    /// Whether one passphrase can come, change or go without the others.
+    /// Whether one passphrase can be added, changed or removed without giving the rest.
     pub fn keeps_others(&self) -> bool {
         self.slot_map().is_some()
     }
 }
 
-/// What a passphrase is to become in its slot.
+/// The change to a slot.
 enum Change<'a> {
     Fill(&'a SecretVec),
     Clear,
 }
 
-/// Adds a passphrase. Gives how many work now.
+/// Adds a passphrase. Returns how many work now.
 ///
 /// Errors: [`Kind::Exists`] if it works already, [`Kind::Usage`] if all slots are used.
 pub fn add_passphrase(
@@ -49,14 +49,15 @@ pub fn add_passphrase(
     apply(medium, unlocked, map, position, &Change::Fill(new), random)
 }
 
-/// Refuses a passphrase more before it is made: a token would keep what it is made of.
+/// Refuses one more passphrase if the slots are full. Callers check this before they make the
+/// passphrase, since a token keeps the data of a passphrase that is made with it.
 ///
 /// Errors: [`Kind::Usage`] if all slots are used.
 pub fn check_free_slot(unlocked: &Unlocked) -> Result<()> {
     free_slots(unlocked.slot_map()?).map(drop)
 }
 
-/// The slots that are not used: at least one.
+/// The unused slots: at least one.
 fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
     let free: Vec<u8> = (0u8..).zip(map.0).filter(|(_, used)| !used).map(|(slot, _)| slot).collect();
     if free.is_empty() {
@@ -68,7 +69,7 @@ fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
     Ok(free)
 }
 
-/// Puts `new` in the place of the first passphrase that opened the disk. Gives how many work now.
+/// Replaces the first passphrase that opened the disk with `new`. Returns how many work now.
 ///
 /// Errors: [`Kind::Exists`] if `new` works already.
 pub fn change_passphrase(
@@ -85,7 +86,7 @@ pub fn change_passphrase(
     apply(medium, unlocked, map, position, &Change::Fill(new), random)
 }
 
-/// Removes a passphrase. Gives how many work now.
+/// Removes a passphrase. Returns how many work now.
 ///
 /// Errors: [`Kind::Passphrase`] if it opens nothing; [`Kind::Usage`] if it is the only one.
 pub fn remove_passphrase(

@@ -1,4 +1,4 @@
-//! The part of a header that anyone can read.
+//! The part of a header that can be read without a passphrase.
 
 use crate::layout::{self, FOREIGN_LABEL, FOREIGN_MAGIC, Field, HEADER_LEN, MAGIC, PARAMS_MAX, VERSION};
 use lacuna_contracts::{Error, Kind, Result};
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// The name of a disk for programs: 16 bytes, shown as hex with dashes.
+/// The UUID of a disk, its name for programs: 16 bytes, shown as hex with dashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -32,34 +32,33 @@ impl Serialize for Uuid {
     }
 }
 
-/// The number of a format. Numbers of formats that this build does not know are kept, so that
-/// `info` can tell. Those from 32768 up are for formats that programs bring along, those from 49152
-/// up for such as have levels: no format of lacuna gets one.
+/// The number of a format. Unknown numbers are kept, so that `info` can show them. Programs that
+/// add their own formats use numbers of 32768 and above, and of 49152 and above for formats with
+/// levels; lacuna's own formats never get such a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FormatId(pub u16);
 
 impl FormatId {
     /// One encrypted disk with unlinkable overwrites.
     pub const SEALED: FormatId = FormatId(1);
-    /// The same on the objects of a store: shown to people as `sealed on objects`.
+    /// The same on the objects of a store, displayed as `sealed on objects`.
     pub const SEALED_OBJECTS: FormatId = FormatId(2);
     /// Public and hidden levels on one medium (PD-DM).
     pub const DENIABLE: FormatId = FormatId(3);
     /// Public and hidden levels in a write-only ORAM (HIVE).
     pub const OBLIVIOUS: FormatId = FormatId(4);
-    /// A disk on flash that forgets what was deleted (DNEFS).
+    /// A disk on flash with secure deletion (DNEFS).
     pub const FLASH: FormatId = FormatId(5);
-    /// A file system in a directory that nobody trusts (MT-, RAND- and COMP-EINT).
+    /// A file system in an untrusted directory (MT-, RAND- and COMP-EINT).
     pub const VAULT: FormatId = FormatId(6);
 
-    /// Whether the number is one of those for formats that programs bring along.
+    /// Whether the number is reserved for formats that programs add.
     pub const fn is_added(self) -> bool {
         self.0 >= 0x8000
     }
 
-    /// Whether a disk of this format may have hidden levels. A disk of a format that is not known
-    /// here may, unless the number is one of those for formats without levels that programs bring
-    /// along.
+    /// Whether a disk of this format may have hidden levels. True for an unknown format too, unless
+    /// its number is reserved for added formats without levels.
     pub const fn has_levels(self) -> bool {
         !matches!(
             self,
@@ -92,30 +91,30 @@ impl Serialize for FormatId {
     }
 }
 
-/// What a header says without a passphrase.
+/// The fields of a header that can be read without a passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicHeader {
     /// Header version.
     pub version: u32,
     /// Grows by one whenever the header is rewritten.
     pub generation: u64,
-    /// The name of the disk.
+    /// The UUID of the disk.
     pub uuid: Uuid,
-    /// Which format lies behind the header.
+    /// The format behind the header.
     pub format: FormatId,
-    /// What stretching a passphrase costs.
+    /// The cost of stretching a passphrase.
     pub cost: Argon2Cost,
     /// The Argon2id salt of all slots.
     pub salt: [u8; 32],
-    /// What the format wants to remember, in its own encoding, at most [`PARAMS_MAX`] bytes.
+    /// The format's parameters, in its own encoding, at most [`PARAMS_MAX`] bytes.
     pub params: Vec<u8>,
-    /// The first byte of the medium behind all that belongs to the format. Before it copy C is
-    /// never written.
+    /// Where the format's data ends: the byte offset behind its last byte on the medium. Copy C is
+    /// never written below this offset.
     pub end: u64,
 }
 
-/// The public facts without the salt and the parameters; the format shows the latter in its own
-/// words.
+/// Serializes all fields except the salt, the parameters and the end. The format shows its
+/// parameters itself.
 impl Serialize for PublicHeader {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -147,7 +146,7 @@ impl Serialize for PublicHeader {
 pub(crate) enum Flaw {
     /// They do not start with the magic.
     NotOurs,
-    /// A version that this build does not know.
+    /// The version is unknown to this build.
     Version(u32),
     /// The digest or the structure is wrong; the text says which.
     Damaged(&'static str),
@@ -156,8 +155,7 @@ pub(crate) enum Flaw {
 impl PublicHeader {
     /// Reads one header copy. Safe on any bytes; bytes after the first [`HEADER_LEN`] are ignored.
     ///
-    /// The digest is checked, which notices accidents. Only opening with a passphrase notices
-    /// forgery.
+    /// Checks the digest, which notices accidents. Only opening with a passphrase notices forgery.
     pub fn parse(bytes: &[u8]) -> Result<PublicHeader> {
         Self::parse_copy(bytes).map_err(|flaw| match flaw {
             Flaw::NotOurs => Error::new(Kind::NotFound, "cannot read the header")
@@ -182,7 +180,7 @@ impl PublicHeader {
         Self::decode(header)
     }
 
-    /// Decodes the fields of a header whose digest matches.
+    /// Decodes the fields of a header with a matching digest.
     fn decode(header: &[u8; HEADER_LEN]) -> std::result::Result<PublicHeader, Flaw> {
         let number = |field: Field| le_u32(&header[field.range()]);
         let version = number(layout::VERSION_FIELD);
@@ -219,7 +217,7 @@ impl PublicHeader {
         Ok(public)
     }
 
-    /// Writes the public part, leaving slots, slot map, digest and MAC as they are.
+    /// Writes the public fields. The slots, the slot map, the digest and the MAC stay.
     pub(crate) fn encode(&self, header: &mut [u8; HEADER_LEN]) -> Result<()> {
         if self.params.len() > PARAMS_MAX {
             return Err(Error::new(Kind::Usage, "cannot store the format parameters")
@@ -254,8 +252,8 @@ impl PublicHeader {
         put(layout::END, &self.end.to_le_bytes());
     }
 
-    /// Where the slot map lies, if the header has one: with a format whose levels could be hidden
-    /// it would tell how many there are (deniability contract).
+    /// The place of the slot map, if the header has one. Formats with levels have none, because it
+    /// would tell how many levels there are (deniability contract).
     pub(crate) fn slot_map(&self) -> Option<Field> {
         (!self.format.has_levels()).then_some(layout::SLOT_MAP)
     }
@@ -270,7 +268,7 @@ impl PublicHeader {
     }
 }
 
-/// The error for a header that a later lacuna wrote.
+/// The error for a header of a later version.
 pub(crate) fn unknown_version(version: u32) -> Error {
     Error::new(Kind::Other, "cannot read the header")
         .found(format!("header version {version}"))

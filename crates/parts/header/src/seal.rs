@@ -1,4 +1,4 @@
-//! A whole header as bytes: put together, sealed with its digest and MAC, checked.
+//! A whole header as bytes: assembles it, seals it with digest and MAC, and verifies the MAC.
 
 use crate::copies::HeaderCopy;
 use crate::layout::{self, HEADER_LEN, KEY_LEN};
@@ -15,8 +15,8 @@ pub struct HeaderImage {
 }
 
 impl HeaderImage {
-    /// Puts a header together; `fill` writes the key slots and, where there is one, the slot map.
-    /// `order` is the order in which the copies are to be written.
+    /// Assembles a header. `fill` writes the key slots and, where there is one, the slot map;
+    /// `order` is the order of the copies in the rewrite.
     pub(crate) fn build(
         public: PublicHeader,
         level0: &Secret<KEY_LEN>,
@@ -33,7 +33,7 @@ impl HeaderImage {
         Ok(HeaderImage { bytes, public, order })
     }
 
-    /// Takes its parts: the bytes, and what they say.
+    /// Splits it into the bytes and the public fields.
     pub(crate) fn into_parts(self) -> (Box<[u8; HEADER_LEN]>, PublicHeader) {
         (self.bytes, self.public)
     }
@@ -43,7 +43,7 @@ impl HeaderImage {
         &self.bytes
     }
 
-    /// What the header says without a passphrase.
+    /// The fields that can be read without a passphrase.
     pub fn public(&self) -> &PublicHeader {
         &self.public
     }

@@ -1,6 +1,6 @@
-//! Which key slots are used, encrypted under the master key of level 0: what lets one passphrase
-//! come, change or go while all others keep working without being given. Only headers of formats
-//! without levels have it.
+//! The slot map: which key slots are used, encrypted under the master key of level 0. It lets one
+//! passphrase be added, changed or removed without giving the rest. Only headers of formats without
+//! levels have it.
 
 use crate::layout::{self, Field, HEADER_LEN, KEY_LEN, KEY_SLOTS};
 use crate::public::PublicHeader;
@@ -12,12 +12,12 @@ use lacuna_crypto::{HEDGED, HedgedNonce, RandomSource, derive, unwrap, wrap};
 pub(crate) struct SlotMap(pub(crate) [bool; KEY_SLOTS]);
 
 impl SlotMap {
-    /// With these slots used.
+    /// The map with the slots at these positions used.
     pub(crate) fn of(positions: &[u8]) -> SlotMap {
         SlotMap(std::array::from_fn(|slot| positions.iter().any(|at| usize::from(*at) == slot)))
     }
 
-    /// Slots in use.
+    /// The number of used slots.
     pub(crate) fn used(&self) -> usize {
         self.0.iter().filter(|used| **used).count()
     }
@@ -69,7 +69,7 @@ fn map_key(public: &PublicHeader, level0: &Secret<KEY_LEN>) -> Secret<32> {
     derive(level0, "slot map", &public.uuid.0)
 }
 
-/// What the map is bound to.
+/// The associated data of the map.
 fn associated(public: &PublicHeader) -> [u8; 28] {
     let mut out = [0u8; 28];
     out[..8].copy_from_slice(&layout::MAGIC);

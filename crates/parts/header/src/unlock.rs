@@ -1,4 +1,4 @@
-//! Opening a header with passphrases.
+//! Opens a header with passphrases, or with the master key of level 0.
 
 use crate::copies::{HeaderCopy, SoundCopy, Survey};
 use crate::keyslot::{self, LevelKeys};
@@ -18,30 +18,31 @@ pub struct Unlocked {
     pub level: u8,
     /// The master keys of levels 0 up to [`Unlocked::level`].
     pub master_keys: Vec<Secret<KEY_LEN>>,
-    /// What a person should know about the state of the header, in words.
+    /// Notes for the user about the state of the header.
     pub notes: Vec<String>,
-    /// The level that each passphrase opened, in the order in which they were given.
+    /// The level that each passphrase opened, in the order given.
     pub(crate) opened_levels: Vec<u8>,
     /// The slot that each passphrase opened, in the same order.
     pub(crate) opened_slots: Vec<u8>,
-    /// The header as it is on the medium, kept so that some of it can change while the slots stay.
+    /// The header as it is on the medium. A rewrite of other fields copies the slots from it.
     pub(crate) bytes: Box<[u8; HEADER_LEN]>,
-    /// The order in which the next rewrite writes the copies.
+    /// The order of the copies in the next rewrite.
     pub(crate) order: Vec<HeaderCopy>,
-    /// Set when a rewrite failed part of the way: which copy is whole is then unknown.
+    /// Set if a rewrite failed halfway: it is then unknown which copies are whole.
     pub(crate) write_failed: bool,
 }
 
 impl Unlocked {
-    /// The level that each passphrase opened, in the order in which they were given.
+    /// The level that each passphrase opened, in the order given.
     pub fn opened_levels(&self) -> &[u8] {
         &self.opened_levels
     }
 
-    /// Adds a level below the deepest, with a new master key, and returns its number. It is lost
-    /// unless a passphrase of it is put into the next key operation's [`crate::Keyring`].
+    /// Adds a level deeper than the deepest, with a new master key, and returns its number. The
+    /// level is lost unless the [`crate::Keyring`] of the next key operation has a passphrase for
+    /// it.
     ///
-    /// Errors: [`Kind::Usage`] if the disk has as many levels as fit.
+    /// Errors: [`Kind::Usage`] if the disk has [`MAX_LEVELS`] levels already.
     pub fn add_level(&mut self, random: &dyn RandomSource) -> Result<u8> {
         if self.master_keys.len() >= MAX_LEVELS {
             return Err(Error::new(Kind::Usage, "cannot add a level")
@@ -53,7 +54,7 @@ impl Unlocked {
         Ok(self.level)
     }
 
-    /// Refuses to go on after a failed rewrite.
+    /// Refuses to write after a failed rewrite.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.write_failed {
             return Err(Error::new(Kind::FailStop, "cannot rewrite the header")
@@ -63,7 +64,7 @@ impl Unlocked {
         Ok(())
     }
 
-    /// Stores `image` and takes it over as the present state.
+    /// Stores `image` and makes it the present state.
     pub(crate) fn store(&mut self, medium: &dyn Medium, image: HeaderImage) -> Result<()> {
         self.check_writable()?;
         self.write_failed = true;
@@ -74,7 +75,7 @@ impl Unlocked {
         Ok(())
     }
 
-    /// All copies have just been written.
+    /// Resets notes and order, since all copies have just been written.
     pub(crate) fn healed(&mut self) {
         self.order = HeaderCopy::ALL.to_vec();
         self.notes.clear();
@@ -86,9 +87,9 @@ impl Unlocked {
         header[layout::SLOTS.offset..end].copy_from_slice(&self.bytes[layout::SLOTS.offset..end]);
     }
 
-    /// Which slots are used.
+    /// The map of used slots.
     ///
-    /// Errors: [`Kind::Usage`] if the header does not tell.
+    /// Errors: [`Kind::Usage`] if the header has no such map.
     pub(crate) fn slot_map(&self) -> Result<SlotMap> {
         let field = self.header.slot_map().ok_or_else(|| {
             Error::new(Kind::Usage, "cannot keep passphrases that are not given")
@@ -98,7 +99,7 @@ impl Unlocked {
         SlotMap::get(field, &self.bytes, &self.header, &self.master_keys[0])
     }
 
-    /// Adds what further passphrases opened, in an opening of their own.
+    /// Adds the levels of further passphrases that were opened separately.
     ///
     /// Errors: [`Kind::Changed`] if the header was rewritten between the two.
     pub fn join(&mut self, other: Unlocked) -> Result<()> {
@@ -116,11 +117,11 @@ impl Unlocked {
     }
 }
 
-/// Opens the header of `medium` with one or more passphrases; the deepest level that one of them
-/// opens decides. Writes nothing.
+/// Opens the header of `medium` with one or more passphrases, down to the deepest level that one of
+/// them opens. Writes nothing.
 ///
 /// Each passphrase costs one run of Argon2id. A passphrase that opens nothing is an error even if
-/// others open: going on at a shallower level than was meant could overwrite what lies deeper.
+/// the rest open: continuing at a shallower level than intended could overwrite deeper levels.
 pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> {
     if passphrases.is_empty() {
         return Err(Error::new(Kind::Usage, "cannot open the disk")
@@ -132,9 +133,9 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
     let mut refused: Option<&SoundCopy> = None;
     let mut failure: Option<Error> = None;
     for sound in &survey.sound {
-        // Another copy gets its turn if one was altered, or if one of several that should be alike
-        // was. An older copy gets none merely because a passphrase failed: that passphrase may have
-        // been removed since.
+        // Try another copy if the earlier one was altered, or if it has the same generation as the
+        // copy that refused a passphrase and differs from it. Do not try an older copy merely
+        // because a passphrase failed: that passphrase may have been removed since.
         if refused.is_some_and(|refused| !rivals(refused, sound)) {
             continue;
         }
@@ -147,8 +148,8 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
                     _ => return Err(e),
                 }
                 altered.push(sound.copy);
-                // Damage says more than a wrong passphrase, and the first damage more than that of
-                // older copies.
+                // Report damage rather than a wrong passphrase, and the first damage rather than
+                // that of older copies.
                 if failure.as_ref().is_none_or(|first| first.kind() != Kind::Corrupt) {
                     failure = Some(e);
                 }
@@ -158,12 +159,12 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
     Err(failure.expect("a survey has a sound copy"))
 }
 
-/// Opens the header of `medium` with the master key of level 0, which a process has that has the
-/// disk open: to change what is no key slot, without a passphrase. No slot is opened, and no level
-/// but the first. Writes nothing.
+/// Opens the header of `medium` with the master key of level 0, which a process with an open disk
+/// holds. This allows changes outside the key slots without a passphrase. Opens no slot, and no
+/// level except level 0. Writes nothing.
 ///
-/// Errors: [`Kind::Corrupt`] if no copy is one of the disk `uuid` that a holder of that key has
-/// written.
+/// Errors: [`Kind::Corrupt`] if no copy belongs to the disk `uuid` and was written by a holder of
+/// that key.
 pub fn open_by_key(medium: &dyn Medium, uuid: Uuid, level0: &Secret<KEY_LEN>) -> Result<Unlocked> {
     let survey = Survey::read(medium)?;
     let mut altered = Vec::new();
@@ -180,7 +181,7 @@ pub fn open_by_key(medium: &dyn Medium, uuid: Uuid, level0: &Secret<KEY_LEN>) ->
         .remedy("restore it from a backup of the header"))
 }
 
-/// Whether two copies claim the same place in history and yet differ.
+/// Whether two copies have the same generation and yet differ.
 fn rivals(a: &SoundCopy, b: &SoundCopy) -> bool {
     a.public.generation == b.public.generation && a.bytes != b.bytes
 }
@@ -222,7 +223,7 @@ fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<Opened> {
     Ok(Opened { keys: deepest, levels, slots: opened })
 }
 
-/// The same words whichever slots exist (deniability contract).
+/// The message is the same whichever slots exist (deniability contract).
 fn wrong_passphrase(refused: &[usize], given: usize) -> Error {
     let error = Error::new(Kind::Passphrase, "wrong passphrase");
     if given == 1 {

@@ -1,6 +1,6 @@
 //! Power cuts while the header is written: one whole copy is durable at every moment.
 //!
-//! `LACUNA_CUTS` sets the cuts one after another (default 320), `LACUNA_SEED` the first seed
+//! `LACUNA_CUTS` is the number of successive cuts (default 320), `LACUNA_SEED` the first seed
 //! (default 0).
 
 mod fixture;
@@ -14,7 +14,7 @@ use lacuna_header::{
 use lacuna_medium::Medium;
 use lacuna_sim::{CrashMedium, Loss, Rng, setting};
 
-/// Cuts of one medium, one after another.
+/// Successive cuts of one medium.
 const OF_ONE_MEDIUM: u64 = 8;
 
 fn fresh(seed: u64) -> CrashMedium {
@@ -23,7 +23,7 @@ fn fresh(seed: u64) -> CrashMedium {
     CrashMedium::from_image(medium.durable_image())
 }
 
-/// Replaces the passphrase that opens by `new`. Whether the power lasted.
+/// Replaces the passphrase `old` by `new`. Returns whether it succeeded before the power cut.
 fn change(medium: &CrashMedium, old: &str, new: &str, seed: u64) -> bool {
     let mut unlocked = open(medium, &secrets(&[old])).unwrap();
     let mut ring = Keyring::from_opened(&unlocked, secrets(&[old])).unwrap();
@@ -42,7 +42,7 @@ fn change(medium: &CrashMedium, old: &str, new: &str, seed: u64) -> bool {
     }
 }
 
-/// Which of the two passphrases opens; exactly one must.
+/// The passphrase that opens; exactly one of the two must.
 fn opens_with<'a>(medium: &CrashMedium, old: &'a str, new: &'a str) -> Option<&'a str> {
     match (level_of(medium, &[old]), level_of(medium, &[new])) {
         (Ok(0), Err(Kind::Passphrase)) => Some(old),

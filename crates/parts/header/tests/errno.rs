@@ -1,10 +1,9 @@
-//! Each error of the system at each call of the medium, while a header is made, restored and
-//! repaired, and while passphrases and parameters change. A read that fails costs one copy, and
-//! goes unnoticed. Any other call that fails fails what was asked, and the caller is told its
-//! error: the header is the old one or the new one then, also if the power goes, and what was asked
-//! can be asked again at once.
+//! Every system error at every call of the medium while a header is made, restored and repaired,
+//! and while passphrases and parameters change. A failed read costs one copy and goes unnoticed.
+//! Any other failed call fails the operation, and the caller gets its error; the header is then the
+//! old one or the new one, even after a power cut, and the operation can be repeated at once.
 //!
-//! These are few calls: all errors are always tried at each.
+//! There are few calls, so every error is tried at each.
 
 mod fixture;
 
@@ -21,22 +20,23 @@ use std::sync::Arc;
 
 type Faulty = FaultMedium<CrashMedium>;
 
-/// What is done to a header.
+/// An operation on a header.
 struct Case<'c> {
     name: &'c str,
     start: Image,
-    /// Passphrases that open whatever happens.
+    /// Passphrases that open before and after the operation.
     kept: &'c [&'c str],
-    /// The one that opens until it is done, and the one that opens from then on.
+    /// The passphrase that opens until the operation is done, and the passphrase that opens after
+    /// it.
     old: Option<&'c str>,
     new: Option<&'c str>,
     act: &'c dyn Fn(&dyn Medium) -> Result<()>,
-    /// Whether it is done, as far as passphrases do not tell.
+    /// Whether the operation is done; called if the passphrases do not tell.
     done: &'c dyn Fn(&dyn Medium) -> bool,
 }
 
 impl Case<'_> {
-    /// Whether it is done. It is, or it is not: each passphrase opens that must, and no other.
+    /// Whether the operation is done. Asserts that exactly the passphrases that must open do.
     fn is_done(&self, medium: &dyn Medium, what: &str) -> bool {
         for &passphrase in self.kept {
             assert_eq!(level_of(medium, &[passphrase]), Ok(0), "{what}: {passphrase}");
@@ -57,8 +57,7 @@ impl Case<'_> {
         }
     }
 
-    /// What was asked is asked again where it is not done, and the copies are made alike where it
-    /// is.
+    /// Repeats the operation if it is not done; repairs the copies if it is.
     fn ask_again(&self, medium: &dyn Medium, what: &str) {
         let again = if self.is_done(medium, what) {
             let owner = self.kept.first().copied().or(self.new).expect("a passphrase that works");
@@ -71,7 +70,7 @@ impl Case<'_> {
         assert_eq!(read_public(medium).unwrap().1, Vec::<String>::new(), "{what}");
     }
 
-    /// Does it with an error at call `nth`. Whether anybody noticed.
+    /// Runs the operation with an error at call `nth`. Returns whether it failed.
     fn run(&self, nth: u64, errno: i32) -> bool {
         let medium = failing(&self.start, nth, errno);
         let done = (self.act)(&*medium);
@@ -89,7 +88,7 @@ impl Case<'_> {
         done.is_err()
     }
 
-    /// Does it with every error at every call.
+    /// Runs the operation with every error at every call.
     fn sweep(&self) {
         let medium = failing(&self.start, 0, 0);
         assert!(!self.is_done(&**medium.inner(), self.name), "{}: there is nothing to do", self.name);
@@ -101,7 +100,7 @@ impl Case<'_> {
     }
 }
 
-/// A medium that begins like this, of which call `nth` fails; none with 0.
+/// A medium with the contents of `start` where call `nth` fails; no call fails if `nth` is 0.
 fn failing(start: &Image, nth: u64, errno: i32) -> Arc<Faulty> {
     let medium = Arc::new(Faulty::new(Arc::new(CrashMedium::from_image(start.clone()))));
     if nth > 0 {
@@ -110,7 +109,7 @@ fn failing(start: &Image, nth: u64, errno: i32) -> Arc<Faulty> {
     medium
 }
 
-/// The medium as it is, and as a power cut leaves it.
+/// The medium as it is, and after a power cut.
 fn left_on(medium: &Faulty, nth: u64) -> [CrashMedium; 2] {
     let inner = medium.inner();
     [inner.image(), inner.after_cut(&mut Rng::new(nth))].map(CrashMedium::from_image)
@@ -254,7 +253,7 @@ fn a_copy_that_is_repaired() {
     }
 }
 
-/// The calls of a creation that clear what was there.
+/// The first calls of a creation, which clear the older header.
 const CLEARS: u64 = 3;
 
 fn create(medium: &dyn Medium) -> Result<()> {
@@ -262,7 +261,7 @@ fn create(medium: &dyn Medium) -> Result<()> {
     make_as(FormatId::SEALED, medium, &[&["new"]], 2, contents).map(drop)
 }
 
-/// Looks at what a creation left that failed at call `nth`, and makes it good.
+/// Checks a medium after its creation failed at call `nth`, and creates the disk again.
 fn assert_none_or_whole(medium: &CrashMedium, nth: u64, what: &str) {
     let opens = |passphrase: &str| level_of(medium, &[passphrase]) == Ok(0);
     let has_contents = || {

@@ -1,6 +1,6 @@
-//! The header as it is for ever: a golden header that must open, bytes that must come out of a
-//! seed, a page that must tell the truth, and a program in Python that was written from the page
-//! alone.
+//! The format of the header is fixed: a golden header opens, a seed produces the same bytes,
+//! `header.md` agrees with the code, and a Python program written from that page alone reads the
+//! golden header.
 
 mod fixture;
 
@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 const GOLDEN: &str = "header-v1.bin";
 /// SHA-256 of the header that [`build`] makes, which is the golden header.
 const HEADER_SHA256: &str = "c60998b4db2914bcc4fc96130cb3a95a34d71180eb42fbc3a5d5fcb7bec44614";
-/// SHA-256 of their three master keys, one after the other.
+/// SHA-256 of its three master keys, one after the other.
 const KEYS_SHA256: &str = "f225f6bf785e276628c4ee34b377b4857cac2e7770518d547fc6b653378e300b";
-/// The ID of their disk, whichever level is opened.
+/// The ID of its disk, whichever level is opened.
 const ID: &str = "b28dc16da7b557b74ebcea23ff33bb38";
 
 const PASSPHRASES: [(&str, u8); 4] =
@@ -82,7 +82,7 @@ fn the_golden_header_opens() {
     }
 }
 
-/// Makes the golden file of a new header version. Refuses to touch one that exists.
+/// Makes the golden file of a new header version. Refuses to overwrite an existing one.
 #[test]
 #[ignore = "writes a golden file; only for a new header version"]
 fn write_the_golden_header() {

@@ -1,4 +1,4 @@
-//! Deniability: what lies in the slot area looks the same however many slots are used.
+//! Deniability: the slot area looks the same, whatever the number of used slots.
 
 mod fixture;
 
@@ -26,9 +26,9 @@ fn slot_areas_are_uniform_for_one_level_and_for_many() {
     for levels in [one, many] {
         let pooled: Vec<u8> = (0..64).flat_map(|seed| slots(&disk(levels, seed))).collect();
         let chi = chi_square(&pooled);
-        // Mean 255, standard deviation 22.6: five of those to each side.
+        // Mean 255, standard deviation 22.6: five standard deviations to each side.
         assert!((142.0..368.0).contains(&chi), "{chi}");
-        // Each place of a slot by itself, so that no field of a used slot stands out.
+        // Each byte of a slot by itself, so that no field of a used slot stands out.
         for at in 0..1024 {
             let ones: u32 = pooled.chunks(1024).map(|slot| slot[at].count_ones()).sum();
             assert!((1792..2304).contains(&ones), "place {at}: {ones} of 4096 bits");
@@ -38,8 +38,7 @@ fn slot_areas_are_uniform_for_one_level_and_for_many() {
 
 #[test]
 fn used_slots_lie_anywhere() {
-    // Which slot is used is found by damaging one at a time, with the damage authenticated by
-    // nothing.
+    // Damage one slot at a time to find the used one. The digest is made right again.
     let mut used = [0u32; 8];
     for seed in 0..80 {
         let good = disk(&[&["zero"]], seed).snapshot();

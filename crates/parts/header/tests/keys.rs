@@ -1,4 +1,4 @@
-//! Key operations, and what they leave on the medium.
+//! Key operations, and the header that they leave on the medium.
 
 mod fixture;
 
@@ -12,7 +12,7 @@ use lacuna_header::{
 };
 use lacuna_medium::MemoryMedium;
 
-/// Opens with `passphrases`, changes the list, writes it, and gives the open header.
+/// Opens with `passphrases`, changes the list, writes it, and returns the open header.
 fn operate(
     medium: &MemoryMedium,
     passphrases: &[&str],
@@ -153,7 +153,7 @@ fn rekey_alone_writes_nothing_and_the_damaged_copy_is_written_first() {
     }
 }
 
-/// Notes the order of writes.
+/// Records the order of writes.
 struct FirstWrite(MemoryMedium, std::sync::Mutex<Vec<u64>>);
 
 impl lacuna_medium::Medium for FirstWrite {
@@ -250,7 +250,7 @@ fn a_disk_with_levels_does_not_tell_which_slots_are_used() {
             && FormatId(9).has_levels()
             && !FormatId::SEALED_OBJECTS.has_levels()
     );
-    // Formats that programs bring along.
+    // Numbers at the edges of the ranges for added formats.
     let numbers = [0x7fff, 0x8000, 0xbfff, 0xc000, 0xffff];
     assert_eq!(numbers.map(|number| FormatId(number).has_levels()), [true, false, false, true, true]);
     assert_eq!(numbers.map(|number| FormatId(number).is_added()), [false, true, true, true, true]);
@@ -269,8 +269,8 @@ fn further_passphrases_join_what_is_open() {
     assert_eq!((level_of(&medium, &["zero"]), level_of(&medium, &["one"])), (Ok(0), Ok(1)));
 }
 
-/// As in a machine that is resumed twice. The slot of a passphrase has the same key in both copies,
-/// and so has the map.
+/// Nonces do not repeat on a machine that is resumed twice. The slot of a passphrase has the same
+/// key in both copies, and so has the map.
 #[test]
 fn copies_that_draw_the_same_bytes_seal_nothing_different_under_one_nonce() {
     const NONCE: usize = 12;

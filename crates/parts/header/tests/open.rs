@@ -132,8 +132,7 @@ fn a_flip_in_all_copies_is_an_error_of_the_right_kind() {
         copies().into_iter().for_each(|copy| copy_at(&mut bytes, copy)[at] ^= 1);
         let expected = match at {
             0..=7 => Kind::NotFound,
-            // Version 0, which never was, is damage; any other is one that this build does not
-            // know.
+            // Version 0 never existed and is damage; any other is unknown to this build.
             9..=11 => Kind::Other,
             _ => Kind::Corrupt,
         };
@@ -231,7 +230,7 @@ fn a_backup_comes_back_when_all_copies_are_destroyed() {
 #[test]
 fn alterations_under_a_right_digest_are_corruption_not_a_wrong_passphrase() {
     let good = disk(&[&["zero"]], 13).snapshot();
-    // The parameters, the generation, the format: everything public that no slot key depends on.
+    // The parameters, the generation and the format: public fields that no slot key depends on.
     for at in [field("parameters").offset, field("generation").offset, field("format").offset] {
         let mut bytes = good.clone();
         let alter = |bytes: &mut Vec<u8>, copy| {
@@ -251,7 +250,7 @@ fn alterations_under_a_right_digest_are_corruption_not_a_wrong_passphrase() {
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(error.to_string().contains("MAC"), "{error}");
     }
-    // A slot or the salt altered in the preferred copy alone: the others still open.
+    // A slot or the salt is altered in the preferred copy alone: the other copies still open.
     for at in [field("salt").offset, field("key slots").offset] {
         let mut bytes = good.clone();
         for slot in 0..8 {
@@ -364,8 +363,8 @@ fn one_unreadable_copy_does_not_stop_the_other() {
 #[test]
 fn copy_c_is_never_written_into_the_disk() {
     let mut medium = disk(&[&["zero"]], 21).snapshot();
-    // Cut short, so that the place of copy C lies before the end of the data, and then in the midst
-    // of them.
+    // Cut short, so that the place of copy C lies before the end of the data, and then inside the
+    // data.
     medium.truncate((HEADER_AREA + 70_000) as usize);
     let medium = MemoryMedium::from_bytes(medium);
     let before = medium.snapshot();

@@ -1,31 +1,31 @@
-//! The checks of the schemes by name, so that games can show that each of them is needed: the
-//! replay game must fail as soon as one is left out. That takes the feature `ablation`, which is
-//! for tests and papers alone; without it all of them are always made.
+//! Switches for the checks of the schemes. With them the replay game shows that each check is
+//! needed: the game must fail as soon as one is disabled. Disabling takes the feature `ablation`,
+//! which is only for tests and papers; without it every check is always made.
 //!
-//! The level in the tag of a tree page and the number of leaves are none of them. The adversary of
-//! the game has nothing to put in the place of a page but other pages, none of which has its tag on
-//! any level, and no leaf past the end is in a page that verifies. Tests of the keys show that tags
+//! Two checks have no switch: the level in the tag of a tree page, and the number of leaves. The
+//! adversary of the game can replace a page only by other pages, and none of those has its tag on
+//! any level; and a page that verifies has no leaf past the end. Tests of the keys show that tags
 //! of different levels differ.
 
-// Without the feature no other crate sees it.
+// Without the feature the module is private to the crate.
 #![cfg_attr(not(feature = "ablation"), allow(unreachable_pub))]
 
-/// A check that a scheme makes.
+/// A check of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// The tag of a page of a tree.
     PageTag,
     /// The tag of a block that has a leaf in a tree.
     LeafTag,
-    /// The tag inside of a block (COMP-EINT).
+    /// The tag inside a block (COMP-EINT).
     InnerTag,
-    /// IsRand of a block without a tag (RAND-EINT).
+    /// IsRand for a block without a tag (RAND-EINT).
     Entropy,
     /// The hashes of IntStart and CtrVal (Figure 6).
     ArrayHash,
-    /// That keys, nonces, tweaks and associated data bind the index of a block.
+    /// Keys, nonces, tweaks and associated data bind the index of a block.
     Index,
-    /// That keys, nonces and tweaks bind the write counter of a block.
+    /// Keys, nonces and tweaks bind the write counter of a block.
     Counter,
 }
 
@@ -54,7 +54,7 @@ mod switch {
         LEFT_OUT.get() != Some(check)
     }
 
-    /// Runs `game` on this thread without one check.
+    /// Runs `game` on this thread with one check disabled.
     pub fn without<R>(check: Check, game: impl FnOnce() -> R) -> R {
         LEFT_OUT.set(Some(check));
         let result = game();

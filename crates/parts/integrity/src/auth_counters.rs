@@ -13,29 +13,28 @@ use std::sync::{Arc, OnceLock};
 
 /// Bytes of TS for counters (L_ctr).
 pub(crate) const ROOM: usize = 100;
-/// The most intervals that TS is believed to have: what exceeds them has no business in memory.
+/// The most intervals that are accepted from TS; this bounds memory.
 pub(crate) const MOST_INTERVALS: usize = 1 << 17;
 
-/// What TS keeps of counters.
+/// The state of the counters in TS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CounterState {
-    /// The intervals themselves, encoded (`ctr-untr` is false).
+    /// The encoded intervals themselves (`ctr-untr` is false).
     Here(Vec<u8>),
-    /// How many intervals US has, and the hashes of IntStart and CtrVal (`ctr-untr` is true).
+    /// The number of intervals in US, and the hashes of IntStart and CtrVal (`ctr-untr` is true).
     Hashed(u32, [Tag; 2]),
 }
 
 pub(crate) struct AuthCounters {
     keys: Arc<FileKeys>,
     blocks: u64,
-    /// What TS had, until the arrays are needed.
+    /// The state in TS at the last commit or opening.
     state: CounterState,
     intervals: OnceLock<Intervals>,
     changed: bool,
-    /// The pages of both arrays as US has them, so that only those that change are written. Empty
-    /// if unknown.
+    /// The content of both arrays in US, so that only changed pages are written. Empty if unknown.
     written: [Vec<u8>; 2],
-    /// Pages of both arrays in US.
+    /// The number of pages of each array in US.
     stored: [u64; 2],
 }
 
@@ -47,7 +46,7 @@ impl AuthCounters {
         AuthCounters { keys, blocks: 0, state, intervals, changed: false, written, stored }
     }
 
-    /// Those that TS describes. Errors: [`Kind::Corrupt`].
+    /// The counters that TS describes. Errors: [`Kind::Corrupt`].
     pub(crate) fn open(keys: Arc<FileKeys>, blocks: u64, state: CounterState) -> Result<Self> {
         let mut counters = AuthCounters { blocks, intervals: OnceLock::new(), ..AuthCounters::new(keys) };
         match &state {
@@ -68,7 +67,7 @@ impl AuthCounters {
         self.blocks
     }
 
-    /// How many intervals there are.
+    /// The number of intervals.
     pub(crate) fn len(&self) -> usize {
         match (self.intervals.get(), &self.state) {
             (Some(intervals), _) => intervals.len(),
@@ -77,7 +76,7 @@ impl AuthCounters {
         }
     }
 
-    /// `get_ctr` for all blocks, after `check_ctr` when they come from US.
+    /// `get_ctr` for all blocks, after `check_ctr` if they come from US.
     pub(crate) fn get(&self, us: &dyn Untrusted) -> Result<&Intervals> {
         if let Some(intervals) = self.intervals.get() {
             return Ok(intervals);
@@ -96,7 +95,7 @@ impl AuthCounters {
     /// `del_ctr` for all blocks past the new end, or holes up to it.
     pub(crate) fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
         if blocks == 0 {
-            // Nothing that US says matters any more.
+            // The old arrays in US no longer matter.
             self.intervals = OnceLock::from(Intervals::default());
             self.write_array(us, 0, &[])?;
             self.write_array(us, 1, &[])?;
@@ -112,7 +111,7 @@ impl AuthCounters {
         Ok(self.intervals.get_mut().expect("they were loaded just now"))
     }
 
-    /// `auth_ctr`: what TS is to keep, in at most `room` bytes or as hashes.
+    /// `auth_ctr`: the state for TS, in at most `room` bytes or as hashes.
     pub(crate) fn seal(&mut self, us: &dyn Untrusted, room: usize) -> Result<CounterState> {
         let fits = |state: &CounterState| match state {
             CounterState::Here(bytes) => bytes.len() <= room,
@@ -146,7 +145,7 @@ impl AuthCounters {
         self.stored.iter().sum::<u64>() * PART_PAGE as u64
     }
 
-    /// Writes what differs from what US has.
+    /// Writes the pages that differ from US.
     fn write_array(&mut self, us: &dyn Untrusted, array: usize, bytes: &[u8]) -> Result<()> {
         let mut sealed = [0; PART_PAGE];
         let old = std::mem::take(&mut self.written[array]);
@@ -206,7 +205,7 @@ impl AuthCounters {
     }
 }
 
-/// Bytes of both arrays.
+/// The lengths of both arrays in bytes.
 fn array_lengths(count: u32) -> [usize; 2] {
     [Intervals::START, Intervals::VALUE].map(|size| size * count as usize)
 }
@@ -215,7 +214,7 @@ fn pages(len: usize) -> u64 {
     len.div_ceil(PART_PAGE) as u64
 }
 
-/// Pages of IntStart have even numbers, those of CtrVal odd ones.
+/// Pages of IntStart have even numbers, pages of CtrVal odd ones.
 fn page_number(page: u64, array: usize) -> u64 {
     page * 2 + array as u64
 }
@@ -226,7 +225,7 @@ mod tests {
     use crate::counter::Session;
     use lacuna_contracts::Secret;
 
-    /// Storage that takes everything and keeps nothing.
+    /// Storage that accepts every write and keeps nothing.
     struct Nowhere;
 
     impl Untrusted for Nowhere {

@@ -1,5 +1,5 @@
-//! What a scheme does with the blocks of a file. `ProtectedFile` may lay one body over another
-//! while it converts a file: what the upper one never wrote is the lower one's.
+//! `Body`: the operations of a scheme on the blocks of a file. `ProtectedFile` may stack two bodies
+//! while it converts a file: a block that the upper body never wrote belongs to the lower one.
 
 use crate::counter::Pass;
 use crate::failed::{Checked, Failed};
@@ -7,25 +7,25 @@ use crate::untrusted::Untrusted;
 use lacuna_contracts::{Budget, Error, Kind, Result};
 use std::cell::Cell;
 
-/// What a body knows of a block. It is as authentic as the block itself.
+/// The state of a block in a body. It is as authentic as the block itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Never written here.
+    /// Never written in this body.
     Nothing,
-    /// Punched here: zeros, whatever lies below.
+    /// Punched in this body: zeros, whatever the body below has.
     Punched,
-    /// Written here.
+    /// Written in this body.
     Data,
 }
 
 /// The blocks of a file under one scheme.
 ///
-/// A method that changes it writes US only where all changes before are complete. So it can go on
-/// being used after an error of kind
-/// [`Kind::NoSpace`]: of `write`, the first blocks are then the new ones; of `punch` and `resize`, some blocks are holes.
-/// Removing pages needs no space. After an error of another kind than that and [`Kind::Corrupt`] it
-/// is of no use, unless `write` says that nothing was changed ([`Error::changed_nothing`]): then
-/// the first blocks are the new ones as well.
+/// A method that changes the body writes US only at points where all earlier changes are complete.
+/// So the body stays usable after an error of kind [`Kind::NoSpace`]: after `write`, a prefix of
+/// the blocks is new; after `punch` and `resize`, some blocks are holes. Removing pages needs no
+/// space. An error of any other kind except [`Kind::Corrupt`] makes the body unusable, unless
+/// `write` reports that nothing was changed ([`Error::changed_nothing`]): then too a prefix of the
+/// blocks is new.
 pub(crate) trait Body: Send + Sync {
     fn set_budget(&mut self, budget: Budget);
 
@@ -34,63 +34,62 @@ pub(crate) trait Body: Send + Sync {
     /// Update and Append of whole blocks; blocks between the end and `first` become holes.
     fn write(&mut self, us: &dyn Untrusted, pass: &mut Pass, first: u64, plain: &[u8]) -> Result<()>;
 
-    /// Check of whole blocks, all of which exist.
+    /// Check of whole blocks, which must all exist.
     fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked;
 
-    /// The state of a block, and a block after it up to which all have that state. Past the end:
-    /// nothing.
+    /// The state of a block, and the end of a run of blocks that share it. Past the end of the
+    /// body: `Nothing`.
     fn run(&self, us: &dyn Untrusted, block: u64) -> Result<(State, u64)>;
 
-    /// Writes dirty US pages if there are many. `write` does so by itself; before other changes its
-    /// owner does.
+    /// Writes dirty US pages if there are many. `write` does so by itself; the owner calls this
+    /// before other changes.
     fn relieve(&mut self, us: &dyn Untrusted) -> Result<()>;
 
-    /// Delete of all blocks from `blocks` on, or holes up to there.
+    /// Shortens (Delete of all blocks at or after `blocks`) or lengthens with holes.
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()>;
 
-    /// Existing blocks become as if they had never been written, or, under MT-EINT alone, punched
-    /// (`mark`).
+    /// Makes existing blocks holes as if never written; with `mark`, which MT-EINT alone supports,
+    /// marks them punched.
     fn punch(&mut self, us: &dyn Untrusted, first: u64, count: u64, mark: bool) -> Result<()>;
 
-    /// A block of which no content is known fails from now on, until it is written.
+    /// Marks a block as lost: reads of it fail until it is written.
     fn lose(&mut self, us: &dyn Untrusted, pass: &mut Pass, block: u64) -> Result<()>;
 
-    /// Writes dirty US pages and gives its section of TS, of at most `most` bytes; `alone` if no
-    /// other body shares them.
+    /// Writes dirty US pages and gives this body's section of TS, of at most `most` bytes; `alone`
+    /// if no other body shares TS.
     fn seal(&mut self, us: &dyn Untrusted, most: usize, alone: bool) -> Result<Vec<u8>>;
 
-    /// Bytes of US pages, blocks with tags in RTree, counter intervals.
+    /// Bytes of US pages, number of blocks with tags in RTree, number of counter intervals.
     fn usage(&self, us: &dyn Untrusted) -> Result<(u64, u64, u64)>;
 
-    /// How many counter intervals must be authenticated. A body with more than [`DISPERSED`] takes
-    /// no more changes but by `resize`.
+    /// The number of counter intervals that must be authenticated. A body with more than
+    /// [`DISPERSED`] accepts only `resize`.
     fn intervals(&self) -> u64;
 
-    /// How many there would be if all blocks were written anew under one counter.
+    /// The number of intervals if all blocks were rewritten under one counter.
     fn fewest_intervals(&self, us: &dyn Untrusted) -> Result<u64>;
 }
 
-/// Counter intervals beyond which MT-EINT, which needs none, suits better.
+/// With more counter intervals than this, MT-EINT suits better: it need not authenticate them.
 pub(crate) const DISPERSED: u64 = 4096;
 
-/// The most blocks that are encrypted or decrypted in one go.
+/// The most blocks that are encrypted or decrypted at once.
 pub(crate) const BATCH: usize = 128;
-/// The most bytes of them that are encrypted in one go: they should stay in the processor's cache.
+/// The most bytes that are encrypted at once, so that they stay in the processor's cache.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// Blocks of this size that are encrypted in one go.
+/// The number of blocks of this size that are encrypted at once.
 pub(crate) fn batch_blocks(block_size: usize) -> usize {
     (BATCH_BYTES / block_size).clamp(1, BATCH)
 }
 
-/// Runs `work` with a buffer of `len` bytes, whose content is arbitrary. Buffers are kept, one for
-/// each thread.
+/// Runs `work` with a buffer of `len` bytes with arbitrary content. Each thread keeps its buffer.
 pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
     thread_local! {
         static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
-    // It is taken, not borrowed: `work` calls untrusted storage, which may be another protected
-    // file.
+    // Take the buffer instead of borrowing it: `work` calls untrusted storage, which may be another
+    // protected file.
     let mut buffer = BUFFER.take();
     if buffer.len() < len {
         buffer.resize(len, 0);
@@ -100,13 +99,13 @@ pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R
     result
 }
 
-/// The error of a step that may have left a file half changed: where it is one of a read, it ends
-/// the use of the file like any other that is no refusal.
+/// Converts the error of a step that may have left a file half changed: a failed read then no
+/// longer counts as a call that changed nothing.
 pub(crate) fn half_done(e: Error) -> Error {
     if e.kind().is_refusal() { e } else { e.of_sync() }
 }
 
-/// Refuses runs that are no whole blocks, or end after the last block there can be.
+/// Checks that a run has whole blocks and ends before the largest block number. Returns its blocks.
 pub(crate) fn check_run(block_size: usize, first: u64, len: usize) -> Result<u64> {
     let count = (len / block_size) as u64;
     let fits = first.checked_add(count).is_some_and(|end| end <= MOST_BLOCKS);
@@ -121,7 +120,7 @@ pub(crate) fn check_run(block_size: usize, first: u64, len: usize) -> Result<u64
 /// Blocks of the longest file.
 pub(crate) const MOST_BLOCKS: u64 = 1 << 56;
 
-/// Refuses blocks past the end.
+/// Checks that blocks lie before the end.
 pub(crate) fn check_end(blocks: u64, first: u64, count: u64) -> Result<()> {
     if first + count <= blocks {
         return Ok(());
@@ -131,7 +130,7 @@ pub(crate) fn check_end(blocks: u64, first: u64, count: u64) -> Result<()> {
         .expected(format!("at most {blocks}")))
 }
 
-/// A buffer shows nothing from a failed block on: what is there was not verified.
+/// Zeroes the buffer starting at the failed block, because its content was not verified.
 pub(crate) fn zero_from(checked: Checked, first: u64, block_size: usize, plain: &mut [u8]) -> Checked {
     checked.inspect_err(|failed| {
         let good = (failed.block - first) as usize * block_size;
@@ -139,7 +138,7 @@ pub(crate) fn zero_from(checked: Checked, first: u64, block_size: usize, plain: 
     })
 }
 
-/// Adds to an error at which block it happened.
+/// Adds to an error the block where it happened.
 pub(crate) fn at(block: u64) -> impl FnOnce(Error) -> Failed {
     move |error| Failed { block, error }
 }

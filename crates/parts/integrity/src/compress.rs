@@ -1,26 +1,26 @@
-//! `compress` and `decompress` of COMP-EINT (EINT, section 5.3): room in a block for its tag, made
-//! by compressing no more of the block than that takes.
+//! `compress` and `decompress` of COMP-EINT (EINT, section 5.3): make room in a block for its tag
+//! by compressing only a prefix of the block that saves enough.
 //!
-//! A packed block is: bytes of the block that were compressed (u16) | bytes they became (u16) | the
-//! compressed bytes | the rest of the block as it is | zeros up to the end of the room. Numbers are
-//! little-endian.
+//! A packed block is: bytes of the block that were compressed (u16) | length of the compressed
+//! bytes (u16) | the compressed bytes | the rest of the block unchanged | zeros up to the end of
+//! the room. Numbers are little-endian.
 
 use lacuna_contracts::wipe;
 use std::cell::RefCell;
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-/// Bytes of a packed block in front of the compressed ones.
+/// Bytes of a packed block before the compressed ones.
 pub const PACKED_HEADER: usize = 4;
 
-/// The prefixes of a block that are compressed, in turn, until one saves enough; the whole block is
-/// the last.
+/// The prefixes of a block to compress, tried in order until one saves enough; the whole block
+/// comes last.
 const PREFIXES: [usize; 2] = [512, 2048];
 
 /// The largest block that is packed: its length fits the header.
 const LARGEST_PACKED: usize = 32 * 1024;
 
-/// What compressing needs again and again: the compressor's table and room for its output, which is
+/// State that is reused between compressions: the compressor's table and an output buffer, which is
 /// wiped after each use.
 struct Scratch {
     table: CompressTable,
@@ -32,10 +32,10 @@ thread_local! {
         RefCell::new(Scratch { table: CompressTable::small(), output: Vec::new() });
 }
 
-/// Packs `block` into `out` if compressing it saves at least `save` bytes, [`PACKED_HEADER`] among
-/// them; the rest of `out` becomes zeros. Returns the bytes used, at most `block.len() - save +
-/// PACKED_HEADER`. `None` if the block does not compress enough or `out` is shorter than the bytes
-/// used; `out` may then hold anything.
+/// Packs `block` into `out` if compressing it saves at least `save` bytes, including
+/// [`PACKED_HEADER`]; the rest of `out` becomes zeros. Returns the bytes used, at most `block.len()
+/// - save + PACKED_HEADER`. `None` if the block does not compress enough or `out` is shorter than
+/// the bytes used; the content of `out` is then arbitrary.
 pub fn compress(block: &[u8], out: &mut [u8], save: usize) -> Option<usize> {
     if block.len() > LARGEST_PACKED {
         return None;
@@ -52,13 +52,13 @@ fn compress_prefix(block: &[u8], prefix: usize, out: &mut [u8], save: usize) -> 
         }
         let output = &mut output[..most];
         let used = pack(block, prefix, output, table, out, save);
-        // Compressed or not, these are pieces of the block.
+        // Wipe: compressed or not, the output holds plaintext of the block.
         wipe(output);
         used
     })
 }
 
-/// Compresses the prefix of a block into `output`, and packs it with the rest into `out`.
+/// Compresses a prefix of the block into `output` and packs it with the rest into `out`.
 fn pack(
     block: &[u8],
     prefix: usize,
@@ -82,8 +82,8 @@ fn pack(
     Some(used)
 }
 
-/// Unpacks what [`compress`] made of a block of `block.len()` bytes. `None`, and anything in
-/// `block`, if `packed` is not such a thing; nothing is allocated.
+/// Unpacks the output of [`compress`] for a block of `block.len()` bytes. `None` if `packed` is
+/// malformed; the content of `block` is then arbitrary. Allocates nothing.
 pub fn decompress(packed: &[u8], block: &mut [u8]) -> Option<()> {
     let (header, bytes) = packed.split_first_chunk::<PACKED_HEADER>()?;
     let prefix = usize::from(u16::from_le_bytes([header[0], header[1]]));

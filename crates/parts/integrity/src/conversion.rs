@@ -1,9 +1,9 @@
-//! How a file changes its scheme, a step at a time, and how its counter intervals stay bounded.
+//! Conversion of a file to another scheme, in steps, and the bound on its counter intervals.
 //!
-//! A file that is being converted has two bodies: one under MT-EINT, and below it one under another
-//! scheme. A block that the upper one has is there, any other is below. All that is written or
-//! punched meanwhile goes to the upper one, which needs no authentic counters. So the intervals
-//! below grow by conversion alone, and that is given up when they are too many.
+//! A file in conversion has two bodies: one under MT-EINT, and below it one under another scheme. A
+//! block that the upper body has belongs to it; all other blocks belong to the lower one. All
+//! writes and punches meanwhile go to the upper body, which needs no authentic counters. So only
+//! the conversion adds intervals to the lower body, and it is given up when they become too many.
 
 use crate::body::{DISPERSED, State, batch_blocks};
 use crate::failed::{Checked, Failed};
@@ -13,31 +13,31 @@ use crate::schemes::new_body;
 use crate::untrusted::Untrusted;
 use lacuna_contracts::{Kind, Plain, Result};
 
-/// Blocks that one call of [`ProtectedFile::convert_if_better`] converts.
+/// The most blocks that one call of [`ProtectedFile::convert_if_better`] converts.
 const STEP: u64 = 1024;
-/// Blocks of a file that is rewritten when its counters are dispersed.
+/// The most blocks of a file that is rewritten when its counters are dispersed.
 const REWRITTEN: u64 = 4096;
-/// Counter intervals from which on such a file is rewritten.
+/// The least number of counter intervals for rewriting such a file.
 const REWRITTEN_INTERVALS: u64 = 512;
-/// Blocks that are converted in one go.
+/// The most blocks that are converted at once.
 const RUN: u64 = 64;
 
 impl ProtectedFile {
-    /// Whether [`ProtectedFile::convert_if_better`] would do something. It costs next to nothing;
-    /// of a file of at most 4096 blocks with many counter intervals, it looks at those. Errors:
-    /// [`Kind::Corrupt`] if these do not verify.
+    /// Whether [`ProtectedFile::convert_if_better`] would do something. Cheap; for a file of at
+    /// most 4096 blocks with many counter intervals, it reads those. Errors: [`Kind::Corrupt`] if
+    /// the intervals do not verify.
     pub fn wants_conversion(&self, us: &dyn Untrusted) -> Result<bool> {
         Ok(self.under.is_some() || self.wanted() != self.scheme || self.is_scattered(us)?)
     }
 
     /// Converts the file, a part of it with each call, to the scheme that suits it, if that is
-    /// another, and rewrites a small one whose counters are dispersed. Nothing else goes on
-    /// converting: its owner (a vault, when a file is not in use) calls it again while it returns
-    /// true, after commits if it likes.
+    /// another one, and rewrites a small file with dispersed counters. No other method continues a
+    /// conversion: the owner (a vault, while a file is not in use) calls this again while it
+    /// returns true, and may commit between calls.
     ///
-    /// A call converts or rewrites at most 1024 blocks; the last one also removes the pages of the
-    /// scheme before. Returns whether something got better. Errors: [`Kind::Corrupt`] where US does
-    /// not verify, and [`Kind::NoSpace`]: what was not converted yet is as it was.
+    /// A call converts or rewrites at most 1024 blocks; the last call also removes the pages of the
+    /// old scheme. Returns whether the call made progress. Errors: [`Kind::Corrupt`] where US does
+    /// not verify, and [`Kind::NoSpace`]: blocks that were not converted yet are unchanged.
     pub fn convert_if_better(&mut self, us: &dyn Untrusted) -> Result<bool> {
         if self.under.is_some() {
             self.change(|file| file.settle(us))?;
@@ -70,8 +70,8 @@ impl ProtectedFile {
         }
     }
 
-    /// Whether it is a small file with many counter intervals, an eighth of which a rewriting would
-    /// save.
+    /// Whether a rewriting is in progress, or a small file has many counter intervals: more than
+    /// 9/8 of the number that a rewriting would leave.
     fn is_scattered(&self, us: &dyn Untrusted) -> Result<bool> {
         if self.under.is_some() || self.blocks() > REWRITTEN {
             return Ok(false);
@@ -96,13 +96,13 @@ impl ProtectedFile {
             self.scheme = wanted;
             self.begin(wanted, body);
         } else {
-            // Two schemes other than MT-EINT share parts of US: it goes by way of MT-EINT.
+            // Two schemes other than MT-EINT share parts of US, so convert to MT-EINT first.
             self.overlay();
         }
     }
 
-    /// Converts up to [`STEP`] more blocks. What does not verify fails from then on as it did
-    /// before.
+    /// Converts up to [`STEP`] more blocks. A block that does not verify fails after the conversion
+    /// as before.
     fn settle(&mut self, us: &dyn Untrusted) -> Result<()> {
         let mut buffer = Plain::new(vec![0u8; RUN as usize * self.block_size]);
         let mut left = STEP;
@@ -127,7 +127,7 @@ impl ProtectedFile {
             let done =
                 if up { self.raise(us, &mut under, buffer) } else { self.lower(us, &mut under, buffer) };
             if !up && under.body.intervals() > DISPERSED {
-                // There are too many holes: what is below returns to MT-EINT.
+                // There are too many holes: convert the lower body back to MT-EINT.
                 self.nature.give_up();
                 (self.scheme, under.converted) = (Scheme::Mt, 0);
             }
@@ -137,7 +137,8 @@ impl ProtectedFile {
         Ok(())
     }
 
-    /// Converts a run of blocks from below to MT-EINT. Gives how many it took.
+    /// Converts a run of blocks from the lower body to MT-EINT. Returns the number of data blocks
+    /// handled.
     fn raise(&mut self, us: &dyn Untrusted, under: &mut Under, buffer: &mut [u8]) -> Result<u64> {
         let block = under.converted;
         let (state, end) = self.top.run(us, block)?;
@@ -158,7 +159,8 @@ impl ProtectedFile {
         Ok(count)
     }
 
-    /// Converts a run of blocks from MT-EINT to the scheme below. Gives how many it took.
+    /// Converts a run of blocks from MT-EINT to the scheme below. Returns the number of data blocks
+    /// handled.
     fn lower(&mut self, us: &dyn Untrusted, under: &mut Under, buffer: &mut [u8]) -> Result<u64> {
         let block = under.converted;
         self.top.relieve(us)?;
@@ -169,8 +171,8 @@ impl ProtectedFile {
             State::Nothing => {}
             State::Punched => under.body.punch(us, block, count, false)?,
             State::Data => {
-                // It is written as a whole or, where there is no space, not at all: then it is
-                // still MT-EINT's.
+                // The run is written as a whole or, for lack of space, not at all: then it still
+                // belongs to MT-EINT.
                 count = count.min((buffer.len() / self.block_size) as u64);
                 let plain = &mut buffer[..count as usize * self.block_size];
                 let good = verified(self.top.read(us, block, plain), block, count)?;
@@ -190,7 +192,7 @@ impl ProtectedFile {
         Ok(if state == State::Data { count } else { 0 })
     }
 
-    /// Leaves one body, if nothing was written to the other one since. Whether it does.
+    /// Drops one of the bodies, unless blocks were written to it since. Returns whether it did.
     fn finish(&mut self, us: &dyn Untrusted, under: &mut Under) -> Result<bool> {
         if self.scheme == Scheme::Mt {
             under.body.resize(us, 0)?;
@@ -207,8 +209,8 @@ impl ProtectedFile {
         Ok(true)
     }
 
-    /// Writes up to [`STEP`] more blocks anew, in one pass, so that they share one counter. Blocks
-    /// that fail stay as they are.
+    /// Rewrites up to [`STEP`] more blocks in one pass, so that they share one counter. Blocks that
+    /// fail stay unchanged.
     fn rewrite(&mut self, us: &dyn Untrusted) -> Result<()> {
         let mut buffer = Plain::new(vec![0u8; RUN as usize * self.block_size]);
         let mut left = STEP;
@@ -234,7 +236,7 @@ impl ProtectedFile {
     }
 }
 
-/// How many of `count` blocks from `first` on verified.
+/// The number of blocks, of `count` starting at `first`, that verified.
 fn verified(read: Checked, first: u64, count: u64) -> Result<u64> {
     match read {
         Ok(()) => Ok(count),

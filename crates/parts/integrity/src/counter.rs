@@ -1,17 +1,16 @@
-//! Write counters (section 4): pairs (session, pass) that no block ever meets twice, not even after
-//! a crash.
+//! Write counters (section 4): pairs (session, pass). No block ever gets the same counter twice,
+//! not even after a crash.
 //!
-//! A session is drawn at random by each opening for writing, and again where the machine may be a
-//! copy that was resumed. Within a session a file counts passes, and within a pass each block is
-//! written at most once. Nothing has to be remembered across a crash: the next opening draws
-//! another session. The paper increments a counter for each block and forgets it when the block is
-//! deleted (`del_ctr`), so a block that is deleted and appended again would use a counter twice;
-//! here the blocks of a pass are remembered whether they still exist or not.
+//! Each opening for writing draws a session at random, and draws again if the machine may be a
+//! resumed copy. Within a session a file counts passes, and within a pass each block is written at
+//! most once. Nothing needs to be remembered across a crash: the next opening draws another
+//! session. The paper increments a counter for each block and deletes it with the block
+//! (`del_ctr`), so a block that is deleted and appended again would reuse a counter; here a pass
+//! remembers its blocks whether they still exist or not.
 
 use lacuna_contracts::{Error, Kind, Result};
 
-/// A number that an opening for writing draws at random. No two openings have the same, and none is
-/// zero.
+/// A random number that an opening for writing draws. No two openings share one, and none is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u64);
 
@@ -20,7 +19,7 @@ pub struct Session(pub u64);
 pub(crate) struct Counter {
     /// The opening that wrote the block.
     pub(crate) session: Session,
-    /// Which pass of the file in that session.
+    /// The number of the file's pass in that session.
     pub(crate) pass: u32,
 }
 
@@ -32,25 +31,24 @@ impl Counter {
 /// The most intervals of blocks that a pass remembers.
 const PASS_INTERVALS: usize = 1024;
 
-/// The pass of a file in the present session, and which blocks it has written.
+/// The current pass of a file, and the blocks that it has written.
 #[derive(Debug)]
 pub(crate) struct Pass {
     session: Session,
     number: u32,
-    /// First blocks and ends of the intervals written, ascending, apart from each other.
+    /// Intervals of written blocks (first block, end), ascending and not adjacent.
     written: Vec<(u64, u64)>,
 }
 
 impl Pass {
-    /// The passes of `session` after `last`, which is the last pass of the last session that wrote
-    /// the file.
+    /// The passes of `session` after `last`, the last counter of the file so far.
     pub(crate) fn after(last: Counter, session: Session) -> Self {
         let number = if last.session == session { last.pass } else { 0 };
-        // The pass of `number` counts as over: the first write starts the next.
+        // Treat the pass `number` as complete: the first write starts the next pass.
         Pass { session, number, written: vec![(0, u64::MAX)] }
     }
 
-    /// Goes on in a session, from its first pass if it is another than before.
+    /// Switches to a session. If it is a new one, starts with its first pass.
     pub(crate) fn enter(&mut self, session: Session) {
         if self.session != session {
             *self = Pass::after(Counter::HOLE, session);
@@ -62,11 +60,11 @@ impl Pass {
         Counter { session: self.session, pass: self.number }
     }
 
-    /// The counter with which the `count` blocks from `first` on are to be written now.
-    /// Errors: [`Kind::Other`] after 2^32 passes in one session.
+    /// The counter for a write now of `count` blocks starting at `first`. Errors: [`Kind::Other`]
+    /// after 2^32 passes in one session.
     pub(crate) fn write(&mut self, first: u64, count: u64) -> Result<Counter> {
         let end = first + count;
-        // The intervals that touch the new one or overlap it.
+        // The intervals that touch or overlap the new one.
         let from = self.written.partition_point(|&(_, e)| e < first);
         let to = self.written.partition_point(|&(s, _)| s <= end);
         let overlaps = self.written[from..to].iter().any(|&(s, e)| s < end && first < e);

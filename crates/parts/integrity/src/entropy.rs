@@ -1,41 +1,41 @@
-//! `IsRand` (EINT, section 3.3): tells the contents of a block from uniformly random bytes, which
-//! is what a wide-block cipher makes of a ciphertext that was altered, moved or replayed.
+//! `IsRand` (EINT, section 3.3): tells the contents of a block from uniformly random bytes. A
+//! wide-block cipher decrypts a ciphertext that was altered, moved or replayed to random bytes.
 //!
-//! The statistic of a run of n bytes is T = Σ t\[c\] over its 256 byte values, c the number of
-//! times that a value occurs and t\[c\] = ⌊c · log2(c) · 2^12⌋: an integer that grows as the
-//! empirical entropy, log2(n) - T / (n · 2^12) bits, falls. A run is told from random bytes when T
-//! reaches the threshold of its size. docs/integrity.md derives the thresholds, and `papers/eint`
-//! computes them: a uniformly random run of n bytes reaches its threshold with probability at most
-//! 2^-101. A block is judged by a quarter of it, taken from all over it, which decides most blocks
-//! either way; then whole. It is said not to look random by one of two tests, so with probability
-//! at most 2^-100 together.
+//! The statistic of a run of n bytes is T = Σ t\[c\] over its 256 byte values, where c counts how
+//! often a value occurs and t\[c\] = ⌊c · log2(c) · 2^12⌋: an integer that grows as the empirical
+//! entropy, log2(n) - T / (n · 2^12) bits, falls. A run is told from random bytes when T reaches
+//! the threshold of its size. docs/integrity.md derives the thresholds, and `papers/eint` computes
+//! them: a uniformly random run of n bytes reaches its threshold with probability at most 2^-101. A
+//! block is first judged by a sample of a quarter of its bytes, spread over the block, which
+//! decides most blocks either way; then as a whole. A random block can fail either of the two
+//! tests, so it is judged not random-looking with probability at most 2^-100.
 //!
-//! Integers alone are used, so every machine gives the same verdict on the same block for ever.
+//! All arithmetic is on integers, so every machine gives the same verdict on the same block.
 
 /// Bits after the binary point of the statistic.
 pub const STATISTIC_BITS: u32 = 12;
 
-/// The largest run of bytes that is judged.
+/// The largest run of bytes that can be judged.
 pub const LARGEST_BLOCK: usize = 4096;
 
-/// The smallest run of bytes that is judged; shorter blocks count as random-looking.
+/// The smallest run of bytes that can be judged; shorter blocks count as random-looking.
 pub const SMALLEST_BLOCK: usize = 128;
 
-/// Blocks of this size and more are judged by a sample, a quarter of them, before they are judged
-/// whole.
+/// Blocks of at least this size are judged by a sample, a quarter of the block, before they are
+/// judged as a whole.
 const SAMPLED_FROM: usize = 512;
 
-/// The sample is the first quarter of each of so many equal parts of the block.
+/// The number of equal parts of a block; the sample is the first quarter of each part.
 const SAMPLED_PARTS: usize = 16;
 
-/// By size of the sample in bytes: with a lower statistic than this a block counts as
-/// random-looking without another look, and 999 of 1000 uniformly random samples have a lower one.
-/// A wrong verdict of this kind costs a tag and no security.
+/// By size of the sample in bytes: a block with a lower statistic than this counts as
+/// random-looking without the second test. Of uniformly random samples, 999 in 1000 are lower. A
+/// wrong verdict of this kind costs a tag and no security.
 const RANDOM_SAMPLES: [(usize, u64); 4] =
     [(128, 352_500), (256, 1_043_000), (512, 3_184_000), (1024, 9_431_000)];
 
-/// Thresholds by size in bytes: one more than the least that the bound proves, so that the rounding
-/// of its computation does not matter.
+/// Thresholds by size in bytes: one more than the least value that the bound proves, so that the
+/// rounding of its computation does not matter.
 const THRESHOLDS: [(usize, u64); 6] = [
     (128, 807_768),
     (256, 1_674_010),
@@ -76,7 +76,7 @@ const fn term(count: u64) -> u32 {
     ((count * logarithm) >> (24 - STATISTIC_BITS)) as u32
 }
 
-/// t\[c\], the part that a byte value which occurs `count` times has in the statistic.
+/// t\[c\], the contribution to the statistic of a byte value that occurs `count` times.
 ///
 /// # Panics
 /// If `count` is above [`LARGEST_BLOCK`].
@@ -84,8 +84,8 @@ pub fn statistic_term(count: usize) -> u32 {
     TERMS[count]
 }
 
-/// The least statistic by which a run of `len` bytes is told from random ones; `None` for sizes
-/// that are not judged.
+/// The least statistic that tells a run of `len` bytes from random ones; `None` for sizes that
+/// cannot be judged.
 pub fn threshold(len: usize) -> Option<u64> {
     find(&THRESHOLDS, len)
 }
@@ -102,8 +102,8 @@ pub fn statistic(bytes: &[u8]) -> u64 {
 }
 
 /// IsRand: whether `block` looks like uniformly random bytes. A uniformly random block of a size
-/// that is judged (128, 256, ... 4096 bytes) is said not to look random with probability at most
-/// 2^-100; a block of another size always counts as random-looking.
+/// that can be judged (128, 256, ... 4096 bytes) is judged not random-looking with probability at
+/// most 2^-100; a block of another size always counts as random-looking.
 pub fn is_random_looking(block: &[u8]) -> bool {
     let Some(whole) = threshold(block.len()) else { return true };
     let mut histogram = Histogram::default();
@@ -129,8 +129,8 @@ fn find(table: &[(usize, u64)], len: usize) -> Option<u64> {
     table.iter().find(|(size, _)| *size == len).map(|(_, value)| *value)
 }
 
-/// How often each byte value occurs, in four tables that take turns, so that equal bytes in a row
-/// do not wait for one another's counts.
+/// Counts of each byte value, spread over four tables, so that equal bytes in a row do not wait for
+/// each other's counts.
 struct Histogram([[u16; 256]; 4]);
 
 impl Default for Histogram {
@@ -162,7 +162,7 @@ impl Histogram {
         for table in &self.0 {
             counts.iter_mut().zip(table).for_each(|(sum, count)| *sum += count);
         }
-        // No more than 4096 · 12 · 2^12, which fits 32 bits.
+        // At most 4096 · 12 · 2^12, which fits 32 bits.
         counts.iter().map(|count| TERMS[usize::from(*count).min(LARGEST_BLOCK)]).sum::<u32>().into()
     }
 }

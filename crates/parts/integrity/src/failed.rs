@@ -1,14 +1,14 @@
-//! The outcome of checking a run of blocks: which block failed, and why.
+//! The outcome of checking a run of blocks: the block that failed, and the error.
 
 use lacuna_contracts::Error;
 use std::fmt;
 
-/// A block did not verify, or could not be read.
+/// A block that did not verify or could not be read.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// Its number. Every block before it in the run was verified and is in the buffer.
+    /// The number of the block. Every block before it in the run was verified and is in the buffer.
     pub block: u64,
-    /// Why.
+    /// The error.
     pub error: Error,
 }
 

@@ -14,18 +14,17 @@ use crate::untrusted::Untrusted;
 use lacuna_contracts::{Budget, Error, Kind, Result};
 use std::sync::Arc;
 
-/// What a file costs.
+/// The storage costs of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Its scheme.
+    /// The current scheme.
     pub scheme: Scheme,
     /// Bytes of TS at the last commit.
     pub trusted: u64,
-    /// Bytes of US for integrity, to within a few pages: pages, not blocks.
+    /// Bytes of US pages (not of blocks), to within a few pages.
     pub untrusted: u64,
-    /// Blocks that the scheme holds tags for in RTree: random-looking ones (RAND-EINT),
-    /// incompressible ones (COMP-EINT). Of a file under MT-EINT whose scheme is chosen by `auto`:
-    /// an estimate by samples.
+    /// The number of blocks with tags in RTree: random-looking ones (RAND-EINT), incompressible
+    /// ones (COMP-EINT). Under MT-EINT with the choice `auto`: an estimate by samples.
     pub random_looking: u64,
     /// Counter intervals.
     pub intervals: u64,
@@ -34,11 +33,11 @@ pub struct Usage {
 /// One file of any scheme.
 ///
 /// A file that was changed and dropped without a commit must not be opened again in the same
-/// session: TS would not know the passes that were used. After an error of a method that changes
-/// it, the file goes on if the kind is [`Kind::Corrupt`], [`Kind::Usage`] or a refusal
+/// session: TS does not record the passes that were used. After an error of a method that changes
+/// the file, the file stays usable if the kind is [`Kind::Corrupt`], [`Kind::Usage`] or a refusal
 /// ([`Kind::is_refusal`]), or if a read failed before [`ProtectedFile::update`] had changed
-/// anything ([`Error::changed_nothing`]). Any other error ends its use: it then refuses everything,
-/// and is to be opened again in another session.
+/// anything ([`Error::changed_nothing`]). Fail-stop on any other error: the file then refuses every
+/// operation and must be opened again in another session.
 pub struct ProtectedFile {
     pub(crate) keys: Arc<FileKeys>,
     pub(crate) block_size: usize,
@@ -46,9 +45,9 @@ pub struct ProtectedFile {
     pub(crate) budget: Budget,
     pub(crate) pass: Pass,
     pub(crate) nature: Nature,
-    /// The scheme; of a file that is being converted, the one that it is converted to.
+    /// The scheme; during a conversion, the target scheme.
     pub(crate) scheme: Scheme,
-    /// All blocks; of a file that is being converted, those under MT-EINT.
+    /// All blocks; during a conversion, the blocks under MT-EINT.
     pub(crate) top: Box<dyn Body>,
     pub(crate) under: Option<Under>,
     pub(crate) rewriting: Rewriting,
@@ -58,33 +57,33 @@ pub struct ProtectedFile {
     broken: bool,
 }
 
-/// The body below that of MT-EINT while a file is being converted.
+/// The body below that of MT-EINT during a conversion.
 pub(crate) struct Under {
     pub(crate) scheme: Scheme,
     pub(crate) body: Box<dyn Body>,
-    /// Blocks before this one were converted, but for those that were written since.
+    /// Blocks before this one were converted, except blocks written since.
     pub(crate) converted: u64,
 }
 
-/// How far a file whose counters are dispersed has been rewritten.
+/// The progress of rewriting a file with dispersed counters.
 #[derive(Default)]
 pub(crate) struct Rewriting {
-    /// The next block, or 0 if none is being rewritten.
+    /// The next block, or 0 if no rewriting is in progress.
     pub(crate) next: u64,
-    /// Intervals that the last rewriting left: another one leaves as many.
+    /// Intervals that the last rewriting left: another rewriting cannot save these.
     pub(crate) left: u64,
 }
 
 impl ProtectedFile {
-    /// The size of blocks, in bytes, unless another is asked for.
+    /// The default block size, in bytes.
     pub const BLOCK: usize = 4096;
 
-    /// A file without blocks, of blocks of 4096 bytes.
+    /// An empty file with blocks of 4096 bytes.
     pub fn init(keys: Arc<FileKeys>, choice: Choice, session: Session) -> Self {
         Self::init_with_block_size(keys, choice, session, Self::BLOCK)
     }
 
-    /// A file without blocks, of blocks of `block_size` bytes: a power of two from 128 to 4096.
+    /// An empty file with blocks of `block_size` bytes: a power of two from 128 to 4096.
     pub fn init_with_block_size(
         keys: Arc<FileKeys>,
         choice: Choice,
@@ -132,11 +131,11 @@ impl ProtectedFile {
         }
     }
 
-    /// The file that `trusted` describes; `budget` is for its caches. Errors: [`Kind::Corrupt`].
+    /// The file that `trusted` describes; `budget` bounds its caches. Errors: [`Kind::Corrupt`].
     pub fn open(keys: Arc<FileKeys>, trusted: &Trusted, session: Session, budget: Budget) -> Result<Self> {
         let (head, mut section) = trusted.head()?;
         let Head { block_size, blocks, .. } = head;
-        // The section of MT-EINT comes first, in whichever direction the file is converted.
+        // The section of MT-EINT comes first, in both directions of conversion.
         let first = if head.other.is_some() { Scheme::Mt } else { head.scheme };
         let top = open_body(first, keys.clone(), block_size, blocks, &mut section)?;
         let pass = Pass::after(head.last, session);
@@ -159,13 +158,13 @@ impl ProtectedFile {
         Ok(file)
     }
 
-    /// From now on blocks are written in this session, in which no other opening may have written
-    /// the file.
+    /// Starts a session: later writes use it. No other opening may have written the file in this
+    /// session.
     pub fn set_session(&mut self, session: Session) {
         self.pass.enter(session);
     }
 
-    /// Bounds its caches; what is dirty stays until the next commit.
+    /// Bounds the caches; dirty pages stay until the next commit.
     pub fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
         match &mut self.under {
@@ -177,27 +176,28 @@ impl ProtectedFile {
         }
     }
 
-    /// Its length in blocks.
+    /// The length in blocks.
     pub fn blocks(&self) -> u64 {
         self.top.blocks()
     }
 
-    /// The bytes of a block.
+    /// The block size, in bytes.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Its scheme at present: of a file that is being converted, the one that it is converted to.
+    /// The current scheme; during a conversion, the target scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// How its scheme is chosen.
+    /// How the scheme is chosen.
     pub fn choice(&self) -> Choice {
         self.choice
     }
 
-    /// Changes how its scheme is chosen; [`ProtectedFile::convert_if_better`] then converts it.
+    /// Changes how the scheme is chosen; [`ProtectedFile::convert_if_better`] then converts the
+    /// file.
     pub fn set_choice(&mut self, choice: Choice) {
         if choice != self.choice {
             self.dirty = true;
@@ -212,10 +212,10 @@ impl ProtectedFile {
     }
 
     /// Writes a run of whole blocks. Writes past the end append, with holes between. Errors:
-    /// [`Kind::Corrupt`] where US does not verify: the blocks are then the old ones, the new ones
-    /// or fail. [`Kind::NoSpace`] if US is full: some blocks are then the new ones, from the first
-    /// on, and the file goes on. So it does where US cannot be read, as long as that is noticed
-    /// before the blocks at hand are changed.
+    /// [`Kind::Corrupt`] where US does not verify: each block of the run then is old, is new or
+    /// fails. [`Kind::NoSpace`] if US is full: a prefix of the run is then new, and the file stays
+    /// usable. It also stays usable if US cannot be read, as long as the read fails before the
+    /// current batch is changed.
     pub fn update(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()> {
         if check_run(self.block_size, first, plain.len())? == 0 {
             return Ok(());
@@ -228,8 +228,8 @@ impl ProtectedFile {
         })
     }
 
-    /// Reads, verifies and decrypts a run of whole blocks. After an error the buffer has zeros from
-    /// the failed block on.
+    /// Reads, verifies and decrypts a run of whole blocks. After an error the buffer has zeros
+    /// starting at the failed block.
     pub fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
         let checked = self.read(us, first, plain);
         zero_from(checked, first, self.block_size, plain)
@@ -259,9 +259,9 @@ impl ProtectedFile {
         Ok(())
     }
 
-    /// Makes it this long. Shorter: Delete for each block, in bulk; longer: holes. Errors:
-    /// [`Kind::NoSpace`] if US is full: the file has its length, but some of the blocks that were
-    /// to go may be holes.
+    /// Sets the length. Shorter: Delete for each block, in bulk; longer: holes. Errors:
+    /// [`Kind::NoSpace`] if US is full: the length is then as before, but some blocks past the new
+    /// end may be holes.
     pub fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
         if blocks > MOST_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot make a file longer")
@@ -286,8 +286,8 @@ impl ProtectedFile {
         })
     }
 
-    /// Blocks become holes. What lies past the end stays as it is. Errors: [`Kind::NoSpace`] if US
-    /// is full: some of the blocks are then holes, and the others as they were.
+    /// Makes blocks holes. Blocks past the end are ignored. Errors: [`Kind::NoSpace`] if US is
+    /// full: some of the blocks are then holes, and the rest unchanged.
     pub fn punch(&mut self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
         let end = self.blocks().min(first.saturating_add(count));
         if first >= end {
@@ -301,7 +301,7 @@ impl ProtectedFile {
             let mut block = first;
             while block < end {
                 file.top.relieve(us)?;
-                // The body below stays as it is: MT-EINT bears as many holes as there may be.
+                // Leave the body below unchanged: MT-EINT can hold any number of holes.
                 let (state, until) = under.body.run(us, block)?;
                 let until = until.min(end);
                 file.top.punch(us, block, until - block, state == State::Data)?;
@@ -311,7 +311,7 @@ impl ProtectedFile {
         })
     }
 
-    /// The next block, from `from` on, that is data (`data`) or a hole (not `data`). `None` if
+    /// The next block at or after `from` that is data (`data`) or a hole (not `data`). `None` if
     /// there is none before the end.
     pub fn seek(&self, us: &dyn Untrusted, from: u64, data: bool) -> Result<Option<u64>> {
         let mut block = from;
@@ -355,7 +355,7 @@ impl ProtectedFile {
         .inspect(|_| self.dirty = false)
     }
 
-    /// What it costs.
+    /// The storage costs.
     pub fn usage(&self, us: &dyn Untrusted) -> Result<Usage> {
         let (mut untrusted, mut random_looking, mut intervals) = self.top.usage(us)?;
         if let Some(under) = &self.under {
@@ -369,15 +369,16 @@ impl ProtectedFile {
         Ok(Usage { scheme: self.scheme, trusted: self.trusted, untrusted, random_looking, intervals })
     }
 
-    /// Does what changes the file. After an error that may have left it half changed, it refuses
-    /// everything. US is written only where all that was changed before is complete, so what is
-    /// refused for want of space leaves a file that can be used. Where a read of US fails,
-    /// something may have been changed before.
+    /// Runs `what`, which changes the file. After an error that may have left it half changed, the
+    /// file refuses every operation. US is written only at points where all earlier changes are
+    /// complete, so a refusal for lack of space leaves a usable file. If a read of US fails,
+    /// earlier steps may have changed something.
     pub(crate) fn change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         self.try_change(|file| what(file).map_err(half_done))
     }
 
-    /// The same, of what says itself whether anything was changed before a read failed.
+    /// Like `change`, for a `what` that itself reports whether it changed anything before a read
+    /// failed.
     fn try_change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         self.whole()?;
         self.dirty = true;
@@ -398,20 +399,20 @@ impl ProtectedFile {
             .remedy("close and open it again, in another session"))
     }
 
-    /// The scheme that the file is being converted from, if it is.
+    /// The scheme that the file is being converted from, if any.
     fn other(&self) -> Option<Scheme> {
         self.under.as_ref().map(|under| if self.scheme == Scheme::Mt { under.scheme } else { Scheme::Mt })
     }
 
-    /// Bounds the counter intervals: a file that is written or punched all over becomes MT-EINT.
-    /// This needs nothing of US.
+    /// Bounds the counter intervals: converts a file with dispersed writes or holes to MT-EINT.
+    /// Accesses no US.
     fn bound(&mut self) {
         if self.under.is_none() && self.top.intervals() > DISPERSED {
             self.overlay();
         }
     }
 
-    /// A file without blocks has one body, of its scheme.
+    /// Resets an emptied file to one body, of its scheme.
     fn emptied(&mut self) {
         if self.under.take().is_some() && self.scheme != Scheme::Mt {
             self.top = new_body(self.scheme, self.keys.clone(), self.block_size);
@@ -421,7 +422,7 @@ impl ProtectedFile {
         self.set_budget(self.budget);
     }
 
-    /// Lays a body under MT-EINT over the present one, which is from now on converted to it.
+    /// Begins a conversion to MT-EINT: puts a new body under MT-EINT over the present one.
     pub(crate) fn overlay(&mut self) {
         let top = Box::new(Mt::of_holes(self.keys.clone(), self.block_size, self.blocks()));
         let body = std::mem::replace(&mut self.top, top);
@@ -429,7 +430,7 @@ impl ProtectedFile {
         self.begin(scheme, body);
     }
 
-    /// The file has two bodies from now on.
+    /// Begins a conversion with `body` as the lower body.
     pub(crate) fn begin(&mut self, scheme: Scheme, body: Box<dyn Body>) {
         self.under = Some(Under { scheme, body, converted: 0 });
         self.rewriting = Rewriting::default();

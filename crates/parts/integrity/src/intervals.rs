@@ -3,12 +3,13 @@
 
 use crate::counter::{Counter, Session};
 
-/// The write counters of the blocks of a file, as intervals of blocks that share one.
+/// The write counters of the blocks of a file, as intervals of blocks that share a counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Intervals {
-    /// First blocks, ascending from 0, and counters. Neighbours have different counters.
+    /// Pairs of first block and counter; first blocks ascend from 0, neighbours have different
+    /// counters.
     list: Vec<(u64, Counter)>,
-    /// Where the last interval ends.
+    /// The end of the last interval.
     blocks: u64,
 }
 
@@ -26,14 +27,13 @@ impl Intervals {
         self.list.len()
     }
 
-    /// How many there would be if all blocks but holes shared one counter.
+    /// The number of intervals if all blocks except holes shared one counter.
     pub(crate) fn fewest(&self) -> usize {
         let kinds = self.list.chunk_by(|(_, a), (_, b)| (*a == Counter::HOLE) == (*b == Counter::HOLE));
         kinds.count()
     }
 
-    /// The counter of a block and the block at which its interval ends. Past the end: a hole
-    /// without end.
+    /// The counter of a block and the end of its interval. Past the end: a hole without end.
     pub(crate) fn at(&self, block: u64) -> (Counter, u64) {
         if block >= self.blocks {
             return (Counter::HOLE, u64::MAX);
@@ -42,7 +42,7 @@ impl Intervals {
         (self.list[next - 1].1, self.list.get(next).map_or(self.blocks, |(start, _)| *start))
     }
 
-    /// The counters of the blocks from `first` on.
+    /// The counters of the blocks starting at `first`.
     pub(crate) fn fill(&self, first: u64, out: &mut [Counter]) {
         let mut done = 0;
         while done < out.len() {
@@ -76,7 +76,7 @@ impl Intervals {
         self.blocks = self.blocks.max(end);
     }
 
-    /// Makes it shorter (`del_ctr`), or longer with the counter `between`.
+    /// Shortens (`del_ctr`), or lengthens with the counter `between`.
     pub(crate) fn resize(&mut self, blocks: u64, between: Counter) {
         if blocks > self.blocks {
             return self.put(self.blocks, blocks, between);
@@ -85,7 +85,7 @@ impl Intervals {
         self.blocks = blocks;
     }
 
-    /// The arrays IntStart and CtrVal as they stand in US.
+    /// The arrays IntStart and CtrVal in their US encoding.
     pub(crate) fn arrays(&self) -> (Vec<u8>, Vec<u8>) {
         let starts = self.list.iter().flat_map(|(start, _)| start.to_le_bytes()).collect();
         let mut values = Vec::with_capacity(self.list.len() * Self::VALUE);
@@ -96,7 +96,8 @@ impl Intervals {
         (starts, values)
     }
 
-    /// Undoes [`Intervals::arrays`] for a file of `blocks`. `None` if the arrays are not such.
+    /// Parses the output of [`Intervals::arrays`] for a file of `blocks`. `None` if the arrays are
+    /// malformed.
     pub(crate) fn from_arrays(starts: &[u8], values: &[u8], blocks: u64) -> Option<Self> {
         let (starts, values) = (starts.as_chunks::<8>().0, values.as_chunks::<12>().0);
         let list = starts
@@ -114,12 +115,12 @@ impl Intervals {
         (begins && ends && ascends).then_some(Intervals { list, blocks })
     }
 
-    /// The encoding in TS if it takes at most `room` bytes: sessions (u8 how many, u64 each),
-    /// intervals (u8 how many), and for each interval the number of its session in the list and
-    /// from 1 (u8; 0 for session 0), its pass and its distance from the start of the interval
-    /// before (LEB128).
+    /// The encoding in TS if it takes at most `room` bytes: the number of sessions (u8) and each
+    /// session (u64); the number of intervals (u8); and for each interval the position of its
+    /// session in the list, counted from 1 (u8; 0 for session 0), its pass, and its distance from
+    /// the start of the interval before (both LEB128).
     pub(crate) fn encode(&self, room: usize) -> Option<Vec<u8>> {
-        // Three bytes at least for each interval.
+        // Each interval takes at least three bytes.
         if self.list.len() * 3 > room {
             return None;
         }
@@ -143,7 +144,8 @@ impl Intervals {
         Some(bytes)
     }
 
-    /// Undoes [`Intervals::encode`] for a file of `blocks`. `None` if the bytes are not such.
+    /// Parses the output of [`Intervals::encode`] for a file of `blocks`. `None` if the bytes are
+    /// malformed.
     pub(crate) fn decode(bytes: &[u8], blocks: u64) -> Option<Self> {
         let (count, rest) = bytes.split_first()?;
         let (sessions, rest) = rest.split_at_checked(usize::from(*count) * 8)?;
@@ -169,7 +171,7 @@ impl Intervals {
     }
 }
 
-/// A counter as it stands in CtrVal and in pages of counters.
+/// The encoding of a counter in CtrVal and in pages of counters.
 pub(crate) fn counter_bytes(counter: Counter) -> [u8; Intervals::VALUE] {
     let mut bytes = [0; Intervals::VALUE];
     bytes[..8].copy_from_slice(&counter.session.0.to_le_bytes());
@@ -177,7 +179,7 @@ pub(crate) fn counter_bytes(counter: Counter) -> [u8; Intervals::VALUE] {
     bytes
 }
 
-/// Undoes [`counter_bytes`].
+/// Parses the output of [`counter_bytes`].
 pub(crate) fn counter_from(bytes: [u8; Intervals::VALUE]) -> Counter {
     let record = lacuna_contracts::Record(&bytes);
     Counter { session: Session(record.u64(0)), pass: record.u32(8) }

@@ -1,4 +1,4 @@
-//! The keys of one file, and what goes with them: counters, tweaks, tags of tree pages.
+//! The keys of one file, and how counters, tweaks and tags of tree pages enter the ciphers.
 
 use crate::counter::{Counter, Session};
 use crate::untrusted::Part;
@@ -21,7 +21,7 @@ mod label {
     pub(super) const PLAIN: &str = "integrity plain blocks";
 }
 
-/// The keys of one file. Those that not every file needs are made when they are first used.
+/// The keys of one file. Keys that not every file needs are derived on first use.
 pub struct FileKeys {
     file: Secret<32>,
     sessions: RwLock<SessionKeys>,
@@ -33,8 +33,8 @@ pub struct FileKeys {
 }
 
 impl FileKeys {
-    /// The keys of the file of this number, which no two files under one master key may share, not
-    /// even one after the other. Errors: [`lacuna_contracts::Kind::Memory`].
+    /// The keys of the file number `file`. No two files under one master key may share a number,
+    /// not even one after the other. Errors: [`lacuna_contracts::Kind::Memory`].
     pub fn derive(master: &Secret<32>, file: u64) -> Result<Arc<FileKeys>> {
         let file: Secret<32> = derive(master, label::FILE, &file.to_le_bytes());
         let sessions = RwLock::default();
@@ -43,12 +43,12 @@ impl FileKeys {
         Ok(Arc::new(FileKeys { file, sessions, tags, tree, wide, pages, xts }))
     }
 
-    /// The tags of blocks, which are the nonces under which they are encrypted as well.
+    /// The key of block tags. A tag is also the nonce of the block's encryption.
     pub(crate) fn siv(&self) -> &SivKey {
         self.tags.get_or_init(|| SivKey::derive(&self.file, label::TAGS, &[]))
     }
 
-    /// AES-256-GCM over the blocks that a session wrote, for its key stream. Errors:
+    /// AES-256-GCM for the blocks that a session wrote, used as key stream. Errors:
     /// [`lacuna_contracts::Kind::Memory`].
     pub(crate) fn gcm(&self, session: Session) -> Result<Arc<GcmKey>> {
         if let Some(key) = self.sessions.read().get(session) {
@@ -63,8 +63,8 @@ impl FileKeys {
         Ok(key)
     }
 
-    /// The tag of a page of a tree: HMAC-SHA256 of its level and its entries. Never zero, which
-    /// means a page that is absent.
+    /// The tag of a tree page: HMAC-SHA256 of its level and its entries. Never zero, because zero
+    /// means an absent page.
     pub(crate) fn page_tag(&self, level: u8, entries: &[u8]) -> Tag {
         let key = self.tree.get_or_init(|| derive(&self.file, label::TREE, &[]));
         let mut tag: Tag = *keyed_hash(key, &[&[level], entries]).first_chunk().expect("HMAC gives 32 bytes");
@@ -74,8 +74,8 @@ impl FileKeys {
         tag
     }
 
-    /// The keyed hash of an array of Figure 6, which `which` names (outside of the levels of
-    /// trees).
+    /// The keyed hash of an array of Figure 6; `which` numbers the arrays, apart from the levels of
+    /// trees.
     pub(crate) fn array_hash(&self, which: u8, array: &[u8]) -> Tag {
         debug_assert!(which >= ARRAYS);
         self.page_tag(which, array)
@@ -86,19 +86,19 @@ impl FileKeys {
         self.wide.get_or_init(|| hctr2(&derive(&self.file, label::WIDE, &[])))
     }
 
-    /// AES-256-XTS over blocks, of the scheme that notices nothing.
+    /// AES-256-XTS over blocks, for the scheme without integrity.
     pub(crate) fn xts(&self) -> &XtsKey {
         self.xts.get_or_init(|| {
             XtsKey::new(&derive(&self.file, label::PLAIN, &[])).expect("two halves of a derived key differ")
         })
     }
 
-    /// Encrypts a page of US other than one of a tree.
+    /// Encrypts a page of US that is not a tree page.
     pub(crate) fn seal_page(&self, part: Part, page: u64, plain: &[u8], sealed: &mut [u8]) {
         self.pages().encrypt(&page_tweak(part, page), plain, sealed);
     }
 
-    /// Undoes [`FileKeys::seal_page`].
+    /// Decrypts the output of [`FileKeys::seal_page`].
     pub(crate) fn open_page(&self, part: Part, page: u64, bytes: &mut [u8]) {
         self.pages().decrypt_in_place(&page_tweak(part, page), bytes);
     }
@@ -108,14 +108,14 @@ impl FileKeys {
     }
 }
 
-/// The numbers of arrays in keyed hashes begin here; levels of trees are smaller.
+/// The first number of an array in keyed hashes; levels of trees are smaller.
 pub(crate) const ARRAYS: u8 = 0x80;
 
 fn hctr2(key: &Secret<32>) -> Hctr2Key {
     Hctr2Key::new(key).expect("an AES-256 key has the right length")
 }
 
-/// The tweak of a page: which part, and which page of it.
+/// The tweak of a page: its part and its number.
 fn page_tweak(part: Part, page: u64) -> [u8; 9] {
     let number = match part {
         Part::Tree(_) => unreachable!("pages of trees are not encrypted"),
@@ -138,7 +138,7 @@ pub(crate) fn wide_tweak(block: u64, counter: Counter) -> [u8; 20] {
     tweak
 }
 
-/// What the tag of a block binds beside its index: its write counter.
+/// The data besides the index that the tag of a block binds: its write counter.
 pub(crate) fn tag_counter(Counter { session, pass }: Counter) -> [u8; HEDGED] {
     let mut bytes = [0; HEDGED];
     bytes[..8].copy_from_slice(&session.0.to_le_bytes());
@@ -146,14 +146,14 @@ pub(crate) fn tag_counter(Counter { session, pass }: Counter) -> [u8; HEDGED] {
     bytes
 }
 
-/// How many keys of sessions are kept: a run of blocks seldom has more.
+/// The most session keys that are cached: a run of blocks seldom has more sessions.
 const SESSIONS: usize = 8;
 
-/// The keys of the sessions that were used last.
+/// A cache of session keys, first in, first out.
 #[derive(Default)]
 struct SessionKeys {
     keys: Vec<(Session, Arc<GcmKey>)>,
-    /// The next one to go.
+    /// The next entry to replace.
     oldest: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `integrity`: files of blocks whose every alteration and replay is noticed, with constant trusted
+//! `integrity`: files of blocks that detect every alteration and replay, with constant trusted
 //! storage (EINT).
 //!
 //! [`ProtectedFile`] is one file under MT-, RAND- or COMP-EINT, over [`Untrusted`] storage; each
@@ -6,21 +6,22 @@
 //! measurements that compare both, are in `papers/eint`.
 //!
 //! Invariants kept here:
-//! - A check returns the latest content or an error, whatever was done to untrusted storage since;
-//!   zeros for what was never written.
+//! - A check returns the latest content or an error, whatever the adversary did to untrusted
+//!   storage; blocks that were never written read as zeros.
 //! - Trusted storage takes at most 200 bytes, whatever the file's length and history.
-//! - No block is encrypted twice under one key and nonce, or under one tweak, not even after a
-//!   crash: counters are pairs of a random session and a pass, and a pass writes each block once.
-//!   Where counters repeat all the same, in a machine that is resumed twice, no nonce serves for
-//!   two contents: it is the tag, which depends on the content.
-//! - Nothing is hashed before a commit, but where dirty pages exceed the budget.
-//! - Bytes from untrusted storage never panic, and what is allocated for them is bounded.
+//! - No two encryptions of a block share a key and nonce, or a tweak, not even after a crash:
+//!   counters are pairs of a random session and a pass, and a pass writes each block once. A
+//!   machine that is resumed twice can repeat counters; even then no nonce serves for two contents,
+//!   because the nonce is the tag, which depends on the content.
+//! - Nothing is hashed before a commit, except where dirty pages exceed the budget.
+//! - Bytes from untrusted storage never cause a panic, and allocations for them are bounded.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-// `Failed` is an `Error` and a number; it is made where a block fails, which is rare.
+// `Failed` is large (an `Error` and a number), but it is made only where a block fails, which is
+// rare.
 #![allow(clippy::result_large_err)]
 
-// The fixture of the tests is that of the unit tests as well.
+// Unit tests and integration tests share one fixture, which names this crate.
 #[cfg(test)]
 extern crate self as lacuna_integrity;
 

@@ -1,10 +1,10 @@
-//! How blocks are encrypted: with a tag that becomes a leaf of a tree; or those that need none, by
-//! what they are (RAND-EINT), with the tag inside (COMP-EINT), or without any check (encryption
-//! only).
+//! Encryption of blocks: with a tag that becomes a leaf of a tree, or without a leaf. A block
+//! without a leaf is verified by its entropy (RAND-EINT) or by a tag inside (COMP-EINT), or is not
+//! verified (encryption only).
 //!
-//! A tag is a pseudorandom function of index, write counter and content, and is the nonce as well
-//! (SIV): a machine that is resumed twice repeats counters, and then shows no more than whether
-//! contents are equal.
+//! A tag is a pseudorandom function of index, write counter and content, and is also the nonce
+//! (SIV): a machine that is resumed twice repeats counters, and then reveals only whether contents
+//! are equal.
 
 use crate::ablation::{Check, enforced};
 use crate::compress::{PACKED_HEADER, compress, decompress};
@@ -19,13 +19,13 @@ use std::sync::Arc;
 pub(crate) const MOST_BLOCK_SIZE: usize = 4096;
 /// The smallest block.
 pub(crate) const LEAST_BLOCK_SIZE: usize = 128;
-/// What COMP-EINT has to save: the tag, and what packing costs.
+/// Bytes that COMP-EINT must save: the tag and the packing header.
 pub(crate) const SAVED: usize = size_of::<Tag>() + PACKED_HEADER;
 
-/// The ciphers of a run of blocks.
+/// The ciphers for a run of blocks.
 pub(crate) struct Ciphers<'k> {
     keys: &'k FileKeys,
-    /// AES-256-GCM of a session: most runs have one session.
+    /// The AES-256-GCM key of the last session: most runs have one session.
     held: Option<(Session, Arc<GcmKey>)>,
 }
 
@@ -41,7 +41,7 @@ impl<'k> Ciphers<'k> {
         Ok(&self.held.as_ref().expect("it was put there").1)
     }
 
-    /// Encrypts a block whose tag becomes a leaf.
+    /// Encrypts a block with a tag that becomes a leaf.
     pub(crate) fn seal_tagged(
         &mut self,
         block: u64,
@@ -53,7 +53,7 @@ impl<'k> Ciphers<'k> {
         self.seal(block, counter, &index.to_le_bytes(), from, to)
     }
 
-    /// Encrypts something under its synthetic tag, which `data` goes into beside the counter.
+    /// Encrypts `from` under its synthetic tag, which covers `data` and the counter.
     fn seal(&mut self, block: u64, counter: Counter, data: &[u8], from: &[u8], to: &mut [u8]) -> Result<Tag> {
         let keys = self.keys;
         let tag = keys.siv().seal(self.gcm(counter.session)?, &tag_counter(counter), data, from, to);
@@ -61,7 +61,7 @@ impl<'k> Ciphers<'k> {
         Ok(tag)
     }
 
-    /// Decrypts a block whose tag is a leaf. `false` if the tag does not verify.
+    /// Decrypts a block with a tag that is a leaf. `false` if the tag does not verify.
     pub(crate) fn open_tagged(
         &mut self,
         block: u64,
@@ -76,20 +76,20 @@ impl<'k> Ciphers<'k> {
     }
 }
 
-/// What keys, nonces, tweaks and associated data bind of a block: its index and its counter.
+/// The index and counter that keys, nonces, tweaks and associated data of a block bind.
 fn bound(block: u64, counter: Counter) -> (u64, Counter) {
     let index = if enforced(Check::Index) { block } else { 0 };
     (index, if enforced(Check::Counter) { counter } else { Counter::HOLE })
 }
 
-/// The blocks of a scheme that need no leaf.
+/// The encryption of blocks without a leaf in a scheme.
 pub(crate) trait Low: Send + Sync + 'static {
-    /// The counter to be used, given the next one.
+    /// The counter to use, given the next one.
     fn counter(next: Counter) -> Counter {
         next
     }
 
-    /// Encrypts a block. `false` if it needs a leaf; `to` may then hold anything.
+    /// Encrypts a block. `false` if it needs a leaf; the content of `to` is then arbitrary.
     fn seal(
         ciphers: &mut Ciphers<'_>,
         block: u64,
@@ -98,12 +98,12 @@ pub(crate) trait Low: Send + Sync + 'static {
         to: &mut [u8],
     ) -> Result<bool>;
 
-    /// Decrypts a block where it lies. `false` if it does not verify.
+    /// Decrypts a block in place. `false` if it does not verify.
     fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool>;
 }
 
-/// RAND-EINT: HCTR2 under index and counter. A block that was altered, moved or replayed decrypts
-/// to random bytes.
+/// RAND-EINT: HCTR2 with index and counter as tweak. A block that was altered, moved or replayed
+/// decrypts to random bytes.
 pub(crate) struct RandLow;
 
 impl Low for RandLow {
@@ -135,7 +135,7 @@ impl Low for RandLow {
     }
 }
 
-/// COMP-EINT: compressed, and the tag in the room that this gives.
+/// COMP-EINT: the block is compressed, and its tag lies in the saved space.
 pub(crate) struct CompLow;
 
 impl Low for CompLow {
@@ -173,16 +173,16 @@ impl Low for CompLow {
     }
 }
 
-/// What a tag inside of a block covers beside the block: its index, and a byte by which it differs
-/// from a leaf's.
+/// The data that a tag inside a block covers besides the block: its index, and a byte that
+/// separates it from the tag of a leaf.
 fn inner_data(block: u64) -> [u8; 9] {
     let mut data = [1; 9];
     data[..8].copy_from_slice(&block.to_le_bytes());
     data
 }
 
-/// Encryption only: AES-256-XTS, the tweak being the index. Its one counter says that a block is no
-/// hole.
+/// Encryption only: AES-256-XTS with the index as tweak. Every block has the same counter, which
+/// only says that it is no hole.
 pub(crate) struct PlainLow;
 
 impl Low for PlainLow {

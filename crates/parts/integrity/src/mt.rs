@@ -1,8 +1,8 @@
-//! MT-EINT (section 5.1, Figure 7): each block encrypted with AES-256-GCM under its tag, a leaf of
-//! a tree of tags.
+//! MT-EINT (section 5.1, Figure 7): each block is encrypted with AES-256-GCM under its tag, which
+//! is a leaf of a tree of tags.
 //!
-//! The paper hashes index and content; here the tag is a keyed hash that binds the write counter as
-//! well. A leaf of zeros is a hole.
+//! The paper hashes index and content; here the tag is a keyed hash that also binds the write
+//! counter. A leaf of zeros is a hole.
 
 use crate::ablation::{Check, enforced};
 use crate::body::{BATCH, Body, State, at, batch_blocks, half_done, with_buffer};
@@ -20,10 +20,9 @@ use lacuna_contracts::{Budget, Kind, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The leaf of a block that was punched while another body lay below.
+/// The leaf of a block that was punched while there was a body below.
 const PUNCHED: Tag = [0xfe; 16];
-/// The leaf of a block whose content was lost: no ciphertext has this tag, but with probability
-/// 2^-128.
+/// The leaf of a block with lost content: a ciphertext has this tag with probability 2^-128.
 pub(crate) const LOST: Tag = [0xff; 16];
 
 pub(crate) struct Mt {
@@ -62,9 +61,9 @@ impl Mt {
         Ok(Mt { keys, block_size, counters, tree })
     }
 
-    /// Verifies what writing `count` blocks needs, as a part of writing those of `run`. A page that
-    /// does not verify and all of whose blocks are in the run is not needed: those that are not
-    /// reached for want of space fail as they did before.
+    /// Verifies the pages that a write of `count` blocks needs; the write is a part of the write of
+    /// `run`. If a page does not verify but all its blocks lie in the run, all its leaves become
+    /// `LOST`: blocks that the run does not reach for lack of space then fail as before.
     fn prepare(&mut self, us: &dyn Untrusted, first: u64, count: u64, run: &Range<u64>) -> Result<()> {
         let Err(e) = self.tree.prepare(us, first, count) else { return Ok(()) };
         if e.kind() != Kind::Corrupt || first >= self.tree.leaves() {
@@ -84,8 +83,8 @@ impl Mt {
         self.tree.prepare(us, first, count)
     }
 
-    /// Encrypts blocks and gives their tags. `false` if a tag is zero, and so needs another
-    /// counter.
+    /// Encrypts blocks and gives their tags. `false` if a tag has a reserved value, so that another
+    /// counter is needed.
     fn encrypt(
         &self,
         first: u64,
@@ -105,7 +104,7 @@ impl Mt {
         Ok(true)
     }
 
-    /// Decrypts blocks where they lie.
+    /// Decrypts blocks in place.
     fn decrypt(&self, first: u64, counters: &[Counter], tags: &[Tag], blocks: &mut [u8]) -> Checked {
         let mut ciphers = Ciphers::new(&self.keys);
         let blocks = blocks.chunks_exact_mut(self.block_size).zip(counters.iter().zip(tags));
@@ -123,7 +122,7 @@ impl Mt {
     }
 }
 
-/// Whether a tag means something else than a block.
+/// Whether a tag is a marker and cannot be the tag of a block.
 pub(crate) fn is_reserved(tag: &Tag) -> bool {
     [ABSENT, PUNCHED, LOST].contains(tag)
 }
@@ -145,7 +144,7 @@ impl Body for Mt {
         for (start, part) in starts.zip(plain.chunks(batch * self.block_size)) {
             let count = part.len() / self.block_size;
             self.relieve(us)?;
-            // Before anything changes: a tree that does not verify leaves the file as it is.
+            // Verify before any change: if the tree does not verify, the file stays unchanged.
             self.prepare(us, start, count as u64, &run)?;
             self.counters.prepare(us, start, count as u64)?;
             let counter = with_buffer(part.len(), |sealed| {
@@ -157,7 +156,7 @@ impl Body for Mt {
                     }
                 }
             })?;
-            // The blocks are the new ones by now.
+            // The blocks have been replaced: from here an error leaves them half changed.
             self.tree.set(us, start, &tags[..count]).map_err(half_done)?;
             self.counters.set(us, start, count as u64, counter).map_err(half_done)?;
         }

@@ -1,7 +1,7 @@
-//! The write counters of MT-EINT, which need no authentication: a wrong one gives a wrong tag.
+//! The write counters of MT-EINT, which need no authentication: a wrong counter gives a wrong tag.
 //!
-//! While the intervals fit into TS they are there. Beyond, they stay as they are, and blocks that
-//! are written from then on have their counters in pages, of 128 blocks each, in US. So memory
+//! Counters lie in TS while the intervals fit. After that the intervals in TS are frozen, and
+//! blocks that are written later have their counters in pages of US, 128 blocks per page. So memory
 //! stays bounded however dispersed the counters are.
 
 use crate::counter::Counter;
@@ -14,17 +14,18 @@ use std::sync::Arc;
 
 /// Bytes of TS for counters (L_ctr).
 pub(crate) const ROOM: usize = 64;
-/// Blocks whose counters share a page.
+/// The number of blocks with counters in one page.
 const PAGE_BLOCKS: u64 = PageArray::<{ Intervals::VALUE }>::ENTRIES;
-/// What the holes at the end of a file take: no session, no pass, and a distance.
+/// The most bytes of the interval of holes at the end of a file: no session, no pass, and a
+/// distance.
 const END: usize = 1 + 1 + 9;
-/// Intervals that surely fit: none takes more than a session of 8 bytes, its number, 5 bytes of
-/// pass and 9 of distance.
+/// A number of intervals that always fits: an interval takes at most 8 bytes of session, 1 of its
+/// number, 5 of pass and 9 of distance.
 const SURELY_FIT: usize = (ROOM - END - 2) / 23;
 
 pub(crate) struct MtCounters {
     base: Intervals,
-    /// Whether blocks written from now on have their counters in pages.
+    /// Whether newly written blocks have their counters in pages.
     frozen: bool,
     dense: PageArray<{ Intervals::VALUE }>,
 }
@@ -35,7 +36,7 @@ impl MtCounters {
         MtCounters { base: Intervals::default(), frozen: false, dense }
     }
 
-    /// Those that TS describes. Errors: [`Kind::Corrupt`].
+    /// The counters that TS describes. Errors: [`Kind::Corrupt`].
     pub(crate) fn open(
         keys: Arc<FileKeys>,
         blocks: u64,
@@ -80,8 +81,8 @@ impl MtCounters {
         Ok(())
     }
 
-    /// Reads what [`MtCounters::set`] of these blocks needs, so that it reads nothing if it comes
-    /// next.
+    /// Reads all that [`MtCounters::set`] of these blocks needs, so that a `set` right after it
+    /// reads nothing.
     pub(crate) fn prepare(&self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
         if self.frozen { self.get(us, first, &mut vec![Counter::HOLE; count as usize]) } else { Ok(()) }
     }
@@ -93,8 +94,8 @@ impl MtCounters {
             }
             self.reset();
         }
-        // A hole has no counter that a block ever had, so that no ciphertext can take its place
-        // even if an old tag is believed.
+        // A hole has a counter that no block ever had, so that no ciphertext can take its place
+        // even if an old tag is accepted.
         if !self.frozen {
             if self.base.len() + 2 <= SURELY_FIT {
                 self.base.set(first, count, counter, Counter::HOLE);
@@ -119,7 +120,7 @@ impl MtCounters {
         Ok(())
     }
 
-    /// Follows the length of the file. Pages of blocks that are gone were dropped before.
+    /// Follows the length of the file. The caller has already dropped the pages of removed blocks.
     pub(crate) fn resize(&mut self, blocks: u64) {
         if blocks == 0 {
             self.reset();
@@ -132,12 +133,12 @@ impl MtCounters {
         (self.frozen, self.base) = (false, Intervals::default());
     }
 
-    /// Drops the counters of 128 blocks that are holes from now on.
+    /// Drops a page of counters, of 128 blocks that become holes.
     pub(crate) fn drop_page(&mut self, us: &dyn Untrusted, page: u64) -> Result<()> {
         if self.frozen { self.dense.drop_page(us, page) } else { Ok(()) }
     }
 
-    /// What TS keeps: the intervals, whether they are frozen, and how many pages there are.
+    /// The state for TS: the intervals, whether they are frozen, and the number of pages.
     pub(crate) fn seal(&mut self, us: &dyn Untrusted) -> Result<(Vec<u8>, bool, u32)> {
         self.dense.flush(us)?;
         let base = self.base.encode(usize::from(u8::MAX)).expect("they were frozen while they fitted");

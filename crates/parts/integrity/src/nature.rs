@@ -1,12 +1,12 @@
-//! What a file is like, as far as `auto` has seen it, samples of its content and reads against
-//! writes, and which scheme suits it.
+//! `Nature`: the profile of a file for the choice `auto`, from samples of its content and counts of
+//! reads and writes, and the scheme that suits it.
 //!
 //! Table 7 of the paper weighs SHA-1 against an entropy test and a wide-block cipher at half the
 //! speed of a hash. Here a tag comes with the encryption and an entry of the tree costs nothing
-//! until a commit, so on the paper's axes (content; reads against writes) MT-EINT is the fastest to
-//! write whatever the content, RAND-EINT takes 1.5 times as long, and COMP-EINT reads compressible
+//! until a commit. So on the paper's axes (content; reads against writes) MT-EINT is the fastest to
+//! write whatever the content, and RAND-EINT takes 1.5 times as long. COMP-EINT reads compressible
 //! content a little faster than MT-EINT, since it reads no tree, and writes it up to four times as
-//! slowly. So a file is MT-EINT, until it has been read so often that converting it pays.
+//! slowly. So a file is under MT-EINT until it has been read often enough for a conversion to pay.
 
 use crate::compress::compress;
 use crate::entropy::is_random_looking;
@@ -15,30 +15,30 @@ use crate::scheme::Scheme;
 use lacuna_contracts::{Plain, Record};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One block in so many that are written is looked at: compressing it takes as long as encrypting
+/// One in this number of written blocks is sampled: compressing a block takes as long as encrypting
 /// eight.
 const EVERY: u64 = 256;
-/// The first block that is looked at.
+/// The number of blocks before the first sample.
 const FIRST: u64 = 16;
-/// Samples after which the older half of them is forgotten.
+/// When there are this number of samples, all counts are halved.
 const MEMORY: u16 = 256;
-/// Samples from which on a file's nature is known well enough to convert it.
+/// The least number of samples for a conversion.
 const ENOUGH: u16 = 4;
-/// One block in so many may be incompressible in a file that counts as compressible.
+/// At most one in this number of blocks may be incompressible in a compressible file.
 const FEW: u16 = 8;
-/// How often a file must have been read before converting it to COMP-EINT pays: each reading saves
-/// 3%, and converting takes two passes over the file.
+/// The number of times that a file must have been read before converting it to COMP-EINT pays: each
+/// reading saves 3%, and converting takes two passes over the file.
 const OFTEN: u64 = 64;
-/// How often it must have been overwritten before converting it back pays.
+/// The number of times that a file must have been overwritten before converting it back pays.
 const SELDOM: u64 = 4;
 
-/// Samples of written blocks, and blocks read and written.
+/// Samples of written blocks, and the numbers of blocks read and written.
 #[derive(Debug)]
 pub(crate) struct Nature {
     samples: u16,
     random: u16,
     incompressible: u16,
-    /// Whether a conversion from MT-EINT was given up, since there would be too many counter
+    /// Whether a conversion from MT-EINT was given up, because it would make too many counter
     /// intervals.
     given_up: bool,
     writes: u64,
@@ -59,8 +59,8 @@ impl Nature {
     /// Bytes in TS.
     pub(crate) const LEN: usize = 8;
 
-    /// Samples, random-looking and incompressible ones among them, and whether a conversion was
-    /// given up (u16 each). Reads and writes are counted anew at each opening.
+    /// The numbers of samples, of random-looking and of incompressible samples, and whether a
+    /// conversion was given up (u16 each). Reads and writes are counted anew after each opening.
     pub(crate) fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let numbers = [self.samples, self.random, self.incompressible, self.given_up.into()];
@@ -70,7 +70,7 @@ impl Nature {
         bytes
     }
 
-    /// Undoes [`Nature::to_bytes`]. Any bytes are good: they only hint.
+    /// Parses the output of [`Nature::to_bytes`]. Any bytes are valid: they are only hints.
     pub(crate) fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let record = Record(&bytes);
         let samples = record.u16(0).min(MEMORY);
@@ -79,7 +79,7 @@ impl Nature {
         Nature { samples, random, incompressible, given_up, until: EVERY, ..Nature::default() }
     }
 
-    /// Looks at some of the blocks that are written.
+    /// Counts and samples blocks that are written.
     pub(crate) fn wrote(&mut self, plain: &[u8], block_size: usize) {
         let count = (plain.len() / block_size) as u64;
         self.writes = self.writes.saturating_add(count);
@@ -107,18 +107,18 @@ impl Nature {
         self.reads.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Random-looking blocks among so many, by the samples.
+    /// An estimate of the random-looking blocks among `blocks`, by the samples.
     pub(crate) fn random_looking(&self, blocks: u64) -> u64 {
         let (random, samples) = (u128::from(self.random), u128::from(self.samples));
         (u128::from(blocks) * random).checked_div(samples).unwrap_or(0) as u64
     }
 
-    /// A conversion from MT-EINT is given up.
+    /// Notes that a conversion from MT-EINT was given up.
     pub(crate) fn give_up(&mut self) {
         self.given_up = true;
     }
 
-    /// What was given up may be tried again: the file is empty, or its user has chosen anew.
+    /// Permits a conversion again: the file is empty, or its user has changed the choice.
     pub(crate) fn resume(&mut self) {
         self.given_up = false;
     }
@@ -127,7 +127,7 @@ impl Nature {
         self.given_up
     }
 
-    /// Another scheme for a file of `blocks` blocks, if it would save more than converting the file
+    /// A better scheme for a file of `blocks` blocks, if it would save more than the conversion
     /// costs.
     pub(crate) fn wants(&self, now: Scheme, blocks: u64) -> Option<Scheme> {
         let reads = self.reads.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Nature {
         }
     }
 
-    /// The file has another scheme from now on; what it costs is weighed anew.
+    /// Restarts the counts of reads and writes after a change of scheme.
     pub(crate) fn converted(&mut self) {
         self.writes = 0;
         *self.reads.get_mut() = 0;

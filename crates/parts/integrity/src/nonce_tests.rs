@@ -1,4 +1,4 @@
-//! The nonces and tweaks that blocks are encrypted under, of which none may be used twice.
+//! No nonce and no tweak is used for two block encryptions.
 
 #[path = "../tests/fixture/mod.rs"]
 mod fixture;
@@ -24,7 +24,7 @@ fn no_nonce_and_no_tweak_is_used_twice() {
                 committed = bed.us.stored.lock().clone();
             }
             if rng.chance(1, 20) {
-                // A crash: what was not committed is lost, and the next opening draws another
+                // A crash loses all uncommitted changes, and the next opening draws another
                 // session.
                 *bed.us.stored.lock() = committed.clone();
                 bed.reopen(false).unwrap();

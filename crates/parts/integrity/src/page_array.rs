@@ -1,9 +1,9 @@
-//! `PageArray`: an array in US that needs no authentication: write counters of MT-EINT, RArr and
-//! its inverse.
+//! `PageArray`: an array in US that needs no authentication: the write counters of MT-EINT, RArr
+//! and its inverse.
 //!
-//! Pages are encrypted, so that they do not show which blocks look random; altering one makes
-//! blocks fail, no more: one that no version wrote, or that its storage knows to be damaged, is
-//! taken for zeros. Zeros at the end of a page are left out, and a page of zeros is absent.
+//! Pages are encrypted, so that they do not show which blocks look random. Altering a page makes
+//! blocks fail and does no other harm: a malformed page, or one that storage reports as damaged,
+//! reads as zeros. Zeros at the end of a page are left out, and a page of zeros is absent.
 
 use crate::keys::FileKeys;
 use crate::untrusted::{PART_PAGE, Part, Untrusted};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The fewest pages in the cache.
 const FEWEST_PAGES: usize = 8;
-/// Encrypted pages are multiples of this, which is also the shortest message of the cipher.
+/// Encrypted pages are multiples of this, the shortest message of the cipher.
 const GRAIN: usize = 16;
 
 type Cache<const N: usize> = BoundedCache<u64, Page<N>, FxBuildHasher>;
@@ -23,7 +23,7 @@ struct Page<const N: usize> {
     /// `None`: all zeros.
     entries: Option<Box<[[u8; N]]>>,
     dirty: bool,
-    /// Whether US has it.
+    /// Whether US has this page.
     stored: bool,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct PageArray<const N: usize> {
     part: Part,
     pages: Mutex<Cache<N>>,
     dirty: usize,
-    /// Pages in US, as far as this side knows.
+    /// The number of pages in US, as far as is known here: US is untrusted.
     stored: u32,
 }
 
 impl<const N: usize> PageArray<N> {
-    /// Entries of a page: a power of two.
+    /// Entries per page: a power of two.
     pub(crate) const ENTRIES: u64 = 1 << (PART_PAGE / N).ilog2();
 
-    /// The array of which US has `stored` pages.
+    /// The array with `stored` pages in US.
     pub(crate) fn new(keys: Arc<FileKeys>, part: Part, stored: u32) -> Self {
         PageArray { keys, part, pages: Mutex::new(Cache::new(FEWEST_PAGES)), dirty: 0, stored }
     }
@@ -58,18 +58,18 @@ impl<const N: usize> PageArray<N> {
         *old = cache;
     }
 
-    /// How many pages US has.
+    /// The number of pages in US.
     pub(crate) fn stored(&self) -> u32 {
         self.stored
     }
 
-    /// Forgets all pages, which its owner has removed.
+    /// Forgets all pages after the owner has removed them.
     pub(crate) fn forget(&mut self) {
         self.pages.get_mut().clear();
         (self.dirty, self.stored) = (0, 0);
     }
 
-    /// Reads entries from `first` on.
+    /// Reads entries, starting at `first`.
     pub(crate) fn get(&self, us: &dyn Untrusted, first: u64, out: &mut [[u8; N]]) -> Result<()> {
         let (mut at, mut rest) = (first, out);
         while !rest.is_empty() {
@@ -100,7 +100,7 @@ impl<const N: usize> PageArray<N> {
         if self.dirty > self.pages.get_mut().most() / 2 { self.flush(us) } else { Ok(()) }
     }
 
-    /// Writes entries from `first` on.
+    /// Writes entries, starting at `first`.
     pub(crate) fn set(&mut self, us: &dyn Untrusted, first: u64, entries: &[[u8; N]]) -> Result<()> {
         let (mut at, mut rest) = (first, entries);
         while !rest.is_empty() {
@@ -170,7 +170,7 @@ impl<const N: usize> PageArray<N> {
         Ok(())
     }
 
-    /// The bytes of a page, if US has it; none of one that is known to be damaged.
+    /// The bytes of a page if US has it; empty if storage reports it as damaged.
     fn read(&self, us: &dyn Untrusted, number: u64) -> Result<Option<Vec<u8>>> {
         if self.stored == 0 {
             return Ok(None);

@@ -1,23 +1,23 @@
-//! The names of the schemes, and how a file's scheme is chosen.
+//! The schemes, and how a file's scheme is chosen.
 
-/// How the blocks of a file are protected.
+/// The integrity scheme of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// MT-EINT (section 5.1): a tag for each block, in a tree of tags.
     Mt,
-    /// RAND-EINT (section 5.2): a wide-block cipher under authentic counters; tags for
-    /// random-looking blocks alone.
+    /// RAND-EINT (section 5.2): a wide-block cipher under authentic counters; tags only for
+    /// random-looking blocks.
     Rand,
-    /// COMP-EINT (section 5.3): the tag inside of blocks that compress; tags in a tree for the
-    /// others.
+    /// COMP-EINT (section 5.3): compressible blocks hold their tag inside; the tags of all other
+    /// blocks are in a tree.
     Comp,
-    /// Encryption only (AES-256-XTS): what benchmarks compare with. Nothing is noticed, and users
-    /// are never offered it.
+    /// Encryption only (AES-256-XTS), the baseline of benchmarks. Detects nothing, and is never
+    /// offered to users.
     None,
 }
 
 impl Scheme {
-    /// The schemes that users choose from.
+    /// The schemes that users can choose.
     pub const OFFERED: [Scheme; 3] = [Scheme::Mt, Scheme::Rand, Scheme::Comp];
 
     /// The name on the command line and in the extended attribute.
@@ -30,7 +30,7 @@ impl Scheme {
         }
     }
 
-    /// Its number in trusted storage.
+    /// The scheme's number in trusted storage.
     pub(crate) const fn code(self) -> u8 {
         match self {
             Scheme::Mt => 0,
@@ -48,9 +48,9 @@ impl Scheme {
 /// How a file gets its scheme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// This one.
+    /// Always this scheme.
     Fixed(Scheme),
-    /// What suits the file's content and use (Table 7); it may change with them.
+    /// The scheme that suits the file's content and use (Table 7); it may change with them.
     #[default]
     Auto,
 }
@@ -64,7 +64,7 @@ impl Choice {
         }
     }
 
-    /// The choice that a user names: `mt`, `rand`, `comp` or `auto`.
+    /// Parses a choice by name: `mt`, `rand`, `comp` or `auto`.
     pub fn from_name(name: &[u8]) -> Option<Choice> {
         let fixed = Scheme::OFFERED.into_iter().map(Choice::Fixed);
         fixed.chain([Choice::Auto]).find(|choice| choice.name().as_bytes() == name)

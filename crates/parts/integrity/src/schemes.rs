@@ -1,4 +1,4 @@
-//! The bodies of all schemes.
+//! Constructors for the body of every scheme.
 
 use crate::body::Body;
 use crate::keys::FileKeys;

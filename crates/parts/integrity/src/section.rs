@@ -1,4 +1,4 @@
-//! Sections of TS: what one scheme keeps there.
+//! Sections of TS: the trusted state of one scheme.
 
 use crate::keys::Tag;
 use crate::wide_tree::{INLINE, TreeRoot};
@@ -34,14 +34,14 @@ impl<'b> Section<'b> {
         self.array()
     }
 
-    /// Bytes behind their number.
+    /// A byte string with its length (u8) in front.
     pub(crate) fn short(&mut self) -> Result<&'b [u8]> {
         let len = self.u8()?;
         self.take(len.into())
     }
 
-    /// The two flags that a section begins with: about its counters, and whether it has the leaves
-    /// of its tree.
+    /// The two flags at the start of a section: one about its counters, and whether it holds the
+    /// leaves of its tree.
     pub(crate) fn flags(&mut self) -> Result<(bool, bool)> {
         match self.u8()? {
             flags @ 0..=3 => Ok((flags & 1 != 0, flags & 2 != 0)),
@@ -49,7 +49,7 @@ impl<'b> Section<'b> {
         }
     }
 
-    /// The root or the leaves of a tree.
+    /// The root of a tree, or its leaves (`inline`).
     pub(crate) fn tree(&mut self, inline: bool, leaves: u64) -> Result<TreeRoot> {
         if !inline {
             return Ok(TreeRoot::Page(self.tag()?));
@@ -62,7 +62,7 @@ impl<'b> Section<'b> {
     }
 }
 
-/// TS that no version wrote.
+/// The error of malformed TS.
 pub(crate) fn malformed(found: &str) -> Error {
     Error::new(Kind::Corrupt, "the trusted storage of a file is not usable")
         .found(found)
@@ -70,7 +70,7 @@ pub(crate) fn malformed(found: &str) -> Error {
         .remedy("restore the file from a backup")
 }
 
-/// A section that is being written.
+/// A writer of a section.
 pub(crate) struct SectionMut(Vec<u8>);
 
 impl SectionMut {

@@ -1,10 +1,10 @@
-//! What RAND-EINT and COMP-EINT share (sections 5.2 and 5.3): write counters that are authentic,
-//! and a tree of tags, RTree, for those blocks alone that cannot be verified by themselves.
+//! The common part of RAND-EINT and COMP-EINT (sections 5.2 and 5.3): authentic write counters, and
+//! a tree of tags, RTree, only for blocks that cannot be verified by themselves.
 //!
-//! RArr says which block a leaf of RTree is of (leaf -> block), and its inverse which leaf a block
-//! has (block -> leaf + 1, for SearchOffset). Both lie in US unauthenticated, as the paper argues:
-//! the tag in the leaf binds the block. Altering them makes blocks fail and no more. They are
-//! therefore believed only as far as they agree.
+//! RArr maps a leaf of RTree to its block (leaf -> block), and its inverse maps a block to its leaf
+//! (block -> leaf + 1, for SearchOffset). Both lie in US unauthenticated, as the paper argues: the
+//! tag in the leaf binds the block. Altering them makes blocks fail and does no other harm. An
+//! entry of one is therefore used only if the other agrees.
 
 use crate::ablation::{Check, enforced};
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};
@@ -24,12 +24,12 @@ use lacuna_contracts::{Budget, Result};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Bytes of a section beside counters and tree.
+/// Bytes of a section besides counters and tree.
 const FIXED: usize = 1 + 8 + 4 + 4;
-/// Leaves without a block, at most: an adversary's games with RArr leave some over. More would make
-/// it long to remove them.
+/// The most leaves without a block: tampering with RArr can leave orphan leaves. More would take
+/// long to remove.
 const LEFT_OVER: u64 = 1 << 20;
-/// Bytes of counters in a section that shares TS with another one: as many as their hashes take.
+/// Bytes of counters in a section that shares TS with another section: the size of their hashes.
 const SHARED_ROOM: usize = 35;
 
 pub(crate) struct Selective<L> {
@@ -39,7 +39,7 @@ pub(crate) struct Selective<L> {
     tree: WideTree,
     /// RArr.
     order: PageArray<8>,
-    /// Its inverse.
+    /// The inverse of RArr.
     position: PageArray<8>,
     low: PhantomData<fn() -> L>,
 }
@@ -90,8 +90,8 @@ impl<L: Low> Selective<L> {
         Ok(Self::with(keys, block_size, counters, tree, order, position))
     }
 
-    /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `false` if a tag is one
-    /// that means something else.
+    /// Encrypts blocks. The tags of blocks that need a leaf go to `tags`. `false` if a tag has a
+    /// reserved value, so that another counter is needed.
     fn encrypt(
         &self,
         first: u64,
@@ -115,8 +115,8 @@ impl<L: Low> Selective<L> {
         Ok(true)
     }
 
-    /// Reads what every write of these blocks needs, before any is written. Which pages of RTree
-    /// and RArr it needs the new tags decide.
+    /// Reads all that every write of these blocks needs, before any is written. The pages of RTree
+    /// and RArr are not among it: they depend on the new tags.
     fn prepare(&self, us: &dyn Untrusted, first: u64, count: usize) -> Result<()> {
         self.counters.get(us)?;
         if self.tree.leaves() == 0 {
@@ -126,8 +126,8 @@ impl<L: Low> Selective<L> {
         self.position.get(us, first, &mut positions[..count])
     }
 
-    /// Brings RTree and RArr in line with blocks from `first` on that were written: tags of those
-    /// that need a leaf.
+    /// Updates RTree and RArr for written blocks, starting at `first`: `tags` has the tags of
+    /// blocks that need a leaf.
     fn place(&mut self, us: &dyn Untrusted, first: u64, tags: &[Option<Tag>]) -> Result<()> {
         let some = tags.iter().any(Option::is_some);
         if self.tree.leaves() == 0 && !some {
@@ -169,7 +169,7 @@ impl<L: Low> Selective<L> {
         Ok(())
     }
 
-    /// SearchOffset: the leaf of a block that `position` says, if RArr agrees.
+    /// SearchOffset: the leaf of a block by `position`, if RArr agrees.
     fn confirmed(&self, us: &dyn Untrusted, block: u64, position: [u8; 8]) -> Result<Option<u64>> {
         let Some(leaf) = self.leaf(position) else { return Ok(None) };
         let mut found = [[0; 8]];
@@ -177,13 +177,14 @@ impl<L: Low> Selective<L> {
         Ok((u64::from_le_bytes(found[0]) == block).then_some(leaf))
     }
 
-    /// The leaf that an entry of the inverse of RArr names, if there is such a leaf.
+    /// The leaf that an entry of the inverse of RArr names, if it exists.
     fn leaf(&self, position: [u8; 8]) -> Option<u64> {
         u64::from_le_bytes(position).checked_sub(1).filter(|leaf| *leaf < self.tree.leaves())
     }
 
-    /// DelOffsetTree (Figure 9): the leaf of a block goes, and the last one takes its place. The
-    /// paper makes the last block's hash anew; its leaf, which the tree verifies, is the same.
+    /// DelOffsetTree (Figure 9): removes the leaf of a block and moves the last leaf into its
+    /// place. The paper recomputes the last block's hash; here its leaf is copied, which the tree
+    /// verifies and which is the same.
     fn delete_offset(&mut self, us: &dyn Untrusted, block: u64) -> Result<()> {
         let mut position = [[0; 8]];
         self.position.get(us, block, &mut position)?;
@@ -208,7 +209,7 @@ impl<L: Low> Selective<L> {
         self.tree.resize(us, last, &mut |_| Ok(()))
     }
 
-    /// All leaves and RArr go.
+    /// Removes all leaves and RArr.
     fn delete_all(&mut self, us: &dyn Untrusted) -> Result<()> {
         let leaves = self.tree.leaves();
         let entries = PageArray::<8>::ENTRIES;
@@ -231,7 +232,7 @@ impl<L: Low> Selective<L> {
         self.tree.resize(us, 0, &mut |_| Ok(()))
     }
 
-    /// Delete of the leaves of a run of blocks. Blocks whose leaves went are holes before US is
+    /// Deletes the leaves of a run of blocks. Blocks without their leaves become holes before US is
     /// written again.
     fn delete_leaves(&mut self, us: &dyn Untrusted, first: u64, end: u64) -> Result<()> {
         let mut at = first;
@@ -255,7 +256,7 @@ impl<L: Low> Selective<L> {
         Ok(())
     }
 
-    /// Decrypts blocks where they lie.
+    /// Decrypts blocks in place.
     fn decrypt(&self, us: &dyn Untrusted, first: u64, counters: &[Counter], blocks: &mut [u8]) -> Checked {
         let mut ciphers = Ciphers::new(&self.keys);
         let mut positions = [[0; 8]; BATCH];
@@ -277,8 +278,7 @@ impl<L: Low> Selective<L> {
                 continue;
             };
             if n >= have {
-                // Blocks written one after the other have leaves one after the other, which are
-                // read together.
+                // Sequentially written blocks have sequential leaves: read those together.
                 let next = |ahead: &usize| self.leaf(positions[n + ahead]) == Some(leaf + *ahead as u64);
                 have = n + 1 + (1..counters.len() - n).take_while(next).count();
                 self.tree.get(us, leaf, &mut tags[n..have]).map_err(at(number))?;
@@ -324,7 +324,7 @@ impl<L: Low> Body for Selective<L> {
                     }
                 }
             })?;
-            // The blocks are the new ones by now.
+            // The blocks have been replaced: from here an error leaves them half changed.
             self.place(us, start, &tags[..count]).map_err(half_done)?;
             self.counters.set(us, start, count as u64, counter).map_err(half_done)?;
         }

@@ -1,9 +1,9 @@
-//! What is said of blocks and pages that do not verify.
+//! The errors of blocks and pages that do not verify.
 
 use crate::untrusted::Part;
 use lacuna_contracts::{Error, Kind};
 
-/// A page of US that does not verify.
+/// The error of a page of US that does not verify.
 pub(crate) fn tampered(part: Part, page: u64) -> Error {
     Error::new(Kind::Corrupt, format!("page {page} of {} does not verify", name_of(part)))
         .expected("the page that was written there last")
@@ -21,7 +21,7 @@ fn name_of(part: Part) -> String {
     }
 }
 
-/// A block that does not verify.
+/// The error of a block that does not verify.
 pub(crate) fn altered(block: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {block} does not verify"))
         .found("data or counters that were altered, moved or are not the latest")

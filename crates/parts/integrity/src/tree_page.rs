@@ -1,19 +1,19 @@
-//! A page of a [`crate::wide_tree::WideTree`], and the cache of them.
+//! A page of a [`crate::wide_tree::WideTree`], and the page cache.
 
 use crate::keys::Tag;
 use lacuna_contracts::BoundedCache;
 use rustc_hash::FxBuildHasher;
 
-/// Entries of a page, as a power of two.
+/// log2 of the entries of a page.
 pub(crate) const BITS: u32 = 7;
 /// Entries of a page.
 pub(crate) const ENTRIES: u64 = 1 << BITS;
 /// The tag of an absent page, and the leaf of a hole.
 pub(crate) const ABSENT: Tag = [0; 16];
-/// The fewest pages in the cache: a dirty path through the tallest tree, and some more.
+/// The smallest cache: a dirty path through the tallest tree, and some more.
 pub(crate) const FEWEST_PAGES: usize = 24;
 
-/// The entries of a page: leaves, or the tags of pages below.
+/// The entries of a page: leaves, or the tags of pages one level below.
 pub(crate) type Entries = [Tag; ENTRIES as usize];
 /// Pages by level and number.
 pub(crate) type Cache = BoundedCache<(u8, u64), Page, FxBuildHasher>;
@@ -21,11 +21,11 @@ pub(crate) type Cache = BoundedCache<(u8, u64), Page, FxBuildHasher>;
 /// A page in the cache.
 pub(crate) struct Page {
     pub(crate) entries: Box<Entries>,
-    /// Whether US has another one.
+    /// Whether the page differs from US.
     pub(crate) dirty: bool,
 }
 
-/// Levels of a tree of so many leaves.
+/// The number of levels of a tree of `leaves` leaves.
 pub(crate) fn height(leaves: u64) -> u8 {
     if leaves == 0 { 0 } else { ((64 - (leaves - 1).leading_zeros()).div_ceil(BITS)).max(1) as u8 }
 }

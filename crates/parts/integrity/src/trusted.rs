@@ -10,20 +10,20 @@ use lacuna_contracts::{Record, RecordMut, Result};
 
 /// The version of the format.
 const VERSION: u8 = 1;
-/// The number of `auto` where those of schemes stand.
+/// The code of `auto` in the byte for the choice of scheme.
 const AUTO: u8 = 0xf;
 /// Bytes before the first section.
 pub(crate) const HEAD: usize = 32;
 
-/// The trusted storage of one file. It proves nothing by itself: its owner must keep it where
-/// nobody can alter it or put an older one in its place.
+/// The trusted storage of one file. It authenticates nothing by itself: its owner must keep it
+/// where the adversary can neither alter it nor roll it back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trusted(Vec<u8>);
 
-/// What stands in TS before the sections of the schemes.
+/// The header of TS, before the sections of the schemes.
 pub(crate) struct Head {
     pub(crate) scheme: Scheme,
-    /// The scheme that the file is being converted from, if it is.
+    /// The scheme that the file is being converted from, if any.
     pub(crate) other: Option<Scheme>,
     pub(crate) choice: Choice,
     pub(crate) block_size: usize,
@@ -33,15 +33,15 @@ pub(crate) struct Head {
 }
 
 impl Trusted {
-    /// The most bytes it takes.
+    /// The most bytes of TS.
     pub const MAX: usize = 200;
 
-    /// Its bytes, at most [`Trusted::MAX`].
+    /// The bytes of TS, at most [`Trusted::MAX`].
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.clone()
     }
 
-    /// Takes [`Trusted::to_bytes`] back. The sections of schemes are parsed when the file is
+    /// Parses bytes from [`Trusted::to_bytes`]. The sections of schemes are parsed when the file is
     /// opened. Errors: [`lacuna_contracts::Kind::Corrupt`].
     pub fn parse(bytes: &[u8]) -> Result<Trusted> {
         if bytes.len() > Self::MAX {
@@ -76,7 +76,7 @@ impl Trusted {
         Trusted(bytes)
     }
 
-    /// The head and what follows.
+    /// The head, and a reader of the sections after it.
     pub(crate) fn head(&self) -> Result<(Head, Section<'_>)> {
         let (head, rest) = self.0.split_at_checked(HEAD).ok_or_else(|| malformed("it ends too early"))?;
         if head[0] != VERSION {

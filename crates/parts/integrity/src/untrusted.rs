@@ -3,18 +3,18 @@
 
 use lacuna_contracts::Result;
 
-/// The most bytes that a page of a part has.
+/// The size limit of a page of a part, in bytes.
 pub const PART_PAGE: usize = 2048;
 
 /// The kinds of pages in the untrusted storage for integrity (US) of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// Pages of a tree of tags: `level` below [`Part::RTREE`] of MT-EINT's tree, from there on of
+    /// A page of a tree of tags: levels below [`Part::RTREE`] belong to MT-EINT's tree, the rest to
     /// RTree.
     Tree(u8),
     /// Write counters, one for each block (MT-EINT with dispersed counters).
     Counters,
-    /// The arrays IntStart and CtrVal (Figure 6), where they do not fit into TS.
+    /// The arrays IntStart and CtrVal (Figure 6), if they do not fit into TS.
     Intervals,
     /// RArr: leaf of RTree -> block.
     Order,
@@ -23,24 +23,22 @@ pub enum Part {
 }
 
 impl Part {
-    /// What is added to the levels of RTree, so that a file may hold both trees while it is
-    /// converted.
+    /// Added to the levels of RTree, so that a file can hold both trees while it is converted.
     pub const RTREE: u8 = 16;
 }
 
-/// Where one file's encrypted blocks and US pages rest. The adversary may do with them what it
-/// likes.
+/// Storage for one file's encrypted blocks and US pages. The adversary may alter it at will.
 ///
-/// An implementation need not notice anything. It may hold back what it was given until its owner
-/// commits, as long as it reads back what was written last.
+/// An implementation need not detect anything. It may buffer writes until its owner commits, as
+/// long as a read returns the latest write.
 pub trait Untrusted: Send + Sync {
-    /// Reads whole encrypted blocks. Past the end of what was written: zeros.
+    /// Reads whole encrypted blocks. Blocks after the last written one read as zeros.
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()>;
     /// Writes whole encrypted blocks. An error that says so
     /// ([`lacuna_contracts::Error::changed_nothing`]), as a refusal does, has changed none of them.
     fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()>;
     /// Reads a page, at most [`PART_PAGE`] bytes. `None` if it was never written or was removed.
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>>;
-    /// Writes a page, or removes it (`None`). Removing is never refused for want of space.
+    /// Writes a page, or removes it (`None`). Removing never fails for lack of space.
     fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()>;
 }

@@ -1,15 +1,16 @@
-//! `WideTree`: the authenticated array of tags behind MT-EINT and RTree, a tree of 128 children.
+//! `WideTree`: the authenticated array of tags behind MT-EINT and RTree, a tree with 128 children
+//! per node.
 //!
-//! The leaves lie in pages of 128. The keyed tag of a page is an entry of the page above; the tag
-//! of the topmost page, the root, and the number of leaves are trusted. Zeros at the end of a page
-//! are left out, and a page of zeros is absent; the tag of an absent page is zero, so a sparse
-//! array costs nothing where it is empty. The tag of a page binds its level, and its place in the
-//! page above binds its position.
+//! Leaves lie in pages of 128. The keyed tag of a page is an entry of the page above; the tag of
+//! the topmost page, the root, and the number of leaves are trusted. Zeros at the end of a page are
+//! left out, and a page of zeros is absent; the tag of an absent page is zero, so a sparse array
+//! costs nothing where it is empty. The tag of a page binds its level, and its place in the page
+//! above binds its position.
 //!
 //! Invariants:
 //! - A page in the cache was verified against the root when it was loaded, or was made here.
-//! - If a page is dirty, so are all pages above it, and none of them leaves the cache. So nothing
-//!   is hashed before a flush, and a flush reads nothing.
+//! - All pages above a dirty page are dirty, and a dirty page never leaves the cache. So nothing is
+//!   hashed before a flush, and a flush reads nothing.
 
 mod clearing;
 
@@ -25,10 +26,10 @@ use lacuna_crypto::constant_time_eq;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Leaves of a tree that lies in TS.
+/// The most leaves of a tree that lies in TS.
 pub(crate) const INLINE: u64 = 8;
 
-/// What TS keeps of a tree.
+/// The part of a tree that TS keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TreeRoot {
     /// All leaves of a tree of at most [`INLINE`].
@@ -39,10 +40,10 @@ pub(crate) enum TreeRoot {
 
 pub(crate) struct WideTree {
     keys: Arc<FileKeys>,
-    /// What is added to levels in [`Part::Tree`].
+    /// The base that is added to levels in [`Part::Tree`].
     base: u8,
     leaves: u64,
-    /// The tag of the topmost page; of no meaning while that is dirty.
+    /// The tag of the topmost page; meaningless while that page is dirty.
     root: Tag,
     pages: Mutex<Cache>,
     dirty: usize,
@@ -88,7 +89,7 @@ impl WideTree {
         self.leaves
     }
 
-    /// Reads leaves from `first` on.
+    /// Reads leaves, starting at `first`.
     pub(crate) fn get(&self, us: &dyn Untrusted, first: u64, out: &mut [Tag]) -> Result<()> {
         let mut at = first;
         let mut rest = out;
@@ -104,9 +105,9 @@ impl WideTree {
         Ok(())
     }
 
-    /// Writes dirty pages if there are many. Nothing else but a flush writes pages; the other
-    /// methods at most remove some, which needs no space. So a change that begins with this fails
-    /// for want of space before it has changed anything.
+    /// Writes dirty pages if there are many. Only a flush writes pages; the other methods at most
+    /// remove some, which needs no space. So a change that begins with this call fails for lack of
+    /// space before it has changed anything.
     pub(crate) fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
         if self.dirty > self.pages.get_mut().most() / 2 + usize::from(height(self.leaves)) {
             return self.flush(us);
@@ -114,8 +115,8 @@ impl WideTree {
         Ok(())
     }
 
-    /// Verifies what [`WideTree::set`] of these leaves needs, so that it fails only where US cannot
-    /// be written.
+    /// Verifies all pages that [`WideTree::set`] of these leaves needs, so that `set` fails only if
+    /// US cannot be written.
     pub(crate) fn prepare(&mut self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
         let end = self.leaves.min(first + count);
         if first >= end {
@@ -137,14 +138,14 @@ impl WideTree {
         Ok(())
     }
 
-    /// All leaves of a page become `tag`, whatever US has there, as far as the pages above verify.
+    /// Sets all leaves of a page to `tag` without reading the page; the pages above must verify.
     pub(crate) fn renew(&mut self, us: &dyn Untrusted, page: u64, tag: Tag) -> Result<()> {
         let leaves = (self.leaves - page * ENTRIES).min(ENTRIES) as usize;
         self.dirty_page(us, 0, page, true)?[..leaves].fill(tag);
         Ok(())
     }
 
-    /// UpdateTree of a run of leaves; those past the end are appended (AppendTree).
+    /// UpdateTree for a run of leaves; leaves past the end are appended (AppendTree).
     pub(crate) fn set(&mut self, us: &dyn Untrusted, first: u64, tags: &[Tag]) -> Result<()> {
         let old = self.leaves;
         self.grow(first + tags.len() as u64);
@@ -153,7 +154,7 @@ impl WideTree {
             let from = (at % ENTRIES) as usize;
             let (part, after) = rest.split_at(rest.len().min(ENTRIES as usize - from));
             let end = at + part.len() as u64;
-            // What is overwritten as a whole needs not be read.
+            // A page that is overwritten as a whole need not be read.
             let whole = from == 0 && (end.is_multiple_of(ENTRIES) || end >= old);
             let page = self.dirty_page(us, 0, at / ENTRIES, whole)?;
             page[from..from + part.len()].copy_from_slice(part);
@@ -162,7 +163,7 @@ impl WideTree {
         Ok(())
     }
 
-    /// The next leaf, from `from` on, that is not zero (`data`) or zero (not `data`).
+    /// The next leaf at or after `from` that is not zero (`data`) or zero (not `data`).
     pub(crate) fn seek(&self, us: &dyn Untrusted, from: u64, data: bool) -> Result<Option<u64>> {
         let mut at = from;
         'skip: while at < self.leaves {
@@ -188,8 +189,8 @@ impl WideTree {
         Ok(None)
     }
 
-    /// Writes what is dirty and gives what TS keeps: the leaves if they are few and take at most
-    /// `room` bytes, else the root.
+    /// Writes dirty pages and gives the root for TS: the leaves if they are few and take at most
+    /// `room` bytes, else the tag of the topmost page.
     pub(crate) fn seal(&mut self, us: &dyn Untrusted, room: usize) -> Result<TreeRoot> {
         let inline = self.leaves <= INLINE && self.leaves as usize * size_of::<Tag>() <= room;
         if inline && (self.dirty > 0 || self.root == ABSENT) {
@@ -206,7 +207,7 @@ impl WideTree {
         Ok(TreeRoot::Page(self.root))
     }
 
-    /// Bytes of its pages in US, to within a page.
+    /// Bytes of the tree's pages in US, to within a page.
     pub(crate) fn stored_bytes(&self, us: &dyn Untrusted) -> Result<u64> {
         let top = height(self.leaves);
         if top == 0 || !self.stored {
@@ -232,12 +233,12 @@ impl WideTree {
         Ok(bytes)
     }
 
-    /// How many entries a level has.
+    /// The number of entries of a level.
     fn entries_at(&self, level: u8) -> u64 {
         self.leaves.div_ceil(1 << (BITS * u32::from(level)))
     }
 
-    /// Whether a page has nothing but zeros, as far as the page above says.
+    /// Whether a page has only zeros, according to the page above.
     fn is_absent(&self, us: &dyn Untrusted, level: u8, page: u64) -> Result<bool> {
         if self.pages.lock().contains((level, page)) {
             return Ok(false);
@@ -263,8 +264,8 @@ impl WideTree {
         if let Some(page) = self.pages.lock().get((level, page)) {
             return Ok(take(&page.entries));
         }
-        // The lock is not held while US is read. Nothing changes meanwhile: changes need `&mut
-        // self`.
+        // The lock is not held during a read of US. The tree cannot change meanwhile: changes need
+        // `&mut self`.
         let Some(entries) = self.fetch(us, level, page)? else {
             return Ok(take(&[ABSENT; ENTRIES as usize]));
         };
@@ -297,7 +298,7 @@ impl WideTree {
         Ok(Some(entries))
     }
 
-    /// A page that is about to be changed, it and all above it dirty.
+    /// A page to be changed; marks it and all pages above it dirty.
     fn dirty_page(&mut self, us: &dyn Untrusted, level: u8, page: u64, whole: bool) -> Result<&mut Entries> {
         let key = (level, page);
         let dirty = self.pages.get_mut().peek(key).is_some_and(|page| page.dirty);

@@ -1,5 +1,5 @@
-//! A record of every (key, nonce) and (key, tweak) that blocks were encrypted under, kept by tests
-//! of this crate to see that none is used twice for different content. Outside of them nothing is
+//! A record of every (key, nonce) and (key, tweak) of a block encryption. Tests of this crate use
+//! it to see that none is used twice for different content; without `cfg(test)` nothing is
 //! recorded.
 
 #[cfg(not(test))]
@@ -18,8 +18,8 @@ mod record {
     use crate::counter::Session;
     use std::cell::RefCell;
 
-    /// What was given to a cipher: the kind and session of the key with the nonce, or the tweak,
-    /// then the block and the content.
+    /// The input of a cipher: the kind and session of the key with the nonce, or the tweak; then
+    /// the block and the content.
     pub(crate) type Use = (Vec<u8>, u64, Vec<u8>);
 
     thread_local! {
@@ -47,7 +47,7 @@ mod record {
         USES.set(Some(vec![]));
     }
 
-    /// Ends recording.
+    /// Ends recording and returns the record.
     pub(crate) fn take() -> Vec<Use> {
         USES.take().unwrap_or_default()
     }

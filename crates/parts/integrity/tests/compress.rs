@@ -3,7 +3,7 @@
 use lacuna_integrity::{PACKED_HEADER, compress, decompress};
 use proptest::prelude::*;
 
-/// A tag of 16 bytes and the header.
+/// Bytes to save: a tag of 16 bytes and the header.
 const SAVE: usize = 16 + PACKED_HEADER;
 
 fn noise(len: usize) -> Vec<u8> {

@@ -1,16 +1,16 @@
 //! IsRand: its statistic against the definition, its verdicts on plain cases and against the rule.
-//! `papers/eint` holds its thresholds against the bound.
+//! `papers/eint` checks its thresholds against the bound.
 
 use lacuna_integrity::{STATISTIC_BITS, is_random_looking, statistic, statistic_term, threshold};
 use proptest::prelude::*;
 
 const SIZES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
 
-/// Of samples of 128, 256, 512 and 1024 bytes: they look random below. In docs/integrity.md as
-/// well.
+/// Statistics below which samples of 128, 256, 512 and 1024 bytes look random, as in
+/// docs/integrity.md.
 const RANDOM_SAMPLES: [u64; 4] = [352_500, 1_043_000, 3_184_000, 9_431_000];
 
-/// A run of bytes whose values are equally frequent up to one.
+/// A run of bytes with `values` byte values, equally frequent up to one.
 fn spread(len: usize, values: usize) -> Vec<u8> {
     (0..len).map(|at| (at % values) as u8).collect()
 }
@@ -60,7 +60,7 @@ fn sizes_without_a_threshold_look_random() {
     }
 }
 
-/// The sample of a block, and what it is without the sample.
+/// The sample of a block.
 fn sampled(block: &[u8]) -> Vec<u8> {
     let part = block.len() / 16;
     block.chunks(part).flat_map(|part_of| &part_of[..part / 4]).copied().collect()

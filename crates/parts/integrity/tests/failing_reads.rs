@@ -1,5 +1,5 @@
-//! Untrusted storage that cannot be read once: the change that needed the read fails, and the file
-//! goes on if nothing was changed before.
+//! Failed reads of untrusted storage: the change that needed the read fails, and the file stays
+//! usable if nothing was changed before.
 
 mod fixture;
 
@@ -11,14 +11,15 @@ use parking_lot::Mutex;
 
 /// Blocks of the file.
 const BLOCKS: u64 = 600;
-/// What is written, in several batches, with a part of a page of tags and of counters at both ends.
+/// The blocks of the update: several batches, with partial pages of tags and of counters at both
+/// ends.
 const FIRST: u64 = 90;
 const COUNT: usize = 400;
 
-/// Storage of which one read of a page fails.
+/// Storage with one failing read of a page.
 struct Flaky {
     us: MemoryUs,
-    /// Reads that pass before it.
+    /// The number of reads that succeed before it.
     passes: Mutex<Option<u64>>,
 }
 
@@ -53,14 +54,13 @@ impl Untrusted for Flaky {
     }
 }
 
-/// A file whose blocks were written one by one and in no order, so that its counters are dispersed,
-/// and which was closed.
+/// A closed file with dispersed counters: its blocks were written one by one, in random order.
 fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, Model) {
     let us = Flaky::new(Stored::default(), None);
     let mut file = ProtectedFile::init_with_block_size(keys(1), choice, Session(1), 128);
     let mut model = Model::default();
     for n in 0..BLOCKS {
-        // It has no divisor in common with the number of blocks.
+        // 7 and the number of blocks are coprime.
         let (block, plain) = (n * 7 % BLOCKS, content(rng, 128, 1));
         file.update(&us, block, &plain).unwrap();
         model.update(block, &plain, 128);
@@ -70,7 +70,7 @@ fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, Model) {
     (stored, trusted, model)
 }
 
-/// All blocks are the old ones, or of those that were written the first the new ones.
+/// All blocks have their old content, except that a prefix of the updated blocks may be new.
 fn compare(file: &ProtectedFile, us: &Flaky, model: &Model, plain: &[u8], what: &str) {
     let mut new = true;
     for block in 0..BLOCKS {
@@ -85,8 +85,8 @@ fn compare(file: &ProtectedFile, us: &Flaky, model: &Model, plain: &[u8], what: 
     }
 }
 
-/// Every read of an update fails in turn. Gives how often the file went on, and how often its use
-/// ended.
+/// Fails every read of an update in turn. Returns how often the file stayed usable and how often
+/// its use ended.
 fn fail_each_read(choice: Choice) -> (u64, u64) {
     let mut rng = Rng::new(3);
     let (stored, trusted, model) = used(choice, &mut rng);

@@ -1,4 +1,5 @@
-//! `docs/format/integrity.md` and the code agree: files are written by one and read by the other.
+//! `docs/format/integrity.md` agrees with the code: the second reader reads, by the page, files
+//! that the code wrote.
 
 mod by_page;
 mod fixture;
@@ -29,9 +30,9 @@ fn constants_are_those_of_the_page() {
     }
 }
 
-/// Computed with Python's `hmac` and `cryptography` and a product of POLYVAL bit by bit:
-/// HKDF-SHA256 of the master key with the labels of the page, the tag of block 5, and AES-256-GCM
-/// under its nonce.
+/// A block matches an independent implementation: Python's `hmac` and `cryptography` and a bitwise
+/// product of POLYVAL computed HKDF-SHA256 of the master key with the labels of the page, the tag
+/// of block 5, and AES-256-GCM under its nonce.
 #[test]
 fn a_block_is_encrypted_as_an_independent_implementation_does() {
     let session = Session(0x0102_0304_0506_0708);
@@ -52,7 +53,8 @@ fn a_block_is_encrypted_as_an_independent_implementation_does() {
     assert_eq!(trusted[trusted.len() - 16..], bytes(tag), "the last leaf in TS");
 }
 
-/// Compares all that a file should hold with what the second reader finds by the page.
+/// Compares the expected content of a file with the content that the second reader finds by the
+/// page.
 fn compare(bed: &Bed, model: &Model, what: &str) {
     let stored = bed.us.stored.lock().clone();
     let reader = SecondReader::new(&bed.trusted.to_bytes(), &stored, 1);
@@ -80,8 +82,8 @@ fn files_are_read_by_the_page() {
         let mut model = Model::default();
         for number in 0..80 {
             let step = Step::random(&mut rng, &model, 300, block_size);
-            // What was punched leaves pages of counters behind until all of their blocks are holes:
-            // the second reader meets them.
+            // Pages of counters of punched blocks remain until all their blocks are holes; the
+            // second reader meets them.
             bed.step(&step).unwrap();
             match &step {
                 Step::Update(first, plain) if !plain.is_empty() => model.update(*first, plain, block_size),

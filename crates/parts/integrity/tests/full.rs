@@ -1,5 +1,5 @@
-//! Untrusted storage that is full: a change or commit that it refuses changes nothing more than it
-//! says, and the file goes on; any other error ends the use of the file.
+//! Full untrusted storage: a refused change or commit changes no more than it documents, and the
+//! file stays usable; any other error ends the use of the file.
 
 mod fixture;
 
@@ -10,11 +10,11 @@ use lacuna_sim::Rng;
 use parking_lot::Mutex;
 use std::ops::Range;
 
-/// Storage of which some writes fail.
+/// Storage with failing writes.
 struct Failing {
     us: MemoryUs,
     rng: Mutex<Rng>,
-    /// One write in so many fails; 0 for none.
+    /// One write in this number fails; 0 for none.
     one_in: Mutex<u64>,
     kind: Kind,
 }
@@ -77,7 +77,7 @@ fn a_file_goes_on_when_there_is_no_space() {
                 Ok(()) => model.update(first, &plain, 128),
                 Err(e) => assert_eq!(e.kind(), Kind::NoSpace),
             }
-            // Of an update that was refused, the first blocks may be there.
+            // A refused update may have written a prefix of the blocks.
             let mut new = true;
             for (block, wrote) in (first..).zip(plain.chunks_exact(128)) {
                 if block >= file.blocks() {
@@ -107,7 +107,7 @@ fn a_file_goes_on_when_there_is_no_space() {
     }
 }
 
-/// Brings the model in line with what a change that was refused has made of blocks: holes, at most.
+/// Updates the model after a refused change, which may have made some blocks holes.
 fn account_holes(file: &ProtectedFile, us: &Failing, model: &mut Model, range: Range<u64>, what: &str) {
     for block in range {
         let found = read(file, us, block);
@@ -118,9 +118,9 @@ fn account_holes(file: &ProtectedFile, us: &Failing, model: &mut Model, range: R
     }
 }
 
-/// One change with refusals, after which the file is compared with the model where it was changed.
+/// One change with refusals; then compares the changed part of the file with the model.
 fn change(file: &mut ProtectedFile, us: &Failing, model: &mut Model, rng: &mut Rng, what: &str) {
-    // Far from each other, so that many pages of trees and arrays are dirty.
+    // Blocks far apart, so that many pages of trees and arrays are dirty.
     let first = rng.below(300) * 100 + rng.below(100);
     let result = match rng.below(12) {
         0..7 => {
@@ -203,8 +203,8 @@ fn a_file_with_many_dirty_pages_goes_on_when_there_is_no_space() {
     }
 }
 
-/// Overwriting blocks that look random takes their leaves away, which lie all over RTree where the
-/// blocks were written in no order.
+/// Overwriting blocks that look random deletes their leaves, which are scattered over RTree if the
+/// blocks were written in random order.
 #[test]
 fn an_update_that_changes_many_pages_of_rtree_is_refused_before_it_changes_blocks() {
     for (seed, scheme) in (0..6).flat_map(|seed| [Scheme::Rand, Scheme::Comp].map(|scheme| (seed, scheme))) {
@@ -213,8 +213,8 @@ fn an_update_that_changes_many_pages_of_rtree_is_refused_before_it_changes_block
         let mut file = ProtectedFile::init_with_block_size(keys(1), Choice::Fixed(scheme), Session(1), 128);
         file.set_budget(Budget::bytes(0));
         let mut model = Model::default();
-        // 1201 has no divisor in common with 4096: each block once, and neighbours far from each
-        // other in RTree.
+        // 1201 and 4096 are coprime: each block is written once, and neighbours are far apart in
+        // RTree.
         for n in 0..4096 {
             let (block, plain) = (n * 1201 % 4096, rng.bytes(128));
             file.update(&us, block, &plain).unwrap();

@@ -1,5 +1,4 @@
-//! Whatever lies in untrusted storage, and whatever is offered as TS: nothing panics, and nothing
-//! wrong is believed.
+//! Arbitrary bytes in untrusted storage and as TS: no panic, and no wrong content is accepted.
 
 mod fixture;
 
@@ -33,7 +32,7 @@ fn part() -> impl Strategy<Value = Part> {
     ]
 }
 
-/// Pages of arbitrary bytes: a few at most, or of lengths that are plausible.
+/// Pages of arbitrary bytes: short ones, or of plausible lengths.
 fn page() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(any::<u8>(), 0..40),
@@ -42,7 +41,7 @@ fn page() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Uses a file in every way. Errors are fine.
+/// Calls every method of a file. Errors are fine.
 fn use_all(bed: &mut Bed, rng: &mut Rng) {
     for _ in 0..6 {
         let blocks = bed.file.blocks();
@@ -107,7 +106,7 @@ proptest! {
     }
 }
 
-/// Opens a file by bytes that are offered as TS, and reads it.
+/// Opens a file with arbitrary bytes as TS, and reads it.
 fn offer(bytes: &[u8]) {
     let Ok(trusted) = Trusted::parse(bytes) else { return };
     let Ok(file) = ProtectedFile::open(keys(1), &trusted, Session(9), Budget::bytes(0)) else { return };
@@ -119,7 +118,8 @@ fn offer(bytes: &[u8]) {
     assert_eq!(trusted.to_bytes(), bytes);
 }
 
-/// TS of COMP-EINT that says far more leaves than blocks: to remove them all would take minutes.
+/// TS of COMP-EINT with far more leaves than blocks is refused: removing them all would take
+/// minutes.
 #[test]
 fn far_more_leaves_than_blocks_are_refused() {
     let mut bytes = vec![1, 2, 2, 7];

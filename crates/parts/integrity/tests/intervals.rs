@@ -1,4 +1,4 @@
-//! Counter intervals stay bounded whatever is done to a file, and conversions come to an end.
+//! Counter intervals stay bounded under any operations, and conversions terminate.
 
 mod fixture;
 
@@ -8,9 +8,9 @@ use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::Rng;
 
 const BLOCK: usize = 128;
-/// What TS is believed to have.
+/// The most intervals that are accepted from TS.
 const MOST_INTERVALS: u64 = 1 << 17;
-/// Enough blocks for more intervals than that, if every second one is a hole: a multiple of 4000.
+/// Enough blocks for more intervals than that if every second block is a hole: a multiple of 4000.
 const MANY: u64 = 284_000;
 
 /// Blocks that compress and do not look random.
@@ -57,7 +57,7 @@ fn a_file_that_is_punched_all_over_can_be_opened() {
         bed.step(&Step::Reopen(false)).unwrap();
         assert!(bed.file.usage(&bed.us).unwrap().intervals < 10_000);
         check_every_second(&bed, 0);
-        // One punch over all those holes.
+        // One punch over all these holes.
         bed.step(&Step::Punch(1000, MANY - 2000)).unwrap();
         bed.step(&Step::Reopen(false)).unwrap();
         assert_eq!(bed.file.seek(&bed.us, 1000, true).unwrap(), Some(MANY - 1000));
@@ -80,7 +80,7 @@ fn a_sparse_file_that_cannot_be_converted_stays_as_it_is() {
         bed.step(&Step::Reopen(false)).unwrap();
         assert!(!bed.file.wants_conversion(&bed.us).unwrap(), "it was given up for good");
         check_every_second(&bed, 0);
-        // All blocks written, and the user asks once more.
+        // All blocks are written, and the user chooses the scheme once more.
         bed.step(&Step::Update(0, text(MANY))).unwrap();
         bed.step(&Step::Choose(Choice::Fixed(Scheme::Mt))).unwrap();
         bed.step(&Step::Choose(Choice::Fixed(scheme))).unwrap();
@@ -100,13 +100,13 @@ fn rewriting_a_small_file_ends_and_happens_only_where_it_saves_intervals() {
             model.update(block, &plain, BLOCK);
             bed.step(&Step::Update(block, plain)).unwrap();
         };
-        // Every fourth block, in ascending order: the holes alone make 2000 intervals, and nothing
-        // can be saved.
+        // Every fourth block, in ascending order: the holes alone make 2000 intervals, and no
+        // rewriting can save any.
         (0..1000).for_each(|n| update(&mut bed, &mut model, n * 4, &mut rng));
         assert!(bed.file.usage(&bed.us).unwrap().intervals >= 1999);
         assert!(!bed.file.wants_conversion(&bed.us).unwrap());
         assert!(!bed.file.convert_if_better(&bed.us).unwrap());
-        // Without holes, overwritten at random: it is worth the while.
+        // Without holes, overwritten at random: rewriting pays.
         (0..4000).for_each(|n| update(&mut bed, &mut model, n, &mut rng));
         (0..3000).for_each(|_| {
             let block = rng.below(4000);
@@ -122,7 +122,7 @@ fn rewriting_a_small_file_ends_and_happens_only_where_it_saves_intervals() {
             result.unwrap();
             assert!(plain == model.block(block, BLOCK), "block {block}");
         }
-        // Blocks that fail keep their counters: it is tried once.
+        // Blocks that fail keep their counters: the rewriting is tried only once.
         (0..3000).for_each(|_| {
             let block = rng.below(4000);
             update(&mut bed, &mut model, block, &mut rng);
@@ -149,7 +149,7 @@ fn a_call_converts_a_bounded_part() {
             let written = now.blocks.iter().filter(|(block, bytes)| before[block] != **bytes).count();
             assert!(written <= 1024, "{written} blocks in one call");
             drop(now);
-            // Half converted, it can be read, written, and opened.
+            // A half converted file can be read, written and opened.
             bed.step(&Step::Update(calls, text(1))).unwrap();
             bed.step(&Step::Reopen(calls.is_multiple_of(2))).unwrap();
             assert!(bed.check(0, 10_000).0.iter().all(|byte| *byte == b'x'));

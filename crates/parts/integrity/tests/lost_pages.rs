@@ -1,5 +1,5 @@
-//! Pages that are damaged or malformed: what they cost, and that writing anew and cutting off mend
-//! a file.
+//! Damaged or malformed pages: the blocks that they cost, and repair of the file by rewriting or
+//! truncating it.
 
 mod fixture;
 
@@ -9,7 +9,7 @@ use lacuna_integrity::{Choice, Part, ProtectedFile, Scheme, Session, Untrusted};
 use lacuna_sim::Rng;
 use parking_lot::Mutex;
 
-/// Storage that knows of some pages that they are damaged.
+/// Storage that reports some pages as damaged.
 struct Damaged {
     us: MemoryUs,
     pages: Mutex<Vec<(Part, u64)>>,
@@ -37,12 +37,12 @@ impl Untrusted for Damaged {
     }
 }
 
-/// A file of blocks that look random, opened anew.
+/// A file of blocks that look random, reopened.
 fn random_file(scheme: Scheme, plain: &[u8]) -> (Damaged, ProtectedFile) {
     let mut bed = Bed::new(Choice::Fixed(scheme), 128, Budget::bytes(0));
     bed.file.update(&bed.us, 0, plain).unwrap();
     for block in 0..50 {
-        // So many counters that MT-EINT has them in pages.
+        // Makes enough counters that MT-EINT keeps them in pages.
         bed.file.update(&bed.us, block * 5, &plain[block as usize * 5 * 128..][..128]).unwrap();
     }
     bed.commit().unwrap();
@@ -50,7 +50,7 @@ fn random_file(scheme: Scheme, plain: &[u8]) -> (Damaged, ProtectedFile) {
     (Damaged { us: bed.us, pages: Mutex::default() }, file)
 }
 
-/// Each of the ways in which a page is of no use.
+/// Makes a page unusable in one of several ways.
 fn damage(us: &Damaged, page: (Part, u64), way: u64) {
     assert!(us.us.stored.lock().pages.contains_key(&page), "{page:?}");
     let bytes = match way {
@@ -91,7 +91,7 @@ fn pages_that_are_not_authenticated_cost_at_worst_their_blocks() {
             }
         };
         (0..600).for_each(|block| check(&file, block, None));
-        // All of its blocks can be written, and then read.
+        // All blocks of the page can be written, and then read.
         file.update(&us, 3, &[b'x'; 20 * 128]).unwrap_or_else(|e| panic!("{what}: {e}"));
         let random = Rng::new(2).bytes(128);
         file.update(&us, 40, &random).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -99,7 +99,7 @@ fn pages_that_are_not_authenticated_cost_at_worst_their_blocks() {
         let mut found = [0; 128];
         file.check(&us, 40, &mut found).unwrap_or_else(|e| panic!("{what}: {e}"));
         assert!(found == *random);
-        // It can be cut off, punched, committed and emptied.
+        // The file can be truncated, punched, committed and emptied.
         damage(&us, (part, 1.min(way % 2)), way);
         file.punch(&us, 10, 5).unwrap_or_else(|e| panic!("{what}: {e}"));
         file.resize(&us, 30).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -125,7 +125,7 @@ fn a_page_of_tags_that_does_not_verify_is_mended_by_writing_its_blocks_in_one_go
         bed.reopen(true).unwrap();
         bed.us.stored.lock().pages.get_mut(&(Part::Tree(0), page)).unwrap()[3] ^= 1;
         assert!(bed.check(page * 128 + 5, 1).1.is_err());
-        // Part of its blocks are not enough.
+        // Rewriting a part of the page's blocks is not enough.
         let part = vec![b'b'; 12 * size];
         assert_eq!(bed.file.update(&bed.us, page * 128 + 2, &part).unwrap_err().kind(), Kind::Corrupt);
         let count = run.end - run.start;
@@ -136,7 +136,7 @@ fn a_page_of_tags_that_does_not_verify_is_mended_by_writing_its_blocks_in_one_go
         result.unwrap();
         assert!(plain[run.start as usize * size..][..count as usize * size].iter().all(|byte| *byte == b'b'));
     }
-    // Whatever does not verify: the file is emptied, and can be written.
+    // With any damage the file can be emptied, and then written.
     bed.us.stored.lock().pages.values_mut().for_each(|bytes| bytes[0] ^= 1);
     bed.reopen(false).unwrap();
     bed.file.resize(&bed.us, 0).unwrap();

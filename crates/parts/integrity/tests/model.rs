@@ -42,7 +42,7 @@ fn compare(bed: &Bed, model: &Model, rng: &mut Rng, step: &str) {
 
 fn run(seed: u64, choice: Choice, block_size: usize, steps: u64) {
     let mut rng = Rng::new(seed);
-    // A budget of nothing means the smallest caches.
+    // A budget of 0 bytes gives the smallest caches.
     let budget = Budget::bytes(if rng.chance(1, 2) { 0 } else { 1 << 20 });
     let (mut bed, mut model) = (Bed::new(choice, block_size, budget), Model::default());
     let converts = rng.chance(1, 2);

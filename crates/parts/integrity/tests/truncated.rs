@@ -1,5 +1,5 @@
-//! What was cut off or punched is gone for good, even if untrusted storage was altered when it
-//! went.
+//! Truncated and punched blocks stay deleted, even if untrusted storage was altered when they were
+//! deleted.
 
 mod fixture;
 
@@ -11,8 +11,8 @@ const BLOCK: usize = 128;
 /// Five pages of level 1.
 const BLOCKS: u64 = 81_920;
 
-/// A file of five pages of level 1 and perhaps holes, in whose cache is the first page of leaves,
-/// but not the pages above it.
+/// A file of five pages of level 1, followed by a hole if `blocks` is larger. The cache holds the
+/// first page of leaves, but not the pages above it.
 fn with_an_orphan(blocks: u64) -> Bed {
     let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
     for first in (0..BLOCKS).step_by(1024) {
@@ -28,7 +28,7 @@ fn with_an_orphan(blocks: u64) -> Bed {
             bed.check((3 * 128 + page) * 128 + round, 1).1.unwrap();
         }
     }
-    // As the cache shows: of the pages above, US is asked for none while block 7 is read.
+    // Proof of the cache: reading block 7 needs none of the pages above from US.
     let parents: Vec<_> = [1, 2].map(|level| (Part::Tree(level), 0)).into();
     let kept: Vec<_> = parents.iter().map(|page| bed.us.stored.lock().pages.remove(page).unwrap()).collect();
     bed.check(7, 1).1.unwrap();
@@ -41,7 +41,7 @@ fn damage(bed: &Bed, level: u8) {
     bed.us.stored.lock().pages.get_mut(&(Part::Tree(level), 0)).unwrap()[3] ^= 1;
 }
 
-/// Puts an old block back, and checks that it is not taken for the latest.
+/// Restores an old block, and checks that it does not pass as the latest.
 fn check_gone(bed: &Bed, block: u64, old: &[u8]) {
     bed.us.stored.lock().blocks.insert(block, old.to_vec());
     let (plain, result) = bed.check(block, 1);
@@ -71,7 +71,7 @@ fn a_file_cut_to_nothing_under_a_damaged_page_does_not_come_back() {
 
 #[test]
 fn blocks_punched_under_a_damaged_page_do_not_come_back() {
-    // A tree of four levels, of which the whole first page of level 2 is punched.
+    // A tree of four levels; the whole first page of level 2 is punched.
     let mut bed = with_an_orphan((1 << 21) + 1);
     let old = bed.us.stored.lock().blocks[&7].clone();
     damage(&bed, 2);

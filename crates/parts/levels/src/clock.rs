@@ -1,23 +1,23 @@
-//! The paced clock: cover that comes whether or not anybody does anything.
+//! The paced clock: cover that does not depend on any activity.
 //!
-//! Deniability contract: the clock beats at fixed times from its start, whatever else happens; a
-//! beat that comes late is not skipped.
+//! Deniability contract: the clock beats at fixed times after its start, whatever else happens; a
+//! late beat is not skipped.
 
 use lacuna_contracts::{Error, Result};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The clock of an open disk. Dropping it ends it.
+/// The clock of an open disk. Dropping this stops it.
 pub struct PacedClock {
-    /// What the clock waits for: that its sender is gone.
+    /// Dropping this sender ends the clock.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PacedClock {
     /// Starts a clock that calls `beat` every `interval`, which is not zero, until a beat fails. A
-    /// `beat` that may panic has to see itself to it that nobody waits for the next.
+    /// `beat` that may panic must itself make sure that no thread waits for the next one.
     pub fn start(
         interval: Duration,
         mut beat: impl FnMut() -> Result<()> + Send + 'static,
@@ -38,7 +38,7 @@ impl PacedClock {
         Ok(PacedClock { end: Some(end), thread: Some(thread) })
     }
 
-    /// Stops it, after the beat that may be under way.
+    /// Stops the clock, after a beat that is under way.
     pub fn end(self) {}
 }
 

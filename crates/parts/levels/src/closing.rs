@@ -1,32 +1,32 @@
-//! The cover of a closing: what a disk writes before its last stripe or batch, so that hidden
-//! levels get rid of what is pending.
+//! The cover of a closing: stripes or batches that a disk writes before its last one, so that
+//! hidden levels can write their pending blocks.
 //!
-//! Deniability contract: how much it is and at what pace it is written follow from public
-//! parameters alone, so that a closing takes as long, and leaves as much on the medium, whatever
-//! levels exist.
+//! Deniability contract: the amount of the cover and its pace follow from public parameters alone,
+//! so that a closing takes the same time, and leaves the same amount on the medium, whatever levels
+//! exist.
 
 use lacuna_contracts::Result;
 use std::time::{Duration, Instant};
 
-/// The most bytes that it writes: the queues of hidden levels of the default length fit into the
-/// stripes of so much.
+/// The most bytes that it writes: the queues of hidden levels of the default length fit into its
+/// stripes.
 const MOST_BYTES: u64 = 128 << 20;
-/// Bytes that it writes in a second at an even pace.
+/// Bytes per second at an even pace.
 const SPEED: u64 = 16 << 20;
-/// The most bytes between two syncs: flushes of hidden levels wait for those.
+/// The most bytes between two syncs, which flushes of hidden levels wait for.
 const UNTIL_SYNC: u64 = 4 << 20;
-/// The least syncs, and the least time at an even pace: to unmount a file system takes several
+/// The fewest syncs, and the shortest time at an even pace: unmounting a file system takes several
 /// flushes, one after another.
 const LEAST_SYNCS: u64 = 8;
 const LEAST: Duration = Duration::from_secs(1);
 
-/// How fast it is written.
+/// The pace of the cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// As fast as the medium takes it: no new request comes to the disk any more.
     AtOnce,
-    /// At even distances, 16 MiB in a second or, if it is less than that, all in one second: a file
-    /// system that is being unmounted still writes.
+    /// At even intervals, 16 MiB in a second or, if it is less than that, all within one second: a
+    /// file system that is being unmounted still writes.
     Even,
 }
 
@@ -38,25 +38,25 @@ pub struct ClosingCover {
 }
 
 impl ClosingCover {
-    /// In stripes or batches of so many bytes, and no more than `most` of them: each of them takes
-    /// a step towards the loss of levels that are not open.
+    /// Cover of stripes or batches of `bytes_of_each` bytes, and no more than `most` of them: each
+    /// may overwrite data of levels that are not open.
     pub fn new(bytes_of_each: u64, most: u64) -> ClosingCover {
         ClosingCover { count: (MOST_BYTES / bytes_of_each).min(most).max(1), bytes_of_each }
     }
 
-    /// How many stripes or batches it is.
+    /// The number of stripes or batches.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// So many stripes or batches after it are of the same closing: beats, and what unmounting a
-    /// file system writes. It is not written once more after them.
+    /// The number of stripes or batches after it that belong to the same closing: beats, and writes
+    /// of a file system that is being unmounted. The cover is not written again after them.
     pub fn few(&self) -> u64 {
         16 + self.count / 4
     }
 
-    /// Calls `write` for each of them, and tells it whether what was written is to be made durable
-    /// with it.
+    /// Calls `write` for each stripe or batch. The argument says whether to make everything written
+    /// so far durable.
     pub fn write(&self, pace: Pace, mut write: impl FnMut(bool) -> Result<()>) -> Result<()> {
         let until_sync = (UNTIL_SYNC / self.bytes_of_each).min(self.count / LEAST_SYNCS).max(1);
         let pause = match pace {

@@ -1,14 +1,14 @@
-//! Which pages of a map are to be written out, and the cycle that writes them: leaves first, then
-//! what points at them, up to the top.
+//! The pages of a map that are to be written out, and the cycle that writes them: leaves first,
+//! then the pages that point at them, up to the top.
 //!
-//! Invariant: a page that changes while a cycle runs is written in it once more if the cycle has
-//! not come past its depth, and in the next one otherwise; it is never forgotten.
+//! Invariant: a page that changes while a cycle runs is written once more, in this cycle if the
+//! cycle has not passed its depth, in the next one otherwise; it is never forgotten.
 
 use crate::map_size::FANOUT;
 use std::collections::BTreeSet;
 
-/// Where a cycle stands: which depth it writes, what of it is left, and with which write to the
-/// medium it began.
+/// A running cycle: the depth that it writes, the pages left there, and the write to the medium
+/// that it began with.
 struct Cycle {
     depth: usize,
     queue: BTreeSet<u64>,
@@ -17,34 +17,34 @@ struct Cycle {
 
 /// The pages of a map that wait to be written.
 pub(crate) struct WriteOut {
-    /// Pages changed since they were last written, for each depth; for that of a running cycle
-    /// those changed since they were written in it.
+    /// Pages changed since they were last written, for each depth. At the depth of a running cycle:
+    /// pages changed since this cycle wrote them.
     dirty: Vec<BTreeSet<u64>>,
     cycle: Option<Cycle>,
     last_start: u64,
-    /// How many writes to the medium lie between the beginnings of two cycles.
+    /// Writes to the medium between the beginnings of two cycles.
     cycle_len: u64,
-    /// Leaves that may wait to be written.
+    /// The most leaves that may wait to be written.
     most_dirty: usize,
 }
 
-/// What a cycle does next.
+/// The next step of a cycle.
 pub(crate) enum Next {
-    /// It writes the page of this depth and number.
+    /// Write the page of this depth and index.
     Page(usize, u64),
-    /// Nothing: it has written everything, and all that changed up to this write is in pages.
+    /// None: the cycle has written everything, and all changes up to this write are in pages.
     Done(u64),
-    /// Nothing, for no cycle runs.
+    /// None: no cycle runs.
     Idle,
 }
 
 impl WriteOut {
-    /// Of a map of so many depths.
+    /// For a map of `depths` depths.
     pub(crate) fn new(depths: usize, cycle_len: u64, most_dirty: usize) -> WriteOut {
         WriteOut { dirty: vec![BTreeSet::new(); depths], cycle: None, last_start: 0, cycle_len, most_dirty }
     }
 
-    /// At least so many leaves may wait to be written.
+    /// Lets at least `most_dirty` leaves wait to be written.
     pub(crate) fn allow(&mut self, most_dirty: usize) {
         self.most_dirty = most_dirty.max(self.most_dirty);
     }
@@ -58,14 +58,14 @@ impl WriteOut {
         self.dirty[depth].contains(&index) || self.is_queued(depth, index)
     }
 
-    /// A page has changed.
+    /// Records that a page has changed.
     pub(crate) fn mark(&mut self, depth: usize, index: u64) {
         if !self.is_queued(depth, index) {
             self.dirty[depth].insert(index);
         }
     }
 
-    /// A page lies elsewhere now: the page that says where it is, if there is one, has changed.
+    /// Records that a page has a new place: the page above it, if there is one, has changed.
     pub(crate) fn mark_above(&mut self, depth: usize, index: u64) {
         if depth + 1 < self.dirty.len() {
             self.mark(depth + 1, index / FANOUT);
@@ -78,24 +78,24 @@ impl WriteOut {
         (queued + self.dirty.iter().map(BTreeSet::len).sum::<usize>()) as u64
     }
 
-    /// Whether so many leaves wait to be written that no more should be changed for the moment.
+    /// Whether too many leaves wait to be written to change more for the moment.
     pub(crate) fn is_crowded(&self) -> bool {
         let leaves = self.cycle.as_ref().filter(|cycle| cycle.depth == 0);
         self.dirty[0].len() + leaves.map_or(0, |cycle| cycle.queue.len()) > self.most_dirty
     }
 
-    /// The write with which the running cycle began; 0 if none runs.
+    /// The write that began the running cycle; 0 if none runs.
     pub(crate) fn began(&self) -> u64 {
         self.cycle.as_ref().map_or(0, |cycle| cycle.began)
     }
 
-    /// The next cycle is due a cycle's length after this write.
+    /// Makes the next cycle due one cycle length after this write.
     pub(crate) fn begin_after(&mut self, write: u64) {
         self.last_start = write;
     }
 
-    /// Goes on with a cycle that began with an earlier write: it still has to write the leaves that
-    /// are `early`.
+    /// Resumes a cycle that began with an earlier write: it still has to write the leaves that are
+    /// `early`.
     pub(crate) fn resume(&mut self, began: u64, early: impl Fn(u64) -> bool) {
         let queue = self.dirty[0].iter().copied().filter(|leaf| early(*leaf)).collect::<BTreeSet<u64>>();
         self.dirty[0].retain(|leaf| !queue.contains(leaf));
@@ -103,9 +103,9 @@ impl WriteOut {
         self.cycle = Some(Cycle { depth: 0, queue, began });
     }
 
-    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves
-    /// fit the cache; none if every change is in a page already. Begins a cycle when one is due.
-    /// `above` are the pages of the depths above the leaves.
+    /// The number of pages that write `seq` should take so that the cycle ends in time and the
+    /// changed leaves fit the cache; none if every change is in a page already. Begins a cycle when
+    /// one is due. `above` has the number of pages at each depth above the leaves.
     pub(crate) fn due(&mut self, seq: u64, above: impl Iterator<Item = usize>) -> Option<usize> {
         if self.cycle.is_none() {
             if self.dirty.iter().all(BTreeSet::is_empty) {
@@ -125,11 +125,11 @@ impl WriteOut {
         let left = (cycle.began + self.cycle_len / 2).saturating_sub(seq).max(1);
         let paced = (cycle.queue.len() + above).div_ceil(left as usize);
         let crowd = (cycle.queue.len() + self.dirty[0].len()).saturating_sub(self.most_dirty);
-        // At least one, for it is asking for a page that finds out that there are no more.
+        // At least one: a cycle ends only when a page is asked for and none is left.
         Some(paced.max(crowd.min(usize::from(u8::MAX))).max(1))
     }
 
-    /// Takes out the next page of the cycle. A cycle that has none left ends.
+    /// Takes out the next page of the cycle. Ends a cycle that has none left.
     pub(crate) fn next(&mut self) -> Next {
         loop {
             let Some(cycle) = &mut self.cycle else { return Next::Idle };
@@ -146,7 +146,8 @@ impl WriteOut {
         }
     }
 
-    /// The page that was taken out last could not be written: it comes next again.
+    /// Puts back the page that was taken out last, because it could not be written: it is the next
+    /// again.
     pub(crate) fn put_back(&mut self, index: u64) {
         self.cycle.as_mut().expect("the cycle of a page that was taken out").queue.insert(index);
     }

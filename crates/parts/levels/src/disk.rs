@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The most blocks that a format is asked for at once: those whose place is looked up under one
-/// hold of a lock.
+/// The most blocks of one request to a format: their places are looked up under one hold of a lock.
 const STEP: usize = 256;
 
 /// How to open a disk with levels.
 pub struct OpenOptions {
-    /// Memory for all caches of the disk, divided the same way whichever levels are opened.
+    /// Memory for all caches of the disk, divided in the same way whichever levels are opened.
     pub budget: Budget,
     /// Refuse writes, and write nothing.
     pub read_only: bool,
@@ -22,9 +21,9 @@ pub struct OpenOptions {
     /// and the format's `refresh` is the paced clock: the order of medium operations is then a
     /// function of the calls alone, as tests need it.
     pub background: bool,
-    /// How long a hidden write or flush waits for cover on a disk that does not refresh itself.
+    /// How long a hidden write or flush waits for cover on a disk without paced cover.
     pub cover_timeout: Duration,
-    /// Where its random bytes come from.
+    /// The sources of its random bytes.
     pub random: Randomness,
 }
 
@@ -35,48 +34,48 @@ impl OpenOptions {
     }
 }
 
-/// An open disk with levels, as a format gives it. Called from many threads at once, with ranges
+/// An open disk with levels, as a format implements it. Called by many threads at once, with ranges
 /// that lie on the level.
 pub trait Levels: Send + Sync {
-    /// How many levels are open, the public one among them.
+    /// The number of open levels, the public one included.
     fn open_levels(&self) -> usize;
     /// Length of a level in blocks.
     fn blocks(&self, level: u8) -> u64;
     /// Whether writes are refused by design.
     fn read_only(&self) -> bool;
-    /// Fills `buf` from the blocks of a level starting at `first`. Called with few: [`LevelDisk`]
-    /// cuts requests.
+    /// Fills `buf` from the blocks of a level starting at `first`. Called for few blocks:
+    /// [`LevelDisk`] cuts requests.
     fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()>;
-    /// Takes blocks of a level in. Called with few blocks.
+    /// Takes in blocks of a level. Called for few blocks.
     fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()>;
     /// Makes `count` blocks of a level unwritten.
     fn discard(&self, level: u8, first: u64, count: u64) -> Result<()>;
-    /// Returns when everything that a level acknowledged is durable. Not called if the disk is read
-    /// only.
+    /// Returns when everything that a level acknowledged is durable. Not called if the disk is
+    /// read-only.
     fn flush(&self, level: u8) -> Result<()>;
     /// Which of `count` blocks of a level are written. Called for few blocks.
     fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>>;
     /// The counters of a level, other than its number and its length.
     fn status(&self, level: u8) -> Vec<StatusItem>;
-    /// One beat of the paced clock: something is written whether there is anything to write or not,
-    /// and synced. Disks that were opened with background threads have a clock of their own.
+    /// One beat of the paced clock: writes a stripe or batch whatever is pending, and syncs. Disks
+    /// that were opened with background threads have a clock of their own.
     fn refresh(&self) -> Result<()>;
     /// Flushes the public level and writes the cover that closing takes
-    /// ([`ClosingCover`](crate::ClosingCover)): none to a disk without beats of which nothing was
-    /// written since it was opened, nor again to one that has just got it.
+    /// ([`ClosingCover`](crate::ClosingCover)). Writes none to a disk without beats that was not
+    /// written since it was opened, and not twice in a row.
     fn cover_closing(&self, pace: Pace) -> Result<()>;
-    /// Whether nothing of a hidden level waits for cover from now on; what waits is refused with
-    /// [`Kind::NoCover`].
+    /// Sets whether operations of a hidden level stop waiting for cover; if so, they are refused
+    /// with [`Kind::NoCover`] instead of waiting.
     fn give_up(&self, level: u8, gives_up: bool);
-    /// The user of a hidden level heard that something of it is lost: the disk ends as if it were
-    /// pending when it is closed.
+    /// Records that the user of a hidden level was told of a loss: the disk closes as if something
+    /// were pending.
     fn lose(&self, level: u8);
     /// Flushes the public level, writes the cover of a closing, and releases the medium. It waits
     /// for no other cover. Later writes fail.
     ///
-    /// Errors: [`Kind::NoCover`] if a hidden level had more pending than that cover took along, or
-    /// lost something before. The disk is then left as by a failure of its medium at this moment,
-    /// which is as good a reason (deniability contract).
+    /// Errors: [`Kind::NoCover`] if a hidden level had more pending than that cover took, or lost
+    /// something before. The disk is then left as if its medium had failed at this moment, which
+    /// explains the state just as well (deniability contract).
     fn close(&self) -> Result<()>;
 }
 
@@ -88,8 +87,8 @@ pub struct LevelDisk {
     in_use: Arc<AtomicUsize>,
 }
 
-/// The open levels of a disk, from 0 up. Closing all of them closes the disk; a second call makes
-/// others, which count for themselves.
+/// The open levels of a disk, starting at level 0. Closing all of them closes the disk; a second
+/// call makes a separate set, with a count of its own.
 pub fn level_disks<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<LevelDisk>> {
     let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
     let levels = disk.open_levels();
@@ -99,7 +98,7 @@ pub fn level_disks<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<LevelDisk>> {
 }
 
 impl LevelDisk {
-    /// Which level it is.
+    /// The number of the level.
     pub fn level(&self) -> u8 {
         self.level
     }
@@ -145,14 +144,14 @@ impl Disk for LevelDisk {
         Status { items }
     }
 
-    /// Flushes the level. With the last of the levels the disk is closed.
+    /// Flushes the level. Closing the last open level closes the disk.
     fn close(&self) -> Result<()> {
-        // Nothing is left that could cover a flush of the last one: closing the disk has cover of
-        // its own.
+        // Nothing is left that could cover a flush of the last level: closing the disk writes its
+        // own cover.
         let flushed = if self.in_use.load(Ordering::Acquire) > 1 { self.flush() } else { Ok(()) };
         if flushed.is_err() && self.level > 0 {
-            // Deniability contract: whatever fails at an end fails with a log that was not closed,
-            // as where the medium did.
+            // Deniability contract: a failure at the end leaves a log that was not closed, as a
+            // failure of the medium does.
             self.disk.lose(self.level);
         }
         let last = self.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;
@@ -162,7 +161,8 @@ impl Disk for LevelDisk {
                 "what waited is lost; next time, let the closing wait for it, or write to level 0 meanwhile",
             ),
             Kind::NoCover => {
-                // A file system that sees a flush fail gives up what it had not written yet.
+                // A file system that sees a flush fail gives up the data that it had not written
+                // yet.
                 e.remedy(
                     "files written to it since its last successful sync may be lost; next time, write to level 0 while this \
                      level is being closed",
@@ -177,7 +177,7 @@ impl Disk for LevelDisk {
     }
 }
 
-/// Refuses a medium that is shorter than its disk, with an error of that kind.
+/// Errors: `kind`, if the medium is shorter than its disk.
 pub fn check_length(medium_len: u64, wanted: u64, kind: Kind) -> Result<()> {
     if medium_len >= wanted {
         return Ok(());

@@ -1,39 +1,39 @@
-//! What a slot of the medium holds, as the summary that lists the slot says.
+//! The entry of a slot of the medium: the content of the slot, as the summary lists it.
 
 use std::fmt;
 
-/// What a slot holds: 8 bytes, the kind in the top byte.
+/// The content of a slot: 8 bytes, the kind in the top byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Nothing of use.
+    /// Nothing.
     Empty,
     /// The block at this address of the level.
     Data(u64),
     /// A page of the level's map.
     Page {
-        /// How far above the leaves, which have 0.
+        /// Its distance to the leaves, which have 0.
         depth: u8,
-        /// Its number among those of this depth.
+        /// Its index among the pages of this depth.
         index: u64,
     },
     /// A list of ranges that were discarded.
     Trim {
-        /// The write to the medium, a stripe or a batch, that first recorded it.
+        /// The number of the write to the medium, a stripe or a batch, that first recorded it.
         origin: u64,
     },
-    /// The block at this address, which could not be read when it was to be carried. It fails until
-    /// it is written.
+    /// The block at this address, which could not be read when it was to be carried. Reads of it
+    /// fail until it is written.
     Lost(u64),
 }
 
 const ADDRESS: u64 = (1 << 48) - 1;
 /// The most depths of a map.
 pub(crate) const MOST_DEPTHS: u8 = 8;
-/// In a map: the block cannot be read, because the page that said where it is could not.
+/// In a map: the block cannot be read, because the page with its place could not.
 pub const LOST: u64 = u64::MAX;
 
 impl Entry {
-    /// As it stands in a summary.
+    /// The form in a summary.
     pub fn pack(self) -> u64 {
         match self {
             Entry::Empty => 0,
@@ -44,7 +44,7 @@ impl Entry {
         }
     }
 
-    /// What [`Entry::pack`] packed; none for anything else.
+    /// Reverses [`Entry::pack`]; none for anything else.
     pub fn unpack(packed: u64) -> Option<Entry> {
         let (depth, low) = ((packed >> 48) as u8, packed & ADDRESS);
         match (packed >> 56, depth) {

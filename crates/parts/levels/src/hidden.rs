@@ -1,8 +1,8 @@
-//! The hidden levels of an open disk: what they know, and waiting for cover.
+//! The hidden levels of an open disk: their state, and waiting for cover.
 //!
-//! Deniability contract: nothing here decides that, when or where anything is written. A stripe or
-//! batch that the public or the paced clock caused passes by and is filled by the format; threads
-//! that wait for that are woken.
+//! Deniability contract: nothing here decides that, when or where anything is written. Public
+//! operations or the paced clock cause a stripe or batch, and the format fills it; threads that
+//! wait for it are woken.
 
 use crate::OpenOptions;
 use crate::queue::{Queue, WaitingBlock};
@@ -13,29 +13,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Discarded ranges that may wait.
+/// The most discarded ranges that may be pending.
 const MOST_TRIMS: usize = 4096;
-/// The longest wait without a look at whether the disk failed: a failure may be told just before
-/// the wait begins.
+/// The longest wait without a check for a failure of the disk: it may fail just before the wait
+/// begins.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// One level of which blocks wait before they are taken in: every hidden one, and the public one of
-/// a format that takes blocks in by the batch.
+/// One level with blocks that are pending before they are taken in: every hidden level, and the
+/// public one of a format that takes blocks in by the batch.
 pub struct HiddenLevel {
     /// Its map.
     pub tree: Tree,
-    /// What waits.
+    /// The pending blocks and discards.
     pub queue: Queue,
 }
 
 impl HiddenLevel {
-    /// A level with this map, of which nothing waits.
+    /// A level with this map and nothing pending.
     pub fn new(tree: Tree) -> HiddenLevel {
         HiddenLevel { tree, queue: Queue::default() }
     }
 
-    /// Where blocks lie that were taken in; the others are read at once, and their place given as
-    /// 0.
+    /// Sets the places of blocks that were taken in. All other blocks are read at once, and their
+    /// places set to 0.
     pub fn look(
         &mut self,
         first: u64,
@@ -77,11 +77,11 @@ pub struct HiddenState {
     pub level: HiddenLevel,
     /// The last stripe or batch that passed.
     pub filled: u64,
-    /// The last one that took anything from the queue.
+    /// The last stripe or batch that took anything from the queue.
     taken: u64,
-    /// Threads that wait for one to pass.
+    /// The number of threads that wait for the next stripe or batch.
     watchers: usize,
-    /// Threads that wait for room.
+    /// The number of threads that wait for room.
     writers: usize,
 }
 
@@ -99,35 +99,35 @@ impl HiddenState {
     }
 }
 
-/// How long something hidden may wait, and what ends its waiting early.
+/// How long a hidden operation may wait, and the failure that ends the wait early.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {
     /// A failure ends it.
     pub health: &'a FailStop,
-    /// How long to wait while nothing passes by; none for as long as it takes.
+    /// How long to wait while no stripe or batch passes; none for as long as it takes.
     pub patience: Option<Duration>,
 }
 
-/// How an open disk works.
+/// The mode of an open disk.
 #[derive(Clone, Copy)]
 pub struct Mode {
     /// Writes are refused, and nothing is written.
     pub read_only: bool,
     /// Threads write and refresh.
     pub background: bool,
-    /// How long to wait for cover that nobody promised.
+    /// How long to wait for cover on a disk without paced cover.
     cover_timeout: Duration,
 }
 
 impl Mode {
-    /// As it was opened. A disk that is not written has no threads.
+    /// The mode that the options ask for. A read-only disk has no threads.
     pub fn of(options: &OpenOptions) -> Self {
         let OpenOptions { read_only, cover_timeout, .. } = *options;
         Mode { read_only, background: options.background && !read_only, cover_timeout }
     }
 
-    /// How something hidden waits on a disk that writes cover by itself so often, in milliseconds;
-    /// 0 for never. With paced cover it need not give up.
+    /// How a hidden operation waits on a disk with paced cover every `cover_millis` milliseconds, 0
+    /// for none. With paced cover it need not give up.
     pub fn wait<'a>(&self, health: &'a FailStop, cover_millis: u32) -> Wait<'a> {
         let patience = match (self.background, cover_millis) {
             (false, _) => Some(Duration::ZERO),
@@ -138,8 +138,8 @@ impl Mode {
     }
 }
 
-/// What a thread waits for: waking those that cannot go on costs more than most of what is done
-/// here.
+/// The event that a thread waits for. There are two because waking threads that cannot go on costs
+/// more than most of the work here.
 #[derive(Clone, Copy)]
 enum Awaited {
     /// The next stripe or batch.
@@ -148,19 +148,19 @@ enum Awaited {
     Room,
 }
 
-/// A level with its lock. No level has a lock, a condition or a bound in common with another
-/// (deniability contract).
+/// A level with its lock. No two levels share a lock, a condition or a bound (deniability
+/// contract).
 struct Shared {
     state: Mutex<HiddenState>,
-    /// A stripe or batch passed by, or something failed.
+    /// Notified when a stripe or batch passed, and on a failure.
     moved: Condvar,
-    /// There is room in the queue, or something failed.
+    /// Notified when the queue has room, and on a failure.
     room: Condvar,
     /// Bytes that may be queued before writers wait.
     most_waiting: u64,
-    /// Whether nothing of it waits for cover any more.
+    /// Whether operations of the level stop waiting for cover.
     gives_up: AtomicBool,
-    /// Whether its user was told, at an end, that something of it is lost.
+    /// Whether a user of the level was told, when it closed, of a loss.
     lost: AtomicBool,
 }
 
@@ -171,9 +171,9 @@ pub struct HiddenLevels {
 }
 
 impl HiddenLevels {
-    /// Levels 1 and up of a disk whose last stripe or batch is `head`. The queue of level *l* holds
-    /// `memory` bytes divided by 2 to the power of *l* before writers wait, however many levels are
-    /// open.
+    /// Levels 1 and up of a disk with the last stripe or batch `head`. The queue of level *l* holds
+    /// `memory` bytes divided by 2 to the power of *l* before writers wait, whatever number of
+    /// levels is open.
     pub fn new(levels: Vec<HiddenLevel>, head: u64, memory: u64) -> HiddenLevels {
         let shared = |(number, level): (u32, HiddenLevel)| Shared {
             gives_up: AtomicBool::new(false),
@@ -186,7 +186,7 @@ impl HiddenLevels {
         HiddenLevels { levels: (1..).zip(levels).map(shared).collect() }
     }
 
-    /// How many levels are open, level 0 apart.
+    /// The number of open levels, without level 0.
     pub fn count(&self) -> usize {
         self.levels.len()
     }
@@ -195,7 +195,7 @@ impl HiddenLevels {
         &self.levels[usize::from(level) - 1]
     }
 
-    /// What a level, from 1 up, knows. After a panic of a thread that changed it the disk fails.
+    /// Locks a level, from 1 up. If a thread panicked while it changed the level, the disk fails.
     pub fn lock(&self, health: &FailStop, level: u8) -> MutexGuard<'_, HiddenState> {
         self.shared(level).state.lock().unwrap_or_else(|poisoned| {
             health.fail(defect());
@@ -204,12 +204,13 @@ impl HiddenLevels {
         })
     }
 
-    /// Locks all levels, from level 1 up: what they know is of one moment.
+    /// Locks all levels, starting at level 1, for a consistent view.
     fn lock_all(&self, health: &FailStop) -> Vec<MutexGuard<'_, HiddenState>> {
         (1..=self.levels.len() as u8).map(|level| self.lock(health, level)).collect()
     }
 
-    /// Stripe or batch `seq` was filled from the queue of a level, and its map knows.
+    /// Records that stripe or batch `seq` was filled from the queue of a level, and that its map
+    /// has the places.
     pub fn passed(&self, level: u8, state: &mut HiddenState, seq: u64) {
         let shared = self.shared(level);
         state.filled = seq;
@@ -222,8 +223,8 @@ impl HiddenLevels {
         shared.wake_writer(state);
     }
 
-    /// Whether nothing of a level, from 1 up, waits for cover from now on: it is being closed, and
-    /// the cover that closing takes is written.
+    /// Sets whether operations of a level, from 1 up, stop waiting for cover: the level is being
+    /// closed, and the cover that closing takes is written.
     pub fn give_up(&self, level: u8, gives_up: bool) {
         self.shared(level).gives_up.store(gives_up, Ordering::Release);
         if gives_up {
@@ -231,19 +232,18 @@ impl HiddenLevels {
         }
     }
 
-    /// How long something of a level, from 1 up, may wait as things are: not at all once it gives
-    /// up.
+    /// How long an operation of a level, from 1 up, may wait at the moment: not at all once the
+    /// level gives up.
     pub fn patience(&self, wait: &Wait<'_>, level: u8) -> Option<Duration> {
         if self.shared(level).gives_up() { Some(Duration::ZERO) } else { wait.patience }
     }
 
-    /// The user of a level, from 1 up, was told that something of it is lost.
+    /// Records that the user of a level, from 1 up, was told of a loss.
     pub fn lose(&self, level: u8) {
         self.shared(level).lost.store(true, Ordering::Release);
     }
 
-    /// Errors: [`Kind::NoCover`] if a level has anything pending that no stripe or batch has taken,
-    /// or has lost something.
+    /// Errors: [`Kind::NoCover`] if a level has anything pending, or has lost something.
     pub fn check_taken(&self, health: &FailStop) -> Result<()> {
         let (mut left, mut bytes) = (self.levels.iter().any(|shared| shared.lost.load(Ordering::Acquire)), 0);
         for level in self.lock_all(health) {
@@ -274,10 +274,10 @@ impl HiddenLevels {
         source: &dyn PageSource,
     ) -> Result<()> {
         wait.health.check()?;
-        // The thread that takes the blocks into a stripe or batch finds the leaves in memory.
+        // The thread that takes the blocks into a stripe or batch then finds the leaves in memory.
         self.warm(wait.health, level, first, (data.len() / BLOCK_SIZE) as u64, source);
         let shared = self.shared(level);
-        // Copied without the lock: the thread that fills stripes or batches waits for it.
+        // Copy without the lock: the thread that fills stripes or batches waits for it.
         let copy = |block: &[u8]| WaitingBlock::new(block.into());
         let blocks: Vec<WaitingBlock> = data.chunks_exact(BLOCK_SIZE).map(copy).collect();
         let mut state = self.wait(wait, level, "cannot take a hidden write in", Awaited::Room, |state| {
@@ -294,9 +294,9 @@ impl HiddenLevels {
         Ok(())
     }
 
-    /// Loads the leaves that say where blocks of a level are, without the lock: the thread that
-    /// fills stripes or batches must not wait for the medium. What cannot be read is left to the
-    /// reader of the map.
+    /// Loads the leaves with the places of blocks of a level, without the lock: the thread that
+    /// fills stripes or batches must not wait for the medium. Read errors are left to the reader of
+    /// the map.
     pub fn warm(&self, health: &FailStop, level: u8, first: u64, count: u64, source: &dyn PageSource) {
         warm(first, count, source, |act| act(&mut self.lock(health, level).level.tree));
     }
@@ -318,7 +318,7 @@ impl HiddenLevels {
                 state.level.queue.trims().len() < MOST_TRIMS
             })?;
         let HiddenLevel { tree, queue } = &mut state.level;
-        // Before anything is dropped from the queue: the map may fail to be read.
+        // Before anything is dropped from the queue: the read of the map may fail.
         let written = tree.any(first, count, source)?;
         queue.discard(first, count);
         if written {
@@ -328,13 +328,14 @@ impl HiddenLevels {
         Ok(())
     }
 
-    /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns
-    /// the last that took anything: once that one is durable, so is what was acknowledged.
+    /// Waits until stripes or batches have taken everything that a level acknowledged. Returns the
+    /// last one that took anything: once it is durable, so is everything acknowledged.
     pub fn wait_passed(&self, wait: &Wait<'_>, level: u8) -> Result<u64> {
         wait.health.check()?;
         let ticket = self.lock(wait.health, level).level.queue.ticket();
         let state = self.wait(wait, level, "cannot flush the hidden level", Awaited::Passing, |state| {
-            // What a stripe or batch took that failed is nowhere: the failure is told instead.
+            // If a stripe or batch took blocks and failed, they are nowhere: report the failure
+            // instead.
             !state.level.queue.is_half_taken() && state.level.queue.has_passed(ticket)
         })?;
         Ok(state.taken)
@@ -355,14 +356,14 @@ impl HiddenLevels {
         let (mut since, mut filled) = (Instant::now(), state.filled);
         while !done(&state) {
             wait.health.check()?;
-            // As long as anything passes by, it is worth waiting on.
+            // While stripes or batches pass, waiting is worthwhile.
             if state.filled != filled {
                 (since, filled) = (Instant::now(), state.filled);
             }
             let patience = self.patience(wait, level);
             let left = patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
-                // Of a file system that is being unmounted no write comes twice.
+                // A file system that is being unmounted does not repeat a refused write.
                 if shared.gives_up() && matches!(awaited, Awaited::Room) {
                     self.lose(level);
                 }
@@ -376,8 +377,8 @@ impl HiddenLevels {
         Ok(state)
     }
 
-    /// Where blocks of a level lie that were taken in; the others are read at once, and their place
-    /// given as 0.
+    /// Sets the places of blocks of a level that were taken in. All other blocks are read at once,
+    /// and their places set to 0.
     pub fn look(
         &self,
         health: &FailStop,
@@ -419,7 +420,7 @@ impl Shared {
         self.gives_up.load(Ordering::Acquire)
     }
 
-    /// Wakes one of the threads that wait for room, if there is any; that one wakes the next.
+    /// Wakes one thread that waits for room, if there is one; it wakes the next.
     fn wake_writer(&self, state: &HiddenState) {
         if state.writers > 0 && state.waiting() < self.most_waiting {
             self.room.notify_one();
@@ -427,7 +428,8 @@ impl Shared {
     }
 }
 
-/// The error of a hidden flush whose blocks went along with public writes that nobody made durable.
+/// The error of a hidden flush if its blocks were written with public writes that were not made
+/// durable.
 pub fn no_sync() -> Error {
     Error::new(Kind::NoCover, "cannot flush the hidden level")
         .found("nothing waiting any more, and no public flush to make it durable in time")
@@ -437,7 +439,7 @@ pub fn no_sync() -> Error {
         )
 }
 
-/// The error of a closing that `pending` bytes are too many for.
+/// The error of a closing with more pending, `pending` bytes, than its cover takes.
 fn not_taken(pending: u64) -> Error {
     let found = match pending.div_ceil(1024) {
         0 => "changes that found no cover: they are lost".to_owned(),
@@ -449,7 +451,7 @@ fn not_taken(pending: u64) -> Error {
         .remedy("next time let the closing wait for it, or write to level 0 meanwhile")
 }
 
-/// The error of something hidden that nothing public came to cover, while `waiting` bytes wait.
+/// The error of a hidden operation that got no cover in time, with `waiting` bytes pending.
 fn no_cover(what: &str, waiting: u64) -> Error {
     let remedy =
         Advice::from("write to level 0 meanwhile, or allow more time: ").setting(Setting("cover_timeout"));

@@ -1,8 +1,8 @@
-//! The keys of one write to the medium, a stripe or a batch: for each level one pair, derived from
-//! the level's key and the write's random salt. A salt is drawn for every write there ever is and
-//! hedged with its content, so no key is used for two, after a power cut, on a restored copy and in
-//! two copies of a running machine as little as otherwise; within a write each nonce is a domain
-//! and an index.
+//! The keys of one write to the medium, a stripe or a batch: one pair for each level, derived from
+//! the level's key and the random salt of the write. A salt is drawn for every write and hedged
+//! with its content, so no key is used for two different writes, not even after a power cut, on a
+//! restored copy or in two copies of a running machine. Within a write each nonce is a domain and
+//! an index.
 
 use crate::entry::Entry;
 use lacuna_contracts::{Error, Kind, Result, Secret};
@@ -10,7 +10,7 @@ use lacuna_crypto::{AesBlock, GcmKey, derive_ciphers};
 
 /// Bytes of the salt of a write.
 pub const SALT_LEN: usize = 32;
-/// The unit at which a power cut may tear a write.
+/// A power cut may tear a write at multiples of this.
 const SECTOR: usize = 512;
 /// Bytes of a tag.
 pub const TAG_LEN: usize = 16;
@@ -28,25 +28,23 @@ pub struct WriteKey {
     entries: AesBlock,
 }
 
-/// The refusal of bytes that do not verify, to be told where.
+/// The error for bytes that do not verify; the caller adds the place.
 #[derive(Debug)]
 pub struct Unverified;
 
 impl WriteKey {
-    /// Derives the keys for the write with this salt. `label` says of what format it is.
+    /// Derives the keys for the write with this salt. `label` names the format.
     pub fn derive(level: &Secret<32>, label: &str, salt: &[u8; SALT_LEN]) -> Result<WriteKey> {
         let (data, entries) = derive_ciphers(level, label, salt)?;
         Ok(WriteKey { data, entries })
     }
 
-    /// Encrypts something of which a write has one in this domain with this index. The tag binds
-    /// `aad` too.
+    /// Encrypts data. A write uses each domain and index once. The tag binds `aad` too.
     pub fn seal(&self, domain: u8, index: u8, aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; TAG_LEN] {
         self.data.seal(&nonce(domain, index), aad, src, dst)
     }
 
-    /// Decrypts what [`WriteKey::seal`] encrypted, where it lies; it is zeroed if it does not
-    /// verify.
+    /// Decrypts the output of [`WriteKey::seal`] in place; zeroes it if it does not verify.
     pub fn open(
         &self,
         domain: u8,
@@ -58,16 +56,16 @@ impl WriteKey {
         self.data.open_in_place(&nonce(domain, index), aad, buf, tag).map_err(|_| Unverified)
     }
 
-    /// A tag by which to tell whether all of these sectors were written, or some are still what lay
-    /// there before: over their first bytes, which are random in every write. It does not notice
-    /// later damage, which the tags of what is in them do.
+    /// A tag that shows whether all of these sectors were written, or some still have their old
+    /// contents. It covers their first bytes, which are random in every write. It does not notice
+    /// later damage; the tags of the contents do.
     pub fn digest(&self, domain: u8, sectors: &[u8]) -> [u8; TAG_LEN] {
         let mut heads = Vec::with_capacity(sectors.len() / SECTOR * 16);
         sectors.chunks_exact(SECTOR).for_each(|sector| heads.extend_from_slice(&sector[..16]));
         self.data.seal(&nonce(domain, 0), &heads, &[], &mut [])
     }
 
-    /// Covers the entry of a slot: 8 bytes of entry and 8 that must come out as zeros.
+    /// Encrypts the entry of a slot: 8 bytes of entry, and 8 zeros for verification.
     pub fn cover(&self, domain: u8, slot: u8, entry: Entry) -> [u8; 16] {
         let mut covered = self.pad(domain, slot);
         for (byte, plain) in covered.iter_mut().zip(entry.pack().to_le_bytes()) {
@@ -76,8 +74,8 @@ impl WriteKey {
         covered
     }
 
-    /// What [`WriteKey::cover`] covered in these 16 bytes, if this key did; nothing for
-    /// [`Entry::Empty`].
+    /// Decrypts an entry that [`WriteKey::cover`] encrypted; none if this key did not encrypt it,
+    /// or for [`Entry::Empty`].
     pub fn uncover(&self, domain: u8, slot: u8, covered: &[u8]) -> Option<Entry> {
         let mut plain = self.pad(domain, slot);
         plain.iter_mut().zip(covered).for_each(|(pad, byte)| *pad ^= byte);
@@ -93,7 +91,7 @@ impl WriteKey {
     }
 }
 
-/// The error of something that does not verify.
+/// The error for data that does not verify.
 pub fn corrupt(what: impl Into<String>) -> Error {
     Error::new(Kind::Corrupt, what.into())
         .found("bytes that do not verify")

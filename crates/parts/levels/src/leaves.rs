@@ -1,5 +1,5 @@
-//! The leaves of a map that are in memory: cached within a bound, with what changed of those that
-//! are not.
+//! The leaves of a map that are in memory: a bounded cache of leaves, and the changes of leaves
+//! that are not cached.
 
 use crate::map_size::FANOUT;
 use lacuna_contracts::BoundedCache;
@@ -7,29 +7,29 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// In a change: every place of the leaf.
 pub(crate) const WHOLE_LEAF: u16 = u16::MAX;
-/// The least leaves that a cache holds.
+/// The fewest leaves that a cache holds.
 const LEAST_CACHED: usize = 4;
 
 /// One page: places, packed.
 pub(crate) type Page = Box<[u64; FANOUT as usize]>;
 
-/// Places of a leaf, or all of them, and what they are now; later ones count.
+/// Places of a leaf, or all of them, and their new values; later ones replace earlier ones.
 type Changes = Vec<(u16, u64)>;
 
 struct Leaf {
     places: Page,
-    /// Since it was last written, if it may be evicted before it is written again.
+    /// The changes since it was last written, if it may be evicted before it is written again.
     changes: Changes,
 }
 
 /// A cache of leaves.
 pub(crate) struct Leaves {
     cache: BoundedCache<u64, Leaf, FxBuildHasher>,
-    /// How many there were at once, at most.
+    /// The most leaves that were in memory at once.
     peak: usize,
     /// Whether changed leaves may be evicted. Otherwise they stay until they are written.
     spills: bool,
-    /// What changed of leaves that are not cached.
+    /// The changes of leaves that are not cached.
     delta: FxHashMap<u64, Changes>,
 }
 
@@ -43,12 +43,12 @@ impl Leaves {
         self.spills = true;
     }
 
-    /// How many are cached at most, changed ones apart if they stay.
+    /// The most leaves that are cached, not counting changed ones that must stay.
     pub(crate) fn cached(&self) -> usize {
         self.cache.most()
     }
 
-    /// How many there were in memory at once, at most, changed ones among them.
+    /// The most leaves that were in memory at once, changed ones included.
     pub(crate) fn most(&self) -> usize {
         self.peak
     }
@@ -57,7 +57,7 @@ impl Leaves {
         self.cache.contains(number)
     }
 
-    /// Whether anything is known of a leaf that its page may not say.
+    /// Whether a leaf may have changes that its page on the medium does not.
     pub(crate) fn knows(&self, number: u64) -> bool {
         self.is_cached(number) || self.delta.contains_key(&number)
     }
@@ -71,7 +71,7 @@ impl Leaves {
         &self.leaf(number).places
     }
 
-    /// Changes a place in a cached leaf and returns what it was.
+    /// Changes a place in a cached leaf and returns its old value.
     pub(crate) fn set(&mut self, number: u64, at: usize, packed: u64) -> u64 {
         let spills = self.spills;
         let leaf = self.leaf(number);
@@ -84,8 +84,8 @@ impl Leaves {
         was
     }
 
-    /// Every place of a cached leaf has become 0: what changed of it before does not matter any
-    /// more.
+    /// Records that every place of a cached leaf has become 0: its earlier changes no longer
+    /// matter.
     pub(crate) fn cleared(&mut self, number: u64) {
         let spills = self.spills;
         let leaf = self.leaf(number);
@@ -95,7 +95,7 @@ impl Leaves {
         }
     }
 
-    /// A cached leaf is being written as it is.
+    /// Records that a cached leaf is being written as it is.
     pub(crate) fn written(&mut self, number: u64) {
         self.leaf(number).changes = Changes::new();
     }
@@ -110,7 +110,7 @@ impl Leaves {
         }
     }
 
-    /// Puts a leaf into the cache, as its page says it and changed as is known. `is_dirty` says
+    /// Puts a leaf into the cache: its page, with the remembered changes applied. `is_dirty` tells
     /// which leaves are to be written.
     pub(crate) fn put(&mut self, number: u64, mut places: Page, is_dirty: impl Fn(u64) -> bool) {
         let known = self.delta.remove(&number).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Leaves {
         self.peak = self.peak.max(self.cache.len());
     }
 
-    /// Makes room for a leaf, unless all are changed and must stay.
+    /// Evicts leaves to make room for one, unless all are changed and must stay.
     fn make_room(&mut self, is_dirty: impl Fn(u64) -> bool) {
         while self.cache.is_full() {
             let spills = self.spills;

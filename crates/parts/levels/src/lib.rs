@@ -1,17 +1,17 @@
-//! What disks with hidden levels have in common, however they lie on a medium: the map of a level,
-//! what waits for cover, the keys of one write to the medium, the paced clock, fail-stop, and the
-//! disks that front ends see.
+//! The common parts of disks with hidden levels, independent of their layout on a medium: the map
+//! of a level, its pending blocks, the keys of one write to the medium, the paced clock, fail-stop,
+//! and the disks that front ends see.
 //!
-//! A format gives places their meaning, decides what is written and when, and implements
-//! [`PageSource`], from which maps read their pages, [`LevelFormat`], by which its disks are made
-//! and opened, and [`Levels`], through which front ends reach them.
+//! A format gives places their meaning, and decides when and where anything is written. It
+//! implements [`PageSource`], which maps read their pages from, [`LevelFormat`], which creates and
+//! opens its disks, and [`Levels`], which front ends reach the levels through.
 //!
 //! Invariants kept here:
-//! 1. Nothing here writes to a medium, and nothing decides that anything is written (deniability
-//!    contract): what is hidden waits until the format tells that a stripe or batch has passed
+//! 1. Nothing here writes to a medium, or decides that anything is written (deniability contract):
+//!    hidden data is pending until the format reports that a stripe or batch has passed
 //!    ([`HiddenLevels::passed`]).
-//! 2. A map changes with the writes of its level alone.
-//! 3. What was once refused after a failure stays refused, with the first cause ([`FailStop`]).
+//! 2. Only writes of a level change its map.
+//! 3. After a failure every operation is refused, with the first cause ([`FailStop`]).
 //! 4. Within one write each nonce is a domain and an index, and keys are derived from the random
 //!    salt of the write: no nonce repeats as long as a format uses each domain and index once
 //!    ([`WriteKey`]).

@@ -1,4 +1,4 @@
-//! How many pages a map has, and how large a level fits a medium.
+//! The number of pages of a map, and the length of the largest level that fits a medium.
 
 use lacuna_contracts::BLOCK_SIZE;
 
@@ -6,7 +6,7 @@ use lacuna_contracts::BLOCK_SIZE;
 pub const FANOUT: u64 = 512;
 /// The most blocks of a level: 4 PiB, so that an address fits its entry.
 pub const MOST_BLOCKS: u64 = 1 << 40;
-/// Slots kept free beside what levels and their maps need: records of discards.
+/// Slots kept free beside those of a level and its map, for records of discards.
 pub const SLACK: u64 = 16;
 
 const _: () = assert!(FANOUT as usize * 8 == BLOCK_SIZE);
@@ -23,7 +23,8 @@ pub fn pages_of(blocks: u64) -> u64 {
     }
 }
 
-/// The most blocks of a level whose data and map fit `slots` slots, [`SLACK`] of them kept free.
+/// The length of the largest level that fits `slots` slots with its map, [`SLACK`] of them kept
+/// free.
 pub fn largest_level(slots: u64) -> u64 {
     let (mut fits, mut too_many) = (0, slots.min(MOST_BLOCKS) + 1);
     while too_many - fits > 1 {

@@ -1,29 +1,29 @@
-//! What a hidden level was given and no stripe or batch has taken yet: blocks, in order, and the
-//! ranges that were discarded before them.
+//! The pending blocks of a level, in order, and the ranges that were discarded before them:
+//! acknowledged and not yet taken by a stripe or batch.
 
 use lacuna_contracts::Plain;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// A block that waits, wiped when it is dropped.
+/// A pending block, wiped when it is dropped.
 pub type WaitingBlock = Plain<Box<[u8]>>;
 
-/// Blocks that wait for a stripe, oldest first, and ranges that were discarded before them.
+/// Pending blocks, oldest first, and ranges that were discarded before them.
 #[derive(Default)]
 pub struct Queue {
     blocks: FxHashMap<u64, WaitingBlock>,
-    /// Turns, each with its number and its block.
+    /// Turns in order, each with its number and its block.
     order: VecDeque<(u64, u64)>,
     trims: Vec<(u64, u64)>,
-    /// Turns, and ranges, given and taken since the disk was opened.
+    /// The numbers of turns and ranges added, and of ranges taken, since the disk was opened.
     given: u64,
     trims_given: u64,
     trims_taken: u64,
-    /// Whether a turn or a range was taken since somebody asked last.
+    /// Whether a turn or a range was taken since the last [`Queue::note_taken`].
     was_taken_from: bool,
 }
 
-/// How far a queue had come: what was given up to then.
+/// A point in a queue: everything that was added up to then.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket {
     given: u64,
@@ -31,55 +31,55 @@ pub(crate) struct Ticket {
 }
 
 impl Queue {
-    /// Blocks that wait.
+    /// The number of pending blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether no block waits; a discard may.
+    /// Whether no block is pending; a discard may be.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Ranges that wait, the oldest first.
+    /// Pending ranges, the oldest first.
     pub fn trims(&self) -> &[(u64, u64)] {
         &self.trims
     }
 
-    /// The block that waits to be written at `addr`.
+    /// The pending block for `addr`.
     pub fn get(&self, addr: u64) -> Option<&[u8]> {
         self.blocks.get(&addr).map(|block| &block[..])
     }
 
-    /// The same, to be changed.
+    /// The same, for changes.
     pub fn get_mut(&mut self, addr: u64) -> Option<&mut WaitingBlock> {
         self.blocks.get_mut(&addr)
     }
 
-    /// The blocks that wait, and where they belong, in their order.
+    /// The pending blocks with their addresses, in order.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.order.iter().filter_map(|(_, addr)| Some((*addr, self.get(*addr)?)))
     }
 
-    /// Whether a discard waits that covers `addr`.
+    /// Whether a pending discard covers `addr`.
     pub(crate) fn trims_cover(&self, addr: u64) -> bool {
         self.trims.iter().any(|&(first, count)| (first..first + count).contains(&addr))
     }
 
-    /// Adds a block, whose turn comes last. One for this address must not wait already: it is
-    /// changed in its place.
+    /// Adds a block, with the last turn. No block for this address may be pending: such a block is
+    /// changed in place.
     pub fn put(&mut self, addr: u64, block: WaitingBlock) {
         self.blocks.insert(addr, block);
         self.given += 1;
         self.order.push_back((self.given, addr));
     }
 
-    /// The block whose turn it is.
+    /// The address of the block with the next turn.
     pub fn front(&self) -> Option<u64> {
         self.order.front().map(|(_, addr)| *addr)
     }
 
-    /// Takes out the block whose turn it is.
+    /// Takes out the block with the next turn.
     pub fn pop(&mut self) -> Option<WaitingBlock> {
         let (_, addr) = self.order.pop_front()?;
         self.was_taken_from = true;
@@ -94,15 +94,15 @@ impl Queue {
         } else {
             self.blocks.retain(|addr, _| !(first..first + count).contains(addr));
         }
-        // Their turns go with them: a block that is put again must not come before others that
-        // wait.
+        // Drop their turns too: a block that is put again must not come before blocks that are
+        // pending now.
         if self.blocks.len() < before {
             let blocks = &self.blocks;
             self.order.retain(|(_, addr)| blocks.contains_key(addr));
         }
     }
 
-    /// Remembers a range, together with the one before it if they touch.
+    /// Remembers a range, merged with the one before it if they touch.
     pub fn trim(&mut self, first: u64, count: u64) {
         match self.trims.last_mut() {
             Some((start, len)) if *start <= first && first <= *start + *len => {
@@ -122,8 +122,8 @@ impl Queue {
         self.trims.drain(..count)
     }
 
-    /// Whether a stripe or batch took something and has not passed. Who sees that under the lock
-    /// sees one that failed.
+    /// Whether a stripe or batch took something and has not passed. Under the lock that means that
+    /// it failed.
     pub(crate) fn is_half_taken(&self) -> bool {
         self.was_taken_from
     }
@@ -133,12 +133,12 @@ impl Queue {
         std::mem::take(&mut self.was_taken_from)
     }
 
-    /// How far it has come.
+    /// The present point in the queue.
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket { given: self.given, trims_given: self.trims_given }
     }
 
-    /// Whether everything was taken that had been given when the ticket was drawn.
+    /// Whether everything that had been added when the ticket was drawn was taken.
     pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
         let later = self.order.front().is_none_or(|(turn, _)| *turn > ticket.given);
         later && self.trims_taken >= ticket.trims_given

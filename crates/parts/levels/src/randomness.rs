@@ -1,14 +1,14 @@
-//! Where the random bytes of a disk with levels come from.
+//! The sources of the random bytes of a disk with levels.
 
 use lacuna_crypto::RandomSource;
 use std::sync::Arc;
 
-/// Where the random bytes of a disk come from.
+/// The sources of the random bytes of a disk.
 #[derive(Clone)]
 pub struct Randomness {
-    /// Of what everybody with the key of level 0 can see.
+    /// For everything that the key of level 0 shows.
     pub public: Arc<dyn RandomSource>,
-    /// Of everything else.
+    /// For everything else.
     pub filler: Arc<dyn RandomSource>,
 }
 

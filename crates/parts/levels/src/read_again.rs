@@ -1,19 +1,19 @@
-//! Reading once more what a medium would not give.
+//! Retries of reads from a medium.
 
 use lacuna_contracts::{Kind, Result};
 use std::time::Duration;
 
-/// How often something is read before it is given up.
+/// Tries before a read is given up.
 const TRIES: u32 = 3;
-/// The pause before a read is tried again that the system refused. Each is twice the one before, up
-/// to the longest.
+/// The pause before the next try of a read that the system refused. Each pause is twice the one
+/// before, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Pauses before such a read is given up: about a minute.
 const MOST_PAUSES: u32 = 64;
 
-/// Reads more than once what the medium fails to give, for errors may pass; what does not verify
-/// stays so.
+/// Reads, and tries again if the medium fails, because errors may be transient. Data that does not
+/// verify is not read again.
 pub fn again(mut read: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 1..TRIES {
         match read() {
@@ -24,12 +24,11 @@ pub fn again(mut read: impl FnMut() -> Result<()>) -> Result<()> {
     read()
 }
 
-/// Reads what a disk cannot go on without: what the system refuses to read ([`Kind::is_refusal`])
-/// is tried again, with pauses, for about a minute.
+/// Reads data that a disk cannot go on without: a read that the system refuses
+/// ([`Kind::is_refusal`]) is tried again, with pauses, for about a minute.
 ///
-/// Deniability contract: what is read so may be a page of a hidden map. A system that is short of
-/// memory or descriptors for a while must not stop the disk that has such a level, for others go
-/// on.
+/// Deniability contract: the data may be a page of a hidden map. A system that is short of memory
+/// or descriptors for a while must not stop only the disks that have such a level.
 pub fn until_not_refused(mut read: impl FnMut() -> Result<()>) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     for _ in 0..MOST_PAUSES {

@@ -1,4 +1,4 @@
-//! The state of a level's map: what a summary says of it, so that the map can be rebuilt.
+//! The state of a level's map, as a summary records it for rebuilding the map.
 
 use lacuna_contracts::Record;
 
@@ -10,16 +10,16 @@ pub const STATE_LEN: usize = 32;
 pub struct MapState {
     /// Place of the page at the top of the map, packed; 0 for none.
     pub root: u64,
-    /// The last write whose changes the pages hold. Later ones are in the summaries.
+    /// The last write with all its changes in the pages. Later changes are in the summaries.
     pub covered: u64,
     /// Blocks of the level that are written.
     pub data: u64,
-    /// Pages of its map that are.
+    /// Pages of its map that are written.
     pub pages: u64,
 }
 
 impl MapState {
-    /// As it stands in a summary, to be encrypted.
+    /// The form in a summary, before encryption.
     pub fn encode(&self) -> [u8; STATE_LEN] {
         let mut out = [0; STATE_LEN];
         let words = [self.root, self.covered, self.data, self.pages];
@@ -29,7 +29,7 @@ impl MapState {
         out
     }
 
-    /// What [`MapState::encode`] encoded, from the first [`STATE_LEN`] of `bytes`.
+    /// Reverses [`MapState::encode`], from the first [`STATE_LEN`] bytes.
     pub fn decode(bytes: &[u8]) -> MapState {
         let word = |at| Record(bytes).u64(at);
         MapState { root: word(0), covered: word(8), data: word(16), pages: word(24) }

@@ -1,12 +1,12 @@
-//! The map of one level: a tree of pages of 512 places, whose leaves say where each block is
-//! (PD-DM's PPM for level 0, its HM for the others). What a place means is the format's: a nonzero
-//! word.
+//! The map of one level: a tree of pages of 512 places, with the places of blocks in its leaves
+//! (PD-DM's PPM for level 0, its HM for the hidden levels). A place is a nonzero word with a
+//! meaning that the format defines.
 //!
-//! Pages lie in slots like data. Those above the leaves are held in memory whole (8 bytes for each
-//! 2 MiB of the level: 4 MiB for 1 TiB); leaves are cached within a bound. A changed page is
-//! written out in the next *cycle*: leaves first, then what points at them, up to the top; then the
-//! state moves on, and no earlier summary is needed to rebuild the map. Changes found in summaries
-//! when the disk is opened wait as a delta until their leaf is loaded.
+//! Pages lie in slots like data. All pages above the leaves are in memory (8 bytes for each 2 MiB
+//! of the level: 4 MiB for 1 TiB); leaves are cached within a bound. A changed page is written out
+//! in the next *cycle*: leaves first, then the pages that point at them, up to the top. Then the
+//! state advances, and rebuilding the map needs no earlier summary. Changes found in summaries when
+//! the disk is opened are kept as a delta until their leaf is loaded.
 
 use crate::cycle::{Next, WriteOut};
 use crate::entry::{Entry, LOST, MOST_DEPTHS};
@@ -16,15 +16,14 @@ use crate::state::MapState;
 use lacuna_contracts::{BLOCK_SIZE, Kind, Result, StatusItem};
 use rustc_hash::FxHashMap;
 
-/// From where pages are read.
+/// The source of map pages.
 pub trait PageSource {
     /// Reads the block that lies at `place`, which is neither 0 nor [`LOST`], as `entry`. Errors:
-    /// [`Kind::Corrupt`] if it does not verify; everything that the page would have said is then
-    /// lost.
+    /// [`Kind::Corrupt`] if it does not verify; all places in the page are then lost.
     fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()>;
 }
 
-/// A leaf of a map that lies on the medium and not in memory.
+/// A leaf of a map that is on the medium and not in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Missing {
     number: u64,
@@ -32,7 +31,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Reads it. Errors: what `source` reports, [`Kind::Corrupt`] if it does not verify.
+    /// Reads the leaf. Errors: those of `source`, [`Kind::Corrupt`] if it does not verify.
     pub fn load(self, source: &dyn PageSource) -> Result<LoadedLeaf> {
         let mut block = [0; BLOCK_SIZE];
         source.load(self.place, Entry::Page { depth: 0, index: self.number }, &mut block)?;
@@ -40,7 +39,7 @@ impl Missing {
     }
 }
 
-/// A leaf as the medium has it.
+/// A leaf as read from the medium.
 pub struct LoadedLeaf {
     missing: Missing,
     page: Page,
@@ -49,7 +48,7 @@ pub struct LoadedLeaf {
 /// The map of a level.
 pub struct Tree {
     blocks: u64,
-    /// Where the pages of each depth are; the last depth has one page, the top.
+    /// The places of the pages of each depth; the last depth has one page, the top.
     pages: Vec<Vec<u64>>,
     write_out: WriteOut,
     leaves: Leaves,
@@ -57,7 +56,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The empty map of a level of `blocks` blocks, which writes its pages out once in `cycle_len`
+    /// The empty map of a level of `blocks` blocks. It writes its pages out once in `cycle_len`
     /// stripes (or batches) and caches `cached` leaves.
     pub fn new(blocks: u64, cycle_len: u64, cached: usize) -> Tree {
         let mut pages = Vec::new();
@@ -75,9 +74,9 @@ impl Tree {
         Tree { blocks, pages, write_out, leaves, state: MapState::default() }
     }
 
-    /// The same, for a format that writes pages out no faster than its schedule: changed leaves
-    /// need not stay in memory, for what changed of them does, and `most_dirty` of them may wait to
-    /// be written.
+    /// The same, for a format that writes pages out no faster than its schedule: changed leaves may
+    /// leave memory, which then keeps only their changes, and `most_dirty` of them may wait to be
+    /// written.
     pub fn spilling(mut self, most_dirty: usize) -> Tree {
         self.leaves.spill();
         self.write_out.allow(most_dirty);
@@ -89,25 +88,25 @@ impl Tree {
         self.pages.len()
     }
 
-    /// What a summary says of this map now.
+    /// The state of this map for a summary.
     pub fn state(&self) -> MapState {
         MapState { root: self.pages[self.depths() - 1][0], ..self.state }
     }
 
-    /// Its counters: blocks of data, and pages that wait to be written.
+    /// Its counters: written blocks, and pages that wait to be written.
     pub fn status(&self) -> [StatusItem; 2] {
         let (data, waiting) = (self.state.data, self.write_out.waiting());
         [StatusItem::new("data", data, "blocks"), StatusItem::new("map_pages_waiting", waiting, "pages")]
     }
 
-    /// Where block `addr` is: 0 if it is not written, [`LOST`] if nobody knows any more.
+    /// The place of block `addr`: 0 if it is not written, [`LOST`] if it is unknown.
     pub fn get(&mut self, addr: u64, source: &dyn PageSource) -> Result<u64> {
         let mut place = [0];
         self.places(addr, &mut place, source)?;
         Ok(place[0])
     }
 
-    /// Where the blocks from `first` on are, as [`Tree::get`] says it of one.
+    /// The places of the blocks starting at `first`, as [`Tree::get`] returns them.
     pub fn places(&mut self, first: u64, out: &mut [u64], source: &dyn PageSource) -> Result<()> {
         let mut done = 0;
         while done < out.len() {
@@ -126,7 +125,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The first leaf with blocks of a range that lies on the medium and not in memory.
+    /// The first leaf with blocks of a range that is on the medium and not in memory.
     pub fn missing(&self, first: u64, count: u64) -> Option<Missing> {
         let last = first.saturating_add(count.max(1)).min(self.blocks).saturating_sub(1);
         let absent = |leaf: &u64| !self.leaves.is_cached(*leaf);
@@ -145,18 +144,18 @@ impl Tree {
         }
     }
 
-    /// Leaves that the cache holds.
+    /// The most leaves that the cache holds.
     pub fn cached_leaves(&self) -> u64 {
         self.leaves.cached() as u64
     }
 
-    /// Leaves that were in memory at once, at most: more than the cache holds where changed ones
-    /// had to stay.
+    /// The most leaves that were in memory at once: more than the cache holds if changed ones had
+    /// to stay.
     pub fn most_leaves(&self) -> u64 {
         self.leaves.most() as u64
     }
 
-    /// Sets where block `addr` is, and returns where it was.
+    /// Sets the place of block `addr`, and returns the old one.
     pub fn set(&mut self, addr: u64, packed: u64, source: &dyn PageSource) -> Result<u64> {
         let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
         self.cache(number, source)?;
@@ -183,7 +182,7 @@ impl Tree {
         Ok(false)
     }
 
-    /// The first written block in a range, leaves that do not exist skipped.
+    /// The first written block in a range; skips leaves that do not exist.
     fn next_written(&mut self, first: u64, end: u64, source: &dyn PageSource) -> Result<Option<u64>> {
         let mut at = first;
         while at < end {
@@ -203,14 +202,14 @@ impl Tree {
         self.pages[0][leaf as usize] != 0 || self.leaves.knows(leaf)
     }
 
-    /// Makes the blocks of a range unwritten. Returns how many were written.
+    /// Makes the blocks of a range unwritten. Returns the number that were written.
     pub fn clear(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<u64> {
         let (mut at, mut cleared) = (first, 0);
         while let Some(written) = self.next_written(at, first + count, source)? {
             self.set(written, 0, source)?;
             cleared += 1;
             at = written + 1;
-            // The last of a leaf that went whole.
+            // The last block of a leaf that was cleared whole.
             let leaf = written / FANOUT;
             let whole = first <= leaf * FANOUT && (leaf + 1) * FANOUT <= first + count;
             if whole && self.leaves.places(leaf).iter().all(|place| *place == 0) {
@@ -220,8 +219,8 @@ impl Tree {
         Ok(cleared)
     }
 
-    /// Where what `entry` names is: 0 if it is nowhere, not within the level, or of no place in a
-    /// map; [`LOST`] if nobody knows any more.
+    /// The place of the block or page that `entry` names: 0 if it is unwritten, not within the
+    /// level, or an entry without a place in a map; [`LOST`] if it is unknown.
     pub fn place_of(&mut self, entry: Entry, source: &dyn PageSource) -> Result<u64> {
         match entry {
             Entry::Data(addr) | Entry::Lost(addr) if addr < self.blocks => self.get(addr, source),
@@ -230,8 +229,8 @@ impl Tree {
         }
     }
 
-    /// The page that `entry` names cannot be read any more where it lies: it is written anew with
-    /// the next cycle, if it is in memory.
+    /// The page that `entry` names can no longer be read at its place: the next cycle writes it
+    /// again, if it is in memory.
     pub fn rewrite(&mut self, entry: Entry) {
         if let Entry::Page { depth, index } = entry
             && self.names(entry)
@@ -241,7 +240,7 @@ impl Tree {
         }
     }
 
-    /// Whether this map has room for what `entry` names.
+    /// Whether the block or page that `entry` names lies within this map.
     pub fn names(&self, entry: Entry) -> bool {
         match entry {
             Entry::Data(addr) | Entry::Lost(addr) => addr < self.blocks,
@@ -252,38 +251,38 @@ impl Tree {
         }
     }
 
-    /// The write with which the running cycle began; 0 if none runs.
+    /// The write that began the running cycle; 0 if none runs.
     pub fn cycle_began(&self) -> u64 {
         self.write_out.began()
     }
 
-    /// Goes on with a cycle that an earlier session began, after [`Tree::restore`] and all changes
-    /// have been repeated: it still has to write those leaves that `early` says were changed before
-    /// it began. Otherwise sessions shorter than a cycle would never end one, and what no page says
-    /// yet would grow old without bound.
+    /// Resumes a cycle of an earlier session, after [`Tree::restore`] and the replay of all
+    /// changes: it still has to write the leaves that `early` selects, which changed before it
+    /// began. Otherwise sessions shorter than a cycle would never finish one, and changes that no
+    /// page has would grow old without bound.
     pub fn resume_cycle(&mut self, began: u64, early: impl Fn(u64) -> bool) {
         self.write_out.resume(began, early);
     }
 
-    /// Where a page is; none if the map has no such page.
+    /// The place of a page; none if the map has no such page.
     fn listed(&self, depth: u8, index: u64) -> Option<u64> {
         self.pages.get(usize::from(depth))?.get(usize::try_from(index).ok()?).copied()
     }
 
     // Writing pages.
 
-    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves
-    /// fit the cache. Begins a cycle when one is due.
+    /// The number of pages that write `seq` should take so that the cycle ends in time and the
+    /// changed leaves fit the cache. Begins a cycle when one is due.
     pub fn due(&mut self, seq: u64) -> usize {
         self.write_out.due(seq, self.pages[1..].iter().map(Vec::len)).unwrap_or_else(|| {
-            // Whatever was changed before this write is in pages that were written before it.
+            // All changes before this write are in pages that were written before it.
             self.state.covered = seq - 1;
             0
         })
     }
 
-    /// Writes the next page of the cycle, to lie at `place`. None if the cycle has none left, which
-    /// ends it.
+    /// Writes the next page of the cycle into `block`, which is to lie at `place`. None if the
+    /// cycle has no page left, which ends it.
     pub fn emit(&mut self, place: u64, source: &dyn PageSource, block: &mut [u8]) -> Result<Option<Entry>> {
         loop {
             let (depth, index) = match self.write_out.next() {
@@ -301,8 +300,8 @@ impl Tree {
             if empty && *listed == 0 {
                 continue;
             }
-            // A page that has become empty is written all the same: a crash must not find the one
-            // before it.
+            // Write a page that has become empty too: recovery after a crash must not find its old
+            // version.
             self.state.pages = self.state.pages.saturating_add(u64::from(*listed == 0));
             *listed = place;
             self.write_out.mark_above(depth, index);
@@ -333,8 +332,9 @@ impl Tree {
 
     // Opening.
 
-    /// Takes over what a summary said, and loads the pages above the leaves. `moved` is where later
-    /// stripes wrote pages, which are newer than what the pages above them say.
+    /// Takes over the state in a summary, and loads the pages above the leaves. `moved` has the
+    /// places of pages that later stripes wrote, which are newer than those in the pages above
+    /// them.
     pub fn restore(
         &mut self,
         state: MapState,
@@ -359,7 +359,7 @@ impl Tree {
                 }
             }
         }
-        // What moved is not yet in the pages above.
+        // The pages above do not have the moved places yet.
         for &(depth, index) in moved.keys() {
             if self.listed(depth, index).is_some() {
                 self.write_out.mark_above(usize::from(depth), index);
@@ -368,13 +368,13 @@ impl Tree {
         Ok(())
     }
 
-    /// A page above the leaves; one that does not verify makes everything below it lost.
+    /// Loads a page above the leaves; if it does not verify, everything below it is lost.
     fn load_inner(&self, depth: usize, index: u64, source: &dyn PageSource) -> Result<Page> {
         let packed = self.pages[depth][index as usize];
         load(packed, Entry::Page { depth: depth as u8, index }, source)
     }
 
-    /// Repeats a change that a summary told of.
+    /// Replays a change that a summary lists.
     pub fn replay(&mut self, addr: u64, packed: u64) {
         if addr < self.blocks {
             self.leaves.remember(addr / FANOUT, (addr % FANOUT) as u16, packed);
@@ -382,19 +382,19 @@ impl Tree {
         }
     }
 
-    /// Whether so many leaves wait to be written that no more should be changed for the moment.
+    /// Whether too many leaves wait to be written to change more for the moment.
     pub fn crowded(&self) -> bool {
         self.write_out.is_crowded()
     }
 
-    /// Repeats a discard that a summary told of.
+    /// Replays a discard that a summary lists.
     pub fn replay_clear(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count).min(self.blocks);
         let mut at = first;
         while at < end {
             let leaf_end = ((at / FANOUT + 1) * FANOUT).min(end);
             if self.has_leaf(at / FANOUT) && leaf_end - at == FANOUT {
-                // A whole leaf: what was to be done to it before need not be.
+                // A whole leaf: its earlier changes no longer matter.
                 self.leaves.remember(at / FANOUT, WHOLE_LEAF, 0);
                 self.write_out.mark(0, at / FANOUT);
             } else if self.has_leaf(at / FANOUT) {
@@ -406,7 +406,7 @@ impl Tree {
 
     // Leaves.
 
-    /// Sees to it that a leaf is in memory.
+    /// Loads a leaf into memory if it is not there.
     fn cache(&mut self, number: u64, source: &dyn PageSource) -> Result<()> {
         if self.leaves.is_cached(number) {
             return Ok(());
@@ -418,7 +418,7 @@ impl Tree {
     }
 }
 
-/// Puts places into the beginning of a page. Returns whether all of them are 0.
+/// Writes places to the beginning of a page. Returns whether all of them are 0.
 fn encode_places(places: &[u64], block: &mut [u8]) -> bool {
     for (out, packed) in block.chunks_exact_mut(8).zip(places) {
         out.copy_from_slice(&packed.to_le_bytes());
@@ -434,7 +434,8 @@ fn page_of(block: &[u8; BLOCK_SIZE]) -> Page {
     page
 }
 
-/// Reads a page. If it does not verify, everything in it is lost; a medium that fails is an error.
+/// Reads a page. If it does not verify, everything in it is lost; if the medium fails, that is an
+/// error.
 fn load(place: u64, entry: Entry, source: &dyn PageSource) -> Result<Page> {
     let mut page: Page = Box::new([0; FANOUT as usize]);
     match place {

@@ -1,12 +1,12 @@
-//! Loading the leaves of a map ahead of need, without the lock that front ends wait for.
+//! Loads leaves of a map ahead of need, without the lock that front ends wait for.
 
 use crate::map_size::FANOUT;
 use crate::tree::{PageSource, Tree};
 
-/// Brings the leaves of a range of blocks into memory. `locked` runs what it is given on the map,
-/// under the map's lock; the leaves are read from `source` between those times. Stops at a leaf
-/// that cannot be read, which the reader of the map finds out, and loads no more leaves than a part
-/// of what the cache holds.
+/// Loads the leaves of a range of blocks into memory. `locked` runs its argument on the map, under
+/// the map's lock; the leaves are read from `source` between those runs. Stops at a leaf that
+/// cannot be read, which the reader of the map will notice, and loads no more leaves than a part of
+/// the cache.
 pub fn warm(first: u64, count: u64, source: &dyn PageSource, locked: impl Fn(&mut dyn FnMut(&mut Tree))) {
     let mut most = u64::MAX;
     let mut loaded = None;

@@ -1,4 +1,4 @@
-//! The disks that front ends see, and waiting for cover, over a format that keeps nothing.
+//! The disks that front ends see, and waiting for cover, over a format that stores nothing.
 #![forbid(unsafe_code)]
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, FailStop, Kind, Result, StatusItem, defect};
@@ -9,7 +9,7 @@ use lacuna_levels::{
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Remembers what it was asked for.
+/// Remembers the requests.
 #[derive(Default)]
 struct Asked {
     steps: Mutex<Vec<(u8, u64, usize)>>,
@@ -108,22 +108,22 @@ fn a_level_that_was_not_closed_well_is_known_when_the_disk_is_closed() {
     assert_eq!(*asked.closed.lock().unwrap(), 0);
 }
 
-/// A write that is refused while its level is being closed does not come again; a flush that is
-/// refused loses nothing.
+/// A write that is refused while its level is being closed is a loss; a flush that is refused is
+/// not.
 #[test]
 fn what_is_given_up_is_lost_if_it_was_refused() {
     let health = FailStop::default();
     let wait = Wait { health: &health, patience: None };
     let block = [7; BLOCK_SIZE];
     for full in [false, true] {
-        // The queue of level 1 has half of the memory: many blocks, or one.
+        // The queue of level 1 has half of the memory: room for many blocks, or for one.
         let hidden = levels(1, if full { 2 * BLOCK_SIZE as u64 } else { 1 << 20 });
         hidden.write(&wait, 1, 5, &block, &NoPages).unwrap();
         hidden.give_up(1, true);
         assert_eq!(hidden.wait_passed(&wait, 1).unwrap_err().kind(), Kind::NoCover);
         assert_eq!(hidden.write(&wait, 1, 6, &block, &NoPages).is_err(), full);
         assert_eq!(hidden.check_taken(&health).unwrap_err().kind(), Kind::NoCover);
-        // Stripes take what was acknowledged.
+        // Stripes take the acknowledged blocks.
         while hidden.lock(&health, 1).level.queue.pop().is_some() {}
         assert_eq!(hidden.check_taken(&health).is_err(), full);
         hidden.lose(1);
@@ -172,7 +172,7 @@ fn pending_blocks_are_read_and_written_in_turn() {
     hidden.passed(1, &mut held, 5);
     drop(held);
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
-    // One that takes nothing is not waited for.
+    // A flush does not wait for a stripe that takes nothing.
     hidden.passed(1, &mut hidden.lock(&health, 1), 6);
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
 }
@@ -207,7 +207,7 @@ fn writers_wait_for_room() {
 fn a_level_that_is_starved_takes_nothing_from_another() {
     let (hidden, health) = (levels(3, 16 * BLOCK_SIZE as u64), FailStop::default());
     let now = Wait { health: &health, patience: Some(Duration::ZERO) };
-    // Blocks go in until the queue is full: 8, 4 and 2 of them.
+    // Blocks go in until the queues are full: 2, 4 and 8 of them.
     for (level, most) in [(3, 2), (2, 4), (1, 8)] {
         for addr in 0..most {
             hidden.write(&now, level, addr, &[7; BLOCK_SIZE], &NoPages).unwrap();

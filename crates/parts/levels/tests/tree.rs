@@ -1,4 +1,4 @@
-//! The map of a level against a plain model, on pages that a format keeps and forgets.
+//! The map of a level against a plain model, on pages that a test format keeps and forgets.
 #![forbid(unsafe_code)]
 
 use lacuna_contracts::{BLOCK_SIZE, Result};
@@ -25,7 +25,7 @@ impl PageSource for Pages {
     }
 }
 
-/// Writes what is due in write `seq`, each page at the next place.
+/// Writes the pages that are due in write `seq`, each at the next place.
 fn write_out(tree: &mut Tree, pages: &Pages, seq: u64, next: &mut u64) {
     for _ in 0..tree.due(seq) {
         let mut block = [0; BLOCK_SIZE];
@@ -39,7 +39,7 @@ fn pages_waiting(tree: &Tree) -> u64 {
     tree.status()[1].value
 }
 
-/// Goes on until every page is written.
+/// Continues until every page is written.
 fn settle(tree: &mut Tree, pages: &Pages, seq: &mut u64, next: &mut u64) {
     while tree.state().covered + 1 < *seq || pages_waiting(tree) > 0 {
         *seq += 1;

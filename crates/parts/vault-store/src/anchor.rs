@@ -1,5 +1,4 @@
-//! The anchor: what this machine remembers of a vault where the adversary cannot reach, a few
-//! hundred bytes.
+//! The anchor: a few hundred bytes of trusted storage with this machine's memory of a vault.
 
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -7,31 +6,31 @@ use parking_lot::Mutex;
 /// The last commit that this machine made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnchorState {
-    /// The vault.
+    /// The vault's UUID.
     pub uuid: [u8; 16],
-    /// This machine, by a random number that it drew for this vault.
+    /// This machine's random number for this vault.
     pub machine: [u8; 16],
-    /// Number of the commit.
+    /// The number of the commit.
     pub number: u64,
-    /// Digest of the commit, which stands for the whole history before it.
+    /// The digest of the commit, which covers the whole history before it.
     pub digest: [u8; 32],
-    /// When it was made, in seconds since 1970: for people.
+    /// The time of the commit, in seconds since 1970, for messages.
     pub time: u64,
 }
 
-/// A place for one [`AnchorState`] that the adversary cannot roll back. It never goes back itself.
+/// Storage for one [`AnchorState`] that the adversary cannot roll back. It only advances.
 pub trait Anchor: Send + Sync {
-    /// What it remembers; nothing before the first advance.
+    /// The anchored state; `None` before the first advance.
     fn load(&self) -> Result<Option<AnchorState>>;
-    /// Remembers `next` instead of `expected`, durably: whole or not at all.
+    /// Replaces `expected` by `next`, durably and atomically.
     ///
-    /// Errors: [`Kind::Changed`] if it remembers something else than `expected`, [`Kind::Usage`] if
-    /// `next` is of another vault or not newer. A refusal ([`Kind::is_refusal`]), which a sync
-    /// never is, leaves it as it was: the same may be asked again.
+    /// Errors: [`Kind::Changed`] if the anchored state is not `expected`, [`Kind::Usage`] if `next`
+    /// is of another vault or not newer. A refusal ([`Kind::is_refusal`]), which a sync never is,
+    /// leaves it unchanged: the call may be repeated.
     fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()>;
 }
 
-/// Refuses an advance that is none.
+/// Checks that an advance is valid.
 pub(crate) fn check_advance(
     found: Option<&AnchorState>,
     expected: Option<&AnchorState>,
@@ -53,12 +52,12 @@ pub(crate) fn check_advance(
     }
 }
 
-/// An anchor in memory: for tests, and for vaults that live no longer than the process.
+/// An anchor in memory, for tests and for vaults that live no longer than the process.
 #[derive(Default)]
 pub struct MemoryAnchor(Mutex<Option<AnchorState>>);
 
 impl MemoryAnchor {
-    /// One that remembers this.
+    /// An anchor with this state.
     pub fn new(state: Option<AnchorState>) -> MemoryAnchor {
         MemoryAnchor(Mutex::new(state))
     }

@@ -14,19 +14,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const MAGIC: &[u8; 8] = b"lacunaan";
-/// Bytes of a slot: what a power cut writes whole or not at all.
+/// Bytes of a slot: a power cut leaves it written whole or not at all.
 const SLOT: usize = 512;
-/// Bytes of a slot that say something; a checksum of them follows.
+/// Bytes of a slot under the checksum, which follows them.
 const SAID: usize = 96;
-/// How often, and how far apart, a lock that another process holds is tried again: as long as that
-/// of a vault's header.
+/// How often, and how far apart, taking a lock is retried: as for the lock of a vault's header.
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The path of a vault's anchor if nobody names another one: in `$XDG_STATE_HOME/lacuna/anchors`,
-/// or `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`.
-/// Its name is the vault's UUID. A `$XDG_STATE_HOME` of another user counts for nothing, as root
-/// has it after `su`: its owner could put the anchor back.
+/// The default path of a vault's anchor: in `$XDG_STATE_HOME/lacuna/anchors`, or
+/// `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`. The
+/// file name is the vault's UUID. A `$XDG_STATE_HOME` of another user, which root has after `su`,
+/// is ignored: its owner could roll the anchor back.
 ///
 /// Errors: [`Kind::Usage`] if there is no home directory.
 pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
@@ -35,8 +34,7 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
         if geteuid().is_root() {
             return Some(PathBuf::from("/var/lib"));
         }
-        // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of
-        // the user counts.
+        // If mount(8) starts a helper for a user, $HOME is not set, and the user database is asked.
         let home = std::env::home_dir().filter(|home| home.is_absolute());
         home.map(|home| home.join(".local/state"))
     };
@@ -55,8 +53,8 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
     Ok(state.join("lacuna/anchors").join(groups.join("-")))
 }
 
-/// Whether the nearest directory that exists, on the way to `path`, belongs to another user than
-/// root and this one. Errors: that it cannot be told.
+/// Whether the nearest existing directory on the way to `path` belongs neither to this user nor to
+/// root. Errors: the owner is unknown.
 fn is_of_another_user(path: &Path) -> Result<bool> {
     for dir in path.ancestors() {
         match std::fs::metadata(dir) {
@@ -68,8 +66,8 @@ fn is_of_another_user(path: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// An anchor in a file that its owner alone may read. Holds a lock on it until dropped, unless it
-/// is read-only.
+/// An anchor in a file that only its owner may read. Holds a lock on the file until dropped, unless
+/// it is read-only.
 pub struct FileAnchor {
     path: PathBuf,
     uuid: [u8; 16],
@@ -77,16 +75,16 @@ pub struct FileAnchor {
 }
 
 struct Open {
-    /// None: the file does not exist yet.
+    /// `None`: the file does not exist yet.
     file: Option<File>,
     read_only: bool,
     state: Option<AnchorState>,
-    /// Of the slot that was written last.
+    /// The sequence number of the slot that was written last.
     sequence: u64,
 }
 
 impl FileAnchor {
-    /// Opens the anchor of a vault. The file is made by the first advance.
+    /// Opens the anchor of a vault. The first advance makes the file.
     ///
     /// Errors: [`Kind::Busy`] if another program has it open, [`Kind::Corrupt`] if neither slot can
     /// be read, [`Kind::Usage`] if it is the anchor of another vault.
@@ -97,7 +95,7 @@ impl FileAnchor {
                 if !read_only {
                     lock(path, &file)?;
                 }
-                // After a sync that failed, memory may hold a state that is not durable.
+                // After a failed sync the page cache may hold a state that is not durable.
                 forget_cached(&file, path)?;
                 (open.state, open.sequence) = read(path, &file)?;
                 open.file = Some(file);
@@ -116,12 +114,12 @@ impl FileAnchor {
         Ok(FileAnchor { path: path.to_owned(), uuid, open: Mutex::new(open) })
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes the file, with both slots empty, under another name first.
+    /// Makes the file with two empty slots, under a temporary name first.
     fn make(&self) -> Result<File> {
         let path = &self.path;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -134,8 +132,8 @@ impl FileAnchor {
         let mut new = path.clone().into_os_string();
         new.push(".new");
         let made = || -> std::io::Result<File> {
-            // A crash may have left one. Where others write to the folder, it may be a link: it
-            // goes, and none is followed.
+            // A crash may have left a file with this name. In a folder that other users may write
+            // it may be a link: remove it, and follow none.
             match std::fs::remove_file(&new) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
                 _ => {}
@@ -147,7 +145,7 @@ impl FileAnchor {
             File::open(folder)?.sync_all()?;
             for (folder, was_there) in &above {
                 let synced = File::open(folder).and_then(|folder| folder.sync_all());
-                // Where nothing was made now, a refusal says nothing about the anchor.
+                // A refusal for an existing directory says nothing about the anchor.
                 if !*was_there {
                     synced?;
                 }
@@ -179,8 +177,8 @@ impl Anchor for FileAnchor {
         }
         let sequence = open.sequence + 1;
         let file = open.file.as_ref().expect("it was just made");
-        // A write that is refused may have torn its slot: the other one counts then, and the write
-        // is tried again.
+        // A refused write may have torn its slot: the other slot counts then, and the caller tries
+        // again.
         file.write_all_at(&to_slot(sequence, next), sequence % 2 * SLOT as u64)
             .map_err(|e| failed("write", &self.path, &e))?;
         file.sync_data().map_err(|e| failed("sync", &self.path, &e).of_sync())?;
@@ -190,9 +188,9 @@ impl Anchor for FileAnchor {
     }
 }
 
-/// The directories above one that is to be made with all that is missing above it, from the bottom
-/// up, and whether a name in each was there already. Also those that were there: a process that
-/// made them may have been killed before they were durable.
+/// The directories above `folder`, from the bottom up, with whether a name in each existed already.
+/// Existing ones are included: a process that made them may have been killed before they were
+/// durable.
 fn above(folder: &Path) -> Vec<(PathBuf, bool)> {
     let named = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let pairs = folder.ancestors().zip(folder.ancestors().skip(1));
@@ -203,8 +201,8 @@ fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot {what} the vault's anchor {}", path.display()), e)
 }
 
-/// Takes the lock, and tries again for a moment while another process has it: one that was killed
-/// holds it until it is gone.
+/// Takes the lock, with retries while another process holds it: a killed process holds it until it
+/// is gone.
 fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
@@ -227,7 +225,7 @@ fn lock(path: &Path, file: &File) -> Result<()> {
     }
 }
 
-/// A checksum, not a seal: the anchor's place is trusted, and only torn writes are to be noticed.
+/// A checksum, not a seal: the anchor's storage is trusted, and only torn writes must be detected.
 fn checksum(said: &[u8]) -> [u8; 32] {
     keyed_hash(&Secret::copy_from(&[0; 32]), &[b"lacuna anchor", said])
 }
@@ -262,7 +260,7 @@ fn from_slot(slot: &[u8]) -> Option<(u64, AnchorState)> {
     Some((said.u64(8), state))
 }
 
-/// The newer slot.
+/// The newer slot, with its sequence number.
 fn read(path: &Path, file: &File) -> Result<(Option<AnchorState>, u64)> {
     let mut slots = [0; 2 * SLOT];
     let mut filled = 0;
@@ -277,7 +275,7 @@ fn read(path: &Path, file: &File) -> Result<(Option<AnchorState>, u64)> {
     let newest = slots.chunks_exact(SLOT).filter_map(from_slot).max_by_key(|(sequence, _)| *sequence);
     match newest {
         Some((sequence, state)) => Ok((Some(state), sequence)),
-        // The power went before the first advance.
+        // The power failed before the first advance.
         None if slots.iter().all(|byte| *byte == 0) && filled == slots.len() => Ok((None, 0)),
         None => Err(Error::new(Kind::Corrupt, format!("the vault's anchor {} cannot be read", path.display()))
             .found("no slot whose checksum is right")

@@ -1,5 +1,4 @@
-//! The file remembers the last advance, whatever a power cut leaves of the slot that was being
-//! written.
+//! The file keeps the last advance, whatever a power cut leaves in the slot being written.
 
 use super::*;
 
@@ -85,7 +84,7 @@ fn a_link_in_the_place_of_the_new_file_leads_nowhere() {
     FileAnchor::open(&path, UUID, false).unwrap().advance(None, &state(1)).unwrap();
     assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
     assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
-    // One that a crash left.
+    // A file that a crash left.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(home.path().join("anchor.new"), b"half").unwrap();
     FileAnchor::open(&path, UUID, false).unwrap().advance(None, &state(2)).unwrap();

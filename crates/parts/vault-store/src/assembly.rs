@@ -1,4 +1,4 @@
-//! How the parts of a store are put together, in the state that an opening found.
+//! Assembly of the parts of a store, in the state that an opening found.
 
 use crate::anchor::AnchorState;
 use crate::checkpoint::Checkpointer;
@@ -21,19 +21,19 @@ use lacuna_contracts::Result;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// All parts of an open store. Each uses those before it.
+/// All parts of an open store. Each uses parts before it.
 pub(crate) struct Assembly {
     pub(crate) parts: Arc<Parts>,
     pub(crate) reclaimer: Arc<Reclaimer>,
     pub(crate) writer: Arc<Writer>,
     pub(crate) log: Arc<CommitLog>,
     pub(crate) checkpoints: Arc<Checkpointer>,
-    /// Whether a thread finishes what commits leave to it.
+    /// Whether a thread finishes the work that commits leave to it.
     pub(crate) background: bool,
 }
 
-/// Puts the parts together in the state that `replay` found in `journal` and `superblock`, beside
-/// an anchor that knows `known`.
+/// Assembles the parts in the state that `replay` found in `journal` and `superblock`; `known` is
+/// the anchored state.
 pub(crate) fn assemble(
     base: StoreBase,
     keys: Arc<StoreKeys>,
@@ -43,7 +43,7 @@ pub(crate) fn assemble(
     replay: Replay,
     known: Option<AnchorState>,
 ) -> Result<Assembly> {
-    // The order in which these are drawn decides the bytes that a seed gives.
+    // The order of these draws decides the bytes that a seed gives.
     let session = DrawnSession::new(base.random.clone());
     let machine = known.as_ref().map_or_else(|| base.draw(), |known| known.machine);
     let next = replay.following(known.as_ref());
@@ -76,7 +76,7 @@ pub(crate) fn assemble(
     if let Some(begun) = &frozen {
         journal.leave(frozen_pages, begun.objects.len() as u64);
     }
-    // Where nothing is written nothing becomes longer.
+    // In a read-only store no file grows.
     let longest = if options.read_only { u64::MAX } else { journal.longest()? / PAGE as u64 };
     let background = options.background && !options.read_only;
     let health = Health::new(options.read_only);

@@ -1,5 +1,5 @@
-//! The checkpointer: the pages of one journal file go to their places while the other file takes
-//! what comes, and the superblock says so.
+//! The checkpointer: writes the pages of one journal file back to their places while the other file
+//! takes new ones, and then writes the superblock.
 
 use crate::commit_log::{CommitLog, Frozen, Request};
 use crate::doubled::Further;
@@ -16,7 +16,7 @@ use lacuna_medium::FolderFile;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Pages that are written with one call.
+/// Pages per write call.
 const AT_ONCE: usize = 64;
 
 /// The checkpoints of an open store.
@@ -26,13 +26,13 @@ pub(crate) struct Checkpointer {
     log: Arc<CommitLog>,
     random: Arc<dyn RandomSource>,
     superblock: Mutex<SuperFiles>,
-    /// A checkpoint that began. Held by the one thread that works on it.
+    /// A checkpoint that began. The thread that works on it holds the lock.
     frozen: Mutex<Option<Frozen>>,
 }
 
 impl Checkpointer {
-    /// Of a store with this superblock, in which a recovery found a checkpoint that was begun, or
-    /// none.
+    /// The checkpoints of a store with this superblock, and with the unfinished checkpoint that a
+    /// recovery found.
     pub(crate) fn new(
         parts: Arc<Parts>,
         reclaimer: Arc<Reclaimer>,
@@ -50,20 +50,20 @@ impl Checkpointer {
         self.frozen.lock().is_some()
     }
 
-    /// Commits with a root, after the checkpoint before is finished: a checkpoint begins, and with
-    /// `finishes` it is finished.
+    /// Commits with a root after finishing the previous checkpoint: a new checkpoint begins, and
+    /// with `finishes` it is finished.
     pub(crate) fn commit(&self, asked: &Request<'_>, noted: &mut dyn FnMut(), finishes: bool) -> Result<()> {
         let mut frozen = self.frozen.lock();
         self.settle(&mut frozen)?;
-        // An opening that could not write it left the other file as it was; nothing may lead there
-        // from the journal file that comes next.
+        // An opening may have failed to write one file of the superblock, which is then stale.
+        // Write it first: a stale superblock must not refer to the journal file that is reused now.
         self.complete_superblock().map_err(|e| self.parts.health.refused(e))?;
         *frozen = self.log.commit(asked, noted)?;
         if !finishes {
             return Ok(());
         }
         match self.finish(&mut frozen) {
-            // The commit is durable; the checkpoint is tried again before the next.
+            // The commit is durable; the checkpoint is tried again before the next one.
             Err(e) if !e.changed_nothing() => Err(e),
             _ => Ok(()),
         }
@@ -77,7 +77,7 @@ impl Checkpointer {
 
     /// Finishes a checkpoint that began.
     ///
-    /// Errors: as of [`Checkpointer::finish_owed`].
+    /// Errors: as [`Checkpointer::finish_owed`].
     pub(crate) fn finish_begun(&self) -> Result<()> {
         self.finish(&mut self.frozen.lock())
     }
@@ -85,8 +85,8 @@ impl Checkpointer {
     /// Finishes a checkpoint that began, and that of a commit with a root that was noted and
     /// refused.
     ///
-    /// Errors: a call that the host refuses, for want of space above all, leaves it begun, and it
-    /// may be tried again; anything else is fail-stop.
+    /// Errors: if the host refuses a call, mostly for lack of space, the checkpoint stays
+    /// unfinished and may be tried again. Fail-stop on any other error.
     pub(crate) fn finish_owed(&self) -> Result<()> {
         self.settle(&mut self.frozen.lock())
     }
@@ -102,8 +102,7 @@ impl Checkpointer {
         self.give_back(|| journal.shrink_idle()).map_err(|e| health.broken(e))
     }
 
-    /// Finishes what is owed, and gives most of the journal's space back if nothing was committed
-    /// since.
+    /// Finishes pending checkpoints, and shrinks the journal if there was no commit since.
     pub(crate) fn close(&self) -> Result<()> {
         let Parts { health, journal, .. } = &*self.parts;
         let mut frozen = self.frozen.lock();
@@ -119,18 +118,17 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Makes files of the superblock that are lost anew.
+    /// Recreates lost files of the superblock.
     pub(crate) fn make_lost(&self) -> Result<()> {
         self.superblock.lock().make_lost(&*self.parts.folder)
     }
 
-    /// Writes the newest superblock to those of its files that do not hold it.
+    /// Writes the newest superblock to the files that do not hold it.
     pub(crate) fn complete_superblock(&self) -> Result<()> {
         self.superblock.lock().complete(&self.parts.keys, &*self.random)
     }
 
-    /// Makes a commit durable that was noted before. Where it has a root nothing is frozen yet: it
-    /// begins a checkpoint.
+    /// Makes a noted commit durable. If it has a root, it begins a checkpoint.
     fn resume(&self, frozen: &mut Option<Frozen>) -> Result<()> {
         if let Some(begun) = self.log.resume()? {
             *frozen = Some(begun);
@@ -138,9 +136,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Finishes what began: a checkpoint, and that of a commit with a root that was noted and
-    /// refused. Until then the journal file that this commit left has what no superblock says is in
-    /// its place.
+    /// Finishes a checkpoint that began, and that of a commit with a root that was noted and
+    /// refused. Until then the journal file that this commit left has pages that no superblock
+    /// covers.
     fn settle(&self, frozen: &mut Option<Frozen>) -> Result<()> {
         self.finish(frozen)?;
         if self.log.owes_root() {
@@ -158,15 +156,15 @@ impl Checkpointer {
         self.bring(begun).map_err(|e| health.refused(e))?;
         self.release(begun).map_err(|e| health.broken(e))?;
         *frozen = None;
-        // All of it found room.
+        // The host had space for everything.
         health.relax();
         Ok(())
     }
 
-    /// Brings the pages to their places and writes the superblocks that say so.
+    /// Writes the pages back to their places, and then the superblocks.
     fn bring(&self, begun: &Frozen) -> Result<()> {
         let Parts { keys, objects, interval, .. } = &*self.parts;
-        // A recovery that begins at the new superblock does not see these removals.
+        // First: a recovery that begins at the new superblock does not see these removals.
         self.reclaimer.reclaim()?;
         let epoch = interval.epoch();
         let mut brought = Vec::new();
@@ -191,8 +189,8 @@ impl Checkpointer {
         objects.sync(&brought)?;
         objects.sync_names()?;
         let (commit, facts, root) = (&begun.commit, &begun.facts, begun.root.as_deref());
-        // As soon as the second files are written to, the root before is whole in neither: the new
-        // one must not hang on its record alone.
+        // Once the second files are written to, neither file has the previous root whole. So the
+        // new root must be in a superblock by then, not only in its record.
         self.superblock.lock().begin(keys, &*self.random, commit, facts, root, 1 - begun.left)?;
         for which in Further::ALL {
             self.bring_further(&begun.objects, which)?;
@@ -200,8 +198,8 @@ impl Checkpointer {
         self.complete_superblock()
     }
 
-    /// Brings the pages of doubled objects to one of their further files, after they are durable in
-    /// the one before, and makes them durable there.
+    /// Writes the pages of doubled objects back to one of their further files, after they are
+    /// durable in the file before it, and makes them durable there.
     fn bring_further(&self, frozen: &[u64], which: Further) -> Result<()> {
         let objects = &self.parts.objects;
         let mut files = Vec::new();
@@ -220,8 +218,8 @@ impl Checkpointer {
         objects.sync_names()
     }
 
-    /// Brings one object's pages to their places in a file. No other thread writes to these places
-    /// meanwhile, and an object that is cut is written nowhere but to the journal.
+    /// Writes one object's pages back to a file. No other thread writes to these places meanwhile,
+    /// and a truncated object is written only to the journal.
     fn bring_object(&self, id: u64, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
         if let Some(cut) = layer.cut
             && file.len()? > cut * PAGE as u64
@@ -245,11 +243,11 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Reads a page from the journal. One that is not as it was written may be in its first file
-    /// already, after a checkpoint that was cut short. If it is not there, a file's page goes to
-    /// its place as it is, and is an error of that block alone. A doubled object's must go nowhere:
-    /// its second file has what the root before needs, which gives the same state with the changes
-    /// since.
+    /// Reads a page from the journal. If it does not match, an interrupted checkpoint may have
+    /// written it to the object's first file already. If that does not match either: a file's page
+    /// is written back as it is, and is an error of that block alone. A doubled object's page must
+    /// not be: its second file has the pages of the previous root, which gives the same state
+    /// together with the changes since.
     fn append(&self, object: u64, page: u64, entry: &Entry, run: &mut Vec<u8>) -> Result<()> {
         let Parts { keys, objects, journal, .. } = &*self.parts;
         let from = run.len();
@@ -284,7 +282,7 @@ impl Checkpointer {
             ))
     }
 
-    /// Forgets what is in its place now, and gives the journal file back.
+    /// Drops the written layer, and shrinks the journal file.
     fn release(&self, begun: &Frozen) -> Result<()> {
         let Parts { objects, interval, journal, .. } = &*self.parts;
         for id in &begun.objects {
@@ -301,9 +299,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Gives space of journal files back in which nothing is needed any more, if all superblocks
-    /// say so: then the loss of some loses nothing. File systems that write nothing over itself may
-    /// need space for it: without it nothing is given back.
+    /// Shrinks journal files that are no longer needed, if all superblocks are current: then losing
+    /// some of them loses nothing. A copy-on-write file system may refuse for lack of space; then
+    /// nothing is shrunk.
     fn give_back(&self, cut: impl FnOnce() -> Result<()>) -> Result<()> {
         if !self.superblock.lock().is_in_all() {
             return Ok(());

@@ -1,13 +1,12 @@
-//! The commit log: what changed becomes durable whole, and the anchor advances.
+//! The commit log: makes changes durable as a whole, and advances the anchor.
 //!
-//! The order is the security argument and the crash argument in one: (1) what was written in place,
-//! (2) the record, which is the new state and the signed intent to advance, (3) the anchor, (4)
-//! only then what the old state alone refers to goes.
+//! The order of the steps is the argument for security and for crashes: (1) sync pages written in
+//! place, (2) write the record, which holds the new state and the sealed intent to advance, (3)
+//! advance the anchor, (4) only then remove data that only the old state refers to.
 //!
-//! A host that refuses to take the record (it is full, or has a quota) fails this commit and
-//! nothing else: what it says is kept, and the next commit writes it first, in the same place and
-//! with the same bytes. Nothing that it notes is undone, so nothing is sealed twice with different
-//! words.
+//! If the host refuses the record (it is full, or has a quota), only this commit fails: its notes
+//! are kept, and the next commit first writes the same bytes to the same place. No note is undone,
+//! so no two texts are sealed for one commit.
 
 use crate::anchor::{Anchor, AnchorState};
 use crate::content::{
@@ -31,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Object numbers that may be given before the first commits; bursts get more.
 const NUMBERS: std::ops::RangeInclusive<u64> = 1024..=16384;
 
-/// What a commit was asked for.
+/// The parameters of a commit.
 pub(crate) struct Request<'a> {
     pub(crate) puts: &'a [u8],
     pub(crate) root: Option<&'a [u8]>,
@@ -39,28 +38,28 @@ pub(crate) struct Request<'a> {
     pub(crate) anyway: bool,
 }
 
-/// What a checkpoint brings to its place, and what its superblock says. A commit with a root leaves
-/// it.
+/// The objects that a checkpoint writes back, and the content of its superblock; the result of a
+/// commit with a root.
 pub(crate) struct Frozen {
     pub(crate) objects: Vec<u64>,
-    /// The journal file that holds it.
+    /// The journal file that holds them.
     pub(crate) left: u8,
-    /// The commit that began it.
+    /// The commit that began the checkpoint.
     pub(crate) commit: Commit,
     pub(crate) facts: Facts,
     pub(crate) root: Option<Vec<u8>>,
 }
 
-/// Where the history of commits stands.
+/// The state of the commit history.
 pub(crate) struct History {
-    /// The last durable commit, and what is true after it.
+    /// The last durable commit, and the state after it.
     last: Commit,
     facts: Facts,
-    /// What the anchor remembers.
+    /// The anchored state.
     anchor: Option<AnchorState>,
     machine: [u8; 16],
-    /// A commit that was noted and is not durable, because the host refused to take its record. The
-    /// next one makes it durable first.
+    /// A commit that was noted and is not durable, because the host refused its record. The next
+    /// commit makes it durable first.
     pending: Option<Pending>,
 }
 
@@ -71,32 +70,32 @@ impl History {
     }
 }
 
-/// A commit that was noted: from then on changes belong to the next one.
+/// A noted commit: later changes belong to the next one.
 struct Pending {
     noted: Noted,
-    /// With a root: what is frozen, and the root.
+    /// With a root: the frozen objects, and the root.
     switched: Option<(Switched, Vec<u8>)>,
 }
 
-/// What a commit says, noted while nothing could change.
+/// The content of a commit, noted while no object could change.
 struct Noted {
     number: u64,
     facts: Facts,
     /// The text of the record, and its place.
     plain: Vec<u8>,
     place: Place,
-    /// The record and its digest, once it was tried: the next try writes the same bytes, also in
+    /// The record and its digest after the first try: the next try writes the same bytes, even in
     /// another session.
     sealed: Option<(Vec<u8>, [u8; 32])>,
-    /// Objects that must be durable before the record is.
+    /// Objects that must be durable before the record.
     placed: Vec<u64>,
-    /// Objects that changed, and those that were appended to before: nothing need be known of them
-    /// once it is durable, if they are idle.
+    /// Objects that changed, and objects that are no longer appendable: their entries can be
+    /// dropped once the commit is durable, if they are idle.
     touched: Vec<u64>,
     removed: Vec<u64>,
 }
 
-/// Objects that are frozen, and the journal file that was left.
+/// Frozen objects, and the journal file that was left.
 type Switched = (Vec<u64>, u8);
 
 /// The log of an open store.
@@ -108,16 +107,16 @@ pub(crate) struct CommitLog {
     now: Now,
     uuid: [u8; 16],
     session: DrawnSession,
-    /// Whether a thread removes the files of removed objects, and not the commit.
+    /// Whether a thread removes the files of removed objects, instead of the commit.
     background: bool,
-    /// Taken by one commit at a time.
+    /// Locked by one commit at a time.
     history: Mutex<History>,
-    /// A commit with a root was noted and is not durable.
+    /// Whether a commit with a root was noted and is not durable.
     owes_root: AtomicBool,
 }
 
 impl CommitLog {
-    /// A log that goes on from this history, in this session.
+    /// A log that continues this history in this session.
     pub(crate) fn new(
         parts: Arc<Parts>,
         writer: Arc<Writer>,
@@ -141,7 +140,7 @@ impl CommitLog {
         }
     }
 
-    /// The number of the present session.
+    /// The number of the current session.
     pub(crate) fn session(&self) -> u64 {
         self.session.number()
     }
@@ -152,13 +151,13 @@ impl CommitLog {
         CommitInfo { number: history.last.number, time: history.facts.time }
     }
 
-    /// What is true after the last durable commit.
+    /// The state after the last durable commit.
     pub(crate) fn facts(&self) -> Facts {
         self.history.lock().facts.clone()
     }
 
     /// Whether a commit with a root was noted and is not durable: [`CommitLog::resume`] makes it
-    /// so.
+    /// durable.
     pub(crate) fn owes_root(&self) -> bool {
         self.owes_root.load(Ordering::Acquire)
     }
@@ -172,7 +171,7 @@ impl CommitLog {
         let mut batches = Vec::new();
         for area in 0..2 {
             let found = record::unreached(&self.parts.keys, &self.parts.journal, area, last)?;
-            // What is newer than the anchor was never acknowledged.
+            // Records newer than the anchored state were never acknowledged.
             let durable = found.into_iter().filter(|found| found.commit.number <= known);
             batches.extend(durable.map(|found| (found.commit.number, found.changes.puts)));
         }
@@ -180,7 +179,7 @@ impl CommitLog {
         Ok(batches)
     }
 
-    /// Makes the anchor remember the last commit, which a crash kept it from.
+    /// Advances the anchor to the last commit, after a crash prevented that.
     pub(crate) fn advance_anchor(&self) -> Result<()> {
         let mut history = self.history.lock();
         let next = AnchorState {
@@ -195,23 +194,23 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Pages of the journal that writes of this many pages may take, and those of the record of a
-    /// commit after them, with a root and with this many bytes of puts.
+    /// The pages of the journal that writes of this many pages may take, and the pages of the
+    /// record of a later commit with a root and with this many bytes of puts.
     pub(crate) fn room(&self, pages: u64, puts: u64) -> (u64, u64) {
         let pages = pages + COPIED;
         let (touched, removed) = {
             let changed = self.parts.interval.changed();
             (changed.touched.len() as u64, changed.removed.len() as u64)
         };
-        // At most: every page since the last record is listed, every object was cut, and there are
-        // as many facts as there can be.
+        // The worst case: every page since the last record is listed, every object was truncated,
+        // and all lists of facts are full.
         let lists = 44 * (self.parts.journal.taken() + pages) + 16 * touched + 8 * removed;
         let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + puts + ROOT_MAX as u64 + 256;
         (pages, record::pages_of((lists + facts) as usize))
     }
 
-    /// Commits. With a root, gives what the checkpoint must bring to its place; the one before it
-    /// is complete then. `noted` is called as soon as changes belong to the next commit.
+    /// Commits. With a root, returns the data of the checkpoint that begins; the previous
+    /// checkpoint is finished then. `noted` is called as soon as changes belong to the next commit.
     pub(crate) fn commit(&self, asked: &Request<'_>, noted: &mut dyn FnMut()) -> Result<Option<Frozen>> {
         let health = &self.parts.health;
         health.may_change()?;
@@ -222,10 +221,10 @@ impl CommitLog {
         }
         let _cut_short = health.end_on_panic();
         let mut history = self.history.lock();
-        // It may have failed while this waited.
+        // Another commit may have failed while this one waited for the lock.
         health.check()?;
         if history.pending.as_ref().is_some_and(|pending| pending.switched.is_some()) {
-            // What it freezes would be lost here.
+            // Completing it here would lose its frozen objects.
             return Err(Error::new(Kind::NoSpace, "a commit before this one waits for space"));
         }
         self.complete(&mut history)?;
@@ -234,15 +233,15 @@ impl CommitLog {
         self.complete(&mut history)
     }
 
-    /// Makes a commit durable that was noted and whose record the host refused to take. With a
-    /// root, gives what the checkpoint must bring to its place.
+    /// Makes a commit durable that was noted and refused. With a root, returns the data of the
+    /// checkpoint that begins.
     pub(crate) fn resume(&self) -> Result<Option<Frozen>> {
         self.parts.health.check()?;
         let _cut_short = self.parts.health.end_on_panic();
         self.complete(&mut self.history.lock())
     }
 
-    /// Makes what was noted durable. What the host refuses to take stays noted.
+    /// Makes the noted commit durable. If the host refuses, it stays noted.
     fn complete(&self, history: &mut History) -> Result<Option<Frozen>> {
         let health = &self.parts.health;
         let Some(mut pending) = history.pending.take() else { return Ok(None) };
@@ -256,11 +255,11 @@ impl CommitLog {
         };
         self.owes_root.store(false, Ordering::Release);
         let Pending { noted, switched } = pending;
-        // Before another commit can begin a checkpoint, after which no recovery would look for
-        // their files.
+        // Before another commit can begin a checkpoint: no recovery after that would look for these
+        // files.
         self.reclaimer.add(&noted.removed);
         match self.release(&noted) {
-            // Files of removed objects are left: they go with the next commit.
+            // The files of removed objects remain until the next commit.
             Err(e) if e.changed_nothing() => {}
             done => done.map_err(|e| health.broken(e))?,
         }
@@ -274,8 +273,8 @@ impl CommitLog {
         }))
     }
 
-    /// Notes what the commit says. Until it returns no object changes; from then on changes belong
-    /// to the next commit.
+    /// Notes the content of the commit. No object changes until it returns; later changes belong to
+    /// the next commit.
     fn note(&self, history: &History, asked: &Request<'_>) -> Result<Option<Pending>> {
         let Parts { health, objects, interval, journal, .. } = &*self.parts;
         let _alone = interval.alone();
@@ -291,8 +290,8 @@ impl CommitLog {
         let mut changes = Changes {
             removals: changed.removed.clone(),
             root: asked.root.map(<[u8]>::to_vec),
-            // With a root as well: until its checkpoint is done they lead to it from the root
-            // before, whose pages are whole.
+            // Also with a root: until its checkpoint is finished, the puts lead to it from the
+            // previous root, which has its pages whole.
             puts: asked.puts.to_vec(),
             ..Changes::default()
         };
@@ -300,19 +299,19 @@ impl CommitLog {
         let facts = self.facts_after(history, appendable);
         check_readable(number, &facts, &changes)?;
         let plain = record_to_bytes(&facts, &changes);
-        // Where the host may refuse what it seems to have room for, it is asked while nothing is
-        // noted: what is removed now may still make room, and files that no commit refers to need
-        // no other commit to go.
+        // If the host may refuse space that it seems to have, probe while nothing is noted: a
+        // removal now may still free space, and files that no commit refers to can go without
+        // another commit.
         let asks = health.is_tight() || asked.root.is_some();
         let place = journal.take_record(record::pages_of(plain.len()), asks)?;
-        // Nothing fails from here on.
+        // Nothing below can fail.
         let Changed { mut touched, removed } = std::mem::take(&mut *changed);
         for id in &touched {
             let Some(object) = objects.get(*id) else { continue };
             let mut object = object.write();
             let listed = is_listed(&facts, *id);
-            // What was in no record, or in the last one's list, is cut by a recovery that does not
-            // find this record.
+            // An object that is new or was in the previous list is truncated by a recovery that
+            // does not find this record.
             let known = interval.is_new(*id) || object.appendable.is_some();
             object.said(listed.then_some(if known { 0 } else { number }));
         }
@@ -327,9 +326,9 @@ impl CommitLog {
         Ok(Some(Pending { noted, switched }))
     }
 
-    /// Lists cuts and journaled pages of the objects that were touched. Gives those that may be
-    /// appended to in place from now on, with their pages, and those that must be durable before
-    /// the record is: none if what was written in place was `copied` to the journal.
+    /// Adds the cuts and journaled pages of touched objects to `changes`. Returns the objects that
+    /// are appendable in place from now, with their pages; and the objects that must be durable
+    /// before the record: none if pages written in place were `copied` to the journal.
     fn list(
         &self,
         changed: &Changed,
@@ -364,7 +363,7 @@ impl CommitLog {
         (appendable, placed)
     }
 
-    /// Objects of the last list that are not in this one go to the journal again. Gives them.
+    /// Makes objects of the previous list that are not in this one non-appendable. Returns them.
     fn forget_appendable(&self, history: &History, facts: &Facts) -> Vec<u64> {
         let last = history.facts.appendable.iter().map(|(id, _)| *id);
         let dropped: Vec<u64> = last.filter(|id| !is_listed(facts, *id)).collect();
@@ -374,7 +373,7 @@ impl CommitLog {
         dropped
     }
 
-    /// What is true after the commit that is noted.
+    /// The state after the commit that is being noted.
     fn facts_after(&self, history: &History, appendable: Vec<content::ObjectPages>) -> Facts {
         let (next_object, made) = self.parts.interval.given();
         let reserve = (8 * made).clamp(*NUMBERS.start(), *NUMBERS.end());
@@ -396,8 +395,8 @@ impl CommitLog {
         }
     }
 
-    /// Steps 1 to 3: makes the commit durable. Gives it. What the host refused to take may be tried
-    /// again.
+    /// Steps 1 to 3: makes the commit durable and returns it. After a refusal of the host it may be
+    /// tried again.
     fn publish(&self, history: &mut History, noted: &mut Noted) -> Result<Commit> {
         let Parts { keys, objects, interval, journal, .. } = &*self.parts;
         objects.sync(&noted.placed)?;
@@ -423,8 +422,8 @@ impl CommitLog {
         Ok(last)
     }
 
-    /// Step 4: the files of removed objects go, at once or by the thread, and what is known of idle
-    /// objects is forgotten.
+    /// Step 4: removes the files of removed objects, unless the thread does, and drops the entries
+    /// of idle objects.
     fn release(&self, noted: &Noted) -> Result<()> {
         if !self.background {
             self.reclaimer.reclaim()?;

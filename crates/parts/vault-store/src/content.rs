@@ -1,28 +1,28 @@
-//! What a commit says: the fields of records and superblocks, to bytes and back.
+//! Parsing and writing of the fields of records and superblocks.
 
 use crate::ids::PAGE;
 use crate::keys::{TAG, malformed};
 use lacuna_contracts::Result;
 
-/// The most machines whose last commits are remembered.
+/// The most machines with a remembered last commit.
 pub(crate) const MACHINES: usize = 32;
 
 /// The longest root in bytes.
 pub const ROOT_MAX: usize = 4096;
 
-/// Commits, objects and superblocks have numbers up to this one: adding to one never overflows.
+/// The largest number of commits, objects and superblocks: adding to one never overflows.
 pub(crate) const MOST_NUMBER: u64 = i64::MAX as u64;
 
-/// An object has fewer pages: their offsets fit.
+/// An object has fewer pages than this, so that their offsets fit.
 pub(crate) const MOST_PAGES: u64 = i64::MAX as u64 / PAGE as u64;
 
-/// The most object numbers that a commit lets be given before the next.
+/// The most object numbers that a commit lets be given before the next one.
 const MOST_NUMBERS: u64 = 16384;
 
 /// The most objects that may be appended to in place between two commits.
 pub(crate) const APPENDABLE: usize = 256;
 
-/// A commit, and what is needed to tell whether a later state descends from it.
+/// A commit, with all that is needed to tell whether a later state descends from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
     pub(crate) machine: [u8; 16],
@@ -37,42 +37,42 @@ pub(crate) struct Commit {
 pub(crate) struct JournaledPage {
     pub(crate) object: u64,
     pub(crate) page: u64,
-    /// Number of the page in the journal file.
+    /// The page number in the journal file.
     pub(crate) place: u32,
     pub(crate) sequence: u64,
     pub(crate) tag: [u8; TAG],
 }
 
-/// A number of an object, and one that says something about it: pages.
+/// An object number with a number of pages.
 pub(crate) type ObjectPages = (u64, u64);
 
-/// What is true after a commit, whatever came before: it stands in records and in superblocks.
+/// The state after a commit, whatever came before: part of every record and superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The machine that made the commit.
     pub(crate) machine: [u8; 16],
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub(crate) time: u64,
-    /// The first object number that was not given.
+    /// The first unused object number.
     pub(crate) next_object: u64,
     /// The first object number that may not be given before the next commit.
     pub(crate) object_limit: u64,
     /// Last commits of all machines before this one.
     pub(crate) table: Vec<Commit>,
-    /// Objects that may be appended to in place until the next commit, and how many pages each has.
+    /// Objects that may be appended to in place until the next commit, with their numbers of pages.
     pub(crate) appendable: Vec<ObjectPages>,
 }
 
-/// What a record changes.
+/// The changes of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Objects that were cut, and where. What is journaled past that by this commit came after the
-    /// cut.
+    /// Objects that were truncated, with their new lengths. Pages past the cut that this record
+    /// lists were journaled after it.
     pub(crate) cuts: Vec<ObjectPages>,
     pub(crate) removals: Vec<u64>,
     pub(crate) pages: Vec<JournaledPage>,
-    /// With a root, the commit begins a checkpoint: the next record stands at the start of the
-    /// other journal file.
+    /// With a root, the commit begins a checkpoint: the next record lies at the start of the other
+    /// journal file.
     pub(crate) root: Option<Vec<u8>>,
     pub(crate) puts: Vec<u8>,
 }
@@ -97,7 +97,7 @@ impl Writer {
     }
 }
 
-/// Takes numbers off the front. `None` where there are too few bytes.
+/// Takes numbers off the front. `None` if there are too few bytes.
 pub(crate) struct Reader<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Reader<'b> {
@@ -119,8 +119,8 @@ impl<'b> Reader<'b> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// How many things follow, each of which takes `size` bytes: never more than there are bytes
-    /// for.
+    /// The length of a list with elements of `size` bytes: never more than the remaining bytes can
+    /// hold.
     fn count(&mut self, size: usize) -> Option<usize> {
         let count = self.u32()? as usize;
         (count.checked_mul(size)? <= self.0.len()).then_some(count)
@@ -172,7 +172,7 @@ fn take_facts(from: &mut Reader<'_>) -> Option<Facts> {
     are_bounded(&facts).then_some(facts)
 }
 
-/// The bounds of what is true after a commit.
+/// The bounds of the fields of a commit.
 fn are_bounded(facts: &Facts) -> bool {
     let short = facts.table.len() <= MACHINES && facts.appendable.len() <= APPENDABLE;
     let given = facts.object_limit.checked_sub(facts.next_object).is_some_and(|given| given <= MOST_NUMBERS);
@@ -182,14 +182,14 @@ fn are_bounded(facts: &Facts) -> bool {
     short && given && numbered
 }
 
-/// Whether a commit with this number can be read again. Nothing else may be sealed: a reader
-/// refuses it for ever.
+/// Whether a commit with this number can be read again. No other may be sealed: every reader would
+/// refuse it.
 pub(crate) fn is_readable(number: u64, facts: &Facts, changes: &Changes) -> bool {
     let root_fits = changes.root.as_ref().is_none_or(|root| root.len() <= ROOT_MAX);
     number <= MOST_NUMBER && are_bounded(facts) && root_fits && are_objects(facts, changes)
 }
 
-/// Whether an object was given and has so many pages.
+/// Whether an object was given and may have this number of pages.
 fn is_object(facts: &Facts, (object, pages): ObjectPages) -> bool {
     object < facts.next_object && pages < MOST_PAGES
 }
@@ -219,7 +219,7 @@ pub(crate) fn record_to_bytes(facts: &Facts, changes: &Changes) -> Vec<u8> {
     out.0
 }
 
-/// Undoes [`record_to_bytes`].
+/// Parses the output of [`record_to_bytes`].
 pub(crate) fn record_from_bytes(bytes: &[u8]) -> Result<(Facts, Changes)> {
     let parse = || {
         let mut from = Reader(bytes);
@@ -250,15 +250,15 @@ pub(crate) fn record_from_bytes(bytes: &[u8]) -> Result<(Facts, Changes)> {
     parse().ok_or_else(|| malformed("a record in the journal"))
 }
 
-/// Whether changes are of objects that were given.
+/// Whether all changed objects were given.
 fn are_objects(facts: &Facts, changes: &Changes) -> bool {
     changes.cuts.iter().all(|cut| is_object(facts, *cut))
         && changes.removals.iter().all(|object| *object < facts.next_object)
         && changes.pages.iter().all(|page| is_object(facts, (page.object, page.page)))
 }
 
-/// The text of a superblock before it is sealed: a commit, what is true after it, the root, and
-/// which journal file goes on.
+/// The text of a superblock before it is sealed: a commit, the state after it, the root, and the
+/// active journal file.
 pub(crate) fn super_to_bytes(commit: &Commit, facts: &Facts, root: Option<&[u8]>, area: u8) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(1024));
     out.u64(commit.number);
@@ -273,17 +273,17 @@ pub(crate) fn super_to_bytes(commit: &Commit, facts: &Facts, root: Option<&[u8]>
     out.0
 }
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Super {
     pub(crate) commit: Commit,
     pub(crate) facts: Facts,
     pub(crate) root: Option<Vec<u8>>,
-    /// The journal file in which the next record stands.
+    /// The journal file with the next record.
     pub(crate) area: u8,
 }
 
-/// Undoes [`super_to_bytes`].
+/// Parses the output of [`super_to_bytes`].
 pub(crate) fn super_from_bytes(bytes: &[u8]) -> Result<Super> {
     let parse = || {
         let mut from = Reader(bytes);

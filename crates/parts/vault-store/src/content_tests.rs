@@ -1,4 +1,4 @@
-//! What is written is read, and no bytes from outside bring the parsers down.
+//! Records and superblocks are read as they were written, and the parsers survive arbitrary bytes.
 
 use super::*;
 use lacuna_sim::Rng;

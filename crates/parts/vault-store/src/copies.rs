@@ -1,4 +1,4 @@
-//! Reading the copies of a page of a doubled object, one by one.
+//! Reads of single copies of a page of a doubled object.
 
 use crate::doubled::Further;
 use crate::ids::PAGE;
@@ -7,24 +7,24 @@ use crate::page_range::range;
 use crate::parts::Parts;
 use lacuna_contracts::{Error, Result};
 
-/// A place in which a page of a doubled object may lie.
+/// A copy of a page of a doubled object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageCopy {
-    /// Where reads find it: in the journal, or in the first file.
+    /// The copy that reads use: in the journal, or in the first file.
     Current,
     /// In the second file.
     Second,
-    /// In the first file, where reads find it in the journal or cut: a checkpoint that was cut
-    /// short may have brought it there, or another root may have it.
+    /// In the first file, although reads use the journal or see a cut: an interrupted checkpoint
+    /// may have written it there, or another root may have it.
     Behind,
     /// In the third file.
     Third,
 }
 
 impl PageCopy {
-    /// Those that every reader takes, the likeliest first.
+    /// The copies for every reader, the likeliest first.
     pub const USUAL: [PageCopy; 3] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind];
-    /// All of them: for those who bring out what there is.
+    /// All copies, for the rescue of a damaged vault.
     pub const ALL: [PageCopy; 4] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind, PageCopy::Third];
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn read_copy(
 ) -> Result<bool> {
     range(page, 1)?;
     let shared = parts.objects.get(object);
-    // Held while it is read: what the journal holds of it stays there.
+    // Held during the read, so that the journal keeps the page.
     let known = shared.as_ref().map(|shared| shared.read());
     let source = known.as_ref().map_or(Source::Own, |known| known.source(page));
     match (copy, source) {
@@ -70,15 +70,15 @@ pub(crate) fn is_in_all_files(parts: &Parts, object: u64, page: u64) -> bool {
     are_alike(parts, object, page, &[PageCopy::Second, PageCopy::Third])
 }
 
-/// Whether these copies of a page are as the first file has it, or a checkpoint is still to bring
-/// it there.
+/// Whether these copies of a page equal that of the first file, or a checkpoint has yet to write
+/// it.
 fn are_alike(parts: &Parts, object: u64, page: u64, copies: &[PageCopy]) -> bool {
     let known = parts.objects.get(object);
     if known.is_some_and(|known| known.read().source(page) != Source::Own) {
         return true;
     }
     let mut first = [0; PAGE];
-    // A file that is not there and one that ends before read alike: as zeros.
+    // A missing file and one that ends before the page both read as zeros.
     let is_alike = |copy: &PageCopy, first: &[u8; PAGE]| {
         let mut other = [0; PAGE];
         read_copy(parts, object, page, *copy, &mut other).is_ok() && *first == other

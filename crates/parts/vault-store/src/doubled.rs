@@ -1,16 +1,14 @@
-//! Doubled objects: those of which the folder holds a second file, and a third.
+//! Doubled objects: objects with a second and a third file in the folder.
 //!
-//! What is written to a doubled object goes to the journal, always, and from there to both files by
-//! a checkpoint: to the second after the first is durable, and a superblock that says so. So at any
-//! time one of the two is whole, as at the last checkpoint or at the one that is under way, its
-//! root is in two places, and a doubled object costs nothing but the second write of what a
-//! checkpoint brings. Which of the copies of a page is right is for its reader to verify: none is
-//! believed because of where it lies.
+//! All writes to a doubled object go to the journal, and a checkpoint writes them back to both
+//! files: to the second one after the first and a superblock that refers to it are durable. So at
+//! any time one of the two files is whole, as of the last checkpoint or of an unfinished one, and
+//! its root is in two places. A doubled object costs only the second write of a checkpoint. The
+//! reader must verify which copy of a page is right: the place of a copy proves nothing.
 //!
-//! The third file is for those who bring out what there is of a damaged folder, so that two bad
-//! blocks are not all copies of a page: nothing else reads it. A checkpoint brings to it what it
-//! brought to the second, after that is durable: so the root before is whole in one file until the
-//! new one is in two.
+//! The third file is for the rescue of a damaged folder, so that a page survives two bad blocks:
+//! only a rescue reads it. A checkpoint writes it after the second file is durable: so the previous
+//! root is whole in one file until the new root is in two.
 
 use crate::keys::StoreKeys;
 use lacuna_contracts::{Kind, Result};
@@ -19,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Which of the further files of a doubled object.
+/// A further file of a doubled object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Further {
     Second = 1,
@@ -39,12 +37,12 @@ pub(crate) struct Doubled {
 }
 
 impl Doubled {
-    /// None so far.
+    /// No doubled objects.
     pub(crate) fn new(folder: Arc<dyn Folder>, keys: Arc<StoreKeys>) -> Doubled {
         Doubled { folder, keys, objects: RwLock::default(), files: Mutex::default() }
     }
 
-    /// From now on an object is doubled.
+    /// Marks an object as doubled.
     pub(crate) fn add(&self, object: u64) {
         self.objects.write().insert(object);
     }
@@ -54,7 +52,7 @@ impl Doubled {
         self.objects.read().contains(&object)
     }
 
-    /// All of them.
+    /// All doubled objects.
     pub(crate) fn all(&self) -> Vec<u64> {
         self.objects.read().iter().copied().collect()
     }
@@ -76,7 +74,7 @@ impl Doubled {
         }
     }
 
-    /// A further file for an object that has none.
+    /// Makes a further file of an object that has none.
     pub(crate) fn make_file(&self, object: u64, which: Further) -> Result<Arc<dyn FolderFile>> {
         Ok(self.keep(object, which, self.folder.create(&self.name(object, which))?))
     }

@@ -1,27 +1,26 @@
-//! Whether a state of the folder is one that this machine may go on from: the judgement that tells
-//! a crash and another machine's turn from a rollback.
+//! The rollback check: tells a crash and another machine's use from a rollback.
 
 use crate::anchor::AnchorState;
 use crate::content::{Commit, Facts, MACHINES};
 use crate::ids::CommitInfo;
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 
-/// What a state is to this machine.
+/// How a state relates to the anchored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Nothing is remembered here.
+    /// There is no anchored state.
     Unknown,
-    /// The last one.
+    /// It is the anchored state.
     Same,
-    /// The one after it, by this machine: a crash came before the anchor advanced.
+    /// The next state, by this machine: a crash came before the anchor advanced.
     Next,
-    /// A later one by another machine, which knows of this machine's last commit.
+    /// A later state by another machine that knows this machine's last commit.
     Newer,
 }
 
-/// Judges the newest state in the folder.
+/// Checks the newest state in the folder.
 ///
-/// Errors: [`Kind::RolledBack`] for whatever does not descend from what the anchor remembers,
+/// Errors: [`Kind::RolledBack`] for a state that does not descend from the anchored state,
 /// [`Kind::Usage`] for the anchor of another vault.
 pub(crate) fn judge(
     uuid: &[u8; 16],
@@ -45,7 +44,8 @@ pub(crate) fn judge(
         }
     } else if last.number > known.number {
         match facts.table.iter().find(|commit| commit.machine == known.machine) {
-            // The second: a crash came before the anchor advanced, and then another machine's turn.
+            // `follows`: a crash came before the anchor advanced, and then another machine used the
+            // vault.
             Some(own) if is_known(own) || follows(own) => return Ok(Standing::Newer),
             None if facts.table.len() >= MACHINES => return Err(forgotten(known, last, facts)),
             _ => {}
@@ -54,7 +54,7 @@ pub(crate) fn judge(
     Err(rolled_back(known, last, facts))
 }
 
-/// The two states that are compared: the one that was found, and the one that the anchor remembers.
+/// The two compared states: the found and the anchored one.
 fn states(known: &AnchorState, last: &Commit, facts: &Facts) -> (CommitInfo, CommitInfo) {
     (
         CommitInfo { number: last.number, time: facts.time },
@@ -62,8 +62,8 @@ fn states(known: &AnchorState, last: &Commit, facts: &Facts) -> (CommitInfo, Com
     )
 }
 
-/// The refusal of a state that names as many other machines as a state can, and not this one. It
-/// may have grown out of what this machine knows, and nobody can tell.
+/// The refusal of a state with a full table of other machines, and without this one. It may descend
+/// from the anchored state; that cannot be told.
 fn forgotten(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
     let (found, expected) = states(known, last, facts);
     Error::new(Kind::RolledBack, "the vault no longer remembers this machine")

@@ -1,4 +1,4 @@
-//! Every standing, and what the refusal says.
+//! Every result of the rollback check, and the texts of its refusals.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn a_machine_that_is_no_longer_listed_is_told_so() {
     for part in ["no longer remembers this machine", "the last commits of 32 machines", "`vault::accept`"] {
         assert!(full.contains(part), "{full}");
     }
-    // With room for this machine, or with another commit of it, it is another history.
+    // If the table has room for this machine, or has another commit of it, it is another history.
     let mut forked = others(MACHINES as u8);
     forked[5] = commit(HERE, 6, 5);
     for table in [others(MACHINES as u8 - 1), forked] {

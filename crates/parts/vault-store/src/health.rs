@@ -1,4 +1,4 @@
-//! Whether a store takes changes: which failures end all writing, and which fail one call alone.
+//! Whether a store accepts changes: which failures end all writing, and which fail only one call.
 
 use lacuna_contracts::{Error, FailStop, Kind, OnPanic, Result, defect};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Health {
     read_only: bool,
     alive: FailStop,
-    /// The host refused something since the last checkpoint. Where it has limits that no call
-    /// tells, such as quotas, space that a commit needs is taken before anything is noted.
+    /// The host refused a call since the last checkpoint. The host may have limits that no call
+    /// reports, such as quotas; then a commit takes its space before it notes anything.
     tight: AtomicBool,
 }
 
 impl Health {
-    /// Of a store that nothing has failed in.
+    /// The health of a store without failures.
     pub(crate) fn new(read_only: bool) -> Health {
         Health { read_only, alive: FailStop::of_vault(), tight: AtomicBool::new(false) }
     }
 
-    /// Whether the store is open for reading alone.
+    /// Whether the store is open read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Refuses changes of a store that takes none.
+    /// Fails if the store accepts no changes.
     pub(crate) fn may_change(&self) -> Result<()> {
         if self.read_only {
             return Err(Error::new(Kind::ReadOnly, "the vault is open for reading alone"));
@@ -31,14 +31,14 @@ impl Health {
         self.alive.check()
     }
 
-    /// Refuses after a failure that ended all writing.
+    /// Fails after a failure that ended all writing.
     pub(crate) fn check(&self) -> Result<()> {
         self.alive.check()
     }
 
-    /// Takes note of a failure on the write path, which ends all writing. A call that the host
-    /// refuses, for want of space above all, does not, nor does a read that fails, because nothing
-    /// that is committed was touched.
+    /// Notes a failure on the write path. It ends all writing, unless it changed nothing: a call
+    /// that the host refuses, mostly for lack of space, or a failed read, because no committed page
+    /// was touched.
     pub(crate) fn refused(&self, e: Error) -> Error {
         if e.kind().is_refusal() {
             self.tight.store(true, Ordering::Relaxed);
@@ -49,39 +49,38 @@ impl Health {
         self.alive.fail(e)
     }
 
-    /// Takes note of a failure that ends all writing, whatever its kind: the caller must not go on
-    /// as after a write that was refused whole.
+    /// Notes a failure that ends all writing, whatever its kind: the caller must not continue as
+    /// after a write that was refused whole.
     pub(crate) fn broken(&self, e: Error) -> Error {
         self.alive.fail(e.of_sync())
     }
 
-    /// Ends all writing, because the vault was closed.
+    /// Ends all writing because the vault was closed.
     pub(crate) fn close(&self) {
         self.alive.close();
     }
 
-    /// Ends all writing if this thread panics while the guard lives: a commit that was noted would
-    /// be left out.
+    /// Ends all writing if this thread panics while the guard lives: a noted commit would be lost.
     pub(crate) fn end_on_panic(&self) -> OnPanic<impl FnMut()> {
         OnPanic::new(move || drop(self.alive.fail(defect())))
     }
 
-    /// Whether nothing ended the writing so far.
+    /// Whether no failure has ended writing.
     pub(crate) fn is_alive(&self) -> bool {
         self.alive.is_alive()
     }
 
-    /// Why the store takes no more changes, if it does not.
+    /// The failure that ended writing, if any.
     pub(crate) fn cause(&self) -> Option<Error> {
         self.alive.cause()
     }
 
-    /// Whether the host refused something since the last checkpoint.
+    /// Whether the host refused a call since the last checkpoint.
     pub(crate) fn is_tight(&self) -> bool {
         self.tight.load(Ordering::Relaxed)
     }
 
-    /// A checkpoint found room for everything.
+    /// Called after a checkpoint found space for everything.
     pub(crate) fn relax(&self) {
         self.tight.store(false, Ordering::Relaxed);
     }

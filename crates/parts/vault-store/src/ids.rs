@@ -1,16 +1,16 @@
-//! What a store calls its things by: pages, objects, commits.
+//! The identifiers of a store: pages, objects, commits.
 
 /// Bytes of a page of an object.
 pub const PAGE: usize = 4096;
 
-/// The number of a backing object. It is never used again.
+/// The number of a backing object. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub u64);
 
 /// The number and time of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitInfo {
-    /// Commits are numbered from 1; an accepted state leaves a gap.
+    /// Commits are numbered from 1; accepting a rolled-back state leaves a gap.
     pub number: u64,
     /// Seconds since 1970.
     pub time: u64,

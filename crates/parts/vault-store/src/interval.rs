@@ -1,5 +1,5 @@
-//! The interval since the last record: which objects changed, which numbers were given, and which
-//! commit will say so.
+//! The interval since the last record: the objects that changed, the numbers that were given, and
+//! the commit that will record them.
 
 use crate::content::Facts;
 use crate::ids::ObjectId;
@@ -17,32 +17,33 @@ pub(crate) struct Changed {
     pub(crate) removed: Vec<u64>,
 }
 
-/// The interval, and the numbers of commits and checkpoints between which it lies.
+/// The interval, with the numbers of the commits and checkpoints around it.
 pub(crate) struct Interval {
-    /// Shared by everything that changes objects; a commit takes it alone while it notes what it
-    /// says.
+    /// Shared by all callers that change objects; a commit holds it exclusively while it notes its
+    /// changes.
     gate: RwLock<()>,
-    /// Number of the commit that will say what changes now.
+    /// The number of the commit that will record current changes.
     commit: AtomicU64,
-    /// Number of the last durable commit.
+    /// The number of the last durable commit.
     durable: AtomicU64,
-    /// Checkpoints that began.
+    /// The number of checkpoints that began.
     epoch: AtomicU64,
     /// The next object number.
     next: AtomicU64,
-    /// Objects from here on are in no record.
+    /// Objects with at least this number are in no record.
     new_from: AtomicU64,
-    /// Objects from here on may not be made before the next commit: a recovery would not find them.
+    /// Objects with at least this number may not be made before the next commit: a recovery would
+    /// not find them.
     limit: AtomicU64,
     changed: Mutex<Changed>,
-    /// Objects that have something in the journal since the last checkpoint began.
+    /// Objects with entries in the journal since the last checkpoint began.
     journaled: Mutex<BTreeSet<u64>>,
 }
 
 impl Interval {
-    /// The empty interval after commit `durable`, after which `facts` are true. The next commit has
-    /// number `commit`, and `epoch` checkpoints began, after which the journal has something of the
-    /// objects `journaled`.
+    /// The empty interval after commit `durable` with the state `facts`. The next commit has number
+    /// `commit`; `epoch` checkpoints began, and since then the journal has entries of the objects
+    /// `journaled`.
     pub(crate) fn new(
         durable: u64,
         facts: &Facts,
@@ -63,27 +64,27 @@ impl Interval {
         }
     }
 
-    /// Held by a caller that changes objects.
+    /// The shared guard of a caller that changes objects.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.read()
     }
 
-    /// Held by a caller during whose work no object changes.
+    /// The exclusive guard: no object changes while it is held.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write()
     }
 
-    /// Number of the commit that will say what changes now.
+    /// The number of the commit that will record current changes.
     pub(crate) fn commit(&self) -> u64 {
         self.commit.load(Ordering::Acquire)
     }
 
-    /// Number of the last durable commit.
+    /// The number of the last durable commit.
     pub(crate) fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Checkpoints that began.
+    /// The number of checkpoints that began.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -109,8 +110,8 @@ impl Interval {
 
     /// See [`crate::Store::needs_commit`].
     pub(crate) fn needs_commit(&self) -> bool {
-        // In this order: a commit may be noted between the two, and puts `new_from` where the next
-        // number was a moment ago.
+        // The order matters: a commit may be noted between the two loads, and then sets `new_from`
+        // to a number that `next` had before.
         let from = self.new_from.load(Ordering::Acquire);
         let next = self.next.load(Ordering::Acquire);
         let limit = self.limit.load(Ordering::Acquire);
@@ -123,7 +124,7 @@ impl Interval {
         (next, next - self.new_from.load(Ordering::Acquire))
     }
 
-    /// The objects that changed. The commit that notes them takes them out.
+    /// The objects that changed. The commit that records them takes them out.
     pub(crate) fn changed(&self) -> MutexGuard<'_, Changed> {
         self.changed.lock()
     }
@@ -138,30 +139,30 @@ impl Interval {
         self.changed.lock().removed.push(object);
     }
 
-    /// Notes an object of which the journal has something.
+    /// Notes an object with an entry in the journal.
     pub(crate) fn note_journaled(&self, object: u64) {
         self.journaled.lock().insert(object);
     }
 
-    /// Of how many objects the journal has something since the last checkpoint began.
+    /// The number of objects with entries in the journal since the last checkpoint began.
     pub(crate) fn journaled(&self) -> u64 {
         self.journaled.lock().len() as u64
     }
 
-    /// The commit is noted: what changes now belongs to the next one, and objects from
-    /// `next_object` on are in no record.
+    /// Called when the commit is noted: later changes belong to the next commit, and objects with
+    /// at least the number `next_object` are in no record.
     pub(crate) fn end(&self, commit: u64, next_object: u64) {
         self.new_from.store(next_object, Ordering::Release);
         self.commit.store(commit + 1, Ordering::Release);
     }
 
-    /// A checkpoint begins. Gives the objects of which the journal has something.
+    /// Begins a checkpoint. Returns the objects with entries in the journal.
     pub(crate) fn begin_checkpoint(&self) -> BTreeSet<u64> {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         std::mem::take(&mut *self.journaled.lock())
     }
 
-    /// A commit is durable, after which objects below `limit` may be made.
+    /// Called when a commit is durable: objects below `limit` may now be made.
     pub(crate) fn made_durable(&self, commit: u64, limit: u64) {
         self.limit.store(limit, Ordering::Release);
         self.durable.store(commit, Ordering::Release);
@@ -172,7 +173,7 @@ impl Interval {
 mod tests {
     use super::*;
 
-    /// Nothing keeps commits from being noted while one asks.
+    /// `needs_commit` may be called while a commit is noted.
     #[test]
     fn whether_a_commit_is_due_can_be_asked_while_another_is_noted() {
         let facts = Facts { next_object: 1, object_limit: u64::MAX, ..Facts::default() };

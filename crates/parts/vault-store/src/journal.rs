@@ -1,7 +1,7 @@
-//! The journal: two files, of which one grows while the pages of the other go to their places.
+//! The journal: two files; one grows while the pages of the other are written back.
 //!
-//! A file is written with zeros before it is used, a piece at a time, and overwritten in place ever
-//! after: a sync of it then has nothing to do but write the bytes.
+//! A file is prepared with zeros before it is used, a piece at a time, and then overwritten in
+//! place: a sync then only has to write data.
 
 use crate::ids::PAGE;
 use lacuna_contracts::{Error, Kind, Result};
@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The files.
+/// The names of the files.
 pub(crate) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
 
-/// Pages that a file keeps when the store is closed, and that are prepared behind a record if there
+/// Pages that a file keeps when the store is closed, and that are prepared after a record if there
 /// is space.
 const KEPT: u64 = 16;
 
-/// How often as long as `most` a file may be with what a checkpoint writes to it.
+/// How often as long as `most` a lifted file may be, for a checkpoint.
 const LIFTED: u64 = 4;
 
 /// A page of a journal file.
@@ -33,12 +33,13 @@ impl Place {
     }
 }
 
-/// How large the journal may become.
+/// The size limits of the journal.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalSize {
     /// Bytes in one file after which a checkpoint is due.
     pub due: u64,
-    /// Bytes in one file after which writes are refused; a checkpoint may write four times as much.
+    /// Bytes in one file after which writes are refused; a checkpoint may write four times this
+    /// much.
     pub most: u64,
 }
 
@@ -55,15 +56,15 @@ impl JournalSize {
     }
 }
 
-/// What a file of the journal keeps when nothing in it is used any more.
+/// The size to which an unused file of the journal is shrunk.
 #[derive(Clone, Copy)]
 pub(crate) enum Need {
-    /// What it takes until the next checkpoint is due.
+    /// The space until the next checkpoint is due.
     Usual,
-    /// What a record takes and leaves behind it: the file system is nearly full.
+    /// The space of a record and the pages prepared after it: the file system is nearly full.
     Little,
-    /// What a few records take, so that what makes space can be committed when the file system is
-    /// full at the next opening.
+    /// The space of a few records, so that after the next opening a commit that frees space fits on
+    /// a full file system.
     Closed,
 }
 
@@ -75,17 +76,16 @@ struct Cursor {
     said: u64,
     /// Pages of each file that were written at least once.
     prepared: [u64; 2],
-    /// Pages of the file that a checkpoint brings to their places, and the objects that they are
-    /// of.
+    /// Pages and objects of the file that a checkpoint is writing back.
     left: (u64, u64),
 }
 
-/// Both files, and where the next page goes.
+/// Both files and the tail.
 pub(crate) struct Journal {
     files: [OnceLock<Arc<dyn FolderFile>>; 2],
     cursor: Mutex<Cursor>,
     size: JournalSize,
-    /// Whether a file may become [`LIFTED`] times as long, for what a checkpoint must write.
+    /// Whether a file may become [`LIFTED`] times as long, for the writes of a checkpoint.
     lifted: AtomicBool,
 }
 
@@ -101,7 +101,7 @@ impl Journal {
         Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
     }
 
-    /// The files that are there; where the journal may be written, what is read of it is durable.
+    /// Opens the existing files. If the journal is writable, all that is read from it is durable.
     pub(crate) fn open(folder: &dyn Folder, size: JournalSize, writable: bool) -> Result<Journal> {
         let (mut prepared, files) = ([0; 2], [OnceLock::new(), OnceLock::new()]);
         for (area, place) in files.iter().enumerate() {
@@ -119,7 +119,7 @@ impl Journal {
         Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
     }
 
-    /// Makes files that are lost anew: what was in them is missed by the anchor.
+    /// Recreates lost files; the anchor detects lost commits.
     pub(crate) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
         let mut made = false;
         for (name, place) in NAMES.iter().zip(&self.files) {
@@ -129,7 +129,7 @@ impl Journal {
                 made = true;
             }
         }
-        // Commits sync what is in these files, and no commit syncs their names.
+        // Commits sync the files, but not their names.
         if made { folder.sync_names("") } else { Ok(()) }
     }
 
@@ -138,18 +138,18 @@ impl Journal {
         file.ok_or_else(|| Error::new(Kind::NotFound, "a file of the vault's journal is lost"))
     }
 
-    /// How long files of the folder may become, in bytes.
+    /// The largest size of a file of the folder, in bytes.
     pub(crate) fn longest(&self) -> Result<u64> {
         self.files.iter().find_map(OnceLock::get).map_or(Ok(u64::MAX), |file| file.longest())
     }
 
-    /// Goes on at this place.
+    /// Sets the tail.
     pub(crate) fn go_on(&self, area: u8, tail: u64) {
         let mut cursor = self.cursor.lock();
         (cursor.active, cursor.tail, cursor.said) = (area, tail, tail);
     }
 
-    /// Pages that may hold something in a file.
+    /// The number of pages that may have content in a file.
     pub(crate) fn pages_in(&self, area: u8) -> u64 {
         self.cursor.lock().prepared[usize::from(area)].min(LIFTED * self.size.most / PAGE as u64)
     }
@@ -164,39 +164,39 @@ impl Journal {
         self.cursor.lock().tail * PAGE as u64
     }
 
-    /// Gives back what the file that is not written to has more than a little.
+    /// Shrinks the inactive file to [`Need::Little`].
     pub(crate) fn shrink_idle(&self) -> Result<()> {
         let idle = 1 - self.cursor.lock().active;
         self.shrink(idle, Need::Little)
     }
 
-    /// Pages that have places of their own to go to, and the objects of those in the file that was
-    /// left: at most so many.
+    /// An upper bound of the pages to be written back, and the number of objects in the file that
+    /// was left.
     pub(crate) fn owed(&self) -> (u64, u64) {
         let cursor = self.cursor.lock();
         (cursor.tail + cursor.left.0, cursor.left.1)
     }
 
-    /// A checkpoint is under way that brings so many pages, of so many objects, to their places.
+    /// Notes a checkpoint that writes back this many pages and objects.
     pub(crate) fn leave(&self, pages: u64, objects: u64) {
         self.cursor.lock().left = (pages, objects);
     }
 
-    /// A checkpoint is complete.
+    /// Notes that the checkpoint is complete.
     pub(crate) fn settled(&self) {
         self.cursor.lock().left = (0, 0);
     }
 
-    /// Whether the active file is prepared for so many pages, and may have `beside` more.
+    /// Whether `pages` more pages are prepared in the active file, and `beside` more allowed.
     pub(crate) fn holds(&self, pages: u64, beside: u64) -> bool {
         let cursor = self.cursor.lock();
         let end = cursor.tail + pages;
         end <= cursor.prepared[usize::from(cursor.active)] && end + beside <= self.most_pages()
     }
 
-    /// Prepares the active file for so many pages, if it may have `beside` more. With `asks` they
-    /// are written anew: a host that writes nothing over itself, and has limits of its own, says
-    /// now whether it will take them.
+    /// Prepares the active file for `pages` more pages, if it may have `beside` more after them.
+    /// With `asks`, writes zeros to them: a copy-on-write host with limits of its own refuses now
+    /// or never.
     pub(crate) fn prepare_record(&self, pages: u64, beside: u64, asks: bool) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
@@ -207,7 +207,7 @@ impl Journal {
         if !asks {
             return Ok(());
         }
-        // Pages that were taken lie before these.
+        // Taken pages lie before the tail.
         self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, pages)
     }
 
@@ -216,13 +216,13 @@ impl Journal {
         lifted * self.size.most / PAGE as u64
     }
 
-    /// Lets the active file become longer than writes may make it, or no more: a checkpoint must
-    /// find its place whatever lies in it. Nobody else writes meanwhile.
+    /// Raises or restores the limit of the active file: a checkpoint must find space whatever the
+    /// file holds. No other thread writes meanwhile.
     pub(crate) fn lift(&self, lifted: bool) {
         self.lifted.store(lifted, Ordering::Release);
     }
 
-    /// Whether a file is longer than it usually becomes.
+    /// Whether a file is longer than usual.
     pub(crate) fn is_longer(&self, area: u8) -> bool {
         self.cursor.lock().prepared[usize::from(area)] > self.usual()
     }
@@ -231,23 +231,23 @@ impl Journal {
         (self.size.due + self.size.due / 3) / PAGE as u64
     }
 
-    /// Pages of a file from which on it may give some back.
+    /// A file with more pages than this may be shrunk.
     fn little(&self) -> u64 {
         2 * self.size.prepared() + KEPT
     }
 
-    /// Whether the file that is not written to has more than a little.
+    /// Whether the inactive file may be shrunk.
     pub(crate) fn is_idle_large(&self) -> bool {
         let cursor = self.cursor.lock();
         cursor.prepared[usize::from(1 - cursor.active)] > self.little()
     }
 
-    /// Whether a file has several times as much.
+    /// Whether a file has more than twice that.
     pub(crate) fn is_large(&self) -> bool {
         self.cursor.lock().prepared.iter().any(|pages| *pages > 2 * self.little())
     }
 
-    /// Bytes that a file holds at most, unless it was lifted.
+    /// The limit of a file in bytes, unless it is lifted.
     pub(crate) fn most(&self) -> u64 {
         self.size.most
     }
@@ -257,17 +257,16 @@ impl Journal {
         self.size.prepared() * PAGE as u64
     }
 
-    /// Takes pages that follow each other, and leaves prepared ones behind them for a record: a
-    /// full file system must not keep what makes space from being committed.
+    /// Takes consecutive pages at the tail, and keeps prepared pages after them for a record: on a
+    /// full file system a commit that frees space must still fit.
     ///
-    /// Errors: [`Kind::NoSpace`] if the file system, or the journal, is full: nothing is taken
-    /// then.
+    /// Errors: [`Kind::NoSpace`] if the file system or the journal is full: no page is taken then.
     pub(crate) fn take(&self, pages: u64) -> Result<Place> {
         self.take_before(pages, self.size.prepared())
     }
 
-    /// The same for a record, which may use what [`Journal::take`] leaves. With `asks`, zeros are
-    /// written to the place: a host that has limits of its own says so now. Nobody else takes pages
+    /// Takes pages for a record, which may use the pages that [`Journal::take`] keeps. With `asks`,
+    /// writes zeros there: a host with limits of its own refuses now. No other thread takes pages
     /// meanwhile.
     pub(crate) fn take_record(&self, pages: u64, asks: bool) -> Result<Place> {
         let place = self.take_before(pages, 0)?;
@@ -285,10 +284,10 @@ impl Journal {
         }
     }
 
-    /// Prepares the active file for so many pages, and for a record of `record` pages after them,
-    /// as far as the journal may grow. As long as nobody else takes any, they find space: all of
-    /// them are written anew, for a host that writes nothing over itself may have limits that
-    /// nothing tells of, and says so now.
+    /// Prepares the active file for `pages` pages and a record of `record` pages after them, within
+    /// the limit of the journal. They are guaranteed as long as no other thread takes any: zeros
+    /// are written to all of them, because a copy-on-write host may have limits that no call
+    /// reports, and refuses now.
     pub(crate) fn reserve(&self, pages: u64, record: u64) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = self.reserved(&cursor, pages, record);
@@ -296,13 +295,13 @@ impl Journal {
         self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, end.saturating_sub(cursor.tail))
     }
 
-    /// Writes zeros to pages that hold nothing, with one call: in parts, a host that writes nothing
-    /// over itself would find space for each where the one before was.
+    /// Writes zeros to unused pages, in one call: with several calls a copy-on-write host could put
+    /// each part in the space that the one before freed.
     fn ask(&self, place: Place, pages: u64) -> Result<()> {
         self.write(place, &vec![0; pages as usize * PAGE])
     }
 
-    /// How many pages [`Journal::reserve`] must prepare, about.
+    /// About how many pages [`Journal::reserve`] must prepare.
     pub(crate) fn lacks(&self, pages: u64, record: u64) -> u64 {
         let cursor = self.cursor.lock();
         let lacking =
@@ -315,7 +314,7 @@ impl Journal {
         end.min(self.most_pages())
     }
 
-    /// Pages that were taken since the last record: it lists no others.
+    /// The pages taken since the last record, among them all that the next record lists.
     pub(crate) fn taken(&self) -> u64 {
         let cursor = self.cursor.lock();
         cursor.tail - cursor.said
@@ -324,7 +323,8 @@ impl Journal {
     fn take_before(&self, pages: u64, reserve: u64) -> Result<Place> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
-        // The last part is for records: what is listed there takes about a hundredth of itself.
+        // The last part is for records: a record takes about a hundredth of the pages that it
+        // lists.
         let kept = if reserve > 0 { reserve.max(self.size.most / PAGE as u64 / 64) } else { 0 };
         if end + kept > self.most_pages() {
             return Err(self.full(&cursor));
@@ -335,8 +335,7 @@ impl Journal {
         Ok(place)
     }
 
-    /// Gives pages back that were taken, since what they were for was refused; unless other pages
-    /// were taken behind them.
+    /// Gives taken pages back after a refused write, unless later pages were taken.
     pub(crate) fn give_back(&self, place: Place, pages: u64) {
         let mut cursor = self.cursor.lock();
         if cursor.active == place.area && cursor.tail == u64::from(place.page) + pages {
@@ -351,8 +350,8 @@ impl Journal {
             .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written")
     }
 
-    /// Prepares the active file up to a page, in large pieces. Where there is no space for that, up
-    /// to page `least`.
+    /// Prepares the active file up to page `end`, in large pieces; if there is no space, up to page
+    /// `least`.
     fn prepare(&self, cursor: &mut Cursor, least: u64, end: u64) -> Result<()> {
         while cursor.prepared[usize::from(cursor.active)] < end {
             let from = cursor.prepared[usize::from(cursor.active)];
@@ -364,33 +363,32 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes zeros to the active file up to a page: all of them, or for want of space none.
+    /// Writes zeros to the active file up to page `to`: all of them or, for lack of space, none.
     fn grow(&self, cursor: &mut Cursor, to: u64) -> Result<()> {
         let prepared = &mut cursor.prepared[usize::from(cursor.active)];
         let (file, from) = (self.file(cursor.active)?, *prepared);
         if from >= to {
             return Ok(());
         }
-        // Not with `allocate`: the first write to what was only allocated changes metadata, which a
-        // sync must write too.
+        // Not with `allocate`: the first write to allocated space changes metadata, which a sync
+        // must write too.
         let zeros = vec![0; (to - from) as usize * PAGE];
         file.write_at(from * PAGE as u64, &zeros).inspect_err(|_| {
-            // What was written of it is given back: it is the space for what follows. The file may
-            // as well be longer.
+            // Free the space of a partial write. A failure leaves a longer file, which is harmless.
             let _shorter = file.set_len(from * PAGE as u64);
         })?;
         *prepared = to;
         Ok(())
     }
 
-    /// Writes pages from a place on that was taken.
+    /// Writes to taken pages.
     pub(crate) fn write(&self, place: Place, bytes: &[u8]) -> Result<()> {
         self.file(place.area)?.write_at(place.offset(), bytes)
     }
 
-    /// Writes a record, or what asks for it, to its place. Where the host refuses that, it gets the
-    /// pages back that are prepared behind what is taken, and the record is written once more: it
-    /// is what makes space. Gives whether the host had the space by itself.
+    /// Writes a record, or the zeros of a probe for it. If the host refuses, frees the pages
+    /// prepared after the taken ones and tries once more: the record is the way to free space.
+    /// Returns whether the host had the space at once.
     pub(crate) fn write_record(&self, place: Place, bytes: &[u8]) -> Result<bool> {
         let pages = (bytes.len() / PAGE) as u64;
         match self.write(place, bytes) {
@@ -401,12 +399,12 @@ impl Journal {
         }
     }
 
-    /// Gives back what is prepared for others than this record. Whether that was anything.
+    /// Frees the pages that are not prepared for this record. Returns whether there were any.
     fn give_prepared(&self, record: Place, pages: u64) -> Result<bool> {
         let mut cursor = self.cursor.lock();
         let active = (cursor.active, cursor.tail);
-        // Where a checkpoint begins with the record, it is the last one of its file, and the other
-        // file begins.
+        // A record that begins a checkpoint is the last of its file; the other file is active by
+        // now.
         let mut keeps = vec![active];
         if record.area != active.0 {
             keeps.push((record.area, u64::from(record.page) + pages));
@@ -417,7 +415,7 @@ impl Journal {
                 continue;
             }
             match self.file(area)?.set_len(keep * PAGE as u64) {
-                // With a quota, cutting a file may be refused as well.
+                // With a quota, truncating a file may be refused as well.
                 Err(e) if e.kind().is_refusal() => {}
                 done => {
                     done?;
@@ -429,7 +427,7 @@ impl Journal {
         Ok(given)
     }
 
-    /// Reads from a place on; what was never written is zeros.
+    /// Reads pages; pages that were never written are zeros.
     pub(crate) fn read(&self, place: Place, out: &mut [u8]) -> Result<()> {
         if let Some(file) = self.files[usize::from(place.area)].get() {
             return file.read_at(place.offset(), out).map_err(Error::of_read);
@@ -440,8 +438,7 @@ impl Journal {
 
     /// Returns when a file is durable.
     ///
-    /// Errors: [`Kind::Io`], also if somebody removed it: what is written to it then is lost when
-    /// it is closed.
+    /// Errors: [`Kind::Io`], also if the file was unlinked: its content is lost when it is closed.
     pub(crate) fn sync(&self, area: u8) -> Result<()> {
         let file = self.file(area)?;
         file.sync().map_err(Error::of_sync)?;
@@ -453,8 +450,8 @@ impl Journal {
             .remedy("close the vault; bring the directory back from a copy, then open it again"))
     }
 
-    /// The next page goes to the start of the other file. Gives the file that was left, in which
-    /// pages of so many objects are.
+    /// Moves the tail to the start of the other file. Returns the file that was left, with pages of
+    /// `objects` objects.
     pub(crate) fn switch(&self, objects: u64) -> u8 {
         let mut cursor = self.cursor.lock();
         let left = cursor.active;
@@ -464,8 +461,7 @@ impl Journal {
         left
     }
 
-    /// Gives back what a file has more than it needs: nothing in it is used any more. What was
-    /// taken of it since the caller looked stays.
+    /// Shrinks an unused file. Keeps pages that were taken since the caller looked.
     pub(crate) fn shrink(&self, area: u8, need: Need) -> Result<()> {
         let keep = match need {
             Need::Usual => self.usual(),
@@ -487,7 +483,7 @@ mod tests {
     use super::*;
     use lacuna_sim::CrashFolder;
 
-    /// A caller that found the journal empty may come after another one that took pages.
+    /// `shrink` keeps pages that were taken after its caller found the journal empty.
     #[test]
     fn pages_that_were_taken_are_not_given_back() {
         let journal = Journal::create(&CrashFolder::new(), JournalSize::default()).unwrap();

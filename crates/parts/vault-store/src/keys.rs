@@ -1,4 +1,4 @@
-//! The keys of a store, and what they do: seal, digest, tag and name.
+//! The keys of a store, and sealing, digests, tags and names.
 
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_crypto::{AesBlock, HEDGED, HedgedNonce, SivKey, XaesKey, constant_time_eq, derive, keyed_hash};
@@ -9,33 +9,32 @@ pub(crate) const NONCE: usize = lacuna_crypto::XAES_NONCE;
 /// Bytes of a tag.
 pub(crate) const TAG: usize = 16;
 
-/// Bytes of the nonce of a record that depend on the sealed text.
+/// Bytes of a record's nonce that depend on the sealed text.
 pub(crate) const HEDGE: usize = 12;
 
-/// The keys of a store, all from the vault's master key and its UUID.
+/// The keys of a store, all derived from the vault's master key and UUID.
 pub struct StoreKeys {
-    /// Of the names of objects: a permutation of their numbers, so no two have one name.
+    /// For names of objects: a permutation of their numbers, so names are unique.
     names: AesBlock,
-    /// Of records and superblocks.
+    /// For records and superblocks.
     seal: XaesKey,
-    /// Of their nonces.
+    /// For the nonces of records and superblocks.
     nonces: HedgedNonce,
-    /// Of the tags of the headers of records.
+    /// For the tags of record headers.
     headers: Secret<32>,
-    /// Of the digests that chain records.
+    /// For the digests that chain records.
     chain: Secret<32>,
-    /// Of the tags of journaled pages.
+    /// For the tags of journaled pages.
     pages: SivKey,
-    /// Of the tags by which a page of the namespace's parts is told from a damaged one.
+    /// For the tags that detect damaged pages of the namespace's parts.
     parts: Secret<32>,
 }
 
-/// What is added to the number of an object for the name of its second file, and twice that for its
-/// third.
+/// Added to an object's number for the name of its second file, and twice for its third.
 const FURTHER: u128 = 1 << 64;
 
 impl StoreKeys {
-    /// Derives them from the vault's master key.
+    /// Derives the keys from the vault's master key.
     pub fn derive(master: &Secret<32>, uuid: &[u8; 16]) -> StoreKeys {
         StoreKeys {
             names: AesBlock::new(&derive(master, "vault object names", uuid)),
@@ -48,7 +47,7 @@ impl StoreKeys {
         }
     }
 
-    /// The name of an object's file: a subfolder of two hexadecimal digits, and thirty more.
+    /// The name of an object's file: a subfolder of two hexadecimal digits, and thirty more digits.
     pub(crate) fn object_name(&self, object: u64) -> String {
         self.name_of(u128::from(object))
     }
@@ -65,7 +64,7 @@ impl StoreKeys {
         format!("{folder}/{file}")
     }
 
-    /// Encrypts what a commit says; the tag follows it.
+    /// Encrypts the text of a commit; the tag follows it.
     pub(crate) fn seal(&self, nonce: &[u8; NONCE], bound: &[u8], plain: &[u8]) -> Result<Vec<u8>> {
         let mut sealed = vec![0; plain.len() + TAG];
         let (text, tag) = sealed.split_at_mut(plain.len());
@@ -73,7 +72,7 @@ impl StoreKeys {
         Ok(sealed)
     }
 
-    /// Undoes [`StoreKeys::seal`]; nothing if it does not verify.
+    /// Decrypts the output of [`StoreKeys::seal`]; `None` if it does not verify.
     pub(crate) fn open(&self, nonce: &[u8; NONCE], bound: &[u8], sealed: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some((text, tag)) = sealed.split_last_chunk::<TAG>() else { return Ok(None) };
         let mut plain = text.to_vec();
@@ -86,12 +85,12 @@ impl StoreKeys {
         *keyed_hash(&self.headers, &[header]).first_chunk().expect("a hash is longer")
     }
 
-    /// Whether a record's header is ours.
+    /// Whether a record's header has the right tag.
     pub(crate) fn is_header(&self, header: &[u8], tag: &[u8]) -> bool {
         constant_time_eq(&self.header_tag(header), tag)
     }
 
-    /// The digest of a sealed record, which the next one names.
+    /// The digest of a sealed record, which the next record names.
     pub(crate) fn digest(&self, header: &[u8], sealed: &[u8]) -> [u8; 32] {
         keyed_hash(&self.chain, &[header, sealed])
     }
@@ -102,26 +101,26 @@ impl StoreKeys {
         *keyed_hash(&self.parts, &[place.as_flattened(), bytes]).first_chunk().expect("a hash is longer")
     }
 
-    /// The tag of a page that is journaled: a pseudorandom function of its sequence number and its
-    /// content, which a session that goes on twice may give twice.
+    /// The tag of a journaled page: a pseudorandom function of its sequence number and its content.
+    /// A resumed copy of the machine may use a number twice.
     pub(crate) fn page_tag(&self, sequence: u64, page: &[u8]) -> [u8; TAG] {
         let mut counter = [0; HEDGED];
         counter[..8].copy_from_slice(&sequence.to_le_bytes());
         self.pages.tag(&counter, &[], page)
     }
 
-    /// Whether a page is the journaled one.
+    /// Whether a page matches the tag of the journaled one.
     pub(crate) fn is_page(&self, sequence: u64, page: &[u8], tag: &[u8; TAG]) -> bool {
         constant_time_eq(&self.page_tag(sequence, page), tag)
     }
 
-    /// What stands in a record's header of its nonce: a pseudorandom function of the other fields
-    /// of the header and of the text.
+    /// The part of a record's nonce that lies in its header: a pseudorandom function of the
+    /// header's other fields and of the text.
     pub(crate) fn hedge_of_record(&self, fields: &[u8], plain: &[u8]) -> [u8; HEDGE] {
         self.nonces.nonce(b"record\0\0\0\0\0\0\0\0\0\0", fields, plain)
     }
 
-    /// The nonce of a superblock, of a random one.
+    /// The nonce of a superblock, derived from a random one.
     pub(crate) fn nonce_of_superblock(
         &self,
         random: [u8; NONCE],
@@ -132,7 +131,7 @@ impl StoreKeys {
     }
 }
 
-/// The error for what no version of lacuna wrote.
+/// The error for content that no version of lacuna wrote.
 pub(crate) fn malformed(what: &str) -> Error {
     Error::new(Kind::Corrupt, format!("{what} of the vault cannot be used"))
         .found("content that verifies and makes no sense")
@@ -140,8 +139,8 @@ pub(crate) fn malformed(what: &str) -> Error {
         .remedy("use the version of lacuna that wrote it")
 }
 
-/// The nonce of a record. A session seals each number once, and where it goes on twice the hedge
-/// differs with the text.
+/// The nonce of a record. A session seals each number once; if a resumed copy seals it again, the
+/// hedge differs with the text.
 pub(crate) fn nonce_of_record(session: u64, number: u64, hedge: &[u8; HEDGE]) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
     nonce[..8].copy_from_slice(&session.to_le_bytes());

@@ -1,5 +1,5 @@
-//! One object that was changed since the last checkpoint: which of its pages lie in the journal,
-//! and which may be written in place.
+//! One object that was changed since the last checkpoint: its pages in the journal, and the pages
+//! that may be written in place.
 
 use crate::journal::Place;
 use crate::keys::TAG;
@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages that were written in place between two commits and may be copied to the journal instead of
+/// The most pages written in place between two commits that are copied to the journal instead of
 /// being synced: a sync of the object and of its name costs more.
 pub(crate) const COPIED: u64 = 16;
 
-/// The first pages of a new object, which go to the journal: many objects end before these are
-/// over, need no file before the next checkpoint, and often are removed before it.
+/// The number of first pages of a new object that go to the journal. Many objects are no longer
+/// than that, so they need no file before the next checkpoint, and often are removed before it.
 pub(crate) const SMALL: u64 = 16;
 
 /// A page in the journal.
@@ -21,16 +21,16 @@ pub(crate) struct Entry {
     pub(crate) place: Place,
     pub(crate) sequence: u64,
     pub(crate) tag: [u8; TAG],
-    /// Number of the commit that lists it.
+    /// The number of the commit that lists it.
     pub(crate) commit: u64,
 }
 
-/// What the journal says of an object since a checkpoint.
+/// The changes of an object in the journal since a checkpoint.
 #[derive(Clone, Default)]
 pub(crate) struct Layer {
     pub(crate) pages: BTreeMap<u64, Entry>,
-    /// The object was cut here: what lies further on is zeros, as far as no page in this layer says
-    /// otherwise.
+    /// The object was truncated to this length: later pages read as zeros, unless this layer has
+    /// them.
     pub(crate) cut: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Layer {
     }
 }
 
-/// Where a page is read from.
+/// The place that a page is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Own,
@@ -48,10 +48,10 @@ pub(crate) enum Source {
     Zeros,
 }
 
-/// Where a page is written to.
+/// The place that a page is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// To its place: no commit refers to what is there.
+    /// In place: no commit refers to the page there.
     Own,
     /// Over itself in the journal: no commit lists it yet.
     Again(Place),
@@ -59,40 +59,41 @@ pub(crate) enum Target {
     Append,
 }
 
-/// What changed since the last record.
+/// The changes since the last record.
 #[derive(Default)]
 pub(crate) struct Fresh {
-    /// Number of the commit that will say so; what was noted for an earlier one has been said.
+    /// The number of the commit that will record them; a different number means that they are
+    /// recorded already.
     pub(crate) commit: u64,
-    /// Pages that were appended to the journal; some may have been cut since.
+    /// Pages that were appended to the journal; some may have been truncated since.
     pub(crate) journaled: Vec<u64>,
-    /// The least length that it was cut to, among what commits refer to.
+    /// The shortest length to which pages that commits refer to were truncated.
     pub(crate) cut: Option<u64>,
-    /// Pages written in place.
+    /// The number of pages written in place.
     pub(crate) placed: u64,
-    /// Which, as long as they are few.
+    /// Those pages, while they are few.
     pub(crate) runs: Vec<Range<u64>>,
-    /// A refused write or a cut may have left pages in place, past the end or in what was put back
-    /// since: only a sync of the object says that they are gone.
+    /// A refused write or a truncation may have left pages in the file, past the end or where old
+    /// content was restored: only a sync of the object makes their removal durable.
     pub(crate) shrunk: bool,
 }
 
-/// An object. Its lock is held while pages of it are read and written.
+/// An object. Readers and writers of its pages hold its lock.
 #[derive(Default)]
 pub(crate) struct Object {
-    /// Number of the checkpoint that `live` comes after.
+    /// The number of the last checkpoint that began before `live`.
     epoch: u64,
     pub(crate) live: Layer,
-    /// What a checkpoint that is under way brings to its place. Nothing changes in it.
+    /// The layer that a checkpoint in progress writes back. It is immutable.
     pub(crate) frozen: Option<Arc<Layer>>,
-    /// Pages before this one may be referred to by a commit; nothing if the file was not asked yet.
+    /// Commits may refer to pages before this one; `None` until the file's length is read.
     pub(crate) stable: Option<u64>,
-    /// Pages written so far end before this one.
+    /// The end of all pages written so far.
     pub(crate) end: u64,
-    /// What lies past `stable` may be written in place as soon as this commit is durable.
+    /// Pages past `stable` may be written in place once this commit is durable.
     pub(crate) appendable: Option<u64>,
     pub(crate) fresh: Fresh,
-    /// Whether its file was made and its name not synced.
+    /// Whether the file was created and its name not synced.
     pub(crate) name_unsynced: bool,
     pub(crate) removed: bool,
     /// Whether its removal is durable.
@@ -100,29 +101,29 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// As a recovery found it, before or after checkpoint number `epoch` began.
+    /// The object as a recovery found it, before or after checkpoint number `epoch` began.
     pub(crate) fn replayed(live: Layer, frozen: Option<Arc<Layer>>, epoch: u64) -> Object {
         let last = |layer: &Layer| layer.pages.last_key_value().map_or(0, |(page, _)| page + 1);
         let end = last(&live).max(frozen.as_ref().map_or(0, |layer| last(layer)));
         Object { epoch, live, frozen, end, ..Object::default() }
     }
 
-    /// What comes past these pages is in no commit, and must not be read: it may still be there.
+    /// Hides pages past `pages`: they belong to no commit and must not be read, but the file may
+    /// still hold some.
     pub(crate) fn ends_at(&mut self, pages: u64) {
         self.live.cut = Some(pages);
     }
 
-    /// After a recovery cut what no commit refers to: what comes past these pages may be written in
-    /// place.
+    /// Notes that a recovery truncated the file to `pages`: later pages may be written in place.
     pub(crate) fn trimmed_to(&mut self, pages: u64) {
-        // A commit lists no object as appendable that has a cut of its own.
+        // A commit never lists an object as appendable that has a cut of its own.
         self.live.cut = None;
         self.stable = Some(pages);
         self.appendable = Some(0);
     }
 
-    /// Before a change: begins what is noted for `commit`, after checkpoint number `epoch` began.
-    /// Whether it begins anew.
+    /// Called before a change: starts the notes for `commit`, after checkpoint number `epoch`
+    /// began. Returns whether they are new.
     pub(crate) fn begin(&mut self, commit: u64, epoch: u64) -> bool {
         self.turn(epoch);
         let begins = self.fresh.commit != commit;
@@ -132,7 +133,7 @@ impl Object {
         begins
     }
 
-    /// Once checkpoint number `epoch` began, what is in the journal before it is frozen.
+    /// Freezes the journaled pages if checkpoint number `epoch` began since.
     pub(crate) fn turn(&mut self, epoch: u64) {
         if self.epoch < epoch {
             self.epoch = epoch;
@@ -143,24 +144,25 @@ impl Object {
         }
     }
 
-    /// How many of its pages lie in the journal.
+    /// The number of its pages in the journal.
     pub(crate) fn journaled(&self) -> u64 {
         (self.live.pages.len() + self.frozen.as_ref().map_or(0, |layer| layer.pages.len())) as u64
     }
 
-    /// The page after the last one that lies in the journal.
+    /// The end of its last page in the journal.
     pub(crate) fn journaled_end(&self) -> u64 {
         let layers = [Some(&self.live), self.frozen.as_deref()];
         let last = layers.into_iter().flatten().filter_map(|layer| layer.pages.last_key_value());
         last.map(|(page, _)| page + 1).max().unwrap_or(0)
     }
 
-    /// Whether a cut was not carried out in place yet. Until it is, every page goes to the journal.
+    /// Whether a truncation was not carried out in place yet. Until it is, every page goes to the
+    /// journal.
     pub(crate) fn is_cut(&self) -> bool {
         self.live.cut.is_some() || self.frozen.as_ref().is_some_and(|layer| layer.cut.is_some())
     }
 
-    /// Where a page is read from.
+    /// The place that a page is read from.
     pub(crate) fn source(&self, page: u64) -> Source {
         if let Some(entry) = self.entry(page) {
             return Source::Journal(entry.place);
@@ -170,7 +172,7 @@ impl Object {
         if cut { Source::Zeros } else { Source::Own }
     }
 
-    /// What the journal says of a page that is read from there.
+    /// The journal entry of a page that is read from the journal.
     pub(crate) fn entry(&self, page: u64) -> Option<&Entry> {
         if let Some(entry) = self.live.pages.get(&page) {
             return Some(entry);
@@ -179,7 +181,8 @@ impl Object {
         self.frozen.as_ref().filter(|_| !cut)?.pages.get(&page)
     }
 
-    /// Where a page is written to. `durable` is the last durable commit; `new` objects are in none.
+    /// The place that a page is written to. `durable` is the last durable commit; `new` objects are
+    /// in no record.
     pub(crate) fn target(&self, page: u64, durable: u64, new: bool) -> Target {
         if let Some(entry) = self.live.pages.get(&page) {
             let unlisted = entry.commit == self.fresh.commit;
@@ -208,7 +211,8 @@ impl Object {
         }
     }
 
-    /// Cuts it. Whether pages that no commit refers to are to be cut in place now.
+    /// Truncates the object. Returns whether the caller must truncate the file now, to remove pages
+    /// that no commit refers to.
     pub(crate) fn cut(&mut self, pages: u64) -> bool {
         drop(self.live.pages.split_off(&pages));
         self.end = self.end.min(pages);
@@ -220,15 +224,15 @@ impl Object {
         !self.is_cut()
     }
 
-    /// Cuts it where its file could not be cut, although no commit refers to what lies there: the
-    /// next record says that it is cut.
+    /// Truncates the object after its file could not be truncated, although no commit refers to the
+    /// removed pages: the next record lists the truncation.
     pub(crate) fn cut_above_file(&mut self, pages: u64) {
         self.live.cut = Some(self.live.cut.map_or(pages, |cut| cut.min(pages)));
         self.fresh.cut = Some(self.fresh.cut.map_or(pages, |cut| cut.min(pages)));
         self.fresh.shrunk = true;
     }
 
-    /// Pages that the next record lists, in order.
+    /// The pages that the next record lists, in order.
     pub(crate) fn listed(&self) -> Vec<(u64, Entry)> {
         let mut pages: Vec<u64> = self.fresh.journaled.clone();
         pages.sort_unstable();
@@ -237,15 +241,15 @@ impl Object {
         pages.into_iter().filter_map(entry).filter(|(_, entry)| entry.commit == self.fresh.commit).collect()
     }
 
-    /// After a record took what was fresh: commits refer to every page written so far.
+    /// Clears `fresh` after a record was written: commits now refer to all pages written so far.
     pub(crate) fn said(&mut self, appendable: Option<u64>) {
         self.stable = self.stable.map(|stable| stable.max(self.end));
         self.appendable = appendable;
         self.fresh = Fresh::default();
     }
 
-    /// Whether nothing is known of it that its file does not tell: no commit is owed, and nothing
-    /// is in the journal.
+    /// Whether the entry can be dropped: nothing is to be recorded, and the journal holds nothing
+    /// of the object.
     pub(crate) fn is_idle(&self, commit: u64) -> bool {
         let owed = self.fresh.commit == commit;
         !owed

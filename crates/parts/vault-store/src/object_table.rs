@@ -1,5 +1,5 @@
-//! The table of objects: what is known of those that were changed since the last checkpoint, and
-//! the files of all.
+//! The table of objects that were changed since the last checkpoint, and the open files of all
+//! objects.
 
 use crate::doubled::{Doubled, Further};
 use crate::ids::PAGE;
@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Files and names that are synced one by one; beyond, everything is synced with one call.
+/// The most files and names that are synced one by one; more are synced with one call.
 pub(crate) const SYNCS: usize = 16;
 
 /// An object that several callers may hold.
@@ -25,13 +25,13 @@ pub(crate) struct ObjectTable {
     files: Mutex<BoundedCache<u64, Arc<dyn FolderFile>>>,
     /// Objects that have further files.
     pub(crate) doubled: Doubled,
-    /// Subfolders whose names changed and are not durable yet, those of files of changed objects
-    /// aside ([`Object::name_unsynced`]).
+    /// Subfolders with changed names that are not durable, except names of changed objects' files
+    /// ([`Object::name_unsynced`]).
     names: Mutex<BTreeSet<String>>,
 }
 
 impl ObjectTable {
-    /// A table of no objects.
+    /// An empty table.
     pub(crate) fn new(folder: Arc<dyn Folder>, keys: Arc<StoreKeys>) -> ObjectTable {
         let files = Mutex::new(BoundedCache::new(folder.open_files()));
         let doubled = Doubled::new(folder.clone(), keys.clone());
@@ -43,12 +43,12 @@ impl ObjectTable {
         self.keys.object_name(object)
     }
 
-    /// What is known of an object that was changed since the last checkpoint.
+    /// The entry of an object that was changed since the last checkpoint.
     pub(crate) fn get(&self, object: u64) -> Option<Shared> {
         self.changed.read().get(&object).cloned()
     }
 
-    /// The same; from now on something is known of it.
+    /// The entry of an object; a new one if there is none.
     pub(crate) fn get_or_make(&self, object: u64) -> Shared {
         if let Some(known) = self.get(object) {
             return known;
@@ -56,20 +56,19 @@ impl ObjectTable {
         self.changed.write().entry(object).or_default().clone()
     }
 
-    /// How many are known.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.changed.read().len()
     }
 
-    /// Pages of doubled objects that lie in the journal, and how many of the objects there are.
+    /// The number of journaled pages of doubled objects, and the number of doubled objects.
     pub(crate) fn doubled_in_journal(&self) -> (u64, u64) {
         let all = self.doubled.all();
         let pages = all.iter().filter_map(|object| self.get(*object)).map(|object| object.read().journaled());
         (pages.sum(), all.len() as u64)
     }
 
-    /// Forgets those of `objects` that are idle. No object changes meanwhile: the caller sees to
-    /// that.
+    /// Drops the entries of idle `objects`. The caller ensures that no object changes meanwhile.
     pub(crate) fn forget_idle(&self, objects: &[u64], commit: u64) {
         let mut changed = self.changed.write();
         for object in objects {
@@ -86,7 +85,7 @@ impl ObjectTable {
         }
         let open = || self.folder.open(&self.name(object));
         let opened = match open() {
-            // There may be no descriptors left: those of other objects go.
+            // There may be no descriptors left: close the files of other objects.
             Err(e) if e.kind() == Kind::Memory => {
                 self.let_go();
                 open()
@@ -101,7 +100,7 @@ impl ObjectTable {
     }
 
     /// The file of a locked object, if it has one. A `new` object, which is in no record, has none
-    /// before it is made: looking would gain nothing.
+    /// before it is made, so there is no lookup.
     pub(crate) fn file_of(
         &self,
         number: u64,
@@ -111,7 +110,7 @@ impl ObjectTable {
         if may_have_file(object, new) { self.file(number) } else { Ok(None) }
     }
 
-    /// The same; one is made if there is none.
+    /// The file of a locked object; it is made if there is none.
     pub(crate) fn file_or_make(
         &self,
         number: u64,
@@ -126,7 +125,7 @@ impl ObjectTable {
         Ok(file)
     }
 
-    /// Reads pages from the file of an object; what it does not have is zeros.
+    /// Reads pages from the file of an object; missing pages are zeros.
     pub(crate) fn read(&self, object: u64, first: u64, out: &mut [u8]) -> Result<()> {
         if let Some(file) = self.file(object)? {
             return file.read_at(first * PAGE as u64, out).map_err(Error::of_read);
@@ -135,7 +134,7 @@ impl ObjectTable {
         Ok(())
     }
 
-    /// A further file of a doubled object; one is made if there is none.
+    /// A further file of a doubled object; it is made if there is none.
     pub(crate) fn further_or_make(&self, object: u64, which: Further) -> Result<Arc<dyn FolderFile>> {
         if let Some(file) = self.doubled.file(object, which)? {
             return Ok(file);
@@ -143,7 +142,7 @@ impl ObjectTable {
         self.change_name(&self.doubled.name(object, which), || self.doubled.make_file(object, which))
     }
 
-    /// A new file for an object that has none.
+    /// Makes the file of an object that has none.
     fn make_file(&self, object: u64) -> Result<Arc<dyn FolderFile>> {
         let create = || self.folder.create(&self.name(object));
         let created = create().or_else(|e| {
@@ -156,7 +155,7 @@ impl ObjectTable {
         Ok(self.keep(object, created?))
     }
 
-    /// Closes the files that no caller uses now.
+    /// Closes files that no caller is using.
     fn let_go(&self) {
         self.files.lock().clear();
     }
@@ -166,7 +165,7 @@ impl ObjectTable {
         file
     }
 
-    /// Removes the files of an object: its own, and the further ones of a doubled object.
+    /// Removes all files of an object, including the further ones.
     pub(crate) fn remove_files(&self, object: u64) -> Result<()> {
         let name = self.name(object);
         self.files.lock().remove(object);
@@ -180,17 +179,16 @@ impl ObjectTable {
         Ok(())
     }
 
-    /// Changes a name, and notes it then, whatever the outcome. Noted before, it would be taken off
-    /// the list by a checkpoint that syncs names meanwhile, and the change be durable by no later
-    /// one.
+    /// Changes a name and then notes it, whatever the outcome. If it were noted before, a
+    /// checkpoint that syncs names meanwhile would take the note, and no later one would make the
+    /// change durable.
     fn change_name<T>(&self, name: &str, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = change();
         self.names.lock().insert(subfolder(name).to_owned());
         done
     }
 
-    /// Makes names durable that changed: those of files that were removed, and of further files
-    /// that were made.
+    /// Makes changed names durable: those of removed files and of new further files.
     pub(crate) fn sync_names(&self) -> Result<()> {
         let names = std::mem::take(&mut *self.names.lock());
         let synced = if names.len() > SYNCS {
@@ -201,7 +199,7 @@ impl ObjectTable {
         synced.map_err(Error::of_sync).inspect_err(|_| self.names.lock().extend(names))
     }
 
-    /// Makes objects durable, and the names of those whose files are new.
+    /// Makes objects durable, and the names of new files.
     pub(crate) fn sync(&self, objects: &[u64]) -> Result<()> {
         let named = |id: u64| self.get(id).is_some_and(|object| object.read().name_unsynced);
         let new: Vec<u64> = objects.iter().copied().filter(|id| named(*id)).collect();
@@ -210,7 +208,7 @@ impl ObjectTable {
             self.folder.sync_all().map_err(Error::of_sync)?;
         } else {
             for id in objects {
-                // One that another program removed is missed when it is read.
+                // A file that another program removed is detected when it is read.
                 if let Some(file) = self.file(*id)? {
                     file.sync().map_err(Error::of_sync)?;
                 }
@@ -231,7 +229,7 @@ pub(crate) fn may_have_file(object: &Object, new: bool) -> bool {
     !new || object.name_unsynced
 }
 
-/// The subfolder in which a name stands.
+/// The subfolder of a name.
 pub(crate) fn subfolder(name: &str) -> &str {
     name.split_once('/').map_or("", |(folder, _)| folder)
 }
@@ -244,7 +242,7 @@ mod tests {
     use lacuna_sim::{CrashFolder, Rng};
     use std::sync::{OnceLock, Weak};
 
-    /// A folder in which a checkpoint makes names durable while a file is being removed.
+    /// A folder that runs a checkpoint's sync of names during a removal.
     #[derive(Default)]
     struct Removing {
         folder: CrashFolder,

@@ -1,4 +1,4 @@
-//! What the caller gives to the opening of a store.
+//! The parameters for opening a store.
 
 use crate::anchor::Anchor;
 use crate::journal::JournalSize;
@@ -7,26 +7,26 @@ use lacuna_crypto::RandomSource;
 use lacuna_medium::Folder;
 use std::sync::Arc;
 
-/// Tells the time: seconds since 1970, for what people read of commits.
+/// A clock, in seconds since 1970, for the times of commits that users see.
 pub type Now = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// What a store rests on.
+/// The environment of a store.
 #[derive(Clone)]
 pub struct StoreBase {
     /// The directory of ciphertext.
     pub folder: Arc<dyn Folder>,
-    /// Where this machine remembers its last commit.
+    /// Trusted storage for this machine's last commit.
     pub anchor: Arc<dyn Anchor>,
-    /// Where randomness comes from.
+    /// The source of randomness.
     pub random: Arc<dyn RandomSource>,
-    /// What time it is.
+    /// The clock.
     pub now: Now,
     /// The vault's UUID.
     pub uuid: [u8; 16],
 }
 
 impl StoreBase {
-    /// Draws a number at random.
+    /// Draws random bytes.
     pub(crate) fn draw<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.random.fill(&mut bytes);
@@ -34,20 +34,20 @@ impl StoreBase {
     }
 }
 
-/// Whether a state is to be accepted that does not descend from what the anchor remembers.
+/// Whether to accept a state that does not descend from the anchored state.
 #[derive(Clone)]
 pub struct Consent(pub(crate) Agrees);
 
 type Agrees = Arc<dyn Fn(Error) -> Result<()> + Send + Sync>;
 
 impl Consent {
-    /// Asks: it is given the refusal of the state that was found, and an error of its own is that
-    /// of the opening.
+    /// Asks `agrees`: it gets the rollback error of the found state; if it returns an error, the
+    /// opening fails with that.
     pub fn asked(agrees: impl Fn(Error) -> Result<()> + Send + Sync + 'static) -> Consent {
         Consent(Arc::new(agrees))
     }
 
-    /// Whatever state it is.
+    /// Accepts any state.
     pub fn given() -> Consent {
         Consent::asked(|_| Ok(()))
     }
@@ -56,31 +56,29 @@ impl Consent {
 /// How a store is opened.
 #[derive(Clone, Default)]
 pub struct StoreOptions {
-    /// Refuses every change. The anchor is compared with and stays as it is.
+    /// Refuses every change. The anchor is compared, but not changed.
     pub read_only: bool,
-    /// Takes the state that is there, although it does not descend from what the anchor remembers,
-    /// and commits it anew.
+    /// Accepts a state that does not descend from the anchored state, and commits it anew.
     pub accept: Option<Consent>,
-    /// Checkpoints are finished, and files of removed objects are removed, by a thread, while
-    /// commits go on. Without it, by the commit.
+    /// Lets a thread finish checkpoints and remove the files of removed objects while commits go
+    /// on. Otherwise the commit does both.
     pub background: bool,
-    /// How large the journal may become.
+    /// The size limits of the journal.
     pub journal: JournalSize,
-    /// What is passed over that does not verify.
+    /// The damage that the opening tolerates.
     pub past: PastDamage,
 }
 
-/// What a look at a damaged store passes over, each with all before it. Other than
-/// [`PastDamage::Nothing`] it is for reading alone, and for a reader who verifies.
+/// The damage that reading a damaged store tolerates; each variant includes those before it. Any
+/// except [`PastDamage::Nothing`] is only for reading, and only for a reader that verifies pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PastDamage {
-    /// Nothing.
+    /// No damage.
     #[default]
     Nothing,
-    /// Both superblocks: the third counts then.
+    /// Damage to both superblocks: then the third one counts.
     Superblocks,
-    /// Records of the journal, if all behind them are there up to the one that the anchor
-    /// remembers, and a checkpoint began with one of these. Pages that the damaged ones list may be
-    /// older then.
+    /// Damaged records in the journal, if all later records up to the anchored state exist, and a
+    /// checkpoint began with one of those. Pages that the damaged records list may then be stale.
     Records,
 }

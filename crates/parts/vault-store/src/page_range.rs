@@ -1,11 +1,11 @@
-//! Which pages of an object a caller means: whole ones, at offsets that a file can have.
+//! Checks of page ranges: whole pages, at offsets that a file can have.
 
 use crate::content::MOST_PAGES;
 use crate::ids::PAGE;
 use lacuna_contracts::{Error, Kind, Result};
 use std::ops::Range;
 
-/// How many pages this many bytes are, or an error where they end within a page.
+/// The number of pages, or an error if the bytes end within a page.
 pub(crate) fn pages_of(bytes: usize) -> Result<u64> {
     if bytes.is_multiple_of(PAGE) {
         return Ok((bytes / PAGE) as u64);
@@ -15,7 +15,7 @@ pub(crate) fn pages_of(bytes: usize) -> Result<u64> {
         .expected(format!("a multiple of {PAGE}")))
 }
 
-/// The pages from `first` on, or an error where they have no offsets.
+/// `count` pages starting at `first`, or an error if their offsets do not fit.
 pub(crate) fn range(first: u64, count: u64) -> Result<Range<u64>> {
     let end = first.checked_add(count).filter(|end| *end < MOST_PAGES);
     end.map(|end| first..end).ok_or_else(|| {

@@ -1,5 +1,4 @@
-//! The parts that reading, writing, commits and checkpoints have in common. Each owns its state and
-//! its locks.
+//! The shared parts of reading, writing, commits and checkpoints. Each has its own state and locks.
 
 use crate::health::Health;
 use crate::interval::Interval;
@@ -9,7 +8,7 @@ use crate::object_table::ObjectTable;
 use lacuna_medium::Folder;
 use std::sync::Arc;
 
-/// The common parts of an open store. None of them knows another one.
+/// The shared parts of an open store. None of them refers to another.
 pub(crate) struct Parts {
     pub(crate) folder: Arc<dyn Folder>,
     pub(crate) keys: Arc<StoreKeys>,

@@ -17,7 +17,7 @@ pub(crate) fn read(parts: &Parts, object: u64, first: u64, out: &mut [u8]) -> Re
     }
 }
 
-/// Reads an object of which something is known.
+/// Reads an object that was changed since the last checkpoint.
 pub(crate) fn read_known(
     parts: &Parts,
     known: &Object,
@@ -54,7 +54,7 @@ pub(crate) fn read_known(
     Ok(())
 }
 
-/// Whether what lies `count` pages after a source continues it.
+/// Whether the page `count` pages after a source continues its run.
 fn follows(source: Source, count: u64, next: Source) -> bool {
     match (source, next) {
         (Source::Journal(first), Source::Journal(next)) => {
@@ -64,14 +64,13 @@ fn follows(source: Source, count: u64, next: Source) -> bool {
     }
 }
 
-/// Whether a page is as a record lists it.
+/// Whether a page matches its entry in a record.
 pub(crate) fn is_listed(keys: &StoreKeys, entry: &Entry, page: &[u8]) -> bool {
     keys.is_page(entry.sequence, page, &entry.tag)
 }
 
-/// Puts pages that are not in the journal as they were written right, if a checkpoint that was cut
-/// short brought them to their places. For a store that nothing is written to: others find them
-/// there when that checkpoint is done.
+/// Replaces pages that do not match in the journal by their copies in place, if an interrupted
+/// checkpoint wrote them there. Only for read-only stores: a writable one finishes that checkpoint.
 fn take_brought(parts: &Parts, known: &Object, object: u64, first: u64, pages: &mut [u8]) -> Result<()> {
     let mut brought = [0; PAGE];
     for (page, bytes) in (first..).zip(pages.chunks_exact_mut(PAGE)) {

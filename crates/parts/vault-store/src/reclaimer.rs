@@ -6,30 +6,30 @@ use lacuna_contracts::Result;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Files that are removed before changes of objects may go on.
+/// Files that are removed per batch, before changes of objects may go on.
 const UNLINKED: usize = 256;
 
-/// Objects whose removal is durable and whose files are still there.
+/// Objects with a durable removal and with files that still exist.
 pub(crate) struct Reclaimer {
     parts: Arc<Parts>,
     leaving: Mutex<Vec<u64>>,
-    /// Held by the thread that removes files: when it is free, the files of all objects that are
-    /// not listed are gone.
+    /// Held during removals: while it is free, the files of all removed objects that are not listed
+    /// are gone.
     at_work: Mutex<()>,
 }
 
 impl Reclaimer {
-    /// A reclaimer with nothing to do.
+    /// A reclaimer with an empty list.
     pub(crate) fn new(parts: Arc<Parts>) -> Reclaimer {
         Reclaimer { parts, leaving: Mutex::default(), at_work: Mutex::default() }
     }
 
-    /// Adds objects whose removal is durable.
+    /// Adds objects with a durable removal.
     pub(crate) fn add(&self, objects: &[u64]) {
         self.leaving.lock().extend(objects);
     }
 
-    /// Whether it has nothing to do.
+    /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.leaving.lock().is_empty()
     }
@@ -41,10 +41,9 @@ impl Reclaimer {
         leaving.split_off(from)
     }
 
-    /// Removes the files of all objects on the list. Those whose removal the host refuses stay on
-    /// it.
+    /// Removes the files of all listed objects. Objects stay listed if the host refuses.
     pub(crate) fn reclaim(&self) -> Result<()> {
-        // Held until it is done: a checkpoint that finds nothing left may go on.
+        // Held until the end: a checkpoint may continue only when the files are gone.
         let _alone = self.at_work.lock();
         loop {
             let some = self.take(UNLINKED);
@@ -65,7 +64,7 @@ impl Reclaimer {
         }
     }
 
-    /// Removes the files of an object that no commit refers to any more.
+    /// Removes the files of an object that no commit refers to.
     pub(crate) fn unlink(&self, number: u64, object: &mut Object, has_file: bool) -> Result<()> {
         if has_file {
             self.parts.objects.remove_files(number).map_err(|e| self.parts.health.refused(e))?;

@@ -11,16 +11,16 @@ pub(crate) const HEADER: usize = 96;
 
 const MAGIC: &[u8; 8] = b"lacunarc";
 
-/// Where a part of the nonce stands, which depends on the fields between the magic and it.
+/// The offset of a part of the nonce, which depends on the fields between the magic and it.
 const HEDGE_AT: usize = 68;
 
-/// Where the header's tag stands.
+/// The offset of the header's tag.
 const HEADER_TAG: usize = HEADER - TAG;
 
-/// Pages that are looked at with one read.
+/// Pages per read of a scan.
 const AT_ONCE: usize = 64;
 
-/// Pages that a record takes.
+/// The number of pages of a record with `plain` bytes of text.
 pub(crate) fn pages_of(plain: usize) -> u64 {
     (HEADER + plain + TAG).div_ceil(PAGE) as u64
 }
@@ -59,13 +59,13 @@ pub(crate) struct Found {
     pub(crate) commit: Commit,
     pub(crate) facts: Facts,
     pub(crate) changes: Changes,
-    /// The first page behind it.
+    /// The first page after it.
     pub(crate) end: u64,
 }
 
-/// The record that follows `last`, from page `tail` of a journal file on: pages that were journaled
-/// stand before it. Pages that the system cannot read are passed, and `unread` is its last word on
-/// them.
+/// The record that follows `last`, searched in a journal file starting at page `tail`: its
+/// journaled pages lie before it. Pages that the system cannot read are skipped, and `unread` gets
+/// the last error.
 pub(crate) fn find(
     keys: &StoreKeys,
     journal: &Journal,
@@ -93,8 +93,8 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// The newest records of a journal file that nothing leads to: those with higher numbers than
-/// `than`, whatever they follow. What is damaged of the journal comes before them.
+/// The records of a journal file with higher numbers than `than`, whatever they follow. Damaged
+/// parts of the journal lie before them.
 pub(crate) fn unreached(keys: &StoreKeys, journal: &Journal, area: u8, than: u64) -> Result<Vec<Found>> {
     let (mut found, mut page, mut unread) = (Vec::new(), vec![0; PAGE], None);
     for at in 0..journal.pages_in(area) {
@@ -107,8 +107,8 @@ pub(crate) fn unreached(keys: &StoreKeys, journal: &Journal, area: u8, than: u64
     Ok(found)
 }
 
-/// Reads pages of the journal. Those that the system cannot read are zeros, and `unread` is its
-/// last word on them.
+/// Reads pages of the journal. Pages that the system cannot read become zeros, and `unread` gets
+/// the last error.
 fn read_pages(journal: &Journal, place: Place, out: &mut [u8], unread: &mut Option<Error>) -> Result<()> {
     match journal.read(place, out) {
         Err(e) if e.kind() == Kind::Io => {}
@@ -131,7 +131,7 @@ fn read_pages(journal: &Journal, place: Place, out: &mut [u8], unread: &mut Opti
 struct Header {
     number: u64,
     session: u64,
-    /// Digest of the commit that it follows.
+    /// The digest of the commit that it follows.
     before: [u8; 32],
     /// Bytes of the sealed part.
     sealed: usize,
@@ -139,7 +139,7 @@ struct Header {
 }
 
 impl Header {
-    /// The header at the start of these bytes, if it is of the record at this place that follows
+    /// The header at the start of these bytes, if it is of the record at this place and follows
     /// `last`.
     fn following(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<Header> {
         let header = Record(bytes);
@@ -161,8 +161,8 @@ impl Header {
     }
 }
 
-/// The record whose header was looked at; nothing if the rest of it is torn. The folder may answer
-/// this read with other bytes than the first: what is used is verified again.
+/// Reads the record with this header; `None` if the rest of it is torn. The folder may return other
+/// bytes in this read than in the first, so the header is verified again.
 fn read(
     keys: &StoreKeys,
     journal: &Journal,
@@ -187,7 +187,7 @@ fn read(
     Ok(Some(Found { commit, facts, changes, end }))
 }
 
-/// Whether every page that a record lists is in the journal as it was written.
+/// Whether the journal has every page that a record lists, unaltered.
 pub(crate) fn is_whole(keys: &StoreKeys, journal: &Journal, area: u8, found: &Found) -> Result<bool> {
     let mut page = vec![0; PAGE];
     for listed in &found.changes.pages {

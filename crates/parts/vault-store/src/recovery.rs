@@ -1,5 +1,5 @@
-//! Opening: the newest state that superblock and journal give, judged by the anchor, and rid of
-//! what a crash left half done.
+//! Opening: finds the newest state by superblock and journal, checks it against the anchor, and
+//! cleans up after a crash.
 
 use crate::anchor::AnchorState;
 use crate::assembly::{Assembly, assemble};
@@ -21,14 +21,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is left to be done when a store is taken up.
+/// The work that activating a store must still do.
 pub(crate) struct Untaken {
     standing: Standing,
-    /// Objects whose removal may not have been carried out.
+    /// Objects with a removal that may be incomplete.
     removed: BTreeSet<u64>,
 }
 
-/// Looks at the newest state, judges it, and changes nothing of it.
+/// Finds and checks the newest state, and changes nothing.
 pub(crate) fn look(
     base: StoreBase,
     keys: StoreKeys,
@@ -52,8 +52,8 @@ pub(crate) fn look(
         replay.cross_gap(&keys, &journal, known)?;
     }
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
-    // Whatever the system cannot read of the journal, the state that the anchor remembers is the
-    // newest of this machine.
+    // Pages of the journal that the system cannot read do not matter then: this machine's newest
+    // state is the anchored one.
     let is_newest = matches!(judged, Ok(Standing::Same | Standing::Next));
     if let Some(e) = replay.unread.take().filter(|_| !is_newest && options.accept.is_none()) {
         return Err(e.context("cannot read the journal of the vault"));
@@ -65,8 +65,7 @@ pub(crate) fn look(
                 let is_there = known.as_ref().map(|known| holds_newest(&keys, &journal, &replay.last, known));
                 return Err(if is_there.transpose()?.unwrap_or(false) { damaged(&replay.last) } else { e });
             };
-            // What is agreed to is the state that was read just now, whatever lies in the folder
-            // meanwhile.
+            // The consent is for the state that was just read, whatever the folder holds later.
             agrees(e)?;
             (Standing::Newer, true)
         }
@@ -95,21 +94,20 @@ pub(crate) fn look(
     Ok((assembly, recovered, untaken))
 }
 
-/// Numbers in the marks of pages that the root of the state that was found cannot have: see
-/// [`Recovered::stale`]. They end with those that this opening will give.
+/// The commit numbers that no page of the found root can carry: see [`Recovered::stale`]. The range
+/// ends before the numbers that this opening will give.
 fn stale(replay: &Replay, known: Option<&AnchorState>, read_only: bool, standing: Standing) -> Range<u64> {
     let end = match standing {
         _ if read_only => u64::MAX,
         Standing::Same | Standing::Next => replay.last.number,
-        // A commit of its own comes first.
+        // This opening makes a commit first.
         Standing::Unknown | Standing::Newer => replay.following(known),
     };
     replay.root_commit..end
 }
 
-/// Whether the journal holds the record of the commit that the anchor remembers, although nothing
-/// leads to it from the last one that was found: what lies between is damaged, and no older state
-/// was put back.
+/// Whether the journal holds the record of the anchored commit, although no chain reaches it from
+/// the last commit found: then the records between are damaged, and no older state was restored.
 fn holds_newest(keys: &StoreKeys, journal: &Journal, last: &Commit, known: &AnchorState) -> Result<bool> {
     for area in 0..2 {
         let unreached = record::unreached(keys, journal, area, last.number)?;
@@ -133,13 +131,12 @@ fn damaged(last: &Commit) -> Error {
         )
 }
 
-/// Whether the anchor says that a commit was durable.
+/// Whether the anchor proves that a commit was durable.
 fn is_durable(known: Option<&AnchorState>, commit: &Commit) -> bool {
     known.is_some_and(|known| (known.number, known.digest) == (commit.number, commit.digest))
 }
 
-/// Goes on from the state that was found: rids it of what a crash left half done, and lets the
-/// anchor remember it.
+/// Activates the found state: cleans up after a crash, and advances the anchor.
 pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
     let Assembly { parts, log, checkpoints, background, .. } = store;
     parts.journal.make_lost(&*parts.folder)?;
@@ -149,27 +146,26 @@ pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
         parts.objects.get_or_make(id).write().trimmed_to(pages);
     }
     if matches!(untaken.standing, Standing::Unknown | Standing::Newer) {
-        // Another program may have brought these files here a moment ago.
+        // Another program may have just brought these files here.
         parts.folder.sync_all()?;
     }
     remember(store, untaken.standing)?;
     let unless_refused =
         |done: Result<()>| done.or_else(|e| if e.changed_nothing() { Ok(()) } else { Err(e) });
     if !checkpoints.is_begun() {
-        // Otherwise the checkpoint writes both. Where the host refuses that, the next checkpoint
-        // does it.
+        // Otherwise the checkpoint writes both. If the host refuses, the next checkpoint does it.
         unless_refused(checkpoints.complete_superblock())?;
     }
-    // The thread finishes it while the vault is in use.
+    // With `background` the thread finishes it while the vault is in use.
     if !background {
-        // What the host refuses is tried again before the next one.
+        // If the host refuses, it is tried again before the next checkpoint.
         unless_refused(checkpoints.finish_begun())?;
     }
     Ok(())
 }
 
-/// Removes what the last commit does not refer to: objects that it removed, objects made since, and
-/// pages past the ends of those that may be appended to in place.
+/// Removes everything that the last commit does not refer to: objects that it removed, objects made
+/// since, and pages past the ends of appendable objects.
 fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
     let (folder, objects, facts) = (&store.parts.folder, &store.parts.objects, store.log.facts());
     let mut folders = BTreeSet::new();
@@ -177,7 +173,7 @@ fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
         let name = objects.name(id);
         match folder.open(&name) {
             Err(e) if e.kind() == Kind::NotFound => {}
-            // Whatever it is: the last commit does not refer to it.
+            // Whatever it is, the last commit does not refer to it.
             _ => {
                 folder.remove(&name)?;
                 folders.insert(subfolder(&name).to_owned());
@@ -200,9 +196,9 @@ fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
     folders.iter().try_for_each(|name| folder.sync_names(name))
 }
 
-/// Makes the anchor remember the state that was found. A state that is not by this machine is
-/// followed by a commit of its own, so that what the anchor remembers is always this machine's last
-/// commit, and other machines find it in the table.
+/// Anchors the found state. After a state of another machine this machine makes a commit, so that
+/// the anchored state is always this machine's last commit, and other machines find it in the
+/// table.
 fn remember(store: &Assembly, standing: Standing) -> Result<()> {
     match standing {
         Standing::Same => Ok(()),

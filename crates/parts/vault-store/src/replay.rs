@@ -1,4 +1,5 @@
-//! Reading the journal after the superblock: what every commit since the checkpoint changed.
+//! Replay: reads the journal after the superblock, with the changes of every commit since the
+//! checkpoint.
 
 use crate::anchor::AnchorState;
 use crate::content::{Changes, Commit, Facts, Super};
@@ -11,7 +12,7 @@ use lacuna_contracts::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What the journal says of an object.
+/// The replayed changes of an object.
 #[derive(Default)]
 pub(crate) struct Replayed {
     pub(crate) live: Layer,
@@ -26,30 +27,28 @@ pub(crate) struct Unfinished {
     pub(crate) left: u8,
 }
 
-/// The state that superblock and journal give together.
+/// The state by superblock and journal.
 pub(crate) struct Replay {
     pub(crate) last: Commit,
     pub(crate) facts: Facts,
     pub(crate) root: Option<Vec<u8>>,
     pub(crate) puts: Vec<Vec<u8>>,
     pub(crate) objects: BTreeMap<u64, Replayed>,
-    /// Objects whose removal may not have been carried out.
+    /// Objects with a removal that may be incomplete.
     pub(crate) removed: BTreeSet<u64>,
     pub(crate) unfinished: Option<Unfinished>,
-    /// Where the journal goes on.
+    /// The tail of the journal.
     pub(crate) area: u8,
     pub(crate) tail: u64,
     pub(crate) records: u64,
-    /// The number of the commit that brought the root: what was written for it bears smaller ones.
+    /// The number of the commit with the root: pages written for it carry smaller numbers.
     pub(crate) root_commit: u64,
     pub(crate) before: Option<Before>,
-    /// What the system said of pages of the journal that it cannot read: records in them are
-    /// missed.
+    /// The last error of an unreadable page of the journal: its records may be missing.
     pub(crate) unread: Option<Error>,
-    /// Whether the records prove that the checkpoint was finished: a superblock that said so is
-    /// lost.
+    /// Whether the records prove that the checkpoint was finished: then a superblock of it is lost.
     pub(crate) was_finished: bool,
-    /// Whether numbers of commits are left out: a state was accepted since the superblock's.
+    /// Whether a commit number is missing: a state was accepted since the superblock's.
     pub(crate) has_gap: bool,
 }
 
@@ -74,9 +73,9 @@ impl Replay {
         }
     }
 
-    /// Reads every record that follows the superblock. `is_durable` says of a commit whether it is
-    /// known to have been durable: then pages of it that do not verify were altered later, and are
-    /// errors of these pages alone.
+    /// Reads every record that follows the superblock. `is_durable` tells whether a commit is known
+    /// to have been durable: then pages of it that do not verify were altered later, and are errors
+    /// of these pages alone.
     pub(crate) fn read(
         keys: &StoreKeys,
         journal: &Journal,
@@ -87,8 +86,8 @@ impl Replay {
         let mut unread = None;
         let mut next = record::find(keys, journal, replay.area, replay.tail, &replay.last, &mut unread)?;
         while let Some(found) = next {
-            // A record is written after the one before is durable with its pages: only the last can
-            // be without some.
+            // A record is written after the one before is durable with its pages: only the last
+            // record can lack pages.
             let switches = found.changes.root.is_some();
             let (area, tail) = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
             let after = record::find(keys, journal, area, tail, &found.commit, &mut unread)?;
@@ -105,9 +104,8 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Reads from the older one of two superblocks, if it leads to the newer one: then the
-    /// checkpoint of the newer one may not have reached the second files, and is finished once
-    /// more.
+    /// Reads from the older of two superblocks, if it leads to the newer one: then the checkpoint
+    /// of the newer one may not have reached the second files, and is finished once more.
     pub(crate) fn read_from_either(
         keys: &StoreKeys,
         journal: &Journal,
@@ -116,7 +114,7 @@ impl Replay {
         is_durable: impl Fn(&Commit) -> bool,
     ) -> Result<Replay> {
         if let Some(older) = older {
-            // Whatever keeps it from leading there: the newer one has all that is in the first
+            // Any failure here is harmless: the newer superblock covers everything in the first
             // files.
             let read = Replay::read(keys, journal, older, &is_durable);
             let leads = |replay: &Replay| {
@@ -129,11 +127,11 @@ impl Replay {
         Replay::read(keys, journal, newer, is_durable)
     }
 
-    /// Goes on past records that are damaged, if those behind them are there up to the one that the
-    /// anchor remembers, and a checkpoint began with one of them. Its root has all that was
-    /// committed before, so the state is the newest one. Pages that the damaged records list, and
-    /// no later record does, may be older: their reader must notice that. The chain is followed
-    /// from the anchor back, so every record that counts was committed as it is read.
+    /// Continues after damaged records, if all later ones up to the anchored state exist, and a
+    /// checkpoint began with one of those. Its root covers all earlier commits, so the state is the
+    /// newest. Pages that only damaged records list may be stale: their reader must detect that.
+    /// The chain is followed backwards from the anchor, so every accepted record was committed as
+    /// it is read.
     pub(crate) fn cross_gap(
         &mut self,
         keys: &StoreKeys,
@@ -164,14 +162,13 @@ impl Replay {
         Ok(())
     }
 
-    /// The number of the next commit. An accepted state is followed by one that is newer than what
-    /// the anchor knows: the anchor never goes back.
+    /// The number of the next commit. After an accepted state it is newer than the anchored one:
+    /// the anchor never goes back.
     pub(crate) fn following(&self, known: Option<&AnchorState>) -> u64 {
         self.last.number.max(known.map_or(0, |known| known.number)) + 1
     }
 
-    /// Takes a record up. Whatever was read before: one that does not follow the last commit is
-    /// refused.
+    /// Applies a record; refuses one that does not follow the last commit.
     fn apply(&mut self, found: Found) -> Result<()> {
         if found.commit.before != self.last.digest || found.commit.number <= self.last.number {
             return Err(malformed("the journal"));
@@ -179,7 +176,7 @@ impl Replay {
         self.take(found)
     }
 
-    /// Takes a record up.
+    /// Applies a record.
     fn take(&mut self, found: Found) -> Result<()> {
         let Found { commit, facts, changes, end } = found;
         let number = commit.number;
@@ -212,10 +209,10 @@ impl Replay {
         Ok(())
     }
 
-    /// Forgets cuts that were carried out. An object that is to be cut by a checkpoint may not be
-    /// appended to in place before that is done. So if a commit since the checkpoint began lists an
-    /// object as appendable, its cut was carried out, and to cut it again would take pages that
-    /// were appended later. This happens if the superblock that says so is lost.
+    /// Drops cuts that were carried out. An object with a pending cut may not be appended to in
+    /// place. So if a commit since the checkpoint began lists an object as appendable, its cut was
+    /// carried out, and a second cut would remove pages that were appended later. This happens if
+    /// the superblock of the finished checkpoint is lost.
     fn keep_what_was_appended(&mut self) {
         if self.unfinished.is_none() {
             return;
@@ -229,7 +226,7 @@ impl Replay {
         }
     }
 
-    /// A checkpoint began, by a commit with this batch.
+    /// Begins a checkpoint, by a commit with the batch `last`.
     fn switch(&mut self, root: Vec<u8>, last: Vec<u8>) -> Result<()> {
         if self.unfinished.is_some() {
             return Err(malformed("the journal"));

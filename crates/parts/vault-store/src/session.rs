@@ -1,16 +1,16 @@
-//! The session: the random number of an opening, which goes into the write counters of files and
+//! The session: the random number of an opening, which is part of the write counters of files and
 //! the nonces of records.
 //!
-//! Where the machine was resumed from a snapshot, a copy of it may go on in the same session.
-//! Nonces do not repeat then, since they depend on the content; but blocks that have no tag of
-//! their own (RAND-EINT) could be exchanged between the copies. So another session is drawn as soon
-//! as that is noticed.
+//! A copy of a machine that is resumed from a snapshot may continue the same session. Nonces do not
+//! repeat then, since they depend on the content; but blocks without a tag of their own (RAND-EINT)
+//! could be exchanged between the copies. So another session is drawn as soon as a resumption is
+//! noticed.
 
 use lacuna_crypto::RandomSource;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The present session of an open store.
+/// The current session of an open store.
 pub(crate) struct DrawnSession {
     random: Arc<dyn RandomSource>,
     drawn: Mutex<Drawn>,
@@ -18,7 +18,7 @@ pub(crate) struct DrawnSession {
 
 struct Drawn {
     number: u64,
-    /// How many resumptions of the machine had been noticed before it was drawn.
+    /// The number of resumptions of the machine that had been noticed when it was drawn.
     resumptions: u64,
 }
 
@@ -34,13 +34,13 @@ impl Drawn {
 }
 
 impl DrawnSession {
-    /// Draws the first one.
+    /// Draws the first session.
     pub(crate) fn new(random: Arc<dyn RandomSource>) -> DrawnSession {
         let drawn = Mutex::new(Drawn::draw(&*random, random.resumptions()));
         DrawnSession { random, drawn }
     }
 
-    /// Its number, never 0. Once it is another, no caller gets the old one any more.
+    /// The session's number, never 0. Once it changes, no caller gets the old one.
     pub(crate) fn number(&self) -> u64 {
         let mut drawn = self.drawn.lock();
         let resumptions = self.random.resumptions();
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Gives zeros at first, then ones, twos and so on.
+    /// A source of zeros at first, then of ones, twos and so on.
     #[derive(Default)]
     struct Counting {
         drawn: AtomicU64,

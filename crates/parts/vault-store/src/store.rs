@@ -1,4 +1,4 @@
-//! An open store: what callers use of it, and how its parts work together for them.
+//! `Store`: an open store, and the interface for its callers.
 
 use crate::anchor::AnchorState;
 use crate::assembly::Assembly;
@@ -21,23 +21,24 @@ use lacuna_medium::Space;
 use parking_lot::Mutex;
 use std::cell::Cell;
 
-/// The files of a store beside those of objects, which are in subfolders of two hexadecimal digits.
+/// The files of a store, except those of objects, which are in subfolders of two hexadecimal
+/// digits.
 pub const FILES: [&str; 5] =
     [superblock::NAMES[0], superblock::NAMES[1], journal::NAMES[0], journal::NAMES[1], superblock::THIRD];
 
-/// Free space in bytes below which what removed files still take matters.
+/// With less free space than this, in bytes, the space of removed files matters.
 const LITTLE: u64 = 64 << 20;
 
-/// An open store. Called from many threads at once.
+/// An open store, for concurrent callers.
 pub struct Store {
     assembly: Assembly,
     worker: Mutex<Option<Worker>>,
-    /// Until it is taken up.
+    /// The work left for [`Store::take_up`].
     untaken: Mutex<Option<Untaken>>,
 }
 
 impl Store {
-    /// Makes a store in a folder that has none. Files of one that is there are gone.
+    /// Makes a store in a folder without one. Files of an existing store are overwritten.
     ///
     /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
     pub fn create(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<Store> {
@@ -69,26 +70,26 @@ impl Store {
         Store::open(base, keys, options).map(|(store, _)| store)
     }
 
-    /// Opens the store of a folder, in its newest state.
+    /// Opens the store of a folder in its newest state.
     ///
-    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers,
-    /// [`Kind::Corrupt`] if there is no superblock that verifies.
+    /// Errors: [`Kind::RolledBack`] if that state does not descend from the anchored state,
+    /// [`Kind::Corrupt`] if no superblock verifies.
     pub fn open(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
         let (store, found) = Store::look(base, keys, options)?;
         store.take_up()?;
         Ok((store, found))
     }
 
-    /// The same, but nothing is changed before [`Store::take_up`], neither in the folder nor in the
-    /// anchor: until then it is for reading alone. So a state that turns out to be incomplete
-    /// leaves no trace.
+    /// Like [`Store::open`], but changes neither the folder nor the anchor before
+    /// [`Store::take_up`]: until then the store is only for reading. So a state that turns out to
+    /// be incomplete leaves no trace.
     pub fn look(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
         let (assembly, found, untaken) = recovery::look(base, keys, options)?;
         let untaken = Mutex::new(Some(untaken).filter(|_| !options.read_only));
         Ok((Store { assembly, worker: Mutex::new(None), untaken }, found))
     }
 
-    /// Goes on from the state that [`Store::look`] found: the anchor remembers it from now on.
+    /// Activates the state that [`Store::look`] found, and anchors it.
     pub fn take_up(&self) -> Result<()> {
         let Some(untaken) = self.untaken.lock().take() else { return Ok(()) };
         recovery::take_up(&self.assembly, &untaken)?;
@@ -99,8 +100,8 @@ impl Store {
                 if let Err(e) = reclaimer.reclaim() {
                     parts.health.refused(e);
                 }
-                // What changed nothing is tried again by the next checkpoint, which tells of it;
-                // anything else is fail-stop already.
+                // An error that changed nothing is reported by the next checkpoint, which tries
+                // again; any other is fail-stop already.
                 let _failure = checkpoints.finish_begun();
             }));
         }
@@ -114,7 +115,8 @@ impl Store {
         &self.assembly.parts
     }
 
-    /// Random, new at each opening, and when the machine was resumed from a snapshot.
+    /// The random number of the session: new at each opening, and after the machine was resumed
+    /// from a snapshot.
     pub fn session(&self) -> u64 {
         self.assembly.log.session()
     }
@@ -122,56 +124,56 @@ impl Store {
     /// A number for a new object, which has no pages.
     ///
     /// Errors: [`Kind::Busy`] if too many were made since the last commit; [`Store::needs_commit`]
-    /// says so in time.
+    /// warns in time.
     pub fn new_object(&self) -> Result<ObjectId> {
         self.parts().health.may_change()?;
         self.parts().interval.new_object()
     }
 
-    /// Reads whole pages from page `first` on; absent ones are zeros.
+    /// Reads whole pages, starting at `first`; absent pages are zeros.
     pub fn read(&self, object: ObjectId, first: u64, out: &mut [u8]) -> Result<()> {
         read::read(self.parts(), object.0, first, out)
     }
 
-    /// Writes whole pages from page `first` on. Durable after the next commit.
+    /// Writes whole pages, starting at `first`. They are durable after the next commit.
     ///
-    /// Errors: what the host refuses ([`Kind::is_refusal`]), and [`Kind::NoSpace`] if the journal
-    /// is full: all pages are as they were, and the store goes on. Anything else is fail-stop, and
-    /// so is a refusal to put back what was overwritten.
+    /// Errors: refusals of the host ([`Kind::is_refusal`]), and [`Kind::NoSpace`] if the journal is
+    /// full: all pages are then unchanged, and the store stays usable. Fail-stop on any other
+    /// error, and on a refusal to restore overwritten pages.
     pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.with_space(|| self.assembly.writer.write(object.0, first, pages))
     }
 
-    /// Cuts an object: pages from `pages` on are zeros from now on, until they are written.
+    /// Truncates an object: pages from number `pages` read as zeros until they are written.
     pub fn truncate(&self, object: ObjectId, pages: u64) -> Result<()> {
         self.assembly.writer.truncate(object.0, pages)
     }
 
-    /// Removes an object. What it held is there until the next commit is durable.
+    /// Removes an object. Its content stays in the folder until the next commit is durable.
     pub fn remove(&self, object: ObjectId) -> Result<()> {
         self.assembly.writer.remove(object.0)
     }
 
-    /// Returns when everything that returned before is durable and the anchor has advanced. `puts`
-    /// is an opaque batch, which may be empty: a later opening gives it back. With a root, at most
-    /// [`crate::ROOT_MAX`] bytes, which holds all batches so far and this one, a checkpoint begins;
-    /// until that is done an opening that asks gives the root before and these batches
-    /// ([`crate::Before`]).
+    /// Returns when all calls that returned before are durable and the anchor has advanced. `puts`
+    /// is an opaque batch, which may be empty: a later opening returns it. With a root, of at most
+    /// [`crate::ROOT_MAX`] bytes, which covers all batches including this one, a checkpoint begins.
+    /// Until the checkpoint is finished, an opening also returns the previous root and the batches
+    /// since ([`crate::Before`]).
     ///
-    /// Errors: one that changed nothing, such as a refusal of the host
-    /// ([`lacuna_contracts::Error::changed_nothing`]): the store goes on, and what was to be
-    /// committed is with the next commit. Anything else is fail-stop, a sync that failed above all.
+    /// Errors: after an error that changed nothing, such as a refusal of the host
+    /// ([`lacuna_contracts::Error::changed_nothing`]), the store stays usable, and the next commit
+    /// includes these changes. Fail-stop on any other error, above all on a failed sync.
     pub fn commit(&self, puts: &[u8], root: Option<&[u8]>) -> Result<()> {
         self.commit_then(puts, root, &mut || ())
     }
 
-    /// The same; `noted` is called as soon as changes belong to the next commit, before this one is
-    /// durable, and once at most. If it is not called, nothing is noted.
+    /// Like [`Store::commit`]; calls `noted` at most once, as soon as changes belong to the next
+    /// commit, before this one is durable. If it is not called, nothing was noted.
     pub fn commit_then(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
         let is_noted = Cell::new(false);
         self.with_space(|| {
-            // Others change objects since then, and what they do is not whole: nothing is noted a
-            // second time.
+            // Do not note a second time: other threads have changed objects since, and their
+            // changes may be incomplete.
             if is_noted.get() {
                 return self.complete_noted();
             }
@@ -182,7 +184,8 @@ impl Store {
         })
     }
 
-    /// Acts; if there is no space, acts once more after the files of removed objects are gone.
+    /// Runs `act`; if there is no space, removes the files of removed objects and runs it once
+    /// more.
     fn with_space(&self, mut act: impl FnMut() -> Result<()>) -> Result<()> {
         match act() {
             Err(e) if e.kind().is_refusal() && self.assembly.background => {
@@ -218,9 +221,9 @@ impl Store {
         Ok(())
     }
 
-    /// The batches of commits in the journal that are newer than the last one that was found, and
-    /// that nothing leads to: a block between is damaged. With their numbers. For a store that was
-    /// only looked at.
+    /// The batches, with commit numbers, of commits in the journal that are newer than the last one
+    /// found and that no chain reaches, because a block between is damaged. For a store that was
+    /// opened by [`Store::look`] and not activated.
     pub fn unreached(&self) -> Result<Vec<(u64, Vec<u8>)>> {
         self.assembly.log.unreached()
     }
@@ -238,19 +241,19 @@ impl Store {
         self.assembly.checkpoints.finish_owed()
     }
 
-    /// The same, and gives back most of the space of the journal file that nothing is written to.
+    /// Like [`Store::finish_checkpoint`], and shrinks the inactive journal file.
     pub fn finish_and_shrink(&self) -> Result<()> {
         self.parts().health.may_change()?;
         self.assembly.checkpoints.finish_and_shrink()
     }
 
-    /// Lets the journal become longer for a checkpoint, or no more; a commit with a root ends that.
-    /// No other thread writes meanwhile.
+    /// Raises or restores the limit of the journal, for a checkpoint; a commit with a root restores
+    /// it. No other thread writes meanwhile.
     pub fn lift_journal(&self, lifted: bool) {
         self.parts().journal.lift(lifted);
     }
 
-    /// Whether a file of the journal has much more space than commits need now.
+    /// Whether a journal file is much larger than commits need now.
     pub fn is_journal_large(&self) -> bool {
         self.parts().journal.is_large()
     }
@@ -261,17 +264,17 @@ impl Store {
         }
     }
 
-    /// Whether the next commit should come soon: many objects were made since the last. Ask before
-    /// making objects.
+    /// Whether a commit is due because many objects were made since the last one. Ask before making
+    /// objects.
     pub fn needs_commit(&self) -> bool {
         self.parts().interval.needs_commit()
     }
 
-    /// Prepares the journal for writes of this many bytes and for the commit with a root and this
-    /// many bytes of puts that follows: at most what the journal may have. It stays theirs as long
-    /// as no other thread writes.
+    /// Prepares the journal for writes of this many bytes and for a later commit with a root and
+    /// this many bytes of puts, within the limit of the journal. The space is guaranteed as long as
+    /// no other thread writes.
     ///
-    /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
+    /// Errors: [`Kind::NoSpace`] if there is too little; nothing has changed then.
     pub fn reserve(&self, bytes: u64, puts: u64) -> Result<()> {
         let Parts { health, journal, .. } = self.parts();
         health.may_change()?;
@@ -279,19 +282,19 @@ impl Store {
         self.with_space(|| journal.reserve(pages, record).map_err(|e| health.refused(e)))
     }
 
-    /// How much space of the file system [`Store::reserve`] needs, in bytes.
+    /// The file system space that [`Store::reserve`] needs, in bytes.
     pub fn lacks(&self, bytes: u64, puts: u64) -> u64 {
         let (pages, record) = self.assembly.log.room(bytes.div_ceil(PAGE as u64), puts);
         self.parts().journal.lacks(pages, record) * PAGE as u64
     }
 
-    /// Prepares the journal file that is written to for the record of a commit with this many bytes
-    /// of puts, and `spare` bytes behind it. `beside` bytes that it must be able to take later, at
-    /// most what a checkpoint writes to it, count against what it may have. Nothing is taken: a
-    /// second call gives the same pages, so the caller adds up what simultaneous changes need; and
-    /// a commit with a root goes on in the other file, for which nothing is prepared.
+    /// Prepares the active journal file for the record of a commit with this many bytes of puts,
+    /// and for `spare` bytes after it. `beside` bytes that the file must be able to take later, at
+    /// most the writes of a checkpoint, count against its limit. Nothing is taken: a second call
+    /// gives the same pages, so the caller adds up the needs of concurrent changes; and a commit
+    /// with a root continues in the other file, which is not prepared.
     ///
-    /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
+    /// Errors: [`Kind::NoSpace`] if there is too little; nothing has changed then.
     pub fn prepare_record(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
         let Parts { health, journal, .. } = self.parts();
         health.may_change()?;
@@ -305,37 +308,37 @@ impl Store {
         self.with_space(|| prepare().map_err(|e| health.refused(e)))
     }
 
-    /// Bytes that a file of the journal holds at most, what a checkpoint writes to it aside.
+    /// The limit of a journal file in bytes, apart from the writes of a checkpoint.
     pub fn journal_most(&self) -> u64 {
         self.parts().journal.most()
     }
 
-    /// What the journal takes at once, in bytes.
+    /// The bytes that the journal prepares at once.
     pub fn journal_step(&self) -> u64 {
         self.parts().journal.prepared_at_once()
     }
 
-    /// What the file system must have free, so that what is in the journal finds its places and
-    /// commits go on meanwhile: bytes, and files. At most.
+    /// An upper bound of the free space, in bytes and files, that the file system must have to
+    /// write the journal back while commits go on.
     pub fn owed(&self) -> (u64, u64) {
         let Parts { objects, interval, journal, .. } = self.parts();
         let ((pages, left), (doubled, objects)) = (journal.owed(), objects.doubled_in_journal());
-        // Each goes to three files, of which one is counted already.
+        // Each goes to three files; one is counted already.
         let pages = pages + 2 * doubled;
         let files = interval.journaled() + left + 2 * objects;
-        // Each file may be the first of its subfolder, and make it longer.
+        // Each file may be the first of its subfolder, and lengthen the directory.
         let names = (files + 8).min(320) * PAGE as u64;
         (pages * PAGE as u64 + names + 2 * journal.prepared_at_once(), files)
     }
 
-    /// Whether the next commit should come soon and with a root. Ask before each write; what is
-    /// written meanwhile still fits.
+    /// Whether a commit with a root is due. Ask before each write; writes before that commit still
+    /// fit.
     pub fn needs_checkpoint(&self) -> bool {
         self.parts().journal.is_due()
     }
 
-    /// Space of the file system that holds the folder. Where it is short, what was removed is
-    /// counted as free.
+    /// The space of the file system that holds the folder. If free space is short, it first removes
+    /// the files of removed objects.
     pub fn space(&self) -> Result<Space> {
         let folder = &self.parts().folder;
         let space = folder.space()?;
@@ -343,57 +346,58 @@ impl Store {
             return Ok(space);
         }
         match self.reclaim() {
-            // What is left of them takes space.
+            // Files that remain take space.
             Err(e) if !e.changed_nothing() => Err(e),
             _ => folder.space(),
         }
     }
 
-    /// Number of the last commit that was noted, durable or not: what is written now belongs to a
+    /// The number of the last commit that was noted, durable or not: current writes belong to a
     /// later one.
     pub fn last_number(&self) -> u64 {
         self.parts().interval.commit() - 1
     }
 
-    /// From now on an object is doubled. To be said before the first write to it, and at each
+    /// Marks an object as doubled. Call it before the first write to the object, and at each
     /// opening before the store is taken up.
     pub fn double(&self, object: ObjectId) {
         self.parts().objects.doubled.add(object.0);
     }
 
-    /// Reads one copy of a page of a doubled object; false if there is no such copy.
+    /// Reads one copy of a page of a doubled object; `false` if that copy does not exist.
     pub fn read_copy(&self, object: ObjectId, page: u64, copy: PageCopy, out: &mut [u8]) -> Result<bool> {
         copies::read_copy(self.parts(), object.0, page, copy, out)
     }
 
-    /// Whether both files of a doubled object hold the same page, or a checkpoint is still to bring
-    /// it there.
+    /// Whether the first two files of a doubled object hold the same page, or a checkpoint has yet
+    /// to write it.
     pub fn is_in_both_files(&self, object: ObjectId, page: u64) -> bool {
         copies::is_in_both_files(self.parts(), object.0, page)
     }
 
-    /// The same of its three files.
+    /// Whether all three files of a doubled object hold the same page, or a checkpoint has yet to
+    /// write it.
     pub fn is_in_all_files(&self, object: ObjectId, page: u64) -> bool {
         copies::is_in_all_files(self.parts(), object.0, page)
     }
 
-    /// Pages of a doubled object that the longer of its files and the journal have.
+    /// The pages of a doubled object, in the longest of its first two files and the journal.
     pub fn pages(&self, object: ObjectId) -> Result<u64> {
         copies::pages(self.parts(), object.0)
     }
 
-    /// Name of an object's file in the folder.
+    /// The name of an object's file in the folder.
     pub fn object_name(&self, object: ObjectId) -> String {
         self.parts().objects.name(object.0)
     }
 
-    /// Name of a doubled object's second file in the folder.
+    /// The name of a doubled object's second file in the folder.
     pub fn second_name(&self, object: ObjectId) -> String {
         self.parts().objects.doubled.name(object.0, Further::Second)
     }
 
-    /// The tag by which a page of an object of the namespace's parts is told from a damaged one. It
-    /// says nothing of its age.
+    /// The tag that detects damage to a page of the namespace's parts. It does not show the page's
+    /// age.
     pub fn part_tag(&self, object: ObjectId, page: u64, bytes: &[u8]) -> [u8; 16] {
         self.parts().keys.part_tag(object.0, page, bytes)
     }
@@ -408,17 +412,17 @@ impl Store {
         self.assembly.log.last()
     }
 
-    /// Why the store takes no more changes, if it does not.
+    /// The failure that ended writing, if any.
     pub fn failure(&self) -> Option<Error> {
         self.parts().health.cause()
     }
 
-    /// How many pages an object may have, as far as the file system tells how long a file may be.
+    /// The most pages of an object, as far as the file system reports a limit of file sizes.
     pub fn longest(&self) -> u64 {
         self.assembly.writer.longest()
     }
 
-    /// Counters for people.
+    /// Counters for users.
     pub fn status(&self) -> Status {
         let Parts { objects, interval, journal, .. } = self.parts();
         let items = vec![
@@ -430,9 +434,8 @@ impl Store {
         Status { items }
     }
 
-    /// Finishes a checkpoint that is under way, gives most of the journal's space back if nothing
-    /// was committed since, and refuses whatever follows. Commits nothing: commit with a root
-    /// before.
+    /// Finishes a checkpoint in progress, shrinks the journal if nothing was committed since, and
+    /// refuses all later calls. Commits nothing: commit with a root first.
     pub fn close(&self) -> Result<()> {
         drop(self.worker.lock().take());
         let health = &self.parts().health;

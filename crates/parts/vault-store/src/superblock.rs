@@ -1,12 +1,12 @@
-//! The superblock: the state at the last checkpoint, in two files that hold the same. One is
-//! written after the other is durable, so one of them verifies whenever the power fails, and
-//! afterwards the loss of either loses nothing. Between the two a checkpoint brings what it must to
-//! the further files of doubled objects: meanwhile the new state is in the first superblock and in
-//! the journal, which both lead to it.
+//! The superblock: the state at the last checkpoint, in two files with the same content. One is
+//! written after the other is durable, so one of them verifies at any power failure, and afterwards
+//! the loss of either loses nothing. Between the two writes a checkpoint writes the further files
+//! of doubled objects: meanwhile the new state is in the first superblock and in the journal, and
+//! both lead to it.
 //!
-//! A third file holds it as well, written last: nothing opens by it, but who brings out what there
-//! is of a damaged folder begins there where both others are lost. The journal leads from what it
-//! holds to the newest state as it does from the others.
+//! A third file holds the superblock as well, written last. No opening uses it, but the rescue of a
+//! damaged folder starts there if the two are lost. The journal leads from the third file to the
+//! newest state as it does from the two.
 
 use crate::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
 use crate::keys::{NONCE, StoreKeys, TAG};
@@ -15,7 +15,7 @@ use lacuna_crypto::RandomSource;
 use lacuna_medium::{Folder, FolderFile};
 use std::sync::{Arc, OnceLock};
 
-/// The files.
+/// The names of the two files.
 pub(crate) const NAMES: [&str; 2] = ["super.0", "super.1"];
 
 /// The third file.
@@ -25,45 +25,45 @@ pub(crate) const THIRD: &str = "super.2";
 pub(crate) const SLOT: usize = 16384;
 
 const MAGIC: &[u8; 8] = b"lacunasb";
-/// Bytes before the sealed part, all of which the seal binds.
+/// Bytes before the sealed part; the seal binds all of them.
 const HEAD: usize = 48;
 
 /// The files of the superblock.
 pub(crate) struct SuperFiles {
     files: [OnceLock<Arc<dyn FolderFile>>; 2],
     third: OnceLock<Arc<dyn FolderFile>>,
-    /// Of the newest superblock.
+    /// The sequence number of the newest superblock.
     sequence: u64,
-    /// The file that holds it, and was written first: the other one may be older.
+    /// The file that holds it and was written first: the other file may be older.
     kept: usize,
-    /// Whether the other file holds it as well.
+    /// Whether the other file holds it too.
     both: bool,
     /// Whether the third file is known to hold it.
     in_third: bool,
-    /// Its text.
+    /// The text of the newest superblock.
     text: Vec<u8>,
 }
 
-/// The superblock that counts.
+/// The superblock of an opening.
 pub(crate) struct Newest {
     pub(crate) found: Super,
-    /// That of the other file, if it is an older one: a checkpoint may not have reached the second
-    /// files.
+    /// The superblock of the other file, if it is older: a checkpoint may not have reached the
+    /// second files.
     pub(crate) older: Option<Super>,
-    /// Why one of the files has no superblock: a crash while it was written leaves that, or damage.
+    /// Why one of the files has no superblock: a crash while it was written, or damage.
     pub(crate) fault: Option<String>,
-    /// Whether neither of them has one, and this is that of the third file.
+    /// Whether neither file has one, and this one is from the third file.
     pub(crate) is_by_third: bool,
 }
 
-/// What an opening does with the third file.
+/// How an opening uses the third file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThirdFile {
-    /// It is not looked at.
+    /// It is not read.
     Unread,
-    /// It is looked at, and written anew if it does not hold the newest superblock.
+    /// It is read, and rewritten if it does not hold the newest superblock.
     Kept,
-    /// Its superblock counts if neither of the others verifies.
+    /// Its superblock counts if neither of the two files verifies.
     Counts,
 }
 
@@ -84,11 +84,11 @@ impl SuperFiles {
         Ok(SuperFiles { files, third, sequence: 0, kept: 1, both: false, in_third: false, text: Vec::new() })
     }
 
-    /// The files, and the newest superblock in them. `synced` is for folders that may be written:
-    /// what is read is durable then.
+    /// The files, and the newest superblock in them. `synced` is for writable folders: then all
+    /// that is read is durable.
     ///
-    /// Errors: [`Kind::Corrupt`] if none verifies that counts; what the system says of them. One
-    /// that cannot be read is a fault of it alone.
+    /// Errors: [`Kind::Corrupt`] if no superblock counts, or the error of reading one. A file that
+    /// cannot be read does not prevent the use of the other.
     pub(crate) fn open(
         folder: &dyn Folder,
         keys: &StoreKeys,
@@ -120,7 +120,7 @@ impl SuperFiles {
             ThirdFile::Unread => None,
             ThirdFile::Counts if newest.is_some() => None,
             _ => match read(folder, THIRD, &third, keys, synced) {
-                // It is written anew.
+                // The file is rewritten.
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => None,
                 read => read?,
             },
@@ -132,13 +132,13 @@ impl SuperFiles {
             newest = of_third.map(|read| (0, read));
         }
         let (kept, Verified { sequence, text, found }) = newest.ok_or_else(|| failed.unwrap_or_else(lost))?;
-        // A superblock of a half synchronised folder may have the number of another state.
+        // In a partly synchronised folder a superblock of another state may have the same number.
         let in_third = held.is_some_and(|(number, held)| number == sequence && held == text);
         let files = SuperFiles { files, third, sequence, kept, both, in_third, text };
         Ok((files, Newest { found, older, fault, is_by_third }))
     }
 
-    /// Makes files that are lost anew, without superblocks.
+    /// Recreates lost files, without superblocks.
     pub(crate) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
         let mut made = false;
         for (name, place) in NAMES.iter().chain([&THIRD]).zip(self.files.iter().chain([&self.third])) {
@@ -151,12 +151,12 @@ impl SuperFiles {
         if made { folder.sync_names("") } else { Ok(()) }
     }
 
-    /// Whether both files hold the newest superblock, the third aside.
+    /// Whether both files hold the newest superblock, regardless of the third.
     pub(crate) fn is_in_both(&self) -> bool {
         self.both
     }
 
-    /// Whether the third holds it as well.
+    /// Whether all three files hold it.
     pub(crate) fn is_in_all(&self) -> bool {
         self.both && self.in_third
     }
@@ -175,9 +175,8 @@ impl SuperFiles {
         self.complete(keys, random)
     }
 
-    /// Writes the next superblock and returns when it is durable in one of the files: in that which
-    /// is not needed. If it was written before, it is left as it is. Refuses one that could not be
-    /// read again.
+    /// Writes the next superblock to the file that is not needed, and returns when it is durable
+    /// there. Does nothing if the newest one is the same. Refuses one that could not be read again.
     pub(crate) fn begin(
         &mut self,
         keys: &StoreKeys,
@@ -195,8 +194,8 @@ impl SuperFiles {
         self.begin_text(keys, random, &text)
     }
 
-    /// Writes the newest superblock to the other file as well, and then to the third, if they do
-    /// not hold it.
+    /// Writes the newest superblock to the other file and then to the third, if they do not hold
+    /// it.
     pub(crate) fn complete(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
         if !self.both {
             let slot = seal(keys, random, self.sequence, &self.text)?;
@@ -210,7 +209,7 @@ impl SuperFiles {
         Ok(())
     }
 
-    /// Writes the next superblock with any text to all files.
+    /// Writes a superblock with any text to all files.
     #[cfg(test)]
     pub(crate) fn write_text(
         &mut self,
@@ -227,13 +226,13 @@ impl SuperFiles {
         let slot = seal(keys, random, sequence, text)?;
         (self.both, self.in_third) = (false, false);
         put(&self.files[nth], &slot)?;
-        // From now on this one counts, whatever becomes of the other.
+        // From here this one counts, even if the other file is never written.
         (self.kept, self.sequence, self.text) = (nth, sequence, text.to_vec());
         Ok(())
     }
 }
 
-/// Returns when a file is durable with this in it.
+/// Writes a file and returns when it is durable.
 fn put(place: &OnceLock<Arc<dyn FolderFile>>, slot: &[u8]) -> Result<()> {
     let file = place.get();
     let file = file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
@@ -258,8 +257,8 @@ fn seal(keys: &StoreKeys, random: &dyn RandomSource, sequence: u64, text: &[u8])
     Ok(slot)
 }
 
-/// The superblock in a file, which is put in its place; nothing if none verifies, or there is no
-/// file.
+/// Reads the superblock of a file and puts the file in `place`; `None` if no superblock verifies,
+/// or there is no file.
 fn read(
     folder: &dyn Folder,
     name: &str,
@@ -280,7 +279,7 @@ fn read(
     parse(&bytes, keys)
 }
 
-/// The superblock in these bytes, if one verifies.
+/// The superblock in these bytes, if it verifies.
 fn parse(bytes: &[u8], keys: &StoreKeys) -> Result<Option<Verified>> {
     let head = Record(bytes);
     let (sequence, len) = (head.u64(8), head.u32(40) as usize);
@@ -348,8 +347,8 @@ mod tests {
         assert_eq!(opened(&folder, &keys).err().map(|e| e.kind()), Some(Kind::Corrupt));
     }
 
-    /// The write of either file is refused: the state that is durable stays the newest, and
-    /// everything may be tried again.
+    /// The write of either file is refused: the durable state stays the newest, and the write may
+    /// be tried again.
     #[test]
     fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
         for after in [0, 1] {
@@ -382,7 +381,7 @@ mod tests {
         let (mut files, newest) = opened(&folder, &keys).unwrap();
         let older = newest.older.map(|older| older.commit.number);
         assert_eq!((newest.found.commit.number, older, files.is_in_both()), (5, Some(4), false));
-        // It is not written again where it is, for the other file still has the state before.
+        // It is not rewritten in place, because the other file still has the previous state.
         folder.fail(lacuna_sim::FolderOp::Write, 0, Kind::Io, false);
         files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
         folder.heal();
@@ -391,8 +390,8 @@ mod tests {
         assert!(files.is_in_both() && newest.older.is_none() && newest.fault.is_none());
     }
 
-    /// Whatever a cut of the power leaves of the file that is written, the other one verifies; and
-    /// either alone is enough afterwards.
+    /// If a power cut tears the file being written, the other one verifies; afterwards either file
+    /// alone is enough.
     #[test]
     fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
         for lost in NAMES {
@@ -407,8 +406,7 @@ mod tests {
                 assert!(newest.fault.unwrap().starts_with(lost) && !files.is_in_both());
                 assert_eq!(newest.found.root.as_deref(), ROOT);
                 files.make_lost(&folder).unwrap();
-                // The first write is that of the lost file: it fails, and the other one is as it
-                // was.
+                // The lost file is written first: the write fails, and the other file is unchanged.
                 folder.fail(lacuna_sim::FolderOp::Sync, 0, Kind::Io, false);
                 let next = Commit { number: 5, ..commit.clone() };
                 files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
@@ -425,15 +423,15 @@ mod tests {
         }
     }
 
-    /// No opening goes on without the first two. Who looks at what is damaged begins at the third,
-    /// if that one verifies.
+    /// A normal opening fails without the first two files; reading a damaged store starts at the
+    /// third, if it verifies.
     #[test]
     fn the_third_file_counts_for_a_look_at_damage_alone() {
         let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
         let (commit, facts) = state();
         let mut files = SuperFiles::create(&folder).unwrap();
         files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
-        // Lost before, it was made anew.
+        // It was lost before and recreated.
         folder.put(THIRD, None);
         let (mut files, _) = opened(&folder, &keys).unwrap();
         files.make_lost(&folder).unwrap();

@@ -1,4 +1,5 @@
-//! The thread that finishes what commits leave to it: files of removed objects, and checkpoints.
+//! The worker thread: removes files of removed objects and finishes checkpoints that commits leave
+//! to it.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts it. It calls `work` after each [`Worker::wake`], once for those that come meanwhile.
+    /// Starts the thread. It calls `work` after [`Worker::wake`]; calls of `wake` in the meantime
+    /// count as one.
     pub(crate) fn start(work: impl Fn() + Send + 'static) -> Worker {
         let orders = Arc::<(Mutex<Orders>, Condvar)>::default();
         let given = orders.clone();
@@ -25,7 +27,7 @@ impl Worker {
         Worker { orders, thread: Some(thread) }
     }
 
-    /// There is something to do.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
         self.orders.0.lock().due = true;
         self.orders.1.notify_one();
@@ -37,7 +39,7 @@ impl Drop for Worker {
         self.orders.0.lock().end = true;
         self.orders.1.notify_one();
         if let Some(thread) = self.thread.take() {
-            // What went wrong in it is in the store's health.
+            // The store's health has the thread's failure.
             let _ended = thread.join();
         }
     }

@@ -1,11 +1,12 @@
-//! The writer: changes objects before a commit says so. It writes, cuts and removes.
+//! The writer: changes objects before a commit records the changes. It writes, truncates and
+//! removes.
 //!
-//! One write of pages to an object writes all of them, or for want of space none. A write that
-//! finds no space may have changed what lies before the place at which it stopped: a file has
-//! holes, a file system that writes nothing over itself needs space for what is there already, and
-//! so does one with a quota. So whatever a write may overwrite is read before, and put back if it
-//! fails. Pages that were zeros are punched, which many file systems do without space. Nothing is
-//! noted before all of it is written.
+//! One write of pages to an object writes all of them or, for lack of space, none. A write that
+//! finds no space may have changed pages before the place where it stopped: a file has holes, and a
+//! copy-on-write file system or one with a quota needs space even to overwrite. So the writer reads
+//! all pages that a write may overwrite, and restores them if it fails. Pages that were zeros are
+//! punched, which many file systems do without space. Nothing is noted before everything is
+//! written.
 
 use crate::content::MOST_PAGES;
 use crate::ids::PAGE;
@@ -24,18 +25,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages of a write that go to one place, one after the other.
+/// Consecutive pages of a write with one destination.
 struct Piece {
     first: u64,
     count: u64,
     to: Goal,
 }
 
-/// Where a piece goes.
+/// The destination of a piece.
 enum Goal {
-    /// To its place, past everything that was written so far.
+    /// In place, past all pages written so far.
     Past,
-    /// To its place, where pages were written since the last commit, or a hole was left.
+    /// In place, over pages written since the last commit or over a hole.
     Inside,
     /// Over itself in the journal.
     Again(Place),
@@ -43,18 +44,18 @@ enum Goal {
     Append(Place),
 }
 
-/// What lies in the way of a write, to be put back if it fails.
+/// Overwritten content, to be restored if the write fails.
 enum Old {
     Own { first: u64, bytes: Vec<u8> },
     Journal { place: Place, bytes: Vec<u8> },
 }
 
-/// What a write may have changed so far.
+/// The possible changes of a write so far.
 #[derive(Default)]
 struct Begun {
     /// The object's file, once it was needed.
     file: Option<Arc<dyn FolderFile>>,
-    /// Whether something may stand past the end.
+    /// Whether there may be pages past the end.
     past: bool,
     old: Vec<Old>,
 }
@@ -63,14 +64,14 @@ struct Begun {
 pub(crate) struct Writer {
     parts: Arc<Parts>,
     reclaimer: Arc<Reclaimer>,
-    /// Of the next page that is written to the journal.
+    /// The sequence number of the next page that is written to the journal.
     sequence: AtomicU64,
-    /// The longest that a file of the folder may become, in pages.
+    /// The largest size of a file of the folder, in pages.
     longest: u64,
 }
 
 impl Writer {
-    /// A writer for files that may become `longest` pages long.
+    /// A writer for files of at most `longest` pages.
     pub(crate) fn new(parts: Arc<Parts>, reclaimer: Arc<Reclaimer>, longest: u64) -> Writer {
         Writer { parts, reclaimer, sequence: AtomicU64::new(0), longest }
     }
@@ -80,7 +81,7 @@ impl Writer {
         self.longest
     }
 
-    /// Before a change of an object: notes that there is one.
+    /// Called before a change of an object: notes the object as changed.
     fn begin(&self, number: u64, object: &mut Object) -> Result<()> {
         let (objects, interval) = (&self.parts.objects, &self.parts.interval);
         if object.removed {
@@ -93,7 +94,7 @@ impl Writer {
         if object.stable.is_none() {
             let file = if interval.is_new(number) { None } else { objects.file(number)? };
             let written = file.map_or(Ok(0), |file| file.len())?.div_ceil(PAGE as u64);
-            // The file may have trailing garbage, to which no commit refers.
+            // The file may have trailing garbage; no commit refers to it.
             object.stable = Some(written.max(object.end).min(MOST_PAGES - 1));
         }
         Ok(())
@@ -113,14 +114,14 @@ impl Writer {
             return Ok(());
         }
         match self.shorten(number, &mut object, pages) {
-            // The object is shorter already, whatever became of its file.
+            // The object is already shorter, even if its file is not.
             Err(e) if e.changed_nothing() => self.cut_by_commit(number, &mut object, pages),
             done => done.map_err(|e| health.broken(e))?,
         }
         Ok(())
     }
 
-    /// Cuts the file of an object, if it has one that is longer.
+    /// Truncates the file of an object, if it is longer.
     fn shorten(&self, number: u64, object: &mut Object, pages: u64) -> Result<()> {
         let new = self.parts.interval.is_new(number);
         if let Some(file) = self.parts.objects.file_of(number, object, new)?
@@ -132,8 +133,8 @@ impl Writer {
         Ok(())
     }
 
-    /// What was written past all that commits refer to goes at once with a removed object: a host
-    /// that refuses more may have no room for the commit that says so.
+    /// Truncates a removed object to the pages that commits refer to. Do it at once: a host that
+    /// refuses more space may have none for the commit of the removal.
     fn shorten_removed(&self, number: u64, object: &mut Object) -> Result<()> {
         let Some(stable) = object.stable.filter(|stable| object.end > *stable) else { return Ok(()) };
         match self.shorten(number, object, stable) {
@@ -142,8 +143,8 @@ impl Writer {
         }
     }
 
-    /// The host does not cut the file of an object: the pages past these read as zeros all the
-    /// same, the next commit says so, and a checkpoint cuts the file.
+    /// The host refused to truncate the object's file: pages past `pages` read as zeros all the
+    /// same, the next commit lists the cut, and a checkpoint truncates the file.
     fn cut_by_commit(&self, number: u64, object: &mut Object, pages: u64) {
         object.cut_above_file(pages);
         self.parts.interval.note_journaled(number);
@@ -167,12 +168,13 @@ impl Writer {
         if has_file {
             interval.remove(number);
         }
-        // No commit knows of a new one.
+        // No commit refers to a new object.
         if !new {
             return self.shorten_removed(number, &mut object);
         }
         match self.reclaimer.unlink(number, &mut object, has_file) {
-            // It is removed; its file goes after the next commit, as those that commits know of.
+            // The object is removed; its file goes after the next commit, like those of committed
+            // objects.
             Err(e) if e.changed_nothing() => Ok(()),
             done => done,
         }
@@ -198,7 +200,8 @@ impl Writer {
             &bytes[from..from + piece.count as usize * PAGE]
         };
         let mut begun = Begun::default();
-        // What comes past the end is the likeliest to find no space, and the easiest to take back.
+        // Last piece first: pages past the end are the likeliest to find no space, and the easiest
+        // to take back.
         for piece in pieces.iter().rev() {
             if let Err(e) = self.write_piece(number, &mut object, piece, bytes_of(piece), &mut begun) {
                 self.give_back(&pieces);
@@ -218,8 +221,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Refuses pages for which the object's file cannot become long enough: they would find place
-    /// in the journal, and none after it.
+    /// Refuses pages past the size limit of the object's file: they would fit into the journal, but
+    /// a checkpoint could not write them back.
     fn check_longest(&self, end: u64) -> Result<()> {
         if end <= self.longest {
             return Ok(());
@@ -229,14 +232,14 @@ impl Writer {
             .expected(format!("at most {} bytes", self.longest.saturating_mul(PAGE as u64))))
     }
 
-    /// Divides a write into pieces, and takes the places in the journal that they need. After an
-    /// error `pieces` has those that have theirs.
+    /// Divides a write into pieces, and takes pages of the journal for them. After an error
+    /// `pieces` has the pieces that got theirs.
     fn divide(&self, number: u64, object: &Object, pages: Range<u64>, pieces: &mut Vec<Piece>) -> Result<()> {
         let Parts { objects, interval, journal, .. } = &*self.parts;
         let (durable, new) = (interval.durable(), interval.is_new(number));
         let doubled = objects.doubled.has(number);
         let target_of = |page| match object.target(page, durable, new) {
-            // Only a checkpoint writes both files.
+            // Only a checkpoint writes the files of a doubled object.
             Target::Own if doubled => Target::Append,
             target => target,
         };
@@ -265,9 +268,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives places in the journal back that a write took which is refused: on a full host, writes
-    /// that are tried again and again would use up what is prepared for records. No record is noted
-    /// while a write is under way, so none lists them.
+    /// Gives journal pages of a refused write back: otherwise repeated writes on a full host would
+    /// use up the pages prepared for records. No record is noted during a write, so none lists
+    /// them.
     fn give_back(&self, pieces: &[Piece]) {
         for piece in pieces.iter().rev() {
             if let Goal::Append(place) = piece.to {
@@ -276,7 +279,7 @@ impl Writer {
         }
     }
 
-    /// Writes a piece, after it has read what it may overwrite.
+    /// Writes a piece after reading the pages that it may overwrite.
     fn write_piece(
         &self,
         number: u64,
@@ -304,9 +307,9 @@ impl Writer {
                 if matches!(piece.to, Goal::Inside) {
                     let mut old = vec![0; bytes.len()];
                     file.read_at(offset, &mut old).map_err(Error::of_read)?;
-                    // With a quota btrfs takes a part of a write into a hole, and then neither
-                    // zeros, nor a punch, nor a cut. The space for all of it is taken whole or not
-                    // at all.
+                    // With a quota btrfs can take a part of a write into a hole, and then refuse
+                    // zeros, a punch and a truncation. `allocate` takes the space for all of it or
+                    // none.
                     if old.chunks_exact(PAGE).any(|page| page.iter().all(|byte| *byte == 0)) {
                         file.allocate(offset, bytes.len() as u64)?;
                     }
@@ -319,10 +322,9 @@ impl Writer {
         }
     }
 
-    /// After a write that failed: puts back what it may have overwritten, and cuts off what it left
-    /// past the end, so that every page is as it was. Gives the error of the write; if this fails
-    /// as well, the store takes no more changes: so it is where a quota does not take back pages
-    /// that were no zeros.
+    /// After a failed write: restores overwritten pages, and truncates pages past the end, so that
+    /// every page is as before. Returns the error of the write. Fail-stop if this fails as well, as
+    /// when a quota refuses to restore pages that were not zeros.
     fn take_back(&self, number: u64, object: &mut Object, begun: &Begun, e: Error) -> Error {
         let health = &self.parts.health;
         match self.restore(number, object, begun) {
@@ -339,7 +341,7 @@ impl Writer {
             let end = pages * PAGE as u64;
             if file.len()? > end {
                 match file.set_len(end) {
-                    // With a quota, cutting a file may be refused as well.
+                    // With a quota, truncating a file may be refused as well.
                     Err(e) if e.kind().is_refusal() => self.cut_by_commit(number, object, pages),
                     done => done?,
                 }
@@ -349,8 +351,8 @@ impl Writer {
         for old in begun.old.iter().rev() {
             match (old, &begun.file) {
                 (Old::Own { first, bytes }, Some(file)) => {
-                    // Copies of other pages in the journal do not make it durable that these are
-                    // back.
+                    // Only a sync of the object makes the restored pages durable; copies of other
+                    // pages in the journal do not.
                     object.fresh.shrunk = true;
                     put_back(&**file, *first, bytes)?;
                 }
@@ -367,8 +369,8 @@ impl Writer {
     }
 
     /// If few pages were written in place since the last record, copies them to the journal: then
-    /// nothing but the journal must be synced. Gives whether it did. No object changes meanwhile:
-    /// the caller sees to that.
+    /// only the journal must be synced. Returns whether it did. The caller ensures that no object
+    /// changes meanwhile.
     pub(crate) fn copy_few(&self, changed: &Changed) -> Result<bool> {
         let Parts { objects, interval, journal, .. } = &*self.parts;
         let touched = || changed.touched.iter().filter_map(|id| Some((*id, objects.get(*id)?)));
@@ -397,7 +399,7 @@ impl Writer {
                         written.inspect_err(|_| journal.give_back(place, 1))
                     };
                     match journal.take(1).and_then(copy) {
-                        // They are synced where they are.
+                        // The pages will be synced in place.
                         Err(e) if e.kind().is_refusal() => return Ok(false),
                         done => done?,
                     }
@@ -408,7 +410,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes a page to the journal, where its place was taken.
+    /// Writes a page to its taken place in the journal.
     fn write_journal(&self, object: &mut Object, page: u64, place: Place, bytes: &[u8]) -> Result<()> {
         self.parts.journal.write(place, bytes)?;
         self.note_journaled(object, page, place, bytes);
@@ -427,11 +429,11 @@ impl Writer {
     }
 }
 
-/// Puts pages of a file from `first` on back as they were.
+/// Restores pages of a file, starting at `first`.
 fn put_back(file: &dyn FolderFile, first: u64, old: &[u8]) -> Result<()> {
     let mut now = vec![0; old.len()];
     file.read_at(first * PAGE as u64, &mut now)?;
-    // A hole that nothing was written to stays one: there is no space for it.
+    // A hole that was not written stays a hole: there is no space for it.
     let altered = old.chunks_exact(PAGE).zip(now.chunks_exact(PAGE)).map(|(old, now)| old != now);
     let altered: Vec<bool> = altered.collect();
     let bytes_of = |page: usize| &old[page * PAGE..(page + 1) * PAGE];
@@ -450,10 +452,10 @@ fn put_back(file: &dyn FolderFile, first: u64, old: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Makes bytes of a file zeros, without space for them where the file system can do that.
+/// Zeroes bytes of a file, without using space if the file system can do that.
 fn make_zeros(file: &dyn FolderFile, offset: u64, len: usize) -> Result<()> {
     match file.punch(offset, len as u64) {
-        // Where that is not known, or refused, there may be space to write them.
+        // If punching is unsupported or refused, there may be space to write zeros.
         Err(e) if e.kind() == Kind::Other || e.kind().is_refusal() => file.write_at(offset, &vec![0; len]),
         done => done,
     }

@@ -1,5 +1,5 @@
-//! An anchor after a sync that failed: the system's memory holds a state that the medium does not.
-//! Needs root and loop devices.
+//! The anchor after a failed sync: the page cache holds a state that the medium does not. Needs
+//! root and loop devices.
 
 use lacuna_vault_store::{Anchor, AnchorState, FileAnchor};
 use std::io::Write;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const UUID: [u8; 16] = [5; 16];
 
-/// A loop device over a sparse file on a file system without room.
+/// A loop device over a sparse file on a full file system.
 struct Full {
     at: TempDir,
     device: PathBuf,
@@ -33,7 +33,7 @@ impl Full {
         std::fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
         let attached = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().ok()?;
         made.device = String::from_utf8(attached.stdout).ok()?.trim().into();
-        // Until there is no room.
+        // Fill the file system.
         let _full = std::fs::write(made.at.path().join("rest"), [1; 64 << 10]);
         attached.status.success().then_some(made)
     }
@@ -51,12 +51,12 @@ impl Drop for Full {
 #[test]
 fn a_state_that_is_not_durable_is_not_believed() {
     let Some(full) = Full::new() else {
-        // Past the capture of the test runner.
+        // Bypass the capture of the test runner.
         let _ =
             writeln!(std::io::stderr(), "skipped: a loop device on a file system of its own cannot be had");
         return;
     };
-    // When nobody has a device open any more its cache goes.
+    // Keep the device open: its cache is dropped when the last user closes it.
     let _held = std::fs::File::open(&full.device).unwrap();
     let state = AnchorState { uuid: UUID, machine: [1; 16], number: 1, digest: [2; 32], time: 3 };
     let anchor = FileAnchor::open(&full.device, UUID, false).unwrap();

@@ -1,8 +1,8 @@
-//! Power cuts after every operation of random workloads on the store alone. After each, the store
-//! opens without an alarm and holds exactly the last commit that returned, or the one that was
-//! under way, whole.
+//! Power cuts after every operation of random workloads on the store alone. After each cut the
+//! store opens without an alarm and holds exactly the last commit that returned, or the whole of a
+//! commit that was in progress.
 //!
-//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` the first seed (1 without it).
+//! `LACUNA_CUTS` sets the number of cuts, `LACUNA_SEED` the first seed (default 1).
 
 mod store_world;
 
@@ -11,11 +11,11 @@ use lacuna_sim::setting;
 use lacuna_vault_store::{Anchor, Store, StoreOptions};
 use store_world::{World, keys, options};
 
-/// What became of a run.
+/// The result of a run.
 struct Outcome {
     digest: u64,
     cuts: u64,
-    /// Cuts that fell while the store was opened.
+    /// Cuts during the opening of the store.
     opening: u64,
     violation: Option<String>,
 }
@@ -58,14 +58,14 @@ fn play(seed: u64, cuts: u64, lying: bool) -> Outcome {
     outcome
 }
 
-/// Opens an older copy of the folder beside the anchor of today.
+/// Opens an older copy of the folder with today's anchor: it must be refused.
 fn older_states_are_refused(world: &mut World, kept: &mut Vec<(u64, lacuna_sim::FolderImage)>) {
     if kept.len() > 6 {
         kept.remove(0);
     }
     let today = world.memory.load().unwrap().unwrap().number;
     let (number, image) = world.rng.pick(kept).clone();
-    // The copy may hold one commit more than the anchor knew of then.
+    // The copy may hold one commit more than the anchor knew then.
     if number + 1 < today {
         let folder = lacuna_sim::CrashFolder::from_image(&image);
         let base = store_world::base(&folder, &world.memory, 1);

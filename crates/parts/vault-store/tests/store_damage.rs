@@ -1,4 +1,5 @@
-//! What lost, altered and overlong files of a store cost, and what they do not.
+//! Lost, altered and overlong files of a store: the data that they cost, and the data that they do
+//! not.
 
 mod store_world;
 
@@ -8,9 +9,8 @@ use lacuna_vault_store::{Consent, FILES, ObjectId, PAGE, StoreOptions, Superbloc
 use store_world::machine::{Machine, commit, content, copy, grown, lying, write};
 use store_world::{options, page};
 
-/// Whatever an adversary does to the files of the store itself, and shows at every read or at some:
-/// the newest state or an error, and never a panic. Objects are not sealed by the store; its users
-/// verify them.
+/// An adversary alters the files of the store itself, for all reads or for some: the result is the
+/// newest state or an error, never a panic. The store does not seal objects; its users verify them.
 #[test]
 fn altered_files_are_refused() {
     let mut seen = std::collections::BTreeMap::<String, u64>::new();
@@ -41,7 +41,7 @@ fn altered_files_are_refused() {
                 }
             })),
             _ => drop(image.alter(name, |bytes| {
-                // Most of a file is empty: what is not, is hit.
+                // Most of a file is empty: hit the rest.
                 let full: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
                 for _ in 0..=rng.below(3) {
                     if !full.is_empty() {
@@ -56,7 +56,7 @@ fn altered_files_are_refused() {
             assert_eq!(found.state.number, machine.number(), "seed {seed}, over lies");
         }
         let outcome = match machine.open(&copy(&image)) {
-            // The journaled page itself may be what was altered.
+            // The journaled page itself may be altered.
             Ok((store, _)) if content(&store, object) == newest => "newest".to_owned(),
             Ok((_, found)) => {
                 assert_eq!(found.state.number, machine.number(), "seed {seed}");
@@ -76,8 +76,9 @@ fn altered_files_are_refused() {
     );
 }
 
-/// A store whose object was cut, and appended to in place after the checkpoint that brought the cut
-/// to its place. Also the superblock before that checkpoint, and what the object holds.
+/// A store with an object that was truncated, and appended to in place after the checkpoint that
+/// carried the truncation out; the superblock before that checkpoint; and the content of the
+/// object.
 fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
     let (machine, folder, store, object) = grown(0);
     let stamped = |stamps: std::ops::Range<u64>| stamps.flat_map(page).collect::<Vec<u8>>();
@@ -96,9 +97,9 @@ fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
     (machine, folder, object, older, content)
 }
 
-/// Without the newest superblock the journal has everything: the checkpoint that it ended is
-/// carried out once more, and takes nothing that was appended since. So it is where both files are
-/// those of an earlier day, and where one is and the other is damaged.
+/// Without the newest superblock the journal has everything: the checkpoint is carried out once
+/// more, and removes no page that was appended since. The same holds if both files are rolled back,
+/// or one is and the other is damaged.
 #[test]
 fn what_was_appended_survives_the_loss_of_a_superblock() {
     for (rolled_back, other) in [(false, "super.0"), (false, "super.1"), (true, "super.1")] {
@@ -136,7 +137,7 @@ fn what_was_appended_survives_the_loss_of_a_superblock() {
     }
 }
 
-/// A file that an adversary made as long as a file can be is no reason to write what nobody could
+/// An adversary lengthens a file to the maximum: the store still commits nothing that it could not
 /// read again.
 #[test]
 fn a_file_as_long_as_can_be_spoils_no_commit() {
@@ -144,7 +145,7 @@ fn a_file_as_long_as_can_be_spoils_no_commit() {
     let all: Vec<u8> = (1..41).flat_map(page).collect();
     store.write(object, 0, &all).unwrap();
     store.commit(&[], Some(b"root")).unwrap();
-    // From here on its length is what its file says.
+    // After this commit the store takes the object's length from its file.
     commit(&store, 9);
     let name = store.object_name(object);
     drop(store);
@@ -167,8 +168,7 @@ fn a_file_as_long_as_can_be_spoils_no_commit() {
     assert_eq!(folder.snapshot().files[&name].len(), PAGE as u64);
 }
 
-/// A journal file that is made anew is there after a power cut: its name is durable before a commit
-/// stands in it.
+/// A recreated journal file survives a power cut: its name is durable before it holds a commit.
 #[test]
 fn a_journal_file_that_is_made_anew_stays() {
     let (mut machine, folder, store, object) = grown(1);
@@ -191,8 +191,8 @@ fn a_journal_file_that_is_made_anew_stays() {
     }
 }
 
-/// More machines use a vault than a state can name: the one that has not used it for longest is
-/// told why it cannot judge.
+/// More machines use a vault than a state can list: the least recent one learns why it cannot check
+/// the state.
 #[test]
 fn the_machine_after_the_last_that_is_listed_is_told_so() {
     let (mut first, folder, store, object) = grown(1);
@@ -215,8 +215,8 @@ fn the_machine_after_the_last_that_is_listed_is_told_so() {
     assert!(!first.open(&folder).unwrap().1.accepted);
 }
 
-/// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and
-/// its reader sees it.
+/// A journaled page of an anchored commit is altered: only that page is wrong, and its reader
+/// detects it.
 #[test]
 fn one_altered_page_in_the_journal_is_one_bad_page() {
     let (mut machine, folder, store, object) = grown(2);

@@ -1,5 +1,5 @@
-//! A full folder under the store alone. A write that finds no space leaves every page as it was, or
-//! ends all writing; what was committed is there in either case.
+//! A full folder under the store alone. A write that finds no space leaves every page unchanged, or
+//! ends all writing; committed pages survive in either case.
 
 mod store_world;
 
@@ -9,7 +9,7 @@ use lacuna_vault_store::{MemoryAnchor, ObjectId, PAGE, Store, StoreOptions};
 use std::sync::Arc;
 use store_world::{World, base, keys, options, page};
 
-/// The bytes of pages that bear these stamps.
+/// The bytes of pages with these stamps.
 fn pages(stamps: impl IntoIterator<Item = u64>) -> Vec<u8> {
     stamps.into_iter().flat_map(page).collect()
 }
@@ -20,8 +20,8 @@ fn read(store: &Store, object: ObjectId, first: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pages that were written in place, and a hole behind them, lie in the way of a write for which
-/// there is no space, also on a file system that does not punch.
+/// A write finds no space where pages were written in place and a hole follows them, also on a file
+/// system that cannot punch: the pages stay unchanged.
 #[test]
 fn no_space_in_a_hole_leaves_the_pages_before_it() {
     for (free, punches) in (0..13).flat_map(|free| [(free, true), (free, false)]) {
@@ -48,9 +48,9 @@ fn no_space_in_a_hole_leaves_the_pages_before_it() {
     }
 }
 
-/// Writes that come out of order leave a hole. A quota that nothing tells of takes the first pages
-/// of the write that fills it, and then no zeros in their place: they are punched, the store goes
-/// on, and no cut brings back what the write left.
+/// Out-of-order writes leave a hole. An unreported quota takes the first pages of the write that
+/// fills it, and then refuses zeros in their place: they are punched, the store stays usable, and
+/// no power cut brings them back.
 #[test]
 fn a_quota_that_ends_in_a_hole_stops_nothing() {
     for room in 1..16 {
@@ -70,7 +70,7 @@ fn a_quota_that_ends_in_a_hole_stops_nothing() {
         store.commit(b"said", None).unwrap_or_else(|e| panic!("{context}: {e}"));
         drop(store);
         for seed in 0..20 {
-            // To look at it moves no anchor.
+            // Opening read-only does not move the anchor.
             let left = CrashFolder::from_image(&folder.after_cut(&mut Rng::new(seed)));
             let looking = StoreOptions { read_only: true, ..options() };
             let (store, _) = Store::open(base(&left, &anchor, 2), keys(), &looking).unwrap();
@@ -80,8 +80,8 @@ fn a_quota_that_ends_in_a_hole_stops_nothing() {
     }
 }
 
-/// Pages in the journal that no commit lists yet, and pages in their places: file systems that
-/// write nothing over itself, and quotas, refuse to overwrite them.
+/// Unlisted pages in the journal, and pages in place: copy-on-write file systems and quotas may
+/// refuse to overwrite them.
 #[test]
 fn no_space_for_what_is_there_leaves_it() {
     let mut outcomes = [0; 3];
@@ -89,7 +89,7 @@ fn no_space_for_what_is_there_leaves_it() {
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
         let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
         let object = store.new_object().unwrap();
-        // The first sixteen go to the journal, the others to their places.
+        // The first sixteen go to the journal, the rest in place.
         store.write(object, 0, &pages(1..=20)).unwrap();
         store.commit(b"said", None).unwrap();
         store.write(object, 12, &pages(21..=32)).unwrap();
@@ -123,7 +123,7 @@ fn no_space_for_what_is_there_leaves_it() {
     assert!(outcomes[1] > 5 && outcomes[2] > 3, "{outcomes:?}");
 }
 
-/// Each write is refused after it took its pages of the journal. They are there for the next one.
+/// Writes that are refused after they took pages of the journal give them back for the next write.
 #[test]
 fn refused_writes_do_not_use_up_the_journal() {
     let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
@@ -131,7 +131,7 @@ fn refused_writes_do_not_use_up_the_journal() {
     let object = store.new_object().unwrap();
     store.write(object, 0, &pages(1..=30)).unwrap();
     store.commit(b"said", None).unwrap();
-    // No write is needed for the places.
+    // Taking these pages needs no write.
     store.reserve(100 * PAGE as u64, 0).unwrap();
     let used = store.journal_bytes();
     folder.fail(FolderOp::Write, 0, Kind::NoSpace, true);
@@ -149,13 +149,13 @@ fn refused_writes_do_not_use_up_the_journal() {
     assert!(read(&store, object, 0, 30) == pages((1..=5).chain(100..120).chain(26..=30)));
 }
 
-/// As soon as a commit is noted, others change what belongs to the next one. If the record is
-/// refused then, it is written once more as it is: what others have done is not whole yet.
+/// Once a commit is noted, other threads change objects for the next one. If its record is then
+/// refused, the same record is written again: the other threads' changes are not complete yet.
 #[test]
 fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
     for root in [None, Some(&b"root"[..])] {
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-        // A store without a thread tries nothing again by itself.
+        // A store without a thread does not retry.
         let background = StoreOptions { background: true, ..options() };
         let store = Store::create(base(&folder, &anchor, 1), keys(), &background).unwrap();
         let object = store.new_object().unwrap();
@@ -176,8 +176,8 @@ fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
     }
 }
 
-/// While a commit with a root waits for space, the journal file that it left has what no checkpoint
-/// brought to its place: nothing of it is given back, whoever asks for that.
+/// While a commit with a root is pending for lack of space, the journal file that it left has pages
+/// that no checkpoint has written back: no call may free it.
 #[test]
 fn the_journal_is_whole_while_a_root_waits_for_space() {
     let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
@@ -202,7 +202,7 @@ fn the_journal_is_whole_while_a_root_waits_for_space() {
     assert!(read(&store, object, 0, 30) == pages(101..131));
 }
 
-/// Random workloads in folders that are nearly full, and refuse a write now and then.
+/// Random workloads in nearly full folders that refuse some writes.
 #[test]
 fn a_full_folder_changes_no_page() {
     let (mut refused, mut failed) = (0, 0);

@@ -1,5 +1,4 @@
-//! What a store knows of objects is bounded by its journal, and not by how many of them were ever
-//! written.
+//! The journal bounds the store's memory of objects, whatever number of them was ever written.
 
 mod store_world;
 
@@ -12,13 +11,14 @@ fn pages(first_stamp: u64, count: u64) -> Vec<u8> {
     (first_stamp..first_stamp + count).flat_map(page).collect()
 }
 
-/// Objects of which the store knows something beside their files.
+/// The number of objects with entries in the store's table.
 fn known(store: &Store) -> u64 {
     let status = store.status();
     status.items.iter().find(|item| item.name == "objects_changed").unwrap().value
 }
 
-/// Appended pages go to their places, so no checkpoint has anything to do with the object.
+/// Appended pages are written in place, so no checkpoint involves the object: its entry is dropped
+/// all the same.
 #[test]
 fn an_object_that_was_appended_to_is_forgotten_like_any_other() {
     let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
@@ -29,7 +29,7 @@ fn an_object_that_was_appended_to_is_forgotten_like_any_other() {
         store.commit(b"appended", root).unwrap();
     };
     append(0, None);
-    // The checkpoint brings its first pages to their places, and it goes on to be appended to.
+    // The checkpoint writes the first pages back, and later pages are appended.
     append(40, Some(b"root"));
     append(80, None);
     for root in [None, Some(&b"root"[..])] {

@@ -1,6 +1,6 @@
-//! What the anchor and the seals notice: older states, lost and altered files, forks, a folder that
-//! answers two reads of one place differently; and what they let pass: a crash, another machine's
-//! turn, a state that was accepted.
+//! Rollback detection. Detected: older states, lost and altered files, forks, a folder that answers
+//! two reads of one place differently. Accepted: a crash, another machine's use, a state with
+//! consent.
 
 mod store_world;
 
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use store_world::machine::{Machine, be_honest, commit, content, copy, grown, lying, write};
 use store_world::{base, keys, options, page};
 
-/// Folders that lie, in each test of them.
+/// The number of lying folders in each test of them.
 const LYING: u64 = 400;
 
-/// Writes and commits states from the first to before the last, now and then with a root. Their
-/// records have the same length. Gives the folder before them, and after each.
+/// Writes and commits a range of states, some with a root. Their records have the same length.
+/// Returns the folder before them and after each.
 fn live(
     folder: &CrashFolder,
     store: &Store,
@@ -38,14 +38,14 @@ fn live(
     kept
 }
 
-/// What an opening says of the state that it found.
+/// The state that an opening found: number, root and puts.
 type State = (u64, Option<Vec<u8>>, Vec<Vec<u8>>);
 
 fn state_of(found: &Recovered) -> State {
     (found.state.number, found.root.clone(), found.puts.clone())
 }
 
-/// How stores are opened to look.
+/// The options of a read-only opening.
 fn looking() -> StoreOptions {
     StoreOptions { read_only: true, ..options() }
 }
@@ -68,9 +68,9 @@ fn every_older_state_is_named() {
     assert_eq!((content(&store, object), found.first_opening, found.accepted), (29, false, false));
 }
 
-/// Some reads are answered with what their place held in any earlier state, or with another record,
-/// or with what was made of it; all of the folder may be an older one besides. Looking gives the
-/// newest state, with all that was committed since its root, or an error.
+/// Some reads return a content that their place had in an earlier state, or another record, or
+/// altered bytes; the whole folder may be an older one as well. A read-only opening gives the
+/// newest state, with everything committed since its root, or an error.
 #[test]
 fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
     let (mut machine, folder, store, object) = grown(0);
@@ -93,8 +93,8 @@ fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
     assert!(refused > LYING / 4 && good > LYING / 50, "{refused} refused, {good} good: lies hardly mattered");
 }
 
-/// What is committed on the strength of lies follows the newest state, or is missed: no later
-/// opening gives anything else.
+/// A commit to a lying folder follows the newest state or is lost: no later opening gives any other
+/// state.
 #[test]
 fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
     let (mut machine, folder, store, object) = grown(0);
@@ -119,7 +119,7 @@ fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
         if committed {
             assert_eq!(puts.pop().as_deref(), Some(&b"later"[..]), "seed {seed}");
         } else if number > newest.0 {
-            // It failed, and may have happened.
+            // The commit failed, but may have happened.
             assert!(puts.pop().is_none_or(|last| last == b"later"), "seed {seed}");
         }
         assert_eq!((root, puts), (newest.1.clone(), newest.2.clone()), "seed {seed}");
@@ -128,7 +128,7 @@ fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
     assert!(taken_up > LYING / 50 && again > LYING / 100, "{taken_up} taken up, {again} opened again");
 }
 
-/// A folder that tells of two histories shows each machine its own, or none.
+/// A folder with two histories shows each machine its own history, or none.
 #[test]
 fn a_fork_of_which_a_folder_lies_is_noticed_by_both() {
     let (mut one, folder, store, object) = grown(2);
@@ -150,7 +150,7 @@ fn a_fork_of_which_a_folder_lies_is_noticed_by_both() {
         let mut rng = Rng::new(seed);
         let (mine, yours) = if rng.chance(1, 2) { (0, 1) } else { (1, 0) };
         let images = [&shared, &histories[mine].0, &histories[yours].0];
-        // The last one is what is there.
+        // The last image is the true content.
         let images = if rng.chance(1, 2) { images } else { [images[0], images[2], images[1]] };
         let told = lying(images, &mut rng);
         let machine = if mine == 0 { &mut one } else { &mut two };
@@ -174,7 +174,7 @@ fn a_crash_before_the_anchor_advanced_is_none() {
     assert_eq!((content(&store, object), found.first_opening, machine.number()), (3, false, 4));
 }
 
-/// What the anchor was at an earlier state: found by going there.
+/// The anchor at an earlier state, made by replaying up to that state.
 fn store_anchor(store: &Store, folder: &CrashFolder, number: u64) -> AnchorState {
     assert!(store.last_commit().number > number && !folder.is_cut());
     let (machine, _folder, _store, _) = grown(number - 1);
@@ -190,7 +190,7 @@ fn without_an_anchor_the_first_opening_is_said() {
     let (store, found) = fresh.open(&folder).unwrap();
     assert!(found.first_opening && !found.accepted);
     assert_eq!(content(&store, object), 3);
-    // From now on it knows.
+    // The anchor exists from here.
     drop(store);
     assert!(!fresh.open(&folder).unwrap().1.first_opening);
     assert_eq!(fresh.refused(&copy(&old)).kind(), Kind::RolledBack);
@@ -212,7 +212,7 @@ fn what_is_accepted_is_the_state_that_was_shown() {
     commit(&store, 9);
     drop(store);
     folder.restore(&shown);
-    // Somebody puts an older state there while a person thinks.
+    // The adversary restores an older state while the user decides.
     let swapped = (folder.clone(), oldest);
     let consent = Consent::asked(move |refusal| {
         assert!(refusal.to_string().contains("found: state "), "{refusal}");
@@ -220,18 +220,18 @@ fn what_is_accepted_is_the_state_that_was_shown() {
         Ok(())
     });
     match machine.open_as(&folder, &StoreOptions { accept: Some(consent), ..options() }) {
-        // What is read is verified against the state that was shown, by who uses the store; the
-        // older one never counts.
+        // The user of the store verifies reads against the state that was shown; the older one
+        // never counts.
         Ok((store, found)) => {
             assert!(found.accepted && found.state.number > 8);
             drop(store);
-            // The next opening finds the older state, and says so; or it finds a gap before the
-            // record of what was accepted.
+            // The next opening finds and refuses the older state; or it finds a gap before the
+            // record of the accepted state.
             assert!(matches!(machine.refused(&folder).kind(), Kind::RolledBack | Kind::Corrupt));
         }
         Err(e) => assert_ne!(e.kind(), Kind::RolledBack),
     }
-    // A refusal is that of the opening.
+    // An error of the consent is the error of the opening.
     let no = Consent::asked(|_| Err(Error::new(Kind::Usage, "nothing was changed")));
     folder.restore(&shown);
     let refused = machine.open_as(&folder, &StoreOptions { accept: Some(no), ..options() }).err().unwrap();
@@ -279,7 +279,7 @@ fn an_older_state_that_is_accepted_goes_on() {
     commit(&store, 50);
     drop(store);
     assert_eq!(content(&machine.open(&folder).unwrap().0, object), 50);
-    // What was there before it was accepted is another history now.
+    // The states before the acceptance are another history now.
     let words = machine.refused(&copy(&newest)).to_string();
     assert!(words.contains("older") || words.contains("another history"), "{words}");
     assert_eq!(machine.refused(&copy(&backup)).kind(), Kind::RolledBack);
@@ -354,8 +354,8 @@ fn a_fork_is_noticed_by_both() {
     assert!(!one.open(&mine).unwrap().1.accepted);
 }
 
-/// A third machine forks from a state that a second one has left: what the first has seen of the
-/// second is missed.
+/// A third machine forks from a state before a second machine's: the first machine detects the loss
+/// of the state that it saw.
 #[test]
 fn what_a_machine_has_seen_of_another_is_missed() {
     let (mut one, folder, store, object) = grown(2);
@@ -367,7 +367,7 @@ fn what_a_machine_has_seen_of_another_is_missed() {
     write(&store, object, 7);
     commit(&store, 7);
     drop(store);
-    // The first only opens it, and has seen the second's write.
+    // The first machine only opens it, and has seen the second's write.
     drop(one.open(&folder).unwrap());
     let forked = copy(&before);
     let (store, _) = three.open(&forked).unwrap();

@@ -1,6 +1,6 @@
-//! A file or block device as it is reached: that of a disk, or the header of a vault in its
-//! directory. It is held, or looked at without a hold: its header has copies of which one is whole
-//! at any moment, so that a disk can be looked at while it is served.
+//! Access to a file or block device: that of a disk, or the header of a vault in its directory. It
+//! is held, or examined without being held: one copy of its header is intact at any moment, so a
+//! disk can be examined while it is served.
 
 use crate::vault_place::{HEADER_FILE, is_vault};
 use lacuna_contracts::{Error, Kind, Result};
@@ -12,27 +12,27 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Where the file is.
+/// The place of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilePlace<'l> {
     /// At a path that the user names.
     Named(&'l Path),
-    /// In the directory of a vault, where others may have put it: it is no symbolic link.
+    /// In the directory of a vault, which is untrusted: a symbolic link is refused.
     HeaderIn(&'l Path),
 }
 
 impl<'l> FilePlace<'l> {
-    /// The file with the header of what lies at a path.
+    /// The file with the header of the disk or vault at a path.
     pub(crate) fn of(path: &'l Path) -> Self {
         if is_vault(path) { FilePlace::HeaderIn(path) } else { FilePlace::Named(path) }
     }
 
-    /// Takes hold of it. Errors: those of [`FileMedium::open`].
+    /// Holds it. Errors: those of [`FileMedium::open`].
     pub(crate) fn open(self, access: Access) -> Result<FileMedium> {
         self.reach(|path, links| FileMedium::open_linked(path, access, links))
     }
 
-    /// Looks at it without taking hold of it.
+    /// Examines it without holding it.
     pub(crate) fn look(self) -> Result<Look> {
         self.reach(Look::at)
     }
@@ -45,21 +45,21 @@ impl<'l> FilePlace<'l> {
     }
 }
 
-/// A file or block device that is looked at without taking hold of it.
+/// A file or block device that is examined without being held.
 pub(crate) struct Look {
     file: File,
     path: String,
     len: u64,
-    /// Bytes that a file takes on its file system.
+    /// Allocated bytes of a file on its file system.
     pub(crate) used: Option<u64>,
     /// Whether another process holds it.
     pub(crate) in_use: bool,
 }
 
 impl Look {
-    /// Opens it. Errors: those of all verbs for what is no medium.
+    /// Opens it. Errors: those of all commands for a path that is not a medium.
     pub(crate) fn at(path: &Path, links: Links) -> Result<Look> {
-        // Refuses directories and the like in the words that all verbs use.
+        // Refuses directories and the like with the same error as all other commands.
         let in_use = match FileMedium::open_linked(path, Access::Read, links) {
             Ok(_) => false,
             Err(e) if e.kind() == Kind::Busy => true,
@@ -78,7 +78,7 @@ impl Look {
     }
 }
 
-/// For what reads media and nothing else.
+/// For readers of media.
 impl Medium for Look {
     fn len(&self) -> u64 {
         self.len
@@ -93,7 +93,7 @@ impl Medium for Look {
 
     fn will_read(&self, offset: u64, len: u64) {
         let Some(len) = NonZeroU64::new(len) else { return };
-        // A system that does not take the advice fetches it when it is read.
+        // Without support for the advice, the data is read on demand.
         let _advised = fadvise(&self.file, offset, Some(len), Advice::WillNeed);
     }
 

@@ -1,5 +1,5 @@
-//! Flash: a simulated chip in a file, which is reached or made, or a UBI volume of Linux, which is
-//! reached.
+//! Access to flash: a simulated chip in a file, which can also be made here, or a UBI volume of
+//! Linux.
 
 use crate::backing::file::Look;
 use crate::backing::held::{Backing, BackingKind, Held, Seen};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where flash is.
+/// The place of the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlashPlace<'l> {
     /// A simulated chip in a file.
@@ -23,8 +23,8 @@ pub enum FlashPlace<'l> {
 }
 
 impl FlashPlace<'_> {
-    /// Takes hold of the flash. Errors: [`Kind::Busy`] while another process has it,
-    /// [`Kind::NotFound`] if there is none.
+    /// Holds the flash. Errors: [`Kind::Busy`] while another process has it, [`Kind::NotFound`] if
+    /// there is none.
     pub(crate) fn open(self, access: Access) -> Result<Held> {
         match self {
             FlashPlace::Nand(path) => {
@@ -41,23 +41,23 @@ impl FlashPlace<'_> {
         }
     }
 
-    /// Takes hold, for reading, of flash of which not all may be left. Errors: the same.
+    /// Holds possibly truncated flash for reading. Errors: the same.
     pub(crate) fn open_to_rescue(self) -> Result<Held> {
         match self {
             FlashPlace::Nand(path) => {
                 let medium = FileMedium::open(path, Access::Read)?;
                 medium.forget_cached()?;
                 let (file, medium) = (medium.path_only()?, Arc::new(medium));
-                // Where that cannot be told, `attach` says why.
+                // If the length is unknown, `attach` reports why.
                 let whole = SimulatedChip::whole_len(&*medium)?.unwrap_or(0);
-                // To the engine it is flash with rubbish on it, as a power cut leaves it.
+                // The engine sees flash with garbage on it, as after a power cut.
                 Ok(Held::on_flash(attach(path, Arc::new(Remains::of(medium, whole, true)))?, file))
             }
             FlashPlace::Ubi(_) => self.open(Access::Read),
         }
     }
 
-    /// Looks at the flash without taking hold of it: a process that has it open goes on.
+    /// Examines the flash without holding it: a process that has it open is not disturbed.
     pub(crate) fn look(self) -> Result<Seen> {
         match self {
             FlashPlace::Nand(path) => {
@@ -67,7 +67,7 @@ impl FlashPlace<'_> {
             }
             FlashPlace::Ubi(path) => {
                 let backing = Backing::Flash(Arc::new(UbiVolume::open(path, true)?));
-                // The system lets one process write at a time.
+                // The system allows one writer at a time.
                 let in_use = UbiVolume::open(path, false).is_err_and(|e| e.kind() == Kind::Busy);
                 Ok(Seen { backing, used: None, in_use })
             }
@@ -75,8 +75,7 @@ impl FlashPlace<'_> {
     }
 }
 
-/// Refuses a location at which no disk can be that forgets what was deleted. Errors:
-/// [`Kind::Usage`].
+/// Refuses a location that cannot have a disk with purging. Errors: [`Kind::Usage`].
 pub fn check_forgets(location: &Location) -> Result<()> {
     if BackingKind::Flash.is_at(location) {
         return Ok(());
@@ -90,44 +89,44 @@ pub fn check_forgets(location: &Location) -> Result<()> {
 /// The logical erase blocks of a chip in a file.
 pub(crate) fn attach(path: &Path, medium: Arc<dyn Medium>) -> Result<Arc<dyn Flash>> {
     let naming = |e: Error| e.context(format!("cannot use nand:{}", path.display()));
-    // What fails by chance fails differently each time.
+    // Random failures differ from one opening to the next.
     let chance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
     let chip = SimulatedChip::open(medium, chance.into()).map_err(naming)?;
     Ok(Arc::new(Mapping::open(Arc::new(chip)).map_err(naming)?))
 }
 
-/// The most erase blocks of a simulated chip that are tried.
+/// The limit of the search for the number of erase blocks of a simulated chip.
 const MOST_BLOCKS: u32 = 1 << 24;
 
-/// What a simulated chip is to be like.
+/// The parameters of a simulated chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChipShape {
     /// Bytes of a page, a power of two from 512 to 65536.
     pub page: u32,
     /// Pages of an erase block, 4 to 4096.
     pub pages: u32,
-    /// How it wears out, and what fails.
+    /// Its wear and its failures.
     pub wearing: Wearing,
 }
 
 impl Default for ChipShape {
-    /// Pages of 4 KiB, 64 to an erase block; nothing fails.
+    /// Pages of 4 KiB, 64 per erase block; no failures.
     fn default() -> ChipShape {
         ChipShape { page: 4096, pages: 64, wearing: Wearing::default() }
     }
 }
 
-/// A chip that is to be made.
+/// A chip to be made.
 pub struct NewChip {
     geometry: ChipGeometry,
     wearing: Wearing,
-    /// Says which blocks are bad from the factory.
+    /// Determines the blocks that are bad from the factory.
     seed: u64,
 }
 
 impl NewChip {
-    /// The smallest chip of this shape that a disk fits, as `fits` tells by its logical erase
-    /// blocks; none if even the largest is too small.
+    /// The smallest chip of this shape with enough space for a disk, according to `fits`; `None` if
+    /// even the largest is too small.
     ///
     /// Errors: those of `fits`, and of a system without random bytes.
     pub fn smallest(
@@ -138,7 +137,8 @@ impl NewChip {
         let seed = random_number()?;
         let chip = |blocks: u32| NewChip { geometry: ChipGeometry { page, pages, blocks }, wearing, seed };
         let fits = |blocks: u32| fits(chip(blocks).flash());
-        // From below: what fits a chip does not fit one whose blocks cannot all be numbered.
+        // Search upwards: a larger chip may fail where a smaller one fits, because not all its
+        // blocks can be numbered.
         let mut most = 8;
         while !fits(most)? {
             if most >= MOST_BLOCKS {
@@ -154,10 +154,10 @@ impl NewChip {
         Ok(Some(chip(most)))
     }
 
-    /// The logical erase blocks that come out.
+    /// The resulting logical erase blocks.
     pub fn flash(&self) -> FlashGeometry {
-        // Counting those of a large chip for each guess would take long, and where none is bad
-        // there is nothing to count.
+        // Counting the bad blocks of a large chip for each guess is slow, and without factory-bad
+        // blocks there is nothing to count.
         let bad = match self.wearing.factory_bad {
             0 => 0,
             _ => SimulatedChip::factory_bad(self.geometry, self.wearing, self.seed),
@@ -165,7 +165,7 @@ impl NewChip {
         Mapping::geometry_on(self.geometry, bad)
     }
 
-    /// Makes the chip in an empty file, or in one whose content goes, and divides it.
+    /// Makes the chip in a file, replacing its content, and creates the mapping.
     pub(crate) fn make(&self, medium: &Arc<FileMedium>) -> Result<()> {
         medium.forget_space();
         medium.set_len(0)?;

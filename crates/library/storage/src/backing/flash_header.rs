@@ -1,11 +1,11 @@
-//! The header of a disk on flash: the first logical erase blocks, as the [`Medium`] that the crate
-//! of the header writes to.
+//! The header of a disk on flash: the first logical erase blocks, as the [`Medium`] that the header
+//! crate writes to.
 //!
-//! Each copy of the header has erase blocks of its own, which are replaced whole. A sync drains the
-//! flash: a key slot that was overwritten is gone then, with the passphrase that opened it.
+//! Each copy of the header has erase blocks of its own, which are replaced as a whole. A sync
+//! drains the flash: an overwritten key slot is then gone, with the passphrase that opened it.
 //!
-//! The medium is longer than the blocks: what lies between the places of the copies reads as zeros
-//! and is never written.
+//! The medium is longer than the erase blocks: bytes between the copies read as zeros and are never
+//! written.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_flash::{HEADER_COPY_LEN, header_lebs};
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the copies begin on the medium, the last one at its end.
+/// The offsets of the copies on the medium; the last copy is at its end.
 const COPIES: [u64; 3] = [COPY_A, COPY_B, HEADER_AREA];
 /// Length of the medium.
 const LEN: u64 = HEADER_AREA + TAIL_AREA;
@@ -27,20 +27,20 @@ fn lebs_of_copy(flash: FlashGeometry) -> u32 {
     header_lebs(flash) / COPIES.len() as u32
 }
 
-/// Bytes of an erase block that are used.
+/// The used bytes of an erase block.
 fn whole_pages(flash: FlashGeometry) -> u32 {
     flash.leb_len / flash.page * flash.page
 }
 
-/// See the head of this file.
+/// The header on flash, as a [`Medium`].
 pub struct HeaderMedium {
     flash: Arc<dyn Flash>,
-    /// Held while a block is read, changed and replaced: what the blocks held that were replaced
-    /// since the last sync.
+    /// Held while a block is read, changed and replaced: the old contents of blocks replaced since
+    /// the last sync.
     superseded: Mutex<Vec<Vec<u8>>>,
 }
 
-/// Part of a copy that lies in one erase block.
+/// A part of a copy, in one erase block.
 struct Piece {
     leb: Leb,
     /// Bytes of the medium.
@@ -74,8 +74,8 @@ impl HeaderMedium {
         Ok(bytes)
     }
 
-    /// Writes the part of `data`, which begins at byte `offset` of the medium, that lies in this
-    /// piece.
+    /// Writes the part of `data` that belongs to this piece; `data` begins at byte `offset` of the
+    /// medium.
     fn write_piece(&self, piece: &Piece, offset: u64, data: &[u8]) -> Result<()> {
         let Some(part) = overlap(&piece.bytes, offset, data.len()) else { return Ok(()) };
         let mut superseded = self.superseded.lock();
@@ -94,13 +94,13 @@ impl HeaderMedium {
     }
 }
 
-/// Whether a part of 512 bytes stands in both at the same place, and says something.
+/// Whether the two contain the same 512-byte part at the same place, with more than one byte value.
 fn shares_a_part(old: &[u8], found: &[u8]) -> bool {
     let mut parts = old.chunks(512).zip(found.chunks(512));
     parts.any(|(old, found)| old == found && old.iter().any(|byte| *byte != old[0]))
 }
 
-/// The bytes that a range has in common with `len` bytes from `offset` on.
+/// The common bytes of a range and of `len` bytes starting at `offset`.
 fn overlap(range: &Range<u64>, offset: u64, len: usize) -> Option<Range<u64>> {
     let common = range.start.max(offset)..range.end.min(offset + len as u64);
     (!common.is_empty()).then_some(common)
@@ -136,12 +136,12 @@ impl Medium for HeaderMedium {
         Ok(())
     }
 
-    /// Errors: [`Kind::PurgeIncomplete`] if an older header stays readable, since its erase block
-    /// went bad.
+    /// Errors: [`Kind::PurgeIncomplete`] if an older header remains readable because its erase
+    /// block went bad.
     fn sync(&self) -> Result<()> {
         let headers = header_lebs(self.flash.geometry());
         let mut superseded = self.superseded.lock();
-        // The number of the block goes first when it is erased, and the rest may stay.
+        // An erase of a failing block may destroy the block's number and leave the rest.
         let of_header = |copy: &Unerased| match copy.leb {
             Some(leb) => leb.0 < headers,
             None => superseded.iter().any(|old| shares_a_part(old, &copy.content)),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn copies_are_kept_and_everything_else_is_zero() {
-        // Erase blocks longer and shorter than a copy, and one that no whole number of them fills.
+        // Erase blocks longer and shorter than a copy, and a length that does not divide a copy.
         for (page, pages, lebs) in [(4096, 16, 3), (512, 24, 6), (2048, 6, 6)] {
             let (_, flash) = flash(page, pages);
             assert_eq!(header_lebs(flash.geometry()), lebs);

@@ -1,4 +1,4 @@
-//! What a disk rests on, held by this process or looked at.
+//! The backing of a disk, held by this process or only examined.
 
 use crate::backing::flash_header::HeaderMedium;
 use crate::backing::rados::Connection;
@@ -9,7 +9,7 @@ use lacuna_nand::Flash;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The kinds of what disks and vaults rest on.
+/// The kinds of backings of disks and vaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackingKind {
     /// A file or block device, with the header at its beginning and end.
@@ -23,8 +23,8 @@ pub enum BackingKind {
 }
 
 impl BackingKind {
-    /// Whether a location of this form can lead to it. A path can lead to a file and to a
-    /// directory: the location does not say which.
+    /// Whether a location of this form can lead to it. A path can lead to a file or a directory:
+    /// the location does not distinguish them.
     pub fn is_at(self, location: &Location) -> bool {
         match location {
             Location::Path(_) => matches!(self, BackingKind::File | BackingKind::Directory),
@@ -33,7 +33,7 @@ impl BackingKind {
         }
     }
 
-    /// Where a disk is that rests on it, in words that follow those for the disk.
+    /// The place of such a disk, in words that follow those for the disk.
     pub(crate) fn words(self) -> &'static str {
         match self {
             BackingKind::File => "in a file or on a block device",
@@ -43,7 +43,7 @@ impl BackingKind {
         }
     }
 
-    /// A location that leads to it, in words.
+    /// An example of a location of this kind, in words.
     pub(crate) fn example(self) -> &'static str {
         match self {
             BackingKind::File => "the path of a file or block device",
@@ -56,7 +56,7 @@ impl BackingKind {
     }
 }
 
-/// What a disk rests on.
+/// The backing of a disk.
 #[derive(Clone)]
 pub enum Backing {
     /// A file or block device.
@@ -68,19 +68,19 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// The file or block device. Errors: [`Kind::Usage`] if it is none.
+    /// The file or block device. Errors: [`Kind::Usage`] for another backing.
     pub fn medium(&self) -> Result<&Arc<dyn Medium>> {
         let Backing::File(medium) = self else { return Err(misplaced("a file or block device")) };
         Ok(medium)
     }
 
-    /// The flash. Errors: [`Kind::Usage`] if it is none.
+    /// The flash. Errors: [`Kind::Usage`] for another backing.
     pub fn flash(&self) -> Result<&Arc<dyn Flash>> {
         let Backing::Flash(flash) = self else { return Err(misplaced("flash")) };
         Ok(flash)
     }
 
-    /// The connection to the pool. Errors: [`Kind::Usage`] if it is none.
+    /// The connection to the pool. Errors: [`Kind::Usage`] for another backing.
     pub fn pool(&self) -> Result<&Arc<Connection>> {
         let Backing::Pool(connection) = self else { return Err(misplaced("a pool")) };
         Ok(connection)
@@ -95,41 +95,41 @@ impl Backing {
         }
     }
 
-    /// Whether it is a snapshot, which never changes.
+    /// Whether it is a snapshot, and so immutable.
     pub(crate) fn is_snapshot(&self) -> bool {
         matches!(self, Backing::Pool(connection) if connection.target().snapshot().is_some())
     }
 }
 
-/// The error of a format that was given what none of its disks rests on.
+/// The error of a format for a backing that none of its disks has.
 fn misplaced(expected: &str) -> Error {
     Error::new(Kind::Usage, "cannot use what the disk rests on")
         .found("another kind than the format of the disk says")
         .expected(expected)
 }
 
-/// What is seen of a disk without taking hold of it.
+/// A disk that is examined without being held.
 pub(crate) struct Seen {
-    /// For reading alone.
+    /// Read-only.
     pub(crate) backing: Backing,
-    /// Bytes that a file takes on its file system.
+    /// Allocated bytes of a file on its file system.
     pub(crate) used: Option<u64>,
-    /// Whether another process holds the disk. Of one in a pool that is not known.
+    /// Whether another process holds the disk. Unknown for a disk in a pool.
     pub(crate) in_use: bool,
 }
 
-/// A disk that is held, by whatever means, before its header is opened.
+/// A disk that is held, before its header is opened.
 pub(crate) struct Held {
     /// The medium of the header.
     pub(crate) header: Arc<dyn Medium>,
-    /// None of a disk that another process has open, which reads and writes the header for this
-    /// one.
+    /// `None` for a disk that another process has open; that process reads and writes the header
+    /// for this one.
     pub(crate) backing: Option<Backing>,
     /// The file or device that is held.
     pub(crate) file: Option<OwnedFd>,
-    /// Whether that is a block device.
+    /// Whether `file` is a block device.
     pub(crate) on_device: bool,
-    /// Whether reading it leaves a trace.
+    /// Whether reads change the access time.
     pub(crate) touches: bool,
 }
 
@@ -139,7 +139,7 @@ impl Held {
         Held { header, backing: None, file: None, on_device: false, touches: false }
     }
 
-    /// What is on flash; `file` is what is held.
+    /// A disk on flash; `file` is the held file or device.
     pub(crate) fn on_flash(flash: Arc<dyn Flash>, file: OwnedFd) -> Held {
         let header = Arc::new(HeaderMedium::new(Arc::clone(&flash)));
         let backing = Some(Backing::Flash(flash));

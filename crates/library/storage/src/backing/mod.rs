@@ -1,5 +1,4 @@
-//! What disks rest on: how it is found, held and looked at, and where the header of the disk lies
-//! on it.
+//! The backings of disks: finding, holding and examining them, and the place of the header on them.
 
 pub(crate) mod file;
 pub(crate) mod flash;

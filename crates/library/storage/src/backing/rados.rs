@@ -1,14 +1,14 @@
-//! A disk in Ceph RADOS as it is reached: the connection, the lock that makes this client the only
-//! one that writes, and which objects are the disk's.
+//! Access to a disk in Ceph RADOS: the connection, the lock that makes this client the only writer,
+//! and the names of the disk's objects.
 //!
-//! | what | prefix of its objects |
+//! | part | prefix of its objects |
 //! |---|---|
 //! | header | `lacuna.NAME` |
 //! | lock | `lacuna.NAME.lock` |
 //! | data | `lacuna.UUID.data` |
-//! | bookkeeping | `lacuna.UUID.book` |
+//! | book | `lacuna.UUID.book` |
 //!
-//! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
+//! A name contains no dot ([`Location`] ensures that), so no two of these prefixes can be equal.
 
 use crate::observer::{Observer, Silent};
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
@@ -21,22 +21,22 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Objects removed side by side.
+/// Objects removed in parallel.
 const REMOVED_AT_ONCE: usize = 64;
 
-/// Which disk in which cluster. May cross a fork.
+/// The disk and its cluster. May cross a fork.
 #[derive(Clone)]
 pub struct Target {
     pub(crate) pool: String,
     pub(crate) name: String,
     pub(crate) snapshot: Option<String>,
     pub(crate) options: ClusterOptions,
-    /// The location, for errors.
+    /// The location, for error messages.
     pub(crate) shown: String,
 }
 
 impl Target {
-    /// The snapshot that is meant, if any.
+    /// The snapshot that the location names, if any.
     pub fn snapshot(&self) -> Option<&str> {
         self.snapshot.as_deref()
     }
@@ -46,19 +46,19 @@ impl Target {
         self.options.namespace.as_deref()
     }
 
-    /// What tells this target from others, for names of files on this machine.
+    /// Distinguishes this target from other ones, for file names on this machine.
     pub fn identity(&self) -> String {
         format!("{}\0{:?}\0{:?}", self.shown, self.options.namespace, other_conf(&self.options))
     }
 }
 
-/// The configuration file by which a cluster is called: none for the usual one, which is read if
-/// nothing says where it is.
+/// The configuration file of the cluster, unless it is the default one.
 pub fn other_conf(options: &ClusterOptions) -> Option<&Path> {
     options.conf.as_deref().filter(|conf| *conf != Path::new("/etc/ceph/ceph.conf"))
 }
 
-/// Refuses a location that names a snapshot, for what changes a disk: `verb` says what.
+/// Refuses a location that names a snapshot, for commands that change a disk; `verb` names the
+/// command.
 pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
     let Some(snapshot) = location.snapshot() else { return Ok(()) };
     let disk = location.to_string();
@@ -69,12 +69,12 @@ pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
         .remedy(format!("give {disk}")))
 }
 
-/// What anyone may know of the snapshots of the disk with this UUID.
+/// The public list of snapshots of the disk with this UUID.
 pub(crate) fn snapshots(connection: &Connection, uuid: Uuid) -> Result<Vec<SnapshotRecord>> {
     list_snapshots(&*connection.stores(uuid)?.book)
 }
 
-/// What anyone may know of the snapshot `name` of the disk with this UUID, if there is one.
+/// The public record of the snapshot `name` of the disk with this UUID.
 pub(crate) fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
     snapshots(connection, uuid)?.into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
         Error::new(Kind::NotFound, "no such snapshot")
@@ -87,7 +87,7 @@ fn header_prefix(name: &str) -> String {
     format!("lacuna.{name}")
 }
 
-/// The name of the disk of whose header an object is a part by its own name.
+/// The name of the disk, if an object's name is that of a header object.
 fn disk_of(object: &str) -> Option<&str> {
     let (name, number) = object.strip_prefix("lacuna.")?.split_once('.')?;
     let is_number = number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit());
@@ -95,7 +95,7 @@ fn disk_of(object: &str) -> Option<&str> {
     (is_number && is_name).then_some(name)
 }
 
-/// The prefix of the objects of a disk's data.
+/// The prefix of the data objects of a disk.
 pub(crate) fn data_prefix(uuid: Uuid) -> String {
     format!("lacuna.{}.data", hex(uuid))
 }
@@ -108,35 +108,35 @@ fn hex(uuid: Uuid) -> String {
     HEXLOWER.encode(&uuid.0)
 }
 
-/// The object of a header in which its last copy lies.
+/// The object with the last copy of a header.
 const LAST_COPY: u64 = 1;
-/// Length of the medium of a header, of which an object holds 4 MiB.
+/// Length of the medium of a header; each object holds 4 MiB.
 const HEADER_MEDIUM_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
 
-/// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
+/// A connection to the cluster, and possibly the lock on the disk. Never crosses a fork.
 pub struct Connection {
-    // First, so that it goes first: it is released over the connection.
+    // The first field, so that it is dropped first: its release needs the connection.
     lock: Mutex<Option<WriterLock>>,
     pool: Arc<RadosPool>,
     target: Target,
 }
 
 impl Connection {
-    /// Connects. Says nothing yet of whether the disk is there.
+    /// Connects. Does not check whether the disk exists.
     pub(crate) fn open(target: &Target) -> Result<Self> {
         let pool = RadosPool::connect(&target.pool, &target.options)
             .map_err(|e| e.context(format!("cannot reach {}", target.shown)))?;
         Ok(Connection { lock: Mutex::new(None), pool, target: target.clone() })
     }
 
-    /// What it is a connection to.
+    /// The target of the connection.
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Takes the lock on the disk, until this is dropped; a snapshot, which nothing writes, needs
-    /// none. A client that died is shut out first, and with `steal` one that lives; the observer is
-    /// told. Errors: [`Kind::Busy`] while another client holds it.
+    /// Takes the lock on the disk, until this is dropped; a snapshot needs none, since it is
+    /// immutable. A dead client that holds the lock is fenced first, with `steal` also a live one;
+    /// the observer is told. Errors: [`Kind::Busy`] while another client holds it.
     pub(crate) fn hold(&self, steal: bool, observer: &dyn Observer) -> Result<()> {
         if self.target.snapshot.is_some() {
             return Ok(());
@@ -154,12 +154,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether objects of the pool have keys.
+    /// Whether objects of the pool have key-value maps.
     pub(crate) fn has_keys(&self) -> bool {
         self.pool.has_keys()
     }
 
-    /// Whether there is anything at the place of the header.
+    /// Whether any object of a header exists.
     pub(crate) fn exists(&self) -> Result<bool> {
         let objects = self.header_objects()?;
         for object in [0, LAST_COPY] {
@@ -171,7 +171,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// The medium that holds the header of a disk which is there.
+    /// The medium with the header of an existing disk.
     pub(crate) fn header(&self) -> Result<Arc<dyn Medium>> {
         let medium = self.header_of(&self.target.name).map_err(|e| match e.kind() {
             Kind::NotFound => Error::new(Kind::NotFound, format!("cannot open {}", self.target.shown))
@@ -187,7 +187,7 @@ impl Connection {
         Ok(Arc::new(medium))
     }
 
-    /// The medium of the header of the disk of this name.
+    /// The medium with the header of the disk of this name.
     fn header_of(&self, name: &str) -> Result<StripedMedium> {
         let objects = self.objects(&header_prefix(name))?;
         StripedMedium::open(objects.clone()).or_else(|e| {
@@ -203,9 +203,9 @@ impl Connection {
         })
     }
 
-    /// Refuses what removes the objects of the disk with this UUID if another name leads to them as
-    /// well, by a copy of its header. `what` could not be done. Errors: [`Kind::Usage`] then; what
-    /// the cluster reports.
+    /// Refuses to remove the objects of the disk with this UUID if another name leads to them as
+    /// well, through a copy of its header. `what` describes the failed command. Errors:
+    /// [`Kind::Usage`] in that case; all errors of the cluster.
     pub(crate) fn refuse_copied(&self, uuid: Uuid, what: &str) -> Result<()> {
         let objects = self.pool.object_names("lacuna.")?;
         let mut names: Vec<&str> = objects.iter().filter_map(|object| disk_of(object)).collect();
@@ -217,7 +217,7 @@ impl Connection {
             match self.header_of(name).and_then(|header| lacuna_header::read_public(&header)) {
                 Ok((header, _)) if header.uuid == uuid => others.push(name),
                 Ok(_) => {}
-                // None that can be read, so no copy of one that was.
+                // An unreadable header is not a copy of a readable one.
                 Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Other) => {}
                 Err(e) => return Err(e),
             }
@@ -240,7 +240,7 @@ impl Connection {
             )))
     }
 
-    /// The medium of a header of which nothing may be left.
+    /// The medium of a header that may be missing.
     pub(crate) fn header_to_mend(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.header_objects()?;
         match StripedMedium::open(objects.clone()) {
@@ -257,29 +257,29 @@ impl Connection {
         Ok(Arc::new(StripedMedium::create(objects, HEADER_MEDIUM_LEN)?))
     }
 
-    /// Where the disk with this UUID keeps its data and its books.
+    /// The stores of the disk with this UUID.
     pub(crate) fn stores(&self, uuid: Uuid) -> Result<Stores> {
         Ok(Stores { data: self.objects(&data_prefix(uuid))?, book: self.objects(&book_prefix(uuid))? })
     }
 
-    /// Removes the header: from here on there is no disk of this name.
+    /// Removes the header; after that no disk of this name exists.
     pub(crate) fn remove_header(&self) -> Result<()> {
         remove_all(&*self.header_objects()?, |_, _| {})
     }
 
-    /// Releases the lock and leaves nothing of it.
+    /// Releases the lock and removes its object.
     pub(crate) fn forget_lock(&self) -> Result<()> {
         let lock = self.lock.lock().take();
         lock.map_or(Ok(()), WriterLock::remove)
     }
 
-    /// An error if another client has taken the lock over that this one held.
+    /// An error if another client has taken over the lock from this one.
     pub(crate) fn check_taken_over(&self) -> Result<()> {
         self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
     }
 
-    /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster
-    /// refuses what of ours may still be on its way.
+    /// Leaves the lock to the next client, which takes it over as from a dead one: the cluster then
+    /// refuses writes of this client that are still in flight.
     pub(crate) fn abandon_lock(&self) {
         if let Some(lock) = self.lock.lock().take() {
             lock.abandon();
@@ -296,7 +296,7 @@ impl Connection {
         Ok(objects)
     }
 
-    /// Connects to a disk that is there. The second value is the medium of its header.
+    /// Connects to an existing disk. The second value is the medium of its header.
     pub(crate) fn find(target: &Target, location: &Location) -> Result<(Arc<Connection>, Arc<dyn Medium>)> {
         let connection = Connection::open(target)?;
         let header = connection.header()?;
@@ -309,28 +309,28 @@ impl Connection {
     }
 }
 
-/// A disk that was unlocked, and to which the process that goes on after a fork connects anew.
+/// An unlocked disk, for the process after a fork, which connects again.
 pub(crate) struct Reconnect {
     pub(crate) target: Target,
     pub(crate) location: Location,
-    /// Take the disk over from the client that holds it.
+    /// Take over the disk from the client that holds it.
     pub(crate) steal: bool,
-    /// As it was unlocked.
+    /// The header at the time of unlocking.
     pub(crate) header: PublicHeader,
 }
 
 impl Reconnect {
-    /// Connects to the disk, which must not have changed.
+    /// Connects to the disk. Its header must be unchanged.
     pub(crate) fn connect(&self) -> Result<Arc<Connection>> {
         let (connection, header) = Connection::find(&self.target, &self.location)?;
-        // The process that unlocked the disk took it over, and has told.
+        // The process that unlocked the disk took it over, and has reported that.
         connection.hold(self.steal, &Silent)?;
         check_unchanged(&*header, &self.header, &self.location)?;
         Ok(connection)
     }
 }
 
-/// Refuses a header that is no longer what was unlocked.
+/// Refuses a header that has changed since it was unlocked.
 pub(crate) fn check_unchanged(
     header: &dyn Medium,
     unlocked: &PublicHeader,
@@ -345,7 +345,8 @@ pub(crate) fn check_unchanged(
         .remedy("try again"))
 }
 
-/// Removes every object of a store, calling `progress` with how many of how many are gone.
+/// Removes every object of a store, calling `progress` with the number of removed objects and their
+/// total.
 pub(crate) fn remove_all(store: &dyn ObjectStore, mut progress: impl FnMut(usize, usize)) -> Result<()> {
     let objects = store.list()?;
     for (batch, part) in objects.chunks(REMOVED_AT_ONCE).enumerate() {

@@ -1,4 +1,4 @@
-//! Where a location leads: what lies there is held, or seen without a hold.
+//! Resolves a location, and holds or examines the disk there.
 
 use crate::backing::file::FilePlace;
 use crate::backing::flash::FlashPlace;
@@ -12,24 +12,24 @@ use lacuna_header::Location;
 use lacuna_medium::{Access, Medium};
 use std::sync::Arc;
 
-/// Where the cluster of a disk in RADOS is, and what becomes of another client that holds the disk.
-/// Means nothing for a path.
+/// Access to the cluster of a disk in RADOS, and the handling of another client that holds the
+/// disk. Ignored for a path.
 #[derive(Clone, Debug, Default)]
 pub struct PoolAccess {
-    /// How the cluster is reached.
+    /// The options of the cluster.
     pub cluster: ClusterOptions,
-    /// Take the disk over from the client that holds it, which is shut out from the cluster and
-    /// loses what it had not flushed.
+    /// Take over the disk from the client that holds it. That client is fenced and loses unflushed
+    /// data.
     pub steal: bool,
 }
 
-/// Where a location leads.
+/// A resolved location.
 pub enum Site<'l> {
-    /// To a file or block device; to a vault by the file of its header.
+    /// A file or block device; for a vault, the file with its header.
     File(FilePlace<'l>),
-    /// To flash.
+    /// Flash.
     Flash(FlashPlace<'l>),
-    /// To a disk in RADOS.
+    /// A disk in RADOS.
     Pool(Target),
 }
 
@@ -37,7 +37,7 @@ pub enum Site<'l> {
 type HeaderAlone = (Arc<dyn Medium>, Option<Arc<Connection>>);
 
 impl<'l> Site<'l> {
-    /// Where a location leads.
+    /// Resolves a location.
     pub fn of(location: &'l Location, cluster: &ClusterOptions) -> Self {
         match location {
             Location::Path(path) => Site::File(FilePlace::of(path)),
@@ -53,7 +53,7 @@ impl<'l> Site<'l> {
         }
     }
 
-    /// What a new disk rests on there.
+    /// The backing of a new disk there.
     pub(crate) fn kind(&self) -> BackingKind {
         match self {
             Site::File(_) => BackingKind::File,
@@ -62,7 +62,7 @@ impl<'l> Site<'l> {
         }
     }
 
-    /// The disk in RADOS, if it leads to one.
+    /// The disk in RADOS, if it is one.
     pub fn target(&self) -> Option<&Target> {
         match self {
             Site::File(_) | Site::Flash(_) => None,
@@ -70,7 +70,7 @@ impl<'l> Site<'l> {
         }
     }
 
-    /// Looks at the disk without taking hold of it.
+    /// Examines the disk without holding it.
     pub(crate) fn look(&self) -> Result<Seen> {
         match self {
             Site::File(place) => {
@@ -86,12 +86,12 @@ impl<'l> Site<'l> {
     }
 }
 
-/// A disk that is closed, by where it lies.
+/// The location of a closed disk, with access options.
 #[derive(Clone, Copy)]
 pub struct DiskRef<'d> {
-    /// Where it lies.
+    /// The location.
     pub location: &'d Location,
-    /// How it is reached and held there.
+    /// Access options for a pool.
     pub pool_access: &'d PoolAccess,
 }
 
@@ -100,13 +100,13 @@ impl<'d> DiskRef<'d> {
         Site::of(self.location, &self.pool_access.cluster)
     }
 
-    /// Takes hold of the disk.
+    /// Holds the disk.
     pub(crate) fn hold(self, access: Access, observer: &dyn Observer) -> Result<Held> {
         match self.site() {
             Site::File(place) => {
                 let medium = place.open(access)?;
-                // After a failed sync the system's cache may hold a header that the medium does
-                // not.
+                // After a failed sync the system's cache may hold a header that the medium does not
+                // have.
                 medium.forget_cached()?;
                 if access == Access::Write {
                     partition_table::refuse(&medium).map_err(|e| e.context(self.location))?;
@@ -119,7 +119,7 @@ impl<'d> DiskRef<'d> {
             }
             Site::Flash(place) => place.open(access),
             Site::Pool(target) => {
-                // Nothing is taken from another client before the passphrase has opened the header.
+                // The passphrase must open the header before the disk is taken from another client.
                 let (connection, header) = Connection::find(&target, self.location)?;
                 if !self.pool_access.steal {
                     connection.hold(false, observer)?;
@@ -130,7 +130,7 @@ impl<'d> DiskRef<'d> {
         }
     }
 
-    /// Takes hold of whatever is left of the disk, for reading.
+    /// Holds a possibly damaged disk, for reading.
     pub(crate) fn hold_to_rescue(self, observer: &dyn Observer) -> Result<Held> {
         match self.site() {
             Site::Flash(place) => place.open_to_rescue(),
@@ -138,7 +138,7 @@ impl<'d> DiskRef<'d> {
         }
     }
 
-    /// Takes hold of the medium of the header for writing, of whatever is left of it.
+    /// Holds the medium of a possibly damaged header, for writing.
     pub(crate) fn hold_header(self, observer: &dyn Observer) -> Result<HeaderAlone> {
         match self.site() {
             Site::File(place) => {

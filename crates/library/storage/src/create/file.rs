@@ -1,4 +1,4 @@
-//! Makes a disk on a file or block device.
+//! Creates a disk on a file or block device.
 
 use crate::backing::Backing;
 use crate::create::making::{Created, Making, Passphrases, disk_on, lacuna_disk, lay, overwrite};
@@ -14,14 +14,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is said of a device that is not blank.
+/// The description of a device that is not blank.
 const DATA: &str = "a device that holds data";
 
-/// Makes the disk.
+/// Creates the disk.
 pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>) -> Result<Created> {
     let Making { options, observer } = making;
     let place = Place::look(path, options.force)?;
-    // Only what may be overwritten comes this far.
+    // From here the content may be overwritten.
     let _claim = making.claim(place.disk())?;
     if options.preallocate && matches!(place, Place::Device(_)) {
         return Err(options
@@ -35,8 +35,8 @@ pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>
         observer.replaces(&there)?;
     }
     let header = making.draft(&*params, passphrases)?;
-    // A log that is written round and round needs its whole length sooner or later, and a disk with
-    // levels cannot be written at all when the host has no space for the next write.
+    // A circular log needs its whole length sooner or later, and a disk with levels cannot be
+    // written at all if the host has no space for the next write.
     let space = Space {
         len: medium_len(params.end()),
         must_be_taken: options.preallocate,
@@ -62,9 +62,9 @@ pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>
 struct Space {
     /// Length of the medium in bytes.
     len: u64,
-    /// Whether all of it must be taken ahead.
+    /// Whether all of it must be allocated ahead.
     must_be_taken: bool,
-    /// Whether it is taken ahead where the file system can, and has it.
+    /// Whether to allocate it ahead, if the file system supports it and has the space.
     is_taken: bool,
 }
 
@@ -74,7 +74,7 @@ impl Space {
             return Ok(());
         }
         let taken = match medium.allocate(0, self.len) {
-            // It is taken as it is written, until there is none left.
+            // The space is allocated as it is written, as long as there is any.
             Err(e) if e.kind() == Kind::NoSpace && !self.must_be_taken => return Ok(()),
             taken => taken?,
         };
@@ -88,7 +88,7 @@ impl Space {
     }
 }
 
-/// What is at the path before anything is written.
+/// The existing content at the path.
 enum Place {
     Nothing,
     File(Arc<FileMedium>),
@@ -122,7 +122,7 @@ impl Place {
         if force {
             return FileMedium::open(path, Access::Write).map(|medium| Place::File(Arc::new(medium)));
         }
-        // For the words alone: it is refused whatever it is.
+        // Only for the error message: the file is refused in any case.
         let there = FileMedium::open(path, Access::Read).and_then(|medium| disk_on(&medium)).ok().flatten();
         let found =
             there.map_or_else(|| "a file that exists already".to_owned(), |there| lacuna_disk(&there));
@@ -130,7 +130,7 @@ impl Place {
         Err(refused.remedy(overwrite()))
     }
 
-    /// The bytes of a device that are there for the disk, before the last copy of the header.
+    /// The bytes of a device that the disk can use, before the last copy of the header.
     fn room(&self) -> Option<u64> {
         match self {
             Place::Device(medium) => Some(copy_c(medium.len()).unwrap_or(0)),
@@ -138,13 +138,13 @@ impl Place {
         }
     }
 
-    /// The disk that is there already: it may be open under another name.
+    /// The existing disk: it may be open under another name.
     fn disk(&self) -> Result<Option<PublicHeader>> {
         let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(None) };
         disk_on(&**medium)
     }
 
-    /// What is there already, in words. None for what is empty.
+    /// A description of the existing content. `None` if there is none.
     fn content(&self) -> Option<String> {
         match (self, self.disk()) {
             (_, Ok(Some(there))) => Some(lacuna_disk(&there)),
@@ -165,8 +165,7 @@ impl Place {
 
     fn device(path: &Path, force: bool) -> Result<FileMedium> {
         let medium = FileMedium::open(path, Access::Write)?;
-        // A disk may have nothing left at its beginning and still open by the copy of its header at
-        // the end.
+        // A disk may have lost its beginning and still open with the copy of its header at the end.
         let there = disk_on(&medium);
         if force || matches!(there, Ok(None)) && !starts_with_data(&medium)? {
             return Ok(medium);
@@ -184,14 +183,14 @@ impl Place {
             .remedy(overwrite()))
     }
 
-    /// Lays the disk down on a medium of this length. A file that was made here goes again if that
+    /// Creates the disk on a medium of this length. A file that was created here is removed if that
     /// fails.
     fn write(self, path: &Path, params: &dyn Params, space: Space, header: NewHeader) -> Result<()> {
         let lay = |medium: &Arc<FileMedium>| lay(&Backing::File(medium.clone()), params, header);
         match self {
             Place::Device(medium) => lay(&medium),
             Place::File(medium) => {
-                // If the file system refuses the length or the space, what is there stays.
+                // If the file system refuses the length or the space, the content stays.
                 let before = medium.len();
                 medium.forget_space();
                 let possible = medium.set_len(before.max(space.len)).and_then(|()| space.take(&medium));
@@ -202,11 +201,11 @@ impl Place {
                 made.and_then(|()| lay(&medium))
             }
             Place::Nothing => FileMedium::create(path, 0).map(Arc::new).and_then(|medium| {
-                // From here on there is a file to remove.
+                // If a step fails after this, the file must be removed.
                 let made = medium.set_len(space.len).and_then(|()| space.take(&medium));
                 let laid = made.and_then(|()| lay(&medium));
                 laid.and_then(|()| sync_directory(path)).inspect_err(|_| {
-                    // That it was ours is sure: it was created by this process.
+                    // It is ours: this process created it.
                     let _ = std::fs::remove_file(path);
                 })
             }),
@@ -215,7 +214,7 @@ impl Place {
     }
 }
 
-/// Whether anything but zeros stands in the first MiB.
+/// Whether the first MiB contains anything except zeros.
 fn starts_with_data(medium: &FileMedium) -> Result<bool> {
     let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
     medium.read_at(0, &mut start)?;

@@ -1,5 +1,4 @@
-//! Makes a disk on flash: on a UBI volume that is there, or on a simulated chip that is made for
-//! it.
+//! Creates a disk on flash: on an existing UBI volume, or on a new simulated chip.
 
 use crate::backing::flash::attach;
 use crate::backing::{Backing, FlashPlace, HeaderMedium};
@@ -17,11 +16,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is said of a simulated chip.
+/// The warning about a simulated chip.
 const FORGETS_NOTHING: &str = "a simulated chip is for trying, tests and measurements: a file forgets nothing by itself, for old \
     contents stay on the SSD below it. What is deleted for good is what the simulated chip shows";
 
-/// Makes the disk.
+/// Creates the disk.
 pub(crate) fn run(
     making: &Making<'_>,
     place: FlashPlace<'_>,
@@ -89,15 +88,15 @@ fn on_nand(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>) -> Re
         .and_then(|flash| lay(making, params, geometry, header, flash))
         .and_then(|made| if is_new { sync_directory(path).map(|()| made) } else { Ok(made) });
     if made.is_err() && is_new {
-        // That it is ours is sure: it was created by this process.
+        // It is ours: this process created it.
         let _ = std::fs::remove_file(path);
     }
     made.inspect(|_| making.observer.note(FORGETS_NOTHING))
         .map_err(|e| e.context(format!("cannot create nand:{}", path.display())))
 }
 
-/// The file that is there and may be overwritten, held, and what it is in words. None if nothing
-/// is.
+/// The existing file, held, if it may be overwritten, with its description. `None` if there is no
+/// file.
 fn look_at(making: &Making<'_>, path: &Path) -> Result<Option<(Arc<FileMedium>, String)>> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -113,7 +112,7 @@ fn look_at(making: &Making<'_>, path: &Path) -> Result<Option<(Arc<FileMedium>, 
     }
     let access = if making.options.force { Access::Write } else { Access::Read };
     let medium = Arc::new(FileMedium::open(path, access)?);
-    // For the words alone.
+    // Only for the description.
     let there = disk_in(path, &medium).ok().flatten();
     let words =
         there.map_or_else(|| format!("a file of {}", human(medium.len())), |there| lacuna_disk(&there));
@@ -124,12 +123,12 @@ fn look_at(making: &Making<'_>, path: &Path) -> Result<Option<(Arc<FileMedium>, 
     Err(refused.expected("a path where nothing exists").remedy(overwrite()))
 }
 
-/// The disk on flash, if there is one. Errors: what keeps its header from being read.
+/// The disk on flash, if there is one. Errors: if its header cannot be read.
 fn disk_on(flash: &Arc<dyn Flash>) -> Result<Option<PublicHeader>> {
     making::disk_on(&HeaderMedium::new(flash.clone()))
 }
 
-/// The disk on a simulated chip in a file, if it is such a file with a disk on it.
+/// The disk on a simulated chip in a file, if the file has both.
 fn disk_in(path: &Path, medium: &Arc<FileMedium>) -> Result<Option<PublicHeader>> {
     match attach(path, medium.clone()) {
         Ok(flash) => disk_on(&flash),
@@ -138,7 +137,7 @@ fn disk_in(path: &Path, medium: &Arc<FileMedium>) -> Result<Option<PublicHeader>
     }
 }
 
-/// What is on flash, in words, if anything is.
+/// A description of the content of flash, if it has any.
 fn content(flash: &dyn Flash) -> Result<Option<String>> {
     for leb in (0..flash.geometry().lebs).map(Leb) {
         if flash.is_mapped(leb)? {
@@ -148,8 +147,7 @@ fn content(flash: &dyn Flash) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Lays the disk on the flash, its header last. It was planned for flash that is divided like
-/// `geometry`.
+/// Creates the disk on flash, its header last. It was planned for flash with this `geometry`.
 fn lay(
     making: &Making<'_>,
     params: Box<dyn Params>,

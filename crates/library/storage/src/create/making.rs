@@ -1,5 +1,5 @@
-//! A disk that is being made: its passphrases, its header, and what is refused wherever it is to
-//! be.
+//! The common part of creating a disk: its passphrases, its header, and the checks that do not
+//! depend on the place.
 
 use crate::backing::{Backing, BackingKind};
 use crate::claim::Claim;
@@ -12,13 +12,13 @@ use lacuna_header::{CreateHeader, DiskId, Location, NewHeader, PublicHeader, Unl
 use lacuna_levels::Masters;
 use lacuna_medium::Medium;
 
-/// A disk that is there already, in words.
+/// A description of an existing disk.
 pub(crate) fn lacuna_disk(there: &PublicHeader) -> String {
     format!("a lacuna disk (UUID {})", there.uuid)
 }
 
-/// What a medium says of the disk on it; none where no header is, not even a damaged one. Errors:
-/// what keeps it from being read.
+/// The public header of the disk on a medium; `None` if there is no header, not even a damaged one.
+/// Errors: if it cannot be read.
 pub(crate) fn disk_on(medium: &dyn Medium) -> Result<Option<PublicHeader>> {
     match lacuna_header::read_public(medium) {
         Ok((there, _)) => Ok(Some(there)),
@@ -27,43 +27,44 @@ pub(crate) fn disk_on(medium: &dyn Medium) -> Result<Option<PublicHeader>> {
     }
 }
 
-/// What to do about something that is in the way of a new disk.
+/// The advice about existing content in the place of a new disk.
 pub(crate) fn overwrite() -> Advice {
     Advice::from("make sure that nothing there is needed, then give ")
         .setting(Setting("force"))
         .text(" to overwrite it, or choose another place")
 }
 
-/// What passphrases are asked for: a disk that is about to be made.
+/// A disk that is about to be created, for the request of passphrases.
 #[derive(Clone, Copy, Debug)]
 pub struct NewDisk {
-    /// The name that it is going to have.
+    /// Its future UUID.
     pub uuid: Uuid,
-    /// How many levels it is going to have.
+    /// Its future number of levels.
     pub levels: u8,
 }
 
-/// What gives the passphrases of a new disk: one or more for each level.
+/// The closure that returns the passphrases of a new disk: one or more for each level.
 pub(crate) type Passphrases<'a> = Box<dyn FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>> + 'a>;
 
-/// A disk that is being made.
+/// The context of a creation.
 pub(crate) struct Making<'a> {
     pub(crate) options: &'a CreateOptions,
     pub(crate) observer: &'a dyn Observer,
 }
 
-/// What was made.
+/// A created disk.
 pub struct Created {
-    /// What the header says of the disk.
+    /// The parameters in its header.
     pub parameters: Box<dyn Params>,
-    /// The header, as anybody can read it.
+    /// The public part of the header.
     pub header: PublicHeader,
-    /// By which its owner knows the disk again ([`Opening::expect`](crate::Opening::expect)).
+    /// The identity that lets the owner recognise the disk
+    /// ([`Opening::expect`](crate::Opening::expect)).
     pub id: DiskId,
 }
 
 impl Created {
-    /// With this header, which is on the medium or about to be.
+    /// For a disk with this header, which is on the medium or about to be written.
     pub(crate) fn with(parameters: Box<dyn Params>, header: &NewHeader) -> Created {
         let unlocked = header.unlocked();
         Created { parameters, header: unlocked.header.clone(), id: unlocked.id() }
@@ -75,13 +76,14 @@ pub(crate) fn keys(unlocked: &Unlocked) -> Masters<'_> {
     Masters { keys: &unlocked.master_keys, uuid: &unlocked.header.uuid.0 }
 }
 
-/// Lays a disk on what holds its header as well, the header last.
+/// Creates a disk on a backing that also holds its header; the header is written last.
 pub(crate) fn lay(backing: &Backing, params: &dyn Params, header: NewHeader) -> Result<()> {
     header.write(&*backing.header()?, |unlocked| params.create(backing, keys(unlocked))).map(drop)
 }
 
 impl Making<'_> {
-    /// Refuses a format that cannot be made on this, and settings that the format does not have.
+    /// Refuses a format that does not support this backing, and settings that the format does not
+    /// have.
     pub(crate) fn check_format(&self, kind: BackingKind) -> Result<()> {
         let (options, shape) = (self.options, &self.options.shape);
         let info = shape.format.info();
@@ -111,8 +113,8 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Claims the disk that is there and is about to be overwritten: it may be open under another
-    /// name. What cannot be read is said.
+    /// Claims the existing disk before it is overwritten: it may be open under another name. If its
+    /// header cannot be read, a note is sent.
     pub(crate) fn claim(&self, there: Result<Option<PublicHeader>>) -> Result<Option<Claim>> {
         let location = &self.options.location;
         match there {
@@ -128,7 +130,7 @@ impl Making<'_> {
         }
     }
 
-    /// Gets the passphrases and makes the header of a disk with these parameters.
+    /// Gets the passphrases and builds the header of a disk with these parameters.
     pub(crate) fn draft(&self, parameters: &dyn Params, passphrases: Passphrases<'_>) -> Result<NewHeader> {
         let levels = self.options.shape.levels.unwrap_or(1);
         parameters.check_levels(usize::from(levels))?;

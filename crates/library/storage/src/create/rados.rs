@@ -1,9 +1,8 @@
-//! Makes a disk in RADOS, and removes one.
+//! Creates a disk in RADOS, and removes one.
 //!
-//! A disk is there when its header is. The header is made last, and of a disk that goes it is
-//! removed last, so that a removal that was cut short can be finished by saying it again. Only a
-//! process that is killed while it creates a disk leaves objects that nothing leads to: those of an
-//! empty disk.
+//! A disk exists if its header does. The header is created last, and removed last, so that an
+//! interrupted removal can be finished by repeating it. Only a process that is killed during a
+//! creation leaves orphaned objects: those of an empty disk.
 
 use crate::backing::rados::remove_all;
 use crate::backing::{Backing, Connection, PoolAccess, Site, Target, refuse_snapshot};
@@ -16,12 +15,12 @@ use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed_objects::list_snapshots;
 use std::sync::Arc;
 
-/// Makes the disk.
+/// Creates the disk.
 pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases<'_>) -> Result<Created> {
     let Making { options, observer } = making;
     refuse_snapshot(&options.location, "create")?;
     let plan = |has_keys| options.shape.format.plan(options, Room::Pool { has_keys });
-    // What can be refused without a cluster is.
+    // Make all checks that do not need the cluster.
     plan(true)?;
     let connection = Arc::new(Connection::open(target)?);
     let params = plan(connection.has_keys())?;
@@ -29,7 +28,7 @@ pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases
         return Err(exists(making));
     }
     connection.hold(options.pool_access.steal, *observer)?;
-    // Between that look and the lock another client may have made one.
+    // Another client may have created a disk before the lock was taken.
     let there = connection.exists()?;
     if there && !options.force {
         return Err(exists(making));
@@ -55,7 +54,7 @@ pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases
         Ok(created)
     });
     if made.is_err() && !there {
-        // Nothing was there before, so nothing stays.
+        // There was no disk before, so remove everything.
         let _ = connection.forget_lock();
     }
     made
@@ -71,7 +70,7 @@ fn exists(making: &Making<'_>) -> Error {
         .remedy(overwrite())
 }
 
-/// Removes what is at the place of the new disk.
+/// Removes the existing disk.
 fn clear(connection: &Connection, Making { options, observer }: &Making<'_>) -> Result<()> {
     match uuid_of(connection) {
         Ok(uuid) => remove_objects(connection, uuid, *observer)?,
@@ -89,14 +88,13 @@ fn uuid_of(connection: &Connection) -> Result<Uuid> {
     Ok(lacuna_header::read_public(&*connection.header()?)?.0.uuid)
 }
 
-/// Lays the disk down, the header last.
+/// Creates the disk, with the header last.
 fn lay(connection: &Arc<Connection>, params: &dyn Params, header: NewHeader) -> Result<()> {
     params.create(&Backing::Pool(connection.clone()), keys(header.unlocked()))?;
     header.write(&*connection.new_header()?, |_| Ok(())).map(drop)
 }
 
-/// Removes a disk that could not be made whole, and tells what stays. That it was ours is sure: its
-/// UUID was made by this process.
+/// Removes an incomplete disk, and reports remains. It is ours: this process generated its UUID.
 fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
     // The header was written last, if at all.
     let header = connection.remove_header().err().filter(|e| e.kind() != Kind::NotFound);
@@ -111,10 +109,10 @@ fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
     }
 }
 
-/// Removes the snapshots, the data and the books of the disk with this UUID.
+/// Removes the snapshots, the data and the book of the disk with this UUID.
 pub(crate) fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
     let stores = connection.stores(uuid)?;
-    // A removal that was cut short may have taken the table with it, and then all snapshots before.
+    // An interrupted removal may have removed the table; it removed all snapshots before.
     let snapshots = list_snapshots(&*stores.book).or_else(|e| match e.kind() {
         Kind::Corrupt => {
             observer.note(&format!("{}; snapshots that it may have named stay in the pool", e.finding()));
@@ -130,7 +128,7 @@ pub(crate) fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn
     remove_all(&*stores.book, |_, _| {})
 }
 
-/// Lets a store forget a snapshot, which it may have done already.
+/// Removes a snapshot from a store, if it is still there.
 fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
     match store.remove_snapshot(id) {
         Err(e) if e.kind() == Kind::NotFound => Ok(()),
@@ -139,12 +137,12 @@ fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
 }
 
 /// Removes a disk in RADOS with its snapshots and all its data. `agree` is called with its UUID
-/// once it is known that the disk is there and nobody else holds it; an error of it ends everything
-/// before anything is removed.
+/// once the disk is found and locked; an error of `agree` stops the removal before anything is
+/// removed.
 ///
 /// Errors: [`Kind::Usage`] for a path or a snapshot, or if another name leads to the same data,
-/// [`Kind::NotFound`], [`Kind::Busy`] while another client holds it, and what the cluster reports;
-/// a removal that was cut short is finished by another one.
+/// [`Kind::NotFound`], [`Kind::Busy`] while another client holds it, and all errors of the cluster.
+/// An interrupted removal is finished by repeating it.
 pub fn delete(
     location: &Location,
     pool_access: &PoolAccess,
@@ -164,7 +162,7 @@ pub fn delete(
     connection.refuse_copied(uuid, &what)?;
     connection.hold(pool_access.steal, observer)?;
     agree(uuid)?;
-    // Again, under the lock: another client may have put a new disk there.
+    // Check again under the lock: another client may have created a new disk there.
     if uuid_of(&connection)? != uuid {
         return Err(Error::new(Kind::Changed, what)
             .found("another disk of this name, made meanwhile")

@@ -10,14 +10,14 @@ use lacuna_deniable::{Geometry, Params as DeniableParams, VERSION};
 use lacuna_header::FormatId;
 use lacuna_levels::Masters;
 
-/// The spare factor, in thousandths, unless one is given: the paper's choice (PD-DM, section 6).
+/// The default spare factor, in thousandths: the paper's choice (PD-DM, section 6).
 const SPARE: u16 = 200;
 
 #[derive(Debug)]
 pub(crate) struct DeniableFormat;
 
 impl Shape {
-    /// A deniable disk with so many levels, and defaults for everything else.
+    /// A deniable disk with this number of levels, and defaults for everything else.
     pub fn deniable(levels: u8) -> Shape {
         Shape { levels: Some(levels), ..Shape::of(&DeniableFormat) }
     }

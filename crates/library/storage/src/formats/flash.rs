@@ -1,4 +1,4 @@
-//! `flash`: one encrypted disk on flash that forgets what was deleted (DNEFS).
+//! `flash`: one encrypted disk on flash with secure deletion (DNEFS).
 
 use crate::backing::{Backing, BackingKind, NewChip};
 use crate::enlarge;
@@ -15,8 +15,8 @@ use lacuna_levels::Masters;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Of a thousand nodes for which the log has room, how many stay free unless given: with fewer,
-/// random overwrites of a full disk cost much more (docs/flash.md, Spare).
+/// The default number of log nodes that stay free, in thousandths: with fewer, random overwrites of
+/// a full disk cost much more (docs/flash.md, Spare).
 const SPARE: u16 = 150;
 
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Params for FlashParams {
 /// An open disk on flash.
 struct OnFlash {
     disk: FlashDisk,
-    /// Acknowledge writes when they are durable.
+    /// Acknowledge writes only when they are durable.
     write_through: bool,
 }
 
@@ -167,7 +167,7 @@ impl OpenFormat for OnFlash {
         self.write_through
     }
 
-    /// Refuses a disk of which a key is not what the index says (paper 003, section 3.2).
+    /// Refuses a disk with a key that does not match the index (paper 003, section 3.2).
     fn check_unused(&self) -> Result<()> {
         let wrong = self.disk.check_keys()?;
         if wrong.is_empty() {

@@ -1,5 +1,4 @@
-//! What formats with levels have in common here: how they are planned, laid and opened, and the
-//! disk that comes of it.
+//! The common part of formats with levels: planning, creating and opening, and the open disk.
 
 use crate::backing::{Backing, BackingKind};
 use crate::format::{CreateOptions, FormatInfo, OpenFormat, OpenWith, Params, Room};
@@ -14,22 +13,22 @@ use lacuna_header::FormatId;
 use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Pace, Randomness, level_disks};
 use std::sync::Arc;
 
-/// Why a hidden level has bad blocks, most likely.
+/// The most likely reason for bad blocks of a hidden level.
 pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was written to while that level was not open: \
     give the passphrase of the deepest level whenever it is opened for writing";
 
-/// The milliseconds between two stripes, or batches, of cover unless given.
+/// The default time in milliseconds between two stripes or batches of cover.
 pub(crate) const COVER_MILLIS: u32 = 1000;
 
-/// MiB within which a disk with levels fits, whatever its shape.
+/// A size in MiB that is sufficient for a disk with levels of any shape.
 const MOST_LEAST: u64 = 4096;
 
-/// The constants that formats with levels have in common.
+/// The common constants of formats with levels.
 pub(crate) fn info(id: FormatId, name: &'static str) -> FormatInfo {
     FormatInfo { large_memory: true, ..FormatInfo::of(id, name, BackingKind::File) }
 }
 
-/// Lays out a disk with levels by `plan`, which is given the bytes that they share.
+/// Plans a disk with levels; `plan` gets the number of bytes that they share.
 pub(crate) fn plan<P: Params + 'static>(
     options: &CreateOptions,
     room: Room,
@@ -37,7 +36,7 @@ pub(crate) fn plan<P: Params + 'static>(
 ) -> Result<Box<dyn Params>> {
     let Room::File(held) = room else { return Err(options.misplaced(room.kind())) };
     let planned = shared(options, held).and_then(&plan).map_err(|e| {
-        // The least that can be had depends on the other options, and with some there is none.
+        // The least size depends on the other options; with some of them no size is possible.
         let size = options.size.filter(|_| plan(MOST_LEAST << 20).is_ok()).unwrap_or(u64::MAX);
         let least = ((size >> 20).max(1)..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok());
         match least.filter(|mib| size < mib << 20) {
@@ -50,7 +49,7 @@ pub(crate) fn plan<P: Params + 'static>(
     Ok(Box::new(planned))
 }
 
-/// The bytes that the levels of a disk share; a device has `held` bytes.
+/// The bytes that the levels of a disk share; `held` is the size of a device.
 fn shared(options: &CreateOptions, held: Option<u64>) -> Result<u64> {
     match (options.size, held) {
         (Some(size), Some(held)) if size > held => {
@@ -65,12 +64,12 @@ fn shared(options: &CreateOptions, held: Option<u64>) -> Result<u64> {
     }
 }
 
-/// The lengths in bytes of hidden levels of so many blocks.
+/// The lengths in bytes of hidden levels with these numbers of blocks.
 pub(crate) fn sizes(blocks: impl Iterator<Item = u64>) -> Vec<u64> {
     blocks.map(|blocks| blocks.saturating_mul(BLOCK_SIZE as u64)).collect()
 }
 
-/// What stands beside `cover`: how often there is such a `write`.
+/// The text next to `cover`: the interval of such a `write`.
 pub(crate) fn cover_words(write: &str, millis: u32) -> String {
     match millis {
         0 => "none of its own".to_owned(),
@@ -78,7 +77,7 @@ pub(crate) fn cover_words(write: &str, millis: u32) -> String {
     }
 }
 
-/// Lays a new disk.
+/// Creates a disk.
 pub(crate) fn create(params: &impl LevelFormat, backing: &Backing, keys: Masters<'_>) -> Result<()> {
     params.create(backing.medium()?, keys, Randomness::of(Arc::new(SystemRandom::new()?)))
 }
@@ -91,13 +90,13 @@ pub(crate) fn open(
 ) -> Result<Box<dyn OpenFormat>> {
     let mut medium = Arc::clone(backing.medium()?);
     if with.rescue {
-        // The engine knows of places that cannot be read.
+        // The engine itself handles unreadable places.
         medium = Arc::new(Remains::of(medium, params.end(), false));
     }
     let options = OpenOptions {
         budget: with.opening.budget,
         read_only: with.opening.read_only,
-        // Nothing is waited for as on a medium that may recover.
+        // Do not wait for the medium to recover.
         background: !with.rescue,
         cover_timeout: with.opening.cover_timeout,
         random: Randomness::of(Arc::new(SystemRandom::new()?)),
@@ -107,10 +106,10 @@ pub(crate) fn open(
     Ok(Box::new(WithLevels { disk, levels }))
 }
 
-/// An open disk with levels, in whatever format.
+/// An open disk with levels, of any format.
 struct WithLevels {
     disk: Arc<dyn Levels>,
-    /// Those that are open, from 0 up.
+    /// The open levels, starting with 0.
     levels: Vec<Arc<dyn Disk>>,
 }
 

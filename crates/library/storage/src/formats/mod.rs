@@ -1,6 +1,6 @@
-//! The formats of this build and the table of them. Each has a file with its
-//! [`Format`](crate::format::Format) and its [`Params`](crate::format::Params). The open disk is
-//! there too; that of `sealed` is in `sealed_disk`, and formats with levels share `levels`.
+//! The formats of this build and their table. Each format has a file with its
+//! [`Format`](crate::format::Format), its [`Params`](crate::format::Params) and its open disk; the
+//! open disk of `sealed` is in `sealed_disk`, and formats with levels share `levels`.
 
 pub(crate) mod deniable;
 pub(crate) mod flash;

@@ -1,5 +1,4 @@
-//! `oblivious`: a public level and hidden ones, and images do not show which blocks were written
-//! (HIVE).
+//! `oblivious`: a public level and hidden ones; images do not reveal the written blocks (HIVE).
 
 use crate::backing::Backing;
 use crate::format::{
@@ -15,8 +14,8 @@ use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan, VERSION};
 pub(crate) struct ObliviousFormat;
 
 impl Shape {
-    /// An oblivious disk with so many levels, and defaults for everything else. Hidden flushes wait
-    /// for batches, so that there are some even where nobody writes.
+    /// An oblivious disk with this number of levels, and defaults for everything else. Hidden
+    /// flushes wait for batches, so the default writes cover batches even without public writes.
     pub fn oblivious(levels: u8) -> Shape {
         Shape { levels: Some(levels), ..Shape::of(&ObliviousFormat) }
     }

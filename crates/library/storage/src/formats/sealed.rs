@@ -1,5 +1,5 @@
-//! `sealed`: one encrypted disk with unlinkable overwrites (paper 004), on a flat medium. In a pool
-//! a disk of this shape is one of `sealed_objects`.
+//! `sealed`: one encrypted disk with unlinkable overwrites (paper 004), on a flat medium. In a
+//! pool, a disk of this shape has the format `sealed_objects`.
 
 use crate::backing::{Backing, BackingKind};
 use crate::format::{
@@ -19,7 +19,7 @@ use lacuna_sealed::{Params as SealedParams, Sealed, VERSION};
 pub(crate) struct SealedFormat;
 
 impl Shape {
-    /// The default: AES-256-GCM, metadata where it suits the medium.
+    /// The default: AES-256-GCM, with the metadata layout that suits the medium.
     pub fn sealed() -> Shape {
         Shape::of(&SealedFormat)
     }

@@ -1,10 +1,9 @@
-//! An open sealed disk on a flat medium: the engine, and the way to another engine when the disk
-//! becomes larger.
+//! An open sealed disk on a flat medium: the engine, and its replacement when the disk grows.
 //!
-//! The disk grows as a closed one does: requests wait while the engine is closed, the medium and
-//! the header grow in the order that `enlarge.rs` keeps, and the engine is opened again. A power
-//! cut at any moment thus finds what it may find when a closed disk is resized, and nothing that
-//! clients were promised depends on the engine that went.
+//! The disk grows like a closed one: requests wait while the engine is closed, the medium and the
+//! header grow in the order of `enlarge.rs`, and the engine is opened again. So a power cut at any
+//! moment leaves a state that the resize of a closed disk can also leave, and no promise to clients
+//! depends on the old engine.
 
 use crate::enlarge;
 use crate::format::{OpenFormat, OpenWith, Params};
@@ -20,7 +19,7 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the disk is opened with, and opened with again.
+/// The key and options for opening the engine, and for opening it again.
 struct Opener {
     master: Secret<32>,
     uuid: [u8; 16],
@@ -46,9 +45,9 @@ impl Opener {
 
 /// An open sealed disk on a flat medium.
 pub(crate) struct SealedDisk {
-    /// Shared by requests; alone while it is replaced.
+    /// Shared by requests; exclusive during the replacement.
     engine: RwLock<Sealed>,
-    /// Of the engine, to be read while it is replaced.
+    /// The engine's number of blocks, readable during the replacement.
     blocks: AtomicU64,
     opener: Opener,
 }
@@ -62,12 +61,11 @@ impl SealedDisk {
             random: Arc::new(SystemRandom::new()?),
         };
         let engine = if with.rescue {
-            // The engine gives up where it cannot read the journal or the map, and verifies what it
-            // reads of them.
+            // The engine fails if it cannot read the journal or the map, and verifies both.
             let left = Arc::new(Remains::of(Arc::clone(medium), params.geometry().end(), true));
             let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options());
             let engine = Sealed::open_to_rescue(left.clone(), params, master, uuid, options)?;
-            // A block of a cipher that does not notice it must not be made of rubbish.
+            // A cipher without authentication must not decrypt garbage.
             left.be_strict();
             engine
         } else {
@@ -120,8 +118,8 @@ impl OpenFormat for SealedDisk {
         self
     }
 
-    /// Requests wait meanwhile. After an error that came when the engine was closed already, the
-    /// disk refuses everything until it is opened anew, which it says.
+    /// Requests wait meanwhile. After an error with the engine already closed, the disk refuses
+    /// everything until it is opened again; the error says so.
     fn grow(&self, header: &HeldHeader, size: Option<u64>) -> Result<Box<dyn Params>> {
         let lease = header.lease()?;
         let medium = lease.medium();
@@ -133,7 +131,7 @@ impl OpenFormat for SealedDisk {
             return Ok(Box::new(before));
         }
         let former = enlarge::find_former(&**medium, &unlocked, &wanted)?;
-        // What is flushed now need not be flushed while requests wait.
+        // Data flushed now need not be flushed while requests wait.
         self.engine.read().flush()?;
         let mut engine = self.engine.write();
         engine.close()?;

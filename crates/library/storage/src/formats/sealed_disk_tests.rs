@@ -1,5 +1,5 @@
-//! The power goes at any operation of a growth, with writes going on: the old disk or the new one
-//! is there, with all that was flushed.
+//! A power cut at any operation of a growth, with concurrent writes, leaves the old disk or the new
+//! one, with all flushed data.
 
 use super::*;
 use lacuna_contracts::{BLOCK_SIZE, Budget, SecretVec};
@@ -48,8 +48,8 @@ impl Made {
         SealedDisk::open(&medium, params, &OpenWith { keys, opening, rescue: false }).unwrap()
     }
 
-    /// Grows a disk that is written to, without power after `cut` operations. Whether it grew
-    /// before, and what is left.
+    /// Grows a disk during writes, with a power cut after `cut` operations. Returns whether it grew
+    /// before the cut, and the remaining image.
     fn grow(&self, cut: u64) -> (bool, Image) {
         let medium = Arc::new(CrashMedium::from_image(self.image.clone()));
         let held = HeldHeader::new(medium.clone(), false, false);

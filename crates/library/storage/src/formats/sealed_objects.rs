@@ -1,4 +1,4 @@
-//! `sealed` on the objects of a pool: an engine of its own, which can keep snapshots.
+//! `sealed` on the objects of a pool: a separate engine with snapshots.
 
 use crate::backing::rados::data_prefix;
 use crate::backing::{Backing, BackingKind, Connection};
@@ -24,7 +24,7 @@ pub(crate) struct SealedObjectsFormat;
 
 impl Format for SealedObjectsFormat {
     fn info(&self) -> FormatInfo {
-        // The client library copies all that is written.
+        // The client library copies all written data.
         FormatInfo {
             large_memory: true,
             made_on: &[],
@@ -37,10 +37,10 @@ impl Format for SealedObjectsFormat {
     }
 }
 
-/// The parameters of a new disk, in a pool whose objects have keys or have none.
+/// The parameters of a new disk; `has_keys`: the pool's objects have key-value maps.
 pub(crate) fn plan(options: &CreateOptions, has_keys: bool) -> Result<Box<dyn Params>> {
     let (cipher, layout) = (options.shape.cipher.unwrap_or(Cipher::Gcm), options.shape.layout);
-    // A layout would mean nothing for a cipher that keeps no metadata.
+    // A layout would have no meaning for a cipher without metadata.
     if let Some(layout) = layout.filter(|l| cipher.meta_size() == 0 && *l != ObjectLayout::SegmentEnd) {
         return Err(Error::new(Kind::Usage, "cannot use this layout")
             .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
@@ -121,12 +121,12 @@ impl Params for ObjectParams {
 
 /// An open disk on objects.
 struct OnObjects {
-    // Goes before the lock on it does.
+    // Dropped before the lock on it.
     disk: ObjectDisk,
-    /// The prefix of the objects of its data.
+    /// The prefix of its data objects.
     prefix: String,
-    /// The first error that showed that another client has taken the disk over. Later errors are
-    /// less clear.
+    /// The first error showing that another client has taken over the disk. Later errors are less
+    /// clear.
     fenced: OnceLock<Error>,
     /// Holds the lock on the disk.
     connection: Arc<Connection>,
@@ -140,13 +140,13 @@ impl OpenFormat for OnObjects {
     fn close(&self) -> Result<()> {
         let closed = self.disk.close();
         if closed.is_err() {
-            // A write that failed may still arrive: not once another client writes.
+            // A failed write may still reach the cluster, but not after another client writes.
             self.connection.abandon_lock();
         }
         self.taken_over().map_or(closed, Err)
     }
 
-    /// Remembers that the disk is another client's now, if that is what an error says.
+    /// Records an error that says that another client has taken over the disk.
     fn noting(&self, e: Error) -> Error {
         if e.kind() == Kind::Fenced {
             self.fenced.get_or_init(|| e.clone());

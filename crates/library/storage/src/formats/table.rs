@@ -1,4 +1,4 @@
-//! The table of formats, by which a header that is found is read.
+//! The table of formats, for parsing headers.
 
 use crate::backing::BackingKind;
 use crate::format::{Format, FormatInfo, Params};
@@ -12,17 +12,17 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{Location, PublicHeader};
 use parking_lot::RwLock;
 
-/// The formats of this build, in the order in which they are offered.
+/// The formats of this build, in the order of presentation.
 pub static FORMATS: [&dyn Format; 6] =
     [&SealedFormat, &SealedObjectsFormat, &DeniableFormat, &ObliviousFormat, &FlashFormat, &VaultFormat];
 
-/// Those that the program has besides.
+/// The formats added by the program.
 static ADDED: RwLock<Vec<&'static dyn Format>> = RwLock::new(Vec::new());
 
-/// From now on disks of this format are opened, checked and told of like others, in all of this
-/// process. A program adds its own formats when it starts. Errors: [`Kind::Exists`] if the number
-/// or the name is that of a format that there is, [`Kind::Usage`] for a number that a later lacuna
-/// may give to a format of its own ([`FormatId::is_added`](lacuna_header::FormatId::is_added)).
+/// Adds a format for the rest of this process: its disks are then opened, checked and described
+/// like those of this build. A program adds its formats when it starts. Errors: [`Kind::Exists`] if
+/// an existing format has the number or the name, [`Kind::Usage`] for a number that is reserved for
+/// later formats of lacuna ([`FormatId::is_added`](lacuna_header::FormatId::is_added)).
 pub fn add_format(format: &'static dyn Format) -> Result<()> {
     let (mut added, new) = (ADDED.write(), format.info());
     let mut known = FORMATS.iter().chain(added.iter()).map(|format| format.info());
@@ -40,21 +40,21 @@ pub fn add_format(format: &'static dyn Format) -> Result<()> {
     Ok(())
 }
 
-/// The format that is made at a location unless one is asked for.
+/// The default format of a new disk at a location.
 pub fn usual(location: &Location) -> &'static dyn Format {
     let mut formats = FORMATS.iter().copied();
     let usual = formats.find(|format| format.info().made_on.iter().any(|kind| kind.is_at(location)));
     usual.unwrap_or(FORMATS[0])
 }
 
-/// The names of the formats of this build of which something is so, in words.
+/// The names of the formats of this build that fulfil a condition, in words.
 pub(crate) fn names_of(is: impl Fn(&FormatInfo) -> bool) -> String {
     let infos = FORMATS.iter().map(|format| format.info()).filter(is);
     infos.map(|info| info.name).collect::<Vec<_>>().join(" or ")
 }
 
-/// Refuses a header in a directory that is of no vault: a user who may write to the directory could
-/// have put it there.
+/// Refuses a disk's header in a directory: a user with write access to the directory could have put
+/// it there.
 pub(crate) fn check_place(header: &PublicHeader, location: &Location) -> Result<()> {
     let is_of_vault = || find(header).is_some_and(|format| format.info().is_of_vaults());
     match location {
@@ -73,7 +73,7 @@ fn find(header: &PublicHeader) -> Option<&'static dyn Format> {
     FORMATS.iter().chain(added.iter()).copied().find(|format| format.info().id == header.format)
 }
 
-/// Reads the parameters from the header that was found at `location`.
+/// Parses the parameters from the header at `location`.
 pub(crate) fn parse(header: &PublicHeader, location: &Location) -> Result<Box<dyn Params>> {
     check_place(header, location)?;
     match find(header).filter(|format| format.info().rests_on.is_at(location)) {
@@ -85,7 +85,7 @@ pub(crate) fn parse(header: &PublicHeader, location: &Location) -> Result<Box<dy
     }
 }
 
-/// The formats that can be read at a location, in words.
+/// The formats that are readable at a location, in words.
 fn expected(location: &Location) -> String {
     let added = ADDED.read();
     let names = |kind: BackingKind| {

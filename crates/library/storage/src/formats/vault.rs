@@ -1,5 +1,5 @@
-//! What the header of a vault says of it: the version of its format, and the scheme of files that
-//! name none.
+//! The parameters in the header of a vault: the version of its format, and the default integrity
+//! scheme of files.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -13,27 +13,26 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::FormatId;
 use lacuna_integrity::{Choice, Scheme};
 
-/// The version of vaults that this build makes and opens.
+/// The version of vaults that this build creates and opens.
 const VAULT_VERSION: u16 = 1;
 
 /// Bytes of the parameters in the header.
 const LEN: usize = 4;
 
-/// What files of a vault can be protected by, in the order of the bytes that stand for them.
+/// The possible integrity schemes of files in a vault, in the order of their codes.
 const CHOICES: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
 
 /// The parameters of a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VaultParams {
-    /// How files are protected that neither themselves nor by their directory ask for something
-    /// else.
+    /// The integrity scheme of files without one of their own or of their directory.
     pub integrity: Choice,
 }
 
 impl VaultParams {
-    /// Reads them from a header. Errors: [`Kind::NotFound`] for another version, [`Kind::Corrupt`]
-    /// for what no version has.
+    /// Parses the parameters from a header. Errors: [`Kind::NotFound`] for another version,
+    /// [`Kind::Corrupt`] for malformed parameters.
     pub fn parse(bytes: &[u8]) -> Result<VaultParams> {
         let refused = |kind: Kind, found: String| {
             Error::new(kind, "cannot read the parameters of the vault").found(found)
@@ -51,7 +50,7 @@ impl VaultParams {
         Ok(VaultParams { integrity: *integrity.ok_or_else(wrong)? })
     }
 
-    /// The parameters as they stand in the header.
+    /// Encodes the parameters for the header.
     pub fn encode(&self) -> [u8; LEN] {
         let code = CHOICES.iter().position(|choice| *choice == self.integrity);
         let code = code.expect("vaults are made with what is offered alone") as u8;
@@ -60,7 +59,7 @@ impl VaultParams {
     }
 }
 
-/// The format of the headers of vaults, which are no disks.
+/// The format in the headers of vaults. Vaults are not disks.
 #[derive(Debug)]
 pub(crate) struct VaultFormat;
 
@@ -97,7 +96,7 @@ impl Params for VaultParams {
     }
 }
 
-/// What files of a vault can be protected by.
+/// The possible integrity schemes of files in a vault.
 pub fn choices() -> [Choice; 4] {
     CHOICES
 }

@@ -1,5 +1,5 @@
-//! A vault in a folder that can be damaged, what it is to hold, and what of that a rescue brings
-//! out.
+//! A vault in a folder that can be damaged, its expected content, and the comparison with the
+//! output of a rescue.
 #![allow(dead_code)]
 
 use lacuna_contracts::{Result, Secret};
@@ -101,8 +101,8 @@ pub(crate) fn content(path: &str, round: u64, rng: &mut Rng) -> Vec<u8> {
     format!("{path}, round {round}. ").into_bytes().repeat(1 + rng.below(600) as usize)
 }
 
-/// What is missing of a file that was brought out, if it is there: the blocks that differ are
-/// zeros. Panics if anything else differs.
+/// The number of blocks of a rescued file that differ from the expected ones: they must be zeros.
+/// Panics on any other difference.
 fn holes(found: &[u8], expected: &[u8], context: &str) -> u64 {
     assert_eq!(found.len(), expected.len(), "{context}");
     let mut holes = 0;
@@ -115,8 +115,8 @@ fn holes(found: &[u8], expected: &[u8], context: &str) -> u64 {
     holes
 }
 
-/// Compares what was brought out with the truth. Gives the files that are not there, and the blocks
-/// that are missing of others.
+/// Compares the output of a rescue with the expected content. Returns the missing files, and the
+/// number of missing blocks in existing ones.
 pub(crate) fn compare(target: &Path, truth: &Truth, context: &str) -> (Vec<String>, u64) {
     let (mut absent, mut bad) = (Vec::new(), 0);
     for (path, expected) in truth {

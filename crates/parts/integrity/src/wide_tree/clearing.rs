@@ -1,4 +1,4 @@
-//! How leaves go: those of a range, those past a new end, or all.
+//! Removal of leaves: of a range, past a new end, or all.
 
 use super::WideTree;
 use crate::tree_page::{ABSENT, BITS, ENTRIES, height};
@@ -7,8 +7,8 @@ use lacuna_contracts::{Kind, Result};
 use std::ops::Range;
 
 impl WideTree {
-    /// Makes the leaves from `first` on zero and calls `dropped` for each page of leaves that is
-    /// thereby absent.
+    /// Zeroes `count` leaves starting at `first`, and calls `dropped` for each page of leaves that
+    /// becomes absent.
     pub(crate) fn clear(
         &mut self,
         us: &dyn Untrusted,
@@ -23,7 +23,7 @@ impl WideTree {
         let top = height(self.leaves) - 1;
         if first == 0 && end == self.leaves {
             self.drop_below(us, top, 0, dropped)?;
-            // Whatever could not be found from the top must not be found in the cache either.
+            // Pages that could not be found from the top must not be found in the cache either.
             self.pages.get_mut().clear();
             (self.root, self.dirty) = (ABSENT, 0);
             return Ok(());
@@ -34,7 +34,7 @@ impl WideTree {
         self.clear_within(us, top, 0, &(first..end), dropped)
     }
 
-    /// Makes it longer, with zeros, or shorter (DeleteTree for each leaf, in bulk).
+    /// Lengthens the array with zeros, or shortens it (DeleteTree for each leaf, in bulk).
     pub(crate) fn resize(
         &mut self,
         us: &dyn Untrusted,
@@ -48,7 +48,7 @@ impl WideTree {
         self.clear(us, leaves, self.leaves - leaves, dropped)?;
         let (old, new) = (height(self.leaves), height(leaves));
         if new < old && leaves > 0 && !self.is_absent(us, old - 1, 0)? {
-            // It is the topmost page from now on: the next flush makes its tag the root.
+            // This page becomes the topmost one: the next flush makes its tag the root.
             self.dirty_page(us, new - 1, 0, false)?;
             for level in new..old {
                 self.forget(us, level, 0)?;
@@ -61,7 +61,7 @@ impl WideTree {
         Ok(())
     }
 
-    /// Clears the leaves of a range below a page that is not absent and is not cleared as a whole.
+    /// Clears the leaves of a range below a page that is neither absent nor cleared as a whole.
     fn clear_within(
         &mut self,
         us: &dyn Untrusted,
@@ -97,9 +97,9 @@ impl WideTree {
         Ok(())
     }
 
-    /// Removes a page and all below it. What does not verify is removed as well as it can be found:
-    /// nobody reads it again. Pages in the cache are always found: the entries of holes above them
-    /// would otherwise take them for the latest.
+    /// Removes a page and all pages below it. Pages that do not verify are removed as far as they
+    /// can be found; they are never read again. Cached pages are always found: otherwise the
+    /// entries of holes above them would later take them for the latest.
     fn drop_below(
         &mut self,
         us: &dyn Untrusted,
@@ -111,8 +111,8 @@ impl WideTree {
             dropped(page)?;
         } else {
             let entries = match self.read(us, level, page, |entries| *entries) {
-                // Nothing says what lies below a page that does not verify, or that the medium does
-                // not give: what it belongs to goes.
+                // A page that does not verify, or that the medium cannot read, does not show which
+                // pages lie below. Remove the cached ones.
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {
                     self.drop_cached_below(us, level, page, dropped)?;
                     [ABSENT; ENTRIES as usize]
@@ -128,7 +128,7 @@ impl WideTree {
         self.forget(us, level, page)
     }
 
-    /// Removes the pages in the cache that lie below a page that cannot be read.
+    /// Removes the cached pages below a page that cannot be read.
     fn drop_cached_below(
         &mut self,
         us: &dyn Untrusted,

@@ -1,5 +1,5 @@
-//! The second reader: reads a protected file by the tables of `docs/format/integrity.md`, and with
-//! nothing of the crate but IsRand and the unpacking of blocks.
+//! The second reader: reads a protected file by the tables of `docs/format/integrity.md`. From the
+//! crate it uses only IsRand and the unpacking of blocks.
 
 use crate::fixture::Stored;
 use lacuna_contracts::Secret;
@@ -15,7 +15,7 @@ type Counter = (u64, u32);
 /// The keys of a file.
 struct Keys {
     file: Secret<32>,
-    /// The label of keys of blocks.
+    /// The label of the block keys.
     blocks: String,
     tags: SivKey,
     tree: Secret<32>,
@@ -45,7 +45,7 @@ impl Keys {
         GcmKey::new(&derive(&self.file, &self.blocks, &session.to_le_bytes())).unwrap()
     }
 
-    /// Decrypts what has a tag, which binds this beside the counter.
+    /// Decrypts a block that has a tag; the tag binds `bound` and the counter.
     fn open(&self, counter: Counter, bound: &[u8], sealed: &[u8], tag: &Tag, plain: &mut [u8]) -> Option<()> {
         let (session, pass) = counter;
         let counter_bytes = [&session.to_le_bytes()[..], &pass.to_le_bytes(), &[0; 4]].concat();
@@ -77,7 +77,8 @@ pub(crate) struct SecondReader<'s> {
     keys: Keys,
     blocks: u64,
     block_size: usize,
-    /// That of the scheme; of a file that is being converted, that of MT-EINT and the one below.
+    /// The section of the scheme; of a file in conversion, the section of MT-EINT and then that of
+    /// the body below.
     sections: Vec<Section>,
     met: RefCell<BTreeSet<(Part, u64)>>,
 }
@@ -154,13 +155,13 @@ impl<'s> SecondReader<'s> {
         self.blocks
     }
 
-    /// The pages that were read, and those that the page explains otherwise.
+    /// The pages that were read, and the other pages that the format page explains.
     pub(crate) fn pages_met(&self) -> BTreeSet<(Part, u64)> {
         let mut met = self.met.borrow().clone();
         for section in &self.sections {
             if section.scheme == self.scheme("MT-EINT") {
-                // All pages of the tree, and of counters of blocks that have a leaf page or had
-                // one.
+                // All pages of the tree, and all pages of counters: they may outlive the leaf pages
+                // of their blocks.
                 (0..8).for_each(|level| self.meet_tree(section, 0, level, &mut met));
                 met.extend(
                     self.stored.pages.keys().filter(|(part, _)| section.dense && *part == Part::Counters),
@@ -262,7 +263,7 @@ impl<'s> SecondReader<'s> {
         bytes
     }
 
-    /// A page that is encrypted; nothing if it is absent.
+    /// The plaintext of an encrypted page; empty if it is absent.
     fn decrypted(&self, name: &str, part: Part, page: u64) -> Vec<u8> {
         let Some(sealed) = self.stored.pages.get(&(part, page)) else { return vec![] };
         self.met.borrow_mut().insert((part, page));

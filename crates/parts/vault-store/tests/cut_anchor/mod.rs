@@ -6,7 +6,8 @@ use lacuna_sim::CrashFolder;
 use lacuna_vault_store::{Anchor, AnchorState, MemoryAnchor};
 use std::sync::Arc;
 
-/// Memory that survives power cuts, whose advance a power cut of the folder may fall into.
+/// An anchor in memory that survives power cuts; a power cut of the folder may interrupt its
+/// advance.
 pub(crate) struct CutAnchor {
     pub(crate) memory: Arc<MemoryAnchor>,
     pub(crate) folder: CrashFolder,
@@ -18,7 +19,8 @@ impl Anchor for CutAnchor {
     }
 
     fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()> {
-        // It counts as an operation of the folder, so that a cut may fall before, in and after it.
+        // The advance counts as an operation of the folder, so that a cut may come before, during
+        // and after it.
         match self.folder.sync_names("no such folder") {
             Ok(()) => self.memory.advance(expected, next),
             Err(e) => {

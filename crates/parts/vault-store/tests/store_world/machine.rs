@@ -34,7 +34,7 @@ impl Machine {
         self.open_as(folder, &options())
     }
 
-    /// The refusal of a folder.
+    /// The error of opening a folder, which must fail.
     pub(crate) fn refused(&mut self, folder: &CrashFolder) -> Error {
         self.open(folder).err().expect("a refusal")
     }
@@ -48,8 +48,8 @@ pub(crate) fn copy(image: &FolderImage) -> CrashFolder {
     CrashFolder::from_image(image)
 }
 
-/// A folder that was as each of some images says, one after the other, and answers some reads with
-/// what was there once or made of it; now and then some looks at names as well.
+/// A folder that passed through some images in order. Some reads return past or altered content,
+/// and sometimes look-ups of names lie as well.
 pub(crate) fn lying<'i>(images: impl IntoIterator<Item = &'i FolderImage>, rng: &mut Rng) -> CrashFolder {
     let folder = CrashFolder::new();
     folder.keep_past();
@@ -61,13 +61,13 @@ pub(crate) fn lying<'i>(images: impl IntoIterator<Item = &'i FolderImage>, rng: 
     folder
 }
 
-/// Ends the lies of a folder.
+/// Makes all later reads of a folder true.
 pub(crate) fn be_honest(folder: &CrashFolder) {
     folder.lie(None, |_| true);
     folder.lie_about_names(None);
 }
 
-/// A store with some objects of which states 1 to `states` write page 0 of the first.
+/// A store with an object; states 1 to `states` write its page 0.
 pub(crate) fn grown(states: u64) -> (Machine, CrashFolder, Store, ObjectId) {
     let (machine, folder) = (Machine::new(1), CrashFolder::new());
     let store = machine.create(&folder);

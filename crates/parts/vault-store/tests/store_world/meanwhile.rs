@@ -1,5 +1,5 @@
-//! A folder whose syncs take long: while one is under way, others use the store. In one thread, so
-//! that a seed is a run.
+//! A folder with slow syncs: during a sync, other threads use the store. They are simulated in one
+//! thread, so that a seed determines the run.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Folder, FolderFile, Space};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// What another thread does meanwhile.
+/// An action of another thread.
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     /// Writes pages.
@@ -19,33 +19,33 @@ pub(crate) enum Deed {
     Commit(Vec<u8>),
 }
 
-/// Deeds to come, and those that were done.
+/// Planned and completed actions.
 #[derive(Default)]
 pub(crate) struct Others {
     store: Mutex<Weak<Store>>,
     planned: Mutex<VecDeque<(u64, Deed)>>,
-    /// Deeds that began, and whether they succeeded.
+    /// Actions that began, and whether they succeeded.
     pub(crate) done: Mutex<Vec<(Deed, bool)>>,
 }
 
 impl Others {
-    /// From now on they use this store.
+    /// Sets the store that they use.
     pub(crate) fn use_store(&self, store: &Arc<Store>) {
         *self.store.lock() = Arc::downgrade(store);
     }
 
-    /// Plans a deed at the sync after the next `after` ones.
+    /// Plans an action at the sync after the next `after` ones.
     pub(crate) fn plan(&self, after: u64, deed: Deed) {
         self.planned.lock().push_back((after, deed));
     }
 
-    /// Forgets what was planned, and gives what was done.
+    /// Drops all planned actions, and returns the completed ones.
     pub(crate) fn settle(&self) -> Vec<(Deed, bool)> {
         self.planned.lock().clear();
         std::mem::take(&mut self.done.lock())
     }
 
-    /// A sync begins.
+    /// Runs at the beginning of a sync.
     fn act(&self) {
         let Some(store) = self.store.lock().upgrade() else { return };
         let due = {
@@ -72,13 +72,13 @@ impl Others {
     }
 }
 
-/// Whether a commit was noted and is not durable: another one would wait for it.
+/// Whether a commit was noted and is not durable: another one would block.
 fn is_committing(store: &Store) -> bool {
     let durable = store.status().items.iter().find(|item| item.name == "last_commit").map(|item| item.value);
     durable != Some(store.last_number())
 }
 
-/// A folder in which others act while something is synced.
+/// A folder that runs planned actions during syncs.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) folder: lacuna_sim::CrashFolder,

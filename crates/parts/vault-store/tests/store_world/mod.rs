@@ -1,4 +1,4 @@
-//! A store on a simulated folder beside a plain model of what it must hold.
+//! A store on a simulated folder beside a plain model of its expected content.
 #![allow(dead_code)]
 
 #[path = "../cut_anchor/mod.rs"]
@@ -20,16 +20,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const UUID: [u8; 16] = [0x1a; 16];
 
-/// A journal that is soon due.
+/// A journal that needs checkpoints soon.
 pub(crate) const SMALL: JournalSize = JournalSize { due: 48 * PAGE as u64, most: 1024 * PAGE as u64 };
 
-/// Pages that an object of the model may have.
+/// The most pages of an object of the model.
 pub(crate) const PAGES: u64 = 80;
 
-/// Contents of one state: which stamp each page of each object bears.
+/// The contents of one state: the stamp of each page of each object.
 pub(crate) type Contents = BTreeMap<u64, BTreeMap<u64, u64>>;
 
-/// The bytes of a page that bears a stamp. Stamp 0 is zeros.
+/// The bytes of a page with a stamp. Stamp 0 is zeros.
 pub(crate) fn page(stamp: u64) -> Vec<u8> {
     let mut bytes = vec![0; PAGE];
     if stamp > 0 {
@@ -45,7 +45,7 @@ pub(crate) fn keys() -> StoreKeys {
     StoreKeys::derive(&Secret::copy_from(&[0x77; 32]), &UUID)
 }
 
-/// What a store here rests on.
+/// The environment of a store here.
 pub(crate) fn base(folder: &CrashFolder, memory: &Arc<MemoryAnchor>, seed: u64) -> StoreBase {
     shared_base(&Shared { folder: folder.clone(), others: Arc::default() }, memory, seed)
 }
@@ -61,23 +61,23 @@ fn shared_base(shared: &Shared, memory: &Arc<MemoryAnchor>, seed: u64) -> StoreB
     }
 }
 
-/// How stores here are opened.
+/// The options of stores here.
 pub(crate) fn options() -> StoreOptions {
     StoreOptions { journal: SMALL, ..StoreOptions::default() }
 }
 
-/// One folder, the anchor of one machine, and what they must hold.
+/// One folder, the anchor of one machine, and their expected contents.
 pub(crate) struct World {
     pub(crate) folder: CrashFolder,
     pub(crate) memory: Arc<MemoryAnchor>,
     pub(crate) rng: Rng,
-    /// The contents now, of the last commit that returned, and of those that may have been under
-    /// way, with their stamps.
+    /// The current contents; those of the last commit that returned, with its stamp; and those of
+    /// commits that may be in progress, with theirs.
     pub(crate) now: Contents,
     pub(crate) committed: (u64, Contents),
     pub(crate) pending: Vec<(u64, Contents)>,
     pub(crate) stamp: u64,
-    /// The last object that was written by many pages.
+    /// The last object that was written with many pages.
     written: Option<u64>,
     pub(crate) others: Arc<Others>,
     pub(crate) seed: u64,
@@ -85,7 +85,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A new store. Nothing is cut while it is made.
+    /// A new store, made without a power cut.
     pub(crate) fn new(seed: u64) -> (World, Arc<Store>) {
         let (folder, memory) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
         let others = Arc::<Others>::default();
@@ -119,7 +119,7 @@ impl World {
         self.stamp
     }
 
-    /// The power comes back: the folder holds what a cut leaves.
+    /// Restores the power: the folder holds a possible content after a cut.
     pub(crate) fn power_up(&mut self, cut_after: Option<u64>) -> FolderImage {
         self.folder.cut_now();
         let image = self.folder.after_cut(&mut self.rng);
@@ -128,8 +128,8 @@ impl World {
         image
     }
 
-    /// Opens the store, and checks that it holds exactly what the last commit said, or the one that
-    /// was under way.
+    /// Opens the store, and checks that it holds exactly the last commit, or a commit that was in
+    /// progress.
     pub(crate) fn open(&mut self, options: &StoreOptions) -> Result<Arc<Store>> {
         let base = self.base();
         let (store, recovered) = Store::open(base, keys(), options)?;
@@ -140,7 +140,7 @@ impl World {
         Ok(store)
     }
 
-    /// No file is in the folder that nothing refers to.
+    /// Checks that every file in the folder is referred to.
     fn nothing_is_left(&self, store: &Store) -> Result<()> {
         let own = FILES.map(str::to_owned);
         let objects = self.now.keys().map(|object| store.object_name(ObjectId(*object)));
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// After an opening: which of the two states it is, and whether it is that whole.
+    /// After an opening: finds out which of the states it is, and checks that it is whole.
     pub(crate) fn take_up(&mut self, store: &Store, recovered: &Recovered) -> Result<()> {
         let number = |bytes: &Vec<u8>| u64::from_le_bytes(bytes[..8].try_into().unwrap());
         let found = recovered.puts.last().or(recovered.root.as_ref()).map_or(0, number);
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// One random thing that a user of the store does.
+    /// One random operation of a user of the store.
     pub(crate) fn step(&mut self, store: &Store) -> Result<()> {
         if store.needs_commit() || store.needs_checkpoint() {
             return self.commit(store, store.needs_checkpoint() || self.rng.clone().chance(1, 2));
@@ -218,7 +218,7 @@ impl World {
             }
             70..80 => {
                 if let Some(object) = self.pick() {
-                    // Often just before the end, where nothing may be committed yet.
+                    // Often just before the end, where pages may be uncommitted.
                     let end = self.now[&object].last_key_value().map_or(0, |(page, _)| page + 1);
                     let near = end.saturating_sub(self.rng.below(6));
                     let pages = if self.rng.chance(1, 2) { near } else { self.rng.below(PAGES + 4) };
@@ -251,17 +251,17 @@ impl World {
         Ok(())
     }
 
-    /// So many things, none of which fails.
+    /// Runs this number of steps; none of them may fail.
     pub(crate) fn rest(&mut self, store: &Store, steps: u64) -> Result<()> {
         (0..steps).try_for_each(|_| self.step(store))
     }
 
-    /// So many things, of which some fail for want of space. Gives how many did.
+    /// Runs this number of steps; some may fail for lack of space. Returns how many did.
     pub(crate) fn push_on(&mut self, store: &Store, steps: u64) -> u64 {
         (0..steps).map(|_| u64::from(self.step(store).is_err_and(|e| e.kind() == Kind::NoSpace))).sum()
     }
 
-    /// Writes some pages of an object: single ones, runs, and appends that go on and on.
+    /// Writes some pages of an object: single ones, runs, and repeated appends.
     pub(crate) fn write(&mut self, store: &Store, object: u64) -> Result<()> {
         let end = self.now[&object].last_key_value().map_or(0, |(page, _)| page + 1);
         let count = *self.rng.pick(&[1, 1, 1, 2, 5, 20]);
@@ -275,7 +275,7 @@ impl World {
         Ok(())
     }
 
-    /// Commits, while others write, remove and commit.
+    /// Commits, while other threads write, remove and commit.
     pub(crate) fn commit(&mut self, store: &Store, root: bool) -> Result<()> {
         let stamp = self.next_stamp();
         self.pending.push((stamp, self.now.clone()));
@@ -292,8 +292,8 @@ impl World {
         Ok(())
     }
 
-    /// Plans what others do during a commit. One of their own can only succeed while a checkpoint
-    /// is under way.
+    /// Plans the actions of other threads during a commit. A commit of theirs can only succeed
+    /// during a checkpoint.
     fn plan(&mut self, root: bool) {
         let mut others = Vec::new();
         for _ in 0..self.rng.below(4) {
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// Takes note of what others did.
+    /// Applies the actions of other threads to the model.
     fn learn(&mut self) {
         for (deed, done) in self.others.settle() {
             match deed {
