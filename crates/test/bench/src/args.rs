@@ -17,7 +17,7 @@ pub(crate) struct Args {
     pub run: RunArgs,
 }
 
-/// What else can be done.
+/// The subcommands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Tell whether two commits differ in processor time, and with what confidence

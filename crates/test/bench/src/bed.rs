@@ -1,5 +1,5 @@
-//! A disk on a simulated medium, and the jobs that are done on it: the time that the models charge
-//! is taken as time.
+//! A disk on a simulated medium, and its jobs: the time that the models charge is the measured
+//! time.
 
 use crate::in_process;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Kind, ManualClock, Result};
@@ -11,28 +11,28 @@ use std::time::Duration;
 
 /// Blocks of a sequential request: 1 MiB.
 pub const LONG: u64 = 256;
-/// Blocks that one of two clients gets done before it is the other's turn: they are served side by
-/// side.
+/// Blocks of a turn of each of two clients that are served side by side.
 const TURN: u64 = 8;
-/// Random writes that are flushed now and then, and after how many each time.
+/// Random writes of the job with flushes, and requests between two flushes.
 const SYNCED_BLOCKS: u64 = 4096;
 const FLUSH_AFTER: usize = 32;
-/// Public writes for one hidden write, at most.
+/// Maximum public writes per hidden write.
 const MOST_COVER: u64 = 8;
-/// The part of the medium that the cache before a disk holds back: 256 MiB of a disk of 8 GiB.
+/// The cache in front of a disk holds back the medium's length divided by this: 256 MiB of a disk
+/// of 8 GiB.
 pub const HELD_BACK: u64 = 32;
 
 /// The simulated disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Model {
-    /// 5400 turns a minute, every call served at once: Tables 2 and 3.
+    /// 5400 rpm, with every call served immediately: Tables 2 and 3.
     HardDisk,
-    /// The same behind a cache that holds writes back until they are synced, as the system does for
-    /// a file.
+    /// The same disk behind a cache that holds writes back until a sync, like the page cache for a
+    /// file.
     CachedHardDisk,
-    /// SATA: Table 4.
+    /// An SSD on SATA: Table 4.
     Ssd,
-    /// A USB stick behind the same cache.
+    /// A USB stick behind such a cache.
     Stick,
 }
 
@@ -41,19 +41,19 @@ pub enum Model {
 pub enum Operation {
     /// Reads of level 0.
     PublicRead,
-    /// Writes of level 0, nothing hidden waiting.
+    /// Writes of level 0, without pending hidden data.
     PublicWrite,
     /// Reads of level 1.
     HiddenRead,
-    /// Writes of level 1 while as much is written to level 0; the bytes of level 1 count.
+    /// Writes of level 1 with equal writes to level 0; only the bytes of level 1 count.
     HiddenWrite,
 }
 
 impl Model {
-    /// The paper's first.
+    /// All models; the paper's hard disk is the first.
     const ALL: [Model; 4] = [Model::HardDisk, Model::CachedHardDisk, Model::Ssd, Model::Stick];
 
-    /// For a medium of `len` bytes.
+    /// The latencies of a medium of `len` bytes.
     fn latency(self, len: u64) -> LatencyModel {
         match self {
             Model::HardDisk => LatencyModel::laptop_disk(),
@@ -66,20 +66,20 @@ impl Model {
     }
 }
 
-/// A disk on a medium that all models charge for the same calls at once.
+/// A disk on a medium that all models charge at once, for the same calls.
 pub struct Bed {
     levels: Vec<Arc<dyn Disk>>,
-    /// What the models charge, and where.
+    /// The models, with their clocks and media.
     charged: [(Model, Arc<ManualClock>, Arc<LatencyMedium>); Model::ALL.len()],
     /// Blocks of each level that are written and read.
     pub span: u64,
     rng: Rng,
-    /// Zeros; what they are does not matter to any model.
+    /// Zeros; no model depends on the content.
     data: Vec<u8>,
 }
 
 impl Bed {
-    /// A disk that `open` makes of a medium of `len` bytes. `span` blocks of each level are written
+    /// Opens a disk with `open` on a medium of `len` bytes. `span` blocks of each level are written
     /// and read.
     pub fn new(
         len: u64,
@@ -99,7 +99,7 @@ impl Bed {
         Ok(Bed { levels, charged, span, rng: Rng::new(5), data: vec![0; LONG as usize * BLOCK_SIZE] })
     }
 
-    /// The same with a `deniable` disk of two levels, and that disk.
+    /// A bed with a `deniable` disk of two levels, and that disk.
     pub fn with_caches(len: u64, span: u64, params: &Params, budget: u64) -> Result<(Bed, Arc<Deniable>)> {
         let mut disk = None;
         let bed = Bed::new(len, span, |medium| {
@@ -109,19 +109,18 @@ impl Bed {
         Ok((bed, disk.expect("the bed opened it")))
     }
 
-    /// How many levels are open.
+    /// Number of open levels.
     pub fn levels(&self) -> usize {
         self.levels.len()
     }
 
-    /// What was read so far, by how many seeks, and the time charged, by the model of the paper's
-    /// disk.
+    /// The reads so far, the seeks so far, and the charged time, by the model of the paper's disk.
     pub fn charged(&self) -> (Reads, u64, Duration) {
         let (_, clock, medium) = &self.charged[0];
         (medium.reads(), medium.seeks(), clock.now())
     }
 
-    /// Writes so many blocks of every level.
+    /// Writes `blocks` blocks of every level.
     pub fn write(&mut self, random: bool, blocks: u64) -> Result<()> {
         if self.levels.len() > 1 {
             self.write_both(random, blocks)
@@ -130,8 +129,8 @@ impl Bed {
         }
     }
 
-    /// Ages the disk with the pattern, then measures it in all operations: bytes per second on each
-    /// model.
+    /// Ages the disk with the access pattern, then measures all operations: bytes per second on
+    /// each model.
     pub fn aged_jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
         for _ in 0..2 {
             self.write(random, self.span)?;
@@ -139,7 +138,7 @@ impl Bed {
         self.jobs(random)
     }
 
-    /// Measures writes of level 0 with a flush after every 32 on the disk as it is.
+    /// Measures writes of level 0 with a flush after every 32 requests, on the disk as it is.
     pub fn synced(&mut self, random: bool) -> Result<Vec<(Model, f64)>> {
         let blocks = if random { SYNCED_BLOCKS.min(self.span) } else { self.span };
         let rates = self.timed(Operation::PublicWrite, blocks, |bed| {
@@ -183,7 +182,7 @@ impl Bed {
         Ok(rate.collect())
     }
 
-    /// Requests that make up `blocks`, as first block and length.
+    /// Requests for `blocks` blocks in all, as first block and length.
     fn requests(&mut self, random: bool, blocks: u64) -> Vec<(u64, u64)> {
         if random {
             return (0..blocks).map(|_| (self.rng.below(self.span), 1)).collect();
@@ -191,7 +190,7 @@ impl Bed {
         (0..blocks).step_by(LONG as usize).map(|at| (at, LONG.min(blocks - at))).collect()
     }
 
-    /// Reads so many blocks of a level.
+    /// Reads `blocks` blocks of a level.
     pub fn read(&mut self, level: usize, random: bool, blocks: u64) -> Result<()> {
         for (first, count) in self.requests(random, blocks) {
             self.levels[level].read(BlockAddr(first), &mut self.data[..count as usize * BLOCK_SIZE])?;
@@ -199,7 +198,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Writes to level 0, and a flush.
+    /// Writes to level 0, then flushes.
     fn write_public(&mut self, random: bool, blocks: u64) -> Result<()> {
         for (first, count) in self.requests(random, blocks) {
             self.levels[0].write(BlockAddr(first), &self.data[..count as usize * BLOCK_SIZE])?;
@@ -207,8 +206,8 @@ impl Bed {
         self.levels[0].flush()
     }
 
-    /// Writes as much to level 0 as to level 1, and flushes of both. Two clients write side by
-    /// side; while the hidden one must wait, the public one goes on.
+    /// Writes `blocks` blocks to each of levels 0 and 1, then flushes both. Two clients write side
+    /// by side; while the hidden one waits for cover, the public one continues.
     fn write_both(&mut self, random: bool, blocks: u64) -> Result<()> {
         let turns = |requests: Vec<(u64, u64)>| {
             requests.into_iter().flat_map(|(first, count)| {
@@ -216,7 +215,7 @@ impl Bed {
             })
         };
         let hidden = turns(self.requests(random, blocks));
-        // More than enough for as long as the hidden client waits.
+        // More than the hidden client can need.
         let mut public = turns((0..MOST_COVER).flat_map(|_| self.requests(random, blocks)).collect());
         let (levels, data) = (&self.levels, &self.data);
         let mut go_on = || {

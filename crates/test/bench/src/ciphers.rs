@@ -1,5 +1,5 @@
-//! Ciphers on blocks of 4096 bytes: ours, GCM with hedged nonces beside AES-256-GCM-SIV, and
-//! HCTR2-256 beside the `hctr2-rs` crate; one thread, no disk.
+//! The section on ciphers on blocks of 4096 bytes: our ciphers, GCM with hedged nonces beside
+//! AES-256-GCM-SIV, and HCTR2-256 beside the `hctr2-rs` crate; one thread, no disk.
 
 use crate::measured::{Measured, Stable};
 use crate::page::Run;
@@ -14,20 +14,19 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const PEER: &str = "hctr2-rs";
-/// GCM as `sealed` runs it, without the draw of the random value, which every cipher with a nonce
-/// needs.
+/// GCM as in `sealed`, without drawing the random value, which every cipher with a nonce needs.
 const HEDGED_GCM: &str = "gcm, hedged nonces";
-/// The cipher that would need no hedge.
+/// A cipher that needs no hedged nonces.
 const GCM_SIV: &str = "AES-256-GCM-SIV of aws-lc";
 
 /// Speeds in GB/s.
 struct Ciphers(Vec<(&'static str, Samples)>);
 
-/// More rounds of shorter windows than other sections have: what slows a machine for a moment then
-/// slows few of them.
+/// Factor for more rounds with shorter windows than in other sections, so that a disturbance
+/// affects only a few of them.
 const SHORTER: u32 = 4;
 
-/// Measures all of them in turns.
+/// Measures all ciphers in turns.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let window = work.scale.cipher_window;
     let mut all: Vec<(&'static str, Samples)> = Vec::new();
@@ -48,7 +47,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     Ok(Box::new(Ciphers(all)))
 }
 
-/// The speed of the other implementation of HCTR2.
+/// The speed of HCTR2 in `hctr2-rs`.
 fn hctr2_of_the_peer(window: Duration) -> f64 {
     let cipher = hctr2_rs::Hctr2_256::new(&[7; 32]);
     let src = vec![0x5a; BLOCK_SIZE];
@@ -58,8 +57,7 @@ fn hctr2_of_the_peer(window: Duration) -> f64 {
     })
 }
 
-/// The speed of GCM whose nonce is a function of the block as well. Errors: those of setting up a
-/// key.
+/// The speed of GCM with nonces that also depend on the block. Errors: those of setting up a key.
 fn hedged_gcm(window: Duration) -> Result<f64> {
     let (key, master) = (GcmKey::new(&Secret::copy_from(&[7; 32]))?, Secret::copy_from(&[8; 32]));
     let hedge = HedgedNonce::derive(&master, "benchmark of hedged nonces", b"");
@@ -85,7 +83,7 @@ fn gcm_siv(window: Duration) -> f64 {
     })
 }
 
-/// The speed of `encrypt`, which handles the block of a number, in GB/s.
+/// The speed of `encrypt`, which encrypts a block with the given number, in GB/s.
 fn gigabytes(window: Duration, mut encrypt: impl FnMut(u128)) -> f64 {
     let (start, mut count) = (Instant::now(), 0u128);
     while start.elapsed() < window {
@@ -98,8 +96,8 @@ fn gigabytes(window: Duration, mut encrypt: impl FnMut(u128)) -> f64 {
 }
 
 impl Ciphers {
-    /// The speed of one to another's. The upper quartile, for other work on the machine only takes
-    /// from a speed.
+    /// The ratio of the speeds of two ciphers. Takes the upper quartiles, because other work on the
+    /// machine only reduces a speed.
     fn ratio(&self, one: &str, to: &str) -> Option<f64> {
         let speed = |name: &str| self.0.iter().find(|(n, _)| *n == name).map(|(_, s)| s.upper_quartile());
         Some(speed(one)? / speed(to)?)
@@ -139,7 +137,7 @@ impl Measured for Ciphers {
         format!("{}\n{method}", self.table().markdown())
     }
 
-    /// The promises about HCTR2, and what decides between a hedge and GCM-SIV.
+    /// The requirements on HCTR2, and on hedged nonces relative to GCM-SIV.
     fn requirements(&self) -> Vec<Requirement> {
         vec![
             Requirement::new("HCTR2-256 to hctr2-rs", Bound::AtLeast(8.0), "")

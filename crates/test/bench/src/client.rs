@@ -1,5 +1,5 @@
-//! An NBD client that keeps a number of requests in flight on one connection: it sends as many as
-//! the depth allows, then one for each reply. It looks at no content: a reply with an error ends
+//! An NBD client that keeps a number of requests in flight on one connection: it fills the depth,
+//! then sends one request for each reply. It does not check contents; a reply with an error ends
 //! the run.
 
 use crate::job::{Direction, Job};
@@ -21,27 +21,27 @@ const REQUEST: usize = 28;
 const REPLY: usize = 16;
 const FLUSH: u16 = 3;
 
-/// Bytes that are received at once, at most.
+/// Maximum bytes received at once.
 const INBOX: usize = 1 << 20;
-/// Random bytes that writes take their content from, each from another place.
+/// Random bytes from which writes take their contents, at varying offsets.
 const CONTENT: usize = 8 << 20;
 
-/// Longer than any request takes, also where a flush waits for a slow medium.
+/// Time limit of a request; longer than a flush to a slow medium takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Where the requests of a job go, the same for all servers that take the same seed.
+/// The places of a job's requests; the same for all servers with the same seed.
 pub(crate) struct Places {
     rng: Rng,
     next: u64,
 }
 
 impl Places {
-    /// Those of a seed.
+    /// The places of a seed.
     pub(crate) fn new(seed: u64) -> Places {
         Places { rng: Rng::new(seed), next: 0 }
     }
 
-    /// The next one on a disk of `disk` bytes, in bytes.
+    /// The next place on a disk of `disk` bytes, as an offset in bytes.
     fn next(&mut self, job: Job, disk: u64) -> u64 {
         let places = (disk / u64::from(job.size)).max(1);
         let place = if job.random { self.rng.below(places) } else { self.next % places };
@@ -70,8 +70,8 @@ impl Client {
         connected().map_err(|e| failed("cannot connect to a server", &e))
     }
 
-    /// Has `count` requests of a job done on a disk of `disk` bytes, and calls `replied` with the
-    /// time that each took.
+    /// Sends `count` requests of a job on a disk of `disk` bytes, and calls `replied` with the
+    /// latency of each request.
     pub(crate) fn perform(
         &mut self,
         job: Job,
@@ -94,7 +94,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes durable what was acknowledged.
+    /// Makes acknowledged writes durable.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let mut flushed = || -> io::Result<()> {
             self.stream.write_all(&header(FLUSH, 0, 0, 0))?;
@@ -117,9 +117,9 @@ impl Client {
         let mut sent_at = vec![Instant::now(); depth];
         let mut free: Vec<usize> = (0..depth).collect();
         let (mut to_send, mut to_come) = (count, count);
-        // Bytes of the inbox that are there, and bytes of a reply's content that are still to come.
+        // Received bytes in the inbox, and content bytes of the current reply still to come.
         let (mut filled, mut content) = (0, 0);
-        // The request whose content is still to come.
+        // The request with content still to come.
         let mut coming: Option<usize> = None;
         while to_come > 0 {
             let batch = free.len().min(to_send as usize);
@@ -162,7 +162,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends one request for each slot, all at once.
+    /// Sends one request for each slot, in one batch.
     fn send(&mut self, job: Job, disk: u64, places: &mut Places, slots: &[usize]) -> io::Result<()> {
         let size = job.size as usize;
         let writes = job.direction == Direction::Write;
@@ -174,7 +174,7 @@ impl Client {
         for header in &headers {
             parts.push(IoSlice::new(header));
             if writes {
-                // No two writes in a row have the same content.
+                // Consecutive writes have different contents.
                 let from = self.written * 4160 % (CONTENT - size);
                 self.written += 1;
                 parts.push(IoSlice::new(&content()[from..from + size]));
@@ -192,13 +192,13 @@ impl Client {
     }
 }
 
-/// The content of all writes, which is made once.
+/// The contents of all writes, generated once.
 fn content() -> &'static [u8] {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     MADE.get_or_init(|| Rng::new(9).bytes(CONTENT))
 }
 
-/// Asks for an export and nothing else.
+/// Negotiates an export, without options.
 fn negotiate(stream: &mut UnixStream, export: &str) -> io::Result<()> {
     stream.read_exact(&mut [0; 18])?;
     let name = export.len() as u32;
@@ -230,7 +230,7 @@ fn header(command: u16, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST] 
     header
 }
 
-/// The cookie of a simple reply; an error if it is none or tells of one.
+/// The cookie of a simple reply. Errors: if it is no simple reply, or reports an error.
 fn cookie_of(reply: &[u8]) -> io::Result<u64> {
     if word(reply, 0) != REPLY_MAGIC {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not a reply"));
@@ -257,8 +257,8 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// Serves one connection: each read is answered with its length in bytes, writes without
-    /// content, the third request with EIO.
+    /// Serves one connection: answers each read with its length in bytes, writes without content,
+    /// and request number `fail_at` with EIO.
     fn serve(listener: &UnixListener, fail_at: u64) -> io::Result<u64> {
         let (mut stream, _) = listener.accept()?;
         stream.write_all(&[0; 18])?;

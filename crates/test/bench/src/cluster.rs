@@ -1,5 +1,5 @@
-//! The Ceph cluster to measure on: the one that the environment names, or one of our own that goes
-//! with the run.
+//! The Ceph cluster for the measurements: a cluster that the environment names, or one that the run
+//! starts and destroys.
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -8,28 +8,29 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The configuration of a cluster that is there already.
+/// The variable with the configuration of an existing cluster.
 const CONF: &str = "LACUNA_CEPH_CONF";
-/// The pool that the script makes.
+/// The pool that the script creates.
 pub(crate) const POOL: &str = "lacuna";
-/// Bytes of the device of each OSD of a cluster of our own: half as much again as all images.
+/// GiB of the device of each OSD of a cluster of the run: several times the size of all images.
 const OSD_GIB: u64 = 16;
 const OSDS: u64 = 3;
-/// An OSD that finds the file system full ends itself, and everybody waits for ever: so the space
-/// must be there.
+/// Free bytes that a cluster needs. An OSD on a full file system ends itself, and its clients wait
+/// forever.
 const NEEDED: u64 = (OSD_GIB * OSDS + 1) << 30;
 const DAEMONS: [&str; 4] = ["ceph", "ceph-mon", "ceph-mgr", "ceph-osd"];
 
-/// A cluster that is up. Dropping it ends it, if it is ours.
+/// A running cluster. Drop destroys it if the run started it.
 pub(crate) struct Cluster {
-    /// What clients need to know.
+    /// The configuration for clients.
     pub conf: PathBuf,
-    /// The folder of our own.
+    /// The directory of the run's own cluster.
     own: Option<PathBuf>,
 }
 
 impl Cluster {
-    /// Finds or starts one; otherwise says why there is none. A quick run starts none.
+    /// Finds or starts a cluster; otherwise returns the reason why there is none. A quick run
+    /// starts none.
     pub(crate) fn find(work: &Workspace) -> Result<std::result::Result<Cluster, String>> {
         if let Some(conf) = std::env::var_os(CONF) {
             return Ok(Ok(Cluster { conf: conf.into(), own: None }));
@@ -55,7 +56,7 @@ impl Cluster {
     fn start(work: &Workspace) -> Result<Cluster> {
         let dir = work.path("ceph");
         let cluster = Cluster { conf: dir.join("ceph.conf"), own: Some(dir.clone()) };
-        // Should this process be killed, nobody else would end the daemons.
+        // Let the script destroy the cluster if this process is killed.
         let pid = std::process::id().to_string();
         let mut watch = Command::new(script());
         watch.args(["watch", &pid]).arg(&dir).process_group(0);
@@ -75,7 +76,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(dir) = &self.own {
-            // The watch tries again.
+            // On failure the watching script tries again.
             let _ = program::output(Command::new(script()).arg("destroy").arg(dir));
         }
     }

@@ -1,4 +1,4 @@
-//! The `lacuna-bench` command: which of its jobs is asked for, and its exit code.
+//! The `lacuna-bench` command: dispatches to its subcommands, and sets the exit code.
 
 use crate::args::{Args, Command};
 use crate::compare;
@@ -9,8 +9,8 @@ use crate::self_test;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Does what the command line says. The exit code is 1 where a comparison found a difference that
-/// it must not find, and 2 where something failed.
+/// Runs the command line. The exit code is 1 if a comparison found a difference that it must not
+/// find, and 2 on an error.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.command {

@@ -1,5 +1,5 @@
-//! Programs of commits: each is built once from the files of its commit, in a folder below
-//! `target/compare`, and kept.
+//! Programs of commits: each is built once from the files of its commit, and kept in a directory
+//! below `target/compare`.
 
 use crate::interrupt::Interrupt;
 use crate::program;
@@ -23,7 +23,7 @@ fn git_says(words: &[&str]) -> Result<String> {
     program::output(git().args(words)).map(|text| text.trim().to_owned())
 }
 
-/// The commit that a name stands for.
+/// The hash of the commit with this name.
 pub(crate) fn resolve(name: &str) -> Result<String> {
     git_says(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).map_err(|e| {
         Error::new(Kind::NotFound, format!("there is no commit {name}"))
@@ -32,7 +32,8 @@ pub(crate) fn resolve(name: &str) -> Result<String> {
     })
 }
 
-/// A commit upon another that changes some files, which no branch knows: git forgets it in time.
+/// Creates a commit on top of another, with some files changed. No branch contains it, so git
+/// collects it in time.
 pub(crate) fn commit_upon(commit: &str, subject: &str, files: &[(&str, &str)]) -> Result<String> {
     let index = root().join("target/compare/index");
     let failed = |e| Error::io("cannot make a commit", &e);
@@ -55,12 +56,12 @@ pub(crate) fn commit_upon(commit: &str, subject: &str, files: &[(&str, &str)]) -
     git_says(&[&author[..], &["commit-tree", &tree, "-p", commit, "-m", subject]].concat())
 }
 
-/// A file as a commit has it.
+/// The contents of a file in a commit.
 pub(crate) fn file_of(commit: &str, path: &str) -> Result<String> {
     program::output(git().arg("show").arg(format!("{commit}:{path}")))
 }
 
-/// The program of a commit. Commits with the same files have the same one.
+/// The program of a commit. Commits with the same files share it.
 pub(crate) fn program_of(commit: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     let files = git_says(&["rev-parse", &format!("{commit}^{{tree}}")])?;
     let home = root().join("target/compare");
@@ -79,13 +80,14 @@ pub(crate) fn program_of(commit: &str, interrupt: &Interrupt) -> Result<PathBuf>
     std::fs::create_dir_all(&tree).map_err(failed)?;
     let archive = home.join("tree.tar");
     program::output(git().args(["archive", "--format=tar", "-o"]).arg(&archive).arg(commit))?;
-    // Files are as new as they are unpacked: cargo builds again what is newer than what it built.
+    // `-m` sets the times of the files to now: cargo rebuilds files that are newer than its last
+    // build.
     program::output(Command::new("tar").arg("-C").arg(&tree).arg("-xmf").arg(&archive))?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "--release", "-p", "lacuna-cli"]).current_dir(&tree);
     program::output(build.env("CARGO_TARGET_DIR", home.join("build")))?;
-    // A copy that is cut short has another name.
+    // Copy under another name first, so that a partial copy is never used.
     let copied = home.join("lacuna.new");
     std::fs::copy(home.join("build/release/lacuna"), &copied)
         .and_then(|_| std::fs::rename(&copied, &kept))

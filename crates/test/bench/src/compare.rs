@@ -1,6 +1,6 @@
-//! Two commits beside each other: whether one takes more processor time for a request than the
-//! other. Both servers are alive and do short slices of the same job in turns, so that whatever
-//! slows the machine slows both; each session starts both anew.
+//! Compares two commits: whether the second takes more processor time per request than the first.
+//! Both servers run at the same time and take turns at short slices of the same job, so that a
+//! disturbance of the machine slows both; each session starts both anew.
 
 use crate::args::CompareArgs;
 use crate::commits;
@@ -22,43 +22,43 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of each disk.
 const DISK: u64 = 128 << 20;
-/// Sessions in which the same disks are used.
+/// Sessions with the same disks.
 const SESSIONS_OF_A_DISK: u32 = 4;
-/// Slices of each server at each job in a session, unless it is told otherwise.
+/// Slices of each server for each job in a session, by default.
 pub(crate) const SLICES: u64 = 24;
 
-/// What both do.
+/// The jobs of both servers.
 const JOBS: [Job; 5] = [MAIN[0], MAIN[1], MAIN[2], MAIN[3], SYNCED[0]];
 
-/// One of the two programs, with a directory of its own.
+/// One of the two programs, with a workspace of its own.
 struct Side {
     work: Workspace,
 }
 
-/// How much more processor time the other takes than the one, twice: by the lower quartile of the
-/// slices, which is precise and does not see what falls into few of them, and by their sum, which
-/// sees everything and is less precise.
+/// Two ratios of the second program's processor time to that of the first: by the lower quartile of
+/// the slices, which is precise but ignores work in only a few slices, and by their sum, which
+/// covers everything but is less precise.
 #[derive(Clone, Copy)]
 pub(crate) struct Ratios {
     pub quartile: Ratio,
     pub sum: Ratio,
 }
 
-/// The same of several sessions.
+/// The ratios of several sessions.
 #[derive(Clone, Default)]
 struct Sessions {
     quartile: Samples,
     sum: Samples,
 }
 
-/// What a comparison found: ratios for each disk and job, and for each disk over all jobs.
+/// The result of a comparison: ratios for each disk and job, and for each disk over all jobs.
 pub(crate) struct Comparison {
     jobs: Vec<(&'static str, String, Ratios)>,
     all: Vec<(&'static str, Ratios)>,
 }
 
-/// Compares two commits or programs, and says what came out. The exit code is 1 if the other takes
-/// more.
+/// Compares two commits or programs and prints the result. Returns false, for exit code 1, if the
+/// second takes more processor time.
 pub(crate) fn run(args: &CompareArgs) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let programs = [program(&args.one, &interrupt)?, program(&args.other, &interrupt)?];
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<bool> {
     Ok(comparison.verdict() != Verdict::More)
 }
 
-/// The program at a path, or of a commit.
+/// The program at a path, or that of a commit.
 fn program(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.is_file() {
@@ -78,8 +78,8 @@ fn program(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     commits::program_of(&commits::resolve(name)?, interrupt)
 }
 
-/// Compares two programs in sessions, each with this number of slices of each server at each job,
-/// on disks in a directory.
+/// Compares two programs in sessions, with disks in `dir` and `slices` slices of each server for
+/// each job in a session.
 pub(crate) fn compare(
     programs: &[PathBuf; 2],
     sessions: u32,
@@ -113,8 +113,8 @@ pub(crate) fn compare(
     Ok(found)
 }
 
-/// Makes and fills the disks of both anew, each first in half of the times: where a disk lies is
-/// part of what it costs.
+/// Creates and fills the disks of both anew; each side is first in half of the cases, because the
+/// place of a disk affects its cost.
 fn make_disks(sides: &[Side; 2], subject: Subject, time: u32) -> Result<()> {
     sides
         .iter()
@@ -161,10 +161,10 @@ impl Side {
     }
 }
 
-/// Starts both servers, has them do all jobs in turns, and ends them: the ratios of the processor
-/// times at each job, by the lower quartile and by the sum of the slices.
+/// Starts both servers, lets them do all jobs in turns, and stops them. Returns the ratios of the
+/// processor times for each job, by the lower quartile and by the sum of the slices.
 fn hold_session(sides: &[Side; 2], subject: Subject, number: u64, slices: u64) -> Result<Vec<[f64; 2]>> {
-    // Each is started first in half of the sessions.
+    // Each side is started first in half of the sessions.
     let first = (number % 2) as usize;
     let mut servers = [(first, sides[first].start(subject)?), (1 - first, sides[1 - first].start(subject)?)];
     servers.sort_by_key(|(side, _)| *side);
@@ -181,8 +181,8 @@ fn hold_session(sides: &[Side; 2], subject: Subject, number: u64, slices: u64) -
 }
 
 impl Comparison {
-    /// More, if at any disk the other takes more in all jobs together or in one of them; else less,
-    /// if it does so at any.
+    /// `More` if the second takes more for any disk, in all jobs together or in one of them;
+    /// otherwise `Less` if it takes less for any.
     pub(crate) fn verdict(&self) -> Verdict {
         let all =
             self.all.iter().map(|(_, ratios)| ratios).chain(self.jobs.iter().map(|(.., ratios)| ratios));
@@ -198,7 +198,7 @@ impl Comparison {
         }
     }
 
-    /// The ratios at the first disk over all jobs.
+    /// The ratios for the first disk over all jobs.
     pub(crate) fn overall(&self) -> Ratios {
         self.all[0].1
     }

@@ -1,9 +1,9 @@
-//! The kinds of disks on which two commits can be compared.
+//! The kinds of disks for comparisons of two commits.
 
 use crate::disks::{GCM, XTS_RANDOM};
 use crate::subject::{Shape, Subject, Variant, XTS};
 
-/// The disks that can be compared, by name.
+/// The disks for comparisons, by name.
 pub(crate) const SUBJECTS: [(&str, Subject); 5] = [
     ("gcm", GCM),
     ("xts", XTS),
@@ -12,7 +12,7 @@ pub(crate) const SUBJECTS: [(&str, Subject); 5] = [
     ("oblivious", Subject::Oblivious(Variant::Opportunistic)),
 ];
 
-/// The kind of this name; otherwise the names that there are.
+/// The kind with this name. Errors: a message with the known names.
 pub(crate) fn by_name(name: &str) -> Result<(&'static str, Subject), String> {
     let known = || SUBJECTS.map(|(name, _)| name).join(", ");
     SUBJECTS.into_iter().find(|(of, _)| *of == name).ok_or_else(|| format!("there are {}", known()))

@@ -4,36 +4,36 @@
 use crate::samples::Samples;
 use std::fmt;
 
-/// The probability with which the true ratio lies in the interval.
+/// The probability that the interval contains the true ratio.
 const CONFIDENCE: f64 = 0.999;
-/// A ratio nearer to 1 than this is no difference that matters: how a program happens to lie in
-/// memory makes as much.
+/// A ratio closer to 1 than this is no relevant difference: the placement of a program in memory
+/// has an effect of this size.
 const LEAST: f64 = 0.01;
 
-/// What the ratios say.
+/// The conclusion from the ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The other takes more.
+    /// The second program takes more processor time.
     More,
-    /// The other takes less.
+    /// The second program takes less processor time.
     Less,
-    /// No difference shows.
+    /// There is no significant difference.
     Same,
 }
 
-/// The ratio of the other program's processor time to the one's.
+/// The ratio of the second program's processor time to that of the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
     /// The median of the sessions.
     pub median: f64,
-    /// Where the true one lies with a confidence of 99.9 %.
+    /// The interval of the true ratio, with a confidence of 99.9 %.
     pub interval: (f64, f64),
     pub verdict: Verdict,
 }
 
 impl Ratio {
-    /// From one ratio for each session. No distribution is assumed but that each session is as
-    /// likely to err up as down.
+    /// The ratio from one sample per session. The only assumption is that each session errs upwards
+    /// and downwards with equal probability.
     pub(crate) fn of(sessions: &Samples) -> Ratio {
         let (low, high) = sessions.interval_with(CONFIDENCE);
         let verdict = if low > 1.0 + LEAST {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use lacuna_sim::Rng;
 
-    /// Ratios around `centre` that scatter by 2 % up and down.
+    /// Ratios around `centre` that scatter by 2 % in both directions.
     fn sessions(centre: f64, seed: u64) -> Samples {
         let mut rng = Rng::new(seed);
         (0..16).map(|_| centre * (1.0 + (rng.below(4001) as f64 - 2000.0) / 1e5)).collect()

@@ -1,6 +1,6 @@
-//! What a server asks of the system, counted by the kernel with `bpftrace`: system calls, what they
-//! move, switches of threads, copies of memory. Counting costs the server time, so a turn that is
-//! counted is not timed.
+//! Counts the operations of a server in the kernel with `bpftrace`: system calls, the bytes that
+//! they move, thread switches, copies of memory. Counting costs the server time, so a counted turn
+//! is not timed.
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Copies of fewer bytes are no copies of data.
+/// Copies of fewer bytes do not count as copies of data.
 const LEAST_COPY: u64 = 512;
 const PATIENCE: Duration = Duration::from_secs(30);
 const READY: &str = "counting";
 
-/// Calls that read a file at a place.
+/// Calls that read a file at an offset.
 const READS: [i64; 3] = [libc::SYS_pread64, libc::SYS_preadv, libc::SYS_preadv2];
-/// Calls that write a file at a place.
+/// Calls that write a file at an offset.
 const WRITES: [i64; 3] = [libc::SYS_pwrite64, libc::SYS_pwritev, libc::SYS_pwritev2];
 /// Calls that make a file durable.
 const SYNCS: [i64; 3] = [libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_syncfs];
@@ -38,28 +38,28 @@ const CONVERSATION: [i64; 8] = [
     libc::SYS_sendmsg,
 ];
 
-/// Everything that was counted.
+/// All counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// System calls of all kinds.
     pub calls: u64,
-    /// How often a thread stopped running.
+    /// Thread switches.
     pub switches: u64,
-    /// Bytes that were copied: between the server and the kernel, and in the server's memory.
+    /// Bytes copied between the server and the kernel, and in the server's memory.
     pub copied: u64,
-    /// Bytes read from files at a place.
+    /// Bytes read from files at an offset.
     pub read: u64,
-    /// Bytes written to files at a place.
+    /// Bytes written to files at an offset.
     pub written: u64,
-    /// Calls that did either.
+    /// Calls that read or write files at an offset.
     pub requests: u64,
-    /// Calls that make a file durable, or what they write.
+    /// Calls that make a file or their own data durable.
     pub syncs: u64,
 }
 
 impl Counts {
-    /// What is left without a part of it. Calls and switches of that part are not the same every
-    /// time: nothing is less than nothing.
+    /// The counts minus those of a part. Calls and switches of that part vary, so the difference
+    /// saturates at zero.
     pub(crate) fn without(self, part: Counts) -> Counts {
         Counts {
             calls: self.calls.saturating_sub(part.calls),
@@ -73,21 +73,21 @@ impl Counts {
     }
 }
 
-/// A count under way.
+/// A count in progress.
 pub(crate) struct Counting {
     tracer: Child,
     output: PathBuf,
 }
 
-/// Where the kernel tells of its tracepoints. systemd mounts it; elsewhere root may.
+/// The file system of the kernel's tracepoints. systemd mounts it; elsewhere root can.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Why nothing is counted here, if it is not. Mounts the file system of tracepoints where that is
-/// missing, and leaves it mounted.
+/// The reason that nothing can be counted here, if any. Mounts the file system of tracepoints if it
+/// is missing, and leaves it mounted.
 pub(crate) fn missing() -> Option<String> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root && !Path::new(TRACEFS).join("events").exists() {
-        // Where this fails, bpftrace does not work either, and the answer says so.
+        // If this fails, bpftrace fails below, and the result names that.
         program::runs("mount", &["-t", "tracefs", "tracefs", TRACEFS]);
     }
     let works =
@@ -99,13 +99,13 @@ pub(crate) fn missing() -> Option<String> {
 }
 
 impl Counting {
-    /// Counts what a process does from now on.
+    /// Starts counting the operations of a process.
     pub(crate) fn begin(work: &Workspace, pid: u32) -> Result<Counting> {
         let output = work.path("counts");
         let failed = |e| Error::io("cannot run bpftrace", &e).remedy("install it");
         let file = File::create(&output).map_err(failed)?;
         let mut command = Command::new("bpftrace");
-        // With the number of the process the copies of no other process are stopped at and counted.
+        // `-p` limits the probe on copies to this process; otherwise it would stop every process.
         command.args(["--unsafe", "-p", &pid.to_string(), "-e"]).arg(script(pid)?);
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
         let mut counting = Counting { tracer: command.spawn().map_err(failed)?, output };
@@ -122,11 +122,11 @@ impl Counting {
         Ok(counting)
     }
 
-    /// What was counted.
+    /// Stops counting and returns the counts.
     pub(crate) fn end(mut self) -> Result<Counts> {
         if let Some(pid) = Pid::from_raw(self.tracer.id() as i32) {
             match kill_process(pid, Signal::INT) {
-                // It ends by itself with the process that it looks at.
+                // bpftrace ends by itself with the traced process.
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(e) => return Err(Error::io("cannot stop bpftrace", &e.into())),
             }
@@ -146,7 +146,7 @@ impl Counting {
 
 impl Drop for Counting {
     fn drop(&mut self) {
-        // Both fail harmlessly if it has ended already.
+        // Both fail harmlessly if it has already ended.
         let _ = self.tracer.kill();
         let _ = self.tracer.wait();
     }
@@ -165,8 +165,8 @@ fn script(pid: u32) -> Result<String> {
     ))
 }
 
-/// The C library and where in it the function begins that copies memory on this processor, which
-/// all programs here use.
+/// The C library, and the offset in it of the function that copies memory on this processor. All
+/// programs here use it.
 fn copy_function() -> Result<(String, u64)> {
     let address = libc::memcpy as *const () as u64;
     let maps = std::fs::read_to_string("/proc/self/maps")
@@ -183,7 +183,7 @@ fn copy_function() -> Result<(String, u64)> {
     mapped.ok_or_else(|| Error::new(Kind::NotFound, "cannot find the function that copies memory"))
 }
 
-/// Reads lines such as `@calls[17]: 1024` and `@switches: 12`.
+/// Parses lines such as `@calls[17]: 1024` and `@switches: 12`.
 fn parse(text: &str) -> Counts {
     let mut maps: HashMap<(&str, i64), u64> = HashMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix('@')) {

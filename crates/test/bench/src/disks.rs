@@ -1,5 +1,5 @@
-//! Disks of format `sealed` over NBD: beside the servers that people use today, and the ciphers
-//! beside each other.
+//! Measures disks of format `sealed` over NBD: compared with common servers, and the ciphers with
+//! each other.
 
 use crate::grid::Grid;
 use crate::job::{Caches, Direction, Job};
@@ -10,7 +10,7 @@ use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 
-/// Request sizes that are compared.
+/// The compared request sizes.
 pub(crate) const SIZES: [u32; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
 const SMALL: u32 = SIZES[0];
 const LARGE: u32 = 1 << 20;
@@ -22,9 +22,9 @@ pub(crate) const XTS_RANDOM: Subject = Subject::Lacuna { cipher: "xts-random" };
 const HCTR2: Subject = Subject::Lacuna { cipher: "hctr2" };
 const RIVALS: [Subject; 2] = [Subject::NbdkitLuks, Subject::QemuLuks];
 pub(crate) const PLAIN: Subject = Subject::NbdkitFile;
-/// Ours and the peers.
+/// Our subjects and the peers.
 pub(crate) const BESIDE_PEERS: [Subject; 5] = [GCM, XTS, RIVALS[0], RIVALS[1], PLAIN];
-/// Side by side on one processor.
+/// The subjects that run side by side on one processor.
 const STEADY: [Subject; 5] = [PLAIN, XTS, XTS_RANDOM, GCM, HCTR2];
 pub(crate) const CIPHERS: [Subject; 4] = [XTS, XTS_RANDOM, GCM, HCTR2];
 
@@ -33,11 +33,11 @@ pub(crate) const READ: Job = Job::of_size(Direction::Read, LARGE);
 pub(crate) const RANDOM_WRITE: Job = Job::of_size(Direction::Write, SMALL);
 pub(crate) const RANDOM_READ: Job = Job::of_size(Direction::Read, SMALL);
 
-/// The four that everything is compared in.
+/// The four jobs of all comparisons.
 pub(crate) const MAIN: [Job; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
 
-/// Each job beside peers, with the processor time allowed to the better LUKS server and to the
-/// server without encryption.
+/// The jobs beside peers, with the maximum processor time relative to the better LUKS server and to
+/// the server without encryption.
 pub(crate) const PEER_JOBS: [(Job, f64, f64); 6] = [
     (WRITE, 0.20, 1.33),
     (READ, 0.40, 1.33),
@@ -47,7 +47,7 @@ pub(crate) const PEER_JOBS: [(Job, f64, f64); 6] = [
     (Job { depth: 1, ..RANDOM_READ }, 1.0, 1.0),
 ];
 
-/// Reads from other states of the caches.
+/// Reads with other states of the caches.
 pub(crate) const STATES: [Job; 4] = [
     Job { caches: Caches::JustStarted, ..RANDOM_READ },
     Job { caches: Caches::Cold, ..RANDOM_READ },
@@ -59,18 +59,18 @@ const fn synced(job: Job) -> Job {
     Job { fsync: Some(32), ..job }
 }
 
-/// With a flush after every 32 writes.
+/// Jobs with a flush after every 32 writes.
 pub(crate) const SYNCED: [Job; 2] = [synced(RANDOM_WRITE), synced(WRITE)];
 
-/// The figures.
+/// The results.
 pub(crate) struct Disks {
     pub grid: Grid,
     pub steady: Steady,
-    /// What could not be measured, and why.
+    /// Subjects that could not be measured, with the reasons.
     pub skipped: Vec<String>,
 }
 
-/// Measures.
+/// Measures the disks.
 pub(crate) fn measure(work: &Workspace) -> Result<Disks> {
     let mut rounds = Rounds::new(work, "disks");
     let mut skipped: Vec<String> = crate::counters::missing().into_iter().collect();
@@ -93,7 +93,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Disks> {
     rounds.add(XTS_RANDOM, &[&sizes[..], &SYNCED].concat());
     rounds.add(HCTR2, &MAIN);
     let grid = rounds.run()?;
-    // Without the one to hold them against, the others are not measured in this way.
+    // The comparison side by side needs its baseline.
     let steady = match PLAIN.missing() {
         Some(_) => Steady::default(),
         None => Together { section: "disks", subjects: &STEADY, jobs: &MAIN }.measure(work)?,
@@ -109,8 +109,8 @@ impl Disks {
         RIVALS.into_iter().filter(|s| self.grid.has(*s, job)).min_by(|a, b| ratio(a).total_cmp(&ratio(b)))
     }
 
-    /// The processor time of one server to another's: side by side on one processor, or else in the
-    /// rounds.
+    /// The ratio of the processor times of two servers: side by side on one processor, otherwise in
+    /// the rounds.
     pub(crate) fn processor_ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
         self.steady.ratio(subject, to, job).or_else(|| self.grid.processor_ratio(subject, to, job))
     }
@@ -119,7 +119,7 @@ impl Disks {
         self.grid.processor_ratio(XTS, self.rival(job)?, job)
     }
 
-    /// Every cipher beside `xts`: jobs of all sizes.
+    /// Every cipher relative to `xts`, for jobs of all sizes.
     pub(crate) fn ciphers(&self) -> [Table; 2] {
         let others: Vec<Subject> = CIPHERS[1..].to_vec();
         let mut jobs: Vec<Job> = SIZES

@@ -1,4 +1,4 @@
-//! What the pages say of disks over NBD.
+//! The section on disks over NBD, for the pages.
 
 use crate::disks::{
     self, BESIDE_PEERS, CIPHERS, Disks, GCM, MAIN, PEER_JOBS, PLAIN, RANDOM_READ, RANDOM_WRITE, READ, SIZES,
@@ -31,7 +31,7 @@ const HISTORY: History = History {
     ],
 };
 
-/// Measures.
+/// Measures the section.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     Ok(Box::new(disks::measure(work)?))
 }

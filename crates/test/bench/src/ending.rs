@@ -1,42 +1,42 @@
-//! What the end of a session takes after one write, which is the same whatever the session did
-//! before. Disks with levels write the cover of a closing then; if it counted as work of a job, a
-//! figure for each byte would say how short the job was.
+//! The cost of the end of a session after one write, which does not depend on the earlier work of
+//! the session. Disks with levels write the cover of a close at that time; if it counted for a job,
+//! figures per byte would depend on the length of the job.
 
 use crate::counters::Counts;
 use crate::samples::Samples;
 use std::time::Duration;
 
-/// What one end took, from a signal until the process of the server was gone.
+/// The measurements of one end, from the signal until the process of the server has ended.
 pub(crate) struct Ending {
     /// Processor time of the server.
     pub processor: Duration,
-    /// Time on the clock.
+    /// Elapsed time.
     pub duration: Duration,
 }
 
-/// What several ends took.
+/// The measurements of several ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Endings {
-    /// Nanoseconds.
+    /// Processor time in nanoseconds.
     processor: Samples,
     seconds: Samples,
     counts: Option<Counts>,
 }
 
 impl Endings {
-    /// One more end.
+    /// Adds an end.
     pub(crate) fn push(&mut self, ending: &Ending) {
         self.processor.push(ending.processor.as_nanos() as f64);
         self.seconds.push(ending.duration.as_secs_f64());
     }
 
-    /// What was counted in an end of its own.
+    /// Sets the counts, from an end of their own.
     pub(crate) fn count(&mut self, counts: Counts) {
         self.counts = Some(counts);
     }
 
-    /// Nanoseconds of processor time: the lower quartile, for other work on the machine only adds
-    /// to it.
+    /// Processor time in nanoseconds: the lower quartile, because other work on the machine only
+    /// adds to it.
     pub(crate) fn processor(&self) -> f64 {
         self.processor.lower_quartile()
     }
@@ -46,7 +46,7 @@ impl Endings {
         self.seconds.median()
     }
 
-    /// What the kernel counted, where it counts.
+    /// The kernel's counts, if it counts.
     pub(crate) fn counts(&self) -> Option<Counts> {
         self.counts
     }

@@ -20,35 +20,35 @@ use std::time::Instant;
 
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 4096;
-/// Threads that read at random places.
+/// Threads of random reads.
 const READERS: u64 = 4;
 
-/// What is measured.
+/// A measured job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FileJob {
-    /// A new file in requests of 1 MiB, with an fsync at its end.
+    /// Writes a new file in requests of 1 MiB, with an fsync at the end.
     Write,
-    /// The same file, after unmounting and mounting, with empty caches.
+    /// Reads the same file after a remount with empty caches.
     Read,
-    /// 4 KiB at random places of the file, with an fsync at the end.
+    /// Writes 4 KiB at random places of the file, with an fsync at the end.
     RandomWrite,
-    /// 4 KiB at random places of the file, by several threads, after unmounting and mounting, with
-    /// empty caches.
+    /// Reads 4 KiB at random places of the file in several threads, after a remount with empty
+    /// caches.
     RandomRead,
     /// Random writes with an fsync after each.
     SyncedWrite,
-    /// An archive of small files unpacked, until it is durable.
+    /// Unpacks an archive of small files, until it is durable.
     Unpack,
-    /// `git status` in it, after unmounting and mounting, with empty caches.
+    /// `git status` in the tree, after a remount with empty caches.
     GitStatus,
-    /// `git fsck` in it.
+    /// `git fsck` in the tree.
     GitFsck,
-    /// All of it removed, until that is durable.
+    /// Removes the tree, until that is durable.
     Remove,
 }
 
 impl FileJob {
-    /// For people.
+    /// The name for display.
     pub(crate) fn name(self) -> &'static str {
         match self {
             FileJob::Write => "sequential 1 MiB write, fsync at the end",
@@ -63,7 +63,7 @@ impl FileJob {
         }
     }
 
-    /// Whether the file system is unmounted and caches are emptied before.
+    /// Whether the file system is remounted with empty caches before the job.
     pub(crate) fn is_cold(self) -> bool {
         matches!(self, FileJob::Read | FileJob::RandomRead | FileJob::GitStatus)
     }
@@ -74,31 +74,31 @@ impl FileJob {
     }
 }
 
-/// How much each job does.
+/// The amounts of the jobs.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     /// Bytes of the file.
     pub file: u64,
     /// Random writes, and random reads of each thread.
     pub writes: u32,
-    /// Random writes with an fsync each.
+    /// Random writes with an fsync after each.
     pub synced: u32,
     /// Files of the tree.
     pub files: u64,
 }
 
-/// What the jobs of a turn move.
+/// The inputs of the jobs of a turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Workload<'p> {
     pub(crate) load: Load,
     /// The archive that is unpacked.
     pub(crate) archive: &'p Path,
-    /// Names the content of files and the places of requests.
+    /// Seed of the contents of files and the places of requests.
     pub(crate) seed: u64,
 }
 
 impl Load {
-    /// What every mounted file system is given in a run of this scale.
+    /// The load of every mounted file system at this scale.
     pub(crate) fn of(scale: Scale) -> Load {
         if scale.quick {
             Load { file: 4 << 20, writes: 100, synced: 10, files: 60 }
@@ -108,16 +108,16 @@ impl Load {
     }
 }
 
-/// What one subject reached in one job.
+/// The results of one subject in one job.
 #[derive(Default)]
 struct Reached {
     /// Bytes or files per second.
     rates: Samples,
-    /// Seconds of the machine's processors.
+    /// Seconds of processor time of the machine.
     processor: Samples,
 }
 
-/// What every subject reached in every job.
+/// The results of all subjects in all jobs.
 #[derive(Default)]
 pub(crate) struct Rates(HashMap<(Mountable, FileJob), Reached>);
 
@@ -142,14 +142,14 @@ impl Rates {
             }
             let before = machine_time::used()?;
             let rate = run(*job, &subject.mountpoint(work), workload)?;
-            // What the job left to be written back is the work of the job too.
+            // Write-back after the job counts for the job.
             work.settle()?;
             let reached = self.0.entry((subject, *job)).or_default();
             reached.rates.push(rate);
             reached.processor.push(machine_time::used()?.saturating_sub(before).as_secs_f64());
             Ok(())
         });
-        // What was mounted is unmounted, whatever happened.
+        // Unmount even after an error.
         let unmounted = subject.unmount(work);
         done.and(unmounted).map_err(|e| e.context(subject.name()))?;
         subject.remove(work)?;
@@ -165,20 +165,20 @@ impl Rates {
         Some(self.ratios(subject, to, job)?.median())
     }
 
-    /// The same for people, with a mark if it moves too much.
+    /// The median ratio as a table cell, with a mark if it varies too much.
     pub(crate) fn ratio_cell(&self, subject: Mountable, to: Mountable, job: FileJob) -> String {
         let ratios = self.ratios(subject, to, job);
         ratios.map_or_else(|| "-".into(), |ratios| format!("{:.2}{}", ratios.median(), ratios.mark()))
     }
 
-    /// The processor time of the machine for one subject to that for another: of each the lower
-    /// quartile of the rounds.
+    /// The ratio of the machine's processor times for two subjects, each the lower quartile of the
+    /// rounds.
     pub(crate) fn processor_ratio(&self, subject: Mountable, to: Mountable, job: FileJob) -> Option<f64> {
         let time = |subject| self.0.get(&(subject, job)).map(|reached| reached.processor.lower_quartile());
         Some(time(subject)? / time(to)?)
     }
 
-    /// The subject among some that takes the least processor time of the machine.
+    /// The subject that takes the least processor time of the machine.
     pub(crate) fn thriftiest(&self, subjects: &[Mountable], job: FileJob) -> Option<Mountable> {
         let time = |subject: &Mountable| {
             self.0.get(&(*subject, job)).map(|reached| reached.processor.lower_quartile())
@@ -187,18 +187,18 @@ impl Rates {
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(subject, _)| subject)
     }
 
-    /// For people: the speed, and the seconds of processor time.
+    /// A table cell: the speed and the seconds of processor time.
     pub(crate) fn both_cell(&self, subject: Mountable, job: FileJob, files: u64) -> String {
         format!("{} / {}", self.cell(subject, job, files), self.processor_cell(subject, job))
     }
 
-    /// For people: the seconds of processor time.
+    /// A table cell: the seconds of processor time.
     pub(crate) fn processor_cell(&self, subject: Mountable, job: FileJob) -> String {
         let seconds = self.0.get(&(subject, job)).map(|reached| reached.processor.lower_quartile());
         seconds.map_or_else(|| "-".into(), |seconds| format!("{seconds:.2} s"))
     }
 
-    /// For people: MB/s, or the seconds for a tree of so many files.
+    /// A table cell: MB/s, or the seconds for a tree of `files` files.
     pub(crate) fn cell(&self, subject: Mountable, job: FileJob, files: u64) -> String {
         let Some(reached) = self.0.get(&(subject, job)) else { return "-".into() };
         let (median, mark) = (reached.rates.median(), reached.rates.mark());
@@ -210,7 +210,7 @@ impl Rates {
     }
 }
 
-/// Does a job below a mountpoint: its rate, in bytes or files per second.
+/// Executes a job below a mountpoint. Returns its rate, in bytes or files per second.
 fn run(job: FileJob, mountpoint: &Path, Workload { load, archive, seed }: Workload<'_>) -> Result<f64> {
     let (file, tree) = (mountpoint.join("file"), mountpoint.join("tree"));
     let failed = |e| Error::io(format!("{} in {}", job.name(), mountpoint.display()), &e);
@@ -245,7 +245,7 @@ fn run(job: FileJob, mountpoint: &Path, Workload { load, archive, seed }: Worklo
     Ok(amount as f64 / start.elapsed().as_secs_f64())
 }
 
-/// One MiB of which every other 64 KiB are text, the rest random.
+/// One MiB with text in every other 64 KiB and random bytes in the rest.
 fn content(seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut bytes = rng.bytes(LARGE);
@@ -291,7 +291,7 @@ fn scatter(path: &PathBuf, writes: u32, synced: bool, seed: u64) -> std::io::Res
     Ok(u64::from(writes) * SMALL as u64)
 }
 
-/// As many reads by each thread as were asked for.
+/// Random reads, `reads` by each thread.
 fn gather(path: &PathBuf, reads: u32, seed: u64) -> std::io::Result<u64> {
     let file = File::open(path)?;
     let blocks = file.metadata()?.len() / SMALL as u64;
@@ -311,7 +311,7 @@ fn gather(path: &PathBuf, reads: u32, seed: u64) -> std::io::Result<u64> {
 
 fn sync(path: &Path) -> std::io::Result<()> {
     let dir = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-    // Not every file system over FUSE is told of a syncfs; all are told of an fsync of a directory.
+    // Some file systems over FUSE do not receive a syncfs; all receive an fsync of a directory.
     rustix::fs::fsync(&dir)?;
     Ok(rustix::fs::syncfs(&dir)?)
 }

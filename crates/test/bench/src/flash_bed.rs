@@ -1,5 +1,5 @@
 //! Disks of format `flash` on a simulated NAND chip in the memory of this process: with a key for
-//! each block, or without keys, as what they are compared with.
+//! each block, or without keys as the baseline.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -9,23 +9,23 @@ use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
-/// Of a thousand nodes for which the log has room, how many stay free on a full disk: what `create`
-/// does unasked.
+/// Spare nodes of a full disk, in thousandths of the nodes that the log has room for: the default
+/// of `create`.
 pub(crate) const SPARE: u32 = 70;
 
-/// Which keys a disk has.
+/// The keys of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Keys {
-    /// One of 32 bytes for each block.
+    /// A key of 32 bytes for each block.
     Long,
-    /// One of 16 bytes for each block.
+    /// A key of 16 bytes for each block.
     Short,
-    /// One for the disk: no key storage area, no key state map, no purge.
+    /// One key for the disk: no key storage area, no key state map, no purge.
     Off,
 }
 
 impl Keys {
-    /// For people.
+    /// The name for display.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Keys::Long => "256-bit keys",
@@ -49,13 +49,13 @@ pub(crate) fn master() -> Secret<32> {
     Secret::copy_from(&[6; 32])
 }
 
-/// How every disk is opened: nothing is purged unasked.
+/// The options for opening every disk: it is only purged by calls.
 pub(crate) fn options(budget: Budget, seed: u64) -> OpenOptions {
     let (clock, random) = (Arc::new(ManualClock::default()), Arc::new(SeededRandom::new(seed)));
     OpenOptions { budget, read_only: false, policy: None, clock, random }
 }
 
-/// Logical erase blocks on a new chip in a medium that reads as zeros.
+/// Logical erase blocks on a new chip, in a medium of zeros.
 pub(crate) fn new_flash(medium: Arc<dyn Medium>, chip: ChipGeometry) -> Result<Arc<dyn Flash>> {
     SimulatedChip::create(&*medium, chip, Wearing::default(), 1)?;
     let chip = Arc::new(SimulatedChip::open(medium, 1)?);
@@ -63,7 +63,7 @@ pub(crate) fn new_flash(medium: Arc<dyn Medium>, chip: ChipGeometry) -> Result<A
     Ok(Arc::new(Mapping::open(chip)?))
 }
 
-/// A new disk on this flash, and its parameters.
+/// Creates a disk on this flash. Returns it with its parameters.
 pub(crate) fn new_disk(flash: &Arc<dyn Flash>, keys: Keys, budget: Budget) -> Result<(FlashDisk, Params)> {
     let params = Params::fitting(flash.geometry(), keys.bytes(), SPARE)?;
     let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(2));
@@ -71,13 +71,13 @@ pub(crate) fn new_disk(flash: &Arc<dyn Flash>, keys: Keys, budget: Budget) -> Re
     Ok((FlashDisk::open(flash.clone(), &params, &master(), &options(budget, 3))?, params))
 }
 
-/// A new disk on a chip in memory.
+/// Creates a disk on a chip in memory.
 pub(crate) fn in_memory(chip: ChipGeometry, keys: Keys, budget: Budget) -> Result<FlashDisk> {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(chip)));
     Ok(new_disk(&new_flash(medium, chip)?, keys, budget)?.0)
 }
 
-/// Writes two blocks at random places, and flushes, so many times.
+/// Writes two blocks at random places and flushes, `flushes` times.
 pub(crate) fn overwrite(disk: &FlashDisk, flushes: u64) -> Result<()> {
     let mut rng = Rng::new(8);
     for number in 0..flushes {
@@ -89,7 +89,7 @@ pub(crate) fn overwrite(disk: &FlashDisk, flushes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What the status of a disk says of `name`; 0 if it says nothing.
+/// The value of `name` in the status of a disk; 0 if it is absent.
 pub(crate) fn status(disk: &FlashDisk, name: &str) -> u64 {
     disk.status().items.iter().find(|item| item.name == name).map_or(0, |item| item.value)
 }

@@ -1,5 +1,5 @@
-//! What an opening costs of flash of 64 GiB whose chip is in a file, divided as `create` does
-//! unasked.
+//! The cost of opening flash of 64 GiB with its chip in a file, with the default geometry of
+//! `create`.
 
 use crate::flash_bed::{self, Keys, master, options};
 use crate::requirement::{Bound, Requirement};
@@ -16,20 +16,20 @@ use std::time::Instant;
 /// Bytes of a page, and pages of an erase block.
 const PAGE: u32 = 4096;
 const PAGES: u32 = 64;
-/// Seconds in which a disk opens.
+/// Time limit for opening a disk, in seconds.
 const OPENS: f64 = 5.0;
 
-/// The figures.
+/// The results.
 pub(crate) struct InFile {
     chip: ChipGeometry,
-    /// Seconds until the disk is open, after it was closed and after its process was killed.
+    /// Seconds until the disk is open, after a close and after a kill of its process.
     closed: f64,
     killed: f64,
-    /// Groups that were replayed after the kill.
+    /// Groups replayed after the kill.
     replayed: u64,
 }
 
-/// Measures.
+/// Measures opening.
 pub(crate) fn measure(work: &Workspace) -> Result<InFile> {
     let quick = work.scale.quick;
     let chip = ChipGeometry { page: PAGE, pages: PAGES, blocks: if quick { 1024 } else { 1 << 18 } };
@@ -50,7 +50,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<InFile> {
     Ok(InFile { chip, closed, killed, replayed })
 }
 
-/// Makes a disk on a new chip in a file, writes to it and closes it.
+/// Creates a disk on a new chip in a file, writes to it and closes it.
 fn make(path: &Path, chip: ChipGeometry, flushes: u64) -> Result<Params> {
     let medium = Arc::new(FileMedium::create(path, SimulatedChip::medium_len(chip))?);
     let flash = flash_bed::new_flash(medium, chip)?;
@@ -60,8 +60,8 @@ fn make(path: &Path, chip: ChipGeometry, flushes: u64) -> Result<Params> {
     Ok(params)
 }
 
-/// Opens the disk as the command does, of which nothing is in the system's cache, and says how many
-/// seconds that took.
+/// Opens the disk like the command, with an empty system cache. Returns the disk, and the seconds
+/// that opening took.
 fn open(path: &Path, params: &Params) -> Result<(FlashDisk, f64)> {
     let start = Instant::now();
     let medium = FileMedium::open(path, Access::Write)?;
@@ -73,7 +73,7 @@ fn open(path: &Path, params: &Params) -> Result<(FlashDisk, f64)> {
 }
 
 impl InFile {
-    /// The figures.
+    /// The table of the results.
     pub(crate) fn table(&self) -> Table {
         let title = format!("Flash of {} MiB in a file: opening", self.chip.len() >> 20);
         let mut table = Table::new(title, ["after", "takes"]);
@@ -83,14 +83,14 @@ impl InFile {
         table
     }
 
-    /// The promise.
+    /// The requirement on opening.
     pub(crate) fn requirement(&self) -> Requirement {
         Requirement::new("flash: opening 64 GiB in a file", Bound::AtMost(OPENS), " s")
             .case("after a close", Some(self.closed))
             .case("after a kill", Some(self.killed))
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
             "- In a file: {} GiB, {} erase blocks of {PAGES} pages of {PAGE} bytes, as `create` makes a chip unasked, in a sparse file on the \

@@ -1,4 +1,4 @@
-//! The jobs by which disks on flash are measured, done in this process.
+//! The jobs that measure disks on flash, executed in this process.
 
 use crate::flash_bed::Keys;
 use crate::job::{Direction, Job};
@@ -18,9 +18,9 @@ pub(crate) const JOBS: [Job; 8] = [
     job(Direction::Read, true, 1),
     job(Direction::Read, true, 8),
 ];
-/// Of this number of writing requests one discards instead.
+/// One of this number of write requests is a discard instead.
 pub(crate) const DISCARDS: u64 = 16;
-/// The disk has this number of parts; after the overwriting of each a purge follows.
+/// The disk is purged each time that this fraction (1/20) of it was overwritten.
 pub(crate) const PURGES: u64 = 20;
 
 const fn job(direction: Direction, random: bool, depth: u32) -> Job {
@@ -28,8 +28,8 @@ const fn job(direction: Direction, random: bool, depth: u32) -> Job {
     Job { depth, ..Job::of_size(direction, size) }
 }
 
-/// Reads or writes this number of blocks, with a thread for each request of the depth. Writes end
-/// in a flush; one request of 16 discards instead; and a disk with keys is purged each time that a
+/// Reads or writes `blocks` blocks, with a thread for each request of the depth. Writes end with a
+/// flush; one request in 16 is a discard instead; and a disk with keys is purged each time that a
 /// twentieth of it was overwritten.
 pub(crate) fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<()> {
     let len = u64::from(job.size) / BLOCK_SIZE as u64;
@@ -61,7 +61,7 @@ struct Worker<'r> {
     len: u64,
     requests: u64,
     next: &'r AtomicU64,
-    /// Blocks that were read or written.
+    /// Blocks read or written so far.
     written: &'r AtomicU64,
 }
 
@@ -86,7 +86,7 @@ impl Worker<'_> {
                 self.disk.discard(first, self.len)?;
                 continue;
             }
-            // Each block differs, so that no subject gains by equal ones.
+            // Each block differs, so that no subject gains from equal ones.
             buf[..8].copy_from_slice(&number.to_le_bytes());
             self.disk.write(first, &buf)?;
             let before = self.written.fetch_add(self.len, Ordering::Relaxed);

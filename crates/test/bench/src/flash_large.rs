@@ -1,4 +1,4 @@
-//! What a purge and an opening after a crash cost on flash of 64 GiB.
+//! The costs of a purge, and of opening after a crash, on flash of 64 GiB.
 
 use crate::flash_bed::{self, Keys, SPARE, master, options};
 use crate::flash_sparse::SparseMedium;
@@ -14,44 +14,44 @@ use std::time::Instant;
 
 const PAGE: u32 = 4096;
 const MIB: u64 = (1 << 20) / BLOCK_SIZE as u64;
-/// A file has 1 to so many MiB, each as likely.
+/// Maximum MiB of a file; the sizes are uniform.
 const LARGEST: u64 = 64;
-/// Of a hundred keys, how many are deleted before a purge.
+/// Percentage of the keys that are deleted before a purge.
 const DELETED: u64 = 1;
-/// Percent of the key storage area that such a purge may rewrite.
+/// Maximum percentage of the key storage area that such a purge rewrites.
 const MOST_REWRITTEN: f64 = 5.0;
-/// Seconds in which a disk opens after a crash.
+/// Time limit for opening a disk after a crash, in seconds.
 const OPENS: f64 = 1.0;
-/// Percent of the flash for keys.
+/// Maximum percentage of the flash for keys.
 const MOST_KEYS: [(Keys, f64); 2] = [(Keys::Long, 0.8), (Keys::Short, 0.4)];
-/// Bytes of a group of 64 nodes: less than what is written of a block of keys.
+/// Bytes of a group of 64 nodes: less than a write of a key block.
 const LONGEST_GROUP: usize = 66 * PAGE as usize;
-/// Room for the whole index and all headers, which this medium does not keep.
+/// Budget for the whole index, which this medium does not keep, and for all headers.
 const LARGE_BUDGET: u64 = 640 << 20;
 
 /// One purge.
 struct OnePurge {
-    /// Percent of the key storage area that it rewrote.
+    /// Percentage of the key storage area that it rewrote.
     rewritten: f64,
-    /// Keys that it purged in each block of keys.
+    /// Purged keys per key block.
     keys: f64,
     seconds: f64,
 }
 
-/// The figures.
+/// The results.
 pub(crate) struct Large {
     chip: ChipGeometry,
     key_blocks: u32,
     purges: Vec<OnePurge>,
-    /// Percent of the flash for keys, with long and short ones.
+    /// Percentage of the flash for keys, with long and with short ones.
     key_storage: Vec<(Keys, f64)>,
     /// Seconds until the logical erase blocks are found, and until the disk is open.
     opened: [f64; 2],
-    /// Groups that were replayed.
+    /// Replayed groups.
     replayed: u64,
 }
 
-/// Measures.
+/// Measures purges and opening.
 pub(crate) fn measure(work: &Workspace) -> Result<Large> {
     let quick = work.scale.quick;
     let chip = ChipGeometry { page: PAGE, pages: 128, blocks: if quick { 1024 } else { 1 << 17 } };
@@ -67,8 +67,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Large> {
     Ok(Large { chip, key_blocks: params.key_blocks(), purges, key_storage, opened, replayed })
 }
 
-/// A full disk of files, of which each epoch deletes and writes again as many at random as have one
-/// of a hundred keys.
+/// Fills a disk with files; each epoch deletes and rewrites random files with 1 % of the keys, and
+/// then purges.
 fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params)> {
     let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
     let flash = flash_bed::new_flash(medium.clone(), chip)?;
@@ -112,13 +112,13 @@ fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params
             seconds,
         });
     }
-    // The first ones find keys in the order in which they were written.
+    // Drop the first half of the purges: they find keys in the order of writing.
     purges.drain(..purges.len() / 2);
     Ok((purges, params))
 }
 
-/// Seconds that opening took after a crash, and how many groups it replayed: small random writes,
-/// each flushed.
+/// Seconds that opening took after a crash, and the number of replayed groups. The writes before
+/// the crash are small, random, and flushed each time.
 fn open(chip: ChipGeometry, flushes: u64) -> Result<([f64; 2], u64)> {
     let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
     let flash = flash_bed::new_flash(medium.clone(), chip)?;
@@ -135,7 +135,7 @@ fn open(chip: ChipGeometry, flushes: u64) -> Result<([f64; 2], u64)> {
 }
 
 impl Large {
-    /// The figures.
+    /// The tables of the results.
     pub(crate) fn tables(&self) -> Vec<Table> {
         let title = format!(
             "Flash of {} MiB: purges of one of a hundred keys, deleted in files",
@@ -158,7 +158,7 @@ impl Large {
         vec![purges, opening]
     }
 
-    /// The promises.
+    /// The requirements on purges, opening and the key storage area.
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
         let most = self.purges.iter().map(|purge| purge.rewritten).reduce(f64::max);
         let mut requirements = vec![
@@ -178,7 +178,7 @@ impl Large {
         requirements
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
             "- Flash of {size} GiB, {blocks} erase blocks of {pages} pages of {PAGE} bytes, {keys} blocks of keys, on a medium of which only \

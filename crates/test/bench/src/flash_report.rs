@@ -1,5 +1,5 @@
-//! The format `flash` on simulated chips in this process: its speed beside itself without keys, and
-//! what purges, its key storage area and opening cost.
+//! The section on flash, on simulated chips in this process: speed compared with the same disk
+//! without keys, and the costs of purges, of the key storage area and of opening.
 
 use crate::flash_file::{self, InFile};
 use crate::flash_large::{self, Large};
@@ -17,14 +17,14 @@ const HISTORY: History = History {
     head: &["date", "lacuna", "ratios", "reached"],
 };
 
-/// The figures.
+/// The results of the section.
 struct OnFlash {
     speed: Speed,
     large: Large,
     in_file: InFile,
 }
 
-/// Measures.
+/// Measures the section.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let (speed, large) = (flash_speed::measure(work)?, flash_large::measure(work)?);
     Ok(Box::new(OnFlash { speed, large, in_file: flash_file::measure(work)? }))

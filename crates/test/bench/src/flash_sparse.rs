@@ -1,5 +1,4 @@
-//! A medium in memory of which only what was written takes room, for chips of 64 GiB; it may forget
-//! what nodes hold.
+//! A sparse medium in memory, for chips of 64 GiB; it can discard the contents of nodes.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
@@ -9,28 +8,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 
-/// See the head of this file. Writes begin and end on pages, but for those inside of one.
+/// A sparse medium in memory. Writes begin and end on pages, except those inside a page.
 pub(crate) struct SparseMedium {
     len: u64,
-    /// Longest write of which the first page alone is kept.
+    /// Writes up to this length keep only their first page.
     forgets: AtomicUsize,
     pages: RwLock<HashMap<u64, Box<[u8; PAGE]>>>,
 }
 
 impl SparseMedium {
-    /// `len` zero bytes.
+    /// A medium of `len` zero bytes.
     pub(crate) fn new(len: u64) -> SparseMedium {
         SparseMedium { len, forgets: AtomicUsize::new(0), pages: RwLock::default() }
     }
 
-    /// From now on only the first page is kept of writes of at most so many bytes: of groups in the
-    /// log their headers. The rest reads as it did.
+    /// Later writes of at most `most` bytes keep only their first page, which is the header of a
+    /// group in the log. The rest of the range keeps its old contents.
     pub(crate) fn keep_first_pages(&self, most: usize) {
         self.forgets.store(most, Ordering::Relaxed);
     }
 }
 
-/// The pages of a range: number, the part of the page, the part of the range.
+/// The pages of a range: number, part of the page, part of the range.
 fn pages(
     offset: u64,
     len: usize,

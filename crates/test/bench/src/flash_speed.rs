@@ -1,4 +1,4 @@
-//! How fast a disk on flash is, beside the same disk without keys of its own for each block.
+//! The speed of a disk on flash, compared with the same disk without a key for each block.
 
 use crate::flash_bed::{self, Keys, status};
 use crate::flash_job::{DISCARDS, JOBS, PURGES, run};
@@ -16,22 +16,22 @@ use lacuna_flash::FlashDisk;
 use lacuna_nand::ChipGeometry;
 use std::time::Instant;
 
-/// Processor time to the same disk without keys.
+/// Maximum processor time relative to the same disk without keys.
 const MOST: f64 = 1.11;
-/// What DNEFS measured, in MiB/s: UBIFS and UBIFSec, reads and writes (Table 3).
+/// Ratios of UBIFSec to UBIFS in DNEFS (Table 3).
 const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
 
-/// The figures.
+/// The results.
 pub(crate) struct Speed {
     grid: Grid<Keys>,
     steady: Steady,
     chip: ChipGeometry,
     disk: u64,
-    /// Blocks copied by garbage collection for each that was written, while the disks were aged.
+    /// Blocks copied by garbage collection per written block, while the disks were aged.
     copied: f64,
 }
 
-/// Measures.
+/// Measures the speed.
 pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
     let quick = work.scale.quick;
     let chip = ChipGeometry { page: 4096, pages: 64, blocks: if quick { 96 } else { 4096 } };
@@ -43,7 +43,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
         for (first, len) in runs(disk.blocks(), 256) {
             disk.write(BlockAddr(first), &vec![1; len as usize * BLOCK_SIZE])?;
         }
-        // Until garbage collection is at its usual pace.
+        // Overwrite until garbage collection is in its steady state.
         run(&disk, keys, JOBS[4], 2 * disk.blocks(), 1)?;
         copied = status(&disk, "nodes_copied") as f64 / (2 * disk.blocks()) as f64;
         disks.push((keys, disk));
@@ -52,7 +52,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
     let mut grid = Grid::default();
     for round in 0..work.scale.rounds {
         work.goes_on(&format!("flash: round {} of {}", round + 1, work.scale.rounds))?;
-        // Each follows the other in half of the rounds.
+        // Each disk is first in half of the rounds.
         disks.reverse();
         for job in JOBS {
             for (keys, disk) in &disks {
@@ -70,12 +70,12 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
     Ok(Speed { grid, steady, chip, disk, copied })
 }
 
-/// The disk in pieces of `len` blocks.
+/// Splits the disk into pieces of `len` blocks.
 fn runs(blocks: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..blocks).step_by(len as usize).map(move |first| (first, len.min(blocks - first)))
 }
 
-/// One turn of a job over this number of blocks, timed by the clock of this process.
+/// One turn of a job over `blocks` blocks, timed by the clock of this process.
 fn turn(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<Took> {
     let clock = Processor::of(std::process::id())?;
     let (begin, before) = (Instant::now(), clock.total()?);
@@ -89,7 +89,7 @@ fn turn(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Resul
 }
 
 impl Speed {
-    /// The speeds, and their ratios.
+    /// The tables of speeds and their ratios.
     pub(crate) fn tables(&self) -> Vec<Table> {
         vec![self.table(JOBS.iter())]
     }
@@ -125,12 +125,12 @@ impl Speed {
         table
     }
 
-    /// The same at a depth of 1.
+    /// The table for jobs at depth 1.
     pub(crate) fn results(&self) -> Vec<Table> {
         vec![self.table(JOBS.iter().filter(|job| job.depth == 1))]
     }
 
-    /// The promises.
+    /// The requirements.
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
         let line = "flash: processor time with keys, to the same disk without";
         let empty = Requirement::new(line, Bound::AtMost(MOST), "");
@@ -142,7 +142,7 @@ impl Speed {
         self.steady.ratio(job).or_else(|| self.grid.processor_ratio(Keys::Long, Keys::Off, job))
     }
 
-    /// For the history: the ratios of all jobs.
+    /// The ratios of all jobs, for the history.
     pub(crate) fn ratios(&self) -> String {
         JOBS.map(|job| self.grid.processor_ratio_cell(Keys::Long, Keys::Off, job)).join(" / ")
     }
@@ -152,7 +152,7 @@ impl Speed {
         self.steady.stable()
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self, rounds: u32) -> String {
         format!(
             "- Speed: two disks of {disk} MiB in this process, each on a simulated chip in memory ({blocks} erase blocks of {pages} \

@@ -1,5 +1,6 @@
-//! Processor times of disks on flash that two runs on one commit agree on: with keys and without do
-//! short slices of the same job in turns, on one processor, as the servers of `side_by_side` do.
+//! Processor times of disks on flash that agree between two runs on one commit: a disk with keys
+//! and one without take turns at short slices of the same job, on one processor, like the servers
+//! of `side_by_side`.
 
 use crate::flash_bed::Keys;
 use crate::flash_job::{JOBS, PURGES, run};
@@ -12,16 +13,16 @@ use crate::workspace::Workspace;
 use lacuna_contracts::{Disk, Result};
 use lacuna_flash::FlashDisk;
 
-/// How often each job is measured.
+/// Sessions for each job.
 const SESSIONS: u32 = 8;
-/// Slices of each disk at each job in a session.
+/// Slices of each disk for each job in a session.
 const SLICES: u32 = 16;
 
-/// Of each job at a depth of 1 the ratios of the sessions, with keys to without.
+/// For each job at depth 1, the ratios of the sessions, with keys to without.
 #[derive(Default)]
 pub(crate) struct Steady(Vec<(Job, Samples)>);
 
-/// Measures on two disks that were aged, with keys and without.
+/// Measures two aged disks, with keys and without.
 pub(crate) fn measure(work: &Workspace, disks: &[(Keys, FlashDisk)]) -> Result<Steady> {
     let jobs = JOBS.into_iter().filter(|job| job.depth == 1);
     let mut steady = Steady(jobs.map(|job| (job, Samples::default())).collect());
@@ -37,7 +38,7 @@ pub(crate) fn measure(work: &Workspace, disks: &[(Keys, FlashDisk)]) -> Result<S
     Ok(steady)
 }
 
-/// A session, and how many slices each disk has in it.
+/// A session, with the number of slices of each disk.
 #[derive(Clone, Copy)]
 struct Session {
     number: u32,
@@ -58,7 +59,7 @@ fn session(
         for at in one_and_other {
             work.interrupt.check()?;
             let (keys, disk) = &disks[at];
-            // Of what is written a sixteenth is discarded: each slice comes to one purge.
+            // A sixteenth of the writes are discards instead: each slice contains one purge.
             let blocks = disk.blocks() / PURGES * 9 / 8;
             let before = clock.total()?;
             run(disk, *keys, job, blocks, u64::from(number << 16 | slice))?;
@@ -70,12 +71,12 @@ fn session(
 }
 
 impl Steady {
-    /// The processor time with keys to that without, if the job was measured so.
+    /// The ratio of the processor time with keys to that without, if the job was measured this way.
     pub(crate) fn ratio(&self, job: Job) -> Option<f64> {
         self.0.iter().find(|(of, _)| *of == job).map(|(_, ratios)| ratios.median())
     }
 
-    /// For people: the ratio and its interval.
+    /// The ratio and its interval, for a table.
     pub(crate) fn cell(&self, job: Job) -> String {
         self.0.iter().find(|(of, _)| *of == job).map_or("-".to_owned(), |(_, ratios)| {
             let (low, high) = ratios.interval();
@@ -83,7 +84,7 @@ impl Steady {
         })
     }
 
-    /// What two runs on the same commit must agree on.
+    /// The figures that two runs on the same commit must agree on.
     pub(crate) fn stable(&self) -> Vec<Stable> {
         let of = |(job, ratios): &(Job, Samples)| Stable {
             name: format!("{}: processor time on one processor with keys to without", job.name()),

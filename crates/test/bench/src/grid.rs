@@ -1,5 +1,5 @@
-//! The figures of one section: for each subject and job all turns, for each subject what its
-//! sessions take to end, and what tables say of them.
+//! The figures of a section: all turns for each subject and job, the ends of sessions for each
+//! subject, and table cells of both.
 
 use crate::ending::Endings;
 use crate::job::{Direction, Job};
@@ -10,7 +10,7 @@ use crate::turn::{Counted, Took, Turns};
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// All figures of a section, whose subjects are servers of files unless it says otherwise.
+/// All figures of a section, with servers of files as subjects by default.
 pub(crate) struct Grid<S = Subject> {
     cells: HashMap<(S, Job), Turns>,
     endings: HashMap<S, Endings>,
@@ -23,22 +23,22 @@ impl<S> Default for Grid<S> {
 }
 
 impl<S: Copy + Eq + Hash> Grid<S> {
-    /// Adds what a subject took in one round.
+    /// Adds a turn of a subject.
     pub(crate) fn add(&mut self, subject: S, job: Job, took: &Took) {
         self.turns_mut(subject, job).push(took);
     }
 
-    /// What sessions of a subject took to end, to add to.
+    /// The ends of sessions of a subject, for adding to them.
     pub(crate) fn endings_mut(&mut self, subject: S) -> &mut Endings {
         self.endings.entry(subject).or_default()
     }
 
-    /// What sessions of a subject took to end, if that was measured.
+    /// The ends of sessions of a subject, if they were measured.
     pub(crate) fn endings(&self, subject: S) -> Option<&Endings> {
         self.endings.get(&subject)
     }
 
-    /// Takes what any session takes to end out of all jobs that write, after the last turn.
+    /// Subtracts the cost of the end of a session from all jobs that write, after the last turn.
     pub(crate) fn take_out_endings(&mut self) {
         for ((subject, job), turns) in &mut self.cells {
             if let (Direction::Write, Some(endings)) = (job.direction, self.endings.get(subject)) {
@@ -47,12 +47,12 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         }
     }
 
-    /// The turns of a subject at a job, to add to.
+    /// The turns of a subject at a job, for adding to them.
     pub(crate) fn turns_mut(&mut self, subject: S, job: Job) -> &mut Turns {
         self.cells.entry((subject, job)).or_default()
     }
 
-    /// The turns of a subject at a job, if it did it.
+    /// The turns of a subject at a job, if there are any.
     pub(crate) fn turns(&self, subject: S, job: Job) -> Option<&Turns> {
         self.cells.get(&(subject, job))
     }
@@ -62,41 +62,41 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         self.cells.contains_key(&(subject, job))
     }
 
-    /// Median bytes per second, writes until they are durable.
+    /// Median bytes per second, with writes until they are durable.
     pub(crate) fn median(&self, subject: S, job: Job) -> Option<f64> {
         Some(self.turns(subject, job)?.bytes_per_second(true).median())
     }
 
-    /// The speed of one subject to another's in each round, if both did the job in all.
+    /// The ratios of the speeds of two subjects in each round, if both did the job in all rounds.
     pub(crate) fn ratios(&self, subject: S, to: S, job: Job, durable: bool) -> Option<Samples> {
-        // The same work was done by both, so the times are compared the other way round.
+        // Both did the same work, so the ratio of speeds is the inverse ratio of times.
         self.turns(to, job)?.seconds(durable).ratios(self.turns(subject, job)?.seconds(durable))
     }
 
-    /// The median of the speed ratios, writes until they are durable.
+    /// The median of the speed ratios, with writes until they are durable.
     pub(crate) fn ratio(&self, subject: S, to: S, job: Job) -> Option<f64> {
         Some(self.ratios(subject, to, job, true)?.median())
     }
 
-    /// The processor time of one subject to another's, for the same work.
+    /// The ratio of the processor times of two subjects, for the same work.
     pub(crate) fn processor_ratio(&self, subject: S, to: S, job: Job) -> Option<f64> {
         let time = |subject| self.turns(subject, job).map(Turns::processor_in_all);
         Some(time(subject)? / time(to)?)
     }
 
-    /// A cell of a table: the ratio of speeds, marked if it moves too much.
+    /// A table cell: the ratio of speeds, marked if it varies too much.
     pub(crate) fn ratio_cell(&self, subject: S, to: S, job: Job, durable: bool) -> String {
         let Some(ratios) = self.ratios(subject, to, job, durable) else { return "-".into() };
         format!("{}{}", figure(Some(ratios.median()), 2), ratios.mark())
     }
 
-    /// A cell of a table: the ratio of processor times.
+    /// A table cell: the ratio of processor times.
     pub(crate) fn processor_ratio_cell(&self, subject: S, to: S, job: Job) -> String {
         figure(self.processor_ratio(subject, to, job), 2)
     }
 
-    /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones,
-    /// marked if it moves too much.
+    /// A table cell: MB/s for large requests, thousands of requests per second for small ones,
+    /// marked if it varies too much.
     pub(crate) fn cell(&self, subject: S, job: Job, durable: bool) -> String {
         let Some(turns) = self.turns(subject, job) else { return "-".into() };
         if job.in_bytes() {
@@ -108,8 +108,8 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         }
     }
 
-    /// A cell of a table: processor time for a GiB in milliseconds, or for a thousand requests;
-    /// after a plus sign what of it is spent behind the requests, where that is anything.
+    /// A table cell: processor time in milliseconds per GiB or per thousand requests; after a plus
+    /// sign, the background part, if it is not negligible.
     pub(crate) fn processor_cell(&self, subject: S, job: Job) -> String {
         let Some(turns) = self.turns(subject, job) else { return "-".into() };
         let (foreground, background) = turns.processor();
@@ -122,15 +122,14 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         format!("{foreground:.decimals$} ms")
     }
 
-    /// A cell of a table: microseconds that half of the requests, and 99 of a hundred, do not
-    /// exceed.
+    /// A table cell: the median and the 99th percentile of the latency, in microseconds.
     pub(crate) fn latency_cell(&self, subject: S, job: Job) -> String {
         let Some(turns) = self.turns(subject, job) else { return "-".into() };
         let (p50, p99) = turns.latency();
         format!("{p50:.0} / {p99:.0}")
     }
 
-    /// What the kernel counted.
+    /// The kernel's counts.
     pub(crate) fn counted(&self, subject: S, job: Job) -> Option<Counted> {
         self.turns(subject, job)?.counted()
     }

@@ -1,5 +1,4 @@
-//! What is measured on Ceph: a server program with an image of its own in the pool, ours or
-//! librbd's.
+//! The subjects on Ceph: a server program with an image of its own in the pool, ours or librbd's.
 
 use crate::cluster::{Cluster, POOL};
 use crate::program;
@@ -38,12 +37,12 @@ impl Image {
         }
     }
 
-    /// For people who know whose it is.
+    /// The name without the program, for display.
     pub(crate) fn short(self) -> String {
         self.name().trim_start_matches("lacuna ").to_owned()
     }
 
-    /// Why it cannot be measured here, if it cannot.
+    /// The reason that it cannot be measured here, if any.
     pub(crate) fn missing(self) -> Option<String> {
         let driver = || program::output(Command::new("qemu-img").args(["create", "-f", "rbd", "-o", "help"]));
         let absent = match self {
@@ -56,7 +55,7 @@ impl Image {
         absent.then(|| format!("{} is skipped: there is no qemu-nbd whose rbd driver encrypts", self.name()))
     }
 
-    /// Its name in the pool, unlike that of another run.
+    /// Its name in the pool, distinct from those of other runs.
     fn id(self) -> String {
         format!("bench-{}-{}", std::process::id(), self.name().replace(' ', "-"))
     }
@@ -65,7 +64,7 @@ impl Image {
         format!("rados:{POOL}/{}", self.id())
     }
 
-    /// Makes the image, of `size` bytes.
+    /// Creates the image, of `size` bytes.
     pub(crate) fn create(self, work: &Workspace, cluster: &Cluster, size: u64) -> Result<()> {
         let mut command = match self {
             Image::Lacuna { cipher, layout } => {
@@ -88,7 +87,7 @@ impl Image {
         program::output(&mut command).map(drop)
     }
 
-    /// How to serve the image on `socket`.
+    /// The command that serves the image on `socket`.
     pub(crate) fn serve(self, work: &Workspace, cluster: &Cluster, socket: &Path) -> Command {
         match self {
             Image::Lacuna { .. } => {

@@ -1,6 +1,6 @@
-//! Disks opened in this process on any medium, without threads and with seeded randomness: what
-//! they ask of the medium follows from the calls alone, so that it can be counted, or charged by a
-//! model, and comes out the same every time.
+//! Disks opened in this process on any medium, without threads and with seeded randomness: the
+//! calls alone determine the calls to the medium, so that these can be counted, or charged by a
+//! model, with the same result every time.
 
 use lacuna_contracts::{Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
@@ -19,7 +19,7 @@ fn random(seed: u64) -> Arc<SeededRandom> {
     Arc::new(SeededRandom::new(seed))
 }
 
-/// The levels of a new disk, so many of them open, level 0 first.
+/// Creates a disk and returns its first `levels` levels, level 0 first.
 pub fn levels(
     medium: &Arc<dyn Medium>,
     params: &impl LevelFormat,
@@ -34,7 +34,7 @@ pub fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<dyn Disk>> {
     level_disks(disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
 }
 
-/// A new disk with so many levels open.
+/// Creates a disk and opens `levels` levels.
 pub fn open_new<F: LevelFormat>(
     medium: &Arc<dyn Medium>,
     params: &F,
@@ -48,7 +48,7 @@ pub fn open_new<F: LevelFormat>(
     params.open(Arc::clone(medium), masters, options).map(Arc::new)
 }
 
-/// A new disk of format `sealed`.
+/// Creates and opens a disk of format `sealed`.
 pub fn sealed(
     medium: &Arc<dyn Medium>,
     params: &lacuna_sealed::Params,
@@ -65,7 +65,7 @@ pub fn sealed(
     Ok(Arc::new(Sealed::open(Arc::clone(medium), params, &master(0), &UUID, options)?))
 }
 
-/// What the status of a disk says of `name`; 0 if it says nothing.
+/// The value of `name` in the status of a disk; 0 if it is absent.
 pub fn status(disk: &dyn Disk, name: &str) -> u64 {
     disk.status().items.iter().find(|item| item.name == name).map_or(0, |item| item.value)
 }

@@ -1,17 +1,16 @@
-//! Whether somebody wants the run to end: INT and TERM set a flag, so that servers and files are
-//! cleared away.
+//! Interruption of a run: INT and TERM set a flag, so that servers and files are removed.
 
 use lacuna_contracts::{Error, Kind, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The flag.
+/// The flag of an interruption.
 #[derive(Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Takes over INT and TERM.
+    /// Installs handlers for INT and TERM.
     pub fn install() -> Result<Self> {
         let interrupt = Interrupt::default();
         for signal in [SIGINT, SIGTERM] {
@@ -21,7 +20,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// An error once a signal came.
+    /// Errors: if a signal was received.
     pub fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return Err(Error::new(Kind::Other, "the run was interrupted"));

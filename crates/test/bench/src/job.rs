@@ -1,4 +1,4 @@
-//! A job: what a client asks a server for, how much of it, and what the caches hold before.
+//! A job: the requests of a client to a server, their number, and the state of the caches before.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// The word for it.
+    /// The name for display.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Direction::Read => "read",
@@ -19,22 +19,22 @@ impl Direction {
     }
 }
 
-/// What the caches hold when a job begins.
+/// The state of the caches when a job begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Caches {
     /// The whole disk was read once through the server.
     Warm,
     /// The disk's file was in the page cache when the server started, which may have dropped it;
-    /// nothing was asked of the server since.
+    /// the server has not received a request.
     JustStarted,
-    /// The page cache was emptied after the server had started; nothing was asked of the server.
+    /// The page cache was emptied after the start of the server, which has not received a request.
     Cold,
 }
 
 /// One kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Job {
-    /// Reads or writes.
+    /// The direction of the requests.
     pub direction: Direction,
     /// Whether addresses are random.
     pub random: bool,
@@ -42,29 +42,29 @@ pub(crate) struct Job {
     pub size: u32,
     /// Requests in flight.
     pub depth: u32,
-    /// A flush after this number of writes, which waits for them.
+    /// Number of writes before each flush, which waits for them.
     pub fsync: Option<u32>,
     /// The state of the caches.
     pub caches: Caches,
 }
 
-/// From this size on a job is counted in bytes, below in requests.
+/// Jobs with at least this request size are measured in bytes, the rest in requests.
 const LARGE: u32 = 256 << 10;
 
 impl Job {
-    /// A job on warm caches, without flushes in between: random requests below 256 KiB with a depth
-    /// of 32, sequential ones with a depth of 8 from there.
+    /// A job with warm caches and without flushes in between: random requests with depth 32 below
+    /// 256 KiB, sequential ones with depth 8 otherwise.
     pub(crate) const fn of_size(direction: Direction, size: u32) -> Job {
         let random = size < LARGE;
         Job { direction, random, size, depth: if random { 32 } else { 8 }, fsync: None, caches: Caches::Warm }
     }
 
-    /// Whether its figures are in bytes per second; otherwise they are in requests per second.
+    /// Whether its figures are bytes per second rather than requests per second.
     pub(crate) fn in_bytes(&self) -> bool {
         self.size >= LARGE
     }
 
-    /// For people: `random 4 KiB write, depth 32`.
+    /// The name for display: `random 4 KiB write, depth 32`.
     pub(crate) fn name(&self) -> String {
         let order = if self.random { "random" } else { "sequential" };
         let fsync = self.fsync.map(|n| format!(", fsync every {n}")).unwrap_or_default();
@@ -77,12 +77,12 @@ impl Job {
         format!("{order} {size} {direction}, depth {depth}{fsync}{caches}")
     }
 
-    /// Requests of one turn on a disk of `disk` bytes. The number is the same for all servers, so
-    /// that work that a server puts off is the same part of every turn.
+    /// Requests of a turn on a disk of `disk` bytes. The number is the same for all servers, so
+    /// that deferred work is an equal fraction of every turn.
     pub(crate) fn requests(&self, disk: u64) -> u64 {
         let once = disk / u64::from(self.size);
         let most = match self.caches {
-            // From then on nothing is new to the caches.
+            // After one pass the caches hold the data.
             Caches::JustStarted | Caches::Cold if self.in_bytes() => once,
             Caches::Cold => 2048,
             _ if self.in_bytes() => 2 * once,
@@ -94,7 +94,7 @@ impl Job {
     }
 }
 
-/// Bytes of a request, for people: `4 KiB`, `1 MiB`.
+/// Bytes of a request, formatted for display: `4 KiB`, `1 MiB`.
 pub(crate) struct Size(pub u32);
 
 impl fmt::Display for Size {

@@ -1,5 +1,5 @@
-//! The formats with levels, `deniable` and `oblivious`, over NBD beside `sealed` with `xts` and the
-//! raw file, on the same file system in the same rounds.
+//! The section on formats with levels: `deniable` and `oblivious` over NBD, beside `sealed` with
+//! `xts` and the raw file, on the same file system in the same rounds.
 
 use crate::grid::Grid;
 use crate::job::{Direction, Job};
@@ -35,7 +35,7 @@ const FULL: Subject = Subject::Levels(Shape::Full);
 const WORN: Subject = Subject::Levels(Shape::Worn);
 const HALF: Subject = Subject::Levels(Shape::Half);
 const PAPER: Subject = Subject::Levels(Shape::Paper);
-/// The hidden level of a disk, while level 0 is written as much.
+/// The hidden level of a disk, with equal writes to level 0 at the same time.
 const HIDDEN: Subject = Subject::Levels(Shape::Hidden);
 
 const RAW: Subject = Subject::NbdkitFile;
@@ -49,13 +49,13 @@ const RANDOM_WRITE: Job = Job::of_size(Direction::Write, 4096);
 const RANDOM_READ: Job = Job::of_size(Direction::Read, 4096);
 const JOBS: [Job; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
 
-/// These formats are slower than the others: their turns have this part of the requests.
+/// These formats are slower than the rest: their turns have this fraction of the requests.
 const PART: u64 = 4;
 
-/// In the order of the columns.
+/// The subjects, in the order of the columns.
 const SUBJECTS: [Subject; 9] = [RAW, XTS, FULL, WORN, HALF, HIDDEN, CELLS, CELLS_HIDDEN, PLAUSIBLE];
 
-/// Side by side on one processor.
+/// The subjects that run side by side on one processor.
 const STEADY: [Subject; 3] = [XTS, HALF, CELLS];
 
 struct Levels {
@@ -64,10 +64,10 @@ struct Levels {
     skipped: Vec<String>,
 }
 
-/// Measures.
+/// Measures the section.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let mut rounds = Rounds::new(work, "levels");
-    // The second time the log goes round: from then on nothing about a disk is new any more.
+    // The second pass wraps the log around; after it a disk is in its steady state.
     (rounds.fills, rounds.part) = (2, PART);
     let skipped: Vec<String> = RAW.missing().into_iter().collect();
     if skipped.is_empty() {
@@ -76,7 +76,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     rounds.add(XTS, &JOBS);
     rounds.add(FULL, &[WRITE, READ, RANDOM_READ]);
     rounds.add(HIDDEN, &[WRITE, READ, RANDOM_READ]);
-    // Random writes leave a log whose sequential writes are not what they were: they have disks of
+    // Random writes change the speed of later sequential writes to a log, so they get disks of
     // their own.
     rounds.add(WORN, &[RANDOM_WRITE]);
     rounds.add(HALF, &[RANDOM_WRITE]);
@@ -134,8 +134,8 @@ impl Measured for Levels {
         tables
     }
 
-    /// The processor time that each speed wanted of old allows: what has 0.4 of the speed may take
-    /// 2.5 of the time.
+    /// Limits of processor time, from the earlier speed requirements: 0.4 of the speed allows 2.5
+    /// times the processor time.
     fn requirements(&self) -> Vec<Requirement> {
         let to_xts = |line: &str, most: f64, cases: &[(&str, Subject, Job)]| {
             let line = format!("processor time to xts: {line}");
@@ -196,7 +196,7 @@ impl Measured for Levels {
     }
 
     fn stable(&self) -> Vec<Stable> {
-        // What is written beside a hidden level depends on how two clients meet.
+        // Writes beside a hidden level depend on the timing of two clients, so they are not stable.
         let alone = [FULL, WORN, HALF, CELLS, PLAUSIBLE];
         let mut all = servers::stable(&self.grid, &alone, &JOBS);
         all.extend(self.steady.stable());

@@ -3,27 +3,27 @@
 use crate::program;
 use crate::workspace::Workspace;
 
-/// What a figure depends on, as pairs of name and value.
+/// The facts that figures depend on, as pairs of name and value.
 pub struct Machine(Vec<(&'static str, String)>);
 
 impl Machine {
-    /// All of them, in the order in which they are listed.
+    /// All facts, in the order of listing.
     pub fn facts(&self) -> &[(&'static str, String)] {
         &self.0
     }
 
-    /// The value of one of them.
+    /// The value of a fact.
     pub fn fact(&self, name: &str) -> &str {
         self.0.iter().find(|(n, _)| *n == name).map_or("unknown", |(_, value)| value)
     }
 }
 
-/// A list for the page.
+/// A Markdown list of facts.
 pub(crate) fn list<'f>(facts: impl IntoIterator<Item = (&'f str, &'f str)>) -> String {
     facts.into_iter().flat_map(|(name, value)| ["- ", name, ": ", value, "\n"]).collect()
 }
 
-/// Looks at this machine.
+/// Collects the facts of this machine.
 pub(crate) fn describe(work: &Workspace) -> Machine {
     let cpu = read("/proc/cpuinfo");
     let instructions: Vec<&str> = field(&cpu, "flags")
@@ -49,7 +49,7 @@ pub(crate) fn describe(work: &Workspace) -> Machine {
 }
 
 fn read(path: &str) -> String {
-    // What the kernel does not tell is recorded as unknown.
+    // Facts that the kernel does not provide are recorded as unknown.
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
@@ -65,7 +65,7 @@ fn file_system(work: &Workspace) -> Option<String> {
     let mounts = read("/proc/mounts");
     let fields = mounts.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let holding = fields.filter(|fields| fields.len() > 2 && place.starts_with(fields[1]));
-    // Of two mounts at the same place the later one counts.
+    // Of two mounts at the same place the later one is visible.
     holding.max_by_key(|fields| fields[1].len()).map(|fields| fields[2].to_owned())
 }
 

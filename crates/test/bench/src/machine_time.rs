@@ -1,18 +1,18 @@
-//! The processor time of the whole machine, which includes clients, servers and the kernel's own
-//! threads: the only whole figure for a mounted file system, whose work lies in all three.
+//! The processor time of the whole machine, including clients, servers and kernel threads. It is
+//! the only complete figure for a mounted file system, because all three work for it.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::time::Duration;
 
-/// Where the kernel tells what all processes used, in the second and in the first version of its
-/// control groups.
+/// Files with the processor time of all processes, in versions 2 and 1 of the kernel's control
+/// groups.
 const USAGE: [&str; 3] = [
     "/sys/fs/cgroup/cpu.stat",
     "/sys/fs/cgroup/cpuacct/cpuacct.usage",
     "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage",
 ];
 
-/// Processor time that was used since the machine started.
+/// Processor time since the machine started.
 pub(crate) fn used() -> Result<Duration> {
     let texts = USAGE.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     texts.into_iter().find_map(|text| parse(&text)).ok_or_else(|| {
@@ -21,7 +21,7 @@ pub(crate) fn used() -> Result<Duration> {
     })
 }
 
-/// `usage_usec N` among other lines, or nanoseconds alone.
+/// Parses `usage_usec N` among other lines, or a single number of nanoseconds.
 fn parse(text: &str) -> Option<Duration> {
     if let Ok(nanos) = text.trim().parse() {
         return Some(Duration::from_nanos(nanos));

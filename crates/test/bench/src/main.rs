@@ -1,4 +1,4 @@
-//! `lacuna-bench`: measures lacuna beside its peers. The library says more.
+//! `lacuna-bench`: measures lacuna beside its peers. See the library for details.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

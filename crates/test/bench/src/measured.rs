@@ -1,4 +1,4 @@
-//! What all sections of the benchmark can be asked once they are measured.
+//! The results of a section, for all pages.
 
 use crate::page::Run;
 use crate::requirement::Requirement;
@@ -6,17 +6,17 @@ use crate::table::Table;
 use lacuna_contracts::Result;
 use std::path::Path;
 
-/// A figure that noise hardly moves: counts, processor time, memory, modelled time.
+/// A figure with little noise: a count, processor time, memory, modelled time.
 pub struct Stable {
-    /// What it is of, as `subject, job: measure`.
+    /// The name, as `subject, job: measure`.
     pub name: String,
     /// The figure.
     pub value: f64,
 }
 
-/// What a section found out.
+/// The results of a section.
 pub trait Measured {
-    /// Tables for the page of results: what a user gets.
+    /// Tables for the page of results, for users.
     fn results(&self) -> Vec<Table> {
         Vec::new()
     }
@@ -24,7 +24,7 @@ pub trait Measured {
     /// All tables.
     fn tables(&self) -> Vec<Table>;
 
-    /// What was promised, beside what was measured.
+    /// The requirements, with the measured figures.
     fn requirements(&self) -> Vec<Requirement> {
         Vec::new()
     }
@@ -34,7 +34,7 @@ pub trait Measured {
         Vec::new()
     }
 
-    /// What could not be measured, and why.
+    /// The subjects that could not be measured, with the reasons.
     fn skipped(&self) -> &[String] {
         &[]
     }
@@ -44,10 +44,10 @@ pub trait Measured {
         Ok(())
     }
 
-    /// The text of its part of the page behind the promises: tables, plots and method.
+    /// The text of the section's part after the requirements: tables, plots and method.
     fn body(&self, run: &Run) -> String;
 
-    /// Its history with one line more, from the old text of its part.
+    /// The history with one more line, from the old text of the section's part.
     fn history(&self, _run: &Run, _requirements: &[Requirement], _old: &str) -> Option<String> {
         None
     }

@@ -1,5 +1,6 @@
-//! All formats on a modelled hard disk and a modelled stick: what depends on the medium, without
-//! the noise of one. A function of the code alone: the same on every machine.
+//! The section on a modelled hard disk and a modelled stick, for all formats: the effects of the
+//! medium, without the noise of a real one. The figures are functions of the code alone: the same
+//! on every machine.
 
 use crate::bed::{Bed, HELD_BACK, Model, Operation};
 use crate::in_process;
@@ -22,11 +23,11 @@ const HISTORY: History = History {
     head: &["date", "lacuna", "hard disk", "stick", "reached"],
 };
 
-/// What lies on a medium.
+/// The format on a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Format {
-    /// The blocks themselves: what a disk costs without encryption, and what a cipher without
-    /// metadata costs that writes in place.
+    /// Unencrypted blocks: the cost of a disk without encryption, and of a cipher without metadata
+    /// that writes in place.
     Raw,
     Sealed(Cipher),
     Levels(Case),
@@ -41,7 +42,7 @@ const CELLS: Format = Format::Levels(Case::Oblivious);
 
 const MODELS: [(Model, &str); 2] = [(Model::CachedHardDisk, "hard disk"), (Model::Stick, "stick")];
 
-/// What is done: whether at random, and what.
+/// An act: whether it is random, and its kind.
 type Act = (bool, What);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,8 +68,8 @@ const ACTS: [(Act, &str); 8] = [
     ((true, HIDDEN_WRITE), "hidden: random 4 KiB write, until durable"),
 ];
 
-/// The disks are a half full of data where they have levels, and hold the same data where they have
-/// none.
+/// The measured rates. Each disk holds half of the data of a full level; `Case::Full` and
+/// `Case::Oblivious` differ.
 struct Media {
     /// Bytes per second.
     rates: HashMap<(Model, Format, Act), f64>,
@@ -103,7 +104,7 @@ impl Format {
     }
 }
 
-/// Measures.
+/// Measures the section.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let sizes = Sizes::smaller(work)?;
     let mut media = Media { rates: HashMap::new(), sizes };
@@ -130,7 +131,7 @@ impl Media {
         Some(rate(format)? / rate(to)?)
     }
 
-    /// MB/s, and how much of `xts` that is.
+    /// MB/s, and the ratio to `xts`.
     fn table(&self, model: Model, name: &str) -> Table {
         let formats = FORMATS.map(Format::name);
         let mut table =
@@ -167,7 +168,8 @@ impl Measured for Media {
         self.results()
     }
 
-    /// What the medium allows: a format that writes each block twice cannot have more than half.
+    /// Bounds that depend on the medium: a format that writes each block twice has at most half the
+    /// speed.
     fn requirements(&self) -> Vec<Requirement> {
         let promise = |line: &str, least: f64, format: Format, acts: &[Act]| {
             let line = format!("modelled media, speed to xts until durable: {line}");

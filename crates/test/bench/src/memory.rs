@@ -1,4 +1,4 @@
-//! The memory of a server on a sparse disk of 1 TiB, and how long opening that disk takes.
+//! The memory of a server with a sparse disk of 1 TiB, and the time to open that disk.
 
 use crate::disks::{GCM, XTS_RANDOM};
 use crate::job::{Direction, Job};
@@ -26,11 +26,11 @@ addresses of the writes. Opening is timed from the start of the process to its g
 
 const SIZE: u64 = 1 << 40;
 const LIMIT_MIB: f64 = 96.0;
-/// Seconds in which a sealed disk opens, beside key derivation.
+/// Time limit for opening a sealed disk without key derivation, in seconds.
 const SEALED_OPENS: f64 = 1.0;
-/// The same of a deniable disk, which reads the summaries of its last cycle.
+/// The same limit for a deniable disk, which reads the summaries of its last cycle.
 const LEVELS_OPEN: f64 = 2.0;
-/// A deniable disk, of which level 0 is measured.
+/// A deniable disk; its level 0 is measured.
 const LEVELS: Subject = Subject::Levels(Shape::Sparse);
 
 /// Memory of a process in MiB.
@@ -43,9 +43,9 @@ struct Row {
     subject: Subject,
     written: Resident,
     read: Resident,
-    /// Seconds to the greeting: when new, after a clean end, after a kill under load.
+    /// Seconds to the greeting: of a new disk, after a clean end, after a kill under load.
     opened: [f64; 3],
-    /// Requests per second, writes and reads.
+    /// Requests per second: writes, reads.
     rates: [f64; 2],
 }
 
@@ -80,7 +80,7 @@ fn row(work: &Workspace, subject: Subject) -> Result<Row> {
     let server = start()?;
     let clean = server.ready_after;
     load(work, subject, &server, Direction::Write, 2)?;
-    // Killed without a word, as by a power cut of the machine it runs on.
+    // Kill the server without a shutdown, as a power cut of its machine does.
     drop(server);
     let server = start()?;
     let killed = server.ready_after;
@@ -89,7 +89,7 @@ fn row(work: &Workspace, subject: Subject) -> Result<Row> {
     Ok(Row { subject, written, read, opened, rates: [writes, reads] })
 }
 
-/// Random 4 KiB requests over the whole disk; the same addresses for the same seed.
+/// Random 4 KiB requests over the whole disk, with the same addresses for the same seed.
 fn load(
     work: &Workspace,
     subject: Subject,
@@ -104,7 +104,7 @@ fn load(
     Ok(requests as f64 / answered.as_secs_f64())
 }
 
-/// What a process needs.
+/// The memory of a process.
 pub(crate) fn resident(pid: u32) -> Result<Resident> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
@@ -170,7 +170,7 @@ impl Measured for Memory {
         vec![self.table()]
     }
 
-    /// The promises about memory and opening.
+    /// The requirements on memory and opening.
     fn requirements(&self) -> Vec<Requirement> {
         let line = "peak memory on 1 TiB under random writes";
         let mut memory = Requirement::new(line, Bound::AtMost(LIMIT_MIB), " MiB");

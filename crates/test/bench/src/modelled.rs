@@ -1,5 +1,5 @@
 //! The disks that are compared on modelled media: `sealed`, `deniable` and `oblivious` on media of
-//! the same length, and how much of them is written and read.
+//! the same length, and the amounts that are written and read.
 
 use crate::in_process;
 use crate::subject::SPARE_PERMILLE;
@@ -11,26 +11,26 @@ use lacuna_medium::Medium;
 use lacuna_oblivious::Plan;
 use std::sync::Arc;
 
-/// What is measured on them.
+/// A disk on a modelled medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Case {
-    /// `sealed` with `xts`: what dm-crypt is to the paper.
+    /// `sealed` with `xts`: the counterpart of the paper's dm-crypt.
     Xts,
     /// `deniable` in its default geometry, half full.
     Half,
-    /// The same, full.
+    /// `deniable` in its default geometry, full.
     Full,
-    /// One public and one hidden block in a stripe, as in the paper; as much data as in `Half`.
+    /// One public and one hidden block in a stripe, as in the paper; with the data of `Half`.
     Paper,
-    /// `oblivious`, opportunistic; as much data as its hidden level holds.
+    /// `oblivious`, opportunistic; the data is five sixths of its hidden level.
     Oblivious,
 }
 
 impl Case {
-    /// All of them, the baseline first.
+    /// All cases, the baseline first.
     pub const ALL: [Case; 5] = [Case::Xts, Case::Half, Case::Full, Case::Paper, Case::Oblivious];
 
-    /// For people.
+    /// The name for display.
     pub fn name(self) -> &'static str {
         match self {
             Case::Xts => "lacuna xts",
@@ -41,7 +41,7 @@ impl Case {
         }
     }
 
-    /// How `deniable` is laid out on a medium of so many bytes: as in the paper, or by default.
+    /// The layout of `deniable` on a medium of `medium` bytes: the paper's or the default.
     pub fn params(self, medium: u64) -> Result<lacuna_deniable::Params> {
         let geometry = if self == Case::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
         lacuna_deniable::Params::plan(medium, geometry, SPARE_PERMILLE, 0)
@@ -58,7 +58,7 @@ impl Case {
         })
     }
 
-    /// A new disk on a medium: its levels 0 and 1, or the only one it has.
+    /// A new disk on a medium: its levels 0 and 1, or its only level.
     pub fn open(self, medium: &Arc<dyn Medium>, budget: Budget) -> Result<Vec<Arc<dyn Disk>>> {
         match self {
             Case::Xts => {
@@ -76,26 +76,26 @@ impl Case {
     }
 }
 
-/// How large everything is.
+/// The sizes of a measurement.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     /// Bytes of the simulated disk.
     pub medium: u64,
     /// Bytes of all caches of a disk.
     pub budget: u64,
-    /// Blocks of the data of a level that is full, which is what every disk has for level 1 as
-    /// well.
+    /// Blocks of data of a full level; they fit into level 1 as well.
     pub whole: u64,
 }
 
 impl Sizes {
-    /// Smaller ones, where all formats are compared on all media.
+    /// Smaller sizes, for comparing all formats on all media.
     pub fn smaller(work: &Workspace) -> Result<Sizes> {
         let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (256 << 20, 4 << 20) };
         Sizes::on(medium, budget)
     }
 
-    /// Those of all measurements by models, but where the size of the caches is what is measured.
+    /// The sizes of all other measurements with models. Measurements of caches have budgets of
+    /// their own.
     pub fn of(work: &Workspace) -> Result<Sizes> {
         let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (512 << 20, 4 << 20) };
         Sizes::on(medium, budget)

@@ -1,5 +1,5 @@
-//! File systems that are mounted for a measurement: some over a plain directory that encrypt, ours
-//! and the peers', and ext4 in a `sealed` disk and on a plain loop device.
+//! File systems that are mounted for a measurement: encrypting file systems over a plain directory,
+//! ours and the peers', and ext4 in a `sealed` disk and on a plain loop device.
 
 use crate::program;
 use crate::subject::LEAST_KDF;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a peer may take to mount or to let go of a mountpoint.
+/// Time limit for a peer to mount or to release a mountpoint.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes of a disk that holds an ext4.
+/// Bytes of a disk with an ext4.
 const DISK: u64 = 8 << 30;
 
-/// Where `cryfs` keeps what it remembers of its file systems.
+/// The directory with the local state of `cryfs`.
 const CRYFS_STATE: &str = "cryfs.state";
 
 /// A file system that is mounted for a measurement.
@@ -29,14 +29,14 @@ pub(crate) enum Mountable {
     Cryfs,
     /// `encfs` with its standard configuration.
     Encfs,
-    /// ext4 in a `sealed` disk of this cipher, through `lacuna open`.
+    /// ext4 in a `sealed` disk with this cipher, through `lacuna open`.
     Sealed(&'static str),
-    /// ext4 in a file, through a loop device as `mount` makes it: nothing is encrypted.
+    /// ext4 in a file, through a loop device that `mount` creates: nothing is encrypted.
     Plain,
 }
 
 impl Mountable {
-    /// For people.
+    /// The name for display.
     pub(crate) fn name(self) -> String {
         match self {
             Mountable::Vault(integrity) => format!("vault {integrity}"),
@@ -48,7 +48,7 @@ impl Mountable {
         }
     }
 
-    /// Why it cannot be measured here, if it cannot.
+    /// The reason that it cannot be measured here, if any.
     pub(crate) fn missing(self) -> Option<String> {
         let (name, word) = match self {
             Mountable::Vault(_) | Mountable::Sealed(_) | Mountable::Plain => return None,
@@ -65,12 +65,12 @@ impl Mountable {
         work.path(&format!("{}.backing", self.name().replace(' ', "-")))
     }
 
-    /// Where it is mounted.
+    /// The mountpoint.
     pub(crate) fn mountpoint(self, work: &Workspace) -> PathBuf {
         work.path(&format!("{}.mounted", self.name().replace(' ', "-")))
     }
 
-    /// Makes an empty file system.
+    /// Creates an empty file system.
     pub(crate) fn create(self, work: &Workspace) -> Result<()> {
         let (backing, mountpoint) = (self.backing(work), self.mountpoint(work));
         let in_a_file = matches!(self, Mountable::Sealed(_) | Mountable::Plain);
@@ -92,7 +92,7 @@ impl Mountable {
                     .arg(backing);
                 program::output(&mut command).map(drop)
             }
-            // These two make their file system when they mount it first.
+            // These two create their file system at the first mount.
             Mountable::Cryfs | Mountable::Encfs => Ok(()),
             Mountable::Plain => {
                 let file = std::fs::File::create(&backing).and_then(|file| file.set_len(DISK));
@@ -114,12 +114,12 @@ impl Mountable {
         }
     }
 
-    /// Mounts it.
+    /// Mounts the file system.
     pub(crate) fn mount(self, work: &Workspace) -> Result<()> {
         self.mount_with(work, &[])
     }
 
-    /// The words are for `lacuna open`.
+    /// Mounts with additional arguments for `lacuna open`.
     fn mount_with(self, work: &Workspace, words: &[&str]) -> Result<()> {
         let (backing, mountpoint) = (self.backing(work), self.mountpoint(work));
         let mut command = match self {
@@ -142,7 +142,7 @@ impl Mountable {
             Mountable::Cryfs => {
                 let mut command = Command::new("cryfs");
                 command.env("CRYFS_FRONTEND", "noninteractive").env("CRYFS_NO_UPDATE_CHECK", "true");
-                // It remembers which file system was at a path, and refuses another one there.
+                // cryfs remembers the file system at each path and refuses another one there.
                 command.env("CRYFS_LOCAL_STATE_DIR", work.path(CRYFS_STATE));
                 command.arg(&backing).arg(&mountpoint);
                 command
@@ -157,7 +157,7 @@ impl Mountable {
         wait_until(|| is_mounted(&mountpoint), &format!("{} is not mounted", self.name()))
     }
 
-    /// Unmounts it and waits until its process has let go of the directory.
+    /// Unmounts it and waits until its process has released the directory.
     pub(crate) fn unmount(self, work: &Workspace) -> Result<()> {
         let mountpoint = self.mountpoint(work);
         match self {
@@ -170,17 +170,17 @@ impl Mountable {
             }
         }
         wait_until(|| !is_mounted(&mountpoint), &format!("{} is still mounted", self.name()))?;
-        // The peers' daemons end some time after the mount is gone.
+        // The peers' daemons end some time after the unmount.
         wait_until(|| server_of(&mountpoint).is_none(), &format!("{} is still running", self.name()))
     }
 
-    /// The process that serves it.
+    /// The process that serves the mount.
     pub(crate) fn server(self, work: &Workspace) -> Result<u32> {
         server_of(&self.mountpoint(work))
             .ok_or_else(|| Error::new(Kind::NotFound, format!("no process serves {}", self.name())))
     }
 
-    /// Removes it.
+    /// Removes the file system and the mountpoint.
     pub(crate) fn remove(self, work: &Workspace) -> Result<()> {
         let (backing, remembered) = (self.backing(work), work.path(CRYFS_STATE));
         if self == Mountable::Cryfs {
@@ -195,19 +195,19 @@ impl Mountable {
     }
 }
 
-/// A `lacuna` that says nothing and keeps its anchors in the directory of the run.
+/// A quiet `lacuna` that keeps its anchors in the directory of the run.
 fn ours(work: &Workspace) -> Command {
     let mut command = Command::new(&work.lacuna);
     command.arg("--quiet").env("XDG_STATE_HOME", work.path("state"));
     command
 }
 
-/// Runs a command that reads the passphrase from its standard input, where it reads one.
+/// Runs a command with the passphrase on standard input, for programs that read it.
 fn with_passphrase(command: &mut Command, work: &Workspace) -> Result<()> {
     let failed = |e| Error::io("cannot give a passphrase to a program", &e);
     let key = std::fs::File::open(work.key_file()).map_err(failed)?;
     let name = command.get_program().to_string_lossy().into_owned();
-    // A daemon keeps its standard error open: it must not be a pipe that is read to its end.
+    // A daemon keeps its standard error open, so it must not be a pipe that is read to its end.
     let said = work.path("said");
     let log = std::fs::File::create(&said).map_err(failed)?;
     let status = command.stdin(key).stdout(Stdio::null()).stderr(log).status();
@@ -219,17 +219,17 @@ fn with_passphrase(command: &mut Command, work: &Workspace) -> Result<()> {
     Err(Error::new(Kind::Other, format!("{name} failed")).found(format!("{status}: {}", said.trim())))
 }
 
-/// Whether something is mounted there.
+/// Whether a file system is mounted there.
 fn is_mounted(mountpoint: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mountpoint = mountpoint.to_string_lossy();
     table.lines().any(|line| line.split(' ').nth(1) == Some(&*mountpoint))
 }
 
-/// What takes a mount away, and may still be at it when another server is there.
+/// Programs that unmount, and may still run when another server mounts there.
 const UNMOUNTING: [&str; 3] = ["umount", "fusermount", "fusermount3"];
 
-/// The process that has the mountpoint among its arguments and serves it.
+/// The process that serves the mountpoint, which is one of its arguments.
 fn server_of(mountpoint: &Path) -> Option<u32> {
     let wanted = mountpoint.to_string_lossy().into_owned();
     let processes = std::fs::read_dir("/proc").ok()?;
@@ -244,7 +244,7 @@ fn server_of(mountpoint: &Path) -> Option<u32> {
     })
 }
 
-/// Returns once it is so.
+/// Waits until `done` returns true. Errors: [`Kind::TimedOut`].
 pub(crate) fn wait_until(done: impl Fn() -> bool, what: &str) -> Result<()> {
     let begin = Instant::now();
     while !done() {

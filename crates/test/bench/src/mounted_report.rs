@@ -1,5 +1,5 @@
-//! ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a plain loop device and
-//! `gocryptfs`, on the same file system.
+//! The section on mounted disks: ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a
+//! plain loop device and `gocryptfs`, on the same file system.
 
 use crate::file_jobs::{FileJob, Load, Rates, Workload};
 use crate::measured::Measured;
@@ -18,16 +18,15 @@ const HISTORY: History = History {
     head: &["date", "lacuna", "xts-random", "gcm", "reached"],
 };
 const OURS: [Mountable; 2] = [Mountable::Sealed("gcm"), Mountable::Sealed("xts-random")];
-/// In the order of their turns.
+/// The subjects, in the order of their turns.
 const SUBJECTS: [Mountable; 4] = [OURS[0], Mountable::Plain, OURS[1], Mountable::Gocryptfs];
-/// What ours are compared with.
+/// The subjects that ours are compared with.
 const PEERS: [Mountable; 2] = [Mountable::Plain, Mountable::Gocryptfs];
-/// Of the speed of a loop device, which encrypts nothing, so that processor time says little beside
-/// it.
+/// Minimum speed relative to a loop device. It encrypts nothing, so processor time is not compared.
 const LEAST_OF_LOOP: f64 = 0.85;
-/// Of the processor time of `gocryptfs`.
+/// Maximum processor time relative to `gocryptfs`.
 const MOST_OF_PEER: f64 = 1.0;
-/// In the order in which they are done.
+/// The jobs, in the order of execution.
 const JOBS: [FileJob; 7] = [
     FileJob::Write,
     FileJob::Read,
@@ -38,14 +37,14 @@ const JOBS: [FileJob; 7] = [
     FileJob::Remove,
 ];
 
-/// The figures.
+/// The results of the section.
 struct OnMounts {
     rates: Rates,
     load: Load,
     skipped: Vec<String>,
 }
 
-/// Measures.
+/// Measures the section.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let load = Load::of(work.scale);
     work.spread();
@@ -68,7 +67,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
 }
 
 impl OnMounts {
-    /// The greatest ratio over all jobs.
+    /// The highest ratio over all jobs.
     fn worst(&self, ours: Mountable, to: Mountable) -> Option<f64> {
         JOBS.into_iter().filter_map(|job| self.rates.processor_ratio(ours, to, job)).max_by(f64::total_cmp)
     }
@@ -99,7 +98,7 @@ impl Measured for OnMounts {
         self.results().into_iter().chain([times, speeds]).collect()
     }
 
-    /// The promises about peers: of each, all jobs and both ciphers.
+    /// The requirements relative to peers, over all jobs and both ciphers.
     fn requirements(&self) -> Vec<Requirement> {
         let line = "speed, ext4 in a disk to ext4 on a loop device";
         let mut speed = Requirement::new(line, Bound::AtLeast(LEAST_OF_LOOP), "");

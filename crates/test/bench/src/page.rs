@@ -1,54 +1,54 @@
-//! A page that people and programs write together: each section replaces its own part, between two
-//! markers, and adds a line to its history.
+//! A page that people and programs edit: each section replaces its own part, between two markers,
+//! and adds a line to its history.
 
 use crate::machine::Machine;
 use crate::scale::Scale;
 
-/// A page of `docs/` that sections write into.
+/// A page of `docs/` with parts of sections.
 pub struct Page {
     /// The name of its file.
     pub file: &'static str,
-    /// The text of a page that does not exist yet.
+    /// The text of a new page.
     pub introduction: &'static str,
-    /// The command that writes it, as the markers of its parts name it: `make bench`.
+    /// The command that writes the page, as in the markers of its parts: `make bench`.
     pub command: &'static str,
-    /// What a section writes into its part.
+    /// The contents of a section's part.
     pub shows: Shows,
 }
 
-/// What a section writes into its part of a page.
+/// The contents of a section's part of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shows {
-    /// The tables of results alone; below them stands the machine of the run.
+    /// Only the tables of results; below them the machine of the run.
     Results,
     /// All tables, plots, requirements, the method and the history.
     Everything,
 }
 
-/// What is common to the parts of one run.
+/// The facts that are common to the parts of one run.
 pub struct Run {
-    /// Today, as `2024-02-29` in UTC.
+    /// The date in UTC, as `2024-02-29`.
     pub date: String,
     /// The machine and the programs.
     pub machine: Machine,
-    /// How large everything was.
+    /// The sizes of the run.
     pub scale: Scale,
 }
 
 impl Run {
-    /// Of today.
+    /// A run of today.
     pub fn new(machine: Machine, scale: Scale) -> Run {
         Run { date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(), machine, scale }
     }
 
-    /// Date, program, processor and rounds, with which most histories begin.
+    /// Date, program, processor and rounds: the first cells of most histories.
     pub fn cells(&self) -> [String; 4] {
         let processor = format!("{}, {} cores", self.machine.fact("processor"), self.machine.fact("cores"));
         let rounds = self.quick(&self.scale.rounds.to_string());
         [self.date.clone(), self.machine.fact("lacuna").to_owned(), processor, rounds]
     }
 
-    /// Date and program, with which the others do.
+    /// Date and program: the first cells of the other histories.
     pub fn short_cells(&self) -> [String; 2] {
         [self.date.clone(), self.quick(self.machine.fact("lacuna"))]
     }
@@ -58,8 +58,8 @@ impl Run {
     }
 }
 
-/// Replaces the part of a section, `levels` for example, that a command writes by what `write`
-/// makes of the old one; a page without one gets it at its end.
+/// Replaces the part of a section, for example `levels`, that a command writes with the result of
+/// `write` for the old part. A page without the part gets it at its end.
 pub(crate) fn replace(
     page: &str,
     command: &str,
@@ -72,7 +72,7 @@ pub(crate) fn replace(
     format!("{before}{begin}\n{}{end}{after}", write(old))
 }
 
-/// What stands before, in and after the part.
+/// The text before, in and after the part.
 fn split<'p>(page: &'p str, begin: &str, end: &str) -> (&'p str, &'p str, &'p str) {
     if let Some((before, rest)) = page.split_once(begin)
         && let Some((part, after)) = rest.split_once(end)
@@ -82,18 +82,18 @@ fn split<'p>(page: &'p str, begin: &str, end: &str) -> (&'p str, &'p str, &'p st
     (page, "", "\n")
 }
 
-/// A table with one line for each run, which goes on from run to run.
+/// A table with one line for each run, which grows from run to run.
 pub struct History {
     /// Its heading.
     pub heading: &'static str,
-    /// What its figures are.
+    /// A description of its figures.
     pub about: &'static str,
     /// The heads of its columns.
     pub head: &'static [&'static str],
 }
 
 impl History {
-    /// The history in the old part, with a line more.
+    /// The history of the old part with one more line.
     pub fn and(&self, old: &str, cells: &[String]) -> String {
         debug_assert_eq!(cells.len(), self.head.len(), "a line is as wide as the head");
         let History { heading, about, head } = self;
@@ -106,7 +106,7 @@ impl History {
     }
 }
 
-/// The rows of the table below this heading, up to the next one.
+/// The rows of the table below this heading, up to the next heading.
 fn rows<'p>(part: &'p str, heading: &str) -> impl Iterator<Item = &'p str> {
     let table = part.split_once(heading).map_or("", |(_, table)| table);
     table.lines().take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with('|')).skip(2)

@@ -1,5 +1,5 @@
-//! Bars: the processor time of every server in every job, as multiples of the server without
-//! encryption (of our `xts` without that one).
+//! Plot of the processor time of every server in every job, as multiples of the server without
+//! encryption (of our `xts` if that server is missing).
 
 use crate::disks::{BESIDE_PEERS, Disks, PEER_JOBS};
 use crate::job::Size;

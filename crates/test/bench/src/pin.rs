@@ -1,10 +1,10 @@
-//! Which processors threads may run on.
+//! Sets the processors that threads may run on.
 
 use lacuna_contracts::{Error, Result};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// Has all threads of some processes, and this one, run on the first processor that this thread may
-/// use; gives those that it could use.
+/// Moves all threads of some processes, and this thread, to the first processor that this thread
+/// may use. Returns the previous processors of this thread.
 pub(crate) fn to_one(processes: impl IntoIterator<Item = u32>) -> Result<CpuSet> {
     let free = sched_getaffinity(None).map_err(|e| failed(&e.into()))?;
     let first = (0..CpuSet::MAX_CPU).find(|cpu| free.is_set(*cpu)).unwrap_or(0);
@@ -16,7 +16,7 @@ pub(crate) fn to_one(processes: impl IntoIterator<Item = u32>) -> Result<CpuSet>
             let name = thread.map_err(|e| failed(&e))?.file_name();
             if let Some(thread) = name.to_str().and_then(|name| Pid::from_raw(name.parse().ok()?)) {
                 match sched_setaffinity(Some(thread), &one) {
-                    // A thread that has ended meanwhile runs nowhere.
+                    // A thread that has ended needs no processor.
                     Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                     Err(e) => return Err(failed(&e.into())),
                 }
@@ -27,7 +27,7 @@ pub(crate) fn to_one(processes: impl IntoIterator<Item = u32>) -> Result<CpuSet>
     Ok(free)
 }
 
-/// Lets this thread run where it could before.
+/// Restores the processors of this thread.
 pub(crate) fn back(free: &CpuSet) -> Result<()> {
     sched_setaffinity(None, free).map_err(|e| failed(&e.into()))
 }

@@ -1,5 +1,5 @@
-//! What all plots have in common, as SVG: area, axes, series and legend. Text is left to the
-//! viewer's fonts.
+//! The common parts of all plots, as SVG: area, axes, series and legend. The viewer chooses the
+//! fonts.
 
 use crate::disks::SIZES;
 use crate::job::Size;
@@ -11,22 +11,22 @@ use plotters::element::{Drawable, PointCollection};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// For the first series of a plot.
+/// The colour of the first series of a plot.
 pub const BLUE: RGBColor = RGBColor(27, 98, 165);
-/// Of another series.
+/// The colour of another series.
 pub const ORANGE: RGBColor = RGBColor(214, 120, 30);
-/// Of another series.
+/// The colour of another series.
 pub const GREEN: RGBColor = RGBColor(50, 140, 70);
-/// Of another series.
+/// The colour of another series.
 pub const PURPLE: RGBColor = RGBColor(128, 60, 140);
-/// For what other series are compared with.
+/// The colour of a baseline.
 pub const GREY: RGBColor = RGBColor(120, 120, 120);
 
 const FONT: (&str, u32) = ("sans-serif", 16);
 
-/// What drawing gives; [`to_file`] says what failed.
+/// The result of drawing; [`to_file`] converts the error.
 pub type Drawn<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-/// What is drawn on.
+/// The drawing area.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Context<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
 
@@ -41,7 +41,7 @@ pub fn to_file(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Dr
     all().map_err(|e| Error::new(Kind::Other, "cannot draw a plot").found(e.to_string()))
 }
 
-/// What an axis says beside its values.
+/// Formats a value of an axis.
 pub type Label<'l> = &'l dyn Fn(&f64) -> String;
 
 /// The axes of a chart.
@@ -50,15 +50,15 @@ pub struct Axes<'l, X, Y> {
     pub x: X,
     /// The range of y.
     pub y: Y,
-    /// The most labels of x, and their text; `None` if something else stands there.
+    /// The maximum number of labels of x, and their format; `None` for no labels.
     pub x_label: Option<(usize, Label<'l>)>,
-    /// The text of labels of y.
+    /// The format of the labels of y.
     pub y_label: Label<'l>,
-    /// Finer lines between two values of y.
+    /// Number of light lines between two values of y.
     pub light_lines: usize,
 }
 
-/// A chart under work.
+/// A chart in progress.
 pub struct Chart<'a, X: Ranged, Y: Ranged>(Context<'a, X, Y>);
 
 /// Begins a chart.
@@ -101,7 +101,7 @@ where
         Ok(self.0.draw_series(elements).map(drop)?)
     }
 
-    /// Draws areas, named in the legend.
+    /// Draws areas with an entry in the legend.
     pub fn areas<E>(
         &mut self,
         elements: impl IntoIterator<Item = E>,
@@ -117,7 +117,7 @@ where
         Ok(())
     }
 
-    /// Draws a line, named in the legend, with points of this size in it.
+    /// Draws a line with points of size `point_size` and an entry in the legend.
     pub fn line(
         &mut self,
         points: impl IntoIterator<Item = (f64, f64)>,
@@ -131,7 +131,7 @@ where
         Ok(())
     }
 
-    /// Draws points of this size, named in the legend.
+    /// Draws points of size `size` with an entry in the legend.
     pub fn points(
         &mut self,
         points: impl IntoIterator<Item = (f64, f64)>,
@@ -144,14 +144,14 @@ where
         Ok(())
     }
 
-    /// Writes the request sizes, one for each unit of x, below the value `bottom` of y.
+    /// Writes the request sizes, one per unit of x, below the value `bottom` of y.
     pub(crate) fn sizes_below(&mut self, bottom: f64) -> Drawn {
         self.add(SIZES.iter().enumerate().map(|(i, size)| {
             EmptyElement::at((i as f64, bottom)) + Text::new(Size(*size).to_string(), (-18, 8), FONT)
         }))
     }
 
-    /// Ends with the legend.
+    /// Draws the legend and ends the chart.
     pub fn legend(mut self, position: SeriesLabelPosition) -> Drawn {
         let mut legend = self.0.configure_series_labels();
         legend.position(position).background_style(WHITE.mix(0.8)).border_style(BLACK).label_font(FONT);
@@ -159,7 +159,7 @@ where
     }
 }
 
-/// A point for every request size that has a value.
+/// A point for each request size with a value.
 pub(crate) fn by_size(value: impl Fn(u32) -> Option<f64>) -> Vec<(f64, f64)> {
     SIZES.iter().enumerate().filter_map(|(i, size)| Some((i as f64, value(*size)?))).collect()
 }

@@ -1,5 +1,4 @@
-//! The processor time of a server: of the whole process, and of the threads that work behind the
-//! requests.
+//! The processor time of a server: of the whole process, and of its background threads.
 
 use lacuna_contracts::{Error, Kind, Result};
 use nix::sys::time::TimeSpec;
@@ -8,29 +7,29 @@ use nix::unistd::Pid;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Threads of lacuna begin with this.
+/// The prefix of the names of lacuna's threads.
 const OURS: &str = "lacuna-";
-/// Those of them that take requests and answer them.
+/// The lacuna threads that receive and answer requests.
 const FOREGROUND: [&str; 2] = ["lacuna-nbd", "lacuna-fuse"];
 
-/// The clocks of one process.
+/// The processor clocks of one process.
 pub(crate) struct Processor {
     process: ClockId,
-    /// Where the kernel tells the time of each background thread.
+    /// The kernel's files with the times of the background threads.
     background: Vec<PathBuf>,
 }
 
 /// Processor time up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Of all threads, also of those that have ended.
+    /// Time of all threads, including ended ones.
     pub total: Duration,
-    /// Of the background threads that were there when the process was first looked at.
+    /// Time of the background threads that existed when the clocks were created.
     pub background: Duration,
 }
 
 impl Spent {
-    /// From an earlier moment to this one.
+    /// The difference to an earlier moment.
     pub(crate) fn since(self, earlier: Spent) -> Spent {
         Spent {
             total: self.total.saturating_sub(earlier.total),
@@ -40,7 +39,7 @@ impl Spent {
 }
 
 impl Processor {
-    /// The clocks of a process, whose threads are those that it has now.
+    /// The clocks of a process, with its present threads.
     pub(crate) fn of(pid: u32) -> Result<Processor> {
         let process = clock_getcpuclockid(Pid::from_raw(pid as i32)).map_err(failed)?;
         let tasks = format!("/proc/{pid}/task");
@@ -55,14 +54,14 @@ impl Processor {
         Ok(Processor { process, background })
     }
 
-    /// The time up to now. That of a process that has ended and was not waited for is complete.
+    /// The time so far. It is complete for a process that has ended and was not waited for.
     pub(crate) fn spent(&self) -> Result<Spent> {
         let total = Duration::from(clock_gettime(self.process).map_err(failed)? as TimeSpec);
         let background = self.background.iter().map(running_time).sum::<Result<Duration>>()?;
         Ok(Spent { total, background })
     }
 
-    /// The time of the whole process up to now.
+    /// The time of the whole process so far.
     pub(crate) fn total(&self) -> Result<Duration> {
         clock_gettime(self.process).map(Duration::from).map_err(failed)
     }
@@ -72,7 +71,7 @@ fn failed(errno: nix::Error) -> Error {
     Error::io("cannot read the processor time of a server", &errno.into())
 }
 
-/// The name of a thread; none if it has ended meanwhile.
+/// The name of a thread; `None` if it has ended.
 fn name(task: &std::path::Path) -> Result<Option<String>> {
     present(std::fs::read_to_string(task.join("comm")))
 }
@@ -82,8 +81,8 @@ fn is_background(name: &str) -> bool {
     name.starts_with(OURS) && !FOREGROUND.contains(&name)
 }
 
-/// The first number of `schedstat` is the time on a processor, in nanoseconds. A thread that has
-/// ended spends no more.
+/// The first number of `schedstat` is the time on a processor, in nanoseconds. An ended thread
+/// counts as zero.
 fn running_time(path: &PathBuf) -> Result<Duration> {
     let Some(text) = present(std::fs::read_to_string(path))? else { return Ok(Duration::ZERO) };
     let nanos = text.split(' ').next().unwrap_or(&text).parse();
@@ -92,12 +91,12 @@ fn running_time(path: &PathBuf) -> Result<Duration> {
         .map_err(|_| Error::new(Kind::Other, format!("cannot use {}", path.display())).found(text.trim()))
 }
 
-/// What was read, or nothing if the thread has ended.
+/// The text that was read; `None` if the thread has ended.
 fn present(read: std::io::Result<String>) -> Result<Option<String>> {
     match read {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        // The thread ended between opening and reading.
+        // The thread ended between open and read.
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
         Err(e) => Err(Error::io("cannot read about a thread", &e)),
     }
@@ -118,13 +117,13 @@ mod tests {
             begin.1.recv().unwrap_err();
         };
         let thread = std::thread::Builder::new().name("lacuna-commit".into()).spawn(work).unwrap();
-        // A thread names itself when it starts.
+        // A thread sets its name when it starts.
         std::thread::sleep(Duration::from_millis(50));
         let clocks = Processor::of(std::process::id()).unwrap();
         let before = clocks.spent().unwrap();
         begin.0.send(()).unwrap();
         end.1.recv().unwrap();
-        // The time of a thread is whole when it stops running.
+        // The kernel accounts the time of a thread when it stops running.
         std::thread::sleep(Duration::from_millis(50));
         let spent = clocks.spent().unwrap().since(before);
         assert!(spent.background > Duration::ZERO && spent.total >= spent.background, "{spent:?}");

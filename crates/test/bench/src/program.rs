@@ -1,10 +1,10 @@
-//! Other programs: which are installed, in which version, and where the `lacuna` to measure is.
+//! Other programs: their presence and versions, and the path of the measured `lacuna`.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a program that ran to its end printed, or an error that says how it failed.
+/// Runs a program and returns its standard output. Errors: if it cannot run or fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let done = command
@@ -20,18 +20,18 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         .expected("exit code 0"))
 }
 
-/// The first line of what `name --version` prints; `None` if it does not run.
+/// The first line of the output of `name --version`; `None` if it does not run.
 pub(crate) fn version(name: &str) -> Option<String> {
     let text = output(Command::new(name).arg("--version")).ok()?;
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
-/// Whether this program runs with these arguments.
+/// Whether this program runs successfully with these arguments.
 pub(crate) fn runs(name: &str, args: &[&str]) -> bool {
     output(Command::new(name).args(args)).is_ok()
 }
 
-/// The `lacuna` to measure: the one given, or a freshly built one of the same profile as this
+/// The path of the measured `lacuna`: the given one, or a new build with the profile of this
 /// program, or, outside Cargo, the one beside this program.
 pub(crate) fn lacuna(given: Option<&Path>) -> Result<PathBuf> {
     let path = match given {

@@ -1,5 +1,5 @@
-//! Disks on Ceph. Random IVs and authentication in every layout beside our own `xts`, and that
-//! beside librbd's own encryption, on one cluster.
+//! Measures disks on Ceph, on one cluster: random IVs and authentication in every layout beside our
+//! own `xts`, and `xts` beside librbd's own encryption.
 
 use crate::cluster::Cluster;
 use crate::counters;
@@ -14,55 +14,56 @@ use crate::turn::Task;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 
-/// The address-tweaked baseline: no metadata in any layout.
+/// The address-tweaked baseline, without metadata in any layout.
 pub(crate) const BASE: Image = Image::Lacuna { cipher: "xts", layout: None };
 pub(crate) const XTS_RANDOM: Image = Image::Lacuna { cipher: "xts-random", layout: Some("adaptive") };
 pub(crate) const GCM: Image = Image::Lacuna { cipher: "gcm", layout: Some("adaptive") };
-/// What users choose between: the kernel counts for these.
+/// The images that users choose between; the kernel counts for these.
 pub(crate) const MAIN: [Image; 3] = [GCM, BASE, Image::RbdLuks];
 /// The layouts: ours, then the paper's (object end, unaligned, OMAP).
 pub(crate) const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
 /// The ciphers with metadata.
 pub(crate) const CIPHERS: [&str; 2] = ["xts-random", "gcm"];
 const FILL: Job = Job::of_size(Direction::Write, 4 << 20);
-/// Requests and bytes of one turn, at most.
+/// Maximum requests and bytes of a turn.
 pub(crate) const MOST_REQUESTS: u64 = 512;
 pub(crate) const MOST_BYTES: u64 = 256 << 20;
-/// What one job moves the start of the next on by, so that nobody always follows the same
-/// neighbour.
+/// The start of the order moves by this number from job to job, so that no server always follows
+/// the same neighbour.
 const ROTATION: usize = 3;
 
 pub(crate) struct Rados {
     pub grid: Grid<Image>,
-    /// Who could not take part, and why.
+    /// Subjects that could not be measured, with the reasons.
     pub skipped: Vec<String>,
 }
 
-/// A disk with metadata.
+/// An image with metadata.
 pub(crate) fn random(cipher: &'static str, layout: &'static str) -> Image {
     Image::Lacuna { cipher, layout: Some(layout) }
 }
 
-/// The job for a size.
+/// The job of a request size.
 pub(crate) fn job(direction: Direction, size: u32) -> Job {
     Job { random: true, depth: 32, ..Job::of_size(direction, size) }
 }
 
-/// Reads come first, then writes from large to small: small ones leave objects in pieces, which
-/// would weigh on what comes after, and the more the faster they were.
+/// Reads come first, then writes from large to small: small writes fragment objects, which would
+/// slow the later jobs, and more so after faster writes.
 pub(crate) fn jobs() -> Vec<Job> {
     let reads = SIZES.into_iter().map(|size| job(Direction::Read, size));
     let writes = SIZES.into_iter().rev().map(|size| job(Direction::Write, size));
     reads.chain(writes).collect()
 }
 
-/// Everyone, in the order of the first turn.
+/// All images, in the order of the first turn.
 pub(crate) fn images() -> Vec<Image> {
     let random = CIPHERS.into_iter().flat_map(|cipher| LAYOUTS.map(|layout| random(cipher, layout)));
     [BASE, Image::RbdLuks].into_iter().chain(random).collect()
 }
 
-/// Measures everyone who is installed; an error if there is a cluster and something fails on it.
+/// Measures all images with installed programs. Errors: if there is a cluster and an operation on
+/// it fails.
 pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     let mut rados = Rados { grid: Grid::default(), skipped: Vec::new() };
     let cluster = match Cluster::find(work)? {
@@ -84,13 +85,13 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
         }
     }
     let mut pool = Images { work, cluster: &cluster, made: Vec::new() };
-    // All servers are up at once and idle but for their turn: what a ratio compares runs within
-    // seconds.
+    // All servers are up at once and idle outside their turns, so that compared figures are
+    // measured within seconds of each other.
     let servers =
         present.iter().map(|image| Ok((*image, pool.create(*image)?))).collect::<Result<Vec<_>>>()?;
     for round in 0..work.scale.rounds {
         work.goes_on(&format!("ceph: round {} of {}", round + 1, work.scale.rounds))?;
-        // The first time it fills the images, later it puts together what small writes took apart.
+        // The first round fills the images, later rounds defragment them after small writes.
         for (image, server) in &servers {
             pool.fill(*image, server)?;
         }
@@ -103,10 +104,10 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
             }
         }
     }
-    // The images are left as small writes leave them; bytes and calls do not depend on that.
+    // The images stay fragmented by small writes; bytes and calls do not depend on that.
     if counters::missing().is_none() {
         let counted: Vec<_> = servers.iter().filter(|(image, _)| MAIN.contains(image)).collect();
-        // A quick run tries one job alone.
+        // A quick run counts only one job.
         let some = if work.scale.quick { 1 } else { usize::MAX };
         for (job, (image, server)) in
             jobs().into_iter().take(some).flat_map(|job| counted.iter().map(move |s| (job, *s)))
@@ -122,7 +123,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     Ok(rados)
 }
 
-/// The order of the turns at a job: rotated each time, and every other time backwards.
+/// The order of the turns at a job: rotated from job to job, and reversed every other time.
 fn order<T>(servers: &[(Image, T)], nth: usize) -> Vec<(Image, &T)> {
     let mut order: Vec<_> = servers.iter().map(|(image, server)| (*image, server)).collect();
     order.rotate_left(nth * ROTATION % servers.len().max(1));
@@ -132,7 +133,7 @@ fn order<T>(servers: &[(Image, T)], nth: usize) -> Vec<(Image, &T)> {
     order
 }
 
-/// Images in the pool, which go when this is dropped.
+/// Images in the pool; drop removes them.
 struct Images<'w> {
     work: &'w Workspace,
     cluster: &'w Cluster,
@@ -140,7 +141,7 @@ struct Images<'w> {
 }
 
 impl<'w> Images<'w> {
-    /// Makes an image and starts a server of it.
+    /// Creates an image and starts a server of it.
     fn create(&mut self, image: Image) -> Result<Server<'w>> {
         let size = self.work.scale.image;
         self.made.push(image);
@@ -169,14 +170,15 @@ impl<'w> Images<'w> {
 impl Drop for Images<'_> {
     fn drop(&mut self) {
         for image in &self.made {
-            // What an unsuccessful run cannot remove goes with the cluster, or stays in another's.
+            // Images that a failed run cannot remove go with the cluster, or stay in a cluster that
+            // exists.
             let _ = image.remove(self.work, self.cluster);
         }
     }
 }
 
 impl Rados {
-    /// Whether anything was measured.
+    /// Whether there are any results.
     pub(crate) fn measured(&self) -> bool {
         self.grid.has(BASE, job(Direction::Write, SIZES[0]))
     }

@@ -1,6 +1,5 @@
-//! The figures of Harnik et al., drawn from our runs: its figure 3, throughput by request size, and
-//! its figure 4, what a random IV costs on writes. The paper's text gives ranges alone, which are
-//! drawn as bands.
+//! Plots of figures 3 and 4 of Harnik et al. from our runs: throughput by request size, and the
+//! cost of a random IV on writes. The paper's text gives only ranges, which are drawn as bands.
 
 use crate::disks::SIZES;
 use crate::image::Image;
@@ -11,18 +10,18 @@ use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// For the lines, then for the two without metadata.
+/// Colours of the lines, then of the two images without metadata.
 const COLOURS: [RGBColor; 7] = [BLUE, ORANGE, PURPLE, GREEN, RGBColor(190, 30, 60), BLACK, GREY];
-/// Object end against the baseline: "1%-22% performance loss, depending on the IO size" on writes.
+/// Object end against the baseline, on writes: "1%-22% performance loss, depending on the IO size".
 const PAPER_WRITE_LOSS: (f64, f64) = (1.0, 22.0);
-/// On reads "the biggest difference we measure is 3%".
+/// Object end against the baseline, on reads: "the biggest difference we measure is 3%".
 const PAPER_READ_LOSS: (f64, f64) = (0.0, 3.0);
-/// Where the lines end on the axis of sizes.
+/// Right end of the lines on the axis of sizes.
 const RIGHT: f64 = SIZES.len() as f64 - 0.8;
 /// Room to the right of the lines of figure 4, in units of its axis.
 const LEGEND: f64 = 2.1;
 
-/// The lines of every plot: random IVs in all layouts, authentication in ours.
+/// The lines of every plot: random IVs in all layouts, authentication in our layout.
 fn lines() -> Vec<Image> {
     let layouts = LAYOUTS.map(|layout| random("xts-random", layout));
     layouts.into_iter().chain([random("gcm", LAYOUTS[0])]).collect()
@@ -66,8 +65,8 @@ fn speeds(rados: &Rados, direction: Direction, loss: (f64, f64), area: &Area<'_>
     chart.legend(SeriesLabelPosition::LowerRight)
 }
 
-/// Figure 4: percent lost against `xts` on writes; less is better, and below zero something else
-/// was slower.
+/// Figure 4: percent lost against `xts` on writes; less is better, and negative values mean a speed
+/// above that of `xts`.
 pub(crate) fn overhead(rados: &Rados, path: &Path) -> Result<()> {
     let losses = |image: Image| {
         let ratio = |size| rados.grid.ratio(image, BASE, job(Direction::Write, size));

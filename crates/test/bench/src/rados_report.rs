@@ -1,4 +1,4 @@
-//! What the page says about Ceph, and its history.
+//! The section on Ceph and its history, for the pages.
 
 use crate::cluster::Cluster;
 use crate::image::Image;
@@ -39,7 +39,7 @@ against LUKS2 in librbd; the grey bands are that much less than our `xts`. Its u
 in three machines, with a client of its own, over a network; here one small machine does the client's and the \
 cluster's work.\n";
 
-/// The text of its part: tables, plots, method.
+/// The text of the section's part: tables, plots, method.
 fn body(rados: &Rados, run: &Run) -> String {
     let mut parts: Vec<String> = rados.tables().iter().map(Table::markdown).collect();
     parts.push(FIGURES.into());
@@ -89,7 +89,7 @@ fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
     HISTORY.and(old, &[&run.cells()[..], &figures].concat())
 }
 
-/// Measures.
+/// Measures the section.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     Ok(Box::new(rados::measure(work)?))
 }
@@ -112,7 +112,7 @@ impl Measured for Rados {
         vec![speed, time]
     }
 
-    /// All figures: speeds, then ratios, of each direction.
+    /// All tables: for each direction speeds and ratios, then the details.
     fn tables(&self) -> Vec<Table> {
         if !self.measured() {
             return Vec::new();
@@ -149,7 +149,7 @@ impl Measured for Rados {
         self.measured().then(|| history(requirements, run, old))
     }
 
-    /// The promises about Ceph.
+    /// The requirements on Ceph.
     fn requirements(&self) -> Vec<Requirement> {
         if !self.measured() {
             return Vec::new();

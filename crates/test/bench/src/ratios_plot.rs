@@ -1,4 +1,4 @@
-//! Lines: the processor time of each cipher to `xts` over the request size.
+//! Plot of the processor time of each cipher relative to `xts`, by request size.
 
 use crate::disks::{Disks, GCM, SIZES, XTS_RANDOM};
 use crate::job::{Direction, Job};

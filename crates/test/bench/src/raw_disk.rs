@@ -1,5 +1,4 @@
-//! A disk whose blocks lie on the medium as they are: what formats are compared with on modelled
-//! media.
+//! A disk with its blocks unencrypted on the medium: the baseline on modelled media.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Extent, Result, Status};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
@@ -9,7 +8,7 @@ use std::sync::Arc;
 pub(crate) struct RawDisk(Arc<dyn Medium>);
 
 impl RawDisk {
-    /// Those of this medium.
+    /// The blocks of this medium.
     pub(crate) fn new(medium: Arc<dyn Medium>) -> RawDisk {
         RawDisk(medium)
     }

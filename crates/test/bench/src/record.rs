@@ -1,4 +1,4 @@
-//! Records of stable measures: what one run writes down so that another can be held against it.
+//! Records of stable measures: one run writes them, so that another run can be compared with it.
 
 use crate::measured::Measured;
 use crate::section::Section;
@@ -8,18 +8,17 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How far apart two runs on the same commit may be.
+/// Maximum relative difference between two runs on the same commit.
 const AGREE: f64 = 0.05;
-/// Counts below this on both sides are nothing, and say nothing about agreement: two bytes or calls
-/// for a thousand.
+/// Counts below this in both records are ignored: two bytes or calls per thousand.
 const NOTHING: f64 = 0.002;
-/// Rows of the table of what moved most.
+/// Rows of the table of the largest differences.
 const MOST: usize = 20;
 
 /// Stable measures by section and name.
 pub(crate) type Figures = BTreeMap<(String, String), f64>;
 
-/// Writes the stable measures of a run into a file, with what they depend on.
+/// Writes the stable measures of a run to a file, with the facts that they depend on.
 pub(crate) fn write(
     path: &Path,
     facts: &[(&'static str, String)],
@@ -38,7 +37,7 @@ pub(crate) fn write(
     std::fs::write(path, text + "\n").map_err(|e| Error::io(format!("cannot write {}", path.display()), &e))
 }
 
-/// Reads a record: when it was written, and its figures.
+/// Reads a record: its time, and its figures.
 fn read(path: &Path) -> Result<(String, Figures)> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| Error::io(format!("cannot read {}", path.display()), &e))?;
@@ -59,7 +58,8 @@ fn strange(path: &Path, found: &impl ToString) -> Error {
         .expected("a record that --record wrote")
 }
 
-/// Compares two records: a text for people. An error if there is nothing to compare.
+/// Compares two records. Returns a text for display, and whether they agree. Errors: if they have
+/// no figure in common.
 pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
     let ((first, ours), (second, theirs)) = (read(one)?, read(other)?);
     let mut differences: Vec<(&(String, String), f64, f64, f64)> = ours
@@ -84,7 +84,7 @@ pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
     let names: std::collections::BTreeSet<&str> =
         differences.iter().map(|((section, _), ..)| section.as_str()).collect();
     for section in names {
-        // From the greatest to the least.
+        // Sorted from the largest to the smallest.
         let moved: Vec<f64> =
             differences.iter().filter(|((of, _), ..)| of == section).map(|(.., moved)| moved.abs()).collect();
         let within = |part: f64| {

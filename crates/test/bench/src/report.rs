@@ -1,5 +1,5 @@
-//! The report of a run: on the terminal, and in the pages, of which each section replaces its own
-//! part and continues its history.
+//! The report of a run: on the terminal, and in the pages, where each section replaces its own part
+//! and continues its history.
 
 use crate::machine;
 use crate::measured::Measured;
@@ -11,11 +11,11 @@ use lacuna_contracts::{Error, Result};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// What one run found out.
+/// The results of a run.
 pub(crate) struct Report {
-    /// When, where, how large.
+    /// Date, machine and sizes.
     pub run: Run,
-    /// The sections that were measured.
+    /// The measured sections.
     pub sections: Vec<(&'static Section, Box<dyn Measured>)>,
 }
 
@@ -57,14 +57,14 @@ impl Report {
         Ok(())
     }
 
-    /// The text of a page, from its old text.
+    /// The new text of a page, from its old text.
     fn text_of(&self, page: &Page, mut text: String) -> String {
         for (section, measured) in &self.sections {
             let written = match page.shows {
                 Shows::Results => measured.results(),
                 Shows::Everything => measured.tables(),
             };
-            // What could not be measured leaves the part of an earlier run.
+            // Without results, the part of an earlier run stays.
             if !written.is_empty() {
                 text = page::replace(&text, page.command, section.name, |old| match page.shows {
                     Shows::Results => self.results(&written),
@@ -94,14 +94,13 @@ impl Report {
         parts.join("\n")
     }
 
-    /// The tables that users look for.
+    /// The tables of results for users.
     fn results(&self, tables: &[Table]) -> String {
         let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
         format!("\n{}\n\n{}", self.origin(), tables.join("\n"))
     }
 
-    /// When and where the figures of a section were measured: sections can be run alone, on other
-    /// machines.
+    /// Date and machine of a section's figures: sections can be run alone, on other machines.
     fn origin(&self) -> String {
         let fact = |name| self.run.machine.fact(name);
         format!("Run of {} on {}, {} cores.", self.run.date, fact("processor"), fact("cores"))

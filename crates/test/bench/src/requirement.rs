@@ -1,19 +1,19 @@
-//! What was promised, beside what was measured.
+//! Requirements, compared with the measurements.
 
 use crate::table::Table;
 
-/// Whether more or less is better.
+/// The bound of a requirement.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
-    /// Reached from this value up.
+    /// The figure must be at least this value.
     AtLeast(f64),
-    /// Reached up to this value.
+    /// The figure must be at most this value.
     AtMost(f64),
 }
 
 use Bound::{AtLeast, AtMost};
 
-/// One promise and the cases it speaks of; the worst one decides.
+/// A requirement with its cases; the worst case decides.
 pub struct Requirement {
     line: String,
     bound: Bound,
@@ -22,23 +22,23 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// A promise about a ratio or, with a unit, an absolute figure.
+    /// A requirement on a ratio or, with a unit, on an absolute figure.
     pub fn new(line: impl Into<String>, bound: Bound, unit: &'static str) -> Self {
         Requirement { line: line.into(), bound, unit, cases: Vec::new() }
     }
 
-    /// Adds a case; one that was not measured adds nothing.
+    /// Adds a case; a case without a value is ignored.
     pub fn case(mut self, name: impl Into<String>, value: Option<f64>) -> Self {
         self.add(name, value);
         self
     }
 
-    /// The same on a requirement in place.
+    /// Adds a case in place; a case without a value is ignored.
     pub fn add(&mut self, name: impl Into<String>, value: Option<f64>) {
         self.cases.extend(value.map(|value| (name.into(), value)));
     }
 
-    /// The case that decides; `None` if none was measured.
+    /// The worst case; `None` if none was measured.
     pub(crate) fn worst(&self) -> Option<(&str, f64)> {
         let worse = |a: &&(String, f64), b: &&(String, f64)| match self.bound {
             AtLeast(_) => a.1.total_cmp(&b.1),
@@ -47,7 +47,7 @@ impl Requirement {
         self.cases.iter().min_by(worse).map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// Whether even the worst case keeps the promise; `None` if nothing was measured.
+    /// Whether the worst case satisfies the requirement; `None` if nothing was measured.
     pub(crate) fn reached(&self) -> Option<bool> {
         self.worst().map(|(_, value)| self.is_kept_by(value))
     }
@@ -82,20 +82,20 @@ impl Requirement {
     }
 }
 
-/// The table of all promises.
+/// The table of all requirements.
 pub(crate) fn table(requirements: &[Requirement]) -> Table {
     let mut table = Table::new("Required and measured", ["", "required", "measured, worst case", "reached"]);
     requirements.iter().for_each(|r| table.row(r.line.clone(), r.cells()));
     table
 }
 
-/// How many are reached, of how many that were measured: `5 of 6`.
+/// Number of satisfied requirements, and of measured ones: `5 of 6`.
 pub fn tally(requirements: &[Requirement]) -> String {
     let verdicts: Vec<bool> = requirements.iter().filter_map(Requirement::reached).collect();
     format!("{} of {}", verdicts.iter().filter(|v| **v).count(), verdicts.len())
 }
 
-/// A sentence about that.
+/// A sentence with the tally.
 pub(crate) fn verdict(requirements: &[Requirement]) -> String {
     format!("{} requirements are reached.", tally(requirements))
 }

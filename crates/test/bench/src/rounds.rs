@@ -1,6 +1,6 @@
-//! The rounds: every subject's disk is made and filled, then in each round each job goes to one
-//! subject after another, so that what a ratio compares was measured within seconds. One more round
-//! is counted and not timed.
+//! The rounds: every subject's disk is created and filled; then in each round each job goes to one
+//! subject after another, so that compared figures are measured within seconds of each other. One
+//! more round is counted and not timed.
 
 use crate::counters;
 use crate::grid::Grid;
@@ -27,20 +27,20 @@ pub(crate) struct Rounds<'w> {
     section: &'static str,
     /// Bytes of every disk that are written and read.
     size: u64,
-    /// How often each disk is filled before anything is measured.
+    /// Number of times that each disk is filled before the measurements.
     pub fills: u32,
-    /// A turn has this part of a job's requests.
+    /// Divisor of the requests of a turn.
     pub part: u64,
     entries: Vec<(Subject, Vec<Job>)>,
 }
 
 impl<'w> Rounds<'w> {
-    /// Rounds on disks that are filled once and have the size of the scale.
+    /// Rounds on disks of the scale's size that are filled once.
     pub(crate) fn new(work: &'w Workspace, section: &'static str) -> Self {
         Rounds { work, section, size: work.scale.disk, fills: 1, part: 1, entries: Vec::new() }
     }
 
-    /// A subject and its jobs, or more jobs of one that is there.
+    /// Adds a subject with its jobs, or jobs to a known subject.
     pub(crate) fn add(&mut self, subject: Subject, jobs: &[Job]) {
         match self.entries.iter_mut().find(|(known, _)| *known == subject) {
             Some((_, known)) => known.extend(jobs),
@@ -48,7 +48,7 @@ impl<'w> Rounds<'w> {
         }
     }
 
-    /// Takes all turns, then removes the disks.
+    /// Runs all turns, then removes the disks.
     pub(crate) fn run(self) -> Result<Grid> {
         for (subject, _) in &self.entries {
             self.fill(*subject)?;
@@ -56,7 +56,7 @@ impl<'w> Rounds<'w> {
         let mut grid = Grid::default();
         let jobs = self.all_jobs();
         if counters::missing().is_none() {
-            // A quick run tries one job alone.
+            // A quick run counts only one job.
             let counted = if self.work.scale.quick { 1 } else { jobs.len() };
             self.count(&jobs[..counted], &mut grid)?;
         }
@@ -98,7 +98,7 @@ impl<'w> Rounds<'w> {
         Ok(grid)
     }
 
-    /// One round of these jobs in which the kernel counts what the servers do.
+    /// One round of these jobs, not timed: the kernel counts the servers' operations.
     fn count(&self, jobs: &[Job], grid: &mut Grid) -> Result<()> {
         self.work.goes_on(&format!("{}: counting", self.section))?;
         for (job, subject) in jobs.iter().flat_map(|job| self.takers(*job).map(move |s| (*job, s))) {
@@ -114,8 +114,8 @@ impl<'w> Rounds<'w> {
         Ok(())
     }
 
-    /// A job that writes to a hidden level has the same beside it on level 0, until everything
-    /// hidden is through.
+    /// The task of a job. A job that writes to a hidden level has equal writes to level 0 beside
+    /// it, until all hidden writes are done.
     fn order(&self, subject: Subject, job: Job, seed: u64) -> Task<'static> {
         let hidden = subject.has_hidden_level();
         let export = if hidden { HIDDEN } else { PUBLIC };
@@ -124,13 +124,13 @@ impl<'w> Rounds<'w> {
         Task { job, disk: self.size, requests, export, beside, seed }
     }
 
-    /// The least that makes a session one that has written.
+    /// The smallest task that makes a session one with writes.
     fn one_write(&self) -> Task<'static> {
         let job = Job { depth: 1, ..Job::of_size(Direction::Write, 4096) };
         Task { job, disk: self.size, requests: 1, export: PUBLIC, beside: None, seed: 0 }
     }
 
-    /// All subjects that have a job that writes.
+    /// All subjects with a job that writes.
     fn writers(&self) -> impl Iterator<Item = Subject> {
         let writes = |jobs: &[Job]| jobs.iter().any(|job| job.direction == Direction::Write);
         self.entries.iter().filter(move |(_, jobs)| writes(jobs)).map(|(subject, _)| *subject)
@@ -149,7 +149,7 @@ impl<'w> Rounds<'w> {
         self.work.settle()
     }
 
-    /// A server with its caches in the state that the job wants.
+    /// Starts a server, with its caches in the state that the job requires.
     fn ready(&self, subject: Subject, work: Task<'_>) -> Result<Server<'w>> {
         if work.job.caches != Caches::Cold {
             let disk = subject.disk(self.work);
@@ -166,7 +166,7 @@ impl<'w> Rounds<'w> {
             .map_err(|e| e.context(subject.name()))
     }
 
-    /// Every job of any subject, once, in the order of their first mention.
+    /// Every job of any subject, once, in the order of first mention.
     fn all_jobs(&self) -> Vec<Job> {
         let mut jobs: Vec<Job> = Vec::new();
         for job in self.entries.iter().flat_map(|(_, jobs)| jobs) {
@@ -182,7 +182,7 @@ impl<'w> Rounds<'w> {
     }
 }
 
-/// Reads what a file holds, and no holes.
+/// Reads the data of a file, without its holes.
 fn read_data(path: &Path) -> std::io::Result<()> {
     let mut file = File::open(path)?;
     let mut end = 0;

@@ -1,4 +1,4 @@
-//! A run: sections are measured one after another, and what came out is printed and written down.
+//! A run: measures sections one after another, prints the results and writes the pages.
 
 use crate::interrupt::Interrupt;
 use crate::machine;
@@ -12,9 +12,9 @@ use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::time::Instant;
 
-/// Measures those of the sections `all` that were asked for, prints what came out, and writes it
-/// into `pages` unless the run is a partial one. Errors: [`lacuna_contracts::Kind::Usage`] for a
-/// section that does not exist; those of the sections.
+/// Measures the requested sections of `all`, prints the results, and writes them into `pages`
+/// unless the run is partial. Errors: [`lacuna_contracts::Kind::Usage`] for an unknown section;
+/// those of the sections.
 pub fn run(args: &RunArgs, all: &'static [Section], pages: &[Page]) -> Result<()> {
     let wanted = args.sections(all)?;
     let interrupt = Interrupt::install()?;

@@ -1,4 +1,4 @@
-//! The options of a run, whatever its sections are.
+//! The options of a run, for any list of sections.
 
 use crate::scale::Scale;
 use crate::section::Section;
@@ -27,7 +27,7 @@ pub struct RunArgs {
     pub(crate) place: PlaceArgs,
 }
 
-/// Where it is measured, and what.
+/// The options on the directory and the measured program.
 #[derive(clap::Args)]
 pub(crate) struct PlaceArgs {
     /// Directory for the disks, on the file system to measure; they need about 20 GiB, with Ceph
@@ -40,8 +40,7 @@ pub(crate) struct PlaceArgs {
 }
 
 impl RunArgs {
-    /// The sections of `all` that were asked for. Errors: [`Kind::Usage`] for a name that none of
-    /// them has.
+    /// The requested sections of `all`. Errors: [`Kind::Usage`] for an unknown name.
     pub(crate) fn sections(&self, all: &'static [Section]) -> Result<Vec<&'static Section>> {
         if self.only.is_empty() {
             return Ok(all.iter().collect());
@@ -57,8 +56,8 @@ impl RunArgs {
         self.only.iter().map(by_name).collect()
     }
 
-    /// Where to write, if anywhere. A partial run must not replace the record of a whole one
-    /// unasked.
+    /// The output directory, if any. A partial run replaces the pages of a full run only if `--out`
+    /// is set.
     pub(crate) fn out(&self) -> Option<&Path> {
         let whole = !self.quick && self.only.is_empty();
         self.out.as_deref().or_else(|| whole.then_some(Path::new("docs")))

@@ -1,21 +1,21 @@
-//! Repeated measurements of one thing, and the numbers that stand for them.
+//! Repeated measurements of one value, and statistics of them.
 
-/// What was measured, in the order in which it was.
+/// Measurements, in the order of their execution.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
-/// A figure is marked when the interval of its median is wider than this part of it.
+/// A figure is marked if the interval of its median is wider than this fraction of it.
 const STEADY: f64 = 0.15;
-/// The least probability with which the interval holds the median.
+/// Minimum probability that the interval contains the median.
 const CONFIDENCE: f64 = 0.95;
 
 impl Samples {
-    /// One more.
+    /// Adds a measurement.
     pub(crate) fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
-    /// The same, each turned into something else.
+    /// The measurements, each mapped by a function.
     pub(crate) fn each(&self, of: impl Fn(f64) -> f64) -> Samples {
         self.0.iter().copied().map(of).collect()
     }
@@ -26,7 +26,7 @@ impl Samples {
         sorted
     }
 
-    /// The value below which this part of them lies, between two where it falls between them.
+    /// The quantile for `part`, interpolated between two measurements.
     fn quantile(&self, part: f64) -> f64 {
         let sorted = self.sorted();
         let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
@@ -35,19 +35,18 @@ impl Samples {
         low + (high - low) * at.fract()
     }
 
-    /// The middle one, or the mean of the two in the middle.
+    /// The median.
     pub(crate) fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
-    /// The value below which a quarter of them lies. Other work on a machine can only add to a
-    /// processor time, so this one moves less than the median.
+    /// The lower quartile. Other work on a machine can only add to a processor time, so the lower
+    /// quartile varies less than the median.
     pub(crate) fn lower_quartile(&self) -> f64 {
         self.quantile(0.25)
     }
 
-    /// The value above which a quarter of them lies; for speeds what the lower quartile is for
-    /// times.
+    /// The upper quartile: for speeds, the counterpart of the lower quartile of times.
     pub(crate) fn upper_quartile(&self) -> f64 {
         self.quantile(0.75)
     }
@@ -57,19 +56,19 @@ impl Samples {
         self.0.iter().sum::<f64>() / self.0.len() as f64
     }
 
-    /// Each measurement over the one of the same round; `None` if there are not as many of both.
+    /// Ratios of the measurements of equal rounds; `None` if the numbers of measurements differ.
     pub(crate) fn ratios(&self, to: &Samples) -> Option<Samples> {
         let pairs = self.0.iter().zip(&to.0).map(|(ours, theirs)| ours / theirs);
         (self.0.len() == to.0.len()).then(|| Samples(pairs.collect()))
     }
 
-    /// Two measurements between which the true median lies with a probability of 95 % or more: of
-    /// nine the second and the eighth. The least and the greatest, if they are too few for that.
+    /// Two measurements with the true median between them, with a probability of at least 95 %: the
+    /// second and the eighth of nine. With too few measurements, the least and the greatest.
     pub(crate) fn interval(&self) -> (f64, f64) {
         self.interval_with(CONFIDENCE)
     }
 
-    /// The same with another probability.
+    /// The same interval with another probability.
     pub(crate) fn interval_with(&self, confidence: f64) -> (f64, f64) {
         let sorted = self.sorted();
         let n = sorted.len();
@@ -78,20 +77,20 @@ impl Samples {
         }
         let mut outside = 0;
         // The median lies below the k-th least, or above the k-th greatest, if fewer than k of n
-        // fall on one side.
+        // measurements are on one side.
         while outside + 1 < n / 2 && 2.0 * fewer_than(outside + 2, n) <= 1.0 - confidence {
             outside += 1;
         }
         (sorted[outside], sorted[n - 1 - outside])
     }
 
-    /// The width of that interval, as part of the median.
+    /// The width of that interval, relative to the median.
     pub(crate) fn spread(&self) -> f64 {
         let (low, high) = self.interval();
         (high - low) / self.median()
     }
 
-    /// A sign for figures that move too much to be relied on.
+    /// A mark for figures that vary too much.
     pub(crate) fn mark(&self) -> &'static str {
         if self.spread() > STEADY { "~" } else { "" }
     }
@@ -140,7 +139,7 @@ mod tests {
     fn the_interval_of_nine_leaves_out_one_on_each_side() {
         assert_eq!(samples(1..=9).interval(), (2.0, 8.0));
         assert_eq!(samples(1..=5).interval(), (1.0, 5.0));
-        // The table of the sign test: of 20 the sixth and the fifteenth.
+        // By the table of the sign test: the 6th and the 15th of 20.
         assert_eq!(samples(1..=20).interval(), (6.0, 15.0));
         assert_eq!(samples([7]).spread(), 0.0);
     }

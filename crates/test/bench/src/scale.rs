@@ -1,26 +1,26 @@
-//! How large and how long everything in a run is.
+//! The sizes and durations of a run.
 
 use std::time::Duration;
 
-/// How large and how long everything is.
+/// The sizes and durations of a run.
 #[derive(Clone, Copy)]
 pub struct Scale {
-    /// Turns of every server.
+    /// Number of rounds: turns of every server at every job.
     pub rounds: u32,
-    /// Whether this run only tries everything out.
+    /// Whether the run only checks that everything works.
     pub quick: bool,
     /// Bytes of each disk.
     pub disk: u64,
-    /// Requests to the disk of 1 TiB.
+    /// Number of requests to the disk of 1 TiB.
     pub requests: u64,
-    /// Window for one cipher in memory.
+    /// Duration of a measurement of one cipher in memory.
     pub cipher_window: Duration,
     /// Bytes of each image on Ceph.
     pub image: u64,
 }
 
 impl Scale {
-    /// Of a run that is quick or not, with a number of rounds other than the usual one.
+    /// The scale of a quick or a full run, with another number of rounds if `rounds` is set.
     pub fn new(quick: bool, rounds: Option<u32>) -> Scale {
         Scale {
             rounds: rounds.unwrap_or(if quick { 1 } else { 9 }),

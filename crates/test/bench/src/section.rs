@@ -1,4 +1,4 @@
-//! A section of a run: a part that can be measured alone and has its own part of the pages.
+//! A section of a run: it can be measured alone, and has its own part of the pages.
 
 use crate::measured::Measured;
 use crate::workspace::Workspace;
@@ -7,13 +7,13 @@ use lacuna_contracts::Result;
 /// Measures a section.
 pub type Measure = fn(&Workspace) -> Result<Box<dyn Measured>>;
 
-/// A part of the run that can be measured alone.
+/// A section of a run.
 pub struct Section {
-    /// On the command line, and in the markers of the pages.
+    /// The name on the command line and in the markers of the pages.
     pub name: &'static str,
-    /// The heading of its part.
+    /// The heading of the section's part of a page.
     pub heading: &'static str,
-    /// Measures it.
+    /// Measures the section.
     pub measure: Measure,
 }
 

@@ -6,7 +6,7 @@ use crate::{
     ciphers, disks_report, flash_report, levels, media, memory, mounted_report, rados_report, vault_report,
 };
 
-/// The sections in the order in which they are measured and stand on the pages.
+/// The sections, in the order of measurement and of the pages.
 pub(crate) const SECTIONS: [Section; 9] = [
     Section::new("disks", "Disks over NBD", disks_report::measure),
     Section::new("levels", "Disks with levels", levels::measure),
@@ -19,7 +19,7 @@ pub(crate) const SECTIONS: [Section; 9] = [
     Section::new("rados", "On Ceph", rados_report::measure),
 ];
 
-/// The page of results, and the page behind it.
+/// The page of results, and the page with all figures and methods.
 pub(crate) const PAGES: [Page; 2] = [
     Page {
         file: "benchmarks.md",

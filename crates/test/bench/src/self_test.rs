@@ -1,5 +1,5 @@
-//! Whether `compare` can be relied on: it must find a commit with 5 % more processor time for a
-//! request, and nothing in a commit that changes nothing.
+//! The self-test of `compare`: it must detect a commit with 5 % more processor time per request,
+//! and no difference in a commit with an equivalent program.
 
 use crate::args::SelfTestArgs;
 use crate::commits;
@@ -13,10 +13,10 @@ use lacuna_contracts::{Error, Kind, Result};
 const MAIN: &str = "crates/command/cli/src/main.rs";
 const BURN: &str = "crates/command/cli/src/burn.rs";
 const BEGIN: &str = "fn main() -> ExitCode {\n";
-/// Of ten runs it must find the slower commit in nine, and nothing in all ten of the unchanged one.
+/// The slower commit must be found in this fraction of the runs, the unchanged one in none.
 const FOUND: f64 = 0.9;
 
-/// A thread that takes a twentieth of the processor time that all others take.
+/// A thread that takes a twentieth of the processor time of all other threads.
 const BURN_CODE: &str = "\
 //! Takes 5 % more processor time than the rest of the process.
 use rustix::time::{ClockId, clock_gettime};
@@ -39,10 +39,10 @@ pub(crate) fn start() {
 }
 ";
 
-/// Bytes that nothing reads, which move what follows them.
+/// Unused bytes that move the code after them.
 const UNUSED_CODE: &str = "\n#[used]\nstatic UNUSED: [u8; 12_345] = [1; 12_345];\n";
 
-/// Compares the commit that is checked out with both, several times.
+/// Compares the current commit with both commits, several times.
 pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let head = commits::resolve("HEAD")?;
@@ -62,7 +62,8 @@ pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
             let programs = [program.clone(), other.clone()];
             let comparison =
                 compare(&programs, args.sessions, SLICES, &args.dir, &SUBJECTS[..1], &interrupt)?;
-            // An unchanged commit is found different in either direction, a slower one in one.
+            // For the unchanged commit a difference in either direction counts, for the slower one
+            // only `More`.
             let verdict = comparison.verdict();
             let differs = if wanted > 0.0 { verdict == Verdict::More } else { verdict != Verdict::Same };
             found += u32::from(differs);
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
     Ok(passed)
 }
 
-/// A commit that does the same, with code in other places.
+/// A commit with the same behaviour, and code at other addresses.
 fn unchanged_commit(head: &str) -> Result<String> {
     let main = commits::file_of(head, MAIN)? + UNUSED_CODE;
     commits::commit_upon(head, "bench: change nothing", &[(MAIN, &main)])

@@ -1,4 +1,4 @@
-//! One running NBD server: started, awaited, stopped, and killed if it is dropped before.
+//! A running NBD server: starts it, waits for it and stops it; drop kills it.
 
 use crate::workspace::Workspace;
 use lacuna_contracts::{Error, Kind, Result};
@@ -20,7 +20,7 @@ pub(crate) struct Server<'w> {
     socket: PathBuf,
     log: PathBuf,
     work: &'w Workspace,
-    /// From the start of the process to its greeting to the first client.
+    /// Time from the start of the process until it greets the first client.
     pub ready_after: Duration,
 }
 
@@ -59,7 +59,7 @@ impl<'w> Server<'w> {
         self.child.id()
     }
 
-    /// Where clients find it.
+    /// The socket for clients.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
@@ -69,7 +69,8 @@ impl<'w> Server<'w> {
         self.stop_after(|| Ok(()))
     }
 
-    /// The same, and calls `look` when the process has ended and its clocks can still be read.
+    /// Stops the server, and calls `look` when the process has ended and its clocks can still be
+    /// read.
     pub(crate) fn stop_after<T>(mut self, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Error::new(Kind::Other, "a server has no number"))?;
@@ -105,7 +106,7 @@ impl<'w> Server<'w> {
 
 impl Drop for Server<'_> {
     fn drop(&mut self) {
-        // Both fail harmlessly if it has ended already.
+        // Both fail harmlessly if the server has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         remove(&self.socket);
@@ -120,6 +121,6 @@ fn greets(socket: &Path) -> bool {
 }
 
 fn remove(socket: &Path) {
-    // Absent is what it should be.
+    // The socket may be absent.
     let _ = std::fs::remove_file(socket);
 }

@@ -1,5 +1,4 @@
-//! What tables say of servers that did jobs: speed, latency, processor time, and what the kernel
-//! counted.
+//! Tables on servers: speed, latency, processor time, and the kernel's counts.
 
 use crate::ending::Endings;
 use crate::grid::Grid;
@@ -10,7 +9,7 @@ use crate::subject::Named;
 use crate::table::{Table, head};
 use crate::turn::Counted;
 
-/// A measure that the kernel counts: its name, the figure, and its decimals.
+/// A measure that the kernel counts: its name, its function, and its decimals.
 type Measure = (&'static str, fn(&Counted) -> f64, usize);
 
 const COUNTED: [Measure; 7] = [
@@ -22,10 +21,10 @@ const COUNTED: [Measure; 7] = [
     ("requests to the medium for a request", |counted| counted.medium, 3),
     ("syncs of the medium for 1,000 requests", |counted| counted.syncs, 2),
 ];
-/// Those of them that follow from what a server does, and not from how its threads happen to meet.
+/// The counts that depend only on the operations of a server, and not on the timing of its threads.
 const COUNTED_STABLE: [usize; 4] = [2, 3, 4, 5];
 
-/// All that was measured of some subjects in some jobs.
+/// All tables of the subjects and jobs.
 pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs: &[Job]) -> Vec<Table> {
     let columns = || head("job", subjects.iter().map(|subject| subject.name()));
     let mut speed = Table::new(format!("{title}: speed"), columns());
@@ -52,7 +51,7 @@ pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs
                 .iter()
                 .map(|subject| grid.counted(*subject, *job).map(|counted| of(&counted)))
                 .collect();
-            // What is nothing everywhere is not worth a line.
+            // Leave out rows with only zeros.
             if figures.iter().flatten().any(|figure| *figure >= 0.5 / 10f64.powi(*decimals as i32)) {
                 let cell = |figure: &Option<f64>| crate::table::figure(*figure, *decimals);
                 counted.row(format!("{what}: {}", job.name()), figures.iter().map(cell));
@@ -64,7 +63,7 @@ pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs
     tables
 }
 
-/// A figure of the end of a session: its name, the figure, and its decimals.
+/// A measure of the end of a session: its name, its function, and its decimals.
 type EndingMeasure = (&'static str, fn(&Endings) -> Option<f64>, usize);
 
 const ENDING: [EndingMeasure; 5] = [
@@ -75,7 +74,7 @@ const ENDING: [EndingMeasure; 5] = [
     ("syncs of the medium", |endings| Some(endings.counts()?.syncs as f64), 0),
 ];
 
-/// What sessions take to end, which the other tables leave out.
+/// The ends of sessions, which the other tables leave out.
 fn endings<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S]) -> Option<Table> {
     let ended: Vec<S> = subjects.iter().copied().filter(|subject| grid.endings(*subject).is_some()).collect();
     if ended.is_empty() {
@@ -90,7 +89,7 @@ fn endings<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S]) -> Option<Tabl
     Some(table)
 }
 
-/// The name of a job, and how much of it a processor time is for.
+/// The name of a job, and the unit of its processor time.
 pub(crate) fn with_unit(job: Job) -> String {
     format!("{}, {}", job.name(), if job.in_bytes() { "a GiB" } else { "1,000 requests" })
 }
@@ -99,10 +98,10 @@ fn cells<S: Named>(subjects: &[S], cell: impl Fn(S) -> String) -> Vec<String> {
     subjects.iter().map(|subject| cell(*subject)).collect()
 }
 
-/// The counts that two runs on the same commit must agree on. When servers destage what sequential
-/// writes left in their journals, and so how much of it goes at once, depends on when threads run:
-/// those jobs are left out. So are processor times, which depend on what else the host of a machine
-/// does ([`Steady`](crate::steady::Steady) has others).
+/// The counts that two runs on the same commit must agree on. Jobs with sequential writes are left
+/// out: the timing of threads determines when servers destage their journals, and how much at once.
+/// Processor times are left out as well, because they depend on other work of the host
+/// ([`Steady`](crate::steady::Steady) has stable ones).
 pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[Job]) -> Vec<Stable> {
     let mut all = Vec::new();
     let jobs = jobs.iter().filter(|job| job.random || job.direction == Direction::Read);
@@ -121,7 +120,7 @@ pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[Job]) -> 
     all
 }
 
-/// How the figures come about, in words for the reader.
+/// How the figures are obtained, for the page.
 pub(crate) fn method(scale: &Scale) -> String {
     format!(
         "### Method for servers\n\n\

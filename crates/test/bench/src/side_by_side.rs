@@ -1,6 +1,6 @@
-//! Servers that are alive together and do short slices of the same jobs in turns, on one processor:
-//! whatever slows the machine slows all of them, and how threads meet on several processors, which
-//! is a matter of chance that differs from start to start, plays no part.
+//! Servers that run at the same time and take turns at short slices of the same jobs, on one
+//! processor: a disturbance of the machine slows all of them, and the placement of threads on
+//! several processors, which varies from start to start, has no effect.
 
 use crate::client::{Client, Places};
 use crate::job::Job;
@@ -12,33 +12,33 @@ use crate::turn::Task;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 
-/// What servers do together.
+/// A session of servers side by side.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
-    /// One after another.
+    /// The jobs, executed one after another.
     pub jobs: &'a [Job],
-    /// Slices of each server at each job.
+    /// Slices of each server for each job.
     pub slices: u64,
     /// Bytes of each disk.
     pub disk: u64,
-    /// Decides the places, and which server comes first.
+    /// Number of the session: it determines the places, and the order of the servers.
     pub number: u64,
 }
 
-/// Processor time of one server at one job, in seconds.
+/// Processor time of one server for one job, in seconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Spent {
-    /// The lower quartile of the slices, which is precise and does not see what falls into few of
-    /// them.
+    /// The lower quartile of the slices. It is precise, but ignores work in only a few slices.
     pub quartile: f64,
-    /// All slices and the flush behind them.
+    /// The sum of all slices and the flush after them.
     pub sum: f64,
 }
 
 impl Session<'_> {
-    /// Has servers do all jobs in turns: of each job what each server spent.
+    /// Lets the servers do all jobs in turns. Returns the processor time of each server for each
+    /// job.
     pub(crate) fn hold(&self, work: &Workspace, servers: &[&Server<'_>]) -> Result<Vec<Vec<Spent>>> {
-        // Each begins each job in its part of the sessions.
+        // Rotate the order of the servers from session to session.
         let mut order: Vec<usize> = (0..servers.len()).collect();
         order.rotate_left(self.number as usize % servers.len());
         let mut runners = self.runners(work, servers, &order)?;
@@ -48,8 +48,8 @@ impl Session<'_> {
             let seed = self.number * self.jobs.len() as u64 + nth as u64;
             let mut places: Vec<Places> = servers.iter().map(|_| Places::new(seed)).collect();
             for _ in 0..self.slices {
-                // Slices of the others stand between two of one, so all have the same time for what
-                // they put off.
+                // Slices of the other servers lie between two slices of a server, so all servers
+                // have the same time for deferred work.
                 for at in &order {
                     work.interrupt.check()?;
                     runners[*at].slice(*job, self.disk, &mut places[*at])?;
@@ -63,7 +63,7 @@ impl Session<'_> {
         Ok(all)
     }
 
-    /// A client of each server, once everything is warm.
+    /// Creates a client of each server, with warm caches.
     fn runners(&self, work: &Workspace, servers: &[&Server<'_>], order: &[usize]) -> Result<Vec<Runner>> {
         let warm =
             Task { job: self.jobs[0], disk: self.disk, requests: 0, export: "", beside: None, seed: 0 };
@@ -72,12 +72,12 @@ impl Session<'_> {
     }
 }
 
-/// A client of one of the servers.
+/// A client of one server.
 struct Runner {
     client: Client,
     clocks: Processor,
-    /// Processor time of the server up to the beginning of each slice: what it does behind a slice
-    /// belongs to that slice.
+    /// Processor time of the server at the start of each slice: background work after a slice
+    /// counts for that slice.
     spent: Vec<f64>,
 }
 

@@ -1,5 +1,5 @@
-//! Processor times that two runs on one commit agree on: of servers side by side on one processor,
-//! each to one of them, the median of several sessions for which all are started anew.
+//! Processor times that agree between two runs on one commit: servers run side by side on one
+//! processor, and the median over several sessions is taken, each with newly started servers.
 
 use crate::job::{Direction, Job};
 use crate::measured::Stable;
@@ -12,18 +12,18 @@ use crate::turn::Task;
 use crate::workspace::Workspace;
 use lacuna_contracts::{Error, Result};
 
-/// Sessions; they cost half a minute each where there is a slow server.
+/// Sessions; each takes half a minute if one of the servers is slow.
 const SESSIONS: u32 = 12;
-/// Slices of each server at each job in a session.
+/// Slices of each server for each job in a session.
 const SLICES: u64 = 20;
 
-/// What is measured side by side.
+/// The servers and jobs that are measured side by side.
 pub(crate) struct Together<'a> {
-    /// For messages.
+    /// The section, for messages.
     pub section: &'static str,
-    /// The servers; the first is the one that the others are held against.
+    /// The servers; the first is the baseline.
     pub subjects: &'a [Subject],
-    /// What they do.
+    /// The jobs of the servers.
     pub jobs: &'a [Job],
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Steady {
 }
 
 impl Together<'_> {
-    /// Measures, on disks of its own.
+    /// Measures on disks of its own.
     pub(crate) fn measure(&self, work: &Workspace) -> Result<Steady> {
         let disk = work.scale.disk;
         for subject in self.subjects {
@@ -96,7 +96,7 @@ impl Steady {
         }
     }
 
-    /// The processor time of one server to another's, if both were measured.
+    /// The ratio of the processor times of two servers, if both were measured.
     pub(crate) fn ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
         Some(self.to_base(subject, job)? / self.to_base(to, job)?)
     }
@@ -140,7 +140,7 @@ impl Steady {
         Some(table)
     }
 
-    /// What two runs on the same commit must agree on.
+    /// The figures that two runs on the same commit must agree on.
     pub(crate) fn stable(&self) -> Vec<Stable> {
         let Some(base) = self.base else { return Vec::new() };
         let name = |subject: &Subject, job: &Job| {

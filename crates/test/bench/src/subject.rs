@@ -1,4 +1,4 @@
-//! What is measured: a server program with a disk of its own, ours or a peer's.
+//! The measured subjects: a server program with a disk of its own, ours or a peer's.
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -12,9 +12,9 @@ use std::process::Command;
 
 const LUKS_ATTEMPTS: u32 = 20;
 const DEEP_KEY: &str = "deep.key";
-/// The least key derivation that `lacuna create` takes.
+/// The cheapest key derivation that `lacuna create` accepts.
 pub(crate) const LEAST_KDF: [&str; 4] = ["--kdf-memory", "128K", "--kdf-passes", "1"];
-/// What `lacuna create` takes unless told otherwise.
+/// The default spare factor of `lacuna create`, in thousandths.
 pub(crate) const SPARE_PERMILLE: u16 = 200;
 
 /// A server and the kind of disk behind it.
@@ -27,7 +27,7 @@ pub(crate) enum Subject {
     },
     /// `lacuna serve` of a deniable disk.
     Levels(Shape),
-    /// `lacuna serve` of an oblivious disk, whose levels are as large as what is written to them.
+    /// `lacuna serve` of an oblivious disk with levels of the size of the written data.
     Oblivious(Variant),
     /// `nbdkit file`, no encryption.
     NbdkitFile,
@@ -40,17 +40,17 @@ pub(crate) enum Subject {
 /// The shapes of deniable disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shape {
-    /// Level 0 is as large as what is written to it.
+    /// Level 0 has the size of the written data.
     Full,
-    /// The same, for random writes.
+    /// As `Full`, for random writes.
     Worn,
-    /// Level 0 is twice as large as what is written to it.
+    /// Level 0 has twice the size of the written data.
     Half,
-    /// As full, in the paper's geometry.
+    /// As `Full`, in the paper's geometry.
     Paper,
-    /// As half, with a hidden level open.
+    /// As `Half`, with a hidden level open.
     Hidden,
-    /// The medium, and not level 0, has the size; nothing fills it.
+    /// The medium has the size, and level 0 is smaller; the disk is not filled.
     Sparse,
 }
 
@@ -59,18 +59,18 @@ pub(crate) enum Shape {
 pub(crate) enum Variant {
     /// HIVE-B.
     Opportunistic,
-    /// The same, and its hidden level is measured.
+    /// HIVE-B, with its hidden level measured.
     Hidden,
     /// HIVE: reads write as well.
     Plausible,
 }
 
 impl Variant {
-    /// Bytes of the smallest medium whose levels hold `size` bytes.
+    /// Bytes of the smallest medium with levels that hold `size` bytes.
     fn medium(self, size: u64) -> u64 {
         least_medium(size, |medium| {
             lacuna_oblivious::Params::plan(medium, Plan::DEFAULT).is_ok_and(|params| {
-                // A hidden level may be a sixteenth shorter.
+                // A hidden level may be shorter by a sixteenth.
                 let hidden = params.most_blocks(1) / 16 * 15;
                 let blocks = if self == Variant::Hidden { params.blocks.min(hidden) } else { params.blocks };
                 blocks >= size / BLOCK_SIZE as u64
@@ -79,7 +79,7 @@ impl Variant {
     }
 }
 
-/// The least whole number of MiB, from `size` bytes on, that is enough.
+/// The least whole number of MiB, at least `size`, that fits.
 fn least_medium(size: u64, fits: impl Fn(u64) -> bool) -> u64 {
     let step = 1 << 20;
     let mut medium = size.next_multiple_of(step);
@@ -90,8 +90,8 @@ fn least_medium(size: u64, fits: impl Fn(u64) -> bool) -> u64 {
 }
 
 impl Shape {
-    /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much; of a sparse
-    /// one `size`.
+    /// Bytes of the smallest medium with levels that hold `size` bytes, or twice that for half full
+    /// levels; `size` itself for a sparse one.
     fn medium(self, size: u64) -> u64 {
         if self == Shape::Sparse {
             return size;
@@ -100,7 +100,7 @@ impl Shape {
         let half = matches!(self, Shape::Half | Shape::Hidden);
         let wanted = if half { 2 * size } else { size } / BLOCK_SIZE as u64;
         least_medium(size, |medium| {
-            // A hidden level is up to a sixteenth shorter than what fits.
+            // A hidden level is shorter than the maximum by up to a sixteenth.
             let holds = |params: Params| match self {
                 Shape::Hidden => params.most_blocks(1) * 15 / 16,
                 _ => params.blocks,
@@ -113,9 +113,9 @@ impl Shape {
 /// The address-tweaked baseline.
 pub(crate) const XTS: Subject = Subject::Lacuna { cipher: "xts" };
 
-/// A thing that is measured, which tables name.
+/// A measured subject with a name for tables.
 pub(crate) trait Named: Copy + Eq + Hash {
-    /// For people.
+    /// The name for display.
     fn name(self) -> String;
 }
 
@@ -138,7 +138,7 @@ impl Subject {
         }
     }
 
-    /// Why it cannot be measured here, if it cannot.
+    /// The reason that it cannot be measured here, if any.
     pub(crate) fn missing(self) -> Option<String> {
         let needs: &[(&str, &[&str])] = match self {
             Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => &[],
@@ -157,7 +157,7 @@ impl Subject {
         work.path(&format!("{}.disk", self.name().replace(' ', "-")))
     }
 
-    /// Makes the disk, of `size` bytes.
+    /// Creates the disk, of `size` bytes.
     pub(crate) fn create(self, work: &Workspace, size: u64) -> Result<()> {
         let disk = self.disk(work);
         match self {
@@ -178,8 +178,8 @@ impl Subject {
         }
     }
 
-    /// Makes a disk of ours on a medium of so many bytes. Nothing but a hidden level has paced
-    /// cover: it would be measured.
+    /// Creates a lacuna disk on a medium of `medium` bytes. Only a hidden level has paced cover,
+    /// because cover would be measured.
     fn create_ours(self, work: &Workspace, medium: u64, words: &[&str]) -> Result<()> {
         let mut command = Command::new(&work.lacuna);
         command.args(["--quiet", "create", "--size", &medium.to_string()]).args(words).args(LEAST_KDF);
@@ -194,7 +194,7 @@ impl Subject {
         program::output(command.arg(self.disk(work))).map(drop)
     }
 
-    /// Bytes that a client of a disk made with `size` can write.
+    /// Writable bytes of a disk that was created with `size`.
     pub(crate) fn served(self, size: u64) -> Result<u64> {
         match self {
             Subject::Levels(Shape::Sparse) => {
@@ -205,12 +205,12 @@ impl Subject {
         }
     }
 
-    /// Whether the hidden level of its disk is measured.
+    /// Whether its hidden level is measured.
     pub(crate) fn has_hidden_level(self) -> bool {
         matches!(self, Subject::Levels(Shape::Hidden) | Subject::Oblivious(Variant::Hidden))
     }
 
-    /// How to serve the disk on `socket`.
+    /// The command that serves the disk on `socket`.
     pub(crate) fn serve(self, work: &Workspace, socket: &Path) -> Command {
         let disk = self.disk(work);
         let mut command = match self {
@@ -248,7 +248,7 @@ impl Subject {
     }
 }
 
-/// Makes a LUKS disk: a copy of one image for all, because making an image takes seconds.
+/// Creates a LUKS disk: a copy of a common image, because creating an image takes seconds.
 fn luks(work: &Workspace, disk: &Path, size: u64) -> Result<()> {
     let image = work.path("luks.image");
     if !image.exists() {
@@ -258,8 +258,8 @@ fn luks(work: &Workspace, disk: &Path, size: u64) -> Result<()> {
             command.args(["-o", "key-secret=key,iter-time=10"]).arg(&image).arg(size.to_string());
             program::output(&mut command).map(drop)
         };
-        // It times its key derivation and gives up where the clock of the process is too coarse for
-        // that, which is a matter of luck.
+        // qemu-img times its key derivation, and sometimes gives up because the clock of the
+        // process is too coarse.
         (1..LUKS_ATTEMPTS).find_map(|_| make().ok()).map_or_else(make, Ok)?;
     }
     let copied = std::fs::copy(&image, disk);

@@ -15,14 +15,14 @@ impl Table {
         Table { title: title.into(), head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row: its first cell, and the others.
+    /// Adds a row: its first cell, and the remaining ones.
     pub fn row(&mut self, first: impl Into<String>, others: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = std::iter::once(first.into()).chain(others).collect();
         debug_assert_eq!(cells.len(), self.head.len(), "a row is as wide as the head");
         self.rows.push(cells);
     }
 
-    /// Aligned columns.
+    /// The table as text with aligned columns.
     pub fn text(&self) -> String {
         let width = |column: usize| {
             let cells = std::iter::once(&self.head).chain(&self.rows);
@@ -47,12 +47,12 @@ impl Table {
     }
 }
 
-/// A figure with so many decimals, if there is one.
+/// A figure with `decimals` decimals; `-` for `None`.
 pub fn figure(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.decimals$}"))
 }
 
-/// The head of a table: what the first column is, and the others.
+/// The head of a table: the first column, and the remaining ones.
 pub fn head(first: &str, others: impl IntoIterator<Item = String>) -> Vec<String> {
     std::iter::once(first.to_owned()).chain(others).collect()
 }

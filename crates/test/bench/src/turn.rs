@@ -1,4 +1,4 @@
-//! One turn: a job done on a server from start to end, timed, or counted.
+//! One turn: executes a job on a server from start to end, timed or counted.
 
 use crate::client::{Client, Places};
 use crate::counters::{Counting, Counts};
@@ -12,52 +12,52 @@ use lacuna_contracts::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Parts of a turn whose processor time is read apart: what disturbs a machine for some
-/// milliseconds disturbs some of them only.
+/// Slices of a turn, with processor times read separately: a disturbance of the machine of some
+/// milliseconds affects only some of them.
 const SLICES: u64 = 8;
-/// A slice fills the depth of its job this number of times: while it drains, fewer requests are in
-/// flight.
+/// The requests of a slice are at least this multiple of the depth, because fewer requests are in
+/// flight while a slice drains.
 const PIPELINES: u64 = 8;
-/// Between the last answer of a slice and the reading of the clocks.
+/// Pause between the last answer of a slice and the reading of the clocks.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// What one turn took.
+/// The measurements of one turn.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Took {
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Until the last answer.
+    /// Time until the last answer.
     pub answered: Duration,
-    /// Until everything was durable; for reads the same.
+    /// Time until all writes are durable; for reads equal to `answered`.
     pub durable: Duration,
-    /// Half of the requests took no longer.
+    /// Median latency of a request.
     pub p50: Duration,
-    /// Of a hundred requests 99 took no longer.
+    /// 99th percentile of the latency of a request.
     pub p99: Duration,
-    /// Processor time for a request in each slice, in nanoseconds: of the whole server, and of its
+    /// Processor time per request in each slice, in nanoseconds: of the whole server, and of its
     /// background threads.
     pub slices: Vec<(f64, f64)>,
-    /// Processor time after the last answer until the server had ended, for each request, in
-    /// nanoseconds; for reads nothing.
+    /// Processor time after the last answer until the end of the server, per request, in
+    /// nanoseconds; 0 for reads.
     pub after: f64,
 }
 
 /// A job on an export of a disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'a> {
-    /// What is done.
+    /// The kind of load.
     pub job: Job,
     /// Bytes of the disk.
     pub disk: u64,
     /// Requests of the job.
     pub requests: u64,
-    /// Where it is done: the name of the export.
+    /// The name of the export.
     pub export: &'a str,
-    /// Another export to which the same is written meanwhile, so that hidden writes find cover.
+    /// A second export that gets the same writes meanwhile, so that hidden writes find cover.
     pub beside: Option<&'a str>,
-    /// Decides the places; the same for all servers.
+    /// Seed of the places; the same for all servers.
     pub seed: u64,
 }
 
@@ -66,15 +66,15 @@ impl Task<'_> {
         Client::connect(server.socket(), self.export)
     }
 
-    /// Does the whole job, with something beside it where there is something. A job that writes
-    /// ends when all is durable.
+    /// Executes the whole job, with writes to `beside` if it is set. Returns the times until the
+    /// last answer and until all writes are durable.
     pub(crate) fn perform(&self, server: &Server<'_>) -> Result<(Duration, Duration)> {
         self.perform_in(server, self.requests, drop, |_| Ok(()))
     }
 
-    /// The same in slices of this number of requests: calls `replied` with the time that each
-    /// request took, and `sliced` with the number of requests of each slice after its last answer.
-    /// The time that this takes does not count.
+    /// Executes the job in slices of `slice` requests: calls `replied` with the latency of each
+    /// request, and `sliced` with the number of requests of each slice after its last answer. The
+    /// time in `sliced` does not count.
     fn perform_in(
         &self,
         server: &Server<'_>,
@@ -134,7 +134,7 @@ impl Task<'_> {
         client.perform(job, self.disk, &mut Places::new(0), self.disk / u64::from(job.size), drop)
     }
 
-    /// Brings the caches of a server that has just started into the state that the job wants.
+    /// Prepares the caches of a server that has just started for the job.
     pub(crate) fn prepare(&self, work: &Workspace, server: &Server<'_>) -> Result<()> {
         match self.job.caches {
             Caches::Warm => self.read_once(server),
@@ -143,8 +143,8 @@ impl Task<'_> {
         }
     }
 
-    /// Does the job on a server that is ready for it, then ends the server, whose work until then
-    /// belongs to the job.
+    /// Executes the job on a server that is ready for it, then stops the server; its work until
+    /// then counts for the job.
     pub(crate) fn timed(&self, server: Server<'_>) -> Result<Took> {
         let clocks = Processor::of(server.pid())?;
         let (mut took, answered) = self.timed_on(&server, &clocks)?;
@@ -153,7 +153,8 @@ impl Task<'_> {
         Ok(took)
     }
 
-    /// Does the job on a server that goes on, whose work until all is durable belongs to the job.
+    /// Executes the job on a server that continues to run; its work until all writes are durable
+    /// counts for the job.
     pub(crate) fn timed_beside_others(&self, server: &Server<'_>) -> Result<Took> {
         let clocks = Processor::of(server.pid())?;
         let (mut took, answered) = self.timed_on(server, &clocks)?;
@@ -161,7 +162,7 @@ impl Task<'_> {
         Ok(took)
     }
 
-    /// Processor time for a request from the last answer until the work of the job had ended.
+    /// Processor time per request after the last answer.
     fn after(&self, answered: Duration, end: Duration) -> f64 {
         match self.job.direction {
             Direction::Read => 0.0,
@@ -169,9 +170,10 @@ impl Task<'_> {
         }
     }
 
-    /// What the job took without the work after the last answer, and the processor time up to that.
+    /// Measurements of the job without the work after the last answer, and the processor time up to
+    /// the last answer.
     fn timed_on(&self, server: &Server<'_>, clocks: &Processor) -> Result<(Took, Duration)> {
-        // A job with flushes has whole groups of writes in each slice.
+        // With flushes, each slice is a multiple of the writes between two flushes.
         let filled = u64::from(self.job.depth) * PIPELINES;
         let slice =
             self.requests.div_ceil(SLICES).max(filled).next_multiple_of(self.job.fsync.unwrap_or(1).into());
@@ -180,8 +182,8 @@ impl Task<'_> {
         let mut before = clocks.spent()?;
         let replied = |latency| latencies.push(latency);
         let sliced = |count| {
-            // The kernel counts the time of a thread when it stops running: after the last answer
-            // all those stop that serve requests.
+            // The kernel accounts the time of a thread when it stops running; after the last answer
+            // all threads that serve requests stop.
             std::thread::sleep(PAUSE);
             let now = clocks.spent()?;
             slices.push(per_request(now.since(before), count));
@@ -194,7 +196,7 @@ impl Task<'_> {
         Ok((Took { requests, bytes, answered, durable, p50, p99, slices, after: 0.0 }, before.total))
     }
 
-    /// Counts what the server does for the job, of a job that writes until the server has ended.
+    /// Counts the operations of the server for the job; if it writes, until the server has ended.
     pub(crate) fn counted(&self, work: &Workspace, server: Server<'_>) -> Result<Counts> {
         let counting = Counting::begin(work, server.pid())?;
         self.perform(&server)?;
@@ -207,7 +209,7 @@ impl Task<'_> {
         counting.end()
     }
 
-    /// What a server takes to end that has got one write and a flush.
+    /// Measures the end of a server after one write and a flush.
     pub(crate) fn ending(&self, server: Server<'_>) -> Result<Ending> {
         self.perform(&server)?;
         let clocks = Processor::of(server.pid())?;
@@ -216,7 +218,7 @@ impl Task<'_> {
         Ok(Ending { processor: after.saturating_sub(before), duration: began.elapsed() })
     }
 
-    /// Counts what such a server does until it has ended.
+    /// Counts the operations of such a server until it has ended.
     pub(crate) fn counted_ending(&self, work: &Workspace, server: Server<'_>) -> Result<Counts> {
         self.perform(&server)?;
         let counting = Counting::begin(work, server.pid())?;
@@ -224,7 +226,7 @@ impl Task<'_> {
         counting.end()
     }
 
-    /// Counts what a server that goes on does for the job.
+    /// Counts the operations for the job of a server that continues to run.
     pub(crate) fn counted_beside_others(&self, work: &Workspace, server: &Server<'_>) -> Result<Counts> {
         let counting = Counting::begin(work, server.pid())?;
         self.perform(server)?;
@@ -232,13 +234,13 @@ impl Task<'_> {
     }
 }
 
-/// Nanoseconds for a request: of the whole server, and of its background threads.
+/// Nanoseconds per request: of the whole server, and of its background threads.
 fn per_request(spent: Spent, count: u64) -> (f64, f64) {
     let each = |time: Duration| time.as_nanos() as f64 / count as f64;
     (each(spent.total), each(spent.background))
 }
 
-/// The times that half of the requests, and 99 of a hundred, do not exceed.
+/// The median and the 99th percentile.
 fn percentiles(latencies: &mut [Duration]) -> [Duration; 2] {
     latencies.sort_unstable();
     [50, 99].map(|part| {
@@ -247,29 +249,29 @@ fn percentiles(latencies: &mut [Duration]) -> [Duration; 2] {
     })
 }
 
-/// What several turns took.
+/// The measurements of several turns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
     requests: u64,
     bytes: u64,
-    /// Seconds until the last answer, and until all was durable.
+    /// Seconds until the last answer, and until all writes are durable.
     answered: Samples,
     durable: Samples,
-    /// Microseconds.
+    /// Latencies in microseconds.
     p50: Samples,
     p99: Samples,
-    /// Nanoseconds for a request, in each slice.
+    /// Nanoseconds per request, for each slice.
     total: Vec<Samples>,
     background: Vec<Samples>,
     after: Samples,
     counts: Option<Counts>,
-    /// Nanoseconds of processor time in `after` that any session takes to end, whatever its job
+    /// Nanoseconds of processor time in `after` that the end of any session takes, whatever its job
     /// was.
     ending: f64,
 }
 
 impl Turns {
-    /// One more turn.
+    /// Adds a turn.
     pub(crate) fn push(&mut self, took: &Took) {
         (self.requests, self.bytes) = (took.requests, took.bytes);
         self.answered.push(took.answered.as_secs_f64());
@@ -285,13 +287,13 @@ impl Turns {
         self.after.push(took.after);
     }
 
-    /// What was counted in a turn of its own.
+    /// Sets the counts, from a turn of their own.
     pub(crate) fn count(&mut self, counts: Counts) {
         self.counts = Some(counts);
     }
 
-    /// Takes what any session on the same disk takes to end out of these turns, each of which
-    /// lasted until its server had ended.
+    /// Subtracts the cost of the end of any session on the same disk from these turns, because they
+    /// lasted until the server had ended.
     pub(crate) fn take_out(&mut self, endings: &Endings) {
         self.ending = endings.processor();
         if let (Some(counts), Some(ending)) = (&mut self.counts, endings.counts()) {
@@ -299,7 +301,7 @@ impl Turns {
         }
     }
 
-    /// Seconds of each turn, until the last answer or until all was durable.
+    /// Seconds of each turn, until the last answer or until all writes are durable.
     pub(crate) fn seconds(&self, durable: bool) -> &Samples {
         if durable { &self.durable } else { &self.answered }
     }
@@ -314,15 +316,15 @@ impl Turns {
         self.seconds(durable).each(|seconds| self.requests as f64 / seconds)
     }
 
-    /// Microseconds that half of the requests, and 99 of a hundred, do not exceed.
+    /// The median and the 99th percentile of the latency, in microseconds.
     pub(crate) fn latency(&self) -> (f64, f64) {
         (self.p50.median(), self.p99.median())
     }
 
-    /// Microseconds of processor time for a request: before the answer, and behind it. Of each
-    /// slice, and of the work after the last answer, the lower quartile of all turns, for other
-    /// work on the machine only adds; then the mean of the slices, so that work that a server does
-    /// in bursts counts where it comes at the same point of every turn.
+    /// Microseconds of processor time per request: before the answer, and after it. The lower
+    /// quartile over all turns is taken for each slice and for the work after the last answer,
+    /// because other work on the machine only adds; then the mean of the slices, so that a server's
+    /// bursts of work count if they occur at the same point of every turn.
     pub(crate) fn processor(&self) -> (f64, f64) {
         let mean =
             |slices: &[Samples]| slices.iter().map(Samples::lower_quartile).collect::<Samples>().mean();
@@ -331,13 +333,13 @@ impl Turns {
         ((total - background) / 1e3, (background + after) / 1e3)
     }
 
-    /// Microseconds of processor time for a request in all.
+    /// Total microseconds of processor time per request.
     pub(crate) fn processor_in_all(&self) -> f64 {
         let (foreground, background) = self.processor();
         foreground + background
     }
 
-    /// What the kernel counted, for each request; bytes for each byte asked for.
+    /// The kernel's counts per request; bytes per requested byte.
     pub(crate) fn counted(&self) -> Option<Counted> {
         let counts = self.counts?;
         let each = |count: u64| count as f64 / self.requests as f64;
@@ -354,22 +356,22 @@ impl Turns {
     }
 }
 
-/// What the kernel counted.
+/// The kernel's counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
-    /// System calls for a request.
+    /// System calls per request.
     pub calls: f64,
-    /// Switches of threads for a request.
+    /// Thread switches per request.
     pub switches: f64,
-    /// Bytes copied for a byte.
+    /// Bytes copied per byte.
     pub copied: f64,
-    /// Bytes read from the medium for a byte.
+    /// Bytes read from the medium per byte.
     pub read: f64,
-    /// Bytes written to the medium for a byte.
+    /// Bytes written to the medium per byte.
     pub written: f64,
-    /// Reads and writes of the medium for a request.
+    /// Reads and writes of the medium per request.
     pub medium: f64,
-    /// Syncs of the medium for a thousand requests.
+    /// Syncs of the medium per thousand requests.
     pub syncs: f64,
 }
 

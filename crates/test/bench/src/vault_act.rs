@@ -1,26 +1,26 @@
-//! What is done with the file of a vault while its schemes are measured, and what the file holds.
+//! The acts on the file of a vault while its schemes are measured, and the contents of the file.
 
 use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::Rng;
 
 /// Bytes of a sequential request.
 pub(crate) const LARGE: usize = 1 << 20;
-/// Bytes of a random one.
+/// Bytes of a random request.
 pub(crate) const SMALL: usize = 4096;
-/// The schemes, and the choice between them.
+/// The schemes, and the automatic choice between them.
 pub(crate) const PROTECTED: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
-/// No integrity, which the others are held against.
+/// No integrity: the baseline.
 pub(crate) const BARE: Choice = Choice::Fixed(Scheme::None);
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Content {
     Text,
     Random,
 }
 
-/// What is done with it.
+/// An act on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     Write,
@@ -30,11 +30,11 @@ pub(crate) enum Act {
     RandomRead,
 }
 
-/// The contents, and what they are called.
+/// The contents, with their names.
 pub(crate) const CONTENTS: [(Content, &str); 2] = [(Content::Text, "text"), (Content::Random, "random")];
 
 impl Act {
-    /// For people.
+    /// The name for display.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Act::Write => "sequential 1 MiB write, fsync at the end",

@@ -15,7 +15,7 @@ const MASTER: [u8; 32] = [0x21; 32];
 /// The file in the vault.
 pub(crate) const FILE: &str = "file";
 
-/// The directory of a vault that lasts as long as a measurement, and its anchor.
+/// The directory of a vault for a measurement, and its anchor.
 pub(crate) struct VaultBed {
     dir: PathBuf,
     folder: Arc<DiskFolder>,
@@ -24,7 +24,7 @@ pub(crate) struct VaultBed {
 }
 
 impl VaultBed {
-    /// Makes a directory, and in it a vault with a file that is still empty.
+    /// Creates a directory with a vault in it that has an empty file.
     pub(crate) fn make(dir: &Path, choice: Choice) -> Result<VaultBed> {
         let made = std::fs::create_dir(dir);
         made.map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
@@ -46,7 +46,7 @@ impl VaultBed {
         Vault::open(self.base(), &Secret::copy_from(&MASTER), UUID, &options())
     }
 
-    /// Removes the directory. The vault is closed.
+    /// Removes the directory. The vault must be closed.
     pub(crate) fn remove(self) -> Result<()> {
         let gone = std::fs::remove_dir_all(&self.dir);
         gone.map_err(|e| Error::io(format!("cannot remove {}", self.dir.display()), &e))
@@ -62,7 +62,7 @@ impl VaultBed {
     }
 }
 
-/// Nothing is committed but what a measurement syncs.
+/// Options without periodic commits: only syncs of a measurement commit.
 fn options() -> OpenOptions {
     OpenOptions { commit_period: None, ..OpenOptions::default() }
 }

@@ -1,5 +1,5 @@
-//! The memory of a mounted vault with a million files and with a sparse file of 1 TiB, and how long
-//! it takes to open after its process was killed.
+//! Memory of a mounted vault with a million files, and of one with a sparse file of 1 TiB; and the
+//! time to open each after its process was killed.
 
 use crate::memory::{Resident, resident};
 use crate::mountable::{Mountable, wait_until};
@@ -21,20 +21,20 @@ const SPARSE: u64 = 1 << 40;
 const LIMIT_MIB: f64 = 96.0;
 const OPENS: f64 = 1.0;
 
-/// One of the two vaults.
+/// The results of one of the two vaults.
 struct Row {
     name: String,
     work: f64,
     memory: Resident,
     opened: f64,
-    /// After the opening and some use.
+    /// Memory after reopening and some use.
     again: Resident,
 }
 
-/// The figures.
+/// The results of both vaults.
 pub(crate) struct Large(Vec<Row>);
 
-/// Measures with so many files, and with so many blocks in the sparse one.
+/// Measures with `files` files, and with `blocks` blocks in the sparse file.
 pub(crate) fn measure(work: &Workspace, files: u64, blocks: u64) -> Result<Large> {
     work.goes_on(&format!("vaults: {files} files"))?;
     let many = row(work, format!("{files} empty files"), |mountpoint| make_many(work, mountpoint, files))?;
@@ -52,13 +52,14 @@ fn row(work: &Workspace, name: String, act: impl Fn(&Path) -> Result<()>) -> Res
     let done = act(&mountpoint).and_then(|()| {
         let pid = VAULT.server(work)?;
         let (took, memory) = (begin.elapsed().as_secs_f64(), resident(pid)?);
-        // Something is under way when the process dies.
+        // Leave a write pending when the process dies.
         write_all(&mountpoint.join("last"))?;
         if let Some(pid) = Pid::from_raw(pid as i32) {
             kill_process(pid, Signal::KILL)
                 .map_err(|e| Error::io("cannot kill the process of a vault", &e.into()))?;
         }
-        // Its mount is stale once its files are closed, which takes the kernel a moment.
+        // The mount is stale after the kernel has closed the files of the process, which takes a
+        // moment.
         let stale = |e: std::io::Error| e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
         let is_stale = || std::fs::metadata(mountpoint.join("another")).is_err_and(stale);
         wait_until(is_stale, "a killed process still serves its mount")?;
@@ -104,7 +105,7 @@ fn make_sparse(work: &Workspace, mountpoint: &Path, blocks: u64) -> Result<()> {
     file.sync_all().map_err(|e| failed(&path, &e))
 }
 
-/// Reads the names in some directories and everything that has content at some places.
+/// Lists some directories, and reads random places of the sparse file.
 fn look(mountpoint: &Path) -> Result<()> {
     for n in 0..20 {
         let dir = mountpoint.join(format!("directory-{}", n * 40));

@@ -1,5 +1,5 @@
-//! How the schemes' measurements reach a file of a vault: through the library, or mounted, as users
-//! do.
+//! Access to a file of a vault for measurements of the schemes: through the library, or mounted as
+//! for users.
 
 use crate::workspace::Workspace;
 use lacuna_contracts::{Error, Kind, Result};
@@ -10,17 +10,17 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The way to a file.
+/// The kind of access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Way {
-    /// The library's own calls.
+    /// Calls of the library.
     Direct,
     /// A mounted file system.
     Mounted,
 }
 
 impl Way {
-    /// For people.
+    /// The name for display.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Way::Direct => "without a mount",
@@ -36,7 +36,7 @@ pub(crate) enum Reached {
 }
 
 impl Reached {
-    /// Opens the file of this name in a vault.
+    /// Opens a file of a vault by its name.
     pub(crate) fn open(work: &Workspace, vault: Vault, way: Way, name: &str) -> Result<Reached> {
         let ino = vault.lookup(ROOT, name.as_bytes()).map_err(failed)?.ino;
         if way == Way::Direct {
@@ -59,7 +59,7 @@ impl Reached {
         }
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         match self {
             Reached::Direct { vault, ino } => vault.write(*ino, at, bytes).map(drop).map_err(failed),
@@ -67,7 +67,7 @@ impl Reached {
         }
     }
 
-    /// Reads as much as there is room for.
+    /// Reads `out.len()` bytes.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         match self {
             Reached::Direct { vault, ino } => vault.read(*ino, at, out).map(drop).map_err(failed),
@@ -75,7 +75,7 @@ impl Reached {
         }
     }
 
-    /// Returns when it is durable.
+    /// Returns when all writes are durable.
     pub(crate) fn sync(&self) -> Result<()> {
         match self {
             Reached::Direct { vault, ino } => vault.fsync(*ino).map_err(failed),
@@ -101,7 +101,7 @@ fn io(e: &std::io::Error) -> Error {
     Error::io("cannot measure a mounted vault", e)
 }
 
-/// What a vault refuses.
+/// Converts an error of a vault.
 pub(crate) fn failed(e: FsError) -> Error {
     match e {
         FsError::Storage(e) => e,

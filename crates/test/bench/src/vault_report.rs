@@ -1,5 +1,5 @@
-//! Vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file
-//! system.
+//! The section on vaults, beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the
+//! same file system.
 
 use crate::file_jobs::{FileJob, Load, Rates, Workload};
 use crate::measured::{Measured, Stable};
@@ -19,16 +19,16 @@ const HISTORY: History = History {
     about: "Processor time of the machine for a vault with its defaults to the least of gocryptfs, cryfs and encfs: sequential writes and reads, random writes without and with fsync, unpacking, git status, git fsck, removing",
     head: &["date", "lacuna", "ratios", "reached"],
 };
-/// A subject whose turn takes longer has no second one.
+/// A subject with a longer turn has only one turn.
 const LONG: Duration = Duration::from_secs(150);
 const OURS: Mountable = Mountable::Vault("auto");
 const PEERS: [Mountable; 3] = [Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs];
-/// In the order of their turns.
+/// The subjects, in the order of their turns.
 const SUBJECTS: [Mountable; 5] =
     [OURS, Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs, Mountable::Sealed("gcm")];
 
-/// All of them in the order in which they are done, with the processor time allowed to the
-/// thriftiest peer: what has 1.5 times the speed takes two thirds.
+/// All jobs in the order of execution, with the maximum processor time relative to the thriftiest
+/// peer: 1.5 times the speed means two thirds of the time.
 const JOBS: [(FileJob, f64); 8] = [
     (FileJob::Write, 0.67),
     (FileJob::Read, 1.0),
@@ -40,17 +40,17 @@ const JOBS: [(FileJob, f64); 8] = [
     (FileJob::Remove, 0.5),
 ];
 
-/// The figures.
+/// The results of the section.
 struct Vaults {
     rates: Rates,
     load: Load,
     schemes: Schemes,
     large: Large,
-    /// Who could not take part, or not in every round, and why.
+    /// Subjects that could not be measured, or not in every round, with the reasons.
     skipped: Vec<String>,
 }
 
-/// Measures.
+/// Measures the section.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let load = Load::of(work.scale);
     work.spread();
@@ -118,7 +118,7 @@ impl Measured for Vaults {
         tables
     }
 
-    /// The promises about peers.
+    /// The requirements relative to peers, and those of the schemes and of large vaults.
     fn requirements(&self) -> Vec<Requirement> {
         let promise = |(job, most): (FileJob, f64)| {
             let line = format!(

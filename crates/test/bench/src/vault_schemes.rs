@@ -1,5 +1,5 @@
-//! The schemes of EINT beside each other in a vault, mounted and without a mount, and beside the
-//! same vault without integrity.
+//! Compares the schemes of EINT in a vault, mounted and without a mount, with each other and with
+//! the same vault without integrity.
 
 use crate::measured::Stable;
 use crate::processor::Processor;
@@ -19,8 +19,7 @@ use std::time::Instant;
 
 const ACTS: [Act; 5] = [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomWrite, Act::RandomRead];
 
-/// What one scheme reached in one act: bytes per second, and seconds of the processor for what was
-/// done.
+/// The results of one scheme in one act: bytes per second, and seconds of processor time.
 #[derive(Default)]
 struct Figures {
     rates: Samples,
@@ -30,13 +29,13 @@ struct Figures {
 /// Rounds after each session on one processor.
 const ROUNDS_OF_A_SESSION: u32 = 3;
 
-/// The figures of all.
+/// The results of all schemes.
 pub(crate) struct Schemes {
     figures: HashMap<(Way, Choice, Content, Act), Figures>,
     steady: Steady,
 }
 
-/// What is measured: how much, and of what.
+/// A measured case: the access, the scheme, the content and the amounts.
 #[derive(Clone, Copy)]
 struct Case {
     way: Way,
@@ -46,7 +45,7 @@ struct Case {
     requests: u32,
 }
 
-/// Measures on a file of so many bytes, with so many random requests.
+/// Measures on a file of `size` bytes, with `requests` random requests.
 pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Schemes> {
     let mut schemes = Schemes { figures: HashMap::new(), steady: Steady::default() };
     let mut order: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
@@ -72,7 +71,7 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
 }
 
 impl Schemes {
-    /// Compares the schemes on one processor in a session more.
+    /// Compares the schemes on one processor in another session.
     pub(crate) fn hold_session(&mut self, work: &Workspace) -> Result<()> {
         self.steady.measure(work)
     }
@@ -96,19 +95,20 @@ impl Schemes {
         Ok(())
     }
 
-    /// The processor time of a scheme to no integrity: of slices in turns, where there are some.
+    /// The ratio of a scheme's processor time to that without integrity: from the side-by-side
+    /// sessions, if they have it.
     fn to_bare(&self, way: Way, choice: Choice, content: Content, act: Act) -> Option<f64> {
         let steady = self.steady.ratio(choice, content, act).filter(|_| way == Way::Direct);
         let time = |choice| self.processor(way, choice, content, act);
         steady.or_else(|| Some(time(choice)? / time(BARE)?))
     }
 
-    /// Seconds of the processor.
+    /// Processor time in seconds.
     fn processor(&self, way: Way, choice: Choice, content: Content, act: Act) -> Option<f64> {
         self.figures.get(&(way, choice, content, act)).map(|figures| figures.processor.lower_quartile())
     }
 
-    /// What two runs must agree on.
+    /// The figures that two runs must agree on.
     pub(crate) fn stable(&self) -> Vec<Stable> {
         self.steady.stable()
     }
@@ -161,7 +161,7 @@ impl Schemes {
     }
 }
 
-/// Does it: its rate in bytes per second.
+/// Executes an act. Returns its rate in bytes per second.
 fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
     let Case { content, size, requests, .. } = case;
     let mut rng = Rng::new(7);
@@ -171,7 +171,7 @@ fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
     let bytes = match act {
         Act::Write => {
             for at in (0..size).step_by(LARGE) {
-                // No two requests are alike, as in files.
+                // Consecutive requests have different contents, as in files.
                 buf.rotate_left(SMALL + 8);
                 file.write(at as u64, &buf)?;
             }

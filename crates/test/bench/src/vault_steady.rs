@@ -1,11 +1,11 @@
-//! Measures of the schemes of EINT that two runs on one commit agree on: vaults that are open
-//! together in this process do short slices of the same act in turns, on one processor, as the
-//! servers of `side_by_side` do. The host of a machine can slow one kind of work for minutes, so
-//! the sessions are spread over the time that the section takes.
+//! Measures of the schemes of EINT that agree between two runs on one commit: vaults that are open
+//! at the same time in this process take turns at short slices of the same act, on one processor,
+//! like the servers of `side_by_side`. The host of a machine can slow one kind of work for minutes,
+//! so the sessions are spread over the duration of the section.
 //!
-//! Of reads the stable measure is processor time. Of writes it is the number of bytes that reach
+//! For reads the stable measure is processor time. For writes it is the number of bytes that reach
 //! the backing files: half of the processor time of a write is the kernel's, for pages and extents
-//! of the backing files, and it differs by a quarter from hour to hour.
+//! of the backing files, and it varies by a quarter from hour to hour.
 
 use crate::measured::Stable;
 use crate::pin;
@@ -20,21 +20,20 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::Choice;
 use lacuna_sim::Rng;
 
-/// Slices of each vault at each act in a session.
+/// Slices of each vault for each act in a session.
 const SLICES: u32 = 20;
-/// Pieces of [`LARGE`] bytes that a slice writes, and that it reads of bytes that are compressed.
+/// Pieces of [`LARGE`] bytes that a slice writes, or reads if they are compressible.
 const PIECES: u64 = 3;
-/// Random requests of a slice that writes, or reads bytes that are compressed.
+/// Random requests of a slice that writes, or reads compressible bytes.
 const REQUESTS: u64 = 256;
-/// Bytes that cannot be compressed are read several times as fast as the others. A slice reads this
-/// many times as many of them.
+/// Incompressible bytes are read several times faster, so a slice reads this multiple of them.
 const LONGER: u64 = 4;
-/// In this order the file is there when it is read. Cold reads wait for the medium, and have no
-/// slices.
+/// The acts, in an order with the file written before it is read. Cold reads wait for the medium
+/// and have no slices.
 const ACTS: [Act; 4] = [Act::Write, Act::ReadCached, Act::RandomRead, Act::RandomWrite];
 
-/// Of each scheme, content and act the ratios of the sessions to a vault without integrity, and the
-/// bytes that reached the backing files for each byte that was written.
+/// For each scheme, content and act: the ratios of the sessions to a vault without integrity, and
+/// the bytes that reached the backing files per written byte.
 #[derive(Default)]
 pub(crate) struct Steady {
     ratios: Cells,
@@ -42,7 +41,7 @@ pub(crate) struct Steady {
     sessions: usize,
 }
 
-/// Samples of each scheme, content and act.
+/// Samples for each scheme, content and act.
 #[derive(Default)]
 struct Cells(Vec<(Choice, Content, Act, Samples)>);
 
@@ -73,7 +72,7 @@ impl Cells {
 }
 
 impl Steady {
-    /// Holds a session more, for which all vaults are made anew.
+    /// Holds one more session, with new vaults.
     pub(crate) fn measure(&mut self, work: &Workspace) -> Result<()> {
         let slices = if work.scale.quick { 2 } else { SLICES };
         work.goes_on(&format!("vaults: session {} on one processor", self.sessions + 1))?;
@@ -94,7 +93,7 @@ impl Steady {
             Ok((bed, file))
         };
         let vaults = choices.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
-        // Each begins in its part of the sessions.
+        // Rotate the order of the vaults from session to session.
         let mut order: Vec<usize> = (0..vaults.len()).collect();
         order.rotate_left(number % vaults.len());
         let free = pin::to_one([std::process::id()])?;
@@ -126,12 +125,12 @@ impl Steady {
         vaults.into_iter().try_for_each(|(bed, file)| file.close().and_then(|()| bed.remove()))
     }
 
-    /// The processor time of a scheme to no integrity, if it was measured so.
+    /// The ratio of a scheme's processor time to that without integrity, if it was measured here.
     pub(crate) fn ratio(&self, choice: Choice, content: Content, act: Act) -> Option<f64> {
         self.ratios.of(choice, content, act).map(Samples::median)
     }
 
-    /// The ratios, with the intervals of their medians, and the bytes that were written.
+    /// The ratios with the intervals of their medians, and the written bytes.
     pub(crate) fn tables(&self) -> [Table; 2] {
         let names =
             |choices: &[Choice]| choices.iter().map(|choice| choice.name().to_owned()).collect::<Vec<_>>();
@@ -162,7 +161,7 @@ impl Steady {
         [times, bytes]
     }
 
-    /// What two runs on the same commit must agree on.
+    /// The figures that two runs on the same commit must agree on.
     pub(crate) fn stable(&self) -> Vec<Stable> {
         let reads = |act: Act| act.slice_writes().is_none();
         let times = self.ratios.stable("processor time on one processor to no integrity", reads);
@@ -171,7 +170,7 @@ impl Steady {
 }
 
 impl Act {
-    /// Bytes that a slice writes, of an act that writes.
+    /// Bytes that a slice writes; `None` for acts that read.
     fn slice_writes(self) -> Option<u64> {
         match self {
             Act::Write => Some(PIECES * LARGE as u64),
@@ -181,7 +180,7 @@ impl Act {
     }
 }
 
-/// Bytes that this process gave to calls that write.
+/// Bytes that this process has passed to write calls.
 fn bytes_written() -> Result<u64> {
     let path = "/proc/self/io";
     let text = std::fs::read_to_string(path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
@@ -191,14 +190,14 @@ fn bytes_written() -> Result<u64> {
         .ok_or_else(|| Error::new(Kind::Other, format!("{path} has no wchar")))
 }
 
-/// One slice of an act, and the number of slices that the act has.
+/// One slice of an act, and the number of slices of the act.
 #[derive(Clone, Copy)]
 struct Slice {
     number: u32,
     of: u32,
 }
 
-/// Does a slice of an act. A slice that writes ends in a sync.
+/// Executes a slice of an act. A slice that writes ends in a sync.
 fn perform(file: &Reached, act: Act, content: Content, slice: Slice) -> Result<()> {
     let mut rng = Rng::new(u64::from(slice.number));
     let mut buf = piece(content, &mut rng);
@@ -209,7 +208,7 @@ fn perform(file: &Reached, act: Act, content: Content, slice: Slice) -> Result<(
     match act {
         Act::Write => {
             for nth in first..first + PIECES {
-                // No two requests are alike, as in files.
+                // Consecutive requests have different contents, as in files.
                 buf.rotate_left(SMALL + 8);
                 file.write(nth * LARGE as u64, &buf)?;
             }

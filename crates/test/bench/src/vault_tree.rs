@@ -1,5 +1,5 @@
-//! The tree of small files that is unpacked: a `git` repository of text in the shape of a source
-//! tree, as one archive.
+//! The tree of small files that is unpacked: an archive of a `git` repository of text, in the shape
+//! of a source tree.
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -8,7 +8,7 @@ use lacuna_sim::Rng;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Words of which the files consist.
+/// The words in the files.
 const WORDS: [&str; 16] = [
     "the ", "let ", "value ", "= ", "return ", "if ", "fn ", "{\n", "}\n", "block", "(", ")", "; ", "index",
     ".", "page ",
@@ -16,7 +16,7 @@ const WORDS: [&str; 16] = [
 /// Files in a directory.
 const SIBLINGS: u64 = 20;
 
-/// An archive of so many files in a repository, made once in a run.
+/// An archive of `files` files in a repository, created once per run.
 pub(crate) fn archive(work: &Workspace, files: u64) -> Result<PathBuf> {
     let (tree, archive) = (work.path("tree"), work.path("tree.tar"));
     let failed = |e| Error::io("cannot make a tree of files", &e);
@@ -30,7 +30,7 @@ pub(crate) fn archive(work: &Workspace, files: u64) -> Result<PathBuf> {
     }
     git(&tree, &["init", "-q"])?;
     git(&tree, &["add", "."])?;
-    // A commit would collect garbage in the background.
+    // Without garbage collection in the background after the commit.
     let author = ["-c", "gc.auto=0", "-c", "user.name=n", "-c", "user.email=n@localhost"];
     git(&tree, &[&author[..], &["commit", "-q", "-m", "a tree"]].concat())?;
     git(&tree, &["gc", "-q"])?;
@@ -39,14 +39,15 @@ pub(crate) fn archive(work: &Workspace, files: u64) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Runs `git` in a tree, without anybody's configuration.
+/// Runs `git` in a tree, without global or system configuration.
 pub(crate) fn git(tree: &Path, words: &[&str]) -> Result<String> {
     let mut command = Command::new("git");
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
     program::output(command.arg("-C").arg(tree).args(words))
 }
 
-/// Sizes are those of source trees: half of the files have less than 4 KiB, a few have 60 KiB.
+/// The text of a file. Sizes are as in source trees: half of the files have less than 4 KiB, a few
+/// have 60 KiB.
 fn text(rng: &mut Rng) -> String {
     let size = 1usize << (8 + rng.below(9));
     let size = (size / 2 + rng.below(size as u64) as usize).min(60_000);

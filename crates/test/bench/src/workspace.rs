@@ -1,5 +1,5 @@
-//! The place of one run: a directory that goes away with it, the key file, and the names of sockets
-//! and disks.
+//! The workspace of one run: a temporary directory, the key file, and the names of sockets and
+//! disks.
 
 use crate::interrupt::Interrupt;
 use crate::program;
@@ -9,14 +9,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What every measurement needs.
+/// The environment of every measurement.
 pub struct Workspace {
     dir: TempDir,
     /// The `lacuna` command.
     pub(crate) lacuna: PathBuf,
-    /// How large and long.
+    /// The sizes and durations of the run.
     pub scale: Scale,
-    /// Whether to stop.
+    /// The flag that ends the run.
     pub interrupt: Interrupt,
 }
 
@@ -30,12 +30,12 @@ impl Workspace {
         Ok(work)
     }
 
-    /// A file in the directory.
+    /// The path of a file in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Bytes that are free on the file system of the disks.
+    /// Free bytes on the file system of the disks.
     pub(crate) fn free(&self) -> Result<u64> {
         let stat = rustix::fs::statvfs(self.dir.path());
         let stat =
@@ -43,27 +43,26 @@ impl Workspace {
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
-    /// The passphrase of every disk.
+    /// The file with the passphrase of every disk.
     pub(crate) fn key_file(&self) -> PathBuf {
         self.path("key")
     }
 
-    /// The same, as QEMU's programs take it.
+    /// The passphrase as an option of QEMU's programs.
     pub(crate) fn secret(&self) -> String {
         format!("secret,id=key,file={}", self.key_file().display())
     }
 
-    /// Waits until the file system holds nothing back, so that no server pays for the one before
-    /// it.
+    /// Writes back all dirty data of the file system, so that no server pays for the previous one.
     pub(crate) fn settle(&self) -> Result<()> {
         let failed = |e| Error::io("cannot sync the file system of the disks", &e);
         let dir = File::open(self.dir.path()).map_err(failed)?;
         rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
     }
 
-    /// Lets ext4 spread the directories made from now on over the disk: it is slow to make files
-    /// where many were removed in the last minutes, and nobody should pay for those of the one
-    /// before. Elsewhere this means nothing.
+    /// Lets ext4 spread new directories over the disk: it is slow at creating files where many were
+    /// removed in the last minutes, and no subject should pay for the files of the previous one. It
+    /// has no effect on other file systems.
     pub(crate) fn spread(&self) {
         let dir = self.dir.path().to_string_lossy();
         let _ = program::runs("chattr", &["+T", &dir]);
@@ -76,7 +75,7 @@ impl Workspace {
         std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(failed)
     }
 
-    /// Says on standard error what happens now. An error if somebody wants the run to end.
+    /// Prints a progress message on standard error. Errors: if the run was interrupted.
     pub fn goes_on(&self, what: &str) -> Result<()> {
         eprintln!("{what}");
         self.interrupt.check()

@@ -1,5 +1,4 @@
-//! A whole run with tiny sizes, so that the benches do not rot. The figures mean nothing and are
-//! not looked at.
+//! A whole run with tiny sizes: every bench runs and writes its pages. The figures are not checked.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,15 +6,15 @@ use std::process::{Command, Output};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_lacuna-bench");
 
-/// The `lacuna` of the same profile, or why there is none: the tests of the whole workspace build
-/// it. A test that ran cargo itself would have most of the workspace built once more, with the
-/// features and environment of its own.
+/// The `lacuna` of the same profile, or the reason that there is none: the tests of the whole
+/// workspace build it. A test that ran cargo itself would rebuild most of the workspace, with other
+/// features and another environment.
 fn lacuna() -> Result<PathBuf, String> {
     let path = Path::new(BENCH).with_file_name("lacuna");
     if path.is_file() { Ok(path) } else { Err(format!("{} is not there: build it first", path.display())) }
 }
 
-/// Says that a test skips itself, past the capture of the test runner.
+/// Reports a skipped test, past the capture of the test runner.
 fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
@@ -97,19 +96,19 @@ fn a_program_is_compared_with_itself() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    // What eleven sessions say of a busy machine is not looked at; that they say it is.
+    // The verdict of eleven sessions on a busy machine is not checked, only that there is one.
     assert!(said.contains("all jobs") && said.contains("99.9 % confidence"), "{said}{done:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files stay behind");
 }
 
-/// What a run says that must end well.
+/// The output of a run that must succeed.
 fn succeeds(args: &[&str], dirs: [&Path; 2], lacuna: &Path) -> String {
     let done = run(args, dirs, lacuna);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// Plots that must be there.
+/// Asserts that the plots exist.
 fn drawn(out: &Path, plots: &[&str]) {
     for plot in plots {
         let text = std::fs::read_to_string(out.join("plots").join(plot)).unwrap();
@@ -117,7 +116,7 @@ fn drawn(out: &Path, plots: &[&str]) {
     }
 }
 
-/// What a run with a cluster says and draws, and what one without says.
+/// Checks the report on Ceph, with a cluster and without one.
 fn on_ceph(said: &str, text: &str, out: &Path) {
     if std::env::var_os("LACUNA_CEPH_CONF").is_none() {
         assert!(said.contains("Ceph is skipped"), "{said}");

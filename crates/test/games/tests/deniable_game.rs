@@ -1,18 +1,18 @@
-//! The game of the paper (section 2.2) at every depth, as equality instead of a guess: the
-//! adversary has the keys of levels 0 to *d*, all writes in order, and every byte. The same
-//! operations on those levels and the same public randomness, with the levels above absent, idle,
-//! busy or full, give traces that agree in every position, length and order, and in every byte
-//! outside the slots and the records of the levels above. Those are random to the eye.
+//! The game of the paper (section 2.2) at every depth, as equality instead of a guess. The
+//! adversary has the keys of levels 0 to *d*, all writes in order, and every byte. Runs with the
+//! same operations on those levels and the same public randomness, and with the levels above
+//! absent, idle, busy or full, give traces that agree in every position, length and order, and in
+//! every byte outside the slots and records of the levels above. Those bytes pass tests of
+//! randomness.
 //!
-//! The bytes that no key opens come from the same seed in all runs of a comparison: so all bytes
-//! can be compared, and a byte that followed from something hidden would be found wherever it is.
+//! Bytes that the adversary cannot decrypt come from the same seed in all runs of a comparison. So
+//! all bytes can be compared, and any byte that depends on hidden data is found.
 //!
-//! Endings are compared too: where a level above had more pending than closing takes along, its run
-//! ends as the run without it does on a medium that fails at that moment.
+//! Closes are compared as well: if a level above had more pending data than closing covers, its run
+//! ends like a run without that level on a medium that fails at that moment.
 //!
-//! With the threads of the disk running, the levels above are driven by a thread of their own, on a
-//! medium that takes its time. The cover beats when the workload says so: what time it is belongs
-//! to the adversary's knowledge.
+//! With the threads of the disk running, a separate thread drives the levels above, on a slow
+//! medium. The workload triggers the beats of cover, because the adversary knows the time.
 //!
 //! `LACUNA_GAMES` sets the rounds at each depth (default 20), `LACUNA_SEED` the first seed (default
 //! 1).
@@ -34,7 +34,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tag and digest of a summary follow from the hidden bytes, without a key to tell how.
+/// The tag and digest of a summary depend on the hidden bytes, and look random without the keys.
 const SUMMARY_TAGS: Range<usize> = 32..64;
 const ROOTS: usize = 64;
 const ROOT: usize = 48;
@@ -42,7 +42,7 @@ const ENTRIES: usize = ROOTS + 7 * ROOT;
 
 const SESSIONS: usize = 3;
 
-/// A comparison: whose keys the adversary has, and how the disk is run.
+/// A comparison: the number of levels that the adversary can open, and how the disk is run.
 #[derive(Clone, Copy)]
 struct Game {
     depth: usize,
@@ -50,8 +50,8 @@ struct Game {
     seed: u64,
 }
 
-/// A disk with all levels that there can be at depth 2: level 1 has 13 slots, 2 has 3, 3 has one,
-/// one belongs to none.
+/// A disk with all levels that a game at depth 2 can have: levels 1, 2 and 3 have 13, 3 and 1
+/// slots, and one slot belongs to no level.
 fn params() -> Params {
     let params = params_of(Geometry { public: 4, hidden: 18 }, 96);
     assert_eq!(
@@ -83,7 +83,7 @@ fn step(level: &LevelDisk, disk: &Deniable, rng: &mut Rng) {
     }
 }
 
-/// Fills a level above in a session of its own.
+/// Fills a level above before the session.
 fn fill(disk: &Deniable, level: &LevelDisk, rng: &mut Rng) {
     for addr in 0..level.blocks() {
         let data = rng.bytes(BLOCK_SIZE);
@@ -94,8 +94,8 @@ fn fill(disk: &Deniable, level: &LevelDisk, rng: &mut Rng) {
     }
 }
 
-/// One session: the workload on the levels that the adversary knows of, and beside it that on the
-/// levels above.
+/// One session: the workload on the levels that the adversary can open, and another on the levels
+/// above.
 fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], steps: u64) {
     let levels = disk.levels();
     let (known, unknown) = levels.split_at(game.depth + 1);
@@ -129,11 +129,12 @@ fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], 
 /// A run of several sessions.
 struct Played {
     trace: Vec<Record>,
-    /// In which of them closing failed.
+    /// For each session, whether closing failed.
     failed: [bool; SESSIONS],
 }
 
-/// Closes the disk, on a medium that refuses what ends the log if it `fails`. Whether that failed.
+/// Closes the disk. If it `fails`, the medium refuses the end of the log. Returns whether the close
+/// failed.
 fn close(disk: &Deniable, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: bool) -> bool {
     disk.cover_closing(Pace::AtOnce).unwrap();
     if fails {
@@ -144,8 +145,8 @@ fn close(disk: &Deniable, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: b
     closed.is_err()
 }
 
-/// A run, and the one without levels above, on a medium that fails at the end of those sessions in
-/// which the first could not take everything along.
+/// A run, and a run without the levels above. In the latter the medium fails at the end of each
+/// session where the former lost pending data.
 fn play_both(game: Game, above: Above) -> [Played; 2] {
     let run = play(game, above, [false; SESSIONS]);
     let absent = play(game, Above::Absent, run.failed);
@@ -153,10 +154,9 @@ fn play_both(game: Game, above: Above) -> [Played; 2] {
     [absent, run]
 }
 
-/// The trace of a seeded workload of several sessions, and of endings that fail.
+/// The trace of a seeded workload of several sessions, with closes that fail in `failing` sessions.
 fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
-    // What follows from public randomness is compared byte for byte. Hedging makes all of it
-    // another draw.
+    // The game compares data from public randomness byte for byte, and hedging would change it.
     lacuna_crypto::witness::never_hedge();
     let params = params();
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
@@ -174,7 +174,7 @@ fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
         let options = OpenOptions { background: game.threads, ..seeds };
         let disk = open_with(&medium, &params, levels, options).unwrap();
         if turn == 0 {
-            // As much cover in every run, whether or not there is anything to fill.
+            // The same amount of cover in every run, whether or not a level is filled.
             if above == Above::Full {
                 let levels = disk.levels();
                 levels[game.depth + 1..].iter().for_each(|level| fill(&disk, level, &mut rngs[1]));
@@ -190,7 +190,7 @@ fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
     Played { trace, failed }
 }
 
-/// Where in a stripe something stands that only keys of deeper levels than `depth` explain.
+/// The ranges of a stripe that depend on keys of levels deeper than `depth`.
 fn unknown_parts(params: &Params, depth: usize) -> Vec<Range<usize>> {
     let hidden = usize::from(params.geometry.hidden);
     let slots_at = (1 + usize::from(params.geometry.public)) * BLOCK_SIZE;
@@ -206,7 +206,7 @@ fn unknown_parts(params: &Params, depth: usize) -> Vec<Range<usize>> {
     parts
 }
 
-/// The bytes of a write that the adversary knows, and the others.
+/// The bytes of a write that the adversary can check, and the remaining ones.
 fn split(params: &Params, depth: usize, record: &Record) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = record.contents.clone().unwrap_or_default();
     let mut rest = Vec::new();
@@ -219,7 +219,7 @@ fn split(params: &Params, depth: usize, record: &Record) -> (Vec<u8>, Vec<u8>) {
     (bytes, rest)
 }
 
-/// Where two traces differ for someone with the keys of levels 0 to `depth`, if they do.
+/// The first difference between two traces for an adversary with the keys of levels 0 to `depth`.
 fn difference(depth: usize, one: &[Record], other: &[Record]) -> Option<String> {
     let params = params();
     for (at, (a, b)) in one.iter().zip(other).enumerate() {
@@ -234,13 +234,12 @@ fn difference(depth: usize, one: &[Record], other: &[Record]) -> Option<String> 
     (one.len() != other.len()).then(|| format!("{} operations against {}", one.len(), other.len()))
 }
 
-/// Syncs apart, whose order among the writes follows from the schedule but is that of another
-/// thread.
+/// The writes alone. Another thread makes the syncs, so their place among the writes varies.
 fn changes(records: Vec<Record>) -> Vec<Record> {
     records.into_iter().filter(|record| record.kind == OpKind::Write).collect()
 }
 
-/// The chi-square statistic of the bytes, against uniform: 255 degrees of freedom.
+/// The chi-square statistic of the bytes against a uniform distribution: 255 degrees of freedom.
 fn chi_square<'a>(bytes: impl Iterator<Item = &'a u8>) -> f64 {
     let mut counts = [0u64; 256];
     bytes.for_each(|&b| counts[usize::from(b)] += 1);
@@ -283,7 +282,7 @@ fn at_no_depth_do_traces_tell_of_the_levels_above() {
         assert!(endings.iter().all(|count| *count > 0), "depth {depth}: {endings:?}");
         for bytes in &rest {
             let statistic = chi_square(bytes.iter());
-            // Mean 255, standard deviation 22.6: six of them away.
+            // Mean 255, standard deviation 22.6: at most six deviations away.
             assert!((120.0..392.0).contains(&statistic), "chi-square {statistic} over {} bytes", bytes.len());
             let ones: u64 = bytes.iter().map(|b| u64::from(b.count_ones())).sum();
             let bits = bytes.len() as f64 * 8.0;
@@ -306,8 +305,8 @@ fn full_levels_above_leave_the_same_trace() {
     }
 }
 
-/// With threads: what lower keys open must follow from the order of operations, and not from how
-/// far a thread was.
+/// With threads, data that the adversary can decrypt depends on the order of operations, and not on
+/// the progress of a thread.
 #[test]
 fn at_no_depth_do_threads_tell_of_the_levels_above() {
     for depth in 0..3 {

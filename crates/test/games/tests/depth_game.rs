@@ -1,11 +1,10 @@
-//! The games of the papers (PD-DM, section 2.2) against `oblivious` at every depth *d* (those
-//! against `deniable` at every depth are in `deniable_game.rs`): the keys of levels 0 to *d* are
-//! known, and whether there is a level *d* + 1 must not show, whatever is done on it: neither in
-//! the place, length and order of any write nor in anything that the keys open. Where that level
-//! had more pending than closing takes along, its game ends as the one without it does on a medium
-//! that fails at that moment. Without threads everything is compared; with threads, on a medium
-//! that hesitates, all that the keys open, batch by batch, for the order of writes in place depends
-//! on speed.
+//! The games of the papers (PD-DM, section 2.2) against `oblivious` at every depth *d*. (For
+//! `deniable` see `deniable_game.rs`.) The adversary has the keys of levels 0 to *d*. Neither the
+//! existence nor the activity of a level *d* + 1 may show: not in the place, length or order of any
+//! write, and not in any data that the keys decrypt. If that level had more pending data than
+//! closing covers, its game ends like a game without it on a medium that fails at that moment.
+//! Without threads everything is compared. With threads, on a slow medium, only the data that the
+//! keys decrypt is compared, batch by batch, because the order of writes in place depends on speed.
 //!
 //! `LACUNA_GAMES` sets the games of each kind (default 4), `LACUNA_SEED` the first seed (default
 //! 1). With threads there is no digest.
@@ -41,17 +40,16 @@ struct Game {
     above: Above,
     threads: bool,
     recorder: Arc<Recorder<MemoryMedium>>,
-    /// Above it: what fails is not recorded.
+    /// Lies above the recorder, so failed writes are not recorded.
     faulty: Arc<FaultMedium<Recorder<MemoryMedium>>>,
-    /// In which sessions closing failed.
+    /// For each session, whether closing failed.
     failed: [bool; SESSIONS],
     observer: Observer,
 }
 
 impl Game {
     fn new(params: &Params, depth: usize, above: Above, threads: bool, seed: u64) -> Game {
-        // What follows from public randomness is compared byte for byte. Hedging makes all of it
-        // another draw.
+        // The game compares data from public randomness byte for byte, and hedging would change it.
         lacuna_crypto::witness::never_hedge();
         let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
         recorder.keep_contents(true);
@@ -78,7 +76,7 @@ impl Game {
         open_with(&medium, &self.params, self.levels(), options).unwrap()
     }
 
-    /// Three sessions, of which the medium fails at the end of some.
+    /// Plays three sessions. The medium fails at the end of `failing` sessions.
     fn play(mut self, seed: u64, failing: [bool; SESSIONS]) -> Game {
         let mut lower = Rng::new(seed);
         for session in 0..3 {
@@ -86,11 +84,11 @@ impl Game {
             let mut upper = Rng::new(!(seed + session));
             if session == 0 && self.above == Above::Full {
                 let level = &disk.levels()[self.depth + 1];
-                // What does not fit the queue any more is refused.
+                // After the queue is full, writes are refused.
                 let _no_cover = (0..level.blocks()).try_for_each(|at| write(level, at, 1, &mut upper));
             }
-            // On a plausible disk every operation of every level counts, so what comes when is part
-            // of what is played.
+            // On a plausible disk every operation of every level counts, so their order is part of
+            // the play, and they cannot run concurrently.
             if self.threads && self.params.plan.hiding == Hiding::Opportunistic {
                 self.beside(&disk, &mut lower, upper);
             } else {
@@ -103,13 +101,13 @@ impl Game {
         self
     }
 
-    /// Closes the disk, on a medium that refuses what ends the journal if it `fails`. Whether that
-    /// failed.
+    /// Closes the disk. If it `fails`, the medium refuses the end of the journal. Returns whether
+    /// the close failed.
     fn close(&self, disk: &Arc<Oblivious>, session: u64, fails: bool) -> bool {
         disk.cover_closing(Pace::AtOnce).unwrap();
         let busy = matches!(self.above, Above::Busy | Above::Full);
         if busy && session == 1 && self.params.plan.hiding == Hiding::Opportunistic {
-            // Somebody writes until the very end: nothing takes that along.
+            // A write after the cover of the close: no batch takes it.
             let _full = write(&disk.levels()[self.depth + 1], 0, 1, &mut Rng::new(session));
         }
         if fails {
@@ -121,7 +119,7 @@ impl Game {
     }
 
     fn in_turns(&mut self, disk: &Arc<Oblivious>, lower: &mut Rng, mut upper: Rng) {
-        // Turns are the same in every game, so that what explains them is.
+        // The turns are the same in every game, so that the public reads that explain them are too.
         let mut turns = Rng::new(upper.next_u64());
         for _ in 0..70 {
             step(disk, self.depth, lower);
@@ -160,8 +158,8 @@ impl Game {
         });
     }
 
-    /// What is compared: without threads everything, with threads what the keys open of ring and
-    /// journal.
+    /// The part of the trace that is compared: without threads everything; with threads the
+    /// decrypted content of ring and journal.
     fn trace(&self) -> Vec<&Seen> {
         let opened = |seen: &&Seen| matches!(seen.shown, Shown::Head(..) | Shown::Record(_));
         self.observer.trace.iter().filter(|seen| !self.threads || opened(seen)).collect()
@@ -192,7 +190,7 @@ fn step(disk: &Arc<Oblivious>, depth: usize, rng: &mut Rng) {
     }
 }
 
-/// What is asked of the level above the depth.
+/// An operation on the level above the depth.
 #[derive(Clone, Copy, PartialEq)]
 enum Turn {
     Write(u64),
@@ -224,7 +222,8 @@ impl Turn {
         }
     }
 
-    /// The reads of level 0 that explain it on a plausible disk. A flush causes nothing.
+    /// Makes the reads of level 0 that explain this operation on a plausible disk. A flush has no
+    /// effect.
     fn explain(self, disk: &Arc<Oblivious>, rng: &mut Rng) {
         let level = &disk.levels()[0];
         let count = match self {
@@ -257,8 +256,8 @@ fn play(hiding: Hiding, threads: bool) {
                 Game::new(&params, depth, above, threads, seed * 1000).play(seed * 1000, failing)
             };
             for above in [Above::Idle, Above::Busy, Above::Full] {
-                // A full level is written before level 0 is: on a plausible disk that is something
-                // else.
+                // A full level is filled before level 0 is used. On a plausible disk the fill would
+                // count as operations, which the game without it does not make.
                 if hiding == Hiding::Plausible && above == Above::Full {
                     continue;
                 }
@@ -280,7 +279,7 @@ fn play(hiding: Hiding, threads: bool) {
             endings[0] + endings[1],
             endings[1]
         );
-        // Where every operation counts, batches come often enough.
+        // On a plausible disk every operation counts, so batches come often enough to lose nothing.
         let lossless = hiding == Hiding::Plausible;
         assert!(endings[0] > 0 && (lossless || endings[1] > 0), "depth {depth}: {endings:?}");
     }

@@ -1,6 +1,6 @@
-//! How a session ends in which a hidden level lost something: as one whose medium fails at that
-//! moment. And what a closing asks of the medium, and how long that takes: the same whatever levels
-//! exist. The time is that of a model: what the disk does beside its medium has no part in it.
+//! The end of a session after a hidden level lost data looks like that of a session with a failed
+//! medium. The calls and the time of a close do not depend on the existing levels. The time comes
+//! from a latency model of the medium, so it does not include computation.
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;
@@ -15,8 +15,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session with a block on level 1, whose user closes that level before any cover comes or after
-/// it: the writes of the end, and whether that failed.
+/// A session with a block on level 1. The user closes that level before any cover comes
+/// (`too_early`) or after it. Returns the number of writes of the final close, and whether it
+/// failed.
 fn end<F: LevelFormat>(params: &F, too_early: bool) -> (usize, bool) {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = recorder.clone();
@@ -40,7 +41,8 @@ fn end<F: LevelFormat>(params: &F, too_early: bool) -> (usize, bool) {
     (writes, ended.is_err())
 }
 
-/// The user of the hidden level was told so, though stripes or batches took everything along later.
+/// The user of the hidden level got an error, although stripes or batches took all pending data
+/// later.
 fn a_level_that_ended_badly_leaves_no_word_that_the_disk_was_closed<F: LevelFormat>(params: &F) {
     let [(well, failed_well), (badly, failed_badly)] = [false, true].map(|too_early| end(params, too_early));
     assert!(!failed_well && failed_badly);
@@ -58,27 +60,27 @@ fn an_ending_of_oblivious_says_no_more_than_a_failed_medium() {
     a_level_that_ended_badly_leaves_no_word_that_the_disk_was_closed(&params);
 }
 
-/// What level 1 is in a session.
+/// The state of level 1 in a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Deeper {
     Absent,
-    /// It is there, and the disk is opened with the key of level 0 alone.
+    /// It exists, and the disk is opened with the key of level 0 alone.
     Unopened,
-    /// It is open, and everything of it is durable.
+    /// It is open, and all of its data is durable.
     Idle,
-    /// The same, and some blocks of it wait for cover.
+    /// It is open, and some of its blocks are pending.
     Pending,
 }
 
-/// What a closing asks of the medium.
+/// The calls and the time of a close.
 struct Closing {
-    /// The kind of each operation, its length, and the number of its call.
+    /// The kind and length of each operation, and the number of its call.
     asked: Vec<(OpKind, u64, u64)>,
-    /// How long that takes a solid-state disk.
+    /// The time on a solid-state disk.
     time: Duration,
 }
 
-/// The closing of a session of the same public work, with so many beats after its cover.
+/// The close of a session with a fixed public workload, with this many beats after its cover.
 fn closing<F: LevelFormat>(params: &F, deeper: Deeper, pace: Pace, beats: u64) -> Closing {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let timed = Arc::new(LatencyMedium::new(memory, LatencyModel::ssd(), Arc::default()));
@@ -94,7 +96,7 @@ fn closing<F: LevelFormat>(params: &F, deeper: Deeper, pace: Pace, beats: u64) -
         }
     };
     put(0..3);
-    // Round the log of `deniable`, so that its stripes carry blocks on.
+    // Wraps around the log of `deniable`, so that its stripes carry blocks.
     let public = &levels[0];
     (0..600).for_each(|n| public.write(BlockAddr(n % public.blocks()), &[5; BLOCK_SIZE]).unwrap());
     public.flush().unwrap();

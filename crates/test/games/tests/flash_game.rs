@@ -1,6 +1,6 @@
-//! The peek-a-boo game (DNEFS, section 2): an adversary reads the whole chip at moments of its
-//! choice, superseded pages and all, and in the end has every passphrase. It looks for blocks that
-//! lived in other epochs than those it looked in.
+//! The peek-a-boo game (DNEFS, section 2): an adversary takes snapshots of the whole chip,
+//! including superseded pages, at times of its choice, and in the end gets every passphrase. It
+//! searches for blocks that did not live in any epoch with a snapshot.
 //!
 //! `LACUNA_GAMES` sets the games (default 1000, a third of them on flash that goes bad),
 //! `LACUNA_SEED` the first seed (default 0).
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Flash that forgets to drain.
+/// Flash that does not drain.
 struct Undrained(Mapping);
 
 impl Flash for Undrained {
@@ -61,14 +61,14 @@ impl Flash for Undrained {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Play {
     Honest,
-    /// Nothing is purged when an epoch ends.
+    /// No purge at the end of an epoch.
     WithoutPurge,
-    /// Blocks of keys are replaced and not drained.
+    /// Key blocks are replaced without a drain.
     WithoutDrain,
 }
 
-/// Plays one game. Gives how many blocks the adversary has that lived in none of the epochs it
-/// looked in, and how many it has that did.
+/// Plays one game. Returns the number of recovered blocks that lived in no epoch with a snapshot,
+/// and of those that did.
 fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, wearing, seed).unwrap();
@@ -102,7 +102,7 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
     };
     let mut adversary = Adversary::new(&master, image);
     let blocks = params.blocks.min(40);
-    // Of each version, its block, and the epochs in which it was written and deleted.
+    // Each version: its content, and the epochs when it was written and deleted.
     let mut versions: Vec<(Vec<u8>, u64, Option<u64>)> = vec![];
     let mut current: BTreeMap<u64, usize> = BTreeMap::new();
     let mut looked = BTreeSet::new();
@@ -126,8 +126,8 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
                 0..4 => disk.flush().unwrap(),
                 4 => {
                     disk.flush().unwrap();
-                    // As after a crash: what was deleted stays deleted, what was fresh is not any
-                    // more.
+                    // Reopens as after a crash: deleted data stays deleted, and fresh key blocks
+                    // are not fresh any more.
                     drop(disk);
                     disk = open();
                 }
@@ -158,8 +158,8 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
     (outside, inside)
 }
 
-/// Plays games of the honest play, in none of which the adversary has what it must not have. Gives
-/// how many blocks it has that it may.
+/// Plays honest games, and checks that the adversary never recovers a forbidden block. Returns the
+/// number of permitted blocks that it recovers.
 fn nothing_is_found(seeds: Range<u64>, wearing: Wearing) -> u64 {
     let (mut found, mut digest) = (0, 0);
     for seed in seeds.clone() {
@@ -179,7 +179,7 @@ fn nothing_of_other_epochs_is_ever_found() {
     assert!(inside > games(1000), "the adversary decrypts what it may: {inside}");
 }
 
-/// How many blocks the adversary has that it must not have.
+/// The number of forbidden blocks that the adversary recovers.
 fn found_in(kind: Play) -> usize {
     (0..50).map(|seed| play(seed, kind, Wearing::default()).0).sum()
 }

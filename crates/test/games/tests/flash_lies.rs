@@ -1,10 +1,10 @@
-//! A chip that answers two reads of one place differently, with any version that the place ever had
-//! or with the content of another: a block reads as a version of its own, whole, zeros among them,
-//! or fails. Where first reads of all places are true, it reads as its latest version or fails: no
-//! second read decides against a first one.
+//! A chip that answers two reads of one place differently, with any earlier version of the place or
+//! with the content of another. A block reads as a whole version of its own, including zeros, or
+//! fails. If first reads of all places are true, it reads as its latest version or fails: no second
+//! read overrides a first one.
 //!
-//! What the simulation of the chip keeps for itself is true. `LACUNA_LIES` sets the openings
-//! (default 200), `LACUNA_SEED` the first seed.
+//! Reads of the simulation's own data are true. `LACUNA_LIES` sets the openings (default 200),
+//! `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/flash/tests/fixture/mod.rs"]
 mod fixture;
@@ -19,7 +19,7 @@ use lacuna_sim::{CrashMedium, Rng, Truths};
 use lacuna_testkit::openings::{Openings, Past, Promise};
 use std::sync::Arc;
 
-/// Sessions before the chip lies.
+/// The number of sessions before the chip lies.
 const SESSIONS: u64 = 3;
 
 fn flash_on(medium: Arc<dyn Medium>, seed: u64) -> Result<Arc<dyn Flash>> {

@@ -1,8 +1,7 @@
-//! A medium that answers two reads of one place differently, in parts of a header as well, or flips
-//! bits and splices versions: a header that opens is one that was written, whole, with its levels,
-//! keys and parameters; all else is refused. An older one opens with the passphrases of its day,
-//! which no header can tell (docs/threat-model.md). Where first reads are true, passphrases that
-//! were removed open nothing.
+//! A medium that answers two reads of one place differently, also within a header, or flips bits
+//! and splices versions. A header that opens was written as a whole, with its levels, keys and
+//! parameters; any other is refused. An older header opens with its own passphrases, which a header
+//! cannot detect (docs/threat-model.md). If first reads are true, removed passphrases open nothing.
 //!
 //! `LACUNA_LIES` sets the openings (default 300), `LACUNA_SEED` the first seed.
 
@@ -16,10 +15,10 @@ use lacuna_header::{HEADER_AREA, Keyring, PublicHeader, Unlocked, change_keys, o
 use lacuna_sim::{CrashMedium, Lies, Rng, Truths};
 use lacuna_testkit::openings::Openings;
 
-/// Openings of one disk.
+/// The number of openings of one disk.
 const OF_ONE_DISK: u64 = 30;
 
-/// A header as it was written: the passphrase that opens it, and what it gives.
+/// A header as it was written: a passphrase that opens it, and the decrypted content.
 struct Written {
     passphrase: String,
     header: PublicHeader,
@@ -36,8 +35,7 @@ impl Written {
     }
 }
 
-/// Changes the passphrase and the parameters some times. Gives all headers that ever were, oldest
-/// first.
+/// Changes the passphrase and the parameters several times. Returns all headers, oldest first.
 fn live(medium: &CrashMedium, rng: &mut Rng) -> Vec<Written> {
     let mut unlocked = make(medium, &[&["public"], &["old"]], rng.next_u64()).unwrap();
     let mut passphrase = "old".to_owned();
@@ -80,7 +78,7 @@ fn play(shown: &mut Openings) {
         let mut unlocked = match open(&fork, &secrets(&[&passphrase])) {
             Ok(unlocked) => unlocked,
             Err(e) => {
-                // A flipped bit may make a version of the header that is not known.
+                // A flipped bit may turn the version of the header into an unknown one.
                 let refused = [Kind::Corrupt, Kind::Passphrase, Kind::NotFound, Kind::Other];
                 assert!(refused.contains(&e.kind()), "{e}");
                 shown.note_refused(&e);
@@ -93,7 +91,7 @@ fn play(shown: &mut Openings) {
         } else {
             shown.note_wrong(format!("{context}: {passphrase} opens {:?}", unlocked.header));
         }
-        // What is written on the strength of lies is a header that was there, everywhere.
+        // A repair under lies writes only a header that existed, to all copies.
         if rng.chance(1, 3) && repair(&fork, &mut unlocked).is_ok() {
             fork.lie(None);
             let again = open(&fork, &secrets(&[&passphrase])).unwrap();

@@ -1,5 +1,5 @@
-//! The replay game with one check left out (feature `ablation` of `integrity`), which the adversary
-//! must win.
+//! The replay game with one check left out (feature `ablation` of `integrity`). The adversary must
+//! win.
 
 #[path = "../../../parts/integrity/tests/fixture/mod.rs"]
 mod fixture;
@@ -10,7 +10,7 @@ use lacuna_integrity::ablation::{Check, without};
 use lacuna_integrity::{Choice, Scheme};
 use replay::Game;
 
-/// In how many of some games the adversary wins without a check.
+/// The number of games that the adversary wins without a check.
 fn won_without(check: Check, scheme: Scheme, block_size: usize) -> usize {
     let game = |seed| {
         let choice = Choice::Fixed(scheme);
@@ -52,8 +52,8 @@ fn without_any_one_check_the_adversary_wins() {
     }
 }
 
-/// Where a file goes on in the same session after a crash, a block meets a counter twice, and what
-/// was written before the crash passes for the latest.
+/// If a file continues in the same session after a crash, a counter repeats for a block, and
+/// content from before the crash passes for the latest.
 #[test]
 fn without_a_new_session_after_a_crash_the_adversary_wins() {
     for scheme in [Scheme::Rand, Scheme::Comp] {

@@ -1,10 +1,10 @@
-//! Each error of the system at each call of the medium under a disk with levels. A stripe or a
-//! batch that the medium refuses is written again, at the same place with the same bytes, before
-//! any other: in `deniable` that goes unnoticed in these runs, in which one call fails; in
-//! `oblivious` the request that caused it fails, and cells that the medium refuses to take in place
-//! stay in the ring until it does. A read that fails is made again, and fails one request at most.
-//! After another error of the medium, or of a sync, the disk takes no more writes. What an error
-//! leaves shows no hidden level.
+//! Each errno at each call of the medium under a disk with levels. A stripe or batch that the
+//! medium refuses is written again, at the same place with the same bytes, before any other. In
+//! `deniable` the single failed call of a run goes unnoticed; in `oblivious` the request that
+//! caused it fails, and cells that cannot be written in place stay in the ring until they can. A
+//! failed read is repeated, and fails one request at most. After another error of the medium, or of
+//! a sync, the disk takes no more writes. The effect of an error on the medium reveals no hidden
+//! level.
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;
@@ -54,7 +54,8 @@ fn a_refusal_during_a_closing_of_oblivious_shows_nothing_pending() {
     of_oblivious().a_refused_closing_shows_nothing_pending();
 }
 
-/// The threads hold what the medium has no room for, and write it as soon as there is some.
+/// Background threads keep data that the medium has no space for, and write it as soon as there is
+/// space.
 fn a_medium_without_room_stops_nothing<F: LevelFormat>(params: &F) {
     for nth in [1, 2, 40] {
         Threaded { params, levels: 2 }.goes_on_after_refusals(nth);

@@ -1,14 +1,14 @@
-//! An object store that answers two queries of one object differently, with any version that it
-//! ever had, with another object, with a mixture, or with what was made of it; that lists objects
-//! which are gone and leaves out some that are there; that answers for a snapshot with other times;
-//! and that rolls objects back to those. What holds with each cipher and layout:
+//! An object store that lies. Two queries of one object may get different earlier versions of it,
+//! another object, a mixture, or forged data. Lists may contain removed objects and omit existing
+//! ones. Snapshots may show another time, and rollbacks may restore another time. The promises for
+//! each cipher and layout:
 //!
-//! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails; at a
-//!   snapshot, as one from before it was made. In the layout `adaptive`, whose seals bind what the
-//!   object holds, it reads as its latest version or fails as long as the book is honest: now, at a
-//!   snapshot, and after a rollback, as the latest of that time.
-//! - The others: the same as the first, or as noise, since nothing authenticates a block; never as
-//!   another block's content.
+//! - `gcm`: a block reads as a whole version of its own, including zeros, or fails; at a snapshot,
+//!   as a version from before the snapshot. In the layout `adaptive`, where seals bind the content
+//!   of the object, it reads as its latest version or fails as long as the book is honest; at a
+//!   snapshot and after a rollback, as the latest version of that time.
+//! - The other ciphers: as in the first case, or as noise, since blocks are not authenticated;
+//!   never as the content of another block.
 //!
 //! `LACUNA_LIES` sets the openings for all ciphers and layouts together (default 400),
 //! `LACUNA_SEED` the first seed.
@@ -26,16 +26,16 @@ use lacuna_testkit::openings::{Openings, Promise};
 use std::sync::Arc;
 
 const BLOCKS: u64 = SEGMENT_BLOCKS + 60;
-/// Sessions before the store lies.
+/// The number of sessions before the store lies.
 const SESSIONS: u64 = 4;
-/// Openings of one disk.
+/// The number of openings of one disk.
 const OF_ONE_DISK: u64 = 20;
-/// Of a thousand queries, how many are answered with lies, in turn.
+/// The number of lies in a thousand queries, used in turn.
 const OFTEN: [u64; 4] = [20, 100, 300, 600];
-/// The snapshot that is made in the midst of these sessions.
+/// The snapshot that is made in the middle of these sessions.
 const SNAPSHOT: &str = "then";
 
-/// What is looked at while the store lies.
+/// The state that is read while the store lies.
 #[derive(Clone, Copy, Debug)]
 enum Look {
     Now,
@@ -43,7 +43,7 @@ enum Look {
     RolledBack,
 }
 
-/// A disk whose stores keep their past.
+/// A disk with stores that keep their earlier versions.
 struct Kept {
     params: ObjectParams,
     data: LyingObjects,
@@ -69,7 +69,7 @@ impl Kept {
         ObjectDisk::open(stores, &self.params, &fixture::master(), &fixture::UUID, options)
     }
 
-    /// Lies from now on, now and then in the book as well.
+    /// Starts lying, also in the book if `book_lies`.
     fn lie(&self, of_a_thousand: u64, book_lies: bool, rng: &mut Rng) {
         let forges = rng.chance(1, 2);
         let lies = |rng: &mut Rng| Some(Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges });
@@ -82,12 +82,12 @@ impl Kept {
         self.book.lie(None);
     }
 
-    /// What a block may read as whatever lies are told.
+    /// The promise for a block whatever the lies.
     fn own(&self) -> Promise {
         if self.params.cipher.authenticates() { Promise::Own } else { Promise::OwnOrNoise }
     }
 
-    /// What holds of blocks that were read while these stores lied.
+    /// The promise for blocks that were read while these stores lied.
     fn promise(&self, book_lies: bool) -> Promise {
         let binds = self.params.cipher.authenticates() && self.params.layout == ObjectLayout::Adaptive;
         if binds && !book_lies { Promise::Latest { but_discarded: false } } else { self.own() }
@@ -119,7 +119,7 @@ fn work(
     disk.flush()
 }
 
-/// A disk that was used, closed, and what it holds: now, and when its snapshot was made.
+/// A disk after use and a close, with models of its blocks: now, and at its snapshot.
 fn live(params: ObjectParams, rng: &mut Rng) -> (Kept, Model, Model) {
     let kept = Kept::of(params);
     let mut model = Model::new("the disk", BLOCKS);
@@ -137,7 +137,8 @@ fn live(params: ObjectParams, rng: &mut Rng) -> (Kept, Model, Model) {
     (kept, model, then)
 }
 
-/// `looked` counts for each look the openings that showed something.
+/// Opens one disk many times. `looked` counts the openings that returned data, for each kind of
+/// look.
 fn play(params: ObjectParams, shown: &mut Openings, looked: &mut [u64; 3]) {
     let seed = shown.begin_disk();
     let mut rng = Rng::new(seed);
@@ -166,7 +167,7 @@ fn play(params: ObjectParams, shown: &mut Openings, looked: &mut [u64; 3]) {
             },
             Look::Snapshot => {
                 writes = false;
-                // What is not authenticated may be of a later time.
+                // Without authentication, data may be from a later time.
                 let held = if promise == Promise::OwnOrNoise { &now } else { &then };
                 let options = options(rng.next_u64());
                 match fork.open_with(ObjectOptions { snapshot: Some(SNAPSHOT.into()), ..options }) {
@@ -180,8 +181,8 @@ fn play(params: ObjectParams, shown: &mut Openings, looked: &mut [u64; 3]) {
             Look::RolledBack => {
                 writes = true;
                 let opened = fork.open(false, rng.next_u64());
-                // Where seals bind nothing, a later version may be told in the place of the one
-                // that was rolled back to.
+                // If seals do not bind the content, or the book lies, a lie may replace the
+                // restored version with a later one.
                 let held = if promise == fork.own() { &now } else { &then };
                 match opened.and_then(|disk| disk.rollback(SNAPSHOT).map(|()| disk)) {
                     Err(e) => shown.note_refused(&e),

@@ -1,9 +1,9 @@
 //! The games of the papers (PD-DM, section 2.2), as equality instead of a guess, with the predicate
 //! IsExecutable of HIVE-B and of HIVE.
 //!
-//! - One level: as many public operations, whatever they are, and the same public randomness give
-//!   the same trace in every position, length and order; all contents are random to the eye, and so
-//!   are the cells.
+//! - One level: the same number of public operations, of any kind, and the same public randomness
+//!   give the same trace in every position, length and order. All contents pass tests of
+//!   randomness, and so does the choice of cells.
 //! - `depth_game.rs` plays it with deeper levels.
 //!
 //! `LACUNA_GAMES` sets the games of each kind (default 10), `LACUNA_SEED` the first seed (default
@@ -26,12 +26,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use view::{Bytes, Observer, Seen, Shown, chi_square};
 
-/// A map of several pages, and batches of ten blocks.
+/// A disk with a map of several pages, and batches of ten blocks.
 fn params(hiding: Hiding) -> Params {
     Params::plan(16 << 20, Plan { hiding, operations: 12, ..Plan::DEFAULT }).unwrap()
 }
 
-/// A disk that is watched.
+/// A disk with an observer.
 struct Watched {
     params: Params,
     recorder: Arc<Recorder<MemoryMedium>>,
@@ -63,31 +63,31 @@ fn outside(trace: &[Seen]) -> Vec<(OpKind, u64, u64, bool)> {
     trace.iter().map(Seen::outside).collect()
 }
 
-// One level.
+// Games with one level.
 
-/// Which blocks a game of one level writes.
+/// The blocks that a game with one level writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Traffic {
     Sequential,
     OneBlock,
     Random,
-    /// The same, and whenever something is discarded it is what was written.
+    /// Like `Random`, but discards go to written blocks.
     Discarded,
-    /// First almost every block, then any of them again.
+    /// First almost every block, then random ones again.
     AlmostFull,
-    /// Reads in the place of writes, which are as good on a plausible disk.
+    /// Reads instead of writes, which are indistinguishable on a plausible disk.
     Reads,
 }
 
 const WRITES: [Traffic; 5] =
     [Traffic::Sequential, Traffic::OneBlock, Traffic::Random, Traffic::Discarded, Traffic::AlmostFull];
 
-/// Reads that a discard passes for on a plausible disk.
+/// The number of reads that a discard passes for on a plausible disk.
 fn discard_reads(params: &Params) -> usize {
     params.batch_blocks().div_ceil(4)
 }
 
-/// The trace of three sessions, whose calls are the same but for the blocks.
+/// The trace of three sessions. The calls depend only on the seed, the blocks also on `traffic`.
 fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
     let mut watched = Watched::new(params, 1, 1, seed);
     let (mut calls, mut rng) = (Rng::new(seed), Rng::new(!seed));
@@ -119,7 +119,7 @@ fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
                 2 if traffic == Traffic::Reads => {
                     level.read(BlockAddr(0), &mut vec![0; discard_reads(params) * BLOCK_SIZE]).unwrap();
                 }
-                // Whether there is anything to discard does not matter.
+                // It does not matter whether the discarded blocks were written.
                 2 if traffic == Traffic::Discarded => level.discard(BlockAddr(rng.below(full)), 3).unwrap(),
                 2 => level.discard(BlockAddr(params.blocks - 4), 3).unwrap(),
                 _ => {}
@@ -147,7 +147,7 @@ fn whatever_is_written_the_trace_is_the_same() {
             let trace = outside(&observer.trace);
             if first.is_empty() {
                 let in_place = trace.iter().filter_map(|(_, at, ..)| at.checked_sub(observer.cells_start()));
-                // Of each group the first block is enough.
+                // The first block of each group is enough.
                 let firsts = in_place.filter(|at| at.is_multiple_of(GROUP_LEN as u64));
                 firsts.for_each(|at| groups[at as usize / GROUP_LEN] += 1);
                 first = trace;
@@ -159,14 +159,15 @@ fn whatever_is_written_the_trace_is_the_same() {
     }
     println!("writes, seed {}: digest {:016x}", seeds.start, digest.finish());
     WRITES.iter().zip(&bytes).for_each(|(traffic, bytes)| bytes.assert_uniform(&format!("{traffic:?}")));
-    // Those of level 0, of which each is as likely.
+    // The groups of level 0, which are equally likely.
     let region = &groups[..params.cells as usize / 5 * 3 / GROUP];
     let (statistic, freedom) = (chi_square(region), region.len() as f64 - 1.0);
     println!("groups: chi-square {statistic:.0}, {freedom} degrees of freedom");
     assert!((statistic - freedom).abs() < 6.0 * (2.0 * freedom).sqrt(), "chi-square {statistic} over groups");
 }
 
-/// The trace of a disk that leaves cells alone whose block stays, as level 0 sees it.
+/// The trace of a defective disk that does not rewrite a cell with an unchanged block, as seen with
+/// the keys of level 0.
 fn without_what_stays(trace: &[Seen]) -> Vec<(OpKind, u64, u64, bool)> {
     let mut held = HashMap::new();
     let mut changes = |seen: &&Seen| match &seen.shown {
@@ -200,7 +201,7 @@ fn on_a_plausible_disk_a_read_is_as_good_as_a_write() {
         traces[0].hash(&mut digest);
     }
     println!("reads, seed {}: digest {:016x}", seeds.start, digest.finish());
-    // And on the other it is nothing.
+    // On an opportunistic disk a read writes nothing.
     let params = self::params(Hiding::Opportunistic);
     let records = |traffic| {
         let records = |seen: &&Seen| matches!(seen.shown, Shown::Record(_));
@@ -225,6 +226,6 @@ fn reads_of_any_level_are_counted_by_the_block() {
     }
     watched.watch();
     let heads = watched.observer.trace.iter().filter(|seen| matches!(seen.shown, Shown::Head(..)));
-    // Each in two copies, and those of creation before them.
+    // Each head has two copies, and creation wrote heads before them.
     assert_eq!(heads.count() as u64, 2 * (batches() + 2));
 }

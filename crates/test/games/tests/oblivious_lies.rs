@@ -1,7 +1,7 @@
-//! A medium that answers two reads of one place differently, with any version that the place ever
-//! had or with the content of another ([`lacuna_testkit::levels::Lying`]): every block of every
-//! level reads as a version of its own, whole, or fails. Where the journal is read as it is, or
-//! first reads of all places, it reads as the latest.
+//! A medium that answers two reads of one place differently, with any earlier version of the place
+//! or with the content of another ([`lacuna_testkit::levels::Lying`]). Every block of every level
+//! reads as a whole version of its own, or fails. If reads of the journal are true, or first reads
+//! of all places, it reads as its latest version.
 //!
 //! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.
 
@@ -12,7 +12,7 @@ use fixture::{BEATS, params};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_testkit::levels::Lying;
 
-/// Where the journal begins (docs/format/oblivious.md).
+/// The offset of the journal in bytes (docs/format/oblivious.md).
 const JOURNAL: u64 = 1 << 20;
 
 #[test]

@@ -1,12 +1,12 @@
-//! A medium that answers two reads of one place differently, with any version that the place ever
-//! had or with the content of another. What holds with each cipher:
+//! A medium that answers two reads of one place differently, with any earlier version of the place
+//! or with the content of another. The promises for each cipher:
 //!
-//! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails.
-//! - `xts-random`, `xts`, `hctr2`: the same, or as noise, since nothing authenticates a block;
-//!   never as another block's content. Map and journal are authenticated, so that no session ends
-//!   but with a result or an error.
-//! - Where first reads of all places are true, every block reads as its latest version or fails,
-//!   with every cipher: no second read decides against a first one.
+//! - `gcm`: a block reads as a whole version of its own, including zeros, or fails.
+//! - `xts-random`, `xts`, `hctr2`: as with `gcm`, or as noise, since blocks are not authenticated;
+//!   never as the content of another block. Map and journal are authenticated, so every session
+//!   ends with a result or an error.
+//! - If first reads of all places are true, every block reads as its latest version or fails, with
+//!   every cipher: no second read overrides a first one.
 //!
 //! `LACUNA_LIES` sets the openings for all ciphers together (default 200), `LACUNA_SEED` the first
 //! seed.
@@ -25,11 +25,11 @@ use lacuna_testkit::openings::{Openings, Past, Promise};
 use std::sync::Arc;
 
 const BLOCKS: u64 = SEGMENT_BLOCKS + 60;
-/// Sessions before the medium lies.
+/// The number of sessions before the medium lies.
 const SESSIONS: u64 = 3;
 
-/// Small writes, discards and flushes in a corner of each segment, and now and then a stream over
-/// the first.
+/// Small writes, discards and flushes at the start of each segment, and sometimes a stream over the
+/// first segment.
 fn work(disk: &Sealed, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64) {
     for _ in 0..20 + rng.below(20) {
         let choice = rng.below(40);
@@ -47,7 +47,7 @@ fn work(disk: &Sealed, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64) {
     disk.flush().unwrap();
 }
 
-/// A new version of the first segment.
+/// Writes a new version of the first segment.
 fn stream(worked: &mut Worked<'_>) -> Result<()> {
     *worked.next_stamp += 1;
     let stamp = *worked.next_stamp;
@@ -93,7 +93,8 @@ fn nothing_is_wrong(cipher: Cipher) {
     shown.nothing_is_wrong(cipher.name());
 }
 
-/// Each cipher plays in a thread of its own, so that one that fails hides nothing of the others.
+/// Each cipher is tested in a thread of its own, so that a failure does not hide failures of
+/// another cipher.
 #[test]
 fn blocks_read_as_their_cipher_promises() {
     let failed: Vec<&str> = std::thread::scope(|scope| {

@@ -1,10 +1,10 @@
-//! A directory that answers two reads of one place differently, with any version that the place
-//! ever had, with the content of another, or with what was made of both; and two looks at one name
-//! as well. Whatever the scheme, every opening shows the latest content of every name in every
-//! directory, or an error; and nothing is missing without an error.
+//! A directory that answers two reads of one place differently, with any earlier version of the
+//! place, with the content of another, or with a splice of both; and likewise two lookups of one
+//! name. With every scheme, every opening shows the latest content of every name in every
+//! directory, or an error; nothing is missing without an error.
 //!
-//! Half of the vaults have a few files whose changes are alike, so that one record is as long as
-//! another; the other half are trees of directories, links and attributes, made by the operations
+//! Half of the vaults have a few files with similar changes, so that their records have equal
+//! lengths; the other half are trees of directories, links and attributes, made by the operations
 //! of the vault's own tests.
 //!
 //! `LACUNA_LIES` sets the openings (default 2000), `LACUNA_SEED` the first seed.
@@ -23,35 +23,35 @@ use world::World;
 use world::model::{Model, Node};
 use world::ops;
 
-/// Openings of one vault.
+/// The number of openings of one vault.
 const OPENINGS: u64 = 40;
-/// How the files of a vault are protected, in turn.
+/// The protection of the files of a vault, used in turn.
 const CHOICES: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
 
-/// What openings showed.
+/// The results of openings.
 #[derive(Default)]
 struct Shown {
     refused: u64,
     good: u64,
     errors: u64,
     wrong: Vec<String>,
-    /// Of what each vault showed.
+    /// A digest of the results of each vault.
     digest: u64,
 }
 
 impl Shown {
-    /// A vault was opened for the last time.
+    /// Ends the results of one vault.
     fn end_vault(&mut self) {
         self.digest = fold(self.digest, self.refused << 42 ^ self.errors << 21 ^ self.good);
     }
 }
 
-/// How a vault lives before it is told lies of: what it holds then.
+/// Uses a vault before lies begin. Returns it with a model of its content.
 type Live = fn(&mut World, Choice, &mut Rng) -> (Vault, Model);
 
-/// Writes, removes and reopens, and makes each change durable: records of like changes have like
-/// lengths.
+/// Writes, removes and reopens, and makes each change durable. Records of similar changes have
+/// equal lengths.
 fn live_alike(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model) {
     let (mut vault, mut model) = (world.create(choice), Model::default());
     for step in 0..10 + rng.below(20) {
@@ -84,7 +84,7 @@ fn live_alike(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model
     (vault, model)
 }
 
-/// Does whatever can be done in directories, and reopens.
+/// Performs all operations of directories, and reopens.
 fn live_in_a_tree(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model) {
     let (mut vault, mut model) = (world.create(choice), Model::default());
     for _ in 0..3 + rng.below(4) {
@@ -100,7 +100,7 @@ fn live_in_a_tree(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, M
     (vault, model.reopened())
 }
 
-/// Compares what a vault shows with what it must show.
+/// Compares a vault with its model.
 struct Comparison<'a> {
     vault: &'a Vault,
     model: &'a Model,
@@ -117,8 +117,8 @@ fn compare(vault: &Vault, model: &Model, shown: &mut Shown, context: &str) {
 }
 
 impl Comparison<'_> {
-    /// An answer that does not fail, if there is one. That something does not verify is always
-    /// right; that something is not there, or cannot be done, is not.
+    /// A successful answer; `None` otherwise. An error of verification is always permitted; an
+    /// error that something does not exist or cannot be done is not.
     fn answer<T>(&mut self, path: &str, answer: FsResult<T>) -> Option<T> {
         match answer {
             Ok(answer) => return Some(answer),
@@ -128,7 +128,7 @@ impl Comparison<'_> {
         None
     }
 
-    /// Counts something that is right, or notes what is wrong.
+    /// Counts a correct result, or records a violation.
     fn is(&mut self, path: &str, right: bool, what: impl FnOnce() -> String) {
         if right {
             self.shown.good += 1;
@@ -137,7 +137,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// A node that was found, and all below it.
+    /// Checks a node, and all nodes below it.
     fn node(&mut self, ino: u64, path: &str) {
         let (vault, model) = (self.vault, self.model);
         let node = &model.nodes[&ino];
@@ -212,7 +212,7 @@ impl Comparison<'_> {
         let read = self.vault.read(ino, 0, &mut bytes);
         let Some(read) = self.answer(path, read) else { return };
         if read < node.data.len() && node.data.starts_with(&bytes[..read]) {
-            // It may end before a block that does not verify.
+            // A read may end before a block that does not verify.
             self.shown.errors += 1;
         } else {
             self.is(path, bytes[..read] == node.data[..], || {
@@ -222,12 +222,12 @@ impl Comparison<'_> {
     }
 }
 
-/// Lies that are told of some files, and now and then of names.
+/// Starts lies about some files, and sometimes about names.
 fn lie(world: &World, opening: u64, rng: &mut Rng) {
     let of_a_thousand = [20, 60, 150, 300, 500][(opening % 5) as usize];
     let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges: rng.chance(1, 2) };
     let only = *rng.pick(&["", "journal", "super", "/"]);
-    // The files of objects lie in subfolders.
+    // The backing files of objects lie in subfolders.
     let to = |name: &str| if only == "/" { name.contains('/') } else { name.starts_with(only) };
     world.folder.lie(Some(&lies), to);
     world.folder.lie_about_names(rng.chance(1, 4).then_some(lies));
@@ -238,7 +238,7 @@ fn be_honest(world: &World) {
     world.folder.lie_about_names(None);
 }
 
-/// One vault, opened many times.
+/// Opens one vault many times.
 fn play(seed: u64, shown: &mut Shown) {
     let (mut world, mut rng) = (World::new(seed), Rng::new(seed));
     world.folder.keep_past();
@@ -260,7 +260,7 @@ fn play(seed: u64, shown: &mut Shown) {
         }
         be_honest(&world);
         if writable {
-            // What was sealed on the strength of lies is the truth, or refused.
+            // State that was sealed under lies is correct, or refused.
             match world.open_with(|options| options.read_only = true) {
                 Ok(vault) => compare(&vault, &model, shown, &format!("{context}, afterwards")),
                 Err(_) => shown.refused += 1,

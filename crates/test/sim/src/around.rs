@@ -1,10 +1,10 @@
-//! Test doubles that do something around some operations of a medium: what they do not name is
-//! passed on.
+//! A base for test doubles that intercept some operations of a medium and pass on the remaining
+//! ones.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 
-/// The operations that a double passes on as they are to the medium in its field of this name.
+/// Passes these operations on unchanged to the medium in the field of the given name.
 #[macro_export]
 macro_rules! pass_on {
     ($inner:ident) => {
@@ -31,38 +31,39 @@ macro_rules! pass_on {
 }
 pub(crate) use pass_on;
 
-/// What is done around the operations of the medium below.
+/// Intercepts operations of the medium below. Each default passes the operation on.
 pub trait Around: Send + Sync + 'static {
     /// The medium below.
     fn below(&self) -> &dyn Medium;
 
-    /// A read.
+    /// Intercepts a read.
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         self.below().read(batch)
     }
 
-    /// A write.
+    /// Intercepts a write.
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         self.below().write(batch)
     }
 
-    /// A durable write. It does not go through [`Around::write`] and [`Around::sync`].
+    /// Intercepts a durable write, which does not go through [`Around::write`] and
+    /// [`Around::sync`].
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         self.below().write_durable(batch)
     }
 
-    /// A sync.
+    /// Intercepts a sync.
     fn sync(&self) -> Result<()> {
         self.below().sync()
     }
 
-    /// A discard.
+    /// Intercepts a discard.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.below().discard(offset, len)
     }
 }
 
-/// The medium that it makes of the one below.
+/// The medium with its operations intercepted.
 pub struct Surrounded<A>(pub A);
 
 impl<A: Around> Medium for Surrounded<A> {

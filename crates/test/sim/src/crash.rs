@@ -1,4 +1,4 @@
-//! A medium in memory that loses power when told, and with it whatever nobody synced.
+//! A medium in memory that simulates power cuts and the loss of unsynced writes.
 
 use crate::lies::{Lies, Past, Truths};
 use crate::loss::{Fragment, Unsynced, leave};
@@ -10,30 +10,29 @@ use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 
-/// A medium in memory made of a durable image and the operations nobody has synced yet.
+/// A medium in memory made of a durable image and the operations that were not synced yet.
 ///
-/// Reads see every write. [`CrashMedium::cut_after`] takes the power away in the middle of a later
-/// operation; from then on every operation fails, and [`CrashMedium::after_cut`] tells what was
-/// left, as often as one likes. Each extent written, each discard, sync and change of length counts
-/// as one operation; reads do not.
+/// Reads see every write. [`CrashMedium::cut_after`] cuts the power in the middle of a later
+/// operation; after that every operation fails, and [`CrashMedium::after_cut`] returns the
+/// remaining image, any number of times. Each extent written, each discard, sync and change of
+/// length counts as one operation; reads do not.
 pub struct CrashMedium(Mutex<State>);
 
 struct State {
     durable: Image,
-    /// Always the durable image with every un-synced operation applied in order, until the power
-    /// goes.
+    /// The durable image with every unsynced operation applied in order, until the power cut.
     volatile: Image,
     unsynced: Vec<Unsynced>,
     power: Power,
     syncs: u64,
     ignore_syncs: bool,
     ignore_durable_writes: bool,
-    /// What was there before, once it is kept.
+    /// Earlier versions, once they are kept.
     past: Option<Past>,
 }
 
 impl State {
-    /// A range is about to change for reads.
+    /// Keeps the present version of a range that is about to change for reads.
     fn changes(&mut self, range: Range<u64>) {
         if let Some(past) = &mut self.past {
             past.keep(&self.volatile, &range);
@@ -48,8 +47,7 @@ impl State {
         Ok(())
     }
 
-    /// Adds an operation to what is owed. One that was in flight when the power went is seen by
-    /// nobody.
+    /// Adds an unsynced operation. If it was in flight at the cut, no read sees it.
     fn owe(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
         let in_flight = self.power.is_off();
         self.unsynced.push(Unsynced { fragments: fragment.into_iter().collect(), length, in_flight });
@@ -67,8 +65,8 @@ impl State {
         batch.iter().try_for_each(|e| check_range(e.offset, e.data.len() as u64, self.volatile.len()))
     }
 
-    /// Writes a batch that nobody waits for. If the power goes during any of it, all of it was in
-    /// flight, as the extents of a batch are written in any order.
+    /// Performs a write that is not durable. If the power is cut during any extent, the whole batch
+    /// was in flight, because the extents of a batch are written in any order.
     fn write(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let survived = self.power.survives(batch.len() as u64);
         for extent in batch {
@@ -92,7 +90,7 @@ impl State {
         for extent in batch {
             let size = extent.data.len() as u64;
             let at = extent.offset..extent.offset + size;
-            // A shrink that landed later than this write would take promised bytes with it.
+            // A shrink that landed later than this write would discard bytes that it promised.
             let shrinks = self.unsynced.iter().filter_map(|op| op.length).any(|len| len < at.end);
             if shrinks || at.end > self.durable.len() {
                 self.settle_lengths();
@@ -109,13 +107,13 @@ impl State {
         Ok(())
     }
 
-    /// Takes `range` out of the first `upto` operations owed.
+    /// Removes `range` from the first `upto` unsynced operations.
     fn supersede(&mut self, upto: usize, range: &Range<u64>) {
         self.unsynced[..upto].iter_mut().for_each(|older| older.supersede(range));
         self.unsynced.retain(|op| op.length.is_some() || !op.fragments.is_empty());
     }
 
-    /// Makes every change of length durable, as a durable write does whose place depends on one.
+    /// Makes every change of length durable, as a durable write does that depends on the length.
     fn settle_lengths(&mut self) {
         while let Some(index) = self.unsynced.iter().position(|op| op.length.is_some()) {
             let len = self.unsynced.remove(index).length.unwrap_or(self.durable.len());
@@ -155,7 +153,7 @@ impl CrashMedium {
         Self::from_image(Image::new(len))
     }
 
-    /// A medium on which `image` is durable. Takes an [`Image`] or flat bytes.
+    /// A medium with `image` durable. Takes an [`Image`] or flat bytes.
     pub fn from_image(image: impl Into<Image>) -> Self {
         let durable = image.into();
         CrashMedium(Mutex::new(State {
@@ -174,39 +172,39 @@ impl CrashMedium {
         self.0.lock()
     }
 
-    /// Lets the next `n` operations pass and takes the power away in the middle of the one after
+    /// Lets the next `n` operations succeed and cuts the power in the middle of the operation after
     /// them.
     pub fn cut_after(&self, n: u64) {
         self.state().power.cut_after(n);
     }
 
-    /// Takes the power away now, between two operations.
+    /// Cuts the power now, between two operations.
     pub fn cut_now(&self) {
         self.state().power.cut_now();
     }
 
-    /// Whether the power has gone.
+    /// Whether the power was cut.
     pub fn is_cut(&self) -> bool {
         self.state().power.is_off()
     }
 
-    /// Operations so far, the one in flight at the cut included.
+    /// The number of operations, including an operation in flight at the cut.
     pub fn ops(&self) -> u64 {
         self.state().power.ops()
     }
 
-    /// Calls of `sync` so far, kept or not; the one in flight at the cut is not among them.
+    /// The number of calls of `sync`, including ignored ones, without a call in flight at the cut.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// Operations that a power cut now could lose.
+    /// The number of operations that a power cut now could lose.
     pub fn unsynced(&self) -> usize {
         self.state().unsynced.len()
     }
 
-    /// Makes every later `sync` a lie: it succeeds and makes nothing durable. A crash test that
-    /// still passes with this on does not test the syncs.
+    /// Makes every later `sync` return success without making anything durable. A crash test that
+    /// still passes with this does not test the syncs.
     pub fn ignore_syncs(&self, ignore: bool) {
         self.state().ignore_syncs = ignore;
     }
@@ -216,26 +214,24 @@ impl CrashMedium {
         self.state().ignore_durable_writes = ignore;
     }
 
-    /// Keeps every version of every page from now on, for [`CrashMedium::lie`].
+    /// Starts to keep every version of every page, for [`CrashMedium::lie`].
     pub fn keep_past(&self) {
         self.state().past.get_or_insert_default();
     }
 
-    /// From now on some reads are answered with versions that their places had since
-    /// [`CrashMedium::keep_past`], or with the content of other places, so that two reads of one
-    /// place may differ; or no longer. What is written and what is left after a cut stay as they
-    /// are.
+    /// Starts or ends lying. Some reads then return versions that their places had since
+    /// [`CrashMedium::keep_past`], or the content of other places, so two reads of one place may
+    /// differ. Writes and the image after a cut are not affected.
     pub fn lie(&self, lies: Option<Lies>) {
         self.lie_but(lies, Truths::default());
     }
 
-    /// The same, where some reads are true all the same.
+    /// Like [`CrashMedium::lie`], with exceptions.
     pub fn lie_but(&self, lies: Option<Lies>, truths: Truths) {
         self.state().past.get_or_insert_default().lie(lies, truths);
     }
 
-    /// Another medium, with what reads of this one see, all of it durable, and with the past of
-    /// this one.
+    /// A copy of this medium with all data that reads see durable, and with its earlier versions.
     pub fn fork(&self) -> CrashMedium {
         let state = self.state();
         let fork = CrashMedium::from_image(state.volatile.clone());
@@ -244,9 +240,9 @@ impl CrashMedium {
         fork
     }
 
-    /// Another medium, as this one is when the power is back: it holds what
-    /// [`CrashMedium::after_cut`] tells, all of it durable. It has the past of this one, and what
-    /// the cut took belongs to that.
+    /// A new medium in the state of this one after the power is back: it holds the image that
+    /// [`CrashMedium::after_cut`] returns, all durable, and the earlier versions of this medium,
+    /// including data that the cut lost.
     pub fn restarted(&self, rng: &mut Rng) -> CrashMedium {
         let left = self.after_cut(rng);
         let mut state = self.state();
@@ -259,39 +255,38 @@ impl CrashMedium {
         restarted
     }
 
-    /// The length as a reader is told.
+    /// The length that a reader gets, which may be a lie.
     pub(crate) fn told_len(&self) -> u64 {
         let mut state = self.state();
         let len = state.volatile.len();
         state.past.as_mut().map_or(len, |past| past.length(len))
     }
 
-    /// What an adversarial medium leaves if the power goes now, or left when it went: everything
-    /// durable, and of the rest what a policy drawn from `rng` lets through. May be asked many
-    /// times of one cut.
+    /// The image that an adversarial medium leaves after the cut, or after a cut now: all durable
+    /// data, and from the unsynced operations a selection by a policy drawn from `rng`. May be
+    /// called many times for one cut.
     pub fn after_cut(&self, rng: &mut Rng) -> Image {
         let loss = Loss::pick(rng);
         self.after_cut_with(loss, rng)
     }
 
-    /// What is left under a given policy.
+    /// The image after the cut under a given policy.
     pub fn after_cut_with(&self, loss: Loss, rng: &mut Rng) -> Image {
         let state = self.state();
         leave(&state.durable, &state.unsynced, loss, rng)
     }
 
-    /// The bytes as reads see them: what an orderly shutdown leaves.
+    /// The bytes as reads see them: the image after an orderly shutdown.
     pub fn image(&self) -> Image {
         self.state().volatile.clone()
     }
 
-    /// The bytes no power cut can take.
+    /// The bytes that no power cut can lose.
     pub fn durable_image(&self) -> Image {
         self.state().durable.clone()
     }
 
-    /// Puts this content in the place of everything, durably, as an adversary does between two
-    /// operations.
+    /// Durably replaces the whole content, as an adversary does between two operations.
     pub(crate) fn replace(&self, image: Image) {
         let mut state = self.state();
         state.changes(0..u64::MAX);
@@ -300,7 +295,7 @@ impl CrashMedium {
         state.volatile = image;
     }
 
-    /// Pages that hold bytes, as reads see them.
+    /// The number of pages that hold bytes, as reads see them.
     pub(crate) fn resident_pages(&self) -> u64 {
         self.state().volatile.resident_pages() as u64
     }
@@ -310,8 +305,8 @@ impl CrashMedium {
         self.state().volatile.holds(page)
     }
 
-    /// A number that stands for the whole state: what is durable, what reads see, and what is owed.
-    /// The same seed and the same calls give the same number.
+    /// A digest of the whole state: durable bytes, bytes that reads see, and unsynced operations.
+    /// The same seed and the same calls give the same digest.
     pub fn digest(&self) -> u64 {
         let state = self.state();
         let mut digest = Digest::new();

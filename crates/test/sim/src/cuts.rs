@@ -1,29 +1,29 @@
-//! What simulations of power cuts count and say, whatever the format.
+//! The bookkeeping of power-cut simulations, for all formats.
 
 use crate::{CrashMedium, Image, Rng};
 
-/// The cuts of a simulation so far.
+/// The cuts of a simulation.
 #[derive(Default)]
 pub struct Cuts {
     digest: u64,
-    /// In some rounds the power goes only after all work is done, which counts as no cut.
+    /// Includes rounds with no cut during the work, because the work ended first.
     rounds: u64,
     in_flight: u64,
 }
 
-/// What became of a simulation.
+/// The result of a simulation.
 pub struct Outcome {
-    /// Of what the medium was asked for.
+    /// A digest of the medium's operations.
     digest: u64,
-    /// Whether the same seed gives it again.
+    /// Whether the same seed repeats the digest.
     repeats: bool,
     rounds: u64,
-    /// What was lost, if anything was.
+    /// The data loss, if there was one.
     violation: Option<String>,
 }
 
 impl Cuts {
-    /// The end of a round: what the medium kept. The power goes now, if it did not go before.
+    /// Ends a round with a power cut, unless there was one already. Returns the remaining image.
     pub fn cut(&mut self, medium: &CrashMedium, rng: &mut Rng) -> Image {
         self.rounds += 1;
         self.in_flight += u64::from(medium.is_cut());
@@ -36,12 +36,12 @@ impl Cuts {
         image
     }
 
-    /// Cuts that came while there was work.
+    /// The number of cuts during work.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// The end, which may be that something was lost.
+    /// Ends the simulation. `lost` describes a data loss.
     pub fn end(self, seed: u64, lost: Option<String>) -> Outcome {
         let Cuts { digest, rounds, .. } = self;
         let violation = lost.map(|e| format!("seed {seed}, round {rounds}: {e}"));
@@ -50,19 +50,19 @@ impl Cuts {
 }
 
 impl Outcome {
-    /// The same of a simulation that no seed gives again: one with threads, or with randomness of
-    /// the system.
+    /// Marks a simulation that no seed can repeat, because it uses threads or the system's
+    /// randomness.
     #[must_use]
     pub fn unrepeatable(self) -> Outcome {
         Outcome { repeats: false, ..self }
     }
 
-    /// Says what was played, and its digest.
+    /// Prints the number of cuts and the digest.
     ///
     /// # Panics
     ///
-    /// If anything was lost. A round begins with what the round before it left, so none can be
-    /// played alone: the message names the variables that play the rounds before it too.
+    /// If data was lost. A round starts from the image of the round before it, so it cannot run
+    /// alone: the message names the variables that repeat the whole run.
     pub fn nothing_is_lost(self, what: &str, cuts: u64, seed: u64) {
         let digest = if self.repeats { format!("{:016x}", self.digest) } else { "none".into() };
         println!("{what}{cuts} cuts in {} rounds, seed {seed}, digest {digest}", self.rounds);
@@ -71,21 +71,21 @@ impl Outcome {
         }
     }
 
-    /// The proof that a simulation bites: a medium whose syncs do nothing loses data.
+    /// Checks that the simulation detects loss: its medium ignores syncs and so loses data.
     ///
     /// # Panics
     ///
-    /// If nothing was lost.
+    /// If no loss was detected.
     pub fn is_caught(self) {
         println!("caught: {}", self.violation.expect("lost writes must be noticed"));
     }
 }
 
-/// Asserts that the same seed is the same run, and that seeds differ.
+/// Asserts that the same seed repeats a run, and that another seed gives another run.
 ///
 /// # Panics
 ///
-/// If it is otherwise.
+/// If the assertion fails.
 pub fn a_seed_is_a_run(simulate: impl Fn(u64) -> Outcome) {
     assert_eq!(simulate(9).digest, simulate(9).digest);
     assert_ne!(simulate(9).digest, simulate(10).digest);

@@ -1,4 +1,4 @@
-//! A medium that goes wrong as told.
+//! A medium that injects faults.
 
 use crate::around::pass_on;
 use crate::{OpKind, PAGE_SIZE, failure};
@@ -9,96 +9,95 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One way to go wrong. Operations are counted from when the fault was added, the first being 1;
-/// each extent of a batch is an operation. [`OpKind::Write`] stands for durable writes as well.
+/// A fault. Operations are counted from 1 after the fault was added; each extent of a batch is one
+/// operation. [`OpKind::Write`] includes durable writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The `nth` operation of a kind fails with an error of the meaning `error`, and does nothing.
+    /// The `nth` operation of a kind fails with an error of the kind `error`, and has no effect.
     FailNth {
-        /// Which operations to count.
+        /// The kind of operations to count.
         op: OpKind,
-        /// Which of them fails.
+        /// The number of the operation that fails.
         nth: u64,
-        /// How it fails: [`Kind::Io`] for EIO, [`Kind::NoSpace`] for ENOSPC.
+        /// Its error: [`Kind::Io`] for EIO, [`Kind::NoSpace`] for ENOSPC.
         error: Kind,
     },
-    /// The `nth` operation of any kind fails with this number of the system, and does nothing. That
-    /// of a sync or a durable write is an error of the medium, whatever the number
-    /// ([`crate::failure`]).
+    /// The `nth` operation of any kind fails with this errno, and has no effect. If it is a sync or
+    /// a durable write, its error is one of the medium, whatever the errno ([`crate::failure`]).
     Errno {
-        /// Which of them fails.
+        /// The number of the operation that fails.
         nth: u64,
-        /// How it fails.
+        /// Its errno.
         errno: i32,
     },
-    /// The same, but operations of one kind alone are counted.
+    /// Like [`Fault::Errno`], but counts only operations of one kind.
     ErrnoOf {
-        /// Which operations to count.
+        /// The kind of operations to count.
         op: OpKind,
-        /// Which of them fails.
+        /// The number of the operation that fails.
         nth: u64,
-        /// How it fails.
+        /// Its errno.
         errno: i32,
     },
-    /// The `nth` operation of a kind and every later one fail, and do nothing.
+    /// The `nth` operation of a kind and every later one fail, and have no effect.
     FailFrom {
-        /// Which operations to count.
+        /// The kind of operations to count.
         op: OpKind,
-        /// The first of them to fail.
+        /// The number of the first operation that fails.
         nth: u64,
-        /// How they fail.
+        /// Their error.
         error: Kind,
     },
-    /// Every operation of a kind that touches a range fails, and does nothing: bad sectors.
+    /// Every operation of a kind that touches a range fails, and has no effect: bad sectors.
     FailRange {
-        /// Which operations.
+        /// The kind of operations.
         op: OpKind,
         /// The bad bytes.
         range: Range<u64>,
-        /// How they fail.
+        /// Their error.
         error: Kind,
     },
-    /// The `nth` read or write moves its first `bytes` bytes and then fails with EIO.
+    /// The `nth` read or write transfers its first `bytes` bytes and then fails with EIO.
     Short {
-        /// Which operations to count: reads or writes.
+        /// The kind of operations to count: reads or writes.
         op: OpKind,
-        /// Which of them stops short.
+        /// The number of the operation that fails.
         nth: u64,
-        /// How many bytes it moves.
+        /// The number of bytes that it transfers.
         bytes: u64,
     },
-    /// Writes fail with ENOSPC once they would touch more than `bytes` bytes, in pages of 4096,
-    /// that were not touched since the fault was added. A discard gives back the pages it covers
-    /// whole.
+    /// Writes fail with ENOSPC if they would exceed `bytes` touched bytes, in pages of 4096,
+    /// counted since the fault was added. A write to touched pages succeeds. A discard releases the
+    /// pages that it covers completely.
     Quota {
-        /// How much may be touched.
+        /// The number of bytes that may be touched.
         bytes: u64,
     },
-    /// The `nth` write lands at another place and reports success.
+    /// The `nth` write lands at another offset and reports success.
     Misdirect {
-        /// Which write.
+        /// The number of the write.
         nth: u64,
-        /// Where it lands.
+        /// The offset where it lands.
         to: u64,
     },
-    /// The `nth` operation of a kind reports success and does nothing: a lost write, a sync that
-    /// lies.
+    /// The `nth` operation of a kind reports success and has no effect: a lost write, an ignored
+    /// sync.
     Lose {
-        /// Which operations to count: anything but reads, which have nothing to lose.
+        /// The kind of operations to count: any except reads, which have no effect to lose.
         op: OpKind,
-        /// Which of them is lost.
+        /// The number of the operation that is lost.
         nth: u64,
     },
 }
 
-/// A fault and what it has seen.
+/// A fault with its counters.
 struct Rule {
     fault: Fault,
     seen: u64,
     touched: BTreeSet<u64>,
 }
 
-/// What becomes of one operation.
+/// The decision about one operation.
 enum Verdict {
     Pass,
     Fail(Error),
@@ -128,7 +127,7 @@ impl Rule {
         wanted == op || (wanted == OpKind::Write && op == OpKind::WriteDurable)
     }
 
-    /// Counts an operation and says what becomes of it.
+    /// Counts an operation and decides about it.
     fn judge(&mut self, op: OpKind, offset: u64, size: u64) -> Verdict {
         if !self.counts(op) {
             return Verdict::Pass;
@@ -171,7 +170,7 @@ struct State {
 }
 
 impl State {
-    /// What becomes of an operation: the first fault that has a say decides, and all of them count.
+    /// Decides about an operation: the first fault that matches decides, and all faults count it.
     fn judge(&mut self, op: OpKind, offset: u64, size: u64) -> Verdict {
         let mut verdict = Verdict::Pass;
         for rule in &mut self.rules {
@@ -189,15 +188,15 @@ impl State {
     }
 }
 
-/// Passes everything on except what a [`Fault`] speaks against. Without faults, batches pass as
-/// they are.
+/// Passes all operations on, except where a [`Fault`] matches. Without faults, batches pass
+/// unchanged.
 pub struct FaultMedium<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
     state: Mutex<State>,
 }
 
 impl<M: Medium + ?Sized> FaultMedium<M> {
-    /// A medium before `inner` with no faults yet.
+    /// Wraps `inner`, without faults.
     pub fn new(inner: Arc<M>) -> Self {
         FaultMedium { inner, state: Mutex::default() }
     }
@@ -206,38 +205,37 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
         self.state.lock()
     }
 
-    /// Adds a fault. Of two that speak against the same operation the older decides.
+    /// Adds a fault. If two faults match one operation, the older one decides.
     pub fn add(&self, fault: Fault) {
         self.state().rules.push(Rule { fault, seen: 0, touched: BTreeSet::new() });
     }
 
-    /// Takes all faults away. What they did to the medium stays.
+    /// Removes all faults. Their effects on the medium stay.
     pub fn heal(&self) {
         self.state().rules.clear();
     }
 
-    /// Operations that went wrong so far.
+    /// The number of operations that a fault changed.
     pub fn fired(&self) -> u64 {
         self.state().fired
     }
 
-    /// Operations so far.
+    /// The number of operations.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// The last operation that went wrong.
+    /// The last operation that a fault changed.
     pub fn last_fired(&self) -> Option<OpKind> {
         self.state().last_fired
     }
 
-    /// The medium behind.
+    /// The wrapped medium.
     pub fn inner(&self) -> &Arc<M> {
         &self.inner
     }
 
-    /// Writes what may be written of a batch: all before the first extent that fails, and nothing
-    /// after it.
+    /// Writes the extents of a batch up to the first one that fails.
     fn write_by(&self, op: OpKind, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut failed = None;
         let mut passed: Vec<WriteExtent<'_>> = Vec::with_capacity(batch.len());
@@ -266,7 +264,7 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Passes on an operation that moves no bytes.
+    /// Passes on an operation that transfers no bytes.
     fn pass(&self, op: OpKind, offset: u64, size: u64, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let verdict = self.state().judge(op, offset, size);
         match verdict {

@@ -1,5 +1,4 @@
-//! A folder in memory that loses power when told, fails when told, fills up, and lies open to an
-//! adversary.
+//! A folder in memory that simulates power cuts, errors, full file systems and an adversary.
 
 mod file;
 mod image;
@@ -26,10 +25,10 @@ use told_names::ToldNames;
 
 /// A folder of files in memory.
 ///
-/// Files are [`CrashMedium`]s: each keeps what was synced, and loses, reorders and tears at 512
-/// bytes what was not. Every creation, removal and rename that was not synced may be lost alone.
-/// Creations, removals, renames, writes, punches, changes of length and syncs count as one
-/// operation each; opening and reading do not.
+/// Files are [`CrashMedium`]s: each keeps synced data, and loses, reorders and tears unsynced data
+/// at 512 bytes. Each unsynced creation, removal and rename may be lost independently. Creations,
+/// removals, renames, writes, punches, changes of length and syncs count as one operation each;
+/// opens, lists and reads do not.
 pub struct CrashFolder(Arc<Mutex<State>>);
 
 impl CrashFolder {
@@ -38,7 +37,7 @@ impl CrashFolder {
         Self::from_image(&FolderImage::default())
     }
 
-    /// A folder in which these files are durable.
+    /// A folder with these files durable.
     pub fn from_image(image: &FolderImage) -> Self {
         let mut state = State {
             files: BTreeMap::new(),
@@ -70,103 +69,103 @@ impl CrashFolder {
         self.0.lock()
     }
 
-    /// Lets the next `n` operations pass and takes the power away in the middle of the one after
+    /// Lets the next `n` operations succeed and cuts the power in the middle of the operation after
     /// them.
     pub fn cut_after(&self, n: u64) {
         self.state().power.cut_after(n);
     }
 
-    /// Takes the power away now, between two operations.
+    /// Cuts the power now, between two operations.
     pub fn cut_now(&self) {
         self.state().power.cut_now();
     }
 
-    /// Whether the power has gone.
+    /// Whether the power was cut.
     pub fn is_cut(&self) -> bool {
         self.state().power.is_off()
     }
 
-    /// Operations so far, the one in flight at the cut included.
+    /// The number of operations, including an operation in flight at the cut.
     pub fn ops(&self) -> u64 {
         self.state().power.ops()
     }
 
-    /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones
-    /// with `forever`. A write that fails with [`Kind::NoSpace`] has written the first half of its
-    /// pages, wherever they lie: file systems that write nothing over itself, and quotas, refuse
-    /// writes to what is there.
+    /// Makes an operation of this kind fail after `after` further ones succeeded, and with
+    /// `forever` all later ones. A write that is refused, as with [`Kind::NoSpace`], has written
+    /// the first half of its pages, even if they were allocated: copy-on-write file systems and
+    /// quotas refuse overwrites as well.
     pub fn fail(&self, op: FolderOp, after: u64, kind: Kind, forever: bool) {
         self.state().faults.push(Fault { op, after, kind, forever });
     }
 
-    /// Lets the `nth` call from now on, whatever it is, fail with this number of the system; with
-    /// 0, none. A write that is refused has written the first half of its pages.
+    /// Makes the `nth` call after this one fail with this errno, whatever its kind; 0 disables
+    /// this. A write that is refused has written the first half of its pages.
     pub fn fail_call(&self, nth: u64, errno: i32) {
         self.state().nth_call.fail(nth, errno);
     }
 
-    /// Calls since [`CrashFolder::fail_call`], and which of them failed.
+    /// The number of calls since [`CrashFolder::fail_call`], and the call that failed.
     pub fn called(&self) -> (u64, Option<FolderOp>) {
         let state = self.state();
         (state.nth_call.calls(), state.nth_call.hit())
     }
 
-    /// Takes all failures to come back.
+    /// Removes all scheduled failures.
     pub fn heal(&self) {
         let mut state = self.state();
         state.faults.clear();
         state.nth_call.fail(0, 0);
     }
 
-    /// Lets files hold this many bytes in all. Writes that need more, past the end of a file or in
-    /// a hole inside of it, write the pages for which there is room, from the first on, and fail
+    /// Limits the total allocation of files to this many bytes. A write that needs more, past the
+    /// end of a file or in a hole, writes its pages in order while there is room, and then fails
     /// with [`Kind::NoSpace`].
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
     }
 
-    /// Lets files hold this many bytes in all, as a file system with a quota does that writes
-    /// nothing over itself: what space there is does not tell of it, and a write needs room for all
-    /// of its pages, also those that are there. It writes the pages for which there is room, and
-    /// fails with EDQUOT.
+    /// Limits the total allocation of files to this many bytes, like a quota on a copy-on-write
+    /// file system: `space` does not report the limit, and a write needs room for all of its pages,
+    /// allocated ones included. It writes its pages in order while there is room, and then fails
+    /// with EDQUOT.
     pub fn set_quota(&self, bytes: u64) {
         self.state().quota = bytes;
     }
 
-    /// Lets no file become longer than this, whether they tell or not: writes beyond fail with
-    /// EFBIG.
+    /// Limits the length of a file: writes beyond it fail with EFBIG. `told` says whether files
+    /// report the limit.
     pub fn set_longest(&self, bytes: u64, told: bool) {
         self.state().longest = (bytes, told);
     }
 
-    /// Bytes that files hold.
+    /// The total allocation of files in bytes.
     pub fn used(&self) -> u64 {
         self.state().used()
     }
 
-    /// Refuses every change from now on, or no longer.
+    /// Makes every change fail, or allows changes again.
     pub fn set_read_only(&self, read_only: bool) {
         self.state().read_only = read_only;
     }
 
-    /// Makes every later sync a lie. A crash test that still passes with this on does not test the
-    /// syncs.
+    /// Makes every later sync return success without making anything durable. A crash test that
+    /// still passes with this does not test the syncs.
     pub fn ignore_syncs(&self, ignore: bool) {
         let mut state = self.state();
         state.ignore_syncs = ignore;
         state.files.values().for_each(|file| file.ignore_syncs(ignore));
     }
 
-    /// Keeps every version of every page of every file from now on, for [`CrashFolder::lie`], and
-    /// every file that a name names, for [`CrashFolder::lie_about_names`].
+    /// Starts to keep every version of every page of every file, for [`CrashFolder::lie`], and
+    /// every file that a name refers to, for [`CrashFolder::lie_about_names`].
     pub fn keep_past(&self) {
         let mut state = self.state();
         state.keeps_past = true;
         state.files.values().for_each(|file| file.keep_past());
     }
 
-    /// From now on some reads of the files whose names `to` takes lie, and some lengths, as
-    /// [`CrashMedium::lie`] says; or no longer.
+    /// Starts or ends lying about the content and length of files, as [`CrashMedium::lie`] does.
+    /// `to` selects the files by name.
     pub fn lie(&self, lies: Option<&Lies>, to: impl Fn(&str) -> bool) {
         let (state, mut seeds) = (self.state(), lies.map(|lies| lies.rng.clone()));
         for (name, id) in &state.names.current {
@@ -176,15 +175,15 @@ impl CrashFolder {
         }
     }
 
-    /// From now on some openings and lists are answered with what there was at another time, or
-    /// with the file of another name, so that two looks at one name may differ; or no longer. What
-    /// is made, removed and renamed stays as it is.
+    /// Starts or ends lying about names. Some opens and lists then see the names of another time,
+    /// or the file of another name, so two opens of one name may differ. Creations, removals and
+    /// renames are not affected.
     pub fn lie_about_names(&self, lies: Option<Lies>) {
         self.state().told_names.lie(lies);
     }
 
-    /// What an adversarial file system leaves if the power goes now, or left when it went. May be
-    /// asked many times.
+    /// The image that an adversarial file system leaves after the cut, or after a cut now. May be
+    /// called many times.
     pub fn after_cut(&self, rng: &mut Rng) -> FolderImage {
         let state = self.state();
         let loss = Loss::pick(rng);
@@ -193,15 +192,15 @@ impl CrashFolder {
         FolderImage { files: left.collect() }
     }
 
-    /// The files as reads see them: an adversary's copy, or what an orderly shutdown leaves.
+    /// The files as reads see them: an adversary's copy, or the image after an orderly shutdown.
     pub fn snapshot(&self) -> FolderImage {
         let state = self.state();
         let seen = state.names.current.iter().map(|(name, id)| (name.clone(), state.files[id].image()));
         FolderImage { files: seen.collect() }
     }
 
-    /// Puts all files back as they were at the snapshot, durably, behind the back of who has the
-    /// folder open: open files of a name that is there read the content that is put back.
+    /// Durably restores all files of a snapshot while the folder is open, as an adversary does:
+    /// open files with a restored name read the restored content.
     pub fn restore(&self, image: &FolderImage) {
         let gone = |name: &String| !image.files.contains_key(name);
         let names: Vec<String> = self.state().names.current.keys().cloned().collect();
@@ -209,7 +208,7 @@ impl CrashFolder {
         image.files.iter().for_each(|(name, content)| self.put(name, Some(content)));
     }
 
-    /// Replaces or removes one file, durably, behind the back of who has it open.
+    /// Durably replaces or removes one file while it may be open, as an adversary does.
     pub fn put(&self, name: &str, content: Option<&crate::Image>) {
         let mut state = self.state();
         let known = state.names.current.get(name).copied();
@@ -233,7 +232,7 @@ impl CrashFolder {
         state.sweep();
     }
 
-    /// A number that stands for every operation so far and for what is in the files.
+    /// A digest of all operations so far and of the files.
     pub fn digest(&self) -> u64 {
         let state = self.state();
         let mut digest = Digest::new();
@@ -247,7 +246,7 @@ impl CrashFolder {
         digest.0
     }
 
-    /// A change of names.
+    /// Changes names.
     fn rename_entry(&self, op: FolderOp, changes: &[(&str, Option<u64>)]) -> Result<()> {
         let mut state = self.state();
         state.read_only()?;
@@ -341,7 +340,7 @@ impl Folder for CrashFolder {
             if cut {
                 file.cut_after(0);
             }
-            // At the cut it fails, and everything owed is in flight.
+            // At the cut the sync fails, and everything unsynced is in flight.
             let _synced = file.sync();
         }
         if cut {

@@ -13,11 +13,11 @@ pub const PAGE_SIZE: u64 = 4096;
 pub(crate) type Page = [u8; PAGE_SIZE as usize];
 
 static ZEROS: Page = [0; PAGE_SIZE as usize];
-/// The same, to be shared.
+/// A shared page of zeros.
 static UNWRITTEN: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new(ZEROS));
 
-/// The bytes of a medium. Pages never written read as zeros and cost nothing; a copy costs one
-/// pointer per written page.
+/// The bytes of a medium. Pages that were never written read as zeros and take no memory; a copy
+/// costs one pointer per written page.
 #[derive(Clone, Default)]
 pub struct Image {
     len: u64,
@@ -40,7 +40,7 @@ impl Image {
         self.len == 0
     }
 
-    /// Pages that take memory.
+    /// The number of pages that take memory.
     pub fn resident_pages(&self) -> usize {
         self.pages.len()
     }
@@ -50,17 +50,17 @@ impl Image {
         self.pages.contains_key(&page)
     }
 
-    /// What a page holds; zeros where none was written.
+    /// The content of a page; zeros if it was never written.
     pub(crate) fn page(&self, page: u64) -> Arc<Page> {
         self.pages.get(&page).unwrap_or(&UNWRITTEN).clone()
     }
 
-    /// Their numbers, in order.
+    /// The numbers of the written pages, in order.
     pub fn written_pages(&self) -> impl Iterator<Item = u64> {
         self.pages.keys().copied()
     }
 
-    /// Fills `buf` from `offset`. Past the end is an error.
+    /// Fills `buf` with the bytes at `offset`. Past the end is an error.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         check_range(offset, buf.len() as u64, self.len)?;
         for (page, within, out) in pieces(offset, buf.len() as u64, PAGE_SIZE) {
@@ -88,7 +88,7 @@ impl Image {
         Ok(())
     }
 
-    /// Makes a range read as zeros and frees the pages it covers whole. Past the end is an error.
+    /// Zeros a range, and frees the pages that it covers completely. Past the end is an error.
     pub fn zero(&mut self, offset: u64, size: u64) -> Result<()> {
         check_range(offset, size, self.len)?;
         let end = offset + size;
@@ -105,7 +105,7 @@ impl Image {
         Ok(())
     }
 
-    /// Changes the length. What is cut off is gone; new bytes read as zeros.
+    /// Changes the length. Bytes past the new end are lost; new bytes read as zeros.
     pub fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.pages.split_off(&len.div_ceil(PAGE_SIZE));
@@ -130,7 +130,7 @@ impl Image {
         out
     }
 
-    /// The numbers of the pages at which two images differ, in order.
+    /// The numbers of the pages where two images differ, in order.
     pub fn changed_pages(&self, other: &Image) -> Vec<u64> {
         let mut changed = Vec::new();
         for (&page, bytes) in &self.pages {
@@ -146,7 +146,7 @@ impl Image {
         changed
     }
 
-    /// A number that two images share if they hold the same bytes, and hardly ever otherwise. Not a
+    /// A digest: equal for images with the same bytes, and almost never for other images. Not a
     /// cryptographic hash.
     pub fn digest(&self) -> u64 {
         let mut digest = Digest::new();
@@ -158,7 +158,7 @@ impl Image {
         digest.0
     }
 
-    /// Takes over from `other` the pages that a range touches, without copying bytes.
+    /// Shares the pages of `other` that a range touches, without copying bytes.
     pub(crate) fn share_pages(&mut self, other: &Image, offset: u64, size: u64) {
         for (page, _, _) in pieces(offset, size, PAGE_SIZE) {
             match other.pages.get(&page) {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::Rng;
 
-    /// Any mix of operations on an image agrees with the same mix on flat bytes.
+    /// An image behaves like flat bytes under random operations.
     #[test]
     fn agrees_with_flat_bytes() {
         let mut rng = Rng::new(3);

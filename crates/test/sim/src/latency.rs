@@ -1,4 +1,4 @@
-//! What the work asked of a medium would cost in time, without waiting for it.
+//! Simulates the time that operations of a medium take, without waiting.
 
 use crate::around::pass_on;
 use lacuna_contracts::{Clock, ManualClock, Result};
@@ -8,45 +8,46 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What each operation costs. A model, not a measurement: good for comparing one way of laying out
-/// data with another, not for saying how fast either will be.
+/// The cost of each operation. A model, not a measurement: it compares data layouts, and does not
+/// predict their speed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyModel {
-    /// Any seek at all: the shortest one.
+    /// The shortest seek.
     pub seek_min: Duration,
-    /// A seek from one end of the medium to the other. In between, the cost grows with the square
-    /// root of the distance.
+    /// A seek from one end of the medium to the other. Between the two limits, the cost grows with
+    /// the square root of the distance.
     pub seek_max: Duration,
-    /// A whole turn; a seek waits half of one on average. Zero for media that do not turn.
+    /// One rotation; a seek waits half of one on average. Zero for media without rotation.
     pub rotation: Duration,
-    /// A read of one extent, beside seek and transfer.
+    /// The overhead of a read of one extent, without seek and transfer.
     pub read_overhead: Duration,
-    /// A write of one extent, beside seek and transfer.
+    /// The overhead of a write of one extent, without seek and transfer.
     pub write_overhead: Duration,
-    /// What a write that does not begin where the last one ended costs more.
+    /// The extra cost of a write that does not begin where the last write ended.
     pub scattered_write: Duration,
-    /// Extents of one batch whose overheads pass side by side.
+    /// The number of extents of a batch with overlapping overheads.
     pub parallel: u32,
     /// Transfer of reads.
     pub read_bytes_per_second: u64,
     /// Transfer of writes.
     pub write_bytes_per_second: u64,
-    /// A sync, beside the writes it waits for, which are charged when they are made.
+    /// A sync, without the writes that it waits for, which are charged when they are made.
     pub sync: Duration,
-    /// What a batch of durable writes costs more than a batch of writes.
+    /// The extra cost of a batch of durable writes over a batch of writes.
     pub durable: Duration,
     /// A discard, of any length.
     pub discard: Duration,
-    /// Bytes of writes that a cache before the medium holds back, as the system's page cache does:
-    /// they are charged when a sync asks for them, or when there are more, in the order of their
-    /// places and neighbours as one. What is held back is read for nothing; nothing else is kept
-    /// for reads. Zero for none.
+    /// The size in bytes of a write-back cache before the medium, like the system's page cache.
+    /// Cached writes are charged at a sync or when the cache overflows, sorted by offset with
+    /// adjacent ones merged. Reads of cached writes are free; no other data is cached for reads.
+    /// Zero for no cache.
     pub write_back: u64,
 }
 
 impl LatencyModel {
-    /// A disk of 5400 turns a minute, as the WD10SPCX of PD-DM, section 5: a seek to a random place
-    /// takes 8.9 ms on average, and what streams past the head is what its dm-crypt read.
+    /// A disk of 5400 rotations per minute, like the WD10SPCX of PD-DM, section 5: a seek to a
+    /// random place takes 8.9 ms on average, and the sequential rate is what the paper's dm-crypt
+    /// read.
     pub fn laptop_disk() -> Self {
         LatencyModel {
             seek_min: Duration::from_millis(1),
@@ -62,7 +63,7 @@ impl LatencyModel {
         }
     }
 
-    /// A solid-state disk on a SATA bus, without protection against power loss.
+    /// A solid-state disk on a SATA bus, without power loss protection.
     pub fn ssd() -> Self {
         LatencyModel {
             read_overhead: Duration::from_micros(90),
@@ -77,9 +78,9 @@ impl LatencyModel {
         }
     }
 
-    /// A stick of flash on a USB 3 bus without a map of single pages: a write elsewhere than behind
-    /// the last one has the stick copy the rest of an erase block. Some 90 scattered writes a
-    /// second, 20 MB/s in order, reads at 100 MB/s.
+    /// A flash stick on a USB 3 bus that does not map single pages: after a write that does not
+    /// follow the last one, the stick copies the rest of an erase block. About 90 scattered writes
+    /// per second, 20 MB/s for sequential writes, 100 MB/s for reads.
     pub fn stick() -> Self {
         LatencyModel {
             read_overhead: Duration::from_micros(500),
@@ -93,7 +94,7 @@ impl LatencyModel {
         }
     }
 
-    /// A medium on which nothing costs anything; set what should.
+    /// A medium where every operation is free; the caller sets the costs that it needs.
     pub fn custom() -> Self {
         LatencyModel {
             seek_min: Duration::ZERO,
@@ -112,8 +113,8 @@ impl LatencyModel {
         }
     }
 
-    /// Getting the head from where it is to `to`: a seek, or just letting the bytes between pass by
-    /// if that is quicker. What it costs, and whether it is a seek.
+    /// The cost of moving the head to `to`, and whether it is a seek: a seek, or letting the bytes
+    /// between pass if that is faster.
     fn travel(&self, head: u64, to: u64, len: u64, rate: u64) -> (Duration, bool) {
         if head == to {
             return (Duration::ZERO, false);
@@ -131,15 +132,15 @@ fn transfer(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos(nanos.min(u128::from(u64::MAX)) as u64)
 }
 
-/// What was read of a medium.
+/// The reads of a medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// Extents, which is what a medium is asked for.
+    /// The number of extents that were read.
     pub extents: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Extents that do not begin where the one read before them ended, those of a batch in the
-    /// order of their places.
+    /// The number of extents that do not begin where the extent before them ended. The extents of a
+    /// batch are sorted by offset.
     pub runs: u64,
 }
 
@@ -149,14 +150,14 @@ struct Charged {
     total: Duration,
     seeks: u64,
     reads: Reads,
-    /// Where the last read ended.
+    /// The end of the last read.
     read_to: u64,
-    /// Where the last write ended.
+    /// The end of the last write.
     write_to: u64,
     held: Held,
 }
 
-/// Writes that are held back, as ranges that do not touch, by their beginning.
+/// Cached writes, as disjoint ranges that do not touch, by their beginning.
 #[derive(Default)]
 struct Held {
     ends: BTreeMap<u64, u64>,
@@ -180,16 +181,15 @@ impl Held {
         self.ends.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
     }
 
-    /// Where the ranges are and how long, none of them held any more.
+    /// Removes and returns all ranges, as offset and length.
     fn take(&mut self) -> Vec<(u64, u64)> {
         self.bytes = 0;
         std::mem::take(&mut self.ends).into_iter().map(|(start, end)| (start, end - start)).collect()
     }
 }
 
-/// Passes everything on and moves a clock by what it would have cost. The extents of a batch are
-/// served in the order of their places, as a queue of commands is; calls are served one after
-/// another.
+/// Passes all operations on and advances a clock by their cost. The extents of a batch are served
+/// in the order of their offsets, as by a command queue; calls are served one after another.
 pub struct LatencyMedium<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
     model: LatencyModel,
@@ -198,27 +198,27 @@ pub struct LatencyMedium<M: Medium + ?Sized = dyn Medium> {
 }
 
 impl<M: Medium + ?Sized> LatencyMedium<M> {
-    /// Charges `clock` by `model` for what `inner` is asked. The head rests at the beginning.
+    /// Wraps `inner`, and charges `clock` by `model`. The head starts at offset 0.
     pub fn new(inner: Arc<M>, model: LatencyModel, clock: Arc<ManualClock>) -> Self {
         LatencyMedium { inner, model, clock, charged: Mutex::default() }
     }
 
-    /// What was charged so far.
+    /// The total cost so far.
     pub fn elapsed(&self) -> Duration {
         self.charged().total
     }
 
-    /// Seeks so far. Where letting the bytes between pass by was quicker, there was none.
+    /// The number of seeks. Letting the bytes between pass is not counted as a seek.
     pub fn seeks(&self) -> u64 {
         self.charged().seeks
     }
 
-    /// What was read so far, as far as it was charged.
+    /// The charged reads so far.
     pub fn reads(&self) -> Reads {
         self.charged().reads
     }
 
-    /// The simulated time, which others may have moved as well.
+    /// The simulated time; other users of the clock may advance it as well.
     pub fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -340,7 +340,7 @@ mod tests {
         LatencyMedium::new(Arc::new(CrashMedium::new(1 << 30)), model, Arc::default())
     }
 
-    /// The cost of reading 4 KiB at each place, one call each.
+    /// The cost of reading 4 KiB at each place, with one call each.
     fn cost(model: LatencyModel, places: impl Iterator<Item = u64>) -> Duration {
         let medium = medium(model);
         places.for_each(|p| medium.read_at(p * 4096, &mut [0; 4096]).unwrap());
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(medium.elapsed(), ms(0));
         medium.read_at(25, &mut [0; 10]).unwrap();
         assert_eq!(medium.elapsed(), ms(1));
-        // Two ranges of 40 bytes in all.
+        // Two ranges with 40 bytes in total.
         medium.sync().unwrap();
         assert_eq!(medium.elapsed(), ms(1 + 20 + 40));
         medium.sync().unwrap();

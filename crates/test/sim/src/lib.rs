@@ -1,14 +1,14 @@
 //! Test doubles for [`lacuna_medium::Medium`] and [`lacuna_medium::Folder`]: power cuts, faults,
-//! reads that lie, a recorder, and simulated time; and a plain model beside a disk. What tests
-//! share beyond media is in `testkit`.
+//! reads that lie, a recorder, and simulated time; and a model of a disk to compare with. Test
+//! helpers that are not about media are in `testkit`.
 //!
 //! Invariants kept here:
 //! - Everything is deterministic: the same seed and the same calls in the same order give the same
-//!   bytes, the same errors and the same digests. Nothing reads the system's clock or its random
+//!   bytes, the same errors and the same digests. No code reads the system's clock or its random
 //!   source.
-//! - [`CrashMedium`] never loses what a `sync` or a `write_durable` promised, unless it was told to
-//!   lie, and loses, reorders and tears at 512 bytes whatever else was written.
-//! - A wrapper passes on every operation it has no rule against, in the batches it was given.
+//! - [`CrashMedium`] keeps all data that a `sync` or a `write_durable` promised, unless it was told
+//!   to lie, and loses, reorders and tears all other writes at 512 bytes.
+//! - A wrapper passes on every operation that it does not intercept, in unchanged batches.
 //! - Nothing here is fit for protecting data; [`Rng`] least of all.
 
 mod around;

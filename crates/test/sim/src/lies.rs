@@ -1,6 +1,6 @@
 //! Reads that lie: an adversary's medium answers two reads of one place differently.
 //!
-//! A simulated chip lies where its medium does: take the chip up, then let the medium lie.
+//! A simulated chip lies when its medium does: open the chip first, then let the medium lie.
 
 use crate::image::Page;
 use crate::{Image, PAGE_SIZE, Rng};
@@ -9,37 +9,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The unit in which first reads are told apart from later ones, in bytes: the smallest thing that
-/// formats lay somewhere.
+/// The unit for tracking first reads, in bytes: the smallest unit that any format addresses.
 const LINE: usize = 16;
 /// A bit for each line of a page.
 type Lines = [u64; PAGE_SIZE as usize / LINE / 64];
 
-/// How often reads lie, and where their choices come from.
+/// The rate of lies, and the source of their choices.
 #[derive(Clone, Debug)]
 pub struct Lies {
-    /// Of a thousand reads, how many lie.
+    /// The number of lies in a thousand reads.
     pub of_a_thousand: u64,
     /// Chooses which reads lie, and how.
     pub rng: Rng,
-    /// Whether some answers are what never was there: a version with a bit flipped, or two versions
-    /// spliced.
+    /// Whether some answers are forged: a version with a bit flipped, or two versions spliced. Such
+    /// data was never on the medium.
     pub forges: bool,
 }
 
 impl Lies {
-    /// Whether the next read lies.
+    /// Decides whether the next read lies.
     pub fn are_next(&mut self) -> bool {
         self.rng.chance(self.of_a_thousand, 1000)
     }
 
-    /// Whether a version is forged before it is told.
+    /// Decides whether the next version is forged.
     pub fn forges_next(&mut self) -> bool {
         self.forges && self.rng.chance(1, 3)
     }
 
-    /// Makes of a version what never was there: flips a bit, or splices it with another version,
-    /// from some byte on or every second line.
+    /// Forges a version: flips a bit, or splices it with another version after a random byte or in
+    /// every second line.
     pub fn forge(&mut self, told: &mut [u8], other: &[u8]) {
         if told.is_empty() {
             return;
@@ -59,38 +58,37 @@ impl Lies {
     }
 }
 
-/// Which reads of a medium that lies are true.
+/// The reads of a lying medium that are true nevertheless.
 #[derive(Clone, Debug, Default)]
 pub struct Truths {
-    /// The first read of each place, so that a reader is right as long as no second read decides
-    /// with it, or against it.
+    /// The first read of each place, so that a reader gets correct data unless a second read
+    /// contributes.
     pub first: bool,
-    /// All reads of these places.
+    /// All reads of these ranges. A read of a page that a range touches is true.
     pub at: Vec<Range<u64>>,
 }
 
-/// Every version of every page since the medium began to keep them, and the lies that are told with
-/// them.
+/// Every version of every page since they are kept, and the state of the lies.
 #[derive(Clone, Default)]
 pub(crate) struct Past {
     pages: BTreeMap<u64, Vec<Arc<Page>>>,
-    /// The same pages, to pick one of them.
+    /// The same pages as a list, to pick from.
     changed: Vec<u64>,
     lengths: BTreeSet<u64>,
     lies: Option<Lies>,
     truths: Truths,
-    /// Of each page, the lines that were read since the lies began, where first reads are true.
+    /// For each page, the lines that were read since the lies began, if first reads are true.
     read: BTreeMap<u64, Lines>,
 }
 
 impl Past {
-    /// Lies from now on, but for these truths, or no longer.
+    /// Starts or ends lying, with these exceptions.
     pub(crate) fn lie(&mut self, lies: Option<Lies>, truths: Truths) {
         (self.lies, self.truths) = (lies, truths);
         self.read.clear();
     }
 
-    /// Keeps what `now` holds in a range that is about to change.
+    /// Keeps the content of a range that is about to change.
     pub(crate) fn keep(&mut self, now: &Image, range: &Range<u64>) {
         self.lengths.insert(now.len());
         for page in range.start / PAGE_SIZE..range.end.min(now.len()).div_ceil(PAGE_SIZE) {
@@ -104,15 +102,15 @@ impl Past {
         }
     }
 
-    /// A length that the medium has or had.
+    /// The length, or if this read lies, a length that the medium had.
     pub(crate) fn length(&mut self, now: u64) -> u64 {
         let Some(lies) = lying(&mut self.lies) else { return now };
         let all: Vec<u64> = self.lengths.iter().copied().chain([now]).collect();
         *lies.rng.pick(&all)
     }
 
-    /// Changes the answer to a read of `now`, if this read lies: pages of it become versions that
-    /// they had, or all of it becomes the content of another place that ever changed.
+    /// Changes the answer to a read of `now`, if this read lies: its pages become earlier versions,
+    /// or the whole answer becomes the content of another place that changed at some time.
     pub(crate) fn answer(&mut self, now: &Image, offset: u64, buf: &mut [u8]) {
         let Past { pages, changed, lies, truths, read, .. } = self;
         if let Some(lies) = lying(lies) {
@@ -154,12 +152,12 @@ impl Past {
     }
 }
 
-/// The lines of a page that a range of it touches.
+/// The lines that a range of a page touches.
 fn lines(within: &Range<usize>) -> Range<usize> {
     within.start / LINE..within.end.div_ceil(LINE)
 }
 
-/// The lies, if this read is one.
+/// The state of the lies, if this read lies.
 pub(crate) fn lying(lies: &mut Option<Lies>) -> Option<&mut Lies> {
     let lies = lies.as_mut()?;
     lies.are_next().then_some(lies)

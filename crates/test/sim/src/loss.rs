@@ -1,35 +1,35 @@
-//! What a power cut leaves of the writes that nobody synced.
+//! The effect of a power cut on unsynced writes.
 
 use crate::{Image, Rng};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The unit at which a write may tear. Its boundaries are multiples of 512 on the medium.
+/// The unit at which a write may tear, in bytes. Its boundaries are multiples of 512 on the medium.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// What an adversarial medium does with the writes and discards nobody synced. Changes of length
-/// keep their order: each policy that drops something keeps the first few of them.
+/// The selection of unsynced writes and discards that land on an adversarial medium. Changes of
+/// length keep their order: each policy that drops some keeps a prefix of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// All of them are gone.
+    /// None of them land.
     DropAll,
-    /// All of them landed, in order.
+    /// All of them land, in order.
     KeepAll,
-    /// The first few landed.
+    /// A prefix lands.
     Prefix,
-    /// The last few landed, and what came before them is gone.
+    /// A suffix lands.
     Suffix,
-    /// All but one landed.
+    /// All land except one.
     DropOne,
-    /// One of them landed.
+    /// One lands.
     KeepOne,
-    /// Any of them landed, each whole.
+    /// A random subset lands, each operation whole.
     Subset,
-    /// Any sector of any of them landed, in any order.
+    /// A random subset of sectors lands, in any order.
     Sectors,
-    /// All of them landed in reverse order, so that the oldest version of a sector wins.
+    /// All land in reverse order, so that the oldest version of a sector remains.
     Reverse,
-    /// All landed except that what was in flight at the cut is torn.
+    /// All land, but operations in flight at the cut are torn.
     TearInFlight,
 }
 
@@ -48,7 +48,7 @@ impl Loss {
         Loss::TearInFlight,
     ];
 
-    /// Any policy; the two that tear come twice as often.
+    /// A random policy. The two that tear are twice as likely.
     pub fn pick(rng: &mut Rng) -> Loss {
         match rng.below(Self::ALL.len() as u64 + 2) as usize {
             n if n < Self::ALL.len() => Self::ALL[n],
@@ -57,22 +57,22 @@ impl Loss {
         }
     }
 
-    /// Whether this policy leaves the bytes of any operation to chance sector by sector.
+    /// Whether this policy tears an operation into sectors.
     fn tears(self, in_flight: bool) -> bool {
         self == Loss::Sectors || (self == Loss::TearInFlight && in_flight)
     }
 }
 
-/// Some bytes for some place.
+/// Bytes for a range of the medium.
 #[derive(Clone)]
 pub(crate) struct Fragment {
     pub(crate) at: Range<u64>,
-    /// The bytes, and where in them this fragment begins. `None` is zeros.
+    /// The bytes, and the start of this fragment in them. `None` stands for zeros.
     pub(crate) data: Option<(Arc<[u8]>, usize)>,
 }
 
 impl Fragment {
-    /// The part of this fragment that lies within `range`.
+    /// The part of this fragment within `range`.
     fn clip(&self, range: &Range<u64>) -> Option<Fragment> {
         let at = self.at.start.max(range.start)..self.at.end.min(range.end);
         if at.is_empty() {
@@ -88,7 +88,7 @@ impl Fragment {
         sectors.filter_map(|s| self.clip(&(s * SECTOR_SIZE..(s + 1).saturating_mul(SECTOR_SIZE))))
     }
 
-    /// Puts the fragment into `image`, as far as the image reaches.
+    /// Writes the fragment to `image`, except for bytes past its end.
     fn apply(&self, image: &mut Image) {
         let Some(kept) = self.clip(&(0..image.len())) else { return };
         let size = kept.at.end - kept.at.start;
@@ -100,19 +100,19 @@ impl Fragment {
     }
 }
 
-/// An operation that nobody has synced yet.
+/// An unsynced operation.
 #[derive(Clone)]
 pub(crate) struct Unsynced {
-    /// What is left of its bytes: a later durable write takes its place out of here.
+    /// Its bytes, without the ranges of later durable writes.
     pub(crate) fragments: Vec<Fragment>,
-    /// The new length, if it was a change of length.
+    /// The new length, if it is a change of length.
     pub(crate) length: Option<u64>,
-    /// Whether the power went while it was under way.
+    /// Whether it was in flight at the cut.
     pub(crate) in_flight: bool,
 }
 
 impl Unsynced {
-    /// Takes a range out, as something newer is durable there.
+    /// Removes a range that was made durable with newer data.
     pub(crate) fn supersede(&mut self, range: &Range<u64>) {
         if self.fragments.iter().all(|f| f.at.end <= range.start || range.end <= f.at.start) {
             return;
@@ -123,7 +123,7 @@ impl Unsynced {
     }
 }
 
-/// Which changes of length landed: a prefix of them.
+/// The number of changes of length that land: a prefix of them.
 fn lengths_kept(unsynced: &[Unsynced], loss: Loss, rng: &mut Rng) -> usize {
     let lengths = unsynced.iter().filter(|op| op.length.is_some());
     let total = lengths.clone().count();
@@ -136,7 +136,7 @@ fn lengths_kept(unsynced: &[Unsynced], loss: Loss, rng: &mut Rng) -> usize {
     settled + rng.below((total - settled) as u64 + 1) as usize
 }
 
-/// Whether each of `n` operations may land at all, and in which order they do.
+/// The indices of the operations that may land, in the order of landing.
 fn order_of(n: usize, loss: Loss, rng: &mut Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     if n == 0 {
@@ -160,8 +160,7 @@ fn order_of(n: usize, loss: Loss, rng: &mut Rng) -> Vec<usize> {
     order
 }
 
-/// The image a medium leaves that had made `durable` durable and owed `unsynced` when the power
-/// went.
+/// The image after a cut, from the durable image and the unsynced operations.
 pub(crate) fn leave(durable: &Image, unsynced: &[Unsynced], loss: Loss, rng: &mut Rng) -> Image {
     let mut image = durable.clone();
     let mut lengths = lengths_kept(unsynced, loss, rng);

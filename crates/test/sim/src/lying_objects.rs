@@ -1,6 +1,6 @@
-//! An object store that lies: two queries of one object may be answered with different versions
-//! that it had, or with another object, and the parts of one answer with different ones. So may its
-//! lists and its snapshots, and what a rollback brings back.
+//! An object store that lies: two queries of one object may get different earlier versions of it,
+//! or another object, and so may the parts of one answer. Lists, snapshots and rollbacks lie as
+//! well.
 
 use crate::lies::lying;
 use crate::{Lies, Rng};
@@ -12,21 +12,21 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An object as it was at some time, and its version then; neither, if it was not there.
+/// An object at some time, and its version then; both are `None` if it did not exist.
 type Was = (Option<MemoryObject>, Option<u64>);
 
-/// Versions of objects.
+/// Earlier versions of objects.
 type Past = BTreeMap<u64, Vec<Was>>;
 
-/// What an object is said to be.
+/// The state that an answer shows.
 #[derive(Clone)]
 enum Said {
     AsItIs,
     AsItWas(Was),
 }
 
-/// Objects in memory that keep every version since this was made, and lie when told. Clones are one
-/// handle.
+/// Objects in memory that keep every earlier version and lie when told to. Clones share their
+/// state.
 #[derive(Clone)]
 pub struct LyingObjects {
     honest: Arc<MemoryObjects>,
@@ -39,12 +39,12 @@ struct State {
 }
 
 impl LyingObjects {
-    /// Over objects of which the past begins now.
+    /// Wraps objects. Earlier versions are kept from now.
     pub fn over(honest: Arc<MemoryObjects>) -> Self {
         LyingObjects { honest, state: Arc::new(Mutex::new(State { past: BTreeMap::new(), lies: None })) }
     }
 
-    /// Counts what another store holds among the past of this one.
+    /// Adds the objects of another store to the earlier versions of this one.
     pub fn remember(&self, earlier: &MemoryObjects) {
         let was = Self::over(Arc::new(earlier.copied()));
         for object in was.honest.list().unwrap_or_default() {
@@ -52,14 +52,14 @@ impl LyingObjects {
         }
     }
 
-    /// A store of its own with everything that is here now, and with the same past.
+    /// A separate copy of this store with its objects and earlier versions.
     pub fn fork(&self) -> Self {
         let past = self.state().past.clone();
         let state = Arc::new(Mutex::new(State { past, lies: None }));
         LyingObjects { honest: Arc::new(self.honest.copied()), state }
     }
 
-    /// Lies from now on, or no longer.
+    /// Starts or ends lying.
     pub fn lie(&self, lies: Option<Lies>) {
         self.state().lies = lies;
     }
@@ -73,7 +73,8 @@ impl LyingObjects {
         (self.honest.object(object), version.and_then(|found| found.ok()?.version))
     }
 
-    /// What an object is said to be: any version of it, or now and then of another.
+    /// A random state for an answer about an object: any version of it, or sometimes of another
+    /// object.
     fn said(&self, object: u64, past: &Past, rng: &mut Rng) -> Said {
         let others: Vec<u64> = past.keys().copied().collect();
         let told = if rng.chance(1, 5) && !others.is_empty() { *rng.pick(&others) } else { object };
@@ -85,7 +86,7 @@ impl LyingObjects {
         }
     }
 
-    /// Answers queries of what is `seen`, which is these objects or a snapshot of them.
+    /// Answers queries of `seen`, which is these objects or a snapshot of them.
     fn answer(&self, seen: &dyn ObjectStore, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
         let mut state = self.state();
         let State { past, lies } = &mut *state;
@@ -96,7 +97,7 @@ impl LyingObjects {
         batch.iter_mut().map(answer).collect()
     }
 
-    /// The objects that are said to be there.
+    /// The objects that a list returns.
     fn listed(&self, seen: &dyn ObjectStore) -> Result<Vec<u64>> {
         let mut there = seen.list()?;
         let mut state = self.state();
@@ -111,16 +112,16 @@ impl LyingObjects {
     }
 }
 
-/// An answer that is made up.
+/// A forged answer.
 struct Answer<'a> {
     store: &'a LyingObjects,
     seen: &'a dyn ObjectStore,
     past: &'a Past,
     object: u64,
     lies: &'a mut Lies,
-    /// What all parts of the answer are of, unless each is of something else.
+    /// The state that all parts of the answer show; `None` if each part shows another.
     whole: Option<Said>,
-    /// Holds what is told for a moment.
+    /// Holds an earlier object while it is queried.
     scratch: MemoryObjects,
 }
 
@@ -138,7 +139,7 @@ impl<'a> Answer<'a> {
         Answer { store, seen, past, object, lies, whole, scratch }
     }
 
-    /// Fills in an answer, each part with a lie of its own.
+    /// Fills in an answer, with a separate lie for each part.
     fn give(mut self, query: &mut Query<'_>) -> Result<Found> {
         for extent in &mut query.extents {
             let said = self.part();
@@ -154,7 +155,7 @@ impl<'a> Answer<'a> {
         if !found.pairs.is_empty() && self.lies.forges_next() {
             let which = self.lies.rng.below(found.pairs.len() as u64) as usize;
             let value = &mut found.pairs[which].1;
-            // The values of one key may have different lengths, so what is spliced in is zeros.
+            // Splices with zeros, because the values of one key may have different lengths.
             let zeros = vec![0; value.len()];
             self.lies.forge(value, &zeros);
         }
@@ -162,7 +163,7 @@ impl<'a> Answer<'a> {
         Ok(Found { version: self.ask(said, vec![], Keys::None)?.version, ..found })
     }
 
-    /// What the next part of the answer is of.
+    /// The state that the next part of the answer shows.
     fn part(&mut self) -> Said {
         match &self.whole {
             Some(whole) => whole.clone(),
@@ -174,7 +175,7 @@ impl<'a> Answer<'a> {
         self.ask(said, vec![ReadExtent { offset, buf }], Keys::None).map(drop)
     }
 
-    /// Asks what was, or what is seen.
+    /// Queries the state `said`.
     fn ask(&self, said: Said, extents: Vec<ReadExtent<'_>>, keys: Keys) -> Result<Found> {
         let Said::AsItWas((was, version)) = said else {
             return self.seen.query_one(Query { object: self.object, extents, keys });
@@ -232,7 +233,7 @@ impl ObjectStore for LyingObjects {
         let mut state = self.state();
         let State { past, lies } = &mut *state;
         past.entry(object).or_default().push(before);
-        // It becomes what it was at another time, or what another was.
+        // The object becomes an earlier version of it, or another object.
         if let Some(lies) = lying(lies)
             && let Said::AsItWas((was, _)) = self.said(object, past, &mut lies.rng)
         {
@@ -247,7 +248,7 @@ impl ObjectStore for LyingObjects {
         if let Some(Lies { rng, .. }) = lying(&mut state.lies) {
             match rng.below(8) {
                 0 => return Err(Error::new(Kind::NotFound, format!("the store has no snapshot {id}"))),
-                // Another one's objects, if there is another one.
+                // The objects of another snapshot, if there is one.
                 1 => honest = self.honest.at_snapshot(1 + rng.below(id + 1)).unwrap_or(honest),
                 _ => {}
             }
@@ -257,7 +258,7 @@ impl ObjectStore for LyingObjects {
     }
 }
 
-/// The objects at a snapshot, of a store that lies of them as well.
+/// A snapshot of a store that lies about it as well.
 struct Snapshot {
     store: LyingObjects,
     honest: Arc<dyn ObjectStore>,

@@ -1,14 +1,13 @@
-//! An error of the system at the n-th call of a trait, whichever call that is: what sweeps over
-//! every call of a script are made of.
+//! Fails the n-th call of a trait, whatever its kind: the base of sweeps over every call of a
+//! script.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::fmt::Debug;
 
-/// The errors that a sweep gives to each call: those that a medium or a directory of files meets in
-/// use. EINTR is none of them: it reaches no caller of a medium, a folder or an anchor. What stands
-/// before the system makes such a call again: `FileMedium` and its `DiscreetReader`, `DiskFolder`,
-/// `AnchorFile`, each by a loop of its own, by `rustix::io::retry_on_intr`, or by the standard
-/// library.
+/// The errnos that a sweep injects into each call. A medium or a directory of files returns them
+/// in use. EINTR is not among them, because no caller of a medium, a folder or an anchor
+/// sees it: `FileMedium` and its `DiscreetReader`, `DiskFolder` and `AnchorFile` repeat such a call
+/// with a loop of their own, `rustix::io::retry_on_intr`, or the standard library.
 pub const SWEPT: [i32; 8] = [
     libc::EIO,
     libc::ENOSPC,
@@ -20,9 +19,8 @@ pub const SWEPT: [i32; 8] = [
     libc::EMFILE,
 ];
 
-/// What a sweep tries on the calls from the first to the `calls`-th: each call, with each error of
-/// [`SWEPT`]. With `share` it is every so many of these pairs; without, all of them. The share is
-/// odd, so that each error has its turn.
+/// The cases of a sweep: each call up to number `calls`, with each errno of [`SWEPT`]. With
+/// `share`, only every `share`-th case. The share is odd, so that each errno occurs.
 pub fn swept(calls: u64, share: Option<u64>) -> impl Iterator<Item = (u64, i32)> {
     assert!(share.is_none_or(|share| share % 2 == 1), "errors that never have their turn");
     let pairs = (1..=calls).flat_map(|nth| SWEPT.map(|errno| (nth, errno)));
@@ -30,23 +28,22 @@ pub fn swept(calls: u64, share: Option<u64>) -> impl Iterator<Item = (u64, i32)>
     (0..).zip(pairs).filter(move |(at, _)| tried(*at)).map(|(_, pair)| pair)
 }
 
-/// Whether an error of this number says that a call was refused, and nothing else
+/// Whether this errno means that the call was refused without any effect
 /// (`lacuna_contracts::Kind::is_refusal`).
 pub fn refuses(errno: i32) -> bool {
     failure("a call", errno, false).kind().is_refusal()
 }
 
-/// The error of a call that fails with this number, as `FileMedium` and `DiskFolder` make it.
+/// The error of a call that fails with this errno, as `FileMedium` and `DiskFolder` create it.
 /// `syncs`: the call makes something durable, and its error is one of the medium, whatever the
-/// number.
+/// errno.
 pub fn failure(what: impl Into<String>, errno: i32, syncs: bool) -> Error {
     let error = Error::io(what, &std::io::Error::from_raw_os_error(errno));
     if syncs { error.with_kind(Kind::Io) } else { error }
 }
 
-/// Whether a caller learns from `error` what befell the call: it has the kind and the number of
-/// [`failure`], or it is a purge that is not complete and names such an error, or that number, as
-/// its cause.
+/// Whether `error` reports this failure of a call: it has the kind and errno of [`failure`], or it
+/// is an incomplete purge with such an error, or this errno, as its cause.
 pub fn tells(error: &Error, errno: i32, syncs: bool) -> bool {
     if error.kind() != Kind::PurgeIncomplete {
         let expected = failure("a call", errno, syncs);
@@ -59,7 +56,7 @@ pub fn tells(error: &Error, errno: i32, syncs: bool) -> bool {
     }
 }
 
-/// Counts calls, and lets one of them fail.
+/// Counts calls, and makes one of them fail.
 pub struct NthCall<C> {
     calls: u64,
     fails: Option<(u64, i32)>,
@@ -73,22 +70,22 @@ impl<C> Default for NthCall<C> {
 }
 
 impl<C: Copy + Debug> NthCall<C> {
-    /// The `nth` call from now on, the first being 1, fails with this number; with 0, none.
+    /// Makes the `nth` further call, counted from 1, fail with this errno; 0 disables this.
     pub fn fail(&mut self, nth: u64, errno: i32) {
         *self = NthCall { calls: 0, fails: (nth > 0).then_some((nth, errno)), hit: None };
     }
 
-    /// Calls since the last [`NthCall::fail`].
+    /// The number of calls since the last [`NthCall::fail`].
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// The call that failed, if it came that far.
+    /// The call that failed, if there was one.
     pub fn hit(&self) -> Option<C> {
         self.hit
     }
 
-    /// A call begins. `syncs`: as for [`failure`].
+    /// Counts a call, and returns its error if it is to fail. `syncs`: see [`failure`].
     pub fn begin(&mut self, call: C, syncs: bool) -> Result<()> {
         self.calls += 1;
         let Some((_, errno)) = self.fails.filter(|(nth, _)| *nth == self.calls) else { return Ok(()) };

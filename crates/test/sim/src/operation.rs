@@ -1,7 +1,6 @@
-//! The names of what a medium can be asked, and the fold that stands for bytes in records and
-//! digests.
+//! The kinds of operations of a medium, and the digest for bytes in records.
 
-/// What was asked of a medium.
+/// An operation of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// One extent of a read.
@@ -19,15 +18,15 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// Whether it makes something durable: what was dropped when it failed is unknown.
+    /// Whether it makes data durable: if it fails, the dropped data is unknown.
     pub fn syncs(self) -> bool {
         matches!(self, OpKind::Sync | OpKind::WriteDurable)
     }
 }
 
-/// A fold over 64-bit words in the manner of FNV-1a, with a shift so that high bits reach low ones.
+/// A digest of 64-bit words like FNV-1a, with a shift so that high bits affect low ones.
 pub struct Digest(
-    /// The fold so far.
+    /// The digest so far.
     pub u64,
 );
 
@@ -38,18 +37,18 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Of nothing.
+    /// The digest of no words.
     pub fn new() -> Self {
         Digest(0xCBF2_9CE4_8422_2325)
     }
 
-    /// Folds in a word.
+    /// Adds a word.
     pub fn word(&mut self, word: u64) {
         let x = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = x ^ (x >> 32);
     }
 
-    /// Folds in bytes, and how many they are.
+    /// Adds bytes and their number.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks::<8>();

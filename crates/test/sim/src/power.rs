@@ -1,8 +1,8 @@
-//! The power of a simulated part: counts operations, and goes when told.
+//! The power of a simulated part: counts operations, and is cut when told.
 
 use lacuna_contracts::{Error, Kind, Result};
 
-/// Operations so far, and the one that the power goes in.
+/// The number of operations so far, and the number of the operation with the cut.
 #[derive(Default)]
 pub(crate) struct Power {
     ops: u64,
@@ -11,17 +11,17 @@ pub(crate) struct Power {
 }
 
 impl Power {
-    /// What an operation without power fails with.
+    /// The error of an operation without power.
     pub(crate) fn error() -> Error {
         Error::new(Kind::Io, "power is off")
     }
 
-    /// Fails if the power has gone.
+    /// Fails if the power was cut.
     pub(crate) fn on(&self) -> Result<()> {
         if self.off { Err(Self::error()) } else { Ok(()) }
     }
 
-    /// Counts `n` operations. False if the power goes during one of them.
+    /// Counts `n` operations. False if the power is cut during one of them.
     pub(crate) fn survives(&mut self, n: u64) -> bool {
         match self.cut_at {
             Some(at) if n > 0 && at < self.ops + n => {
@@ -33,22 +33,23 @@ impl Power {
         !self.off
     }
 
-    /// Lets the next `n` operations pass and goes in the middle of the one after them.
+    /// Lets the next `n` operations succeed and cuts the power in the middle of the operation after
+    /// them.
     pub(crate) fn cut_after(&mut self, n: u64) {
         self.cut_at = Some(self.ops.saturating_add(n));
     }
 
-    /// Goes now, between two operations.
+    /// Cuts the power now, between two operations.
     pub(crate) fn cut_now(&mut self) {
         self.off = true;
     }
 
-    /// Whether it has gone.
+    /// Whether the power was cut.
     pub(crate) fn is_off(&self) -> bool {
         self.off
     }
 
-    /// Operations so far, the one in flight at the cut included.
+    /// The number of operations, including an operation in flight at the cut.
     pub(crate) fn ops(&self) -> u64 {
         self.ops
     }

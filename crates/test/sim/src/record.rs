@@ -1,4 +1,4 @@
-//! A log of everything asked of a medium.
+//! A recorder of all operations of a medium.
 
 use crate::OpKind;
 use crate::around::pass_on;
@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What was asked.
+    /// The kind of operation.
     pub kind: OpKind,
-    /// Where. Zero for a sync and a change of length.
+    /// The offset in bytes. Zero for a sync and a change of length.
     pub offset: u64,
-    /// How many bytes; for a change of length, the new length.
+    /// The number of bytes; for a change of length, the new length.
     pub len: u64,
-    /// Which call it was part of: equal for the extents of one batch, and rising.
+    /// The number of the call: equal for the extents of one batch, and increasing.
     pub call: u64,
     /// Whether the call succeeded.
     pub ok: bool,
-    /// A number that stands for the bytes written; zero for anything but a write. Not a
-    /// cryptographic hash.
+    /// A digest of the bytes written; zero for anything other than a write. Not a cryptographic
+    /// hash.
     pub hash: u64,
-    /// The bytes written, if the recorder was told to keep them.
+    /// The bytes written, if the recorder keeps them.
     pub contents: Option<Vec<u8>>,
 }
 
@@ -36,7 +36,7 @@ struct Log {
     records: Vec<Record>,
 }
 
-/// Passes everything on and writes it down when it is done.
+/// Passes all operations on and records them afterwards.
 pub struct Recorder<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
     keep_contents: AtomicBool,
@@ -44,22 +44,22 @@ pub struct Recorder<M: Medium + ?Sized = dyn Medium> {
 }
 
 impl<M: Medium + ?Sized> Recorder<M> {
-    /// A recorder before `inner`, with an empty log.
+    /// Wraps `inner`, with an empty log.
     pub fn new(inner: Arc<M>) -> Self {
         Recorder { inner, keep_contents: AtomicBool::new(false), log: Mutex::default() }
     }
 
-    /// Sets whether later records keep the bytes written. Off unless set.
+    /// Sets whether later records keep the bytes written. The default is off.
     pub fn keep_contents(&self, keep: bool) {
         self.keep_contents.store(keep, Ordering::Relaxed);
     }
 
-    /// Everything recorded since the last take.
+    /// Removes and returns all records.
     pub fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.log.lock().records)
     }
 
-    /// Writes down one call: its extents as offset, length, and what was written.
+    /// Records one call: its extents as offset, length, and bytes written.
     fn note<'a>(
         &self,
         kind: OpKind,

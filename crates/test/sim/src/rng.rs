@@ -6,7 +6,7 @@
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// The generator that `seed` names. Any seed is good, zero as well.
+    /// The generator for a seed. Any seed is good, including zero.
     pub fn new(seed: u64) -> Self {
         let mut z = seed;
         Rng(std::array::from_fn(|_| {
@@ -32,7 +32,7 @@ impl Rng {
         out
     }
 
-    /// A number below `n`. The bias is below `n / 2^64`, which no simulation can see.
+    /// A number below `n`. The bias is below `n / 2^64`, which no simulation can detect.
     ///
     /// # Panics
     /// If `n` is zero: there is no such number.
@@ -41,7 +41,7 @@ impl Rng {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True `n` times out of `d`. Always true if `n >= d`.
+    /// True with probability `n / d`. Always true if `n >= d`.
     pub fn chance(&mut self, n: u64, d: u64) -> bool {
         self.below(d) < n
     }
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn matches_the_published_algorithm() {
-        // splitmix64 from seed 0 begins e220a8397b1dcdaf, 6e789e6aa1b965f4 ...; xoshiro256** on
-        // that state.
+        // splitmix64 with seed 0 begins e220a8397b1dcdaf, 6e789e6aa1b965f4 ...; xoshiro256** starts
+        // from that state.
         let rng = Rng::new(0);
         assert_eq!(rng.0[0], 0xE220_A839_7B1D_CDAF);
         assert_eq!(rng.0[1], 0x6E78_9E6A_A1B9_65F4);

@@ -1,4 +1,4 @@
-//! Numbers that environment variables give to tests: CONTRIBUTING.md has the table of variables.
+//! Numbers from environment variables for tests. CONTRIBUTING.md has the table of variables.
 
 use std::env::{VarError, var};
 
@@ -6,8 +6,8 @@ use std::env::{VarError, var};
 ///
 /// # Panics
 ///
-/// If the variable holds anything but a decimal number: a run with the default would pass for the
-/// run that was asked for.
+/// If the variable holds anything other than a decimal number: a run with the default would be
+/// mistaken for the requested run.
 pub fn setting(name: &str, default: u64) -> u64 {
     number(name, var(name)).unwrap_or(default)
 }

@@ -1,4 +1,4 @@
-//! Media that take their time, and media that fail to read now and then.
+//! Media with random delays, and media with transient read errors.
 
 use crate::Rng;
 use crate::around::{Around, Surrounded};
@@ -8,28 +8,29 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A medium that fails to read now and then, and gives what it has when it is asked again.
+/// A medium with transient read errors: a repeated read succeeds.
 pub struct Flaky {
     medium: Arc<dyn Medium>,
     rng: Mutex<Rng>,
 }
 
-/// A medium whose reads, writes and syncs take a random time.
+/// A medium with random delays of reads, writes and syncs.
 pub struct Slow {
     medium: Arc<dyn Medium>,
     rng: Mutex<Rng>,
-    /// One operation of so many takes time.
+    /// One operation in this many is delayed.
     one_of: u64,
-    /// Microseconds that an operation of each kind takes at most.
+    /// The maximum delay of each kind of operation in microseconds.
     read: u64,
     write: u64,
     sync: u64,
-    /// Whether a sync takes as long again once it is done: what others write then is not durable.
+    /// Whether a sync also waits after it is done: writes of other threads at that time are not
+    /// durable.
     after_sync: bool,
 }
 
 impl Flaky {
-    /// Over a medium.
+    /// Wraps a medium.
     pub fn over(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         Arc::new(Surrounded(Flaky { medium, rng: Mutex::new(Rng::new(seed)) }))
     }
@@ -49,14 +50,14 @@ impl Around for Flaky {
 }
 
 impl Slow {
-    /// Every read, write and sync takes time.
+    /// Delays every read, write and sync.
     pub fn over(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         let rng = Mutex::new(Rng::new(seed));
         let (one_of, after_sync) = (1, false);
         Arc::new(Surrounded(Slow { medium, rng, one_of, read: 60, write: 150, sync: 900, after_sync }))
     }
 
-    /// Some writes and syncs hesitate, so that other threads come first.
+    /// Delays some writes and syncs, so that other threads come first.
     pub fn at_times(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         let rng = Mutex::new(Rng::new(seed));
         let (one_of, after_sync) = (3, true);

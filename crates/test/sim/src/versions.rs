@@ -1,31 +1,31 @@
-//! A plain model beside a disk: of every block the versions that it may have after a power cut.
+//! A model of a disk: for every block, the versions that it may have after a power cut.
 
 use crate::Rng;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use std::ops::Range;
 
-/// Versions a block may have after a cut: the first is the last flushed, the last is the latest. A
-/// version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] they are all versions that
-/// it ever had.
+/// The versions that each block may have after a cut: first the last flushed one, last the latest.
+/// A version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] a block keeps all
+/// versions that it ever had.
 #[derive(Clone)]
 pub struct Model {
-    /// Who it stands beside, for messages.
+    /// The name of the disk in messages.
     name: String,
     versions: Vec<Vec<u64>>,
 }
 
 impl Model {
-    /// Beside a disk of so many blocks, all of them zeros.
+    /// A model of a disk with `blocks` blocks of zeros.
     pub fn new(name: impl Into<String>, blocks: u64) -> Self {
         Model { name: name.into(), versions: vec![vec![0]; blocks as usize] }
     }
 
-    /// Blocks of the disk.
+    /// The number of blocks.
     pub fn blocks(&self) -> u64 {
         self.versions.len() as u64
     }
 
-    /// Blocks were given a version, which a cut may take or leave.
+    /// Adds a version to blocks, which a cut may lose or keep.
     pub fn set(&mut self, first: u64, count: u64, stamp: u64) {
         for block in first..first + count {
             self.versions[block as usize].push(stamp);
@@ -42,12 +42,12 @@ impl Model {
         &self.versions[block as usize]
     }
 
-    /// The disk was flushed: every block has its latest version.
+    /// Records a flush of the disk: every block has its latest version.
     pub fn flushed(&mut self) {
         (0..self.blocks()).for_each(|block| self.block_flushed(block));
     }
 
-    /// A block was flushed: it has its latest version.
+    /// Records a flush of one block: it has its latest version.
     pub fn block_flushed(&mut self, block: u64) {
         let versions = &mut self.versions[block as usize];
         if versions.len() > 1 {
@@ -57,15 +57,16 @@ impl Model {
         }
     }
 
-    /// What is wrong with a disk after a cut, if anything. What it reads is what it will keep.
+    /// Checks a disk after a cut. The model then expects the versions that were read. Errors: a
+    /// description of a block that it may not have.
     pub fn compare(&mut self, disk: &dyn Disk) -> std::result::Result<(), String> {
         let mut data = vec![0; self.versions.len() * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut data).map_err(|e| format!("{}: alarm: {e}", self.name))?;
         self.keep(0, &data)
     }
 
-    /// What is wrong with blocks that were read after a cut, the first of them `first`, if
-    /// anything. What they read is what they will keep.
+    /// Checks blocks that were read after a cut, starting with `first`. The model then expects the
+    /// versions that were read. Errors: a description of the violation.
     pub fn keep(&mut self, first: u64, data: &[u8]) -> std::result::Result<(), String> {
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             self.versions[block as usize] = vec![self.version_of(block, data)?];
@@ -73,8 +74,8 @@ impl Model {
         Ok(())
     }
 
-    /// What is wrong with these blocks of a disk after a failure, if anything. They keep the
-    /// versions that they may have.
+    /// Checks these blocks of a disk after a failure, without changing the model. Errors: a
+    /// description of the violation.
     pub fn allows(&self, disk: &dyn Disk, blocks: Range<u64>) -> std::result::Result<(), String> {
         let mut data = vec![0; (blocks.end - blocks.start) as usize * BLOCK_SIZE];
         disk.read(BlockAddr(blocks.start), &mut data).map_err(|e| format!("{}: alarm: {e}", self.name))?;
@@ -84,8 +85,7 @@ impl Model {
         Ok(())
     }
 
-    /// The version as which a block was read, if it may have that one; otherwise what is wrong with
-    /// it.
+    /// The version that was read of a block. Errors: a description, if the block may not have it.
     pub fn version_of(&self, block: u64, data: &[u8]) -> std::result::Result<u64, String> {
         let (name, allowed) = (&self.name, self.versions(block));
         match stamp_of(block, data) {
@@ -107,7 +107,7 @@ impl Model {
     }
 }
 
-/// A block of a disk in one of its versions: no other block looks like it.
+/// Fills a block with one of its versions. The content differs from that of every other block.
 pub fn fill(block: u64, stamp: u64, out: &mut [u8]) {
     if stamp == 0 {
         out.fill(0);
@@ -121,19 +121,19 @@ pub fn fill(block: u64, stamp: u64, out: &mut [u8]) {
     out[..8].copy_from_slice(&stamp.to_le_bytes());
 }
 
-/// The same, as a block of its own.
+/// Like [`fill`], with a new buffer.
 pub fn content(block: u64, stamp: u64) -> Vec<u8> {
     let mut out = vec![0; BLOCK_SIZE];
     fill(block, stamp, &mut out);
     out
 }
 
-/// Consecutive blocks under one stamp.
+/// Consecutive blocks with one stamp.
 pub fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
     (first..first + count).flat_map(|block| content(block, stamp)).collect()
 }
 
-/// The version of a block, unless it is none.
+/// The stamp of a block; `None` if the data is no version of it.
 pub fn stamp_of(block: u64, data: &[u8]) -> Option<u64> {
     let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
     let mut expected = [0; BLOCK_SIZE];
@@ -141,7 +141,8 @@ pub fn stamp_of(block: u64, data: &[u8]) -> Option<u64> {
     (data == expected).then_some(stamp)
 }
 
-/// The block of which this is a version, and the version, unless it is none. Zeros are no block's.
+/// The block and stamp of this data; `None` if it is no version of any block. Zeros belong to no
+/// block.
 pub fn origin_of(data: &[u8]) -> Option<(u64, u64)> {
     let word = |at: usize| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));
     let (stamp, second) = (word(0)?, word(8)?);
@@ -149,33 +150,34 @@ pub fn origin_of(data: &[u8]) -> Option<(u64, u64)> {
     (stamp != 0 && stamp_of(block, data) == Some(stamp)).then_some((block, stamp))
 }
 
-/// A disk under work, and its model.
+/// A disk with a random workload, and its model.
 pub struct Worked<'a> {
     /// The disk.
     pub disk: &'a dyn Disk,
-    /// What it should hold.
+    /// Its model.
     pub model: &'a mut Model,
-    /// Where the work comes from.
+    /// The source of the workload.
     pub rng: &'a mut Rng,
-    /// The last version that was given to anything.
+    /// The last stamp that was used.
     pub next_stamp: &'a mut u64,
 }
 
 impl Worked<'_> {
-    /// A place for `count` blocks: half of the work happens in one corner, so that versions meet.
+    /// A start for `count` blocks: half of the work falls on the first 40 blocks, so that versions
+    /// overlap.
     pub fn first(&mut self, count: u64) -> u64 {
         let blocks = self.model.blocks();
         let room = if self.rng.chance(1, 2) { 40 } else { blocks };
         self.rng.below(room.min(blocks - count + 1))
     }
 
-    /// Writes blocks somewhere.
+    /// Writes blocks at a random place.
     pub fn write(&mut self, count: u64) -> Result<()> {
         let first = self.first(count);
         self.write_at(first, count)
     }
 
-    /// Writes blocks, all in one new version.
+    /// Writes blocks with one new stamp.
     pub fn write_at(&mut self, first: u64, count: u64) -> Result<()> {
         *self.next_stamp += 1;
         let stamp = *self.next_stamp;
@@ -183,12 +185,12 @@ impl Worked<'_> {
         for (block, out) in (first..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
             fill(block, stamp, out);
         }
-        // A write that the power cut short may have happened to any of its blocks.
+        // A write that a power cut interrupts may have written any of its blocks.
         self.model.set(first, count, stamp);
         self.disk.write(BlockAddr(first), &data)
     }
 
-    /// Discards blocks somewhere.
+    /// Discards blocks at a random place.
     pub fn discard(&mut self, count: u64) -> Result<()> {
         let first = self.first(count);
         self.discard_at(first, count)
@@ -200,7 +202,7 @@ impl Worked<'_> {
         self.disk.discard(BlockAddr(first), count)
     }
 
-    /// Reads blocks somewhere; they must have their latest version.
+    /// Reads blocks at a random place; they must have their latest version.
     pub fn compare(&mut self, count: u64) -> Result<()> {
         let first = self.first(count);
         self.compare_at(first, count)

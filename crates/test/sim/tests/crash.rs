@@ -1,4 +1,4 @@
-//! The crash medium keeps every promise, and nothing but its promises.
+//! Tests that the crash medium keeps all that it promised, and nothing more.
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{Medium, WriteExtent};
@@ -13,7 +13,7 @@ fn bytes_at(image: &Image, offset: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Every sector of `image` at which its bytes are all `byte`.
+/// The sectors of `image` with all bytes equal to `byte`.
 fn sectors_of(image: &Image, byte: u8) -> Vec<u64> {
     let flat = image.to_vec();
     let sectors = flat.chunks(SECTOR_SIZE as usize).enumerate();
@@ -110,7 +110,7 @@ fn durable_writes_promise_only_themselves() {
     }
     assert_eq!((first.len(), far.len()), (2, 2));
 
-    // Newer writes over durable ones are as frail as any.
+    // A later write over a durable one may be lost like any other.
     medium.write_at(512, &[3; 512]).unwrap();
     let seen: HashSet<u8> = (0..100).map(|_| bytes_at(&medium.after_cut(&mut rng), 512, 1)[0]).collect();
     assert_eq!(seen, HashSet::from([2, 3]));
@@ -218,7 +218,8 @@ fn lengths_change_in_order_and_truncated_bytes_do_not_come_back() {
     }
     assert_eq!(medium.after_cut_with(Loss::Reverse, &mut rng), medium.image());
 
-    // A durable write past the durable length, or over a shrink not yet synced, settles the length.
+    // A durable write past the durable length, or over an unsynced shrink, makes the length
+    // durable.
     medium.write_durable(&[WriteExtent { offset: 6000, data: &[2; 10] }]).unwrap();
     medium.set_len(5000).unwrap();
     medium.set_len(8192).unwrap();
@@ -240,8 +241,8 @@ fn refuses_what_leaves_the_medium_without_counting_it() {
     assert_eq!((medium.ops(), medium.unsynced()), (0, 0));
 }
 
-/// Runs a random workload and returns the medium, with, for each sector, what it may hold after a
-/// cut.
+/// Runs a random workload. Returns the medium and, for each sector, the values that it may hold
+/// after a cut.
 fn workload(seed: u64, cut_after: u64) -> (CrashMedium, HashMap<u64, HashSet<u8>>) {
     let mut rng = Rng::new(seed);
     let medium = CrashMedium::new(LEN);

@@ -1,4 +1,4 @@
-//! The fault medium goes wrong as told, and only so.
+//! Tests that the fault medium injects exactly the faults that were added.
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};

@@ -1,5 +1,5 @@
-//! The simulated folder keeps what was synced, loses what was not, and the same seed is the same
-//! run.
+//! Tests that the simulated folder keeps synced data, loses other data, and repeats a run with the
+//! same seed.
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{Folder, FolderFile};
@@ -32,7 +32,7 @@ fn what_was_synced_survives() {
         assert_eq!(content(&left, "ab/one").unwrap(), b"first");
         seconds.insert(content(&left, "two").unwrap());
     }
-    // Nothing, only a length, and all of it.
+    // Nothing, the length alone, or everything.
     assert_eq!(seconds, [b"".to_vec(), vec![0; 6], b"second".to_vec()].into());
 }
 
@@ -98,7 +98,7 @@ fn a_full_folder_writes_what_finds_space() {
         file.read_at(0, &mut bytes).unwrap();
         bytes.chunks_exact(PAGE as usize).map(|page| page[0]).collect::<Vec<_>>()
     };
-    // The pages in the hole find space until there is none, and what lies between is overwritten.
+    // The pages in the hole are allocated until there is no room; then the write stops.
     assert_eq!(file.write_at(0, &[2; 6 * PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
     assert_eq!(pages(), [2, 2, 2, 0, 0, 0, 0, 0, 0, 1, 0]);
     file.write_at(0, &[3; 3 * PAGE as usize]).unwrap();
@@ -109,7 +109,7 @@ fn a_full_folder_writes_what_finds_space() {
     folder.fail(FolderOp::Write, 0, Kind::NoSpace, false);
     assert_eq!(file.write_at(0, &[4; 3 * PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
     assert_eq!(pages(), [4, 3, 3, 0, 0, 0, 0, 0, 0, 3, 0]);
-    // With no room at all, zeros are not written; a punch makes zeros, and gives room.
+    // With no room at all, zeros cannot be written; a punch makes zeros and frees room.
     folder.set_quota(folder.used());
     assert_eq!(file.write_at(0, &[0; PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
     file.punch(PAGE, 2 * PAGE).unwrap();
@@ -147,7 +147,8 @@ fn an_adversary_puts_back_what_it_kept() {
     assert_eq!(folder.open("a").err().map(|e| e.kind()), Some(Kind::NotFound));
 }
 
-/// A random workload with a cut, and what it leaves.
+/// Runs a random workload up to a cut. Returns digests of the folder and of the image after the
+/// cut.
 fn play(seed: u64) -> (u64, u64) {
     let (folder, mut rng) = (CrashFolder::new(), Rng::new(seed));
     folder.cut_after(rng.below(300));

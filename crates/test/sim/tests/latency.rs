@@ -1,4 +1,4 @@
-//! What the models charge.
+//! Tests the costs that the latency models charge.
 
 use lacuna_contracts::ManualClock;
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
@@ -22,7 +22,7 @@ fn a_write_behind_the_last_one_is_not_scattered_whatever_was_read_between() {
     stick.read(&mut [ReadExtent { offset: 65_536, buf: &mut buf }]).unwrap();
     write(4096);
     assert_eq!(stick.elapsed(), Duration::ZERO);
-    // Where a read ended no write follows another.
+    // A write at the end of the last read is scattered.
     write(69_632);
     assert_eq!(stick.elapsed(), SCATTERED);
 }

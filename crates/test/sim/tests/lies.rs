@@ -1,5 +1,5 @@
-//! Media, folders and stores that lie tell what was there at some time, or what was made of it, and
-//! the truth where they are told to.
+//! Tests that lying media, folders and stores return earlier, foreign or forged data, and true data
+//! where they are told to.
 
 use lacuna_medium::{Folder, Keys, Medium, MemoryObjects, ObjectStore, Query, ReadExtent, Step, Transaction};
 use lacuna_sim::{CrashFolder, CrashMedium, Image, Lies, LyingObjects, Rng, Truths};
@@ -13,7 +13,7 @@ fn always(seed: u64) -> Option<Lies> {
     Some(Lies { of_a_thousand: 1000, rng: Rng::new(seed), forges: false })
 }
 
-/// A medium whose first three pages were filled with 1, 2 and 3 in turn, and whose fourth is 9.
+/// A medium with its first three pages filled with 1, 2 and 3 in turn, and its fourth page with 9.
 fn lived() -> CrashMedium {
     let medium = CrashMedium::new(8 * PAGE);
     medium.keep_past();
@@ -24,7 +24,7 @@ fn lived() -> CrashMedium {
     medium
 }
 
-/// The bytes with which reads of one page are answered.
+/// The bytes that reads of one page return.
 fn answers(medium: &CrashMedium, page: u64, reads: usize) -> Vec<u8> {
     let mut buf = [0; PAGE as usize];
     let mut read = || {
@@ -135,7 +135,7 @@ fn names_are_told_as_they_were_or_as_others() {
     assert_eq!(folder.list("").unwrap(), ["a", "b"]);
 }
 
-/// A file that an adversary puts there keeps its past like all others.
+/// A file that an adversary restores keeps its earlier versions like other files.
 #[test]
 fn what_was_put_back_is_told_too() {
     let folder = CrashFolder::new();
@@ -153,7 +153,7 @@ fn what_was_put_back_is_told_too() {
     assert_eq!(told.collect::<BTreeSet<u8>>(), BTreeSet::from([1, 2]));
 }
 
-/// Gives an object eight bytes and a key that are all the same.
+/// Sets eight bytes and the value of a key of an object to `byte`.
 fn set(store: &LyingObjects, object: u64, byte: u8) -> u64 {
     let (data, keys) = ([byte; 8], Step::SetKeys(vec![(b"k".to_vec(), vec![byte])]));
     let steps = vec![Step::Write { offset: 0, data: &data }, keys];

@@ -1,6 +1,6 @@
-//! A medium behind a cache like that of Linux, one of whose syncs fails. The pages that this sync
-//! should have written count as written from then on: one caller hears of it, later syncs do
-//! nothing and succeed, and reads give what the medium does not hold, until the cache is dropped.
+//! A medium with a failing sync behind a cache like that of Linux. The pages that this sync should
+//! have written count as clean after it: one caller gets the error, later syncs do nothing and
+//! succeed, and reads return cached data that the medium does not hold, until the cache is dropped.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range, pieces};
@@ -13,10 +13,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So long the sync takes that fails: other threads that want one wait for it by then.
+/// The duration of the failing sync. By its end, other threads that need a sync wait for it.
 const FAILS_AFTER: Duration = Duration::from_millis(20);
 
-/// The medium.
+/// The medium with its cache.
 pub struct FailedSync {
     medium: Arc<dyn Medium>,
     state: Mutex<State>,
@@ -24,14 +24,14 @@ pub struct FailedSync {
 
 #[derive(Default)]
 struct State {
-    /// Syncs until the one that fails.
+    /// The number of syncs up to the failing one.
     left: Option<u64>,
     failed: bool,
     after: u64,
     cache: BTreeMap<u64, Page>,
 }
 
-/// A page of the medium in the cache.
+/// A cached page of the medium.
 struct Page {
     bytes: Box<[u8]>,
     /// Whether the next sync writes it.
@@ -39,8 +39,8 @@ struct Page {
 }
 
 impl State {
-    /// Applies `change` to a range of the cache, page by page; it is given the piece, and where
-    /// that begins in the range.
+    /// Applies `change` to a range of the cache, page by page. `change` gets the piece and its
+    /// offset in the range.
     fn change(
         &mut self,
         medium: &dyn Medium,
@@ -76,22 +76,23 @@ impl State {
 }
 
 impl FailedSync {
-    /// A medium with an empty cache before it, whose syncs succeed.
+    /// Wraps a medium with an empty cache. Syncs succeed.
     pub fn new(medium: Arc<dyn Medium>) -> Self {
         FailedSync { medium, state: Mutex::default() }
     }
 
-    /// The `nth` sync from now on fails; with 0, none.
+    /// Makes the `nth` further sync fail; 0 disables this.
     pub fn fail_sync(&self, nth: u64) {
         self.state().left = Some(nth);
     }
 
-    /// Syncs that were made after the one that failed: a caller of one believes what is not true.
+    /// The number of syncs after the failed one. Their callers wrongly believe that the data is
+    /// durable.
     pub fn syncs_after(&self) -> u64 {
         self.state().after
     }
 
-    /// Cuts the power: what the cache holds is gone, written or not.
+    /// Cuts the power: the cache is lost, with its dirty and clean pages.
     pub fn cut_power(&self) {
         self.state().cache.clear();
     }
@@ -101,7 +102,7 @@ impl FailedSync {
     }
 }
 
-/// Clients that write and flush, each a block of its own, until they are refused.
+/// Runs clients that each write and flush a block of their own until the disk refuses.
 pub fn flush_until_refused(disk: &dyn Disk, clients: u64) {
     std::thread::scope(|scope| {
         for client in 0..clients {
@@ -114,13 +115,13 @@ pub fn flush_until_refused(disk: &dyn Disk, clients: u64) {
     });
 }
 
-/// Blocks of each level that [`reopens_from_the_medium`] works with.
+/// The number of blocks of each level that [`reopens_from_the_medium`] uses.
 const WORKED: u64 = 24;
 
-/// Fails the `nth` sync under a working disk, or with `closing` one that is being closed. Opens the
-/// disk again in the same session of the system, goes on working, cuts the power, and opens it once
-/// more. What was flushed must read as it was flushed each time. `open` gives the levels of the
-/// disk on `failing`, with whatever threads make their flushes end.
+/// Makes the `nth` sync fail under a disk in use, or with `closing` under a disk that is being
+/// closed. Then opens the disk again without a reboot, uses it, cuts the power, and opens it once
+/// more. Flushed data must read correctly each time. `open` returns the levels of the disk on
+/// `failing`, with the threads that their flushes need.
 pub fn reopens_from_the_medium(
     failing: &FailedSync,
     nth: u64,
@@ -151,7 +152,7 @@ pub fn reopens_from_the_medium(
     work(&levels, &mut models, 6).map_err(|e| e.to_string())?;
     failing.fail_sync(nth);
     if closing {
-        // So many syncs it may not make.
+        // The close may make fewer syncs than `nth`.
         let _failed = levels.iter().try_for_each(|level| level.close());
     } else if work(&levels, &mut models, 1000).is_ok() {
         return Err("no flush noticed that a sync failed".into());
@@ -168,7 +169,7 @@ pub fn reopens_from_the_medium(
         for (level, model) in levels.iter().zip(models.iter_mut()) {
             model.compare(&**level).map_err(|e| said(&e))?;
         }
-        // Little, so that nothing covers up what was wrong.
+        // Only a little, so that the new writes do not hide a fault.
         work(&levels, &mut models, 1).map_err(|e| said(&e))?;
     }
     Ok(())

@@ -1,13 +1,13 @@
-//! The tables of a page in `docs/format/`, by which second readers read what a disk has written. A
-//! *second reader* is code of tests that knows the format from its page, and shares with the engine
-//! the primitives of `crypto` alone.
+//! Reads the tables of a page in `docs/format/`, for second readers. A *second reader* is test code
+//! that implements the format from its page, and shares only the primitives of `crypto` with the
+//! engine.
 
 use lacuna_contracts::Secret;
 use lacuna_crypto::{AesBlock, Cipher, GcmKey, Hctr2Key, XtsKey, derive};
 use std::ops::{Index, Range};
 use std::path::Path;
 
-/// The cells of the rows of a table, without its head.
+/// The cells of the rows of a table, without the header.
 pub type Rows = Vec<Vec<String>>;
 
 /// A page.
@@ -18,13 +18,14 @@ impl FormatPage {
     ///
     /// # Panics
     ///
-    /// If there is none. What a page lacks is a panic in all of this module, which is for tests.
+    /// If there is none. All functions of this module panic if the page lacks an item, because the
+    /// module is for tests.
     pub fn read(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../docs/format/{name}.md"));
         FormatPage(std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
     }
 
-    /// Whether the page has these words.
+    /// Whether the page contains this text.
     pub fn says(&self, words: &str) -> bool {
         self.0.contains(words)
     }
@@ -43,18 +44,18 @@ impl FormatPage {
         self.tables(heading).concat()
     }
 
-    /// The second cell of the row that begins with this name.
+    /// The second cell of the row with this first cell.
     pub fn named(&self, heading: &str, name: &str) -> String {
         let rows = self.rows(heading);
         rows.into_iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}")).swap_remove(1)
     }
 
-    /// The same, which is a number.
+    /// Like [`FormatPage::named`], as a number.
     pub fn number(&self, heading: &str, name: &str) -> u64 {
         self.named(heading, name).parse().unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// The number of a name under the heading "Constants".
+    /// The number with this name under the heading "Constants".
     pub fn constant(&self, name: &str) -> u64 {
         self.number("Constants", name)
     }
@@ -66,7 +67,7 @@ impl FormatPage {
     }
 }
 
-/// The fields of a structure, by name. They lie one after the other without gaps.
+/// The fields of a structure, by name. They are contiguous.
 pub struct Fields {
     heading: String,
     fields: Vec<(String, Range<usize>)>,
@@ -88,13 +89,13 @@ impl Fields {
         Fields { heading: heading.to_owned(), fields }
     }
 
-    /// Asserts how long the structure is, in bytes.
+    /// Asserts the length of the structure in bytes.
     pub fn of_len(self, len: usize) -> Self {
         assert_eq!(self.end(), len, "{}", self.heading);
         self
     }
 
-    /// Where the structure ends.
+    /// The length of the structure in bytes.
     pub fn end(&self) -> usize {
         self.fields.last().map_or(0, |(_, range)| range.end)
     }
@@ -109,7 +110,7 @@ impl Fields {
         number(self.get(bytes, name))
     }
 
-    /// Asserts that everything named `zero` is.
+    /// Asserts that all fields named `zero` contain zeros.
     pub fn assert_zeros(&self, bytes: &[u8]) {
         for (name, range) in self.fields.iter().filter(|(name, _)| name.starts_with("zero")) {
             assert!(bytes[range.clone()].iter().all(|b| *b == 0), "{name}");
@@ -135,7 +136,7 @@ pub fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// A block of a `sealed` disk, as it lies on the medium.
+/// A block of a `sealed` disk on the medium.
 pub struct SealedBlock<'a> {
     /// The number of the block on the disk.
     pub block: u64,
@@ -143,12 +144,12 @@ pub struct SealedBlock<'a> {
     pub data: &'a [u8],
     /// Its metadata.
     pub meta: &'a [u8],
-    /// What `gcm` authenticates beside its address.
+    /// The data that `gcm` authenticates in addition to the address.
     pub bound: &'a [u8],
 }
 
 impl SealedBlock<'_> {
-    /// Decrypts it as the pages of `sealed` say.
+    /// Decrypts the block as the pages of `sealed` specify.
     pub fn decrypt(
         &self,
         page: &FormatPage,

@@ -1,19 +1,19 @@
-//! A small Linux in an emulated machine, whose flash is under UBI: see `scripts/ubi-guest.sh`,
-//! which makes and runs it.
+//! A small Linux guest in an emulated machine with UBI on its flash. `scripts/ubi-guest.sh` builds
+//! and runs it.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A guest that runs. It ends with this.
+/// A running guest. Dropping it ends the machine.
 pub struct Guest {
     machine: Child,
     console: BufReader<ChildStdout>,
     said: String,
 }
 
-/// What a guest has, ready to be run any number of times.
+/// The image of a guest, which can be booted any number of times.
 pub struct GuestImage(PathBuf);
 
 fn script() -> Command {
@@ -21,15 +21,15 @@ fn script() -> Command {
 }
 
 impl GuestImage {
-    /// Why no guest can be run on this machine, if so.
+    /// The reason why this machine cannot run a guest; `None` if it can.
     pub fn missing() -> Option<String> {
         let output = script().arg("missing").output().expect("scripts/ubi-guest.sh is there");
         let why = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         (!why.is_empty()).then_some(why)
     }
 
-    /// Makes one in a directory. It runs what `commands` says, for the shell, with these programs
-    /// in `/guest`, and ends then.
+    /// Builds an image in a directory. The guest runs the shell script `commands`, with these
+    /// programs in `/guest`, and then powers off.
     pub fn new(dir: &Path, commands: &str, programs: &[&Path]) -> GuestImage {
         let image = dir.join("image");
         std::fs::write(dir.join("commands"), commands).expect("a file can be written");
@@ -40,15 +40,15 @@ impl GuestImage {
         GuestImage(image)
     }
 
-    /// Makes memory for a guest that outlives it, of so many bytes (a power of two), as erased
-    /// flash is.
+    /// Creates the file of a flash that outlives the guest, `len` bytes long (a power of two) and
+    /// erased.
     pub fn new_flash(dir: &Path, len: usize) -> PathBuf {
         let path = dir.join("flash");
         std::fs::write(&path, vec![0xff; len]).expect("a file can be written");
         path
     }
 
-    /// Runs it, with such memory.
+    /// Boots the image with this flash.
     pub fn boot(&self, flash: &Path) -> Guest {
         let mut boot = script();
         boot.arg("boot").arg(&self.0).arg(flash).stdin(Stdio::null());
@@ -69,7 +69,7 @@ impl Guest {
         })
     }
 
-    /// Returns as soon as the guest says something with `words`, which it must.
+    /// Returns the next console line that contains `words`. Panics if the guest ends without one.
     #[track_caller]
     pub fn wait_for(&mut self, words: &str) -> String {
         loop {
@@ -81,15 +81,15 @@ impl Guest {
         }
     }
 
-    /// Cuts its power; what it said before.
+    /// Cuts the power of the guest. Returns its console output.
     pub fn kill(mut self) -> String {
         self.machine.kill().expect("a child can be killed");
-        // The console is closed when the last of its processes is gone.
+        // The console is closed after the last of its processes is gone.
         while self.line().is_some() {}
         std::mem::take(&mut self.said)
     }
 
-    /// Waits for its end; what it said.
+    /// Waits for the end of the guest. Returns its console output.
     #[track_caller]
     pub fn finish(mut self) -> String {
         self.wait_for("guest: it ends here");

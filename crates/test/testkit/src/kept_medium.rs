@@ -1,10 +1,10 @@
-//! Media that golden images keep as files.
+//! Reads media of golden images from files.
 
 use lacuna_contracts::BLOCK_SIZE;
 use std::path::Path;
 
-/// A medium that was kept as a file: the blocks that are not zeros, each behind its offset (8
-/// bytes, little-endian).
+/// A medium from a file that contains the nonzero blocks, each after its offset (8 bytes,
+/// little-endian).
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! What tests of every format with levels share: disks, power cuts, threads, damage, lies, and each
-//! error at each call.
+//! Test helpers for all formats with levels: disks, power cuts, threads, damage, lies, and sweeps
+//! of errors over calls.
 
 mod crash;
 mod damage;

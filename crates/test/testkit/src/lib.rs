@@ -1,6 +1,6 @@
-//! What tests share beside simulated media ([`lacuna_sim`]): the tables of format pages for second
-//! readers, openings of disks on media that lie, a cache whose sync fails, programs and guests that
-//! tests drive, and what tests of formats with levels have in common (feature `levels`).
+//! Test helpers beside simulated media ([`lacuna_sim`]): tables of format pages for second readers,
+//! openings of disks on lying media, a cache with a failing sync, programs and guests for tests,
+//! and helpers for formats with levels (feature `levels`).
 //!
 //! Nothing here is fit for protecting data.
 

@@ -1,8 +1,8 @@
-//! Openings of a disk on a medium that lies: what they show, and what they may show. Half of the
-//! media tamper with what they tell as well: bits are flipped, and versions spliced.
+//! Opens a disk on a lying medium and checks its blocks. Half of the media also forge: they flip
+//! bits and splice versions.
 //!
-//! An error is always right. What else is right is what the format promises ([`Promise`]), never
-//! the content of another block.
+//! An error is always allowed. The format's [`Promise`] says which data is allowed; the content of
+//! another block never is.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Result};
 use lacuna_medium::Medium;
@@ -10,33 +10,32 @@ use lacuna_sim::versions::{Model, Worked, origin_of, stamp_of};
 use lacuna_sim::{CrashMedium, Digest, Lies, Rng, Truths, setting};
 use std::sync::Arc;
 
-/// Openings of one disk.
+/// The number of openings of one disk.
 const OF_ONE_DISK: u64 = 20;
-/// Blocks that one request reads, at most.
+/// The most blocks of one read.
 const REQUEST: u64 = 6;
-/// Of a thousand reads, how many lie, in turn.
+/// The number of lies in a thousand reads, used in turn.
 const OFTEN: [u64; 5] = [10, 40, 120, 300, 600];
-/// Wrong answers that are told.
+/// The most wrong answers that are printed.
 const MOST_TOLD: usize = 20;
 
-/// What a block may read as, beside an error.
+/// The data that a block may return, in addition to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Its latest version. One that was discarded may read as it did before, for formats that say
-    /// so.
+    /// Its latest version. For some formats, a discarded block may read as before the discard.
     Latest {
-        /// Whether the format says so.
+        /// Whether this holds for the format.
         but_discarded: bool,
     },
-    /// A version that it had, whole, zeros among them.
+    /// A whole version that it had, including zeros.
     Own,
-    /// A version that it had, or noise: what a cipher makes that does not authenticate. Not the
-    /// content of another block.
+    /// A version that it had, or noise from a cipher that does not authenticate. Not the content of
+    /// another block.
     OwnOrNoise,
 }
 
 impl Promise {
-    /// What is wrong with a block that reads as `data`, if anything.
+    /// Describes the violation if a block reads as `data`; `None` if that is allowed.
     fn complaint(self, model: &Model, block: u64, data: &[u8]) -> Option<String> {
         let (stamp, latest) = (stamp_of(block, data), model.latest(block));
         let own = stamp.is_some_and(|stamp| model.versions(block).contains(&stamp));
@@ -56,12 +55,12 @@ impl Promise {
     }
 }
 
-/// What openings showed.
+/// The results of openings.
 pub struct Openings {
-    /// So many were asked for.
+    /// The number of openings to make.
     asked: u64,
     first_seed: u64,
-    /// Disks that were begun.
+    /// The number of disks so far.
     disks: u64,
     made: u64,
     refused: u64,
@@ -74,8 +73,8 @@ pub struct Openings {
 }
 
 impl Openings {
-    /// None yet, of one of `plays` equal parts of as many as `LACUNA_LIES` says, or else of
-    /// `asked`.
+    /// No results yet, of one of `plays` equal parts of the openings. Their total number is in
+    /// `LACUNA_LIES`, with the default `asked`.
     pub fn new(asked: u64, plays: usize) -> Openings {
         Openings {
             asked: setting("LACUNA_LIES", asked).div_ceil(plays as u64),
@@ -92,43 +91,42 @@ impl Openings {
         }
     }
 
-    /// How many are left.
+    /// The number of openings that are left.
     pub fn left(&self) -> u64 {
         self.asked.saturating_sub(self.made)
     }
 
-    /// Begins another disk, and gives its seed: that in `LACUNA_SEED` for the first one, and one
-    /// more for each that follows. So with a seed that was printed, its disk comes first.
+    /// Begins another disk and returns its seed: the first disk has the seed in `LACUNA_SEED`, and
+    /// each next one a seed greater by one. So a printed seed repeats its disk first.
     pub fn begin_disk(&mut self) -> u64 {
         let seed = self.first_seed + self.disks;
         self.disks += 1;
         seed
     }
 
-    /// An opening.
+    /// Counts an opening.
     pub fn note_opening(&mut self) {
         self.made += 1;
     }
 
-    /// It was refused.
+    /// Counts an opening that was refused.
     pub fn note_refused(&mut self, error: &Error) {
         self.refused += 1;
         self.digest.bytes(format!("{:?}", error.kind()).as_bytes());
     }
 
-    /// Something showed that must not.
+    /// Records a result that is not allowed.
     pub fn note_wrong(&mut self, what: String) {
         self.wrong.push(what);
     }
 
-    /// Something that is no block showed as it must.
+    /// Counts a correct result that is not a block.
     pub fn note_right(&mut self, what: u64) {
         self.latest += 1;
         self.digest.word(what);
     }
 
-    /// Reads the blocks of a disk that ever had content, and some others, and looks at what they
-    /// are.
+    /// Reads and checks the blocks of a disk that ever had content, and some more.
     pub fn compare(
         &mut self,
         disk: &dyn Disk,
@@ -176,11 +174,11 @@ impl Openings {
         }
     }
 
-    /// Says what was played, and its digest.
+    /// Prints the results and their digest.
     ///
     /// # Panics
     ///
-    /// If anything was wrong, or if the lies hardly mattered.
+    /// If any result was wrong, or if the lies had hardly any effect.
     pub fn nothing_is_wrong(self, what: &str) {
         let Openings { made, first_seed, refused, latest, older, noise, errors, wrong, digest, .. } = self;
         println!(
@@ -194,32 +192,30 @@ impl Openings {
     }
 }
 
-/// Opens the levels of a disk on a medium: whether for reading alone, and where its randomness
-/// begins.
+/// Opens the levels of a disk. Arguments: the medium, whether to open it read-only, and a seed.
 pub type OpenLevels<'a> = dyn Fn(Arc<dyn Medium>, bool, u64) -> Result<Vec<Arc<dyn Disk>>> + 'a;
 
-/// A disk that was used on a medium that kept its past, and what each of its levels ever held.
+/// A disk after use on a medium that kept its earlier versions, with the versions of all blocks.
 pub struct Past<'a> {
-    /// The seed of the disk, which is shown beside what is wrong.
+    /// The seed of the disk, for messages.
     pub seed: u64,
     /// The medium.
     pub medium: &'a CrashMedium,
-    /// A model for each level, which was never told of a flush.
+    /// A model for each level, without flushes, so that it keeps all versions.
     pub models: &'a [Model],
-    /// Opens the disk: on this medium, to read alone or not, with this seed. A disk without levels
-    /// is one level.
+    /// Opens the disk. A disk without levels counts as one level.
     pub open: &'a OpenLevels<'a>,
-    /// Whether a session under lies may write, after which the disk is opened on a medium that is
-    /// honest.
+    /// Whether a session under lies may write. After such a session the disk is opened on an honest
+    /// medium.
     pub writes: bool,
-    /// The kinds of lies that are told, and what holds under them.
+    /// The kinds of lies, and the promise under each.
     pub kinds: &'a [(Truths, Promise)],
-    /// What holds after something was written under lies.
+    /// The promise after writes under lies.
     pub afterwards: Promise,
 }
 
 impl Past<'_> {
-    /// Opens the disk some times while its medium lies.
+    /// Opens the disk several times while its medium lies.
     pub fn open_under_lies(&self, rng: &mut Rng, shown: &mut Openings) {
         for opening in 0..OF_ONE_DISK.min(shown.left()) {
             let (truths, promise) = rng.pick(self.kinds).clone();
@@ -264,7 +260,7 @@ impl Past<'_> {
     }
 }
 
-/// Writes to levels whose medium lies. What is refused may have happened or not.
+/// Writes to levels on a lying medium. A refused write may have happened or not.
 fn write_some(disks: &[Arc<dyn Disk>], models: &mut [Model], rng: &mut Rng) {
     let mut next_stamp = 1 << 40;
     for _ in 0..3 {

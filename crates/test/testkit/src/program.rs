@@ -1,26 +1,26 @@
-//! Programs of others that tests drive.
+//! Finds external programs that tests use.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Why each program that was asked for cannot be used; none for one that can.
+/// The result for each program that was asked for: the reason why it cannot be used, or `None`.
 static TRIED: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
 
-/// Whether a program is here and works; says on standard error if not, so that a test can skip
-/// itself. One that is here and does not work, as `nbdsh` does not with a Python that lacks its
-/// module, counts as missing. Each is tried once in a process.
+/// Whether a program exists and works. If not, prints the reason on standard error, and the test
+/// can skip itself. A program that exists but does not work, such as `nbdsh` with a Python that
+/// lacks its module, counts as missing. Each program is tried once per process.
 pub fn have(program: &str) -> bool {
     let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
     let why = tried.entry(program.to_owned()).or_insert_with(|| missing(program));
     let Some(why) = why else { return true };
-    // Not eprintln, which the test runner would keep to itself.
+    // Not eprintln, because the test runner captures it.
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
     false
 }
 
-/// Why a program cannot be used, if it cannot.
+/// The reason why a program cannot be used; `None` if it can.
 fn missing(program: &str) -> Option<String> {
     let mut why = None;
     for words in probes(program) {
@@ -37,14 +37,14 @@ fn missing(program: &str) -> Option<String> {
     why
 }
 
-/// With what a program does next to nothing, and fails if it lacks what it needs. One success is
-/// enough.
+/// Argument lists for a trivial run of a program that fails if it lacks a dependency. One success
+/// is enough.
 fn probes(program: &str) -> &'static [&'static [&'static str]] {
     match program {
         "nbdsh" => &[&["-c", "import nbd"]],
         "openssl" => &[&["version"]],
         "python3" => &[&["-c", "import fcntl, json, mmap, os, struct"]],
-        // Where no process may be traced it is of no use.
+        // strace is useless if processes may not be traced.
         "strace" => &[&["-o", "/dev/null", "true"]],
         _ => &[&["--version"], &["-V"]],
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A program that answers as `script` says.
+    /// Creates a program that runs `script`.
     fn program(dir: &std::path::Path, name: &str, script: &str) -> String {
         let path = dir.join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -79,7 +79,7 @@ mod tests {
         assert!(have("cat") && !have("no-such-program-here"));
     }
 
-    /// Programs whose own way of saying what they are is not that of others.
+    /// Programs with uncommon version options are found.
     #[test]
     fn programs_that_work_are_not_taken_for_missing() {
         for (name, words) in

@@ -1,9 +1,9 @@
-//! Ending what runs beside a test, whether the test passes or not.
+//! Ends the background threads of a test, whether or not the test passes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sets a flag when it goes out of scope. Something that loops until the flag is set then ends even
-/// if the test beside it panics: a scope of threads waits for all of them either way.
+/// Sets a flag when it goes out of scope. A thread that loops until the flag is set then ends even
+/// if the test panics; otherwise the thread scope would wait for it for ever.
 pub struct StopAtEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {

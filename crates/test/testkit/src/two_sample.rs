@@ -1,8 +1,8 @@
-//! Whether two samples come from the same source: the test of Kolmogorov and Smirnov.
+//! Tests whether two samples have the same distribution: the Kolmogorov-Smirnov test.
 
-/// The probability that two samples of one source differ as much as these do, by the greatest
-/// distance of their distribution functions. The approximation is good from some ten values each;
-/// ties make it larger than it is.
+/// The probability that two samples of one distribution differ no less than these, measured
+/// by the greatest distance of their distribution functions. The approximation is good for samples
+/// of ten values or more; ties make it too large.
 pub fn kolmogorov_smirnov(one: &[f64], other: &[f64]) -> f64 {
     let sorted = |sample: &[f64]| {
         let mut sample = sample.to_vec();

@@ -1,9 +1,9 @@
-//! A disk of which nothing is asked but how it is.
+//! A disk that answers only status queries.
 
 use lacuna_contracts::{BlockAddr, Disk, Extent, Result, Status};
 
-/// A disk of one block, which answers [`Disk::status`] with what the closure says, and panics if it
-/// is asked for data.
+/// A disk of one block with a [`Disk::status`] that the closure provides. It panics on requests for
+/// data.
 pub struct Unasked<S>(pub S);
 
 impl<S: Fn() -> Status + Send + Sync> Disk for Unasked<S> {

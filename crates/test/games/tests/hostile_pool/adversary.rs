@@ -1,5 +1,5 @@
-//! What an adversary in the pool does to a disk: each object and key of it and of its snapshots is
-//! removed, cut, put back to what it was in any session, or replaced by another.
+//! The attacks of an adversary in the pool: each object and key of a disk and of its snapshots is
+//! removed, truncated, restored from any session, or replaced by another object.
 
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk};
@@ -10,19 +10,19 @@ use std::collections::BTreeSet;
 
 /// Three whole segments and a part of one.
 const BLOCKS: u64 = 3 * 1024 + 200;
-/// The data objects: the segments, and the mark.
+/// The data objects: the segments and the mark.
 const DATA: [u64; 5] = [0, 1, 2, 3, 1 << 32];
-/// Those of the book: the table of snapshots, and the version table.
+/// The objects of the book: the table of snapshots, and the version table.
 const BOOK: [u64; 2] = [0, 1];
-/// The object of the book that holds the version table.
+/// The object of the book with the version table.
 pub(crate) const VERSION_TABLE: u64 = 1;
-/// The mark by which a snapshot shows that the store keeps it.
+/// The mark object, which proves that the store keeps a snapshot.
 pub(crate) const MARK: u64 = DATA[4];
-/// Blocks that are looked at: those that any session writes, and some that none does.
+/// The blocks that are checked: blocks that some session writes, and some that none does.
 pub(crate) const WATCHED: [u64; 16] =
     [0, 1, 2, 130, 131, 200, 1023, 1024, 1025, 1030, 1500, 2048, 2049, 3072, 3073, BLOCKS - 1];
-/// What each session writes, with its number as the stamp: first block and count. The first part is
-/// flushed alone.
+/// The writes of each session, as first block and count, with the session number as the stamp. The
+/// first write is flushed separately.
 const SESSIONS: [&[(u64, u64)]; 5] = [
     &[(0, 2), (130, 1), (1023, 3), (2048, 1)],
     &[(0, 1), (1024, 1)],
@@ -30,24 +30,24 @@ const SESSIONS: [&[(u64, u64)]; 5] = [
     &[(0, 1), (3072, 2)],
     &[(1023, 2), (3072, 1), (200, 1)],
 ];
-/// The sessions at whose ends a snapshot is made.
+/// The sessions that end with a snapshot.
 const SNAPSHOTS: [(usize, &str); 2] = [(2, "early"), (4, "late")];
 /// The session that discards block 1.
 const DISCARDS: usize = 3;
 
-/// What was there at a moment.
+/// The state of the disk at one moment.
 pub(crate) struct Moment {
     pub(crate) session: usize,
-    /// Whether it is after the end of the session.
+    /// Whether the disk was closed.
     pub(crate) closed: bool,
     data: Vec<Option<MemoryObject>>,
     book: Vec<Option<MemoryObject>>,
-    /// Of the watched blocks.
+    /// The stamps of the watched blocks.
     pub(crate) stamps: Vec<u64>,
 }
 
 impl Moment {
-    /// Whether the object of a segment was there.
+    /// Whether the object of a segment existed.
     pub(crate) fn has(&self, segment: u64) -> bool {
         self.data[segment as usize].is_some()
     }
@@ -57,18 +57,18 @@ impl Moment {
 pub(crate) struct Kept {
     pub(crate) name: &'static str,
     record: SnapshotRecord,
-    /// What was there when it was made.
+    /// The moment of the snapshot.
     moment: usize,
 }
 
-/// One of the two families of objects.
+/// The two families of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Data,
     Book,
 }
 
-/// Where an object lies: as it is now, or in a snapshot.
+/// An object at present, or in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) family: Family,
@@ -76,27 +76,27 @@ pub(crate) struct Place {
     pub(crate) snapshot: Option<usize>,
 }
 
-/// What is done to an object. Moments are named by their numbers.
+/// An attack on one object. Moments are given by their indices.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Remove,
     Cut(u64),
     PutBack(usize),
-    /// Another object of its family, as it is now.
+    /// Replaces it with another object of its family, as it is at present.
     CloneOf(u64),
     RemoveKey(Key),
     PutBackKey(Key, usize),
-    /// All bytes and no key.
+    /// Restores all bytes, and no key.
     PutBackBytes(usize),
-    /// All keys and no byte.
+    /// Restores all keys, and no byte.
     PutBackKeys(usize),
-    /// The bytes between two offsets.
+    /// Restores the bytes between two offsets.
     PutBackRange(u64, u64, usize),
     ZeroRange(u64, u64),
 }
 
 impl Act {
-    /// Whether it leaves something of the object as it was.
+    /// Whether a part of the object stays unchanged.
     pub(crate) fn is_partial(&self) -> bool {
         !matches!(self, Act::Remove | Act::Cut(_) | Act::PutBack(_) | Act::CloneOf(_))
     }
@@ -104,7 +104,7 @@ impl Act {
 
 pub(crate) type Attack = Vec<(Place, Act)>;
 
-/// A disk with its past.
+/// A disk with its earlier states.
 pub(crate) struct Pool {
     pub(crate) scene: Scene,
     pub(crate) moments: Vec<Moment>,
@@ -155,12 +155,12 @@ impl Pool {
         self.moments.push(Moment { session, closed, data, book, stamps: stamps.to_vec() });
     }
 
-    /// What the disk holds.
+    /// The stamps of the watched blocks at present.
     pub(crate) fn stamps(&self) -> &[u64] {
         &self.moments.last().unwrap().stamps
     }
 
-    /// What a snapshot of it holds.
+    /// The stamps of the watched blocks in a snapshot.
     pub(crate) fn stamps_at(&self, snapshot: usize) -> &[u64] {
         &self.moments[self.snapshots[snapshot].moment].stamps
     }
@@ -179,7 +179,7 @@ impl Pool {
         self.at(moment, place.family, place.object)
     }
 
-    /// The object that an act leaves in a place.
+    /// The object after an attack.
     fn after(&self, place: Place, act: &Act) -> Option<MemoryObject> {
         let then = |moment| self.at(moment, place.family, place.object);
         let whole = |moment| then(moment).map_or(vec![], MemoryObject::bytes);
@@ -219,7 +219,7 @@ impl Pool {
         bench.object(0)
     }
 
-    /// Does it to a copy of the disk.
+    /// Performs an attack on a copy of the disk.
     pub(crate) fn perform(&self, left: &Scene, attack: &Attack) {
         for (place, act) in attack {
             let state = self.after(*place, act);
@@ -234,7 +234,7 @@ impl Pool {
         }
     }
 
-    /// The moments at which an object was another than before.
+    /// The moments with a changed version of an object.
     fn versions(&self, family: Family, object: u64) -> Vec<usize> {
         let numbers = 0..self.moments.len();
         if family == Family::Book {
@@ -259,7 +259,7 @@ impl Pool {
         self.versions(Family::Data, segment).iter().any(|number| self.moments[*number].session > session)
     }
 
-    /// What can be done to one part of an object as it is now.
+    /// All attacks on parts of an object.
     fn partial_acts(&self, object: u64) -> Vec<Act> {
         let versions = self.versions(Family::Data, object);
         let present = Place { family: Family::Data, object, snapshot: None };
@@ -296,7 +296,7 @@ impl Pool {
         acts
     }
 
-    /// Everything that can be done to whole objects, as they are now and in the snapshots.
+    /// All attacks on whole objects, at present and in snapshots.
     pub(crate) fn acts_on_objects(&self) -> Vec<(Place, Act)> {
         let mut acts = vec![];
         for (family, objects) in [(Family::Data, &DATA[..]), (Family::Book, &BOOK[..])] {
@@ -324,8 +324,8 @@ impl Pool {
         acts
     }
 
-    /// A pool that has forgotten a snapshot answers for it with no object, or with objects as they
-    /// are now; so may it for the data or for the book alone.
+    /// Attacks that simulate a pool without a snapshot: it returns no object, or the present
+    /// objects, for the data, for the book, or for both.
     pub(crate) fn lost_snapshots(&self) -> Vec<Attack> {
         let families: [&[(Family, &[u64])]; 3] = [
             &[(Family::Data, &DATA), (Family::Book, &BOOK)],
@@ -346,7 +346,7 @@ impl Pool {
         attacks
     }
 
-    /// Everything that can be done to single parts of the segments' objects.
+    /// All attacks on parts of the segments' objects.
     pub(crate) fn acts_on_parts(&self) -> Vec<(Place, Act)> {
         let place = |object, snapshot| Place { family: Family::Data, object, snapshot };
         let of_object = |object: u64| {

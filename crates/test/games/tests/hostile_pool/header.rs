@@ -1,7 +1,7 @@
-//! The objects of a header in a hostile pool: each is removed, cut, put back or replaced, in whole
-//! and in part, alone and in pairs. While one of them is left as it is, a newest copy of the header
-//! is there: it is what opens, and passphrases that were changed open nothing. Where both were
-//! reached, what opens is a header that was written, by the passphrase of its day, as the threat
+//! The objects of a header in a hostile pool: each is removed, truncated, restored or replaced, in
+//! whole and in part, alone and in pairs. While one object is unchanged, it has a copy of the
+//! newest header: that header opens, and replaced passphrases open nothing. If both objects were
+//! attacked, a header that opens is one that was written, with its own passphrase, as the threat
 //! model says.
 
 #[path = "../../../../parts/header/tests/fixture/mod.rs"]
@@ -17,18 +17,17 @@ use lacuna_header::{
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, StripedMedium, Transaction};
 use std::sync::Arc;
 
-/// Where the first object keeps the record of the medium's length, behind all that it holds of the
+/// The offset of the record of the medium's length in the first object, after the data of the
 /// medium.
 const RECORD: u64 = 4 << 20;
-/// Length of the medium of a header in a pool: its last copy lies in the second object.
+/// The length of the medium of a header in a pool: its last copy lies in the second object.
 const LEN: u64 = RECORD + TAIL_AREA;
-/// Passphrases that the disk had, one after the other.
+/// The passphrases of the disk, in order.
 const PASSPHRASES: [&str; 4] = ["first", "second", "third", "fourth"];
-/// Lengths that a forged record gives: none, one within a copy, one without the last copy, and one
-/// beyond all objects.
+/// Lengths in forged records: zero, within a copy, without the last copy, and beyond all objects.
 const LENGTHS: [u64; 4] = [0, 100, HEADER_AREA, u64::MAX];
 
-/// A header as it was written, and the objects that hold it.
+/// A header as it was written, and its objects.
 struct Written {
     passphrase: &'static str,
     header: PublicHeader,
@@ -42,41 +41,41 @@ impl Written {
     }
 }
 
-/// What is done to an object. Versions are named by their numbers.
+/// An attack on an object. Versions are given by their indices.
 #[derive(Clone, Debug)]
 enum Act {
     Remove,
     Cut(u64),
     PutBack(usize),
-    /// The other object, as it is now.
+    /// Replaces it with the other object, as it is at present.
     CloneOfOther,
-    /// The bytes between two offsets.
+    /// Restores the bytes between two offsets.
     PutBackRange(u64, u64, usize),
     ZeroRange(u64, u64),
-    /// A record of another length of the medium.
+    /// Writes a record of another length of the medium.
     Record(u64),
 }
 
-/// Acts on objects by their numbers, no two on the same.
+/// Acts on objects by number, at most one for each object.
 type Attack = Vec<(u64, Act)>;
 
 fn is_on_both(attack: &Attack) -> bool {
     attack.len() == 2
 }
 
-/// Whether the medium may have another length than it had.
+/// Whether the medium may appear with another length.
 fn forges_a_length(attack: &Attack) -> bool {
     attack.iter().any(|(_, act)| matches!(act, Act::Record(_)))
 }
 
-/// The objects of a header, with their past.
+/// The objects of a header, with their earlier states.
 struct HeaderPool {
     store: MemoryObjects,
     past: Vec<Written>,
 }
 
-/// As the program reaches the header of a disk: where the record of its length is gone it has the
-/// length that all have.
+/// Opens the medium as the program does: without the record of the length, it assumes the length
+/// that all headers have.
 fn reach(store: &MemoryObjects) -> Result<StripedMedium> {
     let objects = || -> Arc<dyn ObjectStore> { Arc::new(store.reopened()) };
     match StripedMedium::open(objects()) {
@@ -124,7 +123,7 @@ impl HeaderPool {
         self.past.last().unwrap()
     }
 
-    /// Everything that can be done to an object.
+    /// All acts on an object.
     fn acts(&self, object: u64) -> Vec<Act> {
         let versions = || 0..self.past.len();
         let mut acts =
@@ -152,7 +151,7 @@ impl HeaderPool {
         first.iter().map(alone(0)).chain(second.iter().map(alone(1))).chain(pairs).collect()
     }
 
-    /// The object that an act leaves in the place of one.
+    /// The object after an act.
     fn after(&self, object: u64, act: &Act) -> Option<MemoryObject> {
         let of = |version: usize, object: u64| self.past[version].objects[object as usize].clone();
         let newest = self.past.len() - 1;
@@ -187,17 +186,18 @@ impl HeaderPool {
     }
 }
 
-/// What openings showed.
+/// The results of openings.
 #[derive(Debug, Default)]
 struct Shown {
     right: u64,
-    /// An older header, as the threat model says.
+    /// Openings of an older header, which the threat model permits.
     named: u64,
     refused: u64,
 }
 
 impl Shown {
-    /// What an opening gave with a passphrase, or with none by the key of a disk that is open.
+    /// Judges the result of an opening, with the passphrase of `written`, or without one by the key
+    /// of an open disk.
     fn judge(
         &mut self,
         pool: &HeaderPool,
@@ -237,8 +237,7 @@ fn a_header_is_the_newest_while_one_of_its_objects_is_left() {
         for written in &pool.past {
             shown.judge(&pool, &open_with(&left, written.passphrase), Some(written), &attack);
         }
-        // What is written on the strength of it is that header everywhere, and no older one comes
-        // back with it.
+        // A repair writes the newest header to all copies, and restores no older one.
         let mended = reach(&left).and_then(|medium| {
             let mut unlocked = open(&medium, &secrets(&[pool.latest().passphrase]))?;
             repair(&medium, &mut unlocked)
@@ -259,8 +258,7 @@ fn a_header_is_the_newest_while_one_of_its_objects_is_left() {
     );
 }
 
-/// A disk that is open reads its header again where a passphrase comes or goes, by the key that it
-/// has.
+/// An open disk reads its header again with its own key when a passphrase is added or removed.
 #[test]
 fn a_served_disk_takes_no_other_header_for_its_own() {
     let pool = HeaderPool::new();

@@ -1,11 +1,11 @@
-//! A hostile pool: single acts on every object and key of a disk and its snapshots, and pairs of
-//! them, each on a disk that is closed and on one that is being served. Every read shows the right
-//! content, or an error, or what the threat model names. `header.rs` plays the same with the
-//! objects of a header. The object of the lock holds nothing that is read: its cluster keeps the
-//! lock, and only a cluster can show what becomes of a holder without it (`lock` of `rados`).
+//! A hostile pool: single attacks on every object and key of a disk and its snapshots, and pairs of
+//! attacks, each on a closed disk and on one that is being served. Every read returns the right
+//! content, an error, or content that the threat model permits. `header.rs` does the same with the
+//! objects of a header. The lock object has no content that is read: the cluster keeps the lock,
+//! and only a test with a cluster can show the fate of a holder that lost it (`lock` of `rados`).
 //!
-//! All single acts on whole objects are played, and all ways to lose a snapshot. LACUNA_HOSTILE is
-//! the number of attacks that each kind of disk meets besides: single acts on parts, and pairs.
+//! All single attacks on whole objects are played, and all ways to lose a snapshot. LACUNA_HOSTILE
+//! is the number of further attacks for each kind of disk: single attacks on parts, and pairs.
 
 mod adversary;
 #[path = "../../../../formats/sealed-objects/tests/fixture/mod.rs"]
@@ -21,35 +21,35 @@ use lacuna_sim::versions::stamp_of;
 use lacuna_sim::{Rng, setting};
 use std::sync::Arc;
 
-/// Attacks on each kind of disk that are drawn from those on parts and from pairs.
+/// The number of attacks on each kind of disk that are drawn from attacks on parts and pairs.
 const ATTACKS: u64 = 150;
-/// The version table.
+/// The version table at present.
 const TABLE_NOW: Place = Place { family: Family::Book, object: VERSION_TABLE, snapshot: None };
-/// The stamp of what is written after an attack.
+/// The stamp of the write after an attack.
 const AFTER: u64 = 9;
 
-/// A segment's object as it is now.
+/// The present object of a segment.
 fn present(object: u64) -> Place {
     Place { family: Family::Data, object, snapshot: None }
 }
 
-/// What reads showed.
+/// The results of reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shown {
     right: u64,
     errors: u64,
-    /// Other content, as the threat model says.
+    /// Reads of other content, which the threat model permits.
     named: u64,
     /// Openings and rollbacks that were refused.
     refused: u64,
 }
 
-/// What is looked at. Snapshots bear their numbers.
+/// The state that is read. Snapshots are given by their indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
     Present,
     Snapshot(usize),
-    /// The disk, rolled back to a snapshot.
+    /// The disk after a rollback to a snapshot.
     RolledBack(usize),
 }
 
@@ -62,7 +62,7 @@ impl View {
     }
 }
 
-/// What an attack may show.
+/// Judges the results of one attack.
 struct Judge<'p> {
     pool: &'p Pool,
     attack: &'p Attack,
@@ -75,34 +75,34 @@ impl Judge<'_> {
         self.pool.scene.params.cipher.authenticates()
     }
 
-    /// Whether an attack reached the object of a watched block, as a view shows it. A snapshot
-    /// shows an object that was not written since as it is now.
+    /// Whether an attack affects the object of a watched block in a view. In a snapshot, an object
+    /// that was not written since is the present object.
     fn is_reached(&self, view: View, at: usize) -> bool {
         let object = WATCHED[at] / 1024;
         let (now, then) = (present(object), Place { snapshot: view.snapshot(), ..present(object) });
         self.attack.iter().any(|(place, _)| *place == now || *place == then)
     }
 
-    /// Whether a snapshot has lost the mark that tells it from one that the pool has forgotten:
-    /// then nothing of it is believed.
+    /// Whether the mark of a snapshot was attacked. Without the mark the snapshot counts as lost,
+    /// and none of its data is accepted.
     fn is_lost(&self, view: View) -> bool {
         let Some(nth) = view.snapshot() else { return false };
         let mark = Place { snapshot: Some(nth), ..present(MARK) };
         self.attack.iter().any(|(place, _)| *place == mark)
     }
 
-    /// Whether the threat model names that a watched block reads with this stamp.
+    /// Whether the threat model permits that a watched block reads with this stamp.
     fn is_named(&self, at: usize, stamp: u64) -> bool {
         let pool = self.pool;
         let is_left = |object: u64| self.attack.iter().all(|(place, _)| *place != present(object));
         let older = |number: usize| {
-            // The version table of that time, and with it any object of that time: if it was open,
-            // of that session.
+            // With the version table of a moment, objects of the same moment pass; if the disk was
+            // open then, of any moment of that session.
             let then = &pool.moments[number];
             let session =
                 |m: &&Moment| m.session == then.session || m.closed && m.session + 1 == then.session;
-            // An object that was written later and left as it is betrays the table, and absences
-            // under one that was closed.
+            // An unchanged object that was written later reveals the older table. It also reveals
+            // missing objects under the table of a closed disk.
             let betrayed = (0..4).any(|n| is_left(n) && pool.is_written_after(n, then.session));
             if then.closed {
                 return then.stamps[at] == stamp && (then.has(WATCHED[at] / 1024) || !betrayed);
@@ -111,7 +111,7 @@ impl Judge<'_> {
         };
         self.attack.iter().any(|(place, act)| match act {
             Act::PutBack(number) => *place == TABLE_NOW && older(*number),
-            // Under the present seal, where it binds no entries.
+            // A part passes under the present seal if the seal does not bind the entries.
             act if act.is_partial() && !pool.scene.params.binds_entries() => {
                 let known = pool.moments.iter().any(|moment| moment.stamps[at] == stamp);
                 WATCHED[at] / 1024 == place.object && (known || stamp == 0)
@@ -120,7 +120,7 @@ impl Judge<'_> {
         })
     }
 
-    /// What a watched block reads in a view, which may have these stamps.
+    /// Judges a read of a watched block in a view, where it may have the `expected` stamps.
     fn judge(&mut self, view: View, at: usize, data: &[u8], expected: &[u64]) {
         let block = WATCHED[at];
         let stamp = stamp_of(block, data);
@@ -135,8 +135,8 @@ impl Judge<'_> {
         let is_named = match (self.authenticates(), stamp) {
             (true, Some(stamp)) => self.is_named(at, stamp),
             (true, None) => false,
-            // Of an object that was replaced nothing is noticed, nor that it is gone; but what
-            // another block held never comes.
+            // Without authentication, replaced or missing data is not detected. But the content of
+            // another block must never appear.
             (false, _) => self.is_reached(view, at) && !foreign,
         };
         let is_named = is_named && !self.is_lost(view);
@@ -154,7 +154,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A session: reads, a write, reads. `expected` is what it leaves.
+    /// A session: reads, a write, reads. Updates `expected` for later sessions.
     fn session(&mut self, disk: &ObjectDisk, written: usize, expected: &mut [Vec<u64>]) {
         self.read(View::Present, disk, expected);
         let done = disk.write(BlockAddr(WATCHED[written]), &content(WATCHED[written], AFTER));
@@ -173,7 +173,7 @@ impl Judge<'_> {
         disk.ok()
     }
 
-    /// Each snapshot, opened and read.
+    /// Opens and reads each snapshot.
     fn read_snapshots(&mut self, left: &Scene) {
         let pool = self.pool;
         for (nth, kept) in pool.snapshots.iter().enumerate() {
@@ -183,7 +183,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The disk, rolled back to a snapshot.
+    /// Rolls the disk back to a snapshot and reads it.
     fn roll_back(&mut self, disk: &ObjectDisk, nth: usize) {
         let pool = self.pool;
         if disk.rollback(pool.snapshots[nth].name).is_ok() {
@@ -194,7 +194,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Rolls back to each snapshot after the attack: on a disk that was closed at that time.
+    /// Opens the closed disk after the attack and rolls it back, for each snapshot.
     fn roll_back_closed(&mut self, left: &Scene) {
         for nth in 0..self.pool.snapshots.len() {
             if let Some(disk) = self.opened(try_open(&left.copied(), 70)) {
@@ -203,7 +203,8 @@ impl Judge<'_> {
         }
     }
 
-    /// The same on a disk that was being served, and had read the half of what is watched.
+    /// Rolls back a served disk that had read half of the watched blocks before the attack, for
+    /// each snapshot.
     fn roll_back_served(&mut self) {
         let (pool, attack) = (self.pool, self.attack);
         for nth in 0..pool.snapshots.len() {
@@ -215,12 +216,12 @@ impl Judge<'_> {
     }
 }
 
-/// Each watched block with the only stamp that it may have.
+/// Each watched block with its only permitted stamp.
 fn alone(stamps: &[u64]) -> Vec<Vec<u64>> {
     stamps.iter().map(|stamp| vec![*stamp]).collect()
 }
 
-/// A disk that is open, and has read the half of what is watched.
+/// An open disk that has read half of the watched blocks.
 fn served(pool: &Pool, left: &Scene) -> ObjectDisk {
     let disk = left.open_seeded(50);
     let half = WATCHED.iter().zip(pool.stamps()).step_by(2);
@@ -232,7 +233,7 @@ fn try_open(scene: &Scene, seed: u64) -> Result<ObjectDisk> {
     scene.open_with(scene.stores(), |o| o.random = Arc::new(SeededRandom::new(seed)))
 }
 
-/// Attacks a disk that is closed, or one that is being served, and looks at all that it shows.
+/// Attacks a closed or served disk, and judges all reads.
 fn play(pool: &Pool, attack: &Attack, nth: usize, is_served: bool) -> Shown {
     let written = nth % WATCHED.len();
     let context = format!("{:?}, attack {nth}, served: {is_served}, {attack:?}", pool.scene.params);
@@ -244,7 +245,7 @@ fn play(pool: &Pool, attack: &Attack, nth: usize, is_served: bool) -> Shown {
         pool.perform(&left, attack);
         judge.read_snapshots(&left);
         judge.session(&disk, written, &mut expected);
-        // What is a snapshot's, or the book's, is looked at by a rollback above all.
+        // A rollback is the best test of attacks on snapshots and on the book.
         if attack.iter().any(|(place, _)| place.snapshot.is_some() || place.family == Family::Book) {
             judge.roll_back_served();
         }
@@ -256,7 +257,7 @@ fn play(pool: &Pool, attack: &Attack, nth: usize, is_served: bool) -> Shown {
             judge.session(&disk, written, &mut expected);
         }
     }
-    // What a session after it left is no better than what it found.
+    // The same promises hold after the session.
     if let Some(disk) = judge.opened(try_open(&left, 60)) {
         judge.read(View::Present, &disk, &expected);
         disk.check(|_| Ok(()), |_| ()).unwrap();
@@ -264,14 +265,13 @@ fn play(pool: &Pool, attack: &Attack, nth: usize, is_served: bool) -> Shown {
     judge.shown
 }
 
-/// All that is done to every kind of disk: each act on a whole object, and each way to lose a
-/// snapshot.
+/// The attacks on every kind of disk: each act on a whole object, and each way to lose a snapshot.
 fn certain(pool: &Pool) -> Vec<Attack> {
     let singles = pool.acts_on_objects().into_iter().map(|act| vec![act]);
     singles.chain(pool.lost_snapshots()).collect()
 }
 
-/// So many others: a sample of acts on parts, and of pairs.
+/// A random sample of `count` further attacks: acts on parts, and pairs.
 fn drawn(pool: &Pool, count: usize, rng: &mut Rng) -> Vec<Attack> {
     let (objects, mut parts) = (pool.acts_on_objects(), pool.acts_on_parts());
     let tables: Vec<_> = objects.iter().filter(|(place, _)| *place == TABLE_NOW).cloned().collect();
@@ -279,7 +279,7 @@ fn drawn(pool: &Pool, count: usize, rng: &mut Rng) -> Vec<Attack> {
     let all: Vec<_> = objects.iter().chain(&parts).cloned().collect();
     let mut attacks: Vec<Attack> = parts.into_iter().take(count / 2).map(|act| vec![act]).collect();
     while attacks.len() < count {
-        // Half of the pairs have the version table.
+        // Half of the pairs include the version table.
         let first = if rng.chance(1, 2) { rng.pick(&tables) } else { rng.pick(&all) };
         let second = rng.pick(&all);
         if first.0 != second.0 {
@@ -289,7 +289,7 @@ fn drawn(pool: &Pool, count: usize, rng: &mut Rng) -> Vec<Attack> {
     attacks
 }
 
-/// Each attack, on the disk closed and served.
+/// Each attack, on the closed and on the served disk.
 fn both_ways(attacks: &[Attack]) -> impl Iterator<Item = (usize, &Attack, bool)> {
     attacks.iter().enumerate().flat_map(|(nth, attack)| [false, true].map(|served| (nth, attack, served)))
 }
@@ -351,7 +351,7 @@ fn xts_random_kv() {
     play_all(Cipher::XtsRandom, ObjectLayout::Kv);
 }
 
-/// The same attacks show the same.
+/// The same attacks give the same results.
 #[test]
 fn a_play_is_the_same_each_time() {
     let shown = || {

@@ -1,5 +1,5 @@
-//! The replay game against every scheme, over storage that lies: thousands of seeded runs, in none
-//! of which the adversary wins.
+//! The replay game against every scheme, over storage that lies: thousands of seeded runs. The
+//! adversary must win none.
 //!
 //! `LACUNA_GAMES` sets the runs for each scheme (default 500), `LACUNA_SEED` the first seed
 //! (default 0).
@@ -13,7 +13,7 @@ use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::setting;
 use replay::Game;
 
-/// Operations of a run.
+/// The number of operations of a run.
 const STEPS: u64 = 30;
 
 fn play(choice: Choice) {
@@ -23,7 +23,7 @@ fn play(choice: Choice) {
         let block_size = [128, 256, 512, 4096][(seed % 4) as usize];
         let game = match seed % 10 {
             0 | 5 => Game::scattered(seed, choice, block_size),
-            // The size does not matter to the trees, and small blocks are fast.
+            // The block size does not matter to the trees, and small blocks are fast.
             1 | 4 => Game::wide(seed, choice, block_size.min(256)),
             _ => Ok(Game::new(seed, choice, block_size)),
         };

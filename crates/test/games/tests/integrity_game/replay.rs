@@ -1,8 +1,8 @@
-//! The replay game: an adversary who may replace, swap, truncate, delete or roll back any block or
-//! US page, alone or together, between operations, against a user who keeps TS and whose machine
-//! may crash; and who may answer two reads of one place differently, while the user looks and while
-//! it changes something. It wins if a check returns anything but the latest content or an error, or
-//! shows anything of what failed.
+//! The replay game. The adversary may replace, swap, truncate, delete or roll back any block or US
+//! page, alone or together, between operations, and may answer two reads of one place differently,
+//! while the user reads and while it makes changes. The user keeps TS, and its machine may crash.
+//! The adversary wins if a check returns anything other than the latest content or an error, or
+//! returns data of a block that failed.
 
 use super::fixture::{Bed, LyingReads, Model, Step, Stored, keys};
 use lacuna_contracts::{Budget, Kind};
@@ -11,18 +11,18 @@ use lacuna_sim::{Lies, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Where the blocks of a wide game are: areas, far from each other.
+/// The number of areas of a wide game, which are far from each other.
 const AREAS: u64 = 40;
-/// From one area to the next. All of them take 44000 blocks: trees of three levels, and more pages
-/// of leaves than the cache has.
+/// The distance between areas. All areas take 44000 blocks: trees of three levels, and more leaf
+/// pages than the cache has.
 const STRIDE: u64 = 1100;
 
-/// What may be read of the file: the latest content, and, where an operation failed, the content
-/// before it as well.
+/// The permitted content of the file: the latest, and after a failed operation also the content
+/// before it.
 #[derive(Clone)]
 struct Known {
     latest: Model,
-    /// Other contents that blocks may have, since an operation on them failed.
+    /// Further permitted contents of blocks after failed operations.
     also: BTreeMap<u64, Vec<Vec<u8>>>,
 }
 
@@ -33,15 +33,14 @@ impl Known {
     }
 }
 
-/// What is special about a game.
+/// The kind of a game.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GameKind {
-    /// The file is short.
+    /// A short file.
     Short,
-    /// Blocks are all over a long file.
+    /// Blocks spread over a long file.
     Wide,
-    /// The file is short, and an opening after a crash has the session of the one before, which it
-    /// must not.
+    /// A short file. After a crash, an opening reuses the previous session, which is a fault.
     SameSession,
 }
 
@@ -49,27 +48,27 @@ enum GameKind {
 pub(crate) struct Game {
     rng: Rng,
     bed: Bed,
-    /// Whether the user has the file converted now and then.
+    /// Whether the user converts the file sometimes.
     converts: bool,
     kind: GameKind,
     known: Known,
-    /// What was known at the last commit, and what untrusted storage held.
+    /// The permitted content and the untrusted storage at the last commit.
     committed: (Known, Stored),
-    /// What was in untrusted storage after each operation.
+    /// The untrusted storage after each operation.
     seen: Vec<Arc<Stored>>,
-    /// Where the choices of reads that lie come from, in a game with such reads.
+    /// The randomness of lying reads, in a game with such reads.
     liar: Option<Rng>,
-    /// Whether anything was altered for good, or changed on the strength of lies.
+    /// Whether storage was permanently altered, or changed by operations under lies.
     altered: bool,
-    /// Errors that the adversary caused.
+    /// The number of errors that the adversary caused.
     pub(crate) noticed: u64,
 }
 
-/// What the adversary wins with.
+/// A description of the adversary's win.
 pub(crate) type Won = String;
 
 impl Game {
-    /// A game over a file without blocks.
+    /// A game over an empty file.
     pub(crate) fn new(seed: u64, choice: Choice, block_size: usize) -> Self {
         let rng = Rng::new(seed);
         let bed = Bed::new(choice, block_size, Budget::bytes(0));
@@ -89,13 +88,13 @@ impl Game {
         }
     }
 
-    /// The same game over storage that lies.
+    /// The game with storage that lies.
     #[allow(dead_code)]
     pub(crate) fn over_lies(self, seed: u64) -> Self {
         Game { liar: Some(Rng::new(!seed)), ..self }
     }
 
-    /// A game over a file whose counters are so dispersed that they do not fit into TS.
+    /// A game over a file with counters too dispersed to fit into TS.
     pub(crate) fn scattered(seed: u64, choice: Choice, block_size: usize) -> Result<Self, Won> {
         let mut game = Game::new(seed, choice, block_size);
         for _ in 0..80 {
@@ -121,7 +120,7 @@ impl Game {
         Ok(game)
     }
 
-    /// A game whose user goes on in the same session after a crash.
+    /// A game with a user that continues in the same session after a crash.
     #[allow(dead_code)]
     pub(crate) fn without_new_sessions(seed: u64, choice: Choice, block_size: usize) -> Self {
         Game { kind: GameKind::SameSession, ..Game::new(seed, choice, block_size) }
@@ -137,8 +136,8 @@ impl Game {
         self.committed = (self.known.clone(), self.bed.us.stored.lock().clone());
     }
 
-    /// The machine stops. What was not committed is lost, or some of it is there and what was
-    /// committed is not.
+    /// Crashes the machine. Uncommitted data is lost; or sometimes the storage keeps uncommitted
+    /// data, and committed data is overwritten.
     fn crash(&mut self) -> Result<(), Won> {
         self.known = self.committed.0.clone();
         if self.rng.chance(7, 8) {
@@ -149,7 +148,7 @@ impl Game {
         self.bed.reopen(self.kind == GameKind::SameSession).map_err(|e| e.to_string())
     }
 
-    /// A block near which something is done.
+    /// A random block for an operation.
     fn place(&mut self) -> u64 {
         let blocks = self.known.latest.blocks;
         if self.is_wide() {
@@ -175,7 +174,7 @@ impl Game {
                     self.look().map_err(at)?;
                 }
                 1..4 => {
-                    // The adversary shows something else once, and then what was there.
+                    // The adversary alters storage once, and then restores it.
                     self.commit().map_err(at)?;
                     let before = self.bed.us.stored.lock().clone();
                     self.seen.push(Arc::new(before.clone()));
@@ -190,8 +189,8 @@ impl Game {
         Ok(())
     }
 
-    /// In a game with lies, the user looks at a file that is opened anew while reads tell of any
-    /// state that storage was in; often it changes something first.
+    /// In a game with lies, opens the file again and reads it while reads return any earlier state
+    /// of the storage; often makes a change first.
     fn lie(&mut self) -> Result<(), Won> {
         let Some(liar) = &mut self.liar else { return Ok(()) };
         if liar.chance(1, 2) {
@@ -212,7 +211,7 @@ impl Game {
         looked
     }
 
-    /// Commits; where that fails over lies, what was not committed is lost.
+    /// Commits. If that fails under lies, uncommitted data is lost.
     fn commit_or_lose(&mut self) -> Result<(), Won> {
         match self.bed.commit() {
             Ok(()) => {
@@ -267,7 +266,8 @@ impl Game {
         Ok(())
     }
 
-    /// Keeps account of an operation, whose blocks may have their earlier content if it failed.
+    /// Updates the permitted content after an operation. If it failed, its blocks may have their
+    /// earlier content.
     fn account(&mut self, step: &Step, failed: bool) {
         let size = self.bed.us.block_size;
         let latest = &mut self.known.latest;
@@ -296,7 +296,7 @@ impl Game {
         }
     }
 
-    /// Checks some blocks with the file as it is open.
+    /// Checks some blocks of the open file.
     fn look(&mut self) -> Result<(), Won> {
         let blocks = self.bed.file.blocks();
         for _ in 0..4 {
@@ -309,8 +309,7 @@ impl Game {
         Ok(())
     }
 
-    /// Opens the file anew, with nothing in its caches, and checks all of it; of a wide one, all
-    /// areas.
+    /// Opens the file again, with empty caches, and checks all blocks; in a wide game, all areas.
     fn look_anew(&mut self) -> Result<(), Won> {
         let Bed { trusted, session, budget, .. } = &self.bed;
         let file =
@@ -342,7 +341,7 @@ impl Game {
         Ok(())
     }
 
-    /// Whether it failed, or how the adversary has won.
+    /// Whether the check failed; or the adversary's win.
     fn check(
         known: &Known,
         bed: &Bed,
@@ -370,7 +369,7 @@ impl Game {
         Ok(result.is_err())
     }
 
-    /// One alteration.
+    /// Makes one alteration.
     fn alter(&mut self) {
         let wide = self.is_wide();
         let rng = &mut self.rng;
@@ -401,7 +400,7 @@ impl Game {
                 }
             }
             8 => {
-                // A block in another's place.
+                // A block in place of another.
                 let place = pick(rng, &now.blocks).map(|(block, _)| *block);
                 if let (Some(place), Some((_, bytes))) = (place, pick(rng, &old.blocks)) {
                     now.blocks.insert(place, bytes.clone());

@@ -1,28 +1,28 @@
-//! What the medium does to a session, and what may fail because of it.
+//! The faults of the medium in a session, and the failures that they excuse.
 
 use lacuna_medium::Medium;
 use lacuna_sim::{CrashMedium, Fault, FaultMedium, Lies, OpKind, Rng, SWEPT, Slow, refuses};
 use std::sync::Arc;
 
-/// Operations of the medium during an opening, about.
+/// Approximate number of medium operations of an opening.
 const OPENING: u64 = 40;
-/// Syncs of a session, about.
+/// Approximate number of syncs of a session.
 const SYNCS: u64 = 16;
-/// Of a thousand reads, how many lie.
+/// The number of lies in a thousand reads.
 const OFTEN: [u64; 5] = [10, 40, 120, 300, 600];
 
-/// What happens to the medium of one session.
+/// The faults of the medium in one session.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hardship {
-    /// The power goes in the midst of the operation after so many.
+    /// The number of operations before the power is cut.
     cut: Option<u64>,
     refusal: Option<Refusal>,
-    /// Of a thousand reads so many lie.
+    /// The number of lies in a thousand reads.
     lies: Option<u64>,
     seed: u64,
 }
 
-/// An operation of a kind that fails, the first being 1, and how.
+/// The `nth` operation of a kind, counted from 1, fails with this errno.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     op: OpKind,
@@ -30,21 +30,21 @@ struct Refusal {
     errno: i32,
 }
 
-/// Why a request may fail.
+/// The reason that excuses a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excuse {
-    /// It must not: nothing happened.
+    /// None: no fault occurred, so the request must succeed.
     Nothing,
-    /// One call was refused, or one read failed: what it was for fails, and nothing else.
+    /// One call was refused, or one read failed: only requests that needed it may fail.
     Refusal,
-    /// The medium or its power failed: the disk may have stopped.
+    /// The medium failed or the power was cut: the disk may have stopped.
     Failure,
     /// The medium lies.
     Lies,
 }
 
 impl Hardship {
-    /// That of a session which asks the medium for so many operations, about. Some sessions have
+    /// Draws the faults of a session with about `operations` medium operations. A session may have
     /// none.
     pub(crate) fn draw(rng: &mut Rng, operations: u64) -> Hardship {
         let cut = rng.chance(2, 5).then(|| {
@@ -69,7 +69,7 @@ impl Refusal {
             1 | 2 => OpKind::Sync,
             _ => OpKind::Write,
         };
-        // Early ones come sooner than those that no session lives to see.
+        // Sessions often end early, so prefer small numbers.
         let most = if op == OpKind::Sync { SYNCS } else { operations >> rng.below(6) };
         Refusal { op, nth: 1 + rng.below(most), errno: *rng.pick(&SWEPT) }
     }
@@ -83,10 +83,10 @@ pub(crate) struct Media {
 }
 
 impl Media {
-    /// A medium, and what happens to it from now on.
+    /// Wraps a medium and schedules its faults.
     pub(crate) fn new(crashing: &Arc<CrashMedium>, hardship: Hardship) -> Media {
         let failing = Arc::new(FaultMedium::new(Arc::clone(crashing)));
-        // A cut that an earlier session did not live to see does not come any more.
+        // Cancels a cut that an earlier session did not reach.
         crashing.cut_after(hardship.cut.unwrap_or(u64::MAX));
         if let Some(Refusal { op, nth, errno }) = hardship.refusal {
             failing.add(Fault::ErrnoOf { op, nth, errno });
@@ -99,7 +99,8 @@ impl Media {
         Media { crashing: Arc::clone(crashing), failing, hardship }
     }
 
-    /// As the disk has it. With threads it hesitates at times, so that others come first.
+    /// The medium as the disk sees it. With threads it has random delays, so that other threads
+    /// come first.
     pub(crate) fn of_disk(&self, threads: bool) -> Arc<dyn Medium> {
         let medium: Arc<dyn Medium> = self.failing.clone();
         if threads { Slow::at_times(medium, self.hardship.seed) } else { medium }
@@ -110,22 +111,22 @@ impl Media {
         self.hardship.lies()
     }
 
-    /// Whether the power has gone.
+    /// Whether the power was cut.
     pub(crate) fn is_cut(&self) -> bool {
         self.crashing.is_cut()
     }
 
-    /// How many calls have failed so far, those without power apart.
+    /// The number of calls that failed, except those after a power cut.
     pub(crate) fn failed(&self) -> u64 {
         self.failing.fired()
     }
 
-    /// Operations of the medium so far.
+    /// The number of medium operations.
     pub(crate) fn operations(&self) -> u64 {
         self.crashing.ops()
     }
 
-    /// Why a request may have failed, as far as anything has happened by now.
+    /// The reason that excuses a failed request, given the faults so far.
     pub(crate) fn excuse(&self) -> Excuse {
         if self.lies() {
             return Excuse::Lies;

@@ -1,39 +1,38 @@
-//! What a level may hold: a plain model, whatever clients do to it at once.
+//! A model of a level under concurrent clients: the versions that its blocks may have.
 
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_sim::versions::Model;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What is right; otherwise what is wrong.
+/// A result, or a description of the violation.
 pub(crate) type Judged<T> = std::result::Result<T, String>;
 
-/// What one level may hold.
+/// The permitted versions of the blocks of one level.
 #[derive(Clone)]
 pub(crate) struct Ledger {
-    /// Of each block the last version that was flushed, and those that it was given since.
+    /// For each block the last flushed version, and later ones.
     now: Model,
-    /// All versions that it ever had.
+    /// All versions that each block ever had.
     ever: Model,
-    /// Blocks that a request is to change which has not been acknowledged: it may have happened, or
-    /// happen later.
+    /// Blocks of unacknowledged requests, which may have happened or may happen later.
     unsure: BTreeSet<u64>,
-    /// Blocks to which several clients write at once: which of them comes last is not known.
+    /// Blocks that several clients write concurrently, so that the last writer is unknown.
     contended: Range<u64>,
 }
 
 impl Ledger {
-    /// Of a level that is as `model` says.
+    /// The ledger of a level in the state of `model`.
     pub(crate) fn new(model: Model, contended: Range<u64>) -> Ledger {
         Ledger { ever: model.clone(), now: model, unsure: BTreeSet::new(), contended }
     }
 
-    /// Blocks of the level.
+    /// The number of blocks of the level.
     pub(crate) fn blocks(&self) -> u64 {
         self.now.blocks()
     }
 
-    /// A request begins that gives blocks a version.
+    /// Records the begin of a request that changes blocks.
     pub(crate) fn begin(&mut self, blocks: Range<u64>, stamp: u64) {
         for model in [&mut self.now, &mut self.ever] {
             model.set(blocks.start, blocks.end - blocks.start, stamp);
@@ -41,17 +40,17 @@ impl Ledger {
         self.unsure.extend(blocks);
     }
 
-    /// A request that changes these blocks was acknowledged.
+    /// Records that a request was acknowledged.
     pub(crate) fn acknowledge(&mut self, blocks: &Range<u64>) {
         self.unsure.retain(|block| !blocks.contains(block));
     }
 
-    /// Whether a block has its latest version, and no other.
+    /// Whether a block must have its latest version.
     fn is_sure(&self, block: u64) -> bool {
         !self.unsure.contains(&block) && !self.contended.contains(&block)
     }
 
-    /// The level was flushed when these blocks had been changed for the last time.
+    /// Records a flush after the last changes of these blocks.
     pub(crate) fn flushed(&mut self, blocks: Range<u64>) {
         for block in blocks {
             if self.is_sure(block) {
@@ -60,8 +59,7 @@ impl Ledger {
         }
     }
 
-    /// What is wrong with blocks that a client read in a session, the first of them `first`, if
-    /// anything.
+    /// Checks blocks that a client read in a session, starting with `first`.
     pub(crate) fn check(&self, first: u64, data: &[u8]) -> Judged<()> {
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             let (stamp, latest) = (self.now.version_of(block, data)?, self.now.latest(block));
@@ -72,7 +70,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The same where the medium lies: a block may have any version that it ever had.
+    /// Like [`Ledger::check`] on a lying medium: a block may have any version that it ever had.
     pub(crate) fn check_own(&self, first: u64, data: &[u8]) -> Judged<()> {
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             self.ever.version_of(block, data).map_err(|wrong| format!("the medium lies: {wrong}"))?;
@@ -80,8 +78,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is wrong with blocks that were read after an opening, the first of them `first`, if
-    /// anything. What they read is what they will keep.
+    /// Checks blocks that were read after an opening, starting with `first`. The ledger then
+    /// expects these versions.
     pub(crate) fn keep(&mut self, first: u64, data: &[u8]) -> Judged<()> {
         self.now.keep(first, data)?;
         let read = first..first + (data.len() / BLOCK_SIZE) as u64;

@@ -1,23 +1,22 @@
-//! What users can have at once on a disk with levels: up to three levels that are open, several
-//! clients on each, which read, write, discard and flush, beats of cover meanwhile, a medium that
-//! refuses calls, that fails, that lies or whose power goes, a server that is killed, and always
-//! another session. A plain model stands beside each level (`ledger.rs`):
+//! Everything together on a disk with levels: up to three open levels, several clients on each that
+//! read, write, discard and flush, beats of cover, a medium that refuses calls, fails, lies or
+//! loses power, a killed server, and further sessions. Each level has a model (`ledger.rs`):
 //!
-//! - A block reads as its last flushed version, or as one that it was given since; within a session
-//!   as the last one that was acknowledged, unless clients race for it.
-//! - Where the medium lies, a block reads as a version that it had at some time, or fails, also
-//!   when the medium is honest again.
-//! - Where the medium refuses one call, requests fail that wait for it, and pass when they are
-//!   asked for again: nothing stops, and the disk closes.
-//! - In the end the disk opens, takes writes on every level, closes, and at every depth reads as it
-//!   should.
+//! - A block reads as its last flushed version, or as a later one; within a session as its last
+//!   acknowledged version, unless clients race for it.
+//! - If the medium lies, a block reads as a version that it had at some time, or fails, also after
+//!   the medium is honest again.
+//! - If the medium refuses one call, requests that need it fail, and succeed when they are
+//!   repeated: the disk goes on, and closes.
+//! - In the end the disk opens, takes writes on every level, closes, and reads correctly at every
+//!   depth.
 //!
-//! With two of three seeds clients take turns, in an order that follows from the seed, on a disk
-//! without threads: the digest is of all that they were told. With the third they work at once, on
-//! a disk with its threads and a medium that hesitates: the digest is of what does not depend on
-//! who comes first, what is asked and what the disk holds in the end.
+//! With two of three seeds clients take turns, in an order that depends on the seed, on a disk
+//! without threads: the digest is of all answers to clients. With the third they run concurrently,
+//! on a disk with threads and a medium with random delays: the digest is of data that does not
+//! depend on timing, which is the requests and the final content of the disk.
 //!
-//! `LACUNA_GAMES` sets the sessions of each format (default 200), of which a disk has up to five;
+//! `LACUNA_GAMES` sets the sessions of each format (default 200), up to five for each disk;
 //! `LACUNA_SEED` the seed of the first disk (default 1).
 
 #[path = "../../../../formats/deniable/tests/fixture/mod.rs"]
@@ -37,7 +36,7 @@ use lacuna_sim::setting;
 use play::Game;
 use session::Weakness;
 
-/// Sessions within which what is weakened is caught.
+/// The number of sessions that must catch a weakened disk.
 const CONTROL: u64 = 400;
 
 fn of_deniable(weakness: Option<Weakness>, threads: Option<bool>) -> Game<lacuna_deniable::Params> {
@@ -51,7 +50,8 @@ fn of_deniable(weakness: Option<Weakness>, threads: Option<bool>) -> Game<lacuna
     }
 }
 
-/// On a disk of four hidden operations pass for public ones; on the others they wait for cover.
+/// On one of four disks hidden operations pass for public ones; on the remaining three they wait
+/// for cover.
 fn of_oblivious(weakness: Option<Weakness>, threads: Option<bool>) -> Game<lacuna_oblivious::Params> {
     let params = |seed: u64| {
         let hiding = if seed % 4 == 3 { Hiding::Plausible } else { Hiding::Opportunistic };
@@ -61,7 +61,7 @@ fn of_oblivious(weakness: Option<Weakness>, threads: Option<bool>) -> Game<lacun
     Game { name: "oblivious", params, beats: oblivious::BEATS, operations: 4000, weakness, threads }
 }
 
-/// How a game is set up, with what is wrong with its disks, and whether they have threads.
+/// Sets up a game. Arguments: a fault of its disks, and whether they have threads.
 type Setup<F> = fn(Option<Weakness>, Option<bool>) -> Game<F>;
 
 fn everything_at_once_loses_nothing<F: LevelFormat>(game: Setup<F>) {

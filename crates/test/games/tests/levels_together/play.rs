@@ -1,5 +1,5 @@
-//! The life of a disk: sessions one after another, most of which the medium spoils, and whether the
-//! disk is whole in the end.
+//! The life of a disk: a series of sessions, most with faults of the medium, and a check of the
+//! whole disk in the end.
 
 use crate::hardship::{Excuse, Hardship, Media};
 use crate::ledger::{Judged, Ledger};
@@ -16,31 +16,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Memory for caches: queues of hidden levels are so short that writers wait for room.
+/// Memory for caches. Queues of hidden levels are so short that writers wait for room.
 const BUDGET: Budget = Budget::bytes(1 << 20);
-/// How long something hidden waits on a disk with threads while no cover comes; then its client
-/// sees to a beat.
+/// How long hidden data waits for cover on a disk with threads; then its client triggers a beat.
 const COVER_TIMEOUT: Duration = Duration::from_millis(20);
-/// Sessions after which something of each kind must have happened, if the game is any good.
+/// In this many sessions each kind of fault must occur.
 const MANY: u64 = 100;
 
-/// A format, as it is played.
+/// A format and the parameters of its game.
 pub(crate) struct Game<F> {
     pub(crate) name: &'static str,
-    /// How the disk of a seed lies on its medium. Nothing beats the paced clock but the play.
+    /// The parameters of the disk for a seed. Only the play beats its paced clock.
     pub(crate) params: fn(u64) -> F,
-    /// Beats within which a hidden level is flushed.
+    /// The most beats that a flush of a hidden level takes.
     pub(crate) beats: u64,
-    /// Operations of the medium in a session, about.
+    /// Approximate number of medium operations of a session.
     pub(crate) operations: u64,
-    /// What is wrong with the disks of a control.
+    /// The deliberate fault of the disks in a control game.
     pub(crate) weakness: Option<Weakness>,
-    /// Whether disks have their threads, and clients work at once. Where it is not said, the seed
-    /// says it.
+    /// Whether disks have threads and clients run concurrently; `None` leaves it to the seed.
     pub(crate) threads: Option<bool>,
 }
 
-/// What became of a game.
+/// The outcome of a game.
 pub(crate) struct Outcome {
     name: &'static str,
     first: u64,
@@ -48,12 +46,12 @@ pub(crate) struct Outcome {
     sessions: u64,
     digest: u64,
     counts: Counts,
-    /// What is wrong, and the seed of the disk.
+    /// The seed of a disk with a violation, and its description.
     wrong: Option<(u64, String)>,
 }
 
 impl<F: LevelFormat> Game<F> {
-    /// Plays so many sessions, unless something is wrong before. The seeds of the disks count on
+    /// Plays `sessions` sessions, or fewer if there is a violation. The seeds of the disks count up
     /// from `first`.
     pub(crate) fn play(&self, first: u64, sessions: u64) -> Outcome {
         let (name, counts, digest) = (self.name, Counts::default(), 0);
@@ -72,7 +70,7 @@ impl<F: LevelFormat> Game<F> {
         Outcome { digest: digest.0, ..outcome }
     }
 
-    /// A medium as the game needs it.
+    /// Prepares a medium for the game.
     fn fitted(&self, medium: CrashMedium) -> Arc<CrashMedium> {
         medium.ignore_syncs(self.weakness == Some(Weakness::SyncsNothing));
         medium.keep_past();
@@ -81,11 +79,11 @@ impl<F: LevelFormat> Game<F> {
 }
 
 impl Outcome {
-    /// Says what was played, and its digest.
+    /// Prints the counts of the game, and its digest.
     ///
     /// # Panics
     ///
-    /// If anything was wrong, or if hardly anything happened.
+    /// If there was a violation, or if hardly any fault occurred.
     pub(crate) fn nothing_is_wrong(self) {
         let Outcome { name, first, disks, sessions, digest, counts, wrong } = self;
         println!("{name}: {sessions} sessions of {disks} disks, seed {first}, digest {digest:016x}");
@@ -98,17 +96,17 @@ impl Outcome {
         assert!(happened || sessions < MANY, "{name}: hardly anything happened: {counts:?}");
     }
 
-    /// The digest of a game in which nothing is wrong.
+    /// The digest of a game without a violation.
     pub(crate) fn digest(self) -> u64 {
         assert!(self.wrong.is_none(), "{}: {:?}", self.name, self.wrong);
         self.digest
     }
 
-    /// The proof that the game bites.
+    /// Checks that the game caught the weakness.
     ///
     /// # Panics
     ///
-    /// If nothing is wrong.
+    /// If there was no violation.
     pub(crate) fn assert_caught(self, weakness: Weakness) {
         let Outcome { name, sessions, wrong, .. } = self;
         let (seed, wrong) = wrong.unwrap_or_else(|| panic!("{name}: {weakness:?} was not noticed"));
@@ -116,23 +114,23 @@ impl Outcome {
     }
 }
 
-/// How a session ends whose power stays.
+/// The end of a session without an earlier power cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Closed,
     /// The server is killed.
     Killed,
-    /// The power goes when all clients have done their work.
+    /// The power is cut after all clients have finished.
     Cut,
 }
 
-/// A disk, what its levels may hold, and how far its life has come.
+/// A disk, the ledgers of its levels, and the progress of its life.
 struct Play<'g, F> {
     game: &'g Game<F>,
     counts: &'g Counts,
     rng: Rng,
     params: F,
-    /// How many levels it has, and are open.
+    /// The number of its levels, which are all open.
     levels: usize,
     threads: bool,
     medium: Arc<CrashMedium>,
@@ -153,7 +151,7 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         let models = models(&*open(&shared, &params, levels, seeds[1]).unwrap());
         let ledgers = models.into_iter().map(|model| {
             let shared = Parts::of(model.blocks()).shared();
-            // Where clients take turns it is known who was last.
+            // If clients take turns, the last writer is known.
             let contended = if threads { shared } else { 0..0 };
             Mutex::new(Ledger::new(model, contended))
         });
@@ -163,7 +161,7 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         Play { game, counts, rng, params, levels, threads, medium, ledgers, sessions, digest }
     }
 
-    /// Plays some sessions, at most `left`, and looks whether the disk is whole afterwards.
+    /// Plays some sessions, at most `left`, and checks the disk afterwards.
     fn live(&mut self, left: u64) -> Judged<()> {
         let planned = 3 + self.rng.below(3);
         for _ in 0..planned.min(left) {
@@ -174,7 +172,7 @@ impl<'g, F: LevelFormat> Play<'g, F> {
     }
 
     fn session(&mut self) -> Judged<()> {
-        // What is drawn in a session is no matter of what happens in it.
+        // Drawn in advance, so that random choices do not depend on events in the session.
         let mut plan = Rng::new(self.rng.next_u64());
         let hardship = Hardship::draw(&mut plan, self.game.operations);
         if hardship.lies() {
@@ -194,8 +192,8 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         Ok(())
     }
 
-    /// A session on a copy of the medium that lies, after which the copy is honest. Whatever was
-    /// done to it, every block is its own.
+    /// A session on a copy of the medium that lies, and becomes honest afterwards. Every block must
+    /// read as a version of its own.
     fn lying_session(&mut self, hardship: Hardship, plan: &mut Rng) -> Judged<()> {
         count(&self.counts.lies);
         let fork = self.game.fitted(self.medium.fork());
@@ -222,8 +220,8 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         Ok(())
     }
 
-    /// Opens the disk, lets its clients work, and closes it if it `closes`. Gives the digest of
-    /// what follows from the seed.
+    /// Opens the disk, runs its clients, and closes it if it `closes`. Returns a digest of data
+    /// that depends on the seed alone.
     fn work(&self, media: &Media, ledgers: &[Mutex<Ledger>], closes: bool, plan: &mut Rng) -> Judged<u64> {
         let mut digest = Digest::new();
         let clients = self.clients(media.lies(), plan, &mut digest);
@@ -252,13 +250,13 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         Ok(digest.0)
     }
 
-    /// The clients of a session, and what they are going to ask for.
+    /// The clients of a session, with their requests.
     fn clients(&self, lies: bool, plan: &mut Rng, digest: &mut Digest) -> Vec<Client> {
         let client = |seat: Seat| {
             let parts = self.parts(seat.level);
             let requests = if lies { 4 + plan.below(4) } else { 6 + plan.below(10) };
             let script = seat.script(requests, parts, plan, digest).into_iter();
-            // Of what others changed meanwhile it is not known whether that was before its flush.
+            // With threads it is unknown whether changes by another client came before the flush.
             let flushes = if self.threads { parts.own(seat.client) } else { parts.all() };
             Client { level: seat.level, flushes, script }
         };
@@ -292,7 +290,7 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         }
     }
 
-    /// Opens the disk, once more if a call of the medium failed meanwhile. None if the power went,
+    /// Opens the disk, with one retry after a failed call of the medium. `None` after a power cut,
     /// or if the medium lied.
     fn open(&self, media: &Media, threads: bool, seeds: [u64; 2]) -> Judged<Option<Arc<F::Disk>>> {
         let medium = media.of_disk(threads);
@@ -321,15 +319,15 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         Err(format!("it does not open again, though one call failed: {refused:?}"))
     }
 
-    /// Opens some levels of the disk for reading alone.
+    /// Opens some levels of the disk read-only.
     fn open_to_read(&self, medium: &Arc<CrashMedium>, levels: usize, seed: u64) -> Result<Arc<F::Disk>> {
         let medium: Arc<dyn Medium> = medium.clone();
         let options = OpenOptions { read_only: true, ..options(seed, seed + (1 << 40)) };
         open_with(&medium, &self.params, levels, options)
     }
 
-    /// After everything the disk opens, takes writes on every level, is closed, and reads as it
-    /// should at every depth.
+    /// Checks in the end that the disk opens, takes writes on every level, closes, and reads
+    /// correctly at every depth.
     fn end(&mut self) -> Judged<()> {
         let seeds = [(); 2].map(|()| self.rng.next_u64() >> 8);
         let media = Media::new(&self.medium, Hardship::default());

@@ -1,20 +1,20 @@
-//! What clients ask of a level, and of which blocks.
+//! The requests of clients to a level, and the blocks that they use.
 
 use lacuna_sim::{Digest, Rng};
 use std::ops::Range;
 
-/// Clients of a level.
+/// The number of clients of a level.
 const CLIENTS: u64 = 3;
-/// Blocks of a part, at most: so few that requests meet.
+/// The most blocks of a part: few, so that requests overlap.
 const MOST_BLOCKS: u64 = 12;
-/// Blocks that one request changes or reads at most, by level: deeper levels take less with each
-/// stripe or batch.
+/// The most blocks of one request, by level: a stripe or batch takes fewer blocks of a deeper
+/// level.
 const REQUEST: [u64; 3] = [4, 3, 1];
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
-    /// From the first block on, a number of blocks, which get a version.
+    /// Writes `count` blocks, starting with `first`, with one stamp.
     Write {
         first: u64,
         count: u64,
@@ -32,7 +32,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// The blocks that it changes and the version that they get, if it changes any.
+    /// The blocks that it changes and their new version, if it changes any.
     pub(crate) fn change(self) -> Option<(Range<u64>, u64)> {
         match self {
             Op::Write { first, count, stamp } => Some((first..first + count, stamp)),
@@ -42,25 +42,25 @@ impl Op {
     }
 }
 
-/// How the blocks of a level are divided that are worked on: into a part of the same length for
-/// each client, and one for all of them.
+/// The division of the used blocks of a level: a part for each client, and a shared part, all of
+/// the same length.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     len: u64,
 }
 
 impl Parts {
-    /// Of a level of so many blocks.
+    /// The parts of a level with this many blocks.
     pub(crate) fn of(blocks: u64) -> Parts {
         Parts { len: (blocks / (CLIENTS + 1)).min(MOST_BLOCKS) }
     }
 
-    /// The part of a client alone.
+    /// The part of one client.
     pub(crate) fn own(self, client: u64) -> Range<u64> {
         client * self.len..(client + 1) * self.len
     }
 
-    /// The part of all of them.
+    /// The shared part.
     pub(crate) fn shared(self) -> Range<u64> {
         self.own(CLIENTS)
     }
@@ -74,13 +74,13 @@ impl Parts {
 /// A client of one level.
 pub(crate) struct Client {
     pub(crate) level: usize,
-    /// The blocks whose last change it knows to be before a flush that it asks for.
+    /// The blocks with all changes known to precede a flush of this client.
     pub(crate) flushes: Range<u64>,
-    /// What it is still going to ask for.
+    /// Its remaining requests.
     pub(crate) script: std::vec::IntoIter<Op>,
 }
 
-/// Where in the game a client stands, so that no two of them give the same version.
+/// Identifies a client in the game, so that no two clients use the same stamp.
 #[derive(Clone, Copy)]
 pub(crate) struct Seat {
     pub(crate) session: u64,
@@ -88,19 +88,19 @@ pub(crate) struct Seat {
     pub(crate) client: u64,
 }
 
-/// The seats of a session, of so many levels.
+/// The seats of a session with this many levels.
 pub(crate) fn seats(session: u64, levels: usize) -> impl Iterator<Item = Seat> {
     (0..levels).flat_map(move |level| (0..CLIENTS).map(move |client| Seat { session, level, client }))
 }
 
 impl Seat {
-    /// The version that the `nth` request of this client in this session gives.
+    /// The stamp of the `nth` request of this client in this session.
     pub(crate) fn stamp(self, nth: u64) -> u64 {
         let of_session = self.level as u64 * CLIENTS + self.client;
         ((self.session << 8 | of_session) << 16) + nth + 1
     }
 
-    /// So many requests of this client, and folds them into a digest.
+    /// Draws the requests of this client, and adds them to a digest.
     pub(crate) fn script(self, requests: u64, parts: Parts, rng: &mut Rng, digest: &mut Digest) -> Vec<Op> {
         let script: Vec<Op> = (0..requests).map(|nth| self.request(nth, parts, rng)).collect();
         script.iter().for_each(|op| digest.bytes(format!("{op:?}").as_bytes()));

@@ -1,5 +1,4 @@
-//! One session of a disk: what its clients ask, all at once or in turns, and whether what becomes
-//! of it may be.
+//! One session of a disk: runs its clients, concurrently or in turns, and judges the results.
 
 use crate::hardship::{Excuse, Media};
 use crate::ledger::{Judged, Ledger};
@@ -15,32 +14,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Between two beats of the cover beside clients that work at once.
+/// The time between two beats of cover while clients run concurrently.
 const PAUSE: Duration = Duration::from_micros(300);
-/// Beats of a session with threads. When they are over, what still waits for cover is told that
-/// there is none.
+/// The most beats of a session with threads. After them, requests that wait for cover fail for want
+/// of it.
 const MOST_BEATS: u64 = 100_000;
-/// The same where the medium lies: a level may then have no room for what waits.
+/// The same for a lying medium: a level may then have no room for pending blocks.
 const BEATS_OF_LIES: u64 = 300;
-/// Beats after which a client gives up where the medium lies.
+/// The number of beats after which a client gives up on a lying medium.
 const PATIENCE_WITH_LIES: u64 = 3;
-/// How often one request is refused after one call of the medium was. With threads more than one
-/// request may wait for what that call was for, and a hidden one is told again until something
-/// public asks for another try.
+/// The most refusals of one request after one refused call of the medium. With threads, several
+/// requests may depend on that call, and a hidden request is refused again until a public one
+/// causes another try.
 const MOST_REFUSED: u64 = 20;
-/// Blocks that are read at once where the medium lies: one that fails fails for all of them.
+/// The most blocks of one read on a lying medium: if one block fails, the whole read fails.
 const AT_ONCE: u64 = 6;
 
-/// What is wrong with the disk of a control.
+/// The deliberate fault of the disk in a control game.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weakness {
     /// Flushes do nothing, and are acknowledged.
     FlushesNothing,
-    /// The syncs of its medium do nothing.
+    /// Syncs of its medium do nothing.
     SyncsNothing,
-    /// After one call that was refused it takes no more requests.
+    /// After one refused call it takes no more requests.
     StopsForGood,
-    /// What does not verify is given all the same.
+    /// It returns data that does not verify.
     GivesWhatFails,
 }
 
@@ -49,41 +48,41 @@ impl Weakness {
         [Weakness::FlushesNothing, Weakness::SyncsNothing, Weakness::StopsForGood, Weakness::GivesWhatFails];
 }
 
-/// What happened in the sessions of a game. With threads the numbers depend on who came first.
+/// The counts of a game. With threads they depend on timing.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Sessions whose power went while there was work.
+    /// Sessions with a power cut during work.
     pub(crate) cuts: AtomicU64,
-    /// Calls of the medium that were made to fail, and requests that failed because one was
-    /// refused.
+    /// Calls of the medium that were made to fail, and requests that failed because of a refused
+    /// call.
     pub(crate) failed_calls: AtomicU64,
     pub(crate) refused_requests: AtomicU64,
-    /// Sessions whose medium lied, and requests and openings that failed in them.
+    /// Sessions with a lying medium, and requests and openings that failed in them.
     pub(crate) lies: AtomicU64,
     pub(crate) noticed_lies: AtomicU64,
-    /// Requests that had to wait for a beat of cover.
+    /// Requests that waited for a beat of cover.
     pub(crate) waits: AtomicU64,
 }
 
-/// Counts one more.
+/// Increments a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often a request was asked for again.
+/// The number of retries of a request.
 #[derive(Default)]
 struct Tries {
     beats: u64,
     refusals: u64,
 }
 
-/// What becomes of a request that failed.
+/// The consequence of a failed request.
 enum Verdict {
-    /// It is asked for again, after a beat of cover.
+    /// It is repeated, after a beat of cover.
     Again,
-    /// It failed, and its client goes on with the next one.
+    /// It failed, and its client goes on with the next request.
     Failed,
-    /// Its client has no disk to work on any more.
+    /// The disk has stopped, and its client ends.
     Ended,
 }
 
@@ -91,17 +90,17 @@ enum Verdict {
 pub(crate) struct Session<'a, D> {
     pub(crate) disk: Arc<D>,
     pub(crate) levels: Vec<Arc<LevelDisk>>,
-    /// Of each level.
+    /// One for each level.
     pub(crate) ledgers: &'a [Mutex<Ledger>],
     pub(crate) media: &'a Media,
-    /// Beats within which a hidden level is flushed.
+    /// The most beats that a flush of a hidden level takes.
     pub(crate) beats: u64,
     pub(crate) weakness: Option<Weakness>,
     pub(crate) counts: &'a Counts,
-    /// The digest of what clients were told, where they take turns: only then it follows from the
-    /// seed.
+    /// A digest of all answers to clients if they take turns; only then it depends on the seed
+    /// alone.
     pub(crate) told: Option<Mutex<Digest>>,
-    /// A client was told that the disk takes no more requests.
+    /// Whether a client got the error that the disk takes no more requests.
     pub(crate) stopped: AtomicBool,
 }
 
@@ -110,8 +109,7 @@ impl<D: Levels> Session<'_, D> {
         Parts::of(self.levels[level].blocks())
     }
 
-    /// Reads all blocks that clients work on, of all levels, after the opening. Whether the session
-    /// goes on.
+    /// Reads all used blocks of all levels after the opening. Returns whether the session goes on.
     pub(crate) fn look(&self) -> Judged<bool> {
         for level in 0..self.levels.len() {
             let all = self.parts(level).all();
@@ -134,7 +132,7 @@ impl<D: Levels> Session<'_, D> {
         Ok(true)
     }
 
-    /// What blocks read after an opening is what they will keep.
+    /// Reads blocks after an opening. The ledger then expects the versions that were read.
     fn keep(&self, level: usize, all: &Range<u64>) -> Judged<bool> {
         let (read, mut tries) = (Op::Read { first: all.start, count: all.end - all.start }, Tries::default());
         loop {
@@ -153,7 +151,7 @@ impl<D: Levels> Session<'_, D> {
         }
     }
 
-    /// The clients work, each in a thread of its own, while the cover beats.
+    /// Runs the clients, each in a thread of its own, with beats of cover.
     pub(crate) fn at_once(&self, clients: Vec<Client>) -> Judged<()> {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -185,7 +183,7 @@ impl<D: Levels> Session<'_, D> {
         Ok(())
     }
 
-    /// The clients and the cover take turns, in an order that follows from the seed.
+    /// Runs the clients and the cover in turns, in an order that depends on the seed.
     pub(crate) fn in_turns(&self, mut clients: Vec<Client>, turns: &mut Rng) -> Judged<()> {
         while !clients.is_empty() {
             let turn = turns.below(clients.len() as u64 + 1) as usize;
@@ -200,7 +198,7 @@ impl<D: Levels> Session<'_, D> {
         Ok(())
     }
 
-    /// A client asks for what comes next. Whether it goes on.
+    /// Performs the next request of a client. Returns whether it goes on.
     fn step(&self, client: &mut Client) -> Judged<bool> {
         match client.script.next() {
             Some(op) => self.perform(client.level, &client.flushes, op),
@@ -234,15 +232,15 @@ impl<D: Levels> Session<'_, D> {
             }
             Err(e) => match self.media.excuse() {
                 Excuse::Failure | Excuse::Lies => Ok(()),
-                // The closing was what the call was for.
+                // The close needed the refused call.
                 Excuse::Refusal if self.media.failed() > failed => Ok(()),
                 Excuse::Refusal | Excuse::Nothing => Err(format!("it cannot be closed: {e}")),
             },
         }
     }
 
-    /// Asks for something until it is done. Whether the client goes on. A flush makes the last
-    /// changes of the blocks `flushes` durable.
+    /// Repeats a request until it succeeds. Returns whether the client goes on. A flush makes the
+    /// last changes of the blocks `flushes` durable.
     pub(crate) fn perform(&self, level: usize, flushes: &Range<u64>, op: Op) -> Judged<bool> {
         if let Some((blocks, stamp)) = op.change() {
             self.ledgers[level].lock().begin(blocks, stamp);
@@ -265,7 +263,7 @@ impl<D: Levels> Session<'_, D> {
         }
     }
 
-    /// Asks for something once. Gives what was read.
+    /// Performs a request once. Returns the data that was read.
     fn ask(&self, level: usize, op: Op) -> Result<Vec<u8>> {
         let disk = &self.levels[level];
         if self.weakness == Some(Weakness::StopsForGood) && self.media.excuse() == Excuse::Refusal {
@@ -290,7 +288,7 @@ impl<D: Levels> Session<'_, D> {
         read.map(|()| data)
     }
 
-    /// A request was acknowledged.
+    /// Records an acknowledged request.
     fn done(&self, level: usize, flushes: &Range<u64>, op: Op, given: &[u8]) -> Judged<()> {
         self.note(given);
         let mut ledger = self.ledgers[level].lock();
@@ -306,7 +304,8 @@ impl<D: Levels> Session<'_, D> {
         Ok(())
     }
 
-    /// What becomes of a request that failed with this error; otherwise why it must not fail.
+    /// Decides about a request that failed with this error. Errors: the request should not have
+    /// failed.
     fn judge(&self, e: &Error, tries: &mut Tries) -> Judged<Verdict> {
         self.note(format!("{:?}", e.kind()).as_bytes());
         let patience = if self.media.lies() { PATIENCE_WITH_LIES } else { self.beats };
@@ -333,7 +332,7 @@ impl<D: Levels> Session<'_, D> {
         }
     }
 
-    /// A beat of cover, for a request that may wait for it. Whether there is still a disk.
+    /// A beat of cover, for a request that may wait for it. Returns whether the disk still works.
     fn beat(&self, tries: &mut Tries) -> Judged<bool> {
         loop {
             let Err(e) = self.disk.refresh() else { return Ok(true) };
@@ -345,7 +344,7 @@ impl<D: Levels> Session<'_, D> {
         }
     }
 
-    /// Folds what a client was told into the digest.
+    /// Adds an answer to the digest.
     fn note(&self, what: &[u8]) {
         if let Some(told) = &self.told {
             told.lock().bytes(what);

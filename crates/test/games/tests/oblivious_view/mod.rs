@@ -1,5 +1,5 @@
-//! What the keys of levels 0 to *d* show of a trace, read as the format is described and not by its
-//! own reader; and the bytes that they do not open, counted.
+//! Decrypts a trace with the keys of levels 0 to *d*, independently of the format's own reader, and
+//! counts the bytes that these keys do not decrypt.
 
 use lacuna_contracts::{BLOCK_SIZE, Secret};
 use lacuna_crypto::{AesBlock, XAES_NONCE, XaesKey, derive};
@@ -12,18 +12,18 @@ use std::ops::Range;
 
 use crate::fixture::regions::{CELL, GROUP, GROUP_LEN, Regions, STASH_SLOTS};
 
-// Of a head.
+// Offsets in a head.
 const DIGEST: Range<usize> = 48..64;
 const LEVELS_AT: usize = 64;
 const COVERS_AT: usize = 544;
 const STASH_AT: usize = 2336;
 const PUBLIC_AT: usize = 2720;
-// Of a cell, after its block.
+// Offsets in a cell, after its block.
 const NONCE: Range<usize> = BLOCK_SIZE..BLOCK_SIZE + XAES_NONCE;
 const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
 const TAG: Range<usize> = COVER.end..COVER.end + 16;
 
-/// How often each byte occurred.
+/// A histogram of bytes.
 pub(crate) struct Bytes([u64; 256]);
 
 impl Bytes {
@@ -35,12 +35,12 @@ impl Bytes {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Asserts that these could be random bytes.
+    /// Asserts that the bytes pass tests of randomness.
     pub(crate) fn assert_uniform(&self, what: &str) {
         let all: u64 = self.0.iter().sum();
         assert!(all > 1 << 20, "{what}: {all} bytes show nothing");
         let statistic = chi_square(&self.0);
-        // Mean 255, standard deviation 22.6: six of them away.
+        // Mean 255, standard deviation 22.6: at most six deviations away.
         assert!((120.0..392.0).contains(&statistic), "{what}: chi-square {statistic} over {all} bytes");
         let ones: u64 = (0u64..).zip(self.0).map(|(byte, count)| u64::from(byte.count_ones()) * count).sum();
         let bits = all as f64 * 8.0;
@@ -57,7 +57,7 @@ impl Default for Bytes {
     }
 }
 
-/// The chi-square statistic of counts, against uniform.
+/// The chi-square statistic of counts against a uniform distribution.
 pub(crate) fn chi_square(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     counts.iter().map(|n| (*n as f64 - expected).powi(2) / expected).sum()
@@ -69,19 +69,19 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// A block of a level that is known: the level, what it is, the place, and a hash of what it holds.
+/// A decrypted block: its level, entry and place, and a hash of its content.
 pub(crate) type Block = (u8, u64, u64, u64);
 
-/// What a write shows.
+/// The decrypted content of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Nothing,
-    /// Salt, public part, and of each level that is known what it says of itself and what it put
-    /// where.
+    /// A head: its salt and public part, and for each known level the level's body and the entries
+    /// of its cells.
     Head(Vec<u8>, Vec<(Vec<u8>, Vec<u64>)>),
-    /// The blocks that are known among the cells and slots of a batch.
+    /// A record: the decrypted blocks of the cells and slots of a batch.
     Record(Vec<Option<Block>>),
-    /// A cell, written in place.
+    /// A cell that is written in place.
     Cell(u64, Option<Block>),
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What everybody sees.
+    /// The part that an adversary without keys sees.
     pub(crate) fn outside(&self) -> (OpKind, u64, u64, bool) {
         (self.kind, self.offset, self.len, self.ok)
     }
@@ -108,20 +108,20 @@ struct Known {
     entries: AesBlock,
 }
 
-/// Someone with the keys of levels 0 to some depth who watches the medium.
+/// An adversary with the keys of levels 0 to some depth that observes the medium.
 pub(crate) struct Observer {
     params: Params,
     regions: Regions,
     known: Vec<Known>,
-    /// What the ring had for each cell, hashed, and what that shows.
+    /// For each cell its contents in the ring, hashed, and their decrypted blocks.
     in_ring: HashMap<u64, HashMap<u64, Option<Block>>>,
     in_meta: HashSet<u64>,
-    /// A record whose head is still to come.
+    /// A record whose head was not written yet.
     record: Vec<u8>,
     pub trace: Vec<Seen>,
     /// All bytes of records and heads.
     pub all: Bytes,
-    /// Those that the keys do not open.
+    /// The bytes that the keys do not decrypt.
     pub rest: Bytes,
 }
 
@@ -148,7 +148,7 @@ impl Observer {
         }
     }
 
-    /// Writes and syncs, as they come; reads leave no trace on a medium.
+    /// Observes writes and syncs in order; reads leave no trace on a medium.
     pub(crate) fn watch(&mut self, records: Vec<Record>) {
         for record in records.into_iter().filter(|record| record.kind != OpKind::Read) {
             let Record { kind, offset, len, ok, contents, .. } = record;
@@ -201,7 +201,7 @@ impl Observer {
         self.head(&bytes)
     }
 
-    /// Reads a head, and when its first copy comes the record before it.
+    /// Reads a head, and with its first copy the record before it.
     fn head(&mut self, head: &[u8]) -> Shown {
         let salt: [u8; SALT_LEN] = head[..SALT_LEN].try_into().unwrap();
         let keys: Vec<WriteKey> = self
@@ -263,7 +263,7 @@ impl Observer {
                 } else {
                     slot - drawn + self.slots(0).len()
                 };
-                // Of a cell that stays, or a slot that was filled by chance, a head says nothing.
+                // A head has no entry for an unchanged cell, or for a slot with a random filler.
                 let now = place >> 40 & ((1 << 23) - 1) == seq;
                 assert_eq!(listed[at], if now { entry } else { 0 }, "a head says what a cell holds");
             }
@@ -278,7 +278,8 @@ impl Observer {
         blocks
     }
 
-    /// The block of a level in a cell, if there is one, and counts what it leaves closed.
+    /// The decrypted block of a level in a cell, if there is one. Counts the bytes that stay
+    /// encrypted.
     fn open(&mut self, level: usize, bytes: &[u8]) -> Option<Block> {
         let known = &self.known[level];
         let nonce: [u8; XAES_NONCE] = bytes[NONCE].try_into().unwrap();

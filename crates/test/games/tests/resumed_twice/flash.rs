@@ -1,4 +1,4 @@
-//! `flash`: the nonces of headers are hedged, and those of nodes synthetic.
+//! `flash`: the nonces of headers are hedged, and those of nodes are synthetic.
 
 #[path = "../../../../formats/flash/tests/fixture/mod.rs"]
 mod fixture;
@@ -11,7 +11,7 @@ fn content(block: u64, version: u64) -> Vec<u8> {
     (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
 }
 
-/// Both copies, each from the beginning: what they do before they part is the same.
+/// Runs both copies from the beginning; they are identical until they diverge.
 fn copies() {
     for copy in 1..3 {
         let mut bed = Bed::small(3);
@@ -19,7 +19,7 @@ fn copies() {
         let write = |block, version| disk.write(BlockAddr(block), &content(block, version)).unwrap();
         (0..20).for_each(|block| write(block, 1));
         disk.flush().unwrap();
-        // Here they part; some of what they write is alike.
+        // The copies diverge here; some writes are still equal.
         for round in 0..3 {
             (0..20).for_each(|block| write(block, 100 * copy + round));
             write(30, round);
@@ -34,6 +34,6 @@ fn copies() {
 
 #[test]
 fn flash() {
-    // Each of three rounds writes twenty blocks that differ.
+    // Each of three rounds writes twenty different blocks.
     no_nonce_serves_twice("flash", 101, Repeats { given: 1, synthetic: 60 }, copies);
 }

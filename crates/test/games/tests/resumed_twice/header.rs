@@ -13,8 +13,8 @@ use lacuna_header::{
 };
 use lacuna_medium::MemoryMedium;
 
-/// Both copies write all key slots anew. One gives a new passphrase level 0, the other level 1: its
-/// slot has the same key in both, and other content.
+/// Both copies rewrite all key slots. One gives a new passphrase level 0, the other level 1: its
+/// slot has the same key in both, and different content.
 fn all_slots() {
     for level in 0..2 {
         let medium = disk(&[&["zero"], &["one"]], 1);
@@ -22,16 +22,16 @@ fn all_slots() {
         let mut unlocked = open(&medium, &secrets(&["zero", "one"])).unwrap();
         let mut ring = Keyring::from_opened(&unlocked, secrets(&["zero", "one"])).unwrap();
         change_keys(&medium, &mut unlocked, &ring, cost(), &random).unwrap();
-        // Here they part.
+        // The copies diverge here.
         ring.add(level, secret("new")).unwrap();
         change_keys(&medium, &mut unlocked, &ring, cost(), &random).unwrap();
-        // Under the next salt, and so under another key.
+        // Under the next salt, and so with another key.
         change_keys(&medium, &mut unlocked, &ring, cost(), &random).unwrap();
     }
 }
 
-/// Both copies remove another passphrase, so that the slot map, whose key stays, has other content.
-/// Then they go on alike.
+/// Each copy removes another passphrase, so that the slot map, which keeps its key, gets different
+/// content. After that they are identical.
 fn part(medium: &MemoryMedium, gone: &str, random: &SeededRandom) {
     let mut unlocked = open(medium, &secrets(&["a"])).unwrap();
     assert_eq!(remove_passphrase(medium, &mut unlocked, &secret(gone), random).unwrap(), 2);
@@ -45,7 +45,7 @@ fn one_slot() {
     }
 }
 
-/// Before they part, both copies put a backup back: its slots and its generation come again.
+/// Before they diverge, both copies restore a backup, which repeats its slots and its generation.
 fn restored() {
     for gone in ["b", "c"] {
         let (medium, random) = (sealed(&["a", "b", "c"], 5), SeededRandom::new(6));

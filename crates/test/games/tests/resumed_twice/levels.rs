@@ -1,6 +1,6 @@
-//! Disks with levels ([`lacuna_testkit::levels::resume_twice`]): the copies take different data on
-//! level 0, or on a hidden level alone. What is hedged is the salts of stripes in `deniable`, and
-//! the nonces of cells and the salts of batches in `oblivious`.
+//! Disks with levels ([`lacuna_testkit::levels::resume_twice`]): the copies write different data on
+//! level 0, or only on a hidden level. Hedging covers the salts of stripes in `deniable`, and the
+//! nonces of cells and the salts of batches in `oblivious`.
 
 #[path = "../../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;

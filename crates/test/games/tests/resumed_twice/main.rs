@@ -1,7 +1,7 @@
 //! A machine that is resumed twice: two copies of an open disk, store, vault or header, with the
-//! same medium and the same generator, take different data. No key and nonce may serve for two
-//! contents. Where nonces and salts are as they are drawn, and synthetic tags do not depend on the
-//! content, some do.
+//! same medium and the same generator state, write different data. No key and nonce may be used for
+//! two contents. Without hedging of drawn nonces and salts, and with synthetic tags that do not
+//! depend on the content, some are.
 
 mod flash;
 mod header;
@@ -12,21 +12,21 @@ mod vault;
 
 use lacuna_crypto::witness::{Use, UseKind, repeated, uses_of, uses_unhedged};
 
-/// How many nonces serve for two contents without the hedge, at least.
+/// The least number of nonces that are used for two contents without hedging.
 #[derive(Clone, Copy)]
 struct Repeats {
-    /// Of those that are drawn.
+    /// Among drawn nonces.
     given: usize,
-    /// Of those that are parts of synthetic tags.
+    /// Among parts of synthetic tags.
     synthetic: usize,
 }
 
-/// Plays both copies, each from the beginning, in `copies`: at least `least` uses of keys and
-/// nonces, and without the hedge at least `repeats` that serve for two contents.
+/// Runs both copies in `copies`, each from the beginning. Expects at least `least` uses of keys and
+/// nonces, and without hedging at least `repeats` that are used for two contents.
 ///
 /// # Panics
 ///
-/// If it is otherwise, or if a nonce serves twice with the hedge.
+/// If there are fewer, or if a nonce is used for two contents with hedging.
 fn no_nonce_serves_twice(what: &str, least: usize, repeats: Repeats, copies: impl Fn()) {
     let ((), hedged) = uses_of(&copies);
     let uses = hedged.iter().filter(is_nonce).count();
@@ -39,7 +39,7 @@ fn no_nonce_serves_twice(what: &str, least: usize, repeats: Repeats, copies: imp
     }
 }
 
-/// Whether it is the nonce of a stream cipher, or a tweak of XTS: one that may never serve for two
+/// Whether it is the nonce of a stream cipher or a tweak of XTS, which may never be used for two
 /// contents.
 fn is_nonce(one: &&Use) -> bool {
     one.kind() != UseKind::Wide

@@ -9,7 +9,7 @@ use lacuna_contracts::{BlockAddr, Disk};
 use lacuna_crypto::Cipher;
 use lacuna_sealed_objects::ObjectLayout;
 
-/// Both copies, each from the beginning: what they do before they part is the same.
+/// Runs both copies from the beginning; they are identical until they diverge.
 fn copies(cipher: Cipher, layout: ObjectLayout) {
     for copy in 1..3 {
         let scene = Scene::new(cipher, layout, 2048);
@@ -19,7 +19,7 @@ fn copies(cipher: Cipher, layout: ObjectLayout) {
         };
         write(0, 8, 1);
         disk.flush().unwrap();
-        // Here they part.
+        // The copies diverge here.
         write(3, 4, 10 + copy);
         write(100, 1, 5);
         disk.flush().unwrap();
@@ -30,7 +30,7 @@ fn copies(cipher: Cipher, layout: ObjectLayout) {
 
 #[test]
 fn sealed_objects() {
-    // All that draw a nonce: they keep it in the metadata.
+    // All ciphers that draw a nonce: they store it in the metadata.
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
         for layout in ObjectLayout::ALL {
             let (what, repeats) = (format!("{cipher:?}, {layout:?}"), Repeats { given: 201, synthetic: 0 });

@@ -10,7 +10,7 @@ use lacuna_crypto::Cipher;
 use lacuna_medium::MemoryMedium;
 use std::sync::Arc;
 
-/// Plays both copies. What they did before they parted is done by each, in the same way.
+/// Runs both copies, each with the same operations until they diverge.
 fn copies(cipher: Cipher) {
     let params = params(cipher, 4 * SEGMENT_BLOCKS);
     let medium = MemoryMedium::new(params.geometry().end());
@@ -21,7 +21,7 @@ fn copies(cipher: Cipher) {
         let disk = open_with(medium, &params, options(7)).unwrap();
         write(&disk, 5, 3, 9).unwrap();
         disk.flush().unwrap();
-        // Here they part: small writes, some of them alike, and a stream.
+        // The copies diverge here: small writes, some of them equal, and a stream.
         write(&disk, 5, 2, 10 + copy).unwrap();
         write(&disk, 100, 1, 20).unwrap();
         disk.flush().unwrap();
@@ -36,7 +36,7 @@ fn copies(cipher: Cipher) {
 
 #[test]
 fn sealed() {
-    // All that draw a nonce: they keep it in the metadata.
+    // All ciphers that draw a nonce: they store it in the metadata.
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
         let repeats = Repeats { given: 1001, synthetic: 0 };
         no_nonce_serves_twice(&format!("{cipher:?}"), 2 * 1024 + 1, repeats, || copies(cipher));

@@ -1,6 +1,6 @@
-//! `vault`: the nonces of records are hedged, and those of blocks synthetic. The tweaks of blocks
-//! that have no tag of their own (RAND-EINT) are neither: there a vault that notices the resumption
-//! goes on in another session, which no copy shares.
+//! `vault`: the nonces of records are hedged, and those of blocks are synthetic. The tweaks of
+//! blocks without a tag of their own (RAND-EINT) are neither: a vault that detects the resumption
+//! continues in another session, which no copy shares.
 
 #[path = "../../../../formats/vault/tests/world/mod.rs"]
 mod world;
@@ -18,12 +18,13 @@ use world::{UUID, World};
 
 const PAGE: usize = 4096;
 /// Bytes of the tweak of a block: its index, the session and the pass (`docs/format/integrity.md`).
-/// A page's, which is its place alone, has 9, and serves for every version of the page.
+/// The tweak of a page, which is only its place, has 9 bytes, and is used for every version of the
+/// page.
 const BLOCK_TWEAK: usize = 20;
-/// Blocks that both copies write in one session and pass, with different contents.
+/// The number of blocks that both copies write in one session and pass, with different contents.
 const PARTING: u64 = 20;
 
-/// The generator of a copy: the same in both, until it is noticed that the machine was resumed.
+/// The generator of a copy: identical in both until a resumption is detected.
 struct CopiedRandom {
     shared: SeededRandom,
     own: SeededRandom,
@@ -56,8 +57,8 @@ fn text(stamp: u64) -> Vec<u8> {
     format!("version {stamp} of this, ").into_bytes().into_iter().cycle().take(PAGE).collect()
 }
 
-/// Both copies, each from the beginning: what they do before they part is the same, byte for byte.
-/// Where it is `noticed`, each vault learns of the resumption when they part.
+/// Runs both copies from the beginning; they are identical, byte for byte, until they diverge. If
+/// `noticed`, each vault detects the resumption then.
 fn copies(choice: Choice, noticed: bool) {
     for copy in 1..3 {
         let (mut world, random) = (World::new(7), CopiedRandom::of(copy));
@@ -70,7 +71,7 @@ fn copies(choice: Choice, noticed: bool) {
         };
         (0..8).for_each(|block| write(&vault, block, &text(block)));
         vault.fsync(ino).unwrap();
-        // Here they part. Some of what they write is alike.
+        // The copies diverge here. Some writes are still equal.
         if noticed {
             random.resume();
         }
@@ -95,7 +96,7 @@ fn is_block_tweak(one: &&Use) -> bool {
     one.kind() == UseKind::Wide && one.nonce().len() == BLOCK_TWEAK
 }
 
-/// Whether it may never serve for two contents: a nonce or the tweak of a block.
+/// Whether it may never be used for two contents: a nonce or the tweak of a block.
 fn serves_once(one: &&Use) -> bool {
     is_nonce(one) || is_block_tweak(one)
 }
@@ -108,7 +109,7 @@ fn sessions(uses: &[Use]) -> BTreeSet<&[u8]> {
 #[test]
 fn vault() {
     for choice in choices() {
-        // Of what the copies write, one block in RAND-EINT needs a tag.
+        // In RAND-EINT only one of the written blocks needs a tag.
         let synthetic = if choice == Choice::Fixed(Scheme::Rand) { 1 } else { PARTING as usize };
         let repeats = Repeats { given: 1, synthetic };
         no_nonce_serves_twice(&format!("{choice:?}"), 21, repeats, || copies(choice, false));
@@ -127,8 +128,8 @@ fn blocks_without_tags_repeat_no_tweak_where_the_resumption_is_noticed() {
     assert_eq!(sessions(&unnoticed).len(), 1);
 }
 
-/// The session is in every nonce or key: another one suffices even where no nonce depends on the
-/// content.
+/// The session is part of every nonce or key: a new session suffices even if no nonce depends on
+/// the content.
 #[test]
 fn a_vault_that_notices_the_resumption_goes_on_in_another_session() {
     for choice in choices() {

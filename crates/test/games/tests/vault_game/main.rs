@@ -1,6 +1,6 @@
 //! The replay game against a vault, in hundreds of seeded runs over the schemes, also while its
-//! folder lies: every read shows the latest content or an error, and every rollback of the whole
-//! directory is named as such.
+//! folder lies: every read returns the latest content or an error, and every rollback of the whole
+//! directory is reported as one.
 //!
 //! `LACUNA_GAMES` sets the runs for each scheme (default 200), `LACUNA_SEED` the first seed
 //! (default 0).
@@ -14,7 +14,7 @@ use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::setting;
 use replay::Game;
 
-/// Operations of a run.
+/// The number of operations of a run.
 const STEPS: u64 = 40;
 
 fn play(choice: Choice) {

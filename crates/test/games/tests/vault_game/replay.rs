@@ -1,7 +1,7 @@
-//! The replay game against a whole vault: an adversary who may replace, swap, truncate, delete or
-//! roll back any backing file or part of one, alone or all together, at any time, and answer reads
-//! with any of it, against a user who keeps the anchor. It wins if anything but the latest state or
-//! an error is shown, or if a rolled-back directory is opened as if it were the newest.
+//! The replay game against a whole vault. The adversary may replace, swap, truncate, delete or roll
+//! back any backing file or part of one, alone or all together, at any time, and may answer reads
+//! with any of it. The user keeps the anchor. The adversary wins if the vault returns anything
+//! other than the latest state or an error, or opens a rolled-back directory as the newest.
 
 mod adversary;
 mod lies;
@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 const BLOCK: usize = 4096;
 const NAMES: [&[u8]; 5] = [b"one", b"two", b"three", b"four", b"five"];
 
-/// What a file may show: its latest content, and others that it may have in part since an operation
-/// on it failed.
+/// The permitted content of a file: the latest, and after failed operations also further ones, for
+/// each block.
 #[derive(Clone)]
 struct File {
     content: Vec<u8>,
@@ -44,26 +44,26 @@ impl File {
     }
 }
 
-/// What the user knows.
+/// The state that the user expects.
 #[derive(Clone, Default)]
 struct Known {
     names: BTreeMap<Vec<u8>, u64>,
-    /// Names of which an operation failed: they may be there or not.
+    /// Names with a failed operation: they may exist or not.
     unsure: Vec<Vec<u8>>,
     files: BTreeMap<u64, File>,
 }
 
-/// An image of the folder that the adversary took.
+/// A snapshot of the folder by the adversary.
 struct Seen {
     image: FolderImage,
-    /// Of the vault's last commit then.
+    /// The number of the vault's last commit then.
     number: u64,
-    /// Whether the adversary had altered something in it. Such an image is no earlier state of the
-    /// vault: it is refused, and not always as one.
+    /// Whether the adversary had altered it. An altered snapshot is no earlier state of the vault:
+    /// it is refused, but the error need not be that of a rollback.
     altered: bool,
 }
 
-/// Why the adversary won.
+/// The reason why the adversary won.
 pub(crate) type Won = String;
 
 /// One game.
@@ -72,17 +72,18 @@ pub(crate) struct Game {
     rng: Rng,
     vault: Option<Vault>,
     known: Known,
-    /// The folder after operations.
+    /// Snapshots of the folder after operations.
     seen: Vec<Seen>,
-    /// Where lies come from.
+    /// The randomness of lies.
     liar: Rng,
-    /// Whether the folder lies at the moment.
+    /// Whether the folder lies at present.
     lies: bool,
-    /// Whether something was altered for good, or done on the strength of lies.
+    /// Whether the folder was permanently altered, or changed by operations under lies.
     altered: bool,
-    /// Whether the anchor forgets what it knows before each opening: a check that is left out.
+    /// Whether the anchor forgets its state before each opening: a check that is left out.
     pub(crate) forgetful: bool,
-    /// Errors that the adversary caused, and rollbacks that were named as such.
+    /// The numbers of errors that the adversary caused, and of rollbacks that were reported as
+    /// such.
     pub(crate) noticed: u64,
     pub(crate) named: u64,
     context: String,
@@ -111,7 +112,7 @@ impl Game {
         }
     }
 
-    /// Plays until the user cannot go on, at most so many steps.
+    /// Plays until the user cannot go on, at most `steps` steps.
     pub(crate) fn play(&mut self, steps: u64) -> Result<(), Won> {
         for step in 0..steps {
             let context = format!("{}, step {step}", self.context);
@@ -140,11 +141,11 @@ impl Game {
                     });
                 }
                 if self.rng.chance(1, 4) {
-                    // Shown once, or for good.
+                    // An alteration, which is undone afterwards or stays.
                     let before = self.world.folder.snapshot();
                     self.alter();
-                    // A file that was gone is another one when it comes back: who has it open does
-                    // not see it.
+                    // A removed file that is restored is a new file: an open handle does not see
+                    // it.
                     let kept = before.names().eq(self.world.folder.snapshot().names());
                     self.look().map_err(|won| format!("{context}: {won}"))?;
                     let back = self.rng.chance(3, 4);
@@ -158,7 +159,7 @@ impl Game {
         Ok(())
     }
 
-    /// One operation of the user. False: it failed for good.
+    /// One operation of the user. False if it failed permanently.
     fn operate(&mut self) -> Result<bool, Won> {
         let name = self.rng.pick(&NAMES).to_vec();
         match self.rng.below(20) {
@@ -177,7 +178,7 @@ impl Game {
         self.vault.as_ref().unwrap()
     }
 
-    /// After a change that failed: whether the user can go on.
+    /// Records a failed change. Returns whether the user can go on.
     fn failed(&mut self, name: &[u8], e: &FsError) -> bool {
         self.noticed += 1;
         self.known.unsure.push(name.to_vec());
@@ -265,7 +266,7 @@ impl Game {
             }
             Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be cut: {errno}")),
             Err(FsError::Storage(e)) => {
-                // What is left of it may be shown, padded with zeros.
+                // The truncated content may appear, padded with zeros.
                 file.also.push(next);
                 self.noticed += 1;
                 Ok(e.kind() == Kind::Corrupt)
@@ -315,7 +316,7 @@ impl Game {
     }
 
     fn close(&mut self) -> bool {
-        // With or without an orderly end; what is not synced may be lost, so it is synced.
+        // With or without an orderly close. Unsynced data may be lost, so sync first.
         if !self.sync() {
             return false;
         }
@@ -324,7 +325,7 @@ impl Game {
         closed
     }
 
-    /// Everything that the user sees is the latest, or an error.
+    /// Checks that everything that the user sees is the latest state, or an error.
     fn look(&mut self) -> Result<(), Won> {
         let Some(vault) = &self.vault else { return Ok(()) };
         let mut noticed = 0;
@@ -369,8 +370,8 @@ impl Game {
                             return Err(format!("{name:?} shows another content at {at}"));
                         }
                         if read < len && file.also.is_empty() {
-                            // Short before a block that fails, and that passes the second time
-                            // where answers change.
+                            // The read ended before a block that fails. With lies, that block may
+                            // succeed in the next read.
                             let at = at + read;
                             match vault.read(*ino, at as u64, &mut buf) {
                                 Ok(more) if more == 0 || !self.lies => {
@@ -396,15 +397,15 @@ impl Game {
         Ok(())
     }
 
-    /// The user opens the vault, after the adversary had it to itself. False: it cannot be opened.
+    /// Opens the vault after the adversary had access to it. False if it cannot be opened.
     fn reopen(&mut self) -> Result<bool, Won> {
-        // What was open is gone; nothing that is not durable matters, as everything was synced.
+        // The vault was closed, and all data was synced.
         self.look_in_over_lies().map_err(|won| format!("opened over lies: {won}"))?;
         let newest = self.world.folder.snapshot();
         let number = self.world.memory_number();
         let older: Vec<&Seen> = self.seen.iter().filter(|seen| seen.number < number).collect();
         if !older.is_empty() && self.rng.chance(2, 3) {
-            // All of it rolled back.
+            // A rollback of the whole directory.
             let seen = *self.rng.pick(&older);
             let altered = seen.altered;
             self.world.folder.restore(&seen.image);
@@ -426,7 +427,7 @@ impl Game {
                 }
                 Err(_) => self.noticed += 1,
             }
-            // The adversary puts back what was there: the user goes on with it.
+            // The adversary restores the newest state, and the user goes on with it.
             self.world.folder.restore(&newest);
         }
         match self.open() {

@@ -1,5 +1,4 @@
-//! An open file of a simulated folder: its writes find space or not, are refused, and may be cut by
-//! the power.
+//! An open file of a simulated folder: applies space limits, faults and power cuts to its writes.
 
 use super::op::FolderOp;
 use super::state::State;
@@ -9,7 +8,7 @@ use lacuna_medium::{FolderFile, Medium, pieces};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// One of the changes of its medium that a change of a file consists of.
+/// One medium operation of a file operation.
 type Step<'a> = &'a dyn Fn(&CrashMedium) -> Result<()>;
 
 /// An open file of a [`CrashFolder`](super::CrashFolder).
@@ -19,8 +18,8 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Does what changes the file, in the middle of which the power may go: then the `n`th
-    /// operation of its medium is in flight, and those before it were given to the medium.
+    /// Performs a file operation as steps on its medium. If the power is cut in it, the cut falls
+    /// in one of the steps, and the steps before that one were done.
     fn change(&self, op: FolderOp, steps: &[Step<'_>]) -> Result<()> {
         let mut state = self.folder.lock();
         state.read_only()?;
@@ -32,8 +31,8 @@ impl File {
         steps.iter().try_for_each(|step| step(&self.file))
     }
 
-    /// How many bytes of a write find space, from the first on: those of pages that are there, also
-    /// inside of the file, and of new ones as long as there is room. And how the rest is refused.
+    /// The number of bytes of a write, from its start, for which there is room, and the errno for
+    /// the remaining ones. A page that is allocated needs no new room, except for the quota.
     fn fitting(&self, offset: u64, len: usize) -> (usize, i32) {
         let state = self.folder.lock();
         if offset + len as u64 > state.longest.0 {

@@ -3,7 +3,7 @@
 use crate::{Image, operation::Digest};
 use std::collections::BTreeMap;
 
-/// Names and contents. Copies share pages, so a snapshot costs little.
+/// Names and contents. Copies share pages, so a snapshot is cheap.
 #[derive(Clone, Default)]
 pub struct FolderImage {
     /// Contents by name.
@@ -16,8 +16,8 @@ impl FolderImage {
         self.files.keys().map(String::as_str)
     }
 
-    /// Alters bytes of a file with `change`, which gets all of them. False if there is no such
-    /// file.
+    /// Changes bytes of a file with `change`, which gets the whole content. False if there is no
+    /// such file.
     pub fn alter(&mut self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(file) = self.files.get_mut(name) else { return false };
         let mut bytes = file.to_vec();
@@ -26,7 +26,7 @@ impl FolderImage {
         true
     }
 
-    /// A number that stands for names and contents.
+    /// A digest of names and contents.
     pub fn digest(&self) -> u64 {
         let mut digest = Digest::new();
         for (name, image) in &self.files {

@@ -1,18 +1,18 @@
-//! Which file each name of a simulated folder names: now, durably, and after a power cut.
+//! The names of a simulated folder: now, durable, and after a power cut.
 
 use crate::{Loss, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A name that names nothing from now on.
+/// A change that removes a name.
 #[allow(non_upper_case_globals)]
 pub(super) const Removal: Option<u64> = None;
 
-/// A change that nobody synced yet: every part of it lands, or none.
+/// An unsynced change of names. All of its parts land, or none.
 struct Change {
     parts: Vec<(String, Option<u64>)>,
 }
 
-/// The names of a folder.
+/// The names of a folder, each with the ID of its file.
 #[derive(Default)]
 pub(super) struct Names {
     pub(super) current: BTreeMap<String, u64>,
@@ -34,7 +34,7 @@ fn folder_of(name: &str) -> &str {
 }
 
 impl Names {
-    /// Makes a change. One that was in flight when the power went is seen by nobody and may land.
+    /// Makes a change. A change in flight at the cut is not visible, but may land.
     pub(super) fn change(&mut self, parts: &[(&str, Option<u64>)], in_flight: bool) {
         let parts = parts.iter().map(|(name, file)| ((*name).to_owned(), *file)).collect();
         let change = Change { parts };
@@ -46,7 +46,7 @@ impl Names {
         }
     }
 
-    /// Makes the changes in a subfolder durable, or all.
+    /// Makes the changes in a subfolder durable, or all changes.
     pub(super) fn sync(&mut self, subfolder: Option<&str>) {
         let durable = &mut self.durable;
         self.unsynced.retain(|change| {
@@ -58,14 +58,14 @@ impl Names {
         });
     }
 
-    /// Makes one name durable as it is now to be.
+    /// Durably makes a name refer to `file`.
     pub(super) fn settle(&mut self, name: &str, file: u64) {
         self.forget(name);
         self.current.insert(name.to_owned(), file);
         self.durable.insert(name.to_owned(), file);
     }
 
-    /// Removes one name durably.
+    /// Durably removes a name.
     pub(super) fn forget(&mut self, name: &str) {
         self.current.remove(name);
         self.durable.remove(name);
@@ -73,13 +73,13 @@ impl Names {
         self.unsynced.retain(|change| !change.parts.is_empty());
     }
 
-    /// The files that have a name, now or after a cut.
+    /// The files that have a name now, or may have one after a cut.
     pub(super) fn all_files(&self) -> BTreeSet<u64> {
         let owed = self.unsynced.iter().flat_map(|change| &change.parts).filter_map(|(_, file)| *file);
         self.current.values().chain(self.durable.values()).copied().chain(owed).collect()
     }
 
-    /// Changes that a cut now could lose.
+    /// The number of changes that a cut now could lose.
     pub(super) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }
@@ -95,7 +95,7 @@ impl Names {
         self.current.keys().filter_map(within).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// What a power cut leaves.
+    /// The names after a power cut.
     pub(super) fn after_cut(&self, loss: Loss, rng: &mut Rng) -> BTreeMap<String, u64> {
         let mut names = self.durable.clone();
         let n = self.unsynced.len() as u64;

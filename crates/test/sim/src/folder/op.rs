@@ -1,11 +1,11 @@
-//! What can be asked of a folder.
+//! The kinds of calls of a folder and its files.
 
-/// What was asked of a folder or of a file in it.
+/// A call of a folder or of a file in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FolderOp {
-    /// A file opened.
+    /// A file opened, or names listed.
     Open,
-    /// A file made.
+    /// A file created.
     Create,
     /// A file removed.
     Remove,
@@ -28,7 +28,7 @@ pub enum FolderOp {
 }
 
 impl FolderOp {
-    /// Whether a power cut can fall in it.
+    /// Whether it counts as an operation, in which the power may be cut.
     pub(super) fn changes(self) -> bool {
         !matches!(self, FolderOp::Open | FolderOp::Read)
     }

@@ -10,10 +10,10 @@ use lacuna_contracts::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A failure to come.
+/// A scheduled failure.
 pub(super) struct Fault {
     pub(super) op: FolderOp,
-    /// Operations of the kind that still pass.
+    /// The number of operations of this kind that succeed first.
     pub(super) after: u64,
     pub(super) kind: Kind,
     /// Whether all later ones fail as well.
@@ -24,28 +24,28 @@ pub(super) struct Fault {
 pub(super) struct State {
     pub(super) files: BTreeMap<u64, Arc<CrashMedium>>,
     pub(super) next_file: u64,
-    /// How many files there may be before those without names are looked for.
+    /// The number of files at which files without names are removed.
     pub(super) sweep_at: usize,
     pub(super) names: Names,
-    /// What a reader is told of them.
+    /// The lies about names.
     pub(super) told_names: ToldNames,
     pub(super) power: Power,
     pub(super) faults: Vec<Fault>,
     pub(super) nth_call: NthCall<FolderOp>,
     pub(super) capacity: u64,
     pub(super) quota: u64,
-    /// The longest length of a file, and whether files tell.
+    /// The maximum length of a file, and whether files report it.
     pub(super) longest: (u64, bool),
     pub(super) ignore_syncs: bool,
-    /// Whether names keep every file that they named, and files every version of every page.
+    /// Whether earlier files of names, and earlier versions of pages, are kept.
     pub(super) keeps_past: bool,
     pub(super) read_only: bool,
-    /// Of all operations.
+    /// A digest of all operations.
     pub(super) digest: Digest,
 }
 
 impl State {
-    /// An operation begins. True if it is the one that the power goes in.
+    /// Begins an operation. True if the power is cut in it.
     pub(super) fn begin(&mut self, op: FolderOp) -> Result<bool> {
         self.power.on()?;
         if op.changes() {
@@ -74,7 +74,7 @@ impl State {
         Ok(())
     }
 
-    /// Bytes that files hold.
+    /// The total allocation of named files in bytes.
     pub(super) fn used(&self) -> u64 {
         let named = self.names.current.values().filter_map(|id| self.files.get(id));
         named.map(|file| file.resident_pages() * PAGE_SIZE).sum()
@@ -84,7 +84,7 @@ impl State {
         if self.read_only { Err(Error::new(Kind::ReadOnly, "the folder is read-only")) } else { Ok(()) }
     }
 
-    /// Names are about to change: keeps what they name, if the past is kept.
+    /// Keeps the files of names that are about to change, if the past is kept.
     pub(super) fn changes_names<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
         if self.keeps_past {
             for name in names {
@@ -93,8 +93,8 @@ impl State {
         }
     }
 
-    /// Forgets files that have no name and never will again, now and then. One that names are said
-    /// to name is kept with the past.
+    /// Occasionally removes files that have no name and can get none. While the past is kept, it
+    /// removes none, because a lie may refer to them.
     pub(super) fn sweep(&mut self) {
         if self.files.len() >= self.sweep_at && !self.keeps_past {
             let named = self.names.all_files();

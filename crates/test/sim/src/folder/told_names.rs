@@ -1,30 +1,30 @@
-//! What a folder that lies says of its names: that there is no such file, or the file that a name
-//! named before, or another's.
+//! The names of a folder that lies: a lie denies that the file exists, or returns an earlier file
+//! of the name or the file of another name.
 
 use crate::lies::lying;
 use crate::{Lies, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What names named since they are kept, and the lies that are told with it.
+/// The earlier files of names since they are kept, and the state of the lies.
 #[derive(Default)]
 pub(super) struct ToldNames {
-    /// Of each name, the files that it named, and nothing where it named none.
+    /// For each name, the files that it referred to; `None` for a time without a file.
     past: BTreeMap<String, Vec<Option<u64>>>,
     lies: Option<Lies>,
 }
 
 impl ToldNames {
-    /// Lies from now on, or no longer.
+    /// Starts or ends lying.
     pub(super) fn lie(&mut self, lies: Option<Lies>) {
         self.lies = lies;
     }
 
-    /// Keeps what a name names, which is about to change.
+    /// Keeps the file of a name that is about to change.
     pub(super) fn keep(&mut self, name: &str, file: Option<u64>) {
         self.past.entry(name.to_owned()).or_default().push(file);
     }
 
-    /// The file that a name is said to name.
+    /// The file that an open of a name gets.
     pub(super) fn file(&mut self, current: &BTreeMap<String, u64>, name: &str) -> Option<u64> {
         let now = current.get(name).copied();
         let Some(Lies { rng, .. }) = lying(&mut self.lies) else { return now };
@@ -39,7 +39,7 @@ impl ToldNames {
         }
     }
 
-    /// The names that a subfolder is said to have, of those that it has.
+    /// The names that a list of a subfolder returns; `there` are the true ones.
     pub(super) fn list(&mut self, subfolder: &str, there: Vec<String>) -> Vec<String> {
         let Some(Lies { rng, .. }) = lying(&mut self.lies) else { return there };
         let within = |name: &String| match name.split_once('/') {
@@ -53,7 +53,7 @@ impl ToldNames {
     }
 }
 
-/// A file of any name.
+/// The file of a random name.
 fn another(current: &BTreeMap<String, u64>, rng: &mut Rng) -> Option<u64> {
     let all: Vec<u64> = current.values().copied().collect();
     (!all.is_empty()).then(|| *rng.pick(&all))

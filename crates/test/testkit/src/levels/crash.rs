@@ -1,9 +1,9 @@
-//! Power cuts on disks with levels: a model beside each level, on a medium that loses, reorders and
-//! tears what was not synced.
+//! Power cuts on disks with levels: a model for each level, on a medium that loses, reorders and
+//! tears unsynced writes.
 //!
-//! A round runs random operations on all levels until the power goes after a random number of
-//! medium operations, opens what the medium kept (power may go again meanwhile), and compares every
-//! block of every level with its model: it must read as its last flushed version or any later
+//! A round runs random operations on all levels until the power is cut after a random number of
+//! medium operations, opens the remaining image (with another possible cut meanwhile), and compares
+//! every block of every level with its model: it must read as its last flushed version or any later
 //! acknowledged one. Rounds continue on the same medium.
 
 use super::disks::{create, flush_hidden, models, open, open_with, options};
@@ -15,32 +15,32 @@ use lacuna_sim::versions::{Model, Worked};
 use lacuna_sim::{CrashMedium, Flaky, Image, Rng, Slow, setting};
 use std::sync::Arc;
 
-/// Levels that are open: level 0 and two hidden ones.
+/// The number of open levels: level 0 and two hidden ones.
 const LEVELS: usize = 3;
 
-/// A kind of disk, and how it is used.
+/// The parameters of a disk, and of its workload.
 pub struct Hardship<F> {
-    /// How the disk lies on its medium. Nothing beats the paced clock but the rounds.
+    /// The parameters of the disk. Only the rounds beat its paced clock.
     pub params: F,
     /// Memory for its caches.
     pub budget: Budget,
-    /// All levels are written all over before the first round.
+    /// Whether all levels are filled before the first round.
     pub filled: bool,
-    /// The disk has its threads, and its medium hesitates at times, so that others come first. The
-    /// same seed is then not the same run.
+    /// Whether the disk has background threads, on a medium with random delays that reorder
+    /// threads. The same seed then does not repeat a run.
     pub threads: bool,
-    /// Reads fail at times.
+    /// Whether some reads fail.
     pub flaky: bool,
-    /// Operations of a session, at most.
+    /// The most operations of a session.
     pub operations: u64,
-    /// Operations of the medium before the power goes, at most.
+    /// The most medium operations before the power cut.
     pub medium_operations: u64,
-    /// Beats of the paced clock within which a hidden level is flushed.
+    /// The most beats of the paced clock that a flush of a hidden level takes.
     pub beats: u64,
 }
 
 impl<F: LevelFormat> Hardship<F> {
-    /// Without threads, on a medium that reads well.
+    /// Without threads and without read errors.
     pub fn new(params: F, beats: u64) -> Self {
         Hardship {
             params,
@@ -91,7 +91,7 @@ impl<F: LevelFormat> Hardship<F> {
         Ok(after.image())
     }
 
-    /// Cuts the power so many times. A medium that lies does nothing when it is synced.
+    /// Simulates `cuts` power cuts. With `lie`, the medium ignores syncs.
     pub fn simulate(&self, seed: u64, cuts: u64, lie: bool) -> Outcome {
         let mut rng = Rng::new(seed);
         let first = Arc::new(CrashMedium::new(self.params.end()));
@@ -124,11 +124,11 @@ impl<F: LevelFormat> Hardship<F> {
         power.end(seed, None)
     }
 
-    /// Cuts the power so many times, from the seed in `LACUNA_SEED`, and says what the digest is.
+    /// Simulates `cuts` power cuts with the seed in `LACUNA_SEED`, and prints the digest.
     ///
     /// # Panics
     ///
-    /// If a cut loses anything.
+    /// If a cut loses data.
     pub fn no_cut_loses_anything(&self, cuts: u64) {
         let seed = setting("LACUNA_SEED", 1);
         let what = if self.flaky { "where reads fail at times: " } else { "" };
@@ -190,7 +190,7 @@ impl<D: Levels> Round<'_, D> {
             70..74 => {
                 flush_hidden(self.disk, &self.levels[level], self.beats)?;
                 self.models[level].flushed();
-                // What made hidden data durable made the public data before it durable as well.
+                // Making hidden data durable makes the public data before it durable as well.
                 self.models[0].flushed();
                 Ok(())
             }
@@ -207,8 +207,9 @@ impl<D: Levels> Round<'_, D> {
     }
 }
 
-/// Writes blocks somewhere. If the queue of the level has no room for all of them, one by one: a
-/// write that was refused may have happened or not, and what is read next could not be compared.
+/// Writes blocks at a random place. If the queue of the level has no room for all of them, writes
+/// one block at a time: after a refused write, its blocks may have either version, and a later read
+/// could not be compared.
 fn write(disk: &impl Levels, beats: u64, worked: &mut Worked<'_>, count: u64) -> Result<()> {
     let first = worked.first(count);
     match worked.write_at(first, count) {
@@ -218,8 +219,8 @@ fn write(disk: &impl Levels, beats: u64, worked: &mut Worked<'_>, count: u64) ->
     (first..first + count).try_for_each(|block| beating(disk, beats, || worked.write_at(block, 1)))
 }
 
-/// Does something that may find no room in the queue of its level: the paced clock then beats, and
-/// it is done again.
+/// Repeats an operation while the queue of its level has no room, with a beat of the paced clock
+/// before each retry.
 pub(super) fn beating(disk: &impl Levels, beats: u64, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..beats {
         match ask() {

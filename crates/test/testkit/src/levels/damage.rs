@@ -1,4 +1,4 @@
-//! Reading disks with levels whose medium was altered.
+//! Reads disks with levels on damaged media.
 
 use super::disks::open;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
@@ -7,13 +7,13 @@ use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::versions::{Model, fill, stamp_of};
 use std::sync::Arc;
 
-/// Opens two levels of a medium and reads the first blocks of both, so many of each: each has a
-/// version that `allowed` (level, block, stamp) allows, or fails by name. Returns how many failed,
-/// or none if the disk does not open.
+/// Opens two levels of a medium and reads the first blocks of both; `blocks` has their numbers.
+/// Each block must have a version that `allowed` (level, block, stamp) allows, or fail with an
+/// error that names it. Returns the number of failures, or `None` if the disk does not open.
 ///
 /// # Panics
 ///
-/// If a block reads as anything else, or fails for another reason than damage.
+/// If a block reads as another version, or fails for a reason other than damage.
 pub fn failures<F: LevelFormat>(
     params: &F,
     bytes: Vec<u8>,
@@ -58,7 +58,7 @@ fn fails(level: &LevelDisk, block: u64, allowed: impl Fn(u64, u64) -> bool) -> b
     }
 }
 
-/// What failed is good again once it is written.
+/// Checks that a damaged block is readable again after a write.
 fn takes_writes(level: &LevelDisk) {
     let (mut data, mut back) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
     fill(0, 1 << 40, &mut data);
@@ -67,11 +67,11 @@ fn takes_writes(level: &LevelDisk) {
     assert!(back == data);
 }
 
-/// How many blocks of a level cannot be read.
+/// The number of blocks of a level that cannot be read.
 ///
 /// # Panics
 ///
-/// If one reads as anything but its latest version, or fails for another reason than damage.
+/// If a block does not read as its latest version, or fails for a reason other than damage.
 pub fn lost_blocks(level: &LevelDisk, model: &Model) -> usize {
     let mut data = vec![0; BLOCK_SIZE];
     let mut is_lost = |block: &u64| match level.read(BlockAddr(*block), &mut data) {

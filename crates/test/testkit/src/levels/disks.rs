@@ -1,5 +1,5 @@
-//! Disks with levels that tests make and open: any format, with seeded randomness and keys that
-//! every test knows.
+//! Creates and opens disks with levels for tests: any format, with seeded randomness and fixed
+//! keys.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, Secret};
 use lacuna_crypto::SeededRandom;
@@ -8,39 +8,39 @@ use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::versions::{Model, stamp_of};
 use std::sync::Arc;
 
-/// The identity of every disk here.
+/// The UUID of every disk here.
 pub const UUID: [u8; 16] = [6; 16];
 
-/// What the levels above the adversary's depth do in a run of the game.
+/// The activity of the levels above the adversary's depth in a run of the game.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Above {
-    /// There are none.
+    /// They do not exist.
     Absent,
-    /// There are some, and nothing is asked of them.
+    /// They exist and get no requests.
     Idle,
     /// They are written, read, discarded and flushed.
     Busy,
-    /// They were written to the last block before, and are busy.
+    /// They were filled before, and are busy.
     Full,
-    /// They are as busy, on a disk that writes something of its own when something is queued.
+    /// They are busy, on a defective disk that makes an extra write when hidden data is queued.
     Leaky,
 }
 
 /// A new disk in memory, opened.
 pub struct Fresh<D> {
-    /// What holds it.
+    /// Its medium.
     pub memory: Arc<MemoryMedium>,
     /// The disk.
     pub disk: Arc<D>,
-    /// Its levels, from 0 up.
+    /// Its levels, starting at 0.
     pub levels: Vec<Arc<LevelDisk>>,
 }
 
-/// Makes a disk of so many levels and opens it, each with its seed.
+/// Creates a disk with `levels` levels and opens it, each with its own seed.
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]) -> Fresh<F::Disk> {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
@@ -50,27 +50,27 @@ pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]
     Fresh { memory, disk, levels }
 }
 
-/// The keys of so many levels, from 0 up.
+/// The keys of `levels` levels, starting at 0.
 pub fn masters(levels: usize) -> Vec<Secret<32>> {
     (0..levels as u8).map(|level| Secret::copy_from(&[level + 5; 32])).collect()
 }
 
-/// Randomness that is a function of two seeds.
+/// Randomness that is determined by two seeds.
 pub fn seeded(public: u64, filler: u64) -> Randomness {
     Randomness { public: Arc::new(SeededRandom::new(public)), filler: Arc::new(SeededRandom::new(filler)) }
 }
 
-/// Options for which everything is a function of the seeds and the calls.
+/// Options that make everything a function of the seeds and the calls.
 pub fn options(public_seed: u64, filler_seed: u64) -> OpenOptions {
     OpenOptions::in_the_foreground(Budget::bytes(16 << 20), seeded(public_seed, filler_seed))
 }
 
-/// Makes a disk of so many levels.
+/// Creates a disk with `levels` levels.
 pub fn create<F: LevelFormat>(medium: &Arc<dyn Medium>, params: &F, levels: usize, seed: u64) -> Result<()> {
     create_with(medium, params, levels, seeded(seed, seed + (1 << 40)))
 }
 
-/// The same, with other randomness.
+/// Like [`create`], with other randomness.
 pub fn create_with<F: LevelFormat>(
     medium: &Arc<dyn Medium>,
     params: &F,
@@ -80,7 +80,7 @@ pub fn create_with<F: LevelFormat>(
     params.create(medium, Masters { keys: &masters(levels), uuid: &UUID }, random)
 }
 
-/// Opens so many levels of a disk.
+/// Opens `levels` levels of a disk.
 pub fn open<F: LevelFormat>(
     medium: &Arc<dyn Medium>,
     params: &F,
@@ -90,7 +90,7 @@ pub fn open<F: LevelFormat>(
     open_with(medium, params, levels, options(seed, seed + (1 << 40)))
 }
 
-/// The same, with other options.
+/// Like [`open`], with other options.
 pub fn open_with<F: LevelFormat>(
     medium: &Arc<dyn Medium>,
     params: &F,
@@ -101,17 +101,17 @@ pub fn open_with<F: LevelFormat>(
     params.open(Arc::clone(medium), Masters { keys: &keys, uuid: &UUID }, options).map(Arc::new)
 }
 
-/// A model for every open level of a disk that was never written to.
+/// A model for every open level of a new disk.
 pub fn models<D: Levels>(disk: &D) -> Vec<Model> {
     let model = |level: usize| Model::new(format!("level {level}"), disk.blocks(level as u8));
     (0..disk.open_levels()).map(model).collect()
 }
 
-/// Flushes a hidden level while the paced clock beats.
+/// Flushes a hidden level, with a beat of the paced clock before each try.
 ///
 /// # Panics
 ///
-/// If so many beats are not enough.
+/// If `beats` tries are not enough.
 pub fn flush_hidden<D: Levels>(disk: &D, level: &LevelDisk, beats: u64) -> Result<()> {
     for _ in 0..beats {
         disk.refresh()?;
@@ -132,11 +132,12 @@ pub fn counter(level: &LevelDisk, name: &str) -> u64 {
     level.status().items.iter().find(|item| item.name == name).expect("a counter of this name").value
 }
 
-/// Compares all blocks of a level with the few that are written, each with its stamp.
+/// Checks all blocks of a level: `contents` lists the written blocks with their stamps, and the
+/// remaining ones are zeros.
 ///
 /// # Panics
 ///
-/// If one differs.
+/// If a block differs.
 pub fn has_contents(level: &LevelDisk, contents: &[(u64, u64)]) {
     for block in 0..level.blocks() {
         let mut data = vec![0; BLOCK_SIZE];

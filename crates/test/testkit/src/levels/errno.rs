@@ -1,5 +1,5 @@
-//! Each error of the system at each call of the medium under a disk with levels, between its
-//! opening and its close.
+//! A sweep over disks with levels: each errno at each call of the medium, between opening and
+//! close.
 
 use super::disks::{create, flush_hidden, models, open};
 use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result};
@@ -10,25 +10,25 @@ use lacuna_sim::{CrashMedium, Digest, Image, NthCall, OpKind, Rng, SWEPT, pass_o
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Levels that are made, and opened.
+/// The number of levels that are created and opened.
 const LEVELS: usize = 3;
-/// Calls after which the script comes to its end.
+/// The script ends after this many calls.
 const ENOUGH: u64 = 240;
-/// One in this many pairs of a call and an error is tried, unless all are asked for.
+/// One in this many pairs of a call and an errno is tried, unless all are requested.
 const SHARE: u64 = 53;
 
-/// What is asked of a level, by its number, or of the disk.
+/// An operation of a level, given by its number, or of the disk.
 #[derive(Clone, Copy)]
 enum Op {
-    /// From the first block on, a number of blocks.
+    /// The level, the first block and the number of blocks.
     Write(usize, u64, u64),
     Discard(usize, u64, u64),
     Flush(usize),
-    /// The paced clock beats.
+    /// A beat of the paced clock.
     Beat,
 }
 
-/// What is asked again and again.
+/// The script, which is repeated.
 const WORK: [Op; 20] = [
     Op::Write(0, 3, 2),
     Op::Write(1, 3, 2),
@@ -51,29 +51,29 @@ const WORK: [Op; 20] = [
     Op::Write(2, 2, 1),
     Op::Write(0, 2, 3),
 ];
-/// What is asked at the end.
+/// The end of the script.
 const ENDING: [Op; 3] = [Op::Flush(1), Op::Flush(2), Op::Flush(0)];
 
 /// A sweep over disks of one format.
 pub struct Sweep<F> {
-    /// What the format is called.
+    /// The name of the format.
     pub name: &'static str,
-    /// How a disk lies on its medium. Nothing beats the paced clock but the script.
+    /// The parameters of the disk. Only the script beats its paced clock.
     pub params: F,
-    /// Beats within which a hidden level is flushed.
+    /// The most beats that a flush of a hidden level takes.
     pub beats: u64,
 }
 
-/// A disk that was in use and whose power was cut, and what its levels hold.
+/// A disk that was used and not closed, with models of its levels.
 struct Start {
     image: Image,
     models: Vec<Model>,
 }
 
-/// What became of a run.
+/// The effect of an error on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nothing was noticed.
+    /// No request failed.
     Unnoticed,
     /// One request failed.
     Failed,
@@ -81,7 +81,7 @@ enum End {
     Stopped,
 }
 
-/// An open disk, its levels, and a model beside each.
+/// An open disk, its levels, and a model of each.
 struct Played<D> {
     disk: Arc<D>,
     levels: Vec<Arc<LevelDisk>>,
@@ -109,7 +109,7 @@ impl<D: Levels + 'static> Played<D> {
             Op::Flush(0) => self.levels[0].flush().map(|()| self.models[0].flushed()),
             Op::Flush(level) => {
                 flush_hidden(&*self.disk, &self.levels[level], self.beats)?;
-                // What made hidden data durable made the public data before it durable as well.
+                // Making hidden data durable makes the public data before it durable as well.
                 self.models[0].flushed();
                 self.models[level].flushed();
                 Ok(())
@@ -118,7 +118,7 @@ impl<D: Levels + 'static> Played<D> {
         }
     }
 
-    /// The part of a range that lies on a level.
+    /// Clips a range to a level.
     fn within(&self, level: usize, first: u64, count: u64) -> (u64, u64) {
         let blocks = self.models[level].blocks();
         let first = first.min(blocks - 1);
@@ -133,15 +133,15 @@ impl<D: Levels + 'static> Played<D> {
 }
 
 impl<F: LevelFormat> Sweep<F> {
-    /// A call that is refused, or a read that fails, fails one request at most, and everything goes
-    /// on. After another error of the medium, or of a sync, the disk takes no more writes. What was
-    /// flushed is there afterwards, also if the power goes when the request has failed, or at the
-    /// end. What the caller is told is the error of the call. `LACUNA_SWEEP` asks for every error
-    /// at every call.
+    /// Checks the effect of each error. A refused call, or a failed read, fails at most one
+    /// request, and the disk goes on. After another error of the medium, or of a sync, the disk
+    /// takes no more writes. Flushed data is there afterwards, also if the power is cut after the
+    /// failed request or at the end. The caller gets the error of the call. `LACUNA_SWEEP` requests
+    /// every error at every call.
     ///
     /// # Panics
     ///
-    /// If it is otherwise.
+    /// If any of this does not hold.
     pub fn nothing_stops_or_is_lost_that_must_not(&self) {
         let all = std::env::var_os("LACUNA_SWEEP").is_some();
         let start = self.start();
@@ -164,12 +164,13 @@ impl<F: LevelFormat> Sweep<F> {
         assert!(unnoticed > 0 && stopped > 0, "{}: {ends:?}", self.name);
     }
 
-    /// What an error leaves on the medium is the same whatever levels are open and busy: which
-    /// calls change it, where, how long they are, and which are made after one that failed.
+    /// Checks that the effect of an error on the medium does not depend on the levels that are open
+    /// and busy: the calls that change the medium, their offsets and lengths, and the calls after a
+    /// failed one.
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// If it does.
     pub fn what_an_error_leaves_is_public(&self) {
         let start = self.start();
         let (changes, _) = self.changes(&start, 1, 0, 0);
@@ -187,12 +188,12 @@ impl<F: LevelFormat> Sweep<F> {
         assert!(differ, "{}: no error left anything", self.name);
     }
 
-    /// A medium that refuses a call while the disk is closed is left the same, and the closing ends
-    /// the same, whether anything of a hidden level is pending or not.
+    /// Checks that a close with a refused call leaves the same medium operations and the same
+    /// outcome, whether or not hidden data is pending.
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// If it does not.
     pub fn a_refused_closing_shows_nothing_pending(&self) {
         let start = self.start();
         let undisturbed = self.closing(&start, false, 0);
@@ -206,8 +207,8 @@ impl<F: LevelFormat> Sweep<F> {
         assert!(differ, "{}: no refusal left anything", self.name);
     }
 
-    /// What a closing asks of the medium that changes it, of which the `nth` is refused, and how it
-    /// ends.
+    /// The calls of a close that change the medium, with the `nth` refused, and the outcome of the
+    /// close.
     fn closing(&self, start: &Start, pending: bool, nth: u64) -> (Vec<Change>, Option<Kind>) {
         let failing = Arc::new(Failing::new(Arc::new(CrashMedium::from_image(start.image.clone())), true));
         let medium: Arc<dyn Medium> = failing.clone();
@@ -225,8 +226,8 @@ impl<F: LevelFormat> Sweep<F> {
         (changes, ended)
     }
 
-    /// A disk of which all levels are written and flushed, after a session that was closed and one
-    /// that was not.
+    /// A disk with all levels written and flushed, after one session that was closed and one that
+    /// was not.
     fn start(&self) -> Start {
         let medium = Arc::new(CrashMedium::new(self.params.end()));
         let shared: Arc<dyn Medium> = medium.clone();
@@ -246,8 +247,8 @@ impl<F: LevelFormat> Sweep<F> {
         Start { image: medium.image(), models }
     }
 
-    /// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the
-    /// one that failed.
+    /// Runs the script with an error at call `nth`. Returns its effect, the number of calls, and
+    /// the call that failed.
     fn run(&self, start: &Start, nth: u64, errno: i32) -> (End, u64, Option<OpKind>) {
         let crashing = Arc::new(CrashMedium::from_image(start.image.clone()));
         let failing = Arc::new(Failing::new(crashing.clone(), false));
@@ -270,7 +271,7 @@ impl<F: LevelFormat> Sweep<F> {
             let Err(e) = played.perform(op, stamp) else { continue };
             failed.push(e);
             left.push((crashing.after_cut(&mut Rng::new(nth)), played.models.clone()));
-            // What failed is asked for once more.
+            // The failed operation is repeated once.
             if let Err(e) = played.perform(op, stamp) {
                 assert!(may_stop(), "{}: one call failed, and then everything: {e}", what());
                 stopped = true;
@@ -295,7 +296,7 @@ impl<F: LevelFormat> Sweep<F> {
         assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
         let (hit, calls) = (failing.hit(), failing.watch.lock().calls.calls());
         if let Some(e) = failed.first() {
-            // A disk that stopped where nobody waited refuses the next request.
+            // A disk that stopped without a waiting caller fails the next request.
             let told = tells(e, errno, hit == Some(OpKind::Sync)) || (stopped && e.kind() == Kind::FailStop);
             assert!(told, "{}: the caller learns {:?}: {e}", what(), e.kind());
         }
@@ -312,7 +313,7 @@ impl<F: LevelFormat> Sweep<F> {
         (end, calls, hit)
     }
 
-    /// A medium as it is, or as a power cut leaves it, is opened.
+    /// Opens an image of the medium, which may be that after a power cut, and checks all blocks.
     fn reopen(&self, image: Image, models: Vec<Model>, what: &str) {
         let medium: Arc<dyn Medium> = Arc::new(CrashMedium::from_image(image));
         let disk = open(&medium, &self.params, LEVELS, 7);
@@ -320,9 +321,9 @@ impl<F: LevelFormat> Sweep<F> {
         Played::new(disk, models, self.beats).assert_allowed(what);
     }
 
-    /// What a script of public operations, and of hidden ones beside them as far as these levels
-    /// are open, asks of the medium that changes it, with an error at the `nth` of these calls; and
-    /// whether that came. Nothing is asked for again.
+    /// The calls that change the medium during a script of public operations, and of hidden
+    /// operations on the open levels, with an error at the `nth` of these calls; and the call that
+    /// failed. No operation is repeated.
     fn changes(
         &self,
         start: &Start,
@@ -339,7 +340,7 @@ impl<F: LevelFormat> Sweep<F> {
             for (op, stamp) in WORK.into_iter().zip(1000..) {
                 let is_played = match op {
                     Op::Write(level, ..) | Op::Discard(level, ..) => level < open_levels,
-                    // A flush of a hidden level is waited for, which needs beats that are public.
+                    // A flush of a hidden level needs beats, which are public.
                     Op::Flush(level) => level == 0,
                     Op::Beat => true,
                 };
@@ -347,7 +348,7 @@ impl<F: LevelFormat> Sweep<F> {
                     let _refused = played.perform(op, stamp);
                 }
             }
-            // A hidden level that has more pending than closing takes ends the log earlier.
+            // A hidden level with more pending data than closing covers ends the log earlier.
             let _refused = played.disk.cover_closing(Pace::AtOnce);
         }
         let hit = failing.hit();
@@ -356,19 +357,19 @@ impl<F: LevelFormat> Sweep<F> {
     }
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not
-/// for a read.
+/// Whether the disk may stop taking writes after this call: not after a refused call, and not after
+/// a read.
 fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit == OpKind::Sync || !(hit == OpKind::Read || refuses(errno)))
 }
 
-/// A call that changes the medium, or was to: what, where, and how long.
+/// A call that changes the medium, or failed to: its kind, offset and length.
 type Change = (OpKind, u64, u64);
 
-/// A medium of which one call fails. A write that fails has written the first half of its batch.
+/// A medium with one failing call. A failed write has written the first half of its batch.
 struct Failing {
     inner: Arc<CrashMedium>,
-    /// Calls that read are not counted.
+    /// Whether reads are not counted.
     changes_alone: bool,
     watch: Mutex<Watch>,
 }
@@ -385,7 +386,7 @@ impl Failing {
         Failing { inner, changes_alone, watch: Mutex::default() }
     }
 
-    /// No call is counted, and none fails.
+    /// Sets whether calls are neither counted nor fail.
     fn pause(&self, paused: bool) {
         self.watch.lock().paused = paused;
     }

@@ -1,5 +1,5 @@
-//! Openings of disks with levels on media that lie: a model beside each level, which keeps every
-//! version that a block ever had.
+//! Opens disks with levels on media that lie, with a model for each level that keeps every version
+//! of a block.
 
 use super::crash::beating;
 use super::disks::{create, flush_hidden, models, open, open_with, options};
@@ -12,33 +12,33 @@ use lacuna_sim::{CrashMedium, Rng, Truths};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Levels that are made and opened.
+/// The number of levels that are created and opened.
 const LEVELS: usize = 3;
-/// Sessions before the medium lies.
+/// The number of sessions before the medium lies.
 const SESSIONS: u64 = 3;
 
 /// Disks of a format with levels, on media that lie.
 pub struct Lying<F> {
-    /// How a disk lies on its medium. Nothing beats the paced clock but the play.
+    /// The parameters of the disk. Only this code beats its paced clock.
     pub params: F,
-    /// Beats within which a hidden level is flushed.
+    /// The most beats that a flush of a hidden level takes.
     pub beats: u64,
-    /// Operations of a session.
+    /// The number of operations of a session.
     pub operations: u64,
-    /// What says where the disk ends. Where reads of it are true, blocks of a closed disk have
-    /// their latest versions or fail.
+    /// The range of the medium that records the end of the disk. If reads of it are true, blocks of
+    /// a closed disk have their latest versions or fail.
     pub end_at: Range<u64>,
-    /// A discarded block may read as it did before, where the record of the discard does not
-    /// verify.
+    /// Whether a discarded block may read as before the discard, if the record of the discard does
+    /// not verify.
     pub but_discarded: bool,
 }
 
 impl<F: LevelFormat> Lying<F> {
-    /// Opens disks while their media lie, and looks at what they show.
+    /// Opens disks while their media lie, and checks the blocks that they show.
     ///
     /// # Panics
     ///
-    /// If a block reads as what it must not.
+    /// If a block reads as a version that is not allowed.
     pub fn nothing_is_wrong(&self, what: &str, asked: u64) {
         let mut shown = Openings::new(asked, 1);
         while shown.left() > 0 {

@@ -1,5 +1,5 @@
 //! A machine that is resumed twice: two copies of an open disk, with the same medium and the same
-//! generators, take different data.
+//! generator state, write different data.
 
 use super::disks::{Fresh, fresh};
 use lacuna_contracts::{BlockAddr, Disk};
@@ -7,15 +7,15 @@ use lacuna_levels::{LevelDisk, LevelFormat, Levels};
 use lacuna_sim::versions::content;
 use std::sync::Arc;
 
-/// Levels that are open: level 0 and two hidden ones.
+/// The number of open levels: level 0 and two hidden ones.
 const LEVELS: usize = 3;
 
-/// Plays both copies, each from the beginning: what they do before they part is the same. Then they
-/// write different data to the level `parting`, and the same to level 0.
+/// Runs both copies from the beginning, identically up to the point where they diverge. Then they
+/// write different data to the level `parting`, and the same data to level 0.
 ///
 /// # Panics
 ///
-/// If the disk cannot be made, or if level 0 refuses a write.
+/// If the disk cannot be created, or if level 0 refuses a write.
 pub fn resume_twice<F: LevelFormat>(params: &F, parting: usize) {
     for copy in 1..3 {
         let Fresh { disk, levels, .. } = fresh(params, LEVELS, [1, 2]);
@@ -23,12 +23,12 @@ pub fn resume_twice<F: LevelFormat>(params: &F, parting: usize) {
     }
 }
 
-/// The life of one copy, which writes versions of its own where it parts from the other.
+/// The run of one copy. After the divergence it writes stamps of its own.
 fn live<D: Levels>(disk: &D, levels: &[Arc<LevelDisk>], parting: usize, own: u64) {
     (0..30).for_each(|at| write(&levels[0], at, 5));
     write(&levels[1], 3, 5);
     disk.refresh().unwrap();
-    // Here they part.
+    // The copies diverge here.
     for at in 0..12 {
         write(&levels[parting], at, own);
         write(&levels[0], 40 + at, 7);
@@ -39,6 +39,6 @@ fn live<D: Levels>(disk: &D, levels: &[Arc<LevelDisk>], parting: usize, own: u64
 
 fn write(level: &LevelDisk, block: u64, stamp: u64) {
     let written = level.write(BlockAddr(block), &content(block, stamp));
-    // A hidden level that has no room left for what waits refuses it.
+    // A hidden level refuses the write if its queue of pending blocks is full.
     assert!(level.level() > 0 || written.is_ok());
 }

@@ -1,4 +1,4 @@
-//! Disks with levels and their threads: many clients at once, and media that fail.
+//! Disks with levels and background threads: concurrent clients, and media that fail.
 
 use super::disks::{counter, create, open_with, options};
 use crate::{FailedSync, StopAtEnd, flush_until_refused};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const CLIENTS: u64 = 3;
 
-/// A medium of which no sync ends while they are held.
+/// A medium that blocks every sync while `held` is set.
 struct HeldSyncs {
     memory: MemoryMedium,
     held: Arc<AtomicBool>,
@@ -33,11 +33,11 @@ impl Around for HeldSyncs {
     }
 }
 
-/// A disk of one format that is opened with its threads, and its number of levels.
+/// The parameters of a disk that is opened with its background threads.
 pub struct Threaded<'a, F> {
-    /// How it lies on its medium.
+    /// The parameters of the format.
     pub params: &'a F,
-    /// The levels it has.
+    /// The number of its levels.
     pub levels: usize,
 }
 
@@ -58,12 +58,12 @@ impl<F: LevelFormat> Threaded<'_, F> {
         create(medium, self.params, self.levels, 1).unwrap();
     }
 
-    /// Many clients on all levels, for three sessions: what each left is there when the disk is
-    /// opened again.
+    /// Runs several clients on all levels, in three sessions, and checks after each session that
+    /// the disk has the data of all clients when it is opened again.
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// If it has not.
     pub fn serves_many_clients(&self) {
         let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(self.params.end()));
         self.create(&medium);
@@ -78,7 +78,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
                     .collect();
                 running.into_iter().map(|(level, client)| (level, client.join().unwrap())).collect()
             });
-            // The beats of the clock cover that; a close does not wait for them.
+            // The beats of the clock cover these flushes; a close does not wait for them.
             levels.iter().for_each(|level| level.flush().unwrap());
             levels.iter().for_each(|level| level.close().unwrap());
             drop((levels, disk));
@@ -90,7 +90,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
                     assert_eq!(stamp_of(addr, &block), Some(stamp), "level {level}, block {addr}");
                 }
             }
-            // Each client begins with zeros again.
+            // Each client starts with zeros.
             for level in &levels {
                 level.discard(BlockAddr(0), level.blocks()).unwrap();
             }
@@ -98,8 +98,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
         }
     }
 
-    /// What a public workload of so many writes wrote to the medium, in order, while another client
-    /// writes to the first hidden level as fast as it can, or does not.
+    /// The writes to the medium, in order, of a public workload of `count` writes. With
+    /// `hidden_is_busy`, another client writes to the first hidden level as fast as it can.
     ///
     /// # Panics
     ///
@@ -129,19 +129,19 @@ impl<F: LevelFormat> Threaded<'_, F> {
                 }
             }
         });
-        // Where something hidden is lost no word follows that the disk is closed: the games compare
-        // such endings.
+        // Not `close`: after losing hidden data it would not write the end of the log. The games
+        // compare such closes.
         disk.cover_closing(Pace::AtOnce).unwrap();
         drop((levels, disk));
         recorder.take().into_iter().filter(|record| record.kind == OpKind::Write).collect()
     }
 
-    /// Operations of a kind fail from the `nth` on: everything stops, nothing hangs, and what was
-    /// flushed reads later.
+    /// Makes operations of a kind fail, starting with the `nth`: the disk stops, nothing hangs, and
+    /// flushed data reads correctly later.
     ///
     /// # Panics
     ///
-    /// If it is otherwise.
+    /// If this does not hold.
     pub fn stops_at(&self, op: OpKind, nth: u64) {
         let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = faulty.clone();
@@ -170,13 +170,13 @@ impl<F: LevelFormat> Threaded<'_, F> {
         assert!(back == block);
     }
 
-    /// Writes are refused from the `nth` on, for want of room, until there is some: requests fail
-    /// meanwhile, nothing stops, and what was acknowledged is there later. The paced clock must
+    /// Refuses writes for want of space, starting with the `nth`, for some time: requests fail
+    /// meanwhile, the disk goes on, and acknowledged data is there later. The paced clock must
     /// beat.
     ///
     /// # Panics
     ///
-    /// If it is otherwise.
+    /// If this does not hold.
     pub fn goes_on_after_refusals(&self, nth: u64) {
         let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = faulty.clone();
@@ -204,7 +204,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
             }
             write(last).unwrap();
             public.flush().unwrap();
-            // It waits until there is room, or is told that there is none.
+            // The flush waits until there is room, or fails because there is none.
             let told = waiting.join().unwrap();
             assert!(told.as_ref().err().is_none_or(|e| e.kind() == Kind::NoSpace), "{told:?}");
         });
@@ -221,13 +221,13 @@ impl<F: LevelFormat> Threaded<'_, F> {
         (0..blocks).zip(stamps).for_each(|(block, stamp)| reads(&levels[0], block, stamp));
     }
 
-    /// A flush of a hidden level whose blocks wait for a sync alone ends when the level is given
-    /// up. One whose blocks are durable does not wait for what was written since. The disk must
-    /// have no paced clock.
+    /// Checks that a flush of a hidden level with all blocks in unsynced stripes or batches ends
+    /// when the level is given up, and that a flush of durable blocks does not wait for later
+    /// writes. The disk must have no paced clock.
     ///
     /// # Panics
     ///
-    /// If it is otherwise.
+    /// If this does not hold.
     pub fn gives_up_a_flush_that_waits_for_a_sync(&self) {
         let (memory, held) = (MemoryMedium::new(self.params.end()), Arc::new(AtomicBool::new(false)));
         let medium: Arc<dyn Medium> = Arc::new(Surrounded(HeldSyncs { memory, held: Arc::clone(&held) }));
@@ -245,7 +245,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
         let (tell, told) = channel();
         let ended = std::thread::scope(|scope| {
             scope.spawn(|| tell.send(hidden.flush()));
-            // It waits by then, or finds the level given up.
+            // By now the flush waits, or finds the level given up.
             std::thread::sleep(Duration::from_millis(200));
             disk.give_up(1, true);
             let ended = told.recv_timeout(Duration::from_secs(60));
@@ -256,7 +256,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
         let refused = ended.expect("it ends while no sync does").unwrap_err();
         assert_eq!(refused.kind(), Kind::NoCover, "{refused}");
         hold(true);
-        // Stripes or batches that have nothing of the level.
+        // These stripes or batches contain no block of the level.
         (0..8).try_for_each(|n| public.write(BlockAddr(n), &content(n, 9))).unwrap();
         let flushed = hidden.flush();
         hold(false);
@@ -265,8 +265,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
         levels.iter().for_each(|level| level.close().unwrap());
     }
 
-    /// How often the medium is synced after its `nth` sync failed. Linux tells one caller alone
-    /// that pages were dropped: a second sync would report that all is well.
+    /// The number of syncs of the medium after its `nth` sync failed. Linux reports dropped pages
+    /// to one caller only: a second sync would return success.
     pub fn syncs_after_a_failed_one(&self, nth: u64) -> u64 {
         let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = failing.clone();
@@ -280,8 +280,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
     }
 }
 
-/// Writes, reads and discards in a part of a level that is this client's alone. Returns what it
-/// left.
+/// Writes, reads and discards in a part of a level that only this client uses. Returns the stamps
+/// of its blocks.
 fn work(level: &LevelDisk, client: u64, seed: u64) -> Vec<(u64, u64)> {
     let part = level.blocks() / CLIENTS;
     let mut rng = Rng::new(seed * 31 + client);

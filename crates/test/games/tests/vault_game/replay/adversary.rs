@@ -1,11 +1,11 @@
-//! What the adversary does to the folder of a vault: it replaces, swaps, truncates, deletes or
+//! The adversary's changes to the folder of a vault: it replaces, swaps, truncates, deletes or
 //! rolls back any backing file or part of one, alone or all together.
 
 use super::{BLOCK, Game};
 use lacuna_sim::{FolderImage, Image};
 
 impl Game {
-    /// One change by the adversary.
+    /// Makes one change.
     pub(super) fn alter(&mut self) {
         let folder = self.world.folder.clone();
         let now = folder.snapshot();
@@ -21,7 +21,7 @@ impl Game {
             (0, Some(old)) => folder.restore(&old),
             (1 | 2, Some(old)) => folder.put(&name, old.files.get(&name)),
             (3, Some(old)) => {
-                // A page of it, or every page of one number in all files.
+                // One page of the file, or the page with this number in all files.
                 let all = self.rng.chance(1, 4);
                 for name in names.iter().filter(|other| all || **other == name) {
                     let (Some(mut bytes), Some(older)) = (content(&now, name), content(&old, name)) else {
@@ -68,7 +68,7 @@ fn bytes_of(image: &Image) -> Vec<u8> {
     bytes
 }
 
-/// Copies one page over another, as far as there are any.
+/// Copies one page over another, if both files have pages.
 fn copy_page(to: &mut [u8], page: usize, from: &[u8], source: usize) {
     let (pages, sources) = (to.len() / BLOCK, from.len() / BLOCK);
     if pages > 0 && sources > 0 {

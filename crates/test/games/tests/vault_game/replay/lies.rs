@@ -1,16 +1,16 @@
-//! The same game where the folder answers two reads of one place differently: with any version that
-//! the place ever had, altered ones among them, with the content of another, or with what was made
-//! of both; and two looks at a name as well.
+//! The replay game with a folder that answers two reads of one place differently: with any earlier
+//! version of the place, including altered ones, with the content of another, or with a splice of
+//! both; and likewise two lookups of a name.
 
 use super::{Game, Won};
 use lacuna_contracts::Kind;
 use lacuna_sim::{Lies, Rng};
 
-/// Of a thousand reads, how many lie.
+/// The number of lies in a thousand reads.
 const OFTEN: [u64; 5] = [20, 60, 150, 300, 500];
 
 impl Game {
-    /// Does something while the folder lies, also `about_names`.
+    /// Performs `act` while the folder lies; with `about_names` also about names.
     fn over_lies<R>(&mut self, about_names: bool, act: impl FnOnce(&mut Game) -> R) -> R {
         let of_a_thousand = *self.liar.pick(&OFTEN);
         let (rng, forges) = (Rng::new(self.liar.next_u64()), self.liar.chance(1, 2));
@@ -25,16 +25,15 @@ impl Game {
         done
     }
 
-    /// With the vault open, the user looks while the folder lies, or does something. False: it
-    /// failed for good.
+    /// With the vault open, reads or makes a change while the folder lies. False if it failed
+    /// permanently.
     pub(super) fn go_on_over_lies(&mut self) -> Result<bool, Won> {
         match self.liar.below(12) {
-            // Nothing is left to be written, so that whatever is told changes nothing in the
-            // folder.
+            // After the sync nothing is left to be written, so lies cannot change the folder.
             0 | 1 if self.sync() => self.over_lies(false, Game::look).map(|()| true),
             0 | 1 => Ok(false),
             2 => {
-                // What is written on the strength of lies may be refused later on.
+                // Data that was written under lies may be refused later.
                 self.altered = true;
                 let about_names = self.liar.chance(1, 4);
                 self.over_lies(about_names, Game::operate)
@@ -43,8 +42,8 @@ impl Game {
         }
     }
 
-    /// With the vault closed, the user opens it to read while the folder lies. Now and then all of
-    /// it is an earlier state besides.
+    /// With the vault closed, opens it read-only while the folder lies. Sometimes the whole folder
+    /// is an earlier state as well.
     pub(super) fn look_in_over_lies(&mut self) -> Result<(), Won> {
         if self.liar.chance(1, 2) {
             return Ok(());
