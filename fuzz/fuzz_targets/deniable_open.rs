@@ -1,5 +1,5 @@
-//! A log that somebody with the key of level 0 made up: summaries with root records, entries and echoes, parameters and
-//! records of discards.
+//! A log forged by an adversary with the key of level 0: summaries with root records, entries and
+//! echoes; parameters; and records of discards.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A checkpoint and groups behind it that somebody with the keys made up.
+//! A checkpoint, and groups after it, forged by an adversary with the keys.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

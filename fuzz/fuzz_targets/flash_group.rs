@@ -1,4 +1,5 @@
-//! The header of a group, as if its tag had verified: what parses is written as it was read.
+//! The header of a group, as if its tag had verified: a header that parses is encoded to the same
+//! bytes.
 #![no_main]
 
 use lacuna_flash::fuzzing::group_again;
@@ -15,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(again, plain);
         }
     }
-    // A unit that is as short as the input.
+    // A unit as short as the input.
     if let Some(again) = group_again(input, (input.len() + SEALED) as u32) {
         assert_eq!(again, input);
     }

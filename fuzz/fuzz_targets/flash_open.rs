@@ -1,5 +1,5 @@
-//! A disk on flash that was damaged: what opens reads as what was written there once, or as zeros; it takes writes and purges,
-//! and opens again.
+//! A damaged disk on flash: a disk that opens reads as zeros or as data that was once written
+//! there; it accepts writes and purges, and opens again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A key state map of as many blocks and keys as the first two bytes say, as if the tag of its checkpoint had verified: what parses
-//! has the same states when it was written again.
+//! A key state map with numbers of blocks and keys from the first two bytes, as if the tag of its
+//! checkpoint had verified: a map that parses has the same states after it is encoded again.
 #![no_main]
 
 use lacuna_flash::fuzzing::key_states_again;

@@ -1,5 +1,6 @@
-//! A header from outside: parsing never panics, opening costs no more than the header's bounded cost, and what
-//! opens can be rewritten and opens again. On a medium that answers some reads with what lay there before, what opens was written once.
+//! A header from an untrusted source: parsing never panics, opening costs no more than the header's
+//! bounded cost, and a header that opens can be rewritten and opens again. On a medium that answers
+//! some reads with earlier contents, a header that opens was once written.
 #![no_main]
 
 use lacuna_contracts::Kind;
@@ -36,12 +37,12 @@ fuzz_target!(|input: &[u8]| {
     let cost = unlocked.header.cost;
     match change_keys(&medium, &mut unlocked, &keyring, cost, &random) {
         Ok(()) => {}
-        // A medium cut short, or a generation at its end.
+        // The medium was truncated, or the generation is at its maximum.
         Err(e) if matches!(e.kind(), Kind::Io | Kind::Corrupt) => return,
         Err(e) => panic!("refresh: {e}"),
     }
     let mut again = open(&medium, &[passphrase()]).expect("a refreshed header opens");
-    // A medium cut short has no place for copy C.
+    // A truncated medium has no room for copy C.
     assert!(again.notes.iter().all(|note| note.contains("copy C")), "{:?}", again.notes);
     if update_params(&mut again, &medium, vec![1, 2, 3], public.end).is_ok() {
         let last = open(&medium, &[passphrase()]).expect("a header with new parameters opens");

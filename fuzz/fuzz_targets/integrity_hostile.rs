@@ -1,4 +1,5 @@
-//! A protected file whose trusted storage and untrusted pages somebody made up, and answers two reads of one page alike or differently.
+//! A protected file with trusted storage and untrusted pages made from the input, which may answer
+//! two reads of a page differently.
 #![no_main]
 
 use lacuna_contracts::{Budget, Result, Secret};
@@ -8,7 +9,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Every block and page that was not written is cut from the input; where that lies, from another place at each read.
+/// Untrusted storage with unwritten blocks and pages cut from the input; if it lies, each read cuts
+/// at another offset.
 struct Made<'i> {
     input: &'i [u8],
     lies: bool,
@@ -60,13 +62,13 @@ fuzz_target!(|input: &[u8]| {
     let (trusted, rest) = rest.split_at(usize::from(len).min(rest.len()));
     let Ok(trusted) = Trusted::parse(trusted) else { return };
     let keys = FileKeys::derive(&Secret::copy_from(&[1; 32]), 1).unwrap();
-    // Inputs of odd lengths lie.
+    // Inputs of odd length lie.
     let lies = !input.len().is_multiple_of(2);
     let us = Made { input: rest, lies, reads: AtomicU64::new(0), written: Mutex::default() };
     let Ok(mut file) = ProtectedFile::open(keys, &trusted, Session(7), Budget::bytes(1 << 16)) else {
         return;
     };
-    // Longer files take longer, and no other ways.
+    // Longer files take longer without covering more code.
     if file.blocks() > 2000 {
         return;
     }

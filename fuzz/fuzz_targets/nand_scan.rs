@@ -1,4 +1,4 @@
-//! A chip that somebody made up: its file, the headers and states of its erase blocks.
+//! A forged chip: its file, and the headers and states of its erase blocks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

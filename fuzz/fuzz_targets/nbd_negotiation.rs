@@ -1,4 +1,4 @@
-//! An NBD client that negotiates: the server answers or hangs up.
+//! An NBD client that negotiates: the server answers or disconnects.
 #![no_main]
 
 use lacuna_contracts::ByteDisk;

@@ -1,4 +1,5 @@
-//! A journal, a ring and cells that somebody with the keys made up: heads, maps, discards, what waits; and parameters.
+//! A journal, a ring and cells forged by an adversary with the keys: heads, maps, discards, the
+//! stash; and parameters.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! What stands in the book of a disk on objects: its table of snapshots, which is read without a key too, and a page
-//! of its version table, as it is and as if its tag had verified.
+//! The contents of the book of a disk on objects: its table of snapshots, which is also read
+//! without a key, and a page of its version table, as given and as if its tag had verified.
 #![no_main]
 
 use lacuna_contracts::Secret;
@@ -8,14 +8,14 @@ use lacuna_sealed_objects::fuzzing::{snapshots_again, verified_snapshots_again, 
 use libfuzzer_sys::fuzz_target;
 
 const UUID: [u8; 16] = [2; 16];
-/// Bytes of a page; of these, before its tag and with it.
+/// Bytes of a page; bytes before its tag; bytes up to the end of its tag.
 const PAGE: usize = 4096;
 const SIGNED: usize = 32;
 const HEAD: usize = 64;
 
 fuzz_target!(|input: &[u8]| {
     judge(input);
-    // Real tables and pages are longer than the input; zeros stand for the rest.
+    // Real tables and pages are longer than the input: pad it with zeros.
     let mut whole = input.to_vec();
     whole.resize(PAGE, 0);
     judge(&whole);

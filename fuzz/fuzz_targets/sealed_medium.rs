@@ -1,7 +1,7 @@
-//! A sealed disk whose medium somebody altered, or whose medium answers some reads with what lay there before:
-//! opening, reading, checking, writing and closing end with a result or an error. With gcm, what is read was once
-//! written there; what is written and flushed afterwards is read back as long as the medium is neither altered
-//! again nor lies.
+//! A sealed disk on a medium that an adversary altered, or that answers some reads with earlier
+//! contents: opening, reading, checking, writing and closing return a result or an error. With gcm,
+//! data that reads was once written there; new data that was flushed is read back, unless the
+//! medium lies or is altered again.
 #![no_main]
 
 use lacuna_contracts::{BlockAddr, Disk, SEGMENT_BLOCKS};
@@ -61,7 +61,8 @@ fuzz_target!(|input: &[u8]| {
     for ((first, count), written) in ranges.into_iter().zip(written) {
         if written && flushed {
             each_readable_block(&disk, first, count, |block, data| {
-                // What was written on the strength of lies may be lost with them, but no block is another one's.
+                // Data that was written while the medium lied may be lost, but no block reads as
+                // another one.
                 let known =
                     is_content(block, data, NEW) || (lying && (!authenticated || was_written(block, data)));
                 assert!(known, "block {block} lost what was flushed");

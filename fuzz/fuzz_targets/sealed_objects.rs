@@ -1,8 +1,8 @@
-//! A sealed disk whose objects somebody altered, or whose store answers queries with earlier objects at times, lists
-//! others, and tells of other times at a snapshot: opening, reading, checking, rolling back, writing and closing end
-//! with a result or an error. With gcm, what is read was once written there, and at the snapshot before it was made;
-//! what is written and flushed afterwards is read back as long as nobody alters the objects again and the store is
-//! honest.
+//! A sealed disk on objects that an adversary altered, or in a store that sometimes answers queries
+//! with earlier objects, with other lists and with other moments at a snapshot: opening, reading,
+//! checking, rolling back, writing and closing return a result or an error. With gcm, data that
+//! reads was once written there; in the snapshot, before the snapshot was created. New data that
+//! was flushed is read back, unless the store lies or an object is altered again.
 #![no_main]
 
 use lacuna_contracts::{BlockAddr, Disk, SEGMENT_BLOCKS};
@@ -32,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
     judge(&disk, authenticated, PHASES);
     let _ = disk.extents(BlockAddr(0), BLOCKS);
     if extra & 2 == 2 && disk.rollback(SNAPSHOT).is_ok() {
-        // What was rolled back may be told as it was before that.
+        // A lying store may return blocks from before the rollback.
         judge(&disk, authenticated, if lying { PHASES } else { SNAPSHOT_PHASE });
     }
 
@@ -53,7 +53,8 @@ fuzz_target!(|input: &[u8]| {
     for ((first, count), written) in ranges.into_iter().zip(written) {
         if written && flushed {
             each_readable_block(&disk, first, count, |block, data| {
-                // What was written on the strength of lies may be lost with them, but no block is another one's.
+                // Data that was written while the store lied may be lost, but no block reads as
+                // another one.
                 let known = is_content(block, data, NEW)
                     || (lying && (!authenticated || was_written_until(block, data, PHASES)));
                 assert!(known, "block {block} lost what was flushed");
@@ -62,8 +63,8 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Checks the disk and reads it, asking of each block, if it is authenticated, that it was written there until some
-/// phase.
+/// Checks and reads the disk. Each block of an authenticated disk must have the content of a phase
+/// up to `until`.
 fn judge(disk: &ObjectDisk, authenticated: bool, until: u8) {
     let mut seen = 0;
     let report = disk

@@ -1,5 +1,5 @@
-//! The parameters of the sealed format, on flat media and on objects: what parses encodes to the same bytes and gives
-//! a geometry that adds up.
+//! The parameters of the sealed format, on flat media and on objects: parameters that parse are
+//! encoded to the same bytes and give a consistent geometry.
 #![no_main]
 
 use lacuna_sealed::Params;

@@ -1,4 +1,5 @@
-//! The texts of a record and of a superblock, as if their seals had verified: what parses is written as it was read.
+//! The texts of a record and of a superblock, as if their seals had verified: a text that parses is
+//! encoded to the same bytes.
 #![no_main]
 
 use lacuna_vault_store::fuzzing::{record_again, superblock_again};

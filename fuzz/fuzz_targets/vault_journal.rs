@@ -1,4 +1,4 @@
-//! A store whose superblock and journal somebody with the keys made up.
+//! A store with a superblock and a journal forged by an adversary with the keys.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,10 +1,11 @@
-//! Inodes, directories and batches of changes that somebody with the keys made up: what parses is written as it was read.
+//! Inodes, directories and batches of changes forged by an adversary with the keys: values that
+//! parse are encoded to the same bytes.
 #![no_main]
 
 use lacuna_vault::fuzzing::{bucket_again, count_changes, inode_again};
 use libfuzzer_sys::fuzz_target;
 
-/// Where an inode has its flags, and those that there are: others are passed over.
+/// Offset of the flags of an inode, and the known flags; the parser ignores unknown ones.
 const FLAGS_AT: usize = 101;
 const FLAGS: u8 = 3;
 
@@ -17,6 +18,6 @@ fuzz_target!(|input: &[u8]| {
     if let Some(written) = bucket_again(input) {
         assert_eq!(written, input);
     }
-    // Each change has the lengths of a key and of a value.
+    // Each change has at least the lengths of its key and of its value.
     assert!(count_changes(input) * 6 <= input.len());
 });

@@ -1,5 +1,5 @@
-//! A small vault whose directory an adversary has altered, or that answers reads and looks at names with any of it: what can be read is
-//! the latest, and no name is missing without an error.
+//! A small vault with a directory that an adversary altered, or that answers reads and lists names
+//! with earlier states: readable data is the latest, and no name is missing without an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

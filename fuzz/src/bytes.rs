@@ -1,6 +1,6 @@
-//! Taking the fuzzer's input apart.
+//! A cursor over the fuzzer's input.
 
-/// A cursor over the input. Past the end everything reads as zero, so that short inputs are valid too.
+/// A cursor over the input. Reads past the end return zeros, so that short inputs are valid too.
 pub struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -9,7 +9,7 @@ impl<'a> Bytes<'a> {
         Bytes(input)
     }
 
-    /// Whether everything was taken.
+    /// Whether all bytes were taken.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -37,14 +37,14 @@ impl<'a> Bytes<'a> {
         u32::from_le_bytes(self.array())
     }
 
-    /// Up to `len` bytes: what is left, if there are fewer.
+    /// Up to `len` bytes: the remaining ones if there are fewer.
     pub fn take(&mut self, len: usize) -> &'a [u8] {
         let (now, later) = self.0.split_at(len.min(self.0.len()));
         self.0 = later;
         now
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         self.take(usize::MAX)
     }

@@ -1,5 +1,6 @@
-//! Logs of a disk with hidden levels whose summaries an adversary with the key of level 0 made up. They are sealed as
-//! `docs/format/deniable.md` says. The medium may answer some reads with other summaries.
+//! Logs of a disk with hidden levels that have summaries forged by an adversary with the key of
+//! level 0. They are sealed as in `docs/format/deniable.md`. The medium may answer some reads with
+//! other summaries.
 
 use crate::bytes::Bytes;
 use crate::lying::{FilledMedium, asked};
@@ -10,28 +11,30 @@ use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, SALT_
 use lacuna_medium::Medium;
 use std::sync::Arc;
 
-/// Bytes of input for one stripe.
+/// Bytes of input per stripe.
 const PIECE: usize = 128;
-/// Where the first of them asks for lies: behind what a summary says.
+/// Offset of the request for lies in the first stripe's input, after the contents of the summary.
 const LIES_AT: usize = 123;
-/// Bytes of the medium before the log.
+/// Offset of the log on the medium.
 const LOG: u64 = 1_310_720;
 /// Stripes of the log.
 const STRIPES: u64 = 64;
 /// Blocks of a stripe of [`Geometry::PAPER`].
 const STRIPE_BLOCKS: u64 = 3;
-/// Where a summary has the tag of its public part, and the digest from which on the tag binds what stands before that part.
+/// Offsets of the tag of the public part and of the digest in a summary. The tag binds the bytes
+/// between the digest's offset and the public part.
 const TAG_AT: usize = 32;
 const DIGEST_AT: usize = 48;
-/// Where the public part begins in a stripe of one hidden slot.
+/// Offset of the public part in a summary, with one hidden slot per stripe.
 const PUBLIC_AT: usize = 448;
-/// The domain of a public part.
+/// The domain of the public part.
 const SUMMARY: u8 = 2;
 const UUID: [u8; 16] = [3; 16];
 
-/// Parses the input as parameters and as a record of discards; then forges a log of it, a stripe for every 128 bytes, opens
-/// it at two levels, and reads, writes and closes what opens; also while the medium lies, if the last bytes of the first stripe ask for
-/// that. Then it held the same summaries one place further on before.
+/// Parses the input as parameters and as a record of discards. Then forges a log with a stripe for
+/// every 128 bytes, opens it at two levels, and, if it opens, reads, writes and closes it. If the
+/// last bytes of the first stripe ask for lies, the medium first holds the summaries shifted by one
+/// stripe, and the log is also used while reads return them.
 pub fn use_forged(input: &[u8]) {
     let _refused = Params::parse(input);
     let mut record = input.to_vec();
@@ -52,7 +55,7 @@ pub fn use_forged(input: &[u8]) {
     }
 }
 
-/// Writes a stripe for every 128 bytes.
+/// Writes a forged stripe for every 128 bytes.
 fn fill(medium: &dyn Medium, params: &Params, input: &[u8]) {
     let level0 = level_0();
     for (seq, piece) in (1..=params.stripes).zip(input.chunks(PIECE)) {
@@ -91,7 +94,7 @@ fn masters() -> [Secret<32>; 2] {
     [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])]
 }
 
-/// The key of level 0 on this disk.
+/// The key of level 0 of this disk.
 fn level_0() -> Secret<32> {
     derive(&masters()[0], "deniable level", &UUID)
 }
@@ -100,12 +103,12 @@ fn random() -> Randomness {
     Randomness::of(Arc::new(SeededRandom::new(1)))
 }
 
-/// Where a stripe begins.
+/// The offset of a stripe.
 fn offset(params: &Params, seq: u64) -> u64 {
     LOG + seq % params.stripes * STRIPE_BLOCKS * BLOCK_SIZE as u64
 }
 
-/// The summary of a stripe, whose public part says `made_up` behind the number of the stripe.
+/// The summary of a stripe, with the number of the stripe and `made_up` in its public part.
 fn summary(level0: &Secret<32>, seq: u64, made_up: &[u8]) -> Result<Vec<u8>> {
     let salt = [seq as u8; SALT_LEN];
     let key = stripe_key(level0, &salt)?;
@@ -151,7 +154,8 @@ mod tests {
         }
     }
 
-    /// The forger seals as the disk does: the summary that a new disk writes verifies where and how the forger's do.
+    /// The forger seals like the disk: the summary of a new disk verifies with the forger's keys
+    /// and offsets.
     #[test]
     fn what_the_disk_wrote_verifies() {
         let params = params().unwrap();

@@ -1,5 +1,5 @@
-//! A small disk on flash at several moments of its life, and damage to it: bits flipped, bytes set, pages and whole erase blocks as
-//! they were before or as they are elsewhere.
+//! A small disk on flash at several moments, and damage to it: bits flipped, bytes set, pages and
+//! erase blocks replaced by earlier or other ones.
 
 use crate::ram_flash::{Contents, Lies, RamFlash};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
@@ -9,24 +9,24 @@ use lacuna_nand::{Flash, FlashGeometry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-/// How the flash is divided.
+/// The geometry of the flash.
 pub const GEOMETRY: FlashGeometry = FlashGeometry { page: 2048, leb_len: 28 * 1024, lebs: 48 };
-/// Blocks of the disk that are used.
+/// Blocks of the disk that are written.
 const BLOCKS: u64 = 24;
-/// Bytes of input for lies of a flash, at most.
+/// Maximum bytes of input for lies of the flash.
 const LIES: usize = 32;
-/// Bytes of input for one change of a flash.
+/// Bytes of input per change of the flash.
 const CHANGE: usize = 8;
-/// The version that is written to a damaged disk.
+/// The version written to a damaged disk.
 const LATER: u8 = 99;
 
-/// Damages a small disk as the input says: bits flipped, bytes set, pages and whole erase blocks as they were before or as they are
-/// elsewhere. What opens reads as zeros or as what was written there once; it takes writes, purges, and opens again. With a bit of
-/// the first byte, some reads are answered with what lay there before, and then what is written may be lost.
+/// Damages a small disk by the input and opens it. Checks that a disk that opens reads as zeros or
+/// as data that was once written there, and that it accepts writes and purges and opens again. With
+/// bit 5 of the first byte, some reads return earlier contents; then new writes may be lost.
 ///
 /// # Panics
 ///
-/// If that is not so.
+/// If a check fails.
 pub fn use_damaged(input: &[u8]) {
     let (selector, changes) = input.split_first().unwrap_or((&0, &[]));
     let (lies, changes) = changes.split_at(if selector & 32 == 0 { 0 } else { changes.len().min(LIES) });
@@ -68,7 +68,8 @@ pub fn use_damaged(input: &[u8]) {
     }
 }
 
-/// The reads that lie as these bytes say: by pairs, how many reads are true before each, and of which image it tells.
+/// The lying reads that these bytes encode: in pairs, the number of truthful reads before each, and
+/// the image that it returns.
 fn told(bytes: &[u8]) -> Lies {
     let mut number = 0;
     let mut lie = |pair: &[u8; 2]| {
@@ -78,7 +79,8 @@ fn told(bytes: &[u8]) -> Lies {
     bytes.as_chunks::<2>().0.iter().map(&mut lie).collect()
 }
 
-/// The disk after each step of its life: made; written; overwritten, discarded and purged, then deleted from without a purge; closed.
+/// The disk at several moments: created; written; overwritten; purged, partly discarded and written
+/// again; closed.
 pub static IMAGES: LazyLock<Vec<Contents>> = LazyLock::new(|| {
     let flash = Arc::new(RamFlash::new(GEOMETRY, Contents::new()));
     make(&flash).expect("flash without faults");
@@ -99,7 +101,7 @@ pub static IMAGES: LazyLock<Vec<Contents>> = LazyLock::new(|| {
     disk.close().expect("flash without faults");
     drop(disk);
     images.push(flash.contents());
-    // Few between the first and the last are of use.
+    // Leave out the intermediate overwrites.
     vec![images[0].clone(), images[1].clone(), images[11].clone(), images[12].clone(), images[13].clone()]
 });
 
@@ -108,7 +110,7 @@ pub fn params() -> Params {
     Params::fitting(GEOMETRY, 32, 100).expect("it fits")
 }
 
-/// Its key.
+/// The key of the disk.
 pub fn master() -> Secret<32> {
     Secret::copy_from(&[5; 32])
 }
@@ -119,7 +121,7 @@ fn make(flash: &Arc<RamFlash>) -> Result<()> {
     FlashDisk::create(&flash, &params(), &master(), &random)
 }
 
-/// Opens the disk, to write.
+/// Opens the disk for writing.
 pub fn open(flash: Arc<RamFlash>, seed: u64) -> Result<FlashDisk> {
     let options = OpenOptions {
         budget: Budget::bytes(1 << 18),
@@ -131,7 +133,7 @@ pub fn open(flash: Arc<RamFlash>, seed: u64) -> Result<FlashDisk> {
     FlashDisk::open(flash, &params(), &master(), &options)
 }
 
-/// What a version gives to a block.
+/// The content of a block in a version.
 pub fn content(block: u64, version: u8) -> Vec<u8> {
     if version == 0 {
         return vec![0; BLOCK_SIZE];
@@ -139,7 +141,7 @@ pub fn content(block: u64, version: u8) -> Vec<u8> {
     [version, block as u8, 1, 7].repeat(BLOCK_SIZE / 4)
 }
 
-/// The version of each block that reads.
+/// The version of each readable block.
 fn read_all(disk: &FlashDisk) -> BTreeMap<u64, u8> {
     let mut versions = BTreeMap::new();
     for block in 0..disk.blocks() {
@@ -155,14 +157,15 @@ fn read_all(disk: &FlashDisk) -> BTreeMap<u64, u8> {
     versions
 }
 
-/// One change:
+/// Applies one change:
 ///
 /// ```text
-///   0  what: flip a bit, set bytes, an erase block of the past, a page of the past, a page of another block, unmap
-///   1  erase block, of those that are mapped
-///   2  offset, two bytes, in 16 bytes or 1
-///   4  which past, or which other block
-///   5  mask, value
+///   0  kind: flip a bit, set bytes, an earlier erase block, an earlier page, a page of another
+///      erase block, unmap
+///   1  erase block, among the mapped ones
+///   2  offset, two bytes
+///   4  the earlier image
+///   5  bit, value, or the other erase block
 ///   6  length
 /// ```
 fn damage(contents: &mut Contents, image: usize, change: &[u8]) {
@@ -209,7 +212,7 @@ mod tests {
         let mut random = Rng::new(1);
         for round in 0..300 {
             let mut input = random.bytes(1 + CHANGE * (round % 4));
-            // Near the start of a block are heads and headers.
+            // Heads and headers lie near the start of a block.
             input[1..]
                 .chunks_exact_mut(CHANGE)
                 .for_each(|change| change[3] &= if round % 3 == 0 { 0 } else { 0xff });

@@ -1,4 +1,5 @@
-//! Checkpoints and groups of a disk on flash that an adversary with the keys made up, as `docs/format/flash.md` has them.
+//! Checkpoints and groups of a disk on flash, forged by an adversary with the keys, as in
+//! `docs/format/flash.md`.
 
 use crate::flash_image::{GEOMETRY, IMAGES, content, master, open, params};
 use crate::ram_flash::RamFlash;
@@ -8,23 +9,24 @@ use lacuna_flash::{Params, header_lebs};
 use lacuna_nand::{Flash, Leb};
 use std::sync::Arc;
 
-/// Bytes of input for one group, and of each of its entries.
+/// Bytes of input per group, and per entry of a group.
 const GROUP: usize = 32;
 const SAID: usize = 7;
-/// Groups that one input makes up, at most.
+/// Maximum groups of one input.
 const GROUPS: usize = 64;
-/// Bytes of a page, which is a unit as well, and units of a logical erase block.
+/// Bytes of a page, which is also a unit, and units of a logical erase block.
 const PAGE: usize = GEOMETRY.page as usize;
 const UNITS: u32 = GEOMETRY.leb_len / GEOMETRY.page;
-/// Bytes of the head of a checkpoint, and of its part that the tag binds.
+/// Bytes of the head of a checkpoint, and of the part that the tag binds.
 const HEAD: usize = 64;
 const BOUND: usize = 24;
-/// Bytes of a unit before the encrypted part of a group's header; of that part, bytes before the entries.
+/// Bytes of a unit before the encrypted part of a group's header, and bytes of that part before the
+/// entries.
 const SEALED: usize = XAES_NONCE + 16;
 const FRONT: usize = 24;
 
-/// Writes a checkpoint to a small disk, and groups behind it, as an adversary with the keys may have made them up; then reads, writes
-/// and purges what opens.
+/// Writes a forged checkpoint and forged groups after it to a small disk; then opens it and, if it
+/// opens, reads, writes and purges it.
 pub fn use_forged(input: &[u8]) {
     let flash = Arc::new(RamFlash::new(GEOMETRY, IMAGES[2].clone()));
     if forge(&flash, input).is_err() {
@@ -42,13 +44,17 @@ pub fn use_forged(input: &[u8]) {
     let _failed = disk.close();
 }
 
-/// Makes up a checkpoint, from the first bytes of the input, and groups, of 32 bytes each:
+/// Forges a checkpoint from the first bytes of the input, and then groups from 32 bytes each:
 ///
 /// ```text
-///   0  how many changes of the content of the checkpoint follow, modulo 16: offset in two bytes, byte
-///   .. flags: kind in 3 bits; bit 3: a wrong checksum; 4: a wrong next block; 5: another unit
+///   0  number of changes of the checkpoint's content, modulo 16, then the changes: offset in two
+///      bytes, value in one
+/// group:
+///   0  kind in 3 bits; bit 3: a wrong checksum; 4: a wrong next block; 5: another unit
+///   1  content of the nodes; the next block, if it is wrong
 ///   2  count
-///   4  four entries: target, key and replaced place from 6 bytes each
+///   3  added to the keys, and shift of the targets
+///   4  four entries of 7 bytes: target and key from two, whether it replaces a place, place
 /// ```
 fn forge(flash: &RamFlash, input: &[u8]) -> Result<()> {
     let (count, rest) = input.split_first().unwrap_or((&0, &[]));
@@ -62,7 +68,7 @@ fn forge(flash: &RamFlash, input: &[u8]) -> Result<()> {
     }
     newest.number += 1;
     newest.write(flash, &areas)?;
-    // What was in the log after the checkpoint goes: the forged groups take its place.
+    // Remove the log after the checkpoint: the forged groups replace it.
     let log = Log { flash, first: areas.log.0, lebs: areas.log.1, key: key("flash log") };
     for leb in 0..log.lebs {
         if log.first_sequence(leb)?.is_some_and(|sequence| sequence >= at.sequence) {
@@ -78,7 +84,8 @@ fn key(label: &str) -> XaesKey {
     XaesKey::new(&derive(&master(), label, b""))
 }
 
-/// Where the areas lie: of each its first logical erase block, and how many it has; of the checkpoints, those of one of the two.
+/// The areas: first logical erase block and length of each; for the checkpoints, the length of one
+/// of the two.
 struct Areas {
     checkpoints: (u32, u32),
     log: (u32, u32),
@@ -99,13 +106,13 @@ impl Areas {
         Areas { checkpoints: (before, each), log: (log, GEOMETRY.lebs - log) }
     }
 
-    /// Where checkpoint `number` begins.
+    /// The first logical erase block of checkpoint `number`.
     fn checkpoint(&self, number: u64) -> u32 {
         self.checkpoints.0 + (number % 2) as u32 * self.checkpoints.1
     }
 }
 
-/// Where a log goes on.
+/// The position at which a log continues.
 #[derive(Clone, Copy)]
 struct Position {
     leb: u32,
@@ -120,7 +127,7 @@ struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The newest one.
+    /// Reads the newest checkpoint.
     fn newest(flash: &RamFlash, areas: &Areas) -> Result<Checkpoint> {
         let mut newest = [0; HEAD];
         for place in 0..2 {
@@ -144,7 +151,7 @@ impl Checkpoint {
         Ok(Checkpoint { number, content })
     }
 
-    /// Where replay begins.
+    /// The position at which replay begins.
     fn position(&self) -> Position {
         let content = Record(&self.content);
         Position {
@@ -173,7 +180,8 @@ impl Checkpoint {
     }
 }
 
-/// The log of a disk. Its logical erase blocks are counted from the first of them, units over all of the flash.
+/// The log of a disk. Its logical erase blocks are numbered within the log, units over the whole
+/// flash.
 struct Log<'f> {
     flash: &'f RamFlash,
     first: u32,
@@ -200,7 +208,7 @@ impl Log<'_> {
         self.flash.put(self.first + leb, unit * GEOMETRY.page, bytes);
     }
 
-    /// Writes groups from a position on.
+    /// Writes groups, starting at a position.
     fn forge(&self, mut at: Position, groups: &[u8]) -> Result<()> {
         for piece in groups.chunks(GROUP).take(GROUPS) {
             let mut said = [0; GROUP];
@@ -236,7 +244,7 @@ const PURGE_START: u8 = 3;
 const RENEWED: u8 = 4;
 const PURGE_FINISH: u8 = 5;
 
-/// What a group is of: its kind, and its entries as they stand in the header.
+/// A group: its kind, and its encoded entries.
 struct Group {
     kind: u8,
     entries: Vec<Vec<u8>>,
@@ -257,7 +265,7 @@ impl Group {
         Group { kind, entries }
     }
 
-    /// Nodes that follow the header.
+    /// Number of nodes after the header.
     fn nodes(&self) -> usize {
         if self.kind == NODES { self.entries.len() } else { 0 }
     }
@@ -277,7 +285,7 @@ impl Group {
     }
 }
 
-/// An entry of a block or of a page of the index.
+/// An entry for a block or for a page of the index.
 fn node(said: Record<'_>, shift: u8, sequence: u64) -> Vec<u8> {
     let word = u32::from(said.u16(0));
     let target = if word >> 14 == 3 { 1 << 31 | word & 0x3ff } else { word << (shift % 12) };
@@ -292,21 +300,21 @@ fn node(said: Record<'_>, shift: u8, sequence: u64) -> Vec<u8> {
     out
 }
 
-/// An entry of a block that became a hole.
+/// An entry for a block that became a hole.
 fn discarded(said: Record<'_>) -> Vec<u8> {
     let mut out = short(&said.0[..2]);
     RecordMut(&mut out).u64(8, place(said));
     out
 }
 
-/// An entry of 16 bytes that begins so; the rest is zeros.
+/// An entry of 16 bytes with these first bytes, padded with zeros.
 fn short(start: &[u8]) -> Vec<u8> {
     let mut out = start.to_vec();
     out.resize(16, 0);
     out
 }
 
-/// The place of a node. Its numbers are small, mostly: they are of this disk.
+/// The place of a node. Most of its numbers are small, so that they exist on this disk.
 fn place(said: Record<'_>) -> u64 {
     let word = said.u32(3);
     let small = |word: u32| if word >> 14 == 0 { word } else { word % 64 };
@@ -332,11 +340,11 @@ mod tests {
         }
     }
 
-    /// The forger is no fool: what it makes up opens if it makes sense.
+    /// A sensible forged group opens and is read.
     #[test]
     fn what_makes_sense_opens() {
         let flash = Arc::new(RamFlash::new(GEOMETRY, IMAGES[2].clone()));
-        // Two nodes, of block 1 with key 1 and of block 2 with key 2.
+        // Two nodes: block 1 with key 1, and block 2 with key 2.
         let mut group = [0; GROUP];
         (group[2], group[4], group[11]) = (1, 1, 2);
         forge(&flash, &[&[0][..], &group].concat()).unwrap();

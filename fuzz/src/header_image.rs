@@ -1,5 +1,5 @@
-//! A valid header at the lowest passphrase cost, with a past; ways to damage it that its unkeyed digest does not notice; and a medium
-//! that answers some reads with that past.
+//! A valid header at the lowest passphrase cost, with earlier versions; damage that its unkeyed
+//! digest does not detect; and a medium that answers some reads with the earlier versions.
 
 use crate::bytes::Bytes;
 use crate::lying::{Lies, LyingMedium};
@@ -14,11 +14,11 @@ use lacuna_medium::Medium;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, LazyLock, OnceLock};
 
-/// Where the cost lies.
+/// Offset of the cost.
 const KDF: usize = 80;
-/// Where the digest lies.
+/// Offset of the digest.
 const DIGEST: usize = 16320;
-/// More work than this for a guess is not fuzzed: it only takes time.
+/// Maximum cost of a guess, in KiB times passes: a higher valid cost would only take time.
 const MAX_FUZZED_KIB: u64 = 256;
 
 /// The passphrase of the header.
@@ -46,10 +46,11 @@ pub fn medium() -> SparseMedium {
     made.snapshot()
 }
 
-/// A header at several moments: made, with other keys, with other parameters. [`passphrase`] opens it at each of them.
+/// A header at three moments: created, with other keys, with other parameters. [`passphrase`] opens
+/// it at each of them.
 struct Life {
     moments: Vec<SparseMedium>,
-    /// What it said then.
+    /// The header at each moment.
     said: Vec<PublicHeader>,
 }
 
@@ -69,12 +70,13 @@ static LIFE: LazyLock<Life> = LazyLock::new(|| {
     life
 });
 
-/// Damages the header as it was last, opens it on a medium that tells of its past as well, and repairs it there. What opens is a header that
-/// was written, and so is what the medium holds once it is repaired.
+/// Damages the latest header, opens it on a medium that also returns earlier ones, and repairs it
+/// there. Checks that a header that opens was once written, and that the medium holds such a header
+/// after the repair.
 ///
 /// # Panics
 ///
-/// If that is not so.
+/// If a check fails.
 pub fn open_over_lies(told: Lies, input: &mut Bytes<'_>) {
     let Life { moments, said } = &*LIFE;
     let medium = Arc::new(moments[moments.len() - 1].snapshot());
@@ -88,8 +90,8 @@ pub fn open_over_lies(told: Lies, input: &mut Bytes<'_>) {
     }
 }
 
-/// Damages a header as `input` says: up to 16 changes to the copies, each a copy, a field-sized offset and bytes.
-/// Then the digests are put right if the input wants it, and costs that would only take time are made low.
+/// Damages a header by `input`: up to 16 changes to the copies, each at an offset of a copy. Then,
+/// unless flags forbid it, the digests are corrected; costs that would only take time are lowered.
 pub fn damage(medium: &SparseMedium, input: &mut Bytes<'_>) {
     let flags = input.byte();
     let copies = [COPY_A, COPY_B, copy_c(medium.len()).expect("the medium has room for all copies")];
@@ -99,7 +101,7 @@ pub fn damage(medium: &SparseMedium, input: &mut Bytes<'_>) {
         }
         let place = input.u16();
         let base = copies[usize::from(place >> 14) % 3];
-        // Most of what is interesting lies in the first 160 bytes.
+        // Most fields lie in the first 160 bytes.
         let offset = if place & 0x2000 == 0 { place % 160 } else { place % HEADER_LEN as u16 };
         let len = usize::from(input.byte() % 64) + 1;
         let bytes = input.take(len);
@@ -127,7 +129,7 @@ pub fn damage(medium: &SparseMedium, input: &mut Bytes<'_>) {
 fn lower_cost(header: &mut [u8]) {
     let number = |at: usize| u64::from(u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes")));
     let (memory, passes) = (number(KDF), number(KDF + 4));
-    // Costs beyond the limits must be refused, so they stay; those within cost time.
+    // Invalid costs stay, because they must be refused; high valid costs would take time.
     if memory * passes > MAX_FUZZED_KIB && Argon2Cost::new(memory as u32, passes as u32, 1).is_ok() {
         header[KDF..KDF + 12].copy_from_slice(&Argon2Cost { memory_kib: 8, passes: 1, lanes: 1 }.to_bytes());
     }
@@ -143,7 +145,7 @@ mod tests {
     fn over_lies_a_header_is_one_that_was_written() {
         let mut random = Rng::new(1);
         for round in 0..300 {
-            // Some of the first reads lie; then comes damage.
+            // Some of the first reads lie; the damage follows.
             let mut input = vec![4];
             for read in 0..4 {
                 input.extend([read, 0, random.below(3) as u8]);
@@ -156,7 +158,7 @@ mod tests {
         }
     }
 
-    /// The past is no fool: whichever of its moments all reads tell of, the header opens.
+    /// The header opens at each moment, if all reads return that moment.
     #[test]
     fn each_moment_opens() {
         let Life { moments, said } = &*LIFE;

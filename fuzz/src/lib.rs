@@ -1,13 +1,15 @@
-//! What the fuzz targets share: media that are cheap to copy, small valid disks to damage, forgers that seal what they make
-//! up under the keys of a disk, and ways to turn the fuzzer's bytes into damage or into an NBD client's words.
+//! Shared parts of the fuzz targets: media that are cheap to copy, small valid disks to damage,
+//! forgers that seal made-up contents under the keys of a disk, and conversions of the fuzzer's
+//! bytes into damage or into the messages of an NBD client.
 //!
-//! Forgers write what the format pages say, with the primitives of `lacuna-crypto` alone: nonces and salts are random to a
-//! reader, so theirs are not hedged. A test of each shows that its format opens what it makes up if it makes sense.
+//! Forgers follow the format pages and use only the primitives of `lacuna-crypto`. Readers accept
+//! any nonce and salt, so the forgers do not hedge theirs. A test of each forger shows that its
+//! format opens sensible forged contents.
 //!
 //! Invariants:
 //! - Everything is a function of the input alone, so that a finding replays.
-//! - No input makes a target itself spend more than a bounded amount of time or memory; what is left to grow is
-//!   the code under test.
+//! - The target itself spends bounded time and memory on any input; only the code under test can
+//!   exceed the bound.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Media some of whose reads are answered with what lay there at another time, and the lies that an input asks for.
+//! Media that answer some reads with earlier contents, and the decoding of such lies from an input.
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
@@ -9,31 +9,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reads that lie at most.
+/// Maximum number of lying reads.
 const LIES: usize = 48;
-/// No later read lies.
+/// Reads with this number or a higher one do not lie.
 const LAST: u64 = 4096;
 
-/// The lies of a simulated medium, folder or store that follow from one number: how many there are, whether they forge, and which they are.
+/// The lies of a simulated medium, folder or store that follow from a seed: their rate, whether
+/// some are forged, and their choices.
 pub fn of_seed(seed: u32) -> lacuna_sim::Lies {
     let of_a_thousand = [20, 100, 400][(seed % 3) as usize];
     lacuna_sim::Lies { of_a_thousand, rng: Rng::new(seed.into()), forges: seed >> 16 & 1 == 1 }
 }
 
-/// Such lies, if a byte of an input asks for them, with the number in the four that follow.
+/// Such lies, if a byte of the input asks for them, with the next four bytes as seed.
 pub fn asked(input: &mut Bytes<'_>) -> Option<lacuna_sim::Lies> {
     let [ask, seed @ ..]: [u8; 5] = input.array();
     (ask >= 0x80).then(|| of_seed(u32::from_le_bytes(seed)))
 }
 
-/// A medium in memory that somebody fills, and that lies from then on, if it is told to: of all that lay anywhere while it was filled.
+/// A medium in memory that a forger fills. If it is to lie, later reads return any contents that it
+/// had while it was filled.
 pub struct FilledMedium {
     medium: Arc<dyn Medium>,
     lying: Option<(Arc<CrashMedium>, lacuna_sim::Lies)>,
 }
 
 impl FilledMedium {
-    /// An empty one of `len` bytes.
+    /// An empty medium of `len` bytes.
     pub fn new(len: u64, lies: Option<lacuna_sim::Lies>) -> Self {
         match lies {
             None => FilledMedium { medium: Arc::new(MemoryMedium::new(len)), lying: None },
@@ -50,19 +52,19 @@ impl FilledMedium {
         &self.medium
     }
 
-    /// Whether it will lie.
+    /// Whether the medium is to lie.
     pub fn is_to_lie(&self) -> bool {
         self.lying.is_some()
     }
 
-    /// It is full.
+    /// Starts lying, when the medium is filled.
     pub fn lie(&self) {
         if let Some((medium, lies)) = &self.lying {
             medium.lie(Some(lies.clone()));
         }
     }
 
-    /// From now on it tells the truth.
+    /// Answers truthfully again.
     pub fn be_honest(&self) {
         if let Some((medium, _)) = &self.lying {
             medium.lie(None);
@@ -70,7 +72,7 @@ impl FilledMedium {
     }
 }
 
-/// Which reads lie, by their number: each tells what one of the earlier states held.
+/// The numbers of lying reads, each with the index of the earlier state that it returns.
 pub type Lies = BTreeMap<u64, u8>;
 
 /// The lies that `input` asks for.
@@ -79,7 +81,7 @@ pub fn lies(input: &mut Bytes<'_>) -> Lies {
     (0..count).map(|_| (u64::from(input.u16()) % LAST, input.byte())).collect()
 }
 
-/// `now`, whose reads lie as `lies` says.
+/// The medium `now`, with reads that return states of the past as `lies` tells.
 pub struct LyingMedium {
     now: Arc<SparseMedium>,
     past: &'static [SparseMedium],
@@ -88,7 +90,7 @@ pub struct LyingMedium {
 }
 
 impl LyingMedium {
-    /// Over a medium that was once as in one of `past`.
+    /// A view of `now`; the reads in `lies` return contents of `past`.
     pub fn over(now: Arc<SparseMedium>, past: &'static [SparseMedium], lies: Lies) -> Self {
         LyingMedium { now, past, lies, reads: AtomicU64::new(0) }
     }

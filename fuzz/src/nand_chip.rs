@@ -1,5 +1,5 @@
-//! Chips whose headers, states and contents an adversary made up, as `docs/format/nand.md` has them; and that may answer some reads with
-//! what erase blocks held before, or with others.
+//! Chips with headers, states and contents forged by an adversary, as in `docs/format/nand.md`.
+//! They may answer some reads with earlier contents of erase blocks, or with those of other blocks.
 
 use crate::lying::of_seed;
 use lacuna_contracts::{RecordMut, Result};
@@ -10,25 +10,26 @@ use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 512, pages: 6, blocks: 16 };
 const PAGE: usize = GEOMETRY.page as usize;
-/// Bytes of input for one erase block.
+/// Bytes of input per erase block.
 const PIECE: usize = 40;
-/// Where the states of erase blocks lie, and the blocks themselves.
+/// Offsets of the states of erase blocks, and of the blocks.
 const STATES: u64 = 4096;
 const BLOCKS: u64 = 8192;
 /// Pages of an erase block before the content of its LEB.
 const HEADER_PAGES: usize = 2;
-/// What is written to a chip.
+/// The byte that is written to a chip.
 const NEW: u8 = 7;
-/// The most erasures that an erase header says.
+/// Maximum erase count in an erase header.
 const MOST_ERASURES: u64 = (1 << 48) - 1;
 
-/// Opens the input as the file of a chip; then makes a chip whose erase blocks have headers as each 40 bytes of the input say,
-/// attaches it, reads every LEB, and writes, changes, unmaps and drains what opens; also while the chip lies, if a byte of the first piece
-/// asks for that.
+/// Opens the input as the file of a chip. Then makes a chip with an erase block for every 40 bytes
+/// of the input, attaches it, reads every LEB, and writes, changes, unmaps and drains LEBs. If a
+/// byte of the first piece asks for lies, a lying chip is used as well.
 ///
 /// # Panics
 ///
-/// If something is found changed that was not changed, or something that was changed is not found, on a chip that does not lie.
+/// On a chip that does not lie: if an unchanged LEB reads differently, or a changed one does not
+/// have its new content.
 pub fn use_forged(input: &[u8]) {
     let mut file = input.to_vec();
     file.resize(SimulatedChip::medium_len(GEOMETRY) as usize, 0);
@@ -43,14 +44,15 @@ pub fn use_forged(input: &[u8]) {
     }
 }
 
-/// The lies that bytes ask for which say nothing else: the lowest ones of erasures and sequence numbers.
+/// The lies that the input asks for, in bytes without another meaning: the lowest ones of erase
+/// counts and sequence numbers.
 fn lies(input: &[u8]) -> Option<Lies> {
     let byte = |at: usize| input.get(at).copied().unwrap_or(0);
     (byte(8) >= 0x80)
         .then(|| of_seed(u32::from_le_bytes([byte(16), byte(PIECE + 8), byte(PIECE + 16) & 1, 0])))
 }
 
-/// A chip whose erase blocks held each what the next one holds before.
+/// A chip on which each erase block previously had the content of the next one.
 fn lived(input: &[u8]) -> Result<Arc<CrashMedium>> {
     let medium = Arc::new(CrashMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     medium.keep_past();
@@ -60,10 +62,10 @@ fn lived(input: &[u8]) -> Result<Arc<CrashMedium>> {
     Ok(medium)
 }
 
-/// Does what [`use_chip`] does while reads lie. What was found is no promise then.
+/// Does the same as [`use_chip`] while reads lie, without checking contents.
 fn use_lying_chip(medium: &Arc<CrashMedium>, lies: Lies) {
     let Ok(chip) = SimulatedChip::open(medium.clone(), 1) else { return };
-    // What the simulation of the chip keeps for itself is true.
+    // Reads of the simulation's own state are truthful.
     medium.lie_but(Some(lies), Truths { at: std::iter::once(0..BLOCKS).collect(), ..Truths::default() });
     if let Ok(flash) = Mapping::open(Arc::new(chip)) {
         read_and_change(&flash);
@@ -76,7 +78,7 @@ fn use_lying_chip(medium: &Arc<CrashMedium>, lies: Lies) {
     }
 }
 
-/// What every LEB holds, if it can be read; and whether the first one was changed afterwards.
+/// The content of every LEB, `None` if it is unreadable; and whether LEB 0 was changed afterwards.
 fn read_and_change(flash: &Mapping) -> (Vec<Option<Vec<u8>>>, bool) {
     let geometry = flash.geometry();
     let before = (0..geometry.lebs).map(|leb| content(flash, Leb(leb))).collect();
@@ -95,13 +97,13 @@ fn content(flash: &Mapping, leb: Leb) -> Option<Vec<u8>> {
 
 fn use_chip(medium: Arc<MemoryMedium>) {
     let Ok(chip) = SimulatedChip::open(medium.clone(), 1) else { return };
-    // The file says how long a chip is; what a scan takes is as long as its blocks.
+    // The length of the file bounds the geometry of the chip, and thus the cost of a scan.
     let Ok(flash) = Mapping::open(Arc::new(chip)) else { return };
     let geometry = flash.geometry();
     let (before, changed) = read_and_change(&flash);
     let last = Leb(geometry.lebs - 1);
     drop(flash);
-    // The next opening finds what was changed, and all that was not.
+    // A reopened chip has the changed content and all unchanged ones.
     let Ok(chip) = SimulatedChip::open(medium, 2) else { panic!("a chip that was written to opens no more") };
     let Ok(flash) = Mapping::open(Arc::new(chip)) else { panic!("LEBs that were written to open no more") };
     for (leb, before) in (1..last.0).zip(&before[1..]) {
@@ -116,15 +118,16 @@ fn use_chip(medium: Arc<MemoryMedium>) {
     }
 }
 
-/// A chip whose erase blocks are as the input says, 40 bytes each:
+/// A chip with erase blocks that the input describes, 40 bytes each:
 ///
 /// ```text
-///   0  flags     bit 0: no erase header; 1: a damaged one; 2: no volume header; 3: a damaged one; 4: it replaces another;
-///                5: with a wrong checksum; 6: its state is made up; 7: another image
+///   0  flags     bit 0: no erase header; 1: a damaged one; 2: no volume header; 3: a damaged
+///                one; 4: it replaces another; 5: with a wrong checksum; 6: a forged state;
+///                7: another image
 ///   1  leb
 ///   2  pages of content
 ///   3  filler
-///   4  lebs, if 8 bits of it are not zero
+///   4  lebs, if its highest byte is not zero
 ///   8  erasures
 ///  16  sequence
 ///  24  state
@@ -136,7 +139,7 @@ fn forge(input: &[u8]) -> Result<Arc<MemoryMedium>> {
     Ok(medium)
 }
 
-/// Puts erase blocks on a chip, of every 40 bytes one, and their states.
+/// Writes an erase block for every 40 bytes to a chip, with its state.
 fn put_blocks(medium: &dyn Medium, input: &[u8]) -> Result<()> {
     for (peb, piece) in (0..u64::from(GEOMETRY.blocks)).zip(input.chunks(PIECE)) {
         let mut said = [0; PIECE];
@@ -148,7 +151,7 @@ fn put_blocks(medium: &dyn Medium, input: &[u8]) -> Result<()> {
         state[8..12].copy_from_slice(&next.to_le_bytes());
         if said[0] >> 6 & 1 == 1 {
             state.copy_from_slice(&said[24..40]);
-            // Few states are possible.
+            // Mask the state, because few states are valid.
             let masks = [0, 0, 7, 0, 0, 0, 1, 0, 0, 0];
             state[6..].iter_mut().zip(masks).for_each(|(byte, mask)| *byte &= mask);
         }
@@ -190,7 +193,8 @@ fn forge_block(said: &[u8; PIECE]) -> (Vec<u8>, u32) {
     (block, next)
 }
 
-/// Puts a header of `len` bytes, which ends with its checksum, at the start of a page. The rest of the page stays erased.
+/// Writes a header of `len` bytes, which ends with its checksum, to the start of a page. The rest
+/// of the page stays erased.
 fn put_header(page: &mut [u8], len: usize, fill: impl FnOnce(&mut RecordMut<'_>)) {
     let header = &mut page[..len];
     header.fill(0);
@@ -230,7 +234,8 @@ mod tests {
         }
     }
 
-    /// An erase block that was erased 2⁶⁴ - 1 times cannot be counted on.
+    /// Invalid states are refused: an erase count that cannot be incremented, an unknown page, an
+    /// unknown flag.
     #[test]
     fn states_that_make_no_sense_are_refused() {
         for (at, bytes) in [(0, vec![0xff; 8]), (8, vec![7, 0, 0, 0]), (12, vec![2])] {
@@ -241,7 +246,8 @@ mod tests {
         }
     }
 
-    /// Numbers that cannot be counted on from stay where they are, and nothing is written that the next opening refuses.
+    /// Erase counts and sequence numbers at their limits are accepted, and the chip opens again
+    /// afterwards.
     #[test]
     fn the_last_numbers_are_borne() {
         let last: u64 = (1 << 48) - 1;
@@ -260,7 +266,7 @@ mod tests {
         }
     }
 
-    /// The forger is no fool: what it makes up opens if it makes sense.
+    /// A sensible forged chip opens and is read.
     #[test]
     fn what_makes_sense_opens() {
         let pieces = (0..GEOMETRY.blocks as u8).flat_map(|peb| {

@@ -1,10 +1,10 @@
-//! The words of an NBD client, made from the fuzzer's bytes.
+//! The byte stream of an NBD client, made from the fuzzer's input.
 
 use crate::bytes::Bytes;
 
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
 const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// What a client may send in one run.
+/// Maximum bytes that a client sends in one run.
 const MAX_SENT: usize = 1 << 20;
 
 /// An option with its payload.
@@ -15,8 +15,8 @@ pub fn option(out: &mut Vec<u8>, number: u32, payload: &[u8]) {
     out.extend(payload);
 }
 
-/// Options as the input describes them: right magic and, mostly, right lengths; or, if the first byte says so,
-/// the input word for word.
+/// Options that the input describes, with the right magic and mostly with right lengths. With a
+/// first byte of 0x80 or more, the rest of the input unchanged.
 pub fn options(input: &[u8]) -> Vec<u8> {
     let mut input = Bytes::new(input);
     let mode = input.byte();
@@ -33,14 +33,15 @@ pub fn options(input: &[u8]) -> Vec<u8> {
         let start = out.len();
         option(&mut out, number, &payload);
         if shape & 0x80 != 0 {
-            // A length that is not true.
+            // A wrong length.
             out[start + 12..start + 16].copy_from_slice(&input.array::<4>());
         }
     }
     out
 }
 
-/// The number of an option: mostly one below 16, where those of the protocol are, for bits 4 and 5 of `shape` one below 32, or any.
+/// The number of an option: below 16, the range of the protocol, by default; below 32 with bits 4
+/// and 5 of `shape` equal to 1; any number with 2.
 fn option_number(input: &mut Bytes<'_>, shape: u8) -> u32 {
     match shape >> 4 & 3 {
         1 => u32::from(shape & 31),
@@ -49,7 +50,7 @@ fn option_number(input: &mut Bytes<'_>, shape: u8) -> u32 {
     }
 }
 
-/// GO, INFO and the metadata contexts carry counted strings; random bytes seldom are.
+/// GO, INFO and the metadata contexts contain counted strings, which random bytes rarely match.
 fn named_payload(number: u32, raw: &[u8]) -> Vec<u8> {
     if !matches!(number, 6 | 7 | 9 | 10) {
         return raw.to_vec();
@@ -89,8 +90,9 @@ fn opening(structured: bool) -> Vec<u8> {
     out
 }
 
-/// A client that negotiates properly and then sends requests as the input describes them; `disk_len` keeps most
-/// of them on the disk. The first byte may ask for raw bytes instead.
+/// A client that negotiates correctly and then sends requests that the input describes; `disk_len`
+/// keeps most of them on the disk. With a first byte of 0xf0 or more, the rest of the input
+/// unchanged after the negotiation.
 pub fn requests(input: &[u8], disk_len: u64) -> Vec<u8> {
     let mut input = Bytes::new(input);
     let mode = input.byte();
@@ -121,7 +123,8 @@ pub fn requests(input: &[u8], disk_len: u64) -> Vec<u8> {
         out.extend(offset.to_be_bytes());
         out.extend(length.to_be_bytes());
         if command == 1 {
-            // The payload, sometimes short by the rest of the input: then the client left in the middle.
+            // The payload, sometimes only half of it: the stream ends within it, or later requests
+            // become its rest.
             let sent = (length as usize).min(MAX_SENT);
             let sent = if shape & 0x80 != 0 { sent / 2 } else { sent };
             out.resize(out.len() + sent, shape);

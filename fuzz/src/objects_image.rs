@@ -1,5 +1,5 @@
-//! Small sealed disks on objects in every cipher and layout, with a history and a snapshot, and an adversary who
-//! alters the objects.
+//! Small sealed disks on objects in every cipher and layout, with a history and a snapshot, and an
+//! adversary that alters the objects.
 
 use crate::bytes::Bytes;
 use crate::lying::of_seed;
@@ -11,28 +11,28 @@ use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParam
 use lacuna_sim::LyingObjects;
 use std::sync::{Arc, OnceLock};
 
-/// The name of the snapshot that every disk has, made after phase 2 of its history.
+/// The name of the snapshot of every disk, created after phase 2 of its history.
 pub const SNAPSHOT: &str = "between";
-/// The last phase that the snapshot shows.
+/// The last phase in the snapshot.
 pub const SNAPSHOT_PHASE: u8 = 2;
-/// Changes in one run at most.
+/// Maximum changes in one run.
 const CHANGES: usize = 24;
-/// Data objects of a disk, and one that it has no block in.
+/// Data objects of a disk, and one object without blocks of the disk.
 const OBJECTS: u64 = 3;
 
 /// The objects of a disk at one moment.
 pub struct Pool {
     data: MemoryObjects,
     book: MemoryObjects,
-    /// The same as a client is told of them, if that is not the truth.
+    /// The lying view of the objects that clients get, if any.
     told: Option<[LyingObjects; 2]>,
 }
 
-/// A disk with its past.
+/// A disk with its history.
 pub struct Image {
     /// Its parameters.
     pub params: ObjectParams,
-    /// The pool at several moments; the last is the present.
+    /// The pool at several moments, oldest first; the last is the present.
     moments: Vec<Pool>,
 }
 
@@ -45,7 +45,7 @@ impl Pool {
         Pool { data: self.data.copied(), book: self.book.copied(), told: None }
     }
 
-    /// A client's handles.
+    /// The handles of a client.
     pub fn stores(&self) -> Stores {
         if let Some([data, book]) = &self.told {
             return Stores { data: Arc::new(data.clone()), book: Arc::new(book.clone()) };
@@ -54,7 +54,8 @@ impl Pool {
     }
 }
 
-/// The image that `selector` chooses: by kind, and whether the disk was closed or its power failed.
+/// The image that `selector` chooses: the cipher and layout, and whether the disk was closed or its
+/// power failed.
 pub fn image(selector: u8) -> &'static Image {
     static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
     let images = IMAGES.get_or_init(|| {
@@ -71,7 +72,7 @@ pub fn image(selector: u8) -> &'static Image {
     &images[usize::from(selector) % images.len()]
 }
 
-/// Opens a disk of [`image`], or its snapshot, with a small cache and no threads of its own.
+/// Opens a disk of [`image`], or its snapshot, with a small cache and without background threads.
 pub fn open(pool: &Pool, params: &ObjectParams, seed: u64, snapshot: bool) -> Result<ObjectDisk> {
     let options = ObjectOptions {
         budget: Budget::bytes(1 << 20),
@@ -118,7 +119,7 @@ impl Image {
         Ok(Image { params, moments })
     }
 
-    /// The present pool, altered as `input` says.
+    /// The present pool with the changes that `input` encodes.
     pub fn altered(&self, input: &mut Bytes<'_>) -> Pool {
         let pool = self.moments[self.moments.len() - 1].copied();
         for _ in 0..CHANGES {
@@ -132,7 +133,7 @@ impl Image {
 
     fn change(&self, pool: &Pool, input: &mut Bytes<'_>) {
         let [operation, place] = input.array();
-        // Of four changes three are to data, which there is more of.
+        // Three of four changes go to the data objects, which are more than those of the book.
         let (objects, is_book) = if place & 3 == 0 { (&pool.book, true) } else { (&pool.data, false) };
         let object = u64::from(place >> 2) % OBJECTS;
         match operation % 8 {
@@ -172,8 +173,8 @@ impl Image {
         }
     }
 
-    /// From now on clients of a pool of this disk are told of earlier moments at times, and of what never was: how often, and when, follows
-    /// from `seed`.
+    /// Lets the pool lie: clients sometimes get objects of earlier moments, or forged ones. `seed`
+    /// determines the rate and the choices.
     pub fn lie(&self, pool: &mut Pool, seed: u32) {
         let told = |now: &MemoryObjects, of: fn(&Pool) -> &MemoryObjects| {
             let lying = LyingObjects::over(Arc::new(now.reopened()));
@@ -184,37 +185,37 @@ impl Image {
         pool.told = Some([told(&pool.data, |pool| &pool.data), told(&pool.book, |pool| &pool.book)]);
     }
 
-    /// From now on they are told the truth.
+    /// Lets the pool answer truthfully again.
     pub fn be_honest(pool: &mut Pool) {
         pool.told = None;
     }
 
-    /// An object of some moment.
+    /// An object at some moment, or `None`.
     fn past(&self, is_book: bool, input: &mut Bytes<'_>) -> Option<MemoryObject> {
         let moment = &self.moments[usize::from(input.byte()) % self.moments.len()];
         let objects = if is_book { &moment.book } else { &moment.data };
         objects.object(u64::from(input.byte()) % OBJECTS)
     }
 
-    /// A byte of an object, or a little past its end.
+    /// An offset in an object, or shortly after its end.
     fn offset(&self, object: Option<MemoryObject>, input: &mut Bytes<'_>) -> u64 {
         let number = u64::from(input.u32());
         let len = object.map_or(0, |object| object.bytes().len() as u64);
         match number % 4 {
-            // Where metadata lies behind all data, and the seal.
+            // The metadata after the data, and the seal.
             0 => (SEGMENT_BLOCKS * BLOCK_SIZE as u64) + (number >> 2) % 40_000,
             1 => (number >> 2) % 9000,
             _ => (number >> 2) % (len + 5000),
         }
     }
 
-    /// A key of an object, or one of the fuzzer's making.
+    /// A key of an object, or one that the input gives.
     fn key(&self, object: Option<MemoryObject>, input: &mut Bytes<'_>) -> Vec<u8> {
         let number = input.byte();
         let keys = object.map(|object| object.keys().keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
         match number % 4 {
             0 if !keys.is_empty() => keys[usize::from(input.byte()) % keys.len()].clone(),
-            // A page or its amendment, and an entry apart.
+            // A page of the version table or its amendment, and a single entry.
             1 if number & 4 == 0 => vec![b'p', input.byte() % 10],
             1 => vec![b'p', input.byte() % 10, b'a'],
             2 => vec![b'p', input.byte() % 10, b'd', input.byte() % 140],
@@ -223,7 +224,7 @@ impl Image {
     }
 }
 
-/// A store that refuses the step stays as it is.
+/// Applies a step; a refused step leaves the store unchanged.
 fn apply(objects: &MemoryObjects, object: u64, step: Step<'_>) {
     let _ = objects.reopened().apply_one(Transaction { object, steps: vec![step] });
 }

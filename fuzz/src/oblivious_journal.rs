@@ -1,5 +1,5 @@
-//! Disks in a write-only ORAM whose journal, ring and cells an adversary with the keys made up, as `docs/format/oblivious.md`
-//! has them. The medium may answer some reads with other batches.
+//! Disks in a write-only ORAM with a journal, a ring and cells forged by an adversary with the
+//! keys, as in `docs/format/oblivious.md`. The medium may answer some reads with other batches.
 
 use crate::bytes::Bytes;
 use crate::lying::{FilledMedium, asked};
@@ -12,50 +12,51 @@ use lacuna_medium::Medium;
 use lacuna_oblivious::{Oblivious, Params, Plan};
 use std::sync::Arc;
 
-/// Bytes of input for one batch.
+/// Bytes of input per batch.
 const PIECE: usize = 128;
-/// Where the first of them asks for lies: behind its flags.
+/// Offset of the request for lies in the first batch's input, after its flags.
 const LIES_AT: usize = 1;
 /// Bytes of the medium.
 const ROOM: u64 = 12 << 20;
-/// Cells of a forged batch that hold something.
+/// Cells of a forged batch that have an entry.
 const FILLED: usize = 3;
 const UUID: [u8; 16] = [3; 16];
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 const JOURNAL: u64 = 1 << 20;
-/// Neighbouring cells of a group, and bytes that a group takes.
+/// Adjacent cells of a group, and bytes of a group.
 const GROUP: u64 = 8;
 const GROUP_LEN: u64 = (GROUP + 1) * BLOCK;
-/// Bytes of a cell beside its block, and with it.
+/// Bytes of a cell's metadata, and of a cell with its block.
 const META_LEN: usize = 64;
 const CELL_LEN: usize = BLOCK_SIZE + META_LEN;
 const STASH_SLOTS: usize = 48;
-/// Batches after which their numbers in places come round.
+/// Batch numbers in places are modulo this number.
 const BATCHES: u64 = 1 << 23;
 
-/// Where the parts of a head begin.
+/// Offsets of the parts of a head.
 const TAG_AT: usize = 32;
 const DIGEST_AT: usize = 48;
 const LEVELS_AT: usize = 64;
 const COVERS_AT: usize = 544;
 const STASH_AT: usize = 2336;
 const PUBLIC_AT: usize = 2720;
-/// Bytes of a cover, and of a level record without and with its tag.
+/// Bytes of a cover, and of a level record without its tag and with it.
 const COVER_LEN: usize = 8;
 const RECORD_PLAIN: usize = 104;
 const RECORD_LEN: usize = RECORD_PLAIN + 16;
 
-/// The domains of what a head encrypts.
+/// The domains of the encrypted parts of a head.
 const PUBLIC: u8 = 1;
 const DIGEST: u8 = 2;
 const LEVEL: u8 = 3;
 const CELL: u8 = 4;
 const STASH: u8 = 5;
 
-/// Parses the input as parameters; then forges a batch of every 128 bytes of it, opens that at two levels, and reads, writes
-/// and closes what opens; also while the medium lies, if bytes of the first flags ask for that. Then it held the same batches one place
-/// further on before.
+/// Parses the input as parameters. Then forges a batch from every 128 bytes, opens the disk at two
+/// levels, and, if it opens, reads, writes and closes it. If the bytes after the first flags ask
+/// for lies, the medium first holds the batches shifted by one, and the disk is also used while
+/// reads return them.
 pub fn use_forged(input: &[u8]) {
     let _refused = Params::parse(input.get(..64).unwrap_or(input));
     let Ok((filled, params)) = forged(input) else { return };
@@ -86,7 +87,7 @@ fn use_disk(medium: &Arc<dyn Medium>, params: &Params) {
     let _no_cover = disk.close();
 }
 
-/// A medium with what a forger makes of the input, and how the disk lies there.
+/// A medium with forged batches, and the parameters of its disk.
 fn forged(input: &[u8]) -> Result<(FilledMedium, Params)> {
     let params = Params::plan(ROOM, Plan { operations: 6, ..Plan::DEFAULT })?;
     let lies = input.get(LIES_AT..).and_then(|rest| asked(&mut Bytes::new(rest)));
@@ -98,7 +99,7 @@ fn forged(input: &[u8]) -> Result<(FilledMedium, Params)> {
     Ok((filled, params))
 }
 
-/// Makes up a batch of every 128 bytes.
+/// Forges a batch from every 128 bytes.
 fn fill(medium: &dyn Medium, params: &Params, input: &[u8]) -> Result<()> {
     let masters = masters();
     let levels = [0, 1].map(|level| derive(&masters[level], "oblivious level", &UUID));
@@ -121,7 +122,8 @@ fn open(medium: &Arc<dyn Medium>, params: &Params, read_only: bool) -> Result<Ob
     params.open(medium.clone(), Masters { keys: &masters(), uuid: &UUID }, options)
 }
 
-/// The cells of one level, or those of none, and how many of them a batch rewrites.
+/// The cells of a level, or those outside all levels, and the number of cells that a batch rewrites
+/// there.
 #[derive(Clone, Copy)]
 struct Region {
     first: u64,
@@ -129,11 +131,11 @@ struct Region {
     drawn: usize,
 }
 
-/// Where everything lies on a medium.
+/// The offsets on a medium.
 struct Layout {
-    /// Of level 0, of the hidden levels, and the rest.
+    /// The regions of level 0, of the hidden levels, and of the remaining cells.
     regions: [Region; 5],
-    /// Heads of a copy of the journal, records of the ring, cells.
+    /// Heads in a copy of the journal, records in the ring, and cells.
     journal: u64,
     ring: u64,
     cells: u64,
@@ -164,7 +166,7 @@ impl Layout {
         Layout { regions, journal, ring, cells: params.cells, record_len }
     }
 
-    /// The number, in a batch, of the first cell that may hold something of a level.
+    /// The index, in a batch, of the first cell of a level.
     fn slot(&self, level: u8) -> usize {
         self.regions[..usize::from(level)].iter().map(|region| region.drawn).sum()
     }
@@ -174,7 +176,7 @@ impl Layout {
         self.regions.iter().map(|region| region.drawn).sum()
     }
 
-    /// Where the first copy of the head of a batch lies.
+    /// The offset of the first copy of the head of a batch.
     fn head(&self, seq: u64) -> u64 {
         JOURNAL + seq % self.journal * BLOCK
     }
@@ -183,12 +185,12 @@ impl Layout {
         JOURNAL + 2 * self.journal * BLOCK
     }
 
-    /// Where the record of a batch lies.
+    /// The offset of the record of a batch.
     fn record(&self, seq: u64) -> u64 {
         self.ring_start() + seq % self.ring * self.record_len as u64
     }
 
-    /// Where the block of a cell lies, and where its metadata do.
+    /// The offsets of the block of a cell and of its metadata.
     fn cell(&self, cell: u64) -> [u64; 2] {
         let cells = self.ring_start() + self.ring * self.record_len as u64;
         let group = cells + cell / GROUP * GROUP_LEN;
@@ -203,7 +205,7 @@ struct Forger<'m> {
     levels: [Secret<32>; 2],
 }
 
-/// What a head says to those who have the key of level 0.
+/// The part of a head that the key of level 0 opens.
 struct Public {
     seq: u64,
     previous: [u8; 16],
@@ -212,29 +214,30 @@ struct Public {
     groups: Vec<u64>,
 }
 
-/// A batch that is made up.
+/// A forged batch.
 struct Batch {
-    /// Its place in the journal and in the ring.
+    /// Its position in the journal and in the ring.
     at: u64,
     public: Public,
-    /// The last level that says something.
+    /// The last level with a record.
     level: u8,
-    /// The first cells of that level, and what they hold.
+    /// The first cells of that level, with their entries.
     filled: [(u64, Entry); FILLED],
-    /// What is in the first slot of the stash.
+    /// The entry in the first slot of the stash.
     stashed: Option<Entry>,
-    /// What each level says of itself.
+    /// The level record of each level.
     said: [u8; RECORD_PLAIN],
 }
 
 impl Forger<'_> {
-    /// A batch as its writer may have made it up: head, record, and its first cells in place as well.
+    /// Forges a batch: head and record, and its first cells in place as well.
     ///
     /// ```text
-    ///   0  flags     bit 0: it names another batch before it; 1: its number is made up; 2: its record is another's; 3: level 1
-    ///                says something too; 4: the first entry is in the stash as well
+    ///   0  flags     bit 0: a wrong previous batch; 1: a forged number; 2: a record that does not
+    ///                match the head; 3: a record of level 1 too; 4: the first entry is also in
+    ///                the stash
     ///   1  lies      in the first batch
-    ///   8  number    if it is made up
+    ///   8  number    if it is forged
     ///  16  synced, applied
     ///  32  state of the map
     ///  64  one discard
@@ -245,7 +248,8 @@ impl Forger<'_> {
         let flag = |bit: u8| made_up[0] >> bit & 1 == 1;
         let level = u8::from(flag(3));
         let region = self.layout.regions[usize::from(level)];
-        // The made-up cells are the first of the level's region, unless they lie far outside; the others lie apart.
+        // The forged cells are in the level's region unless their numbers are very large. The batch
+        // rewrites the group of the first one; its other groups are the last ones of each region.
         let within =
             |cell: u64| if cell >> 39 == 0 { region.first + cell % region.cells } else { cell % (1 << 40) };
         let filled =
@@ -257,7 +261,7 @@ impl Forger<'_> {
         let public = Public { seq, previous, synced: word(16), applied: word(24), groups };
         let stashed = flag(4).then_some(filled[0].1);
         let batch = Batch { at, public, level, filled, stashed, said: level_record(&word) };
-        // As a page of a map it holds made up places.
+        // The block contains forged places, for when it is read as a page of a map.
         let block: Vec<u8> = made_up.iter().copied().cycle().take(BLOCK_SIZE).collect();
         let mut record = self.record(&batch, &block)?;
         let head = self.head(&batch, &record)?;
@@ -268,7 +272,8 @@ impl Forger<'_> {
         self.medium.write_at(self.layout.head(seq), &head)
     }
 
-    /// The record of a batch whose cells hold this block. Those that are on the medium hold it in place as well.
+    /// The record of a batch with cells that hold this block. Cells that exist on the medium are
+    /// written in place as well.
     fn record(&self, batch: &Batch, block: &[u8]) -> Result<Vec<u8>> {
         let (key, seq) = (&self.levels[usize::from(batch.level)], batch.public.seq);
         let mut record = vec![0; self.layout.record_len];
@@ -341,13 +346,13 @@ impl Public {
     }
 }
 
-/// The groups of a region that a batch rewrites: the last ones.
+/// The last groups of a region; a batch rewrites this number of them.
 fn apart(region: &Region) -> impl Iterator<Item = u64> + use<> {
     let end = (region.first + region.cells) / GROUP;
     (1..=region.drawn as u64 / GROUP).map(move |back| end - back)
 }
 
-/// What a level says of itself: the state of its map, the beginning of its cycle, the discard twice.
+/// A level record: the state of the map, the start of the cycle, and the discard twice.
 fn level_record(word: &dyn Fn(usize) -> u64) -> [u8; RECORD_PLAIN] {
     let state = MapState { root: word(32), covered: word(40), data: word(48), pages: word(56) };
     let mut out = [0; RECORD_PLAIN];
@@ -366,12 +371,12 @@ fn put_cover(block: &mut [u8], from: usize, slot: usize, cover: &[u8; 16]) {
     block[at..at + COVER_LEN].copy_from_slice(&cover[..COVER_LEN]);
 }
 
-/// The place of what a batch puts into a cell.
+/// The place of a cell in a batch.
 fn place(seq: u64, cell: u64) -> u64 {
     (seq % BATCHES) << 40 | (cell + 1)
 }
 
-/// A cell with a block of a level, which verifies at this place alone.
+/// A cell with a block of a level; it verifies only at this place.
 fn seal_cell(level: &Secret<32>, place: u64, entry: Entry, block: &[u8]) -> Result<Vec<u8>> {
     let mut cell = vec![0; CELL_LEN];
     let (body, meta) = cell.split_at_mut(BLOCK_SIZE);
@@ -393,7 +398,7 @@ fn seal_cell(level: &Secret<32>, place: u64, entry: Entry, block: &[u8]) -> Resu
 mod tests {
     use super::*;
 
-    /// Opens what a forger makes of the input.
+    /// Opens the disk that the forger makes from the input.
     fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
         let (filled, params) = forged(input)?;
         open(filled.medium(), &params, read_only)
@@ -405,7 +410,8 @@ mod tests {
         for byte in [0, 1, 2, 3, 0x7f, 0x80, 0xff] {
             use_forged(&[byte; 1000]);
         }
-        // Batches that follow one another, with data, pages and lost blocks, and places that may be there.
+        // Batches that follow each other, with data, pages and lost blocks, and places that may
+        // exist.
         let mut random = 1u64;
         let mut next = |below: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -429,17 +435,17 @@ mod tests {
         }
     }
 
-    /// The stash may name a block that no disk of this size has: it waits for nothing.
+    /// A stash that names a block outside the disk is accepted; the block does not enter the stash.
     #[test]
     fn a_stash_that_names_a_block_outside_is_read() {
         let nowhere = Entry::Data(1 << 30).pack();
-        // Level 1 says something too, and its first entry is in the stash as well.
+        // Level 1 has a record too, and its first entry is also in the stash.
         let words = [24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, nowhere, 4, 0, 5, 0];
         let input: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         use_forged(&input);
     }
 
-    /// The forger is no fool: what it makes up opens if it makes sense, and is read.
+    /// Sensible forged batches open and are read.
     #[test]
     fn what_makes_sense_opens() {
         let page = Entry::Page { depth: 0, index: 0 }.pack();

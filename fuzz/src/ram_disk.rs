@@ -1,9 +1,9 @@
-//! A disk in memory without any format behind it.
+//! A disk in memory without a format.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Extent, Result, Status};
 use parking_lot::{Mutex, MutexGuard};
 
-/// Plain blocks; one of zeros counts as unwritten.
+/// Plain blocks; a block of zeros counts as unwritten.
 pub struct RamDisk(Mutex<Vec<u8>>);
 
 impl RamDisk {

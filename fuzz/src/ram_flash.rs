@@ -1,41 +1,42 @@
-//! Flash in memory, whose contents can be taken and altered, and that lies when told.
+//! Flash in memory, with contents that can be copied and altered, and with reads that lie on
+//! request.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_nand::{Flash, FlashGeometry, Leb, Unerased};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// What the logical erase blocks that are mapped hold, as far as they were programmed.
+/// Contents of the mapped logical erase blocks, up to their last programmed byte.
 pub type Contents = BTreeMap<u32, Vec<u8>>;
 
-/// Reads that lie, by their number, each with what it tells of.
+/// The numbers of lying reads, each with the contents that it returns.
 pub type Lies = BTreeMap<u64, &'static Contents>;
 
-/// See the head of this file.
+/// Flash in memory.
 pub struct RamFlash {
     geometry: FlashGeometry,
     contents: Mutex<Contents>,
-    /// The number of the next read, and those that lie.
+    /// The number of reads so far, and the lying reads.
     reads: Mutex<(u64, Lies)>,
 }
 
 impl RamFlash {
-    /// Flash that holds this.
+    /// Flash with these contents.
     pub fn new(geometry: FlashGeometry, contents: Contents) -> RamFlash {
         RamFlash { geometry, contents: Mutex::new(contents), reads: Mutex::default() }
     }
 
-    /// From now on some reads lie.
+    /// Lets these reads lie; reads are counted anew.
     pub fn lie(&self, lies: Lies) {
         *self.reads.lock() = (0, lies);
     }
 
-    /// A copy of what it holds.
+    /// A copy of the contents.
     pub fn contents(&self) -> Contents {
         self.contents.lock().clone()
     }
 
-    /// Puts bytes somewhere, against the rules.
+    /// Writes bytes at any offset, in violation of the programming rules.
     pub fn put(&self, leb: u32, offset: u32, data: &[u8]) {
         let mut contents = self.contents.lock();
         let held = contents.entry(leb).or_default();

@@ -1,7 +1,7 @@
-//! Small sealed disks in every cipher, with a history, and an adversary who alters the medium.
+//! Small sealed disks in every cipher, with a history, and an adversary that alters the medium.
 //!
-//! What a block was ever given is known from its address and the phase, so that what an altered disk returns can
-//! be judged.
+//! The address and the phase determine the content of a block, so that reads from an altered disk
+//! can be checked.
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
@@ -11,26 +11,27 @@ use lacuna_medium::Medium;
 use lacuna_sealed::{OpenOptions, Params, Sealed};
 use std::sync::{Arc, OnceLock};
 
-/// Blocks of each disk: one whole segment and a little of a second one.
+/// Blocks of each disk: one whole segment and part of a second one.
 pub const BLOCKS: u64 = SEGMENT_BLOCKS + 40;
-/// Phases of writing before the disk is altered; phase 0 stands for zeros.
+/// Phases of writing before the disk is altered; phase 0 means zeros.
 pub const PHASES: u8 = 4;
-/// The phase of what is written to an altered disk.
+/// The phase of writes to an altered disk.
 pub const NEW: u8 = 9;
 /// Blocks read at a time.
 const RUN: usize = 60;
-/// Changes to the medium in one run at most.
+/// Maximum changes to the medium in one run.
 const CHANGES: usize = 24;
 
-/// A disk with its past.
+/// A disk with its history.
 pub struct Image {
     /// Its parameters.
     pub params: Params,
-    /// The medium at several moments; the last is the present.
+    /// The medium at several moments, oldest first; the last is the present.
     snapshots: Vec<SparseMedium>,
 }
 
-/// The image that `selector` chooses: by cipher, and whether the disk was closed or its power failed.
+/// The image that `selector` chooses: the cipher, and whether the disk was closed or its power
+/// failed.
 pub fn image(selector: u8) -> &'static Image {
     static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
     let images = IMAGES.get_or_init(|| {
@@ -42,27 +43,27 @@ pub fn image(selector: u8) -> &'static Image {
     &images[usize::from(selector) % images.len()]
 }
 
-/// The byte of which `phase` fills a block.
+/// The byte that fills a block in `phase`.
 pub fn filler(block: u64, phase: u8) -> u8 {
     if phase == 0 { 0 } else { phase.wrapping_mul(29).wrapping_add(block as u8) | 1 }
 }
 
-/// Whether these bytes are what `phase` gives to the block.
+/// Whether `data` is the content of the block in `phase`.
 pub fn is_content(block: u64, data: &[u8], phase: u8) -> bool {
     data == [filler(block, phase); BLOCK_SIZE]
 }
 
-/// Whether these bytes are what some phase gave to the block.
+/// Whether `data` is the content of the block in some phase.
 pub fn was_written(block: u64, data: &[u8]) -> bool {
     was_written_until(block, data, PHASES)
 }
 
-/// Whether these bytes are what some phase up to this one gave to the block.
+/// Whether `data` is the content of the block in some phase up to `last`.
 pub fn was_written_until(block: u64, data: &[u8], last: u8) -> bool {
     (0..=last).any(|phase| filler(block, phase) == data[0] && is_content(block, data, phase))
 }
 
-/// Opens a disk of [`image`], with a small cache and no thread of its own.
+/// Opens a disk of [`image`], with a small cache and without a background thread.
 pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool) -> Result<Sealed> {
     let options = OpenOptions {
         budget: Budget::bytes(1 << 20),
@@ -74,7 +75,7 @@ pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool
     Sealed::open(medium, params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
 }
 
-/// Writes what `phase` gives to a range.
+/// Writes the contents of `phase` to a range.
 pub fn write(disk: &dyn Disk, phase: u8, first: u64, count: u64) -> Result<()> {
     let mut data = vec![0; count as usize * BLOCK_SIZE];
     for (block, out) in (first..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
@@ -83,7 +84,7 @@ pub fn write(disk: &dyn Disk, phase: u8, first: u64, count: u64) -> Result<()> {
     disk.write(BlockAddr(first), &data)
 }
 
-/// Reads a range in runs, and block by block where a run does not read.
+/// Reads a range in runs, and block by block if a run fails.
 pub fn each_readable_block(disk: &dyn Disk, first: u64, count: u64, mut each: impl FnMut(u64, &[u8])) {
     let mut data = vec![0; RUN * BLOCK_SIZE];
     let end = first + count;
@@ -100,7 +101,8 @@ pub fn each_readable_block(disk: &dyn Disk, first: u64, count: u64, mut each: im
 
 impl Image {
     fn make(cipher: Cipher, closed: bool) -> Result<Image> {
-        // Half of the disks are laid out as in a file, where the map has room for 1 TiB.
+        // Half of the disks are laid out as in a file, with room for 1 TiB in the map; the rest as
+        // on a device.
         let room = if closed { None } else { Some(1 << 40) };
         let params = Params::plan(cipher, BLOCKS, room)?;
         let medium = Arc::new(SparseMedium::new(params.geometry().end()));
@@ -138,8 +140,8 @@ impl Image {
         &self.snapshots
     }
 
-    /// The present medium, altered as `input` says: bits flipped, bytes set, pages of the past put back, ranges
-    /// moved elsewhere or cleared.
+    /// The present medium with the changes that `input` encodes: bits flipped, bytes set, pages of
+    /// the past restored, ranges moved or cleared.
     pub fn altered(&self, input: &mut Bytes<'_>) -> SparseMedium {
         let medium = self.snapshots[self.snapshots.len() - 1].snapshot();
         for _ in 0..CHANGES {
@@ -185,7 +187,7 @@ impl Image {
         }
     }
 
-    /// An offset in one of the regions, mostly where something lies.
+    /// An offset in one of the regions, mostly in written data.
     fn place(&self, medium: &SparseMedium, selector: u8, input: &mut Bytes<'_>) -> u64 {
         let g = self.params.geometry();
         let number = u64::from(input.u32());

@@ -1,4 +1,4 @@
-//! A medium in memory that keeps only pages that were written and shares them between copies.
+//! A medium in memory that stores only written pages and shares them between copies.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, pieces};
@@ -6,7 +6,7 @@ use lacuna_sim::{Image, PAGE_SIZE};
 use parking_lot::RwLock;
 use std::ops::Range;
 
-/// Bytes in shared pages. Every write is durable at once.
+/// Bytes in shared pages. Every write is durable immediately.
 pub struct SparseMedium(RwLock<Image>);
 
 impl SparseMedium {
@@ -20,7 +20,7 @@ impl SparseMedium {
         SparseMedium(RwLock::new(self.0.read().clone()))
     }
 
-    /// Changes a range in place, page by page. What lies past the end is left out.
+    /// Changes a range in place, page by page. The part past the end is left out.
     pub fn alter(&self, offset: u64, len: usize, mut change: impl FnMut(u64, &mut [u8])) {
         let mut image = self.0.write();
         let len = (len as u64).min(image.len().saturating_sub(offset));
@@ -32,7 +32,7 @@ impl SparseMedium {
         }
     }
 
-    /// Offsets of the pages in `range` that were written, in order.
+    /// Offsets of the written pages in `range`, in order.
     pub fn used_pages(&self, range: Range<u64>) -> Vec<u64> {
         self.0.read().written_pages().map(|page| page * PAGE_SIZE).filter(|at| range.contains(at)).collect()
     }

@@ -1,5 +1,5 @@
-//! Stores whose superblock and journal an adversary with the keys made up, sealed and chained as `docs/format/vault.md` says; in a folder
-//! that may answer some reads with other records.
+//! Stores with a superblock and a journal forged by an adversary with the keys, sealed and chained
+//! as in `docs/format/vault.md`, in a folder that may answer some reads with other records.
 
 use crate::bytes::Bytes;
 use crate::lying::asked;
@@ -14,30 +14,31 @@ use std::sync::Arc;
 
 const UUID: [u8; 16] = [1; 16];
 const SIZE: JournalSize = JournalSize { due: 256 * PAGE as u64, most: 4096 * PAGE as u64 };
-/// Pages of zeros that a journal file has from the start.
+/// Pages of zeros in a new journal file.
 const PREPARED: usize = 10;
-/// Numbers at which arithmetic breaks.
+/// Numbers that may overflow in arithmetic.
 const EXTREME: [u64; 6] =
     [u64::MAX, u64::MAX - 1, 1 << 63, i64::MAX as u64, i64::MAX as u64 - 1, (1 << 51) + 1];
-/// Records that one input makes up.
+/// Maximum records of one input.
 const RECORDS: usize = 8;
-/// Bytes of a file of the superblock, and of what stands before its sealed part.
+/// Bytes of a superblock file, and bytes before its sealed part.
 const SLOT: usize = 16384;
 const SUPER_HEAD: usize = 48;
-/// Bytes of a record before its sealed part, and where their tag stands.
+/// Bytes of a record before its sealed part, offset of the tag in them, and length of a tag.
 const HEADER: usize = 96;
 const HEADER_TAG: usize = 80;
 const TAG: usize = 16;
 
-/// A number of an object, and one that says something about it.
+/// The number of an object, and a number that belongs to it.
 type Pair = (u64, u64);
 
-/// Makes a store in an empty folder whose superblock and journal the input makes up, behind the five bytes of lies. If it opens, it is the
-/// same whatever lies the folder tells then, or refused; and what is written to it and committed is there when it is opened again.
+/// Creates a store in an empty folder with a superblock and a journal that the input forges, after
+/// five bytes that may ask for lies. Checks that a store that opens has the same state or is
+/// refused when the folder lies, and that committed writes are present when it is opened again.
 ///
 /// # Panics
 ///
-/// If that is not so.
+/// If a check fails.
 pub fn use_forged(input: &[u8]) {
     let mut input = Bytes::new(input);
     let lies = asked(&mut input);
@@ -85,8 +86,8 @@ pub fn use_forged(input: &[u8]) {
     }
 }
 
-/// Looks at a store whose folder answers some reads with other records, or with what was made of them: each look gives the state that the
-/// anchor remembers, with all that was committed since its root, or an error.
+/// Opens a store while its folder answers some reads with other records or with forged ones. Each
+/// attempt gives the state that the anchor remembers, with all commits since its root, or an error.
 fn look_over_lies(lying: &CrashFolder, anchor: &Arc<MemoryAnchor>, lies: Lies) {
     let folder: Arc<dyn Folder> = Arc::new(lying.clone());
     let look = |seed| open(&folder, anchor, seed, true).map(|(_, found)| found);
@@ -143,7 +144,7 @@ struct Last {
     digest: [u8; 32],
 }
 
-/// The files of a store in a folder, and the keys under which they are sealed.
+/// The files of a store in a folder, and the keys that seal them.
 struct Forger {
     journal: [Arc<dyn FolderFile>; 2],
     superblocks: [Arc<dyn FolderFile>; 2],
@@ -170,7 +171,7 @@ impl Forger {
         }
     }
 
-    /// Writes a superblock, and records as long as there is input.
+    /// Writes a superblock, and then records until the input ends.
     fn forge(&self, mut input: Bytes<'_>) {
         let (facts, root) = (facts(&mut input), root(&mut input));
         let mut last = Last { number: number(&mut input), digest: [1; 32] };
@@ -197,7 +198,8 @@ impl Forger {
         self.superblocks.iter().for_each(|file| write(&**file, 0, &slot));
     }
 
-    /// Writes a record and the pages that it lists. Gives its commit, and where the next may stand.
+    /// Writes a record and the pages that it lists. Returns its commit, and the place of the next
+    /// record.
     fn forge_record(&self, input: &mut Bytes<'_>, last: &Last, mut at: Place) -> (Last, Place) {
         let session = u64::from(input.byte() & 1);
         let mut text = Text::default();
@@ -244,7 +246,7 @@ impl Forger {
             .u32(64, at.file as u32);
         let tag = keyed_hash(&self.headers, &[&bytes[..HEADER_TAG]]);
         RecordMut(&mut bytes).put(HEADER_TAG, &tag[..TAG]);
-        // Its last 12 bytes are those of the header from 68 on: zeros.
+        // The last 12 bytes of the nonce are those of the header at offset 68: zeros.
         let mut nonce = [0; XAES_NONCE];
         RecordMut(&mut nonce).u64(0, session).u32(8, number as u32);
         let sealed = self.seal(&nonce, &bytes, text);
@@ -254,7 +256,7 @@ impl Forger {
         (bytes, Last { number, digest })
     }
 
-    /// A text, encrypted, and its tag.
+    /// The encrypted text followed by its tag.
     fn seal(&self, nonce: &[u8; XAES_NONCE], bound: &[u8], text: &[u8]) -> Vec<u8> {
         let mut sealed = vec![0; text.len()];
         let tag = self.seal.seal(nonce, bound, text, &mut sealed).expect("memory for a cipher");
@@ -287,7 +289,7 @@ impl Text {
         self.bytes(&number.to_le_bytes())
     }
 
-    /// A number of four bytes.
+    /// Appends a number of four bytes.
     fn count(&mut self, count: usize) -> &mut Text {
         self.bytes(&(count as u32).to_le_bytes())
     }
@@ -327,7 +329,7 @@ fn root(input: &mut Bytes<'_>) -> Option<Vec<u8>> {
     (input.byte() % 4 == 3).then(|| vec![9; 20])
 }
 
-/// What is true after a commit, as it stands in a text.
+/// The commit state, as encoded in a text.
 fn facts(input: &mut Bytes<'_>) -> Vec<u8> {
     let next_object = number(input);
     let (machine, time) = ([input.byte() % 3; 16], number(input));
@@ -352,7 +354,7 @@ mod tests {
         for seed in 0..400 {
             let mut rng = Rng::new(seed);
             let mut input = rng.bytes(200);
-            // Mostly small numbers: random ones are refused at once.
+            // Mostly small numbers, because random ones are refused early.
             let small = 1 + seed % 16;
             input.iter_mut().filter(|byte| **byte < 0xf0).for_each(|byte| *byte %= small as u8 + 1);
             input[0] = 40;
@@ -361,11 +363,12 @@ mod tests {
         }
     }
 
-    /// The forger is no fool: what it makes up opens if it makes sense, and is read.
+    /// A sensible forged store opens and is read.
     #[test]
     fn what_makes_sense_opens() {
         let facts = [40, 1, 9, 100, 0, 0];
-        // No root, commit 5, the first file; then a session, no cuts and no removals, no root, a page, its tag, puts.
+        // The superblock has no root, commit 5 and the first file. The record has a session, no
+        // cuts and no removals, no root, a page, its tag, and puts.
         let superblock = [&facts[..], &[0, 5, 0]].concat();
         let record = [&[1][..], &facts, &[0, 0, 0, 1, 2, 1, 1, 1, 1]].concat();
         let folder: Arc<dyn Folder> = Arc::new(CrashFolder::new());

@@ -1,5 +1,6 @@
-//! A small vault at two moments of its life, and an adversary who alters its directory: bits flipped, files cut, removed and swapped,
-//! pages and whole files of an earlier state put back; or who answers reads, and looks at names, with any of that.
+//! A small vault at two moments, and an adversary that alters its directory: flips bits; truncates,
+//! removes and swaps files; restores pages and whole files of an earlier state; or answers reads
+//! and lists names with earlier states.
 
 use crate::bytes::Bytes;
 use crate::lying::asked;
@@ -14,18 +15,19 @@ use std::sync::{Arc, LazyLock};
 
 const PAGE: usize = 4096;
 const UUID: [u8; 16] = [3; 16];
-/// Bytes of input for one change, and changes at most.
+/// Bytes of input per change, and maximum changes.
 const CHANGE: usize = 6;
 const CHANGES: usize = 16;
-/// In order.
+/// The names in the directory, sorted.
 const NAMES: [&[u8]; 3] = [b"one", b"three", b"two"];
 
-/// Damages a small vault as the input says, and opens it. Its first byte says whether the folder lies as well, and four bytes how. What
-/// can be read is the latest, and no name is missing without an error: in that session, and when it is opened again.
+/// Damages a small vault by the input and opens it. The first byte of the input tells whether the
+/// folder lies as well, and four bytes tell how. Checks that readable data is the latest and that
+/// no name is missing without an error: in this session, and when the vault is opened again.
 ///
 /// # Panics
 ///
-/// If that is not so.
+/// If a check fails.
 pub fn use_damaged(input: &[u8]) {
     let mut input = Bytes::new(input);
     let lies = asked(&mut input);
@@ -42,7 +44,8 @@ pub fn use_damaged(input: &[u8]) {
     }
     folder.lie(None, |_| true);
     folder.lie_about_names(None);
-    // What was sealed on the strength of damage and lies is the latest as well, or is refused.
+    // Data that the first session sealed in spite of damage and lies is the latest as well, or is
+    // refused.
     if let Ok(vault) = open(&folder, &anchor, 2) {
         MADE.look(&vault);
     }
@@ -52,7 +55,7 @@ struct Made {
     older: FolderImage,
     newest: FolderImage,
     anchor: AnchorState,
-    /// What the files hold, by the order of [`NAMES`].
+    /// Contents of the files, in the order of [`NAMES`].
     contents: Vec<Vec<u8>>,
 }
 
@@ -102,11 +105,11 @@ fn open(folder: &CrashFolder, anchor: &Arc<MemoryAnchor>, seed: u64) -> Result<V
     Vault::open(base(folder, anchor, seed), &master(), UUID, &options())
 }
 
-/// What something gives, unless it does not verify.
+/// Returns an answer, or `None` if verification failed.
 ///
 /// # Panics
 ///
-/// If it gives the error number of something that is not there, or cannot be done.
+/// If the answer is another error number, such as that of a missing file.
 fn verified<T>(what: &str, answer: FsResult<T>) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
@@ -116,7 +119,7 @@ fn verified<T>(what: &str, answer: FsResult<T>) -> Option<T> {
 }
 
 impl Made {
-    /// A folder that is as this image says; if it lies, of its past and of that of the vault.
+    /// A folder with this image. If it lies, it returns states of its past and of the vault's past.
     fn folder(&self, image: &FolderImage, lies: Option<Lies>) -> CrashFolder {
         let Some(mut lies) = lies else { return CrashFolder::from_image(image) };
         let folder = CrashFolder::from_image(&self.older);
@@ -129,7 +132,7 @@ impl Made {
         folder
     }
 
-    /// Looks at all that a vault shows: how many pages of contents that are.
+    /// Checks all that a vault shows, and returns the number of readable pages.
     fn look(&self, vault: &Vault) -> usize {
         let mut pages = 0;
         for (name, content) in NAMES.iter().zip(&self.contents) {
@@ -156,14 +159,15 @@ impl Made {
         pages
     }
 
-    /// One change:
+    /// Applies one change:
     ///
     /// ```text
-    ///   0  what: flip bits, remove, cut, a file of the past, swap two files, a page of the past of another file
-    ///   1  which file
-    ///   2  which other one
-    ///   3  a place, two bytes
-    ///   5  a mask, or a page of the past
+    ///   0  kind: flip bits, remove, truncate, an earlier file, swap two files, an earlier page of
+    ///      another file
+    ///   1  file
+    ///   2  other file
+    ///   3  offset or page, two bytes
+    ///   5  mask, or page of the earlier file
     /// ```
     fn damage(&self, image: &mut FolderImage, change: &[u8]) {
         let names: Vec<String> = self.newest.names().map(str::to_owned).collect();
@@ -226,7 +230,7 @@ mod tests {
         }
     }
 
-    /// The adversary leaves something to see: all of it without damage, and now and then over lies.
+    /// An undamaged vault is readable as a whole, and some pages are readable in spite of lies.
     #[test]
     fn what_is_whole_is_shown() {
         let anchor = || Arc::new(MemoryAnchor::new(Some(MADE.anchor.clone())));

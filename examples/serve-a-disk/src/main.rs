@@ -1,4 +1,4 @@
-//! Makes a disk, serves it over NBD on a unix socket until standard input ends, and closes it.
+//! Creates a disk, serves it over NBD on a unix socket until standard input ends, and closes it.
 //!
 //! `serve-a-disk DISK SOCKET`; the passphrase is the first line of standard input.
 

@@ -1,7 +1,8 @@
-//! Makes, serves, mounts and checks disks of a format that lacuna does not have.
+//! Creates, serves, mounts and checks disks of a format that lacuna does not include.
 //!
-//! `sixth-format create DISK | serve DISK SOCKET | mount DISK DIRECTORY | check DISK`; the passphrase is the first line of standard
-//! input. What is served or mounted stays so until standard input ends.
+//! `sixth-format create DISK | serve DISK SOCKET | mount DISK DIRECTORY | check DISK`; the
+//! passphrase is the first line of standard input. `serve` and `mount` last until standard input
+//! ends.
 #![forbid(unsafe_code)]
 
 use lacuna_fuse::{DiskRequest, MountedDisk};
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    // From here on the library knows the format as it knows its own.
+    // After this call the library handles the format like its own ones.
     add_format(&TwoSlots)?;
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -74,7 +75,7 @@ fn serve(disk: &str, socket: &str) -> Result<()> {
     disk.close()
 }
 
-/// A blank disk gets a file system.
+/// Mounts a disk. A blank disk gets a file system first.
 fn mount(disk: &str, directory: &str) -> Result<()> {
     let mut request = DiskRequest::new(open_disk(disk, false)?, disk, directory);
     request.mkfs = Some("ext4".to_owned());

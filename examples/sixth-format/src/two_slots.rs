@@ -1,35 +1,42 @@
-//! `two-slots`: every block has two slots on the medium, and a write goes to the slot that does not hold what was flushed last.
+//! `two-slots`: every block has two slots on the medium, and a write goes to the slot that does not
+//! hold the last flushed version.
 //!
-//! A small format that keeps the contracts of a disk, at the price of twice the space, two slots read for each block, and one write
-//! at a time. A program adds it with [`lacuna_storage::add_format`].
+//! A small format that keeps the contracts of a disk. It costs twice the space, two slot reads for
+//! each block, and one write at a time. A program adds it with [`lacuna_storage::add_format`].
 //!
 //! # Layout
-//! Slot *s* (0 or 1) of block *b* begins at byte 1,048,576 + 9216 *b* + 4608 *s*, behind the header. Numbers are little-endian.
+//! Slot *s* (0 or 1) of block *b* begins at byte 1,048,576 + 9216 *b* + 4608 *s*, after the header.
+//! Numbers are little-endian.
 //!
 //! | offset | length | field |
 //! |---:|---:|---|
 //! | 0 | 24 | nonce |
 //! | 24 | 16 | tag |
-//! | 40 | 8 | number of the version, from 1 up |
+//! | 40 | 8 | number of the version, starting at 1 |
 //! | 48 | 464 | zeros |
 //! | 512 | 4096 | the block, encrypted |
 //!
-//! The cipher is XAES-256-GCM under the key `two-slots` of the master key and the UUID; block and number are the associated data.
-//! The first 512 bytes of a slot that was never written are zeros, and so is the block in it. Of slots that verify the one with the
-//! higher number counts. The parameters in the header are the number of blocks, 8 bytes.
+//! The cipher is XAES-256-GCM under the key `two-slots`, derived from the master key and the UUID;
+//! block and number are the associated data. The first 512 bytes of a slot that was never written
+//! are zeros, and its block reads as zeros. Of the slots that verify, the one with the higher
+//! number counts. The parameters in the header are the number of blocks, 8 bytes.
 //!
 //! # Durability
-//! Invariant: one slot of each block holds its last flushed version, and nothing was written to that slot since. The other slot takes
-//! every write until the next flush, so that whatever a power cut leaves of it, the block reads as flushed or as written later. Which
-//! slots were written since the last sync is kept in memory. Opening for writing syncs the medium: a server that was killed may
-//! have left writes that a read shows and a power cut could still take. Opening for reading alone syncs nothing. Any error of a write
-//! or a sync stops the disk, a full medium among them: the slot that was being written may have held an acknowledged version. A server
-//! that is killed while it writes can tear that slot as a power cut does, and the block reads as flushed then.
+//! Invariant: one slot of each block holds its last flushed version, and was not written since. The
+//! other slot takes every write until the next flush, so that after a power cut the block reads as
+//! flushed or as written later. Memory holds the set of slots written since the last sync. Opening
+//! for writing syncs the medium: a killed server may have left writes that a read returns and a
+//! power cut can still undo. Opening read-only syncs nothing. Any error of a write or a sync stops
+//! the disk, including a full medium: the slot that was being written may have held an acknowledged
+//! version. A server that is killed during a write can tear that slot like a power cut; the block
+//! then reads as flushed.
 //!
-//! # What an adversary can do
-//! Altered, moved and spliced slots do not verify, and each write of a block encrypts it anew. Snapshots show which blocks changed, and
-//! nothing is fresh: an older slot, or zeros in both, bring an older block back. A newest version that is damaged cannot be told from
-//! a write that a power cut tore: the block then reads as the version before, and a check tells of it only where neither slot is whole.
+//! # Adversary
+//! Altered, moved and spliced slots do not verify, and each write of a block encrypts it anew.
+//! Snapshots show which blocks changed. There is no freshness: an older slot, or zeros in both
+//! slots, restore an older block. A damaged newest version looks like a write that a power cut
+//! tore: the block then reads as the version before, and a check reports it only if neither slot is
+//! whole.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -57,9 +64,9 @@ const HEAD: usize = 512;
 const SLOT: usize = HEAD + BLOCK_SIZE;
 /// Bytes of the two slots of a block.
 const PAIR: usize = 2 * SLOT;
-/// The most blocks of a disk: 4 PiB.
+/// Maximum blocks of a disk: 4 PiB.
 const MOST_BLOCKS: u64 = 1 << 40;
-/// The most blocks that are written without a sync, which bounds memory to some MiB.
+/// Maximum blocks written without a sync; it limits memory to a few MiB.
 const MOST_UNSYNCED: usize = 1 << 16;
 
 /// The format.
@@ -115,7 +122,7 @@ impl Params for TwoSlotsParams {
     }
 
     fn create(&self, backing: &Backing, _keys: Masters<'_>) -> Result<()> {
-        // A device may hold something. Slots of zeros were never written.
+        // A device may contain data. Slots of zeros were never written.
         backing.medium()?.discard(HEADER_AREA, self.end() - HEADER_AREA)
     }
 
@@ -139,19 +146,19 @@ impl Params for TwoSlotsParams {
     }
 }
 
-/// Where a slot begins on the medium.
+/// The offset of a slot on the medium.
 fn place_of(block: u64, slot: usize) -> u64 {
     HEADER_AREA + block * PAIR as u64 + (slot * SLOT) as u64
 }
 
-/// What the tag of a version covers beside the block, and its nonce depends on.
+/// The associated data of a version's tag, which its nonce also depends on: block and number.
 fn bound(block: u64, number: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     RecordMut(&mut bytes).u64(0, block).u64(8, number);
     bytes
 }
 
-/// A version of a block: the slot that it is in, and its number. Number 0 is that of a slot that was never written.
+/// A version of a block: its slot and its number. A slot that was never written has number 0.
 #[derive(Clone, Copy)]
 struct Version {
     slot: usize,
@@ -165,7 +172,8 @@ struct TwoSlotsDisk {
     key: XaesKey,
     nonces: HedgedNonce,
     random: SystemRandom,
-    /// The versions that were written since the last sync, by block. Readers share the lock; a writer and a sync have it alone.
+    /// The versions written since the last sync, by block. Readers share the lock; writes and syncs
+    /// hold it exclusively.
     unsynced: RwLock<HashMap<u64, Version>>,
     health: FailStop,
     read_only: bool,
@@ -173,8 +181,9 @@ struct TwoSlotsDisk {
 }
 
 impl TwoSlotsDisk {
-    /// Reads both slots of a block and decrypts them where they lie. Gives the newest version, none if neither slot is whole. Of two
-    /// slots that were never written it is the second, so that the first is written first.
+    /// Reads both slots of a block and decrypts them in place. Returns the newest version, or
+    /// `None` if neither slot is whole. Of two slots that were never written it returns the second
+    /// one, so that the first one is written first.
     fn newest(&self, block: u64, pair: &mut [u8; PAIR]) -> Result<Option<Version>> {
         self.medium.read_at(place_of(block, 0), pair)?;
         let mut newest: Option<Version> = None;
@@ -187,7 +196,7 @@ impl TwoSlotsDisk {
                 true
             } else {
                 let (nonce, tag) = (head.array(NONCE), head.array(TAG));
-                // No tag covers the zeros.
+                // The tag does not cover these zeros.
                 head.is_zero(ZEROS..)
                     && self.key.open_in_place(&nonce, &bound(block, number), content, &tag)?.is_ok()
             };
@@ -258,7 +267,8 @@ impl Disk for TwoSlotsDisk {
         blocks.try_for_each(|(block, content)| self.put(&mut unsynced, block, content))
     }
 
-    /// A block that was written takes its space for ever: zeros are written there. One that never was takes none.
+    /// Writes zeros to blocks that were ever written or are damaged; no space is freed. Blocks that
+    /// were never written stay so.
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
         let mut unsynced = self.unsynced.write();
         let mut pair = Plain::new([0u8; PAIR]);

@@ -1,4 +1,5 @@
-//! The format on simulated media: a model beside the disk while the power goes, and slots that are where they do not belong.
+//! The format on simulated media: no power cut loses flushed blocks, compared with a model, and
+//! moved or altered slots do not verify.
 //!
 //! `LACUNA_CUTS` sets the power cuts (default 500), `LACUNA_SEED` the seed.
 
@@ -20,7 +21,7 @@ fn params() -> Box<dyn Params> {
     TwoSlots.parse(&BLOCKS.to_le_bytes()).unwrap()
 }
 
-/// Calls `with` with the medium as the format takes it, and the keys of the disk.
+/// Calls `with` with the medium as a backing, and the keys of the disk.
 fn on<T>(medium: &Arc<CrashMedium>, with: impl FnOnce(&Backing, Masters<'_>) -> Result<T>) -> Result<T> {
     let keys = [Secret::copy_from(&[1; 32])];
     with(&Backing::File(medium.clone()), Masters { keys: &keys, uuid: &[2; 16] })
@@ -39,7 +40,7 @@ fn open(medium: &Arc<CrashMedium>) -> Result<Box<dyn OpenFormat>> {
     })
 }
 
-/// Works until the power goes.
+/// Runs random operations until the power cut.
 fn work(worked: &mut Worked<'_>) -> Result<()> {
     for _ in 0..40 {
         let count = 1 + worked.rng.below(6);
@@ -58,7 +59,8 @@ fn work(worked: &mut Worked<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Plays so many power cuts on one medium, or on one that `lies` about syncs.
+/// Simulates at least `cuts` power cuts with writes in flight on a medium, which ignores syncs if
+/// `lies` is set.
 fn simulate(seed: u64, cuts: u64, lies: bool) -> Outcome {
     let (mut rng, mut power) = (Rng::new(seed), Cuts::default());
     let (mut model, mut next_stamp) = (Model::new("two-slots", BLOCKS), 0);
@@ -70,7 +72,7 @@ fn simulate(seed: u64, cuts: u64, lies: bool) -> Outcome {
         medium.cut_after(rng.below(120));
         if let Ok(disk) = open(&medium) {
             let (model, rng, next_stamp) = (&mut model, &mut rng, &mut next_stamp);
-            // An error is the power that goes, or what follows from it.
+            // An error is the power cut or a consequence of it.
             let _ = work(&mut Worked { disk: disk.disk(), model, rng, next_stamp });
         }
         image = power.cut(&medium, &mut rng);
@@ -80,7 +82,7 @@ fn simulate(seed: u64, cuts: u64, lies: bool) -> Outcome {
             Err(e) => Some(format!("does not open: {e}")),
         };
     }
-    // The nonces come from the system: no seed gives the same bytes again.
+    // The nonces come from the system, so a seed does not give the same bytes again.
     power.end(seed, lost).unrepeatable()
 }
 
@@ -99,7 +101,8 @@ fn a_medium_that_lies_about_syncs_is_caught() {
 fn a_check_tells_of_slots_that_were_moved() {
     let medium = create();
     let disk = open(&medium).unwrap();
-    // Both slots of both blocks: beside one that was never written, a damaged one counts as torn.
+    // Write both slots of both blocks: beside a slot that was never written, a damaged slot counts
+    // as torn.
     for stamp in [1, 2] {
         disk.disk().write(BlockAddr(3), &run(3, 2, stamp)).unwrap();
         disk.disk().flush().unwrap();

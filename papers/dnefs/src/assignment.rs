@@ -1,5 +1,6 @@
-//! Which key a new node gets, by simulation: how many blocks of keys a purge has to replace then. Keys alone are simulated, by
-//! the rules of the format: a key is assigned only if its block was replaced since the last purge. The same on every machine.
+//! Simulates policies that choose the key of a new node, and counts the key blocks that a purge has
+//! to replace. Only keys are simulated, by the rules of the format: a key is assigned only if its
+//! block was replaced since the last purge. The figures are the same on every machine.
 
 use lacuna_bench::measured::Measured;
 use lacuna_bench::page::Run;
@@ -8,21 +9,21 @@ use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_sim::Rng;
 
-/// Keys of a block of keys: 248 KiB of 32 bytes each.
+/// Keys in a key block: 62 pages of 4 KiB, each with a salt and 127 keys of 32 bytes.
 const KEYS: u32 = 7874;
-/// Epochs that are simulated; the second half counts.
+/// Simulated epochs; the second half counts.
 const EPOCHS: u32 = 60;
-/// An epoch overwrites one of so many blocks.
+/// An epoch overwrites 1/50 of the blocks of the disk.
 const EPOCH: u32 = 50;
 
-/// Which of the blocks that were replaced in this epoch the next keys come from.
+/// The order of the blocks that this epoch replaced, when new keys are taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// The one with most unused keys: what the format does.
+    /// The block with the most unused keys first, as the format does.
     Emptiest,
-    /// The one with fewest.
+    /// The block with the fewest unused keys first.
     Fullest,
-    /// The first, as they lie.
+    /// In the order of their positions.
     First,
 }
 
@@ -30,9 +31,10 @@ enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Policy {
     order: Order,
-    /// Blocks with fewer unused keys, in hundredths, are left out as long as one with more can be replaced for it.
+    /// Percentage of unused keys: blocks with a lower percentage are left out while another block
+    /// with a higher one can be replaced instead.
     least: u32,
-    /// What was written lately, and what was not, get keys of different blocks.
+    /// Recently written blocks and other blocks get keys of different key blocks.
     streams: bool,
 }
 
@@ -45,14 +47,14 @@ const POLICIES: [(&str, Policy); 6] = [
     ("emptiest first, hot and cold apart", Policy { order: Order::Emptiest, least: 0, streams: true }),
 ];
 
-/// What is written.
+/// The blocks that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     /// Files of 1 to 64 MiB, each written again as a whole.
     Files,
-    /// Nine of ten writes go to a tenth of the blocks.
+    /// 90 % of the writes go to 10 % of the blocks.
     HotCold,
-    /// Every block is as likely.
+    /// All blocks are equally likely.
     Uniform,
 }
 
@@ -61,11 +63,11 @@ const TRAFFIC: [(&str, Traffic); 3] =
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
-    /// Percent of the blocks of keys that a purge replaces.
+    /// Percentage of the key blocks that a purge replaces.
     purged: f64,
-    /// Percent of them that are replaced between two purges, for unused keys.
+    /// Percentage of the key blocks that are replaced between two purges to get unused keys.
     renewed: f64,
-    /// Deleted keys of a block that a purge replaces.
+    /// Deleted keys per block that a purge replaces.
     deleted: f64,
 }
 
@@ -75,15 +77,16 @@ struct KeyBlock {
     deleted: u32,
 }
 
-/// A disk as far as its keys go.
+/// The keys of a simulated disk.
 struct Model {
     policy: Policy,
     blocks: Vec<KeyBlock>,
     used: Vec<bool>,
     deleted: Vec<bool>,
-    /// Of each block of the disk its key, and when it was written.
+    /// For each block of the disk: its key, and the write that assigned it.
     key_of: Vec<(u32, u64)>,
-    /// Blocks of keys to assign from, the next one last, and the next key of the two that are in use.
+    /// Key blocks to assign from, the next one last; and, per stream, the current key block with
+    /// its next key.
     fresh: Vec<u32>,
     current: [Option<(u32, u32)>; 2],
     writes: u64,
@@ -91,7 +94,7 @@ struct Model {
 }
 
 impl Model {
-    /// A full disk with a key for each block and for one of 32 more.
+    /// A full disk with 32 keys for each 31 blocks.
     fn new(policy: Policy, key_blocks: u32) -> Model {
         let keys = key_blocks * KEYS;
         let mut model = Model {
@@ -157,7 +160,8 @@ impl Model {
         self.deleted[(block * KEYS) as usize..((block + 1) * KEYS) as usize].fill(false);
     }
 
-    /// Ends an epoch. Gives how many blocks of keys it replaced, and how many deleted keys they had.
+    /// Ends an epoch. Returns the number of replaced key blocks, and of the deleted keys that they
+    /// had.
     fn purge(&mut self) -> (u32, u32) {
         let purged: Vec<u32> =
             (0..self.blocks.len() as u32).filter(|block| self.blocks[*block as usize].deleted > 0).collect();
@@ -217,13 +221,13 @@ fn run(policy: Policy, traffic: Traffic, key_blocks: u32) -> Outcome {
     }
 }
 
-/// The figures.
+/// The outcomes of all policies.
 struct Assignment {
     rows: Vec<(&'static str, Vec<Outcome>)>,
     key_blocks: u32,
 }
 
-/// Simulates.
+/// Simulates all policies with all kinds of traffic.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let key_blocks = if work.scale.quick { 32 } else { 256 };
     let mut rows = vec![];
@@ -248,7 +252,7 @@ impl Assignment {
         table
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     fn method(&self) -> String {
         format!(
             "### Method for the assignment of keys\n\n\

@@ -1,7 +1,8 @@
-//! `dnefs`: the simulated phone of DNEFS and its Tables 2 to 5, redone on the format `flash` with keys and without; and
-//! what the assignment of keys, which the paper leaves open, does to the cost of a purge.
+//! `dnefs`: Tables 2 to 5 of DNEFS, redone with a simulated phone on the format `flash`, with keys
+//! and without; and the effect of key assignment, which the paper leaves open, on the cost of a
+//! purge.
 //!
-//! Every figure but the times of the processor is a function of the code alone: the same on every machine.
+//! All figures except processor times are functions of the code alone: the same on every machine.
 #![forbid(unsafe_code)]
 
 mod assignment;
@@ -17,9 +18,9 @@ mod phone_week;
 
 use lacuna_bench::section::Section;
 
-/// The phone.
+/// The simulated phone: Tables 2 to 5.
 pub const PHONE: Section = Section::new("phone", "Paper 003: the phone", phone_report::measure);
 
-/// Which key a new node gets.
+/// Policies that assign keys to new nodes.
 pub const ASSIGNMENT: Section =
     Section::new("assignment", "Paper 003: assignment of keys", assignment::measure);

@@ -1,5 +1,6 @@
-//! A NAND chip that counts what is asked of it, and flash on it that knows which area asked: so that the work of a purge, a
-//! read or a mount can be told apart, and charged with the times of a real chip. No time is measured here.
+//! A NAND chip that counts its operations, and flash on it that attributes them to the area that
+//! caused them. The counts give the cost of a purge, a read or a mount with the times of a real
+//! chip. No time is measured here.
 
 use lacuna_contracts::Result;
 use lacuna_nand::{
@@ -9,16 +10,16 @@ use std::ops::{Add, Range, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Microseconds that a chip takes to read a page into its buffer, typical of SLC NAND with pages of 2 KiB.
+/// Microseconds to read a page into the chip's buffer, typical of SLC NAND with pages of 2 KiB.
 pub(crate) const READ_US: u64 = 25;
-/// To program one.
+/// Microseconds to program a page.
 pub(crate) const PROGRAM_US: u64 = 250;
-/// To erase a block.
+/// Microseconds to erase a block.
 pub(crate) const ERASE_US: u64 = 2000;
 /// Nanoseconds to move a byte between chip and processor.
 pub(crate) const BYTE_NS: u64 = 25;
 
-/// What was asked of a chip.
+/// Operations on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Pages read into the chip's buffer.
@@ -32,7 +33,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Nanoseconds that the chip takes, one thing after another.
+    /// Nanoseconds that the chip takes for the operations, one after another.
     pub(crate) fn nanos(self) -> u64 {
         let chip = READ_US * self.pages_read + PROGRAM_US * self.pages_programmed + ERASE_US * self.erased;
         1000 * chip + BYTE_NS * self.bytes
@@ -81,7 +82,7 @@ impl Tally {
     }
 }
 
-/// A chip that counts.
+/// A simulated chip that counts its operations.
 pub(crate) struct CountingChip {
     chip: SimulatedChip,
     tally: Tally,
@@ -92,7 +93,7 @@ impl CountingChip {
         CountingChip { chip, tally: Tally::default() }
     }
 
-    /// What was asked so far.
+    /// All operations so far.
     pub(crate) fn asked(&self) -> Asked {
         self.tally.get()
     }
@@ -137,11 +138,12 @@ impl Chip for CountingChip {
     }
 }
 
-/// Logical erase blocks on such a chip, with what the key storage area asked for.
+/// Logical erase blocks on a counting chip, with the operations for the key storage area counted
+/// apart.
 pub(crate) struct CountingFlash {
     mapping: Mapping,
     chip: Arc<CountingChip>,
-    /// Where the key storage area lies.
+    /// The logical erase blocks of the key storage area.
     keys: Range<u32>,
     for_keys: Tally,
     key_updates: AtomicU64,
@@ -156,22 +158,22 @@ impl CountingFlash {
         CountingFlash { mapping, chip, keys, for_keys: Tally::default(), key_updates, checkpoints }
     }
 
-    /// What was asked of the chip by calls that touch the key storage area.
+    /// Operations on the chip by calls that touch the key storage area.
     pub(crate) fn for_keys(&self) -> Asked {
         self.for_keys.get()
     }
 
-    /// Blocks of keys that were replaced.
+    /// Replaced key blocks.
     pub(crate) fn key_updates(&self) -> u64 {
         self.key_updates.load(Ordering::Relaxed)
     }
 
-    /// Blocks of checkpoints that were replaced.
+    /// Replaced checkpoint blocks.
     pub(crate) fn checkpoint_updates(&self) -> u64 {
         self.checkpoints.load(Ordering::Relaxed)
     }
 
-    /// Contents that were moved to level wear.
+    /// Blocks that wear levelling moved.
     pub(crate) fn moved(&self) -> u64 {
         self.mapping.wear().moved
     }
@@ -180,7 +182,7 @@ impl CountingFlash {
         if !self.keys.contains(&block.0) {
             return f();
         }
-        // One call at a time: a simulation has one thread.
+        // The difference is the cost of this call, because a simulation has one thread.
         let before = self.chip.asked();
         let done = f();
         self.for_keys.add(self.chip.asked() - before);
@@ -202,7 +204,7 @@ impl Flash for CountingFlash {
     }
 
     fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
-        // Only blocks of keys and of checkpoints are replaced whole.
+        // Only key blocks and checkpoint blocks are replaced as a whole.
         let count = if self.keys.contains(&block.0) { &self.key_updates } else { &self.checkpoints };
         count.fetch_add(1, Ordering::Relaxed);
         self.on(block, || self.mapping.change(block, data))

@@ -1,5 +1,6 @@
-//! What stands between the programs of the simulated phone and its disk: a file system as far as a disk sees one. Files of
-//! whole blocks, a page cache that is written back every half minute, syncs, and discards of what was deleted.
+//! The file system of the simulated phone, reduced to the calls that a disk receives: files of
+//! whole blocks, a page cache that is written back every 30 seconds, syncs, and discards of deleted
+//! blocks.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_flash::FlashDisk;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 /// Blocks of metadata, at the start of the disk.
 const META: u32 = 64;
-/// Files whose metadata share a block.
+/// Files that share a block of metadata.
 const FILES_PER_META: u32 = 32;
 
 /// The number of a file.
@@ -22,11 +23,11 @@ pub(crate) struct Files {
     blocks: BTreeMap<FileId, Vec<u32>>,
     next: u32,
     free: BTreeSet<u32>,
-    /// Blocks that differ from those on the disk.
+    /// Blocks that the page cache holds and the disk does not.
     dirty: BTreeSet<u32>,
-    /// Deleted blocks that the disk has not been told of.
+    /// Deleted blocks that are not yet discarded.
     deleted: BTreeSet<u32>,
-    /// How often each block was written to the disk; 0 if it has nothing there.
+    /// The version of each block on the disk; 0 if the block was never written or is discarded.
     versions: Vec<u64>,
     writes: u64,
 }
@@ -52,22 +53,22 @@ impl Files {
         self.versions.len() as u64
     }
 
-    /// Blocks that files and metadata have.
+    /// Blocks in use by files and metadata.
     pub(crate) fn used(&self) -> u64 {
         self.blocks() - self.free.len() as u64 - self.deleted.len() as u64
     }
 
-    /// Blocks that were written to the disk so far.
+    /// Block writes to the disk so far.
     pub(crate) fn writes(&self) -> u64 {
         self.writes
     }
 
-    /// Blocks of a file.
+    /// Length of a file in blocks.
     pub(crate) fn len(&self, file: FileId) -> u32 {
         self.blocks.get(&file).map_or(0, |blocks| blocks.len() as u32)
     }
 
-    /// A new file of so many blocks, in the page cache.
+    /// Creates a file of `blocks` blocks in the page cache.
     pub(crate) fn create(&mut self, blocks: u32) -> Result<FileId> {
         let file = FileId(self.next);
         self.next += 1;
@@ -77,7 +78,7 @@ impl Files {
         Ok(file)
     }
 
-    /// Lets a file grow.
+    /// Appends blocks to a file, in the page cache.
     pub(crate) fn append(&mut self, file: FileId, blocks: u32) -> Result<()> {
         for _ in 0..blocks {
             let block = self.free.pop_first().ok_or_else(|| {
@@ -96,7 +97,7 @@ impl Files {
         self.dirty.extend(there.skip(blocks.start as usize).take(blocks.len()));
     }
 
-    /// Deletes a file. What never reached the disk never does.
+    /// Deletes a file. Blocks that only the page cache holds are never written.
     pub(crate) fn delete(&mut self, file: FileId) {
         for block in self.blocks.remove(&file).unwrap_or_default() {
             self.dirty.remove(&block);
@@ -109,7 +110,7 @@ impl Files {
         self.touch(file);
     }
 
-    /// Writes the dirty blocks of a file, and makes them durable.
+    /// Writes the dirty blocks of a file and makes them durable.
     pub(crate) fn sync(&mut self, file: FileId) -> Result<()> {
         let blocks = self.blocks.get(&file).into_iter().flatten();
         let dirty: Vec<u32> = blocks.copied().filter(|block| self.dirty.contains(block)).collect();
@@ -117,8 +118,8 @@ impl Files {
         self.disk.flush()
     }
 
-    /// What the system does every half minute: all dirty blocks are written, the metadata among them, and deleted ones are
-    /// discarded.
+    /// The periodic write-back: writes all dirty blocks, including the metadata, and discards
+    /// deleted ones.
     pub(crate) fn write_back(&mut self) -> Result<()> {
         let dirty: Vec<u32> = self.dirty.iter().copied().collect();
         self.put(&dirty)?;
@@ -132,7 +133,7 @@ impl Files {
         self.disk.flush()
     }
 
-    /// Reads every block and compares it with what was written last.
+    /// Reads every block and compares it with the last version that was written.
     pub(crate) fn verify(&self) -> Result<()> {
         let mut found = vec![0; BLOCK_SIZE];
         for (block, version) in (0..).zip(&self.versions) {
@@ -162,7 +163,7 @@ impl Files {
     }
 }
 
-/// What a block holds: zeros, if it was never written.
+/// The contents of a version of a block; zeros for version 0.
 fn content(block: u64, version: u64) -> Vec<u8> {
     let mut content = vec![0; BLOCK_SIZE];
     if version > 0 {
@@ -172,7 +173,7 @@ fn content(block: u64, version: u64) -> Vec<u8> {
     content
 }
 
-/// Neighbouring numbers together.
+/// Joins adjacent block numbers into ranges.
 fn runs(blocks: &BTreeSet<u32>) -> Vec<Range<u32>> {
     let mut runs: Vec<Range<u32>> = vec![];
     for block in blocks {

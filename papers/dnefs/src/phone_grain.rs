@@ -1,5 +1,6 @@
-//! Table 5 of DNEFS: what the size of a data node costs. The paper computes it from the geometry; beside it stands what the
-//! disk has and does with its nodes of 4096 bytes, two pages of the phone. The same on every machine.
+//! Table 5 of DNEFS: the cost of the size of a data node. The paper computes it from the geometry;
+//! the table adds figures of the disk itself, with its nodes of 4096 bytes (two pages of the
+//! phone). The figures are the same on every machine.
 
 use crate::phone_week::{BUDGET, Device, KEY_LEN, PAGE, PAGES};
 use lacuna_bench::table::{Table, figure};
@@ -8,17 +9,18 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use lacuna_flash::Params;
 use lacuna_sim::Rng;
 
-/// Data nodes of the paper's rows, in pages, with the KSA in erase blocks per GiB and the copy cost in erase blocks as printed.
+/// The paper's rows: pages of a data node, KSA in erase blocks per GiB, and copy cost in erase
+/// blocks, as printed.
 const PRINTED: [(u64, &str, &str); 5] =
     [(1, "64", "0"), (8, "8", "0.11"), (64, "1", "0.98"), (512, "0.125", "63.98"), (4096, "0.016", "511.98")];
-/// Pages of our node.
+/// Pages of a node of this disk.
 const OURS: u64 = BLOCK_SIZE as u64 / PAGE as u64;
 const GIB: u64 = 1 << 30;
 
 pub(crate) struct Grain {
-    /// Erase blocks of keys for a disk of 1 GiB, by the length of a key.
+    /// Key length in bytes, and erase blocks of keys for a disk of 1 GiB.
     key_blocks: Vec<(u8, u32)>,
-    /// Pages programmed for one changed block: synced alone, and among many.
+    /// Pages programmed per changed block: with a flush after each block, and after every 40.
     pages: [f64; 2],
 }
 
@@ -51,8 +53,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Grain> {
     Ok(Grain { key_blocks: [KEY_LEN, 32].map(keys).to_vec(), pages })
 }
 
-/// Erase blocks of keys per GiB, and copy cost in erase blocks, by the paper's definitions: 16 bytes of key for each node, and
-/// the pages of a node but for the one that changed.
+/// Erase blocks of keys per GiB, and copy cost in erase blocks, by the paper's definitions: a key
+/// of 16 bytes for each node, and all pages of a node except the changed one.
 fn computed(pages: u64) -> (f64, f64) {
     let nodes = GIB / u64::from(PAGE) / pages.max(1);
     let block = u64::from(PAGE * PAGES);
@@ -105,7 +107,8 @@ mod tests {
             let near =
                 |computed: f64, printed: &str| (computed - printed.parse::<f64>().unwrap()).abs() < 0.006;
             assert!(near(computed_keys, keys), "{pages} pages: {computed_keys} and {keys}");
-            // It prints 63.98 where 511 pages are 7.98 erase blocks, and 511.98 where 4095 are 63.98.
+            // The paper prints 63.98 where 511 pages are 7.98 erase blocks, and 511.98 where 4095
+            // pages are 63.98.
             assert_eq!(near(computed_cost, cost), pages < 512, "{pages} pages: {computed_cost} and {cost}");
         }
     }

@@ -1,9 +1,10 @@
-//! What the simulated phone writes: programs that commit to databases, keep caches, append to logs, take photos and are
-//! updated. Paper 003 replayed what a Nexus One had written, which is not published. Its figures say how much that was: 437 to
-//! 866 deleted data nodes an hour (Table 2, the product of its columns), 21.3 erasures an hour without purging, and 10,000 small
-//! files a day that are made and deleted (section 6). The rates below are chosen to give the same.
+//! The workload of the simulated phone: programs that commit to databases, keep caches, append to
+//! logs, take photos and are updated. Paper 003 replayed a log of the writes of a Nexus One, which
+//! is not published. Its figures give the volume: 437 to 866 deleted data nodes an hour (Table 2,
+//! the product of its columns), 21.3 erasures an hour without purging, and 10,000 small files a day
+//! that are created and deleted (section 6). The rates below reproduce these figures.
 //!
-//! Whole numbers alone decide what happens: the same seed gives the same life on every machine.
+//! All decisions use integers: the same seed gives the same workload on every machine.
 
 use crate::phone_files::{FileId, Files};
 use lacuna_contracts::Result;
@@ -11,29 +12,31 @@ use lacuna_sim::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Seconds of an hour and of a day.
+/// Seconds in an hour and in a day.
 pub(crate) const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 /// Seconds between two write-backs of the page cache.
 pub(crate) const WRITE_BACK: u64 = 30;
 
-/// Of a day's hours, the first so many are night.
+/// The first hours of a day, which are night.
 const NIGHT: u64 = 8;
-/// How busy the phone is by night and by day, in percent of the mean.
+/// Activity by night and by day, in percent of the mean.
 const BUSY: [u64; 2] = [30, 135];
 
-/// Transactions a day: a journal is written and synced, pages are overwritten in a database and synced, the journal is deleted.
+/// Transactions a day: a journal is written and synced, pages of a database are overwritten and
+/// synced, and the journal is deleted.
 pub(crate) const TRANSACTIONS: u64 = 250;
-/// Small files of caches a day; with the journals of databases they are the 10,000 of the paper.
+/// Small cache files a day; together with the journals of databases they are the paper's 10,000.
 pub(crate) const CACHE_FILES: u64 = 9750;
-/// Of a hundred of these, how many live on average a second to [`WRITE_BACK`]: few of them reach the disk.
+/// Percentage of the cache files that live for 1 to [`WRITE_BACK`] seconds: few of them reach the
+/// disk.
 pub(crate) const BRIEF: u64 = 94;
 /// Lines appended to logs a day.
 pub(crate) const LOG_LINES: u64 = 240;
-/// Photos a day, and the blocks of one.
+/// Photos a day, and the blocks of a photo.
 pub(crate) const PHOTOS: u64 = 2;
 const PHOTO: (u32, u32) = (192, 512);
-/// Updates of programs a day, and the blocks of one.
+/// Program updates a day, and the blocks of a program.
 pub(crate) const UPDATES: u64 = 1;
 const PROGRAM: (u32, u32) = (128, 512);
 
@@ -41,11 +44,11 @@ const DATABASES: usize = 24;
 const DATABASE: (u32, u32) = (16, 256);
 const PROGRAMS: usize = 20;
 const LOGS: usize = 3;
-/// Lines in a block of a log, and blocks of a log before a new one is begun.
+/// Lines in a block of a log, and blocks of a log before a new one replaces it.
 const LINES: u64 = 4;
 const LOG_BLOCKS: u32 = 64;
 
-/// A phone in use.
+/// The state of a phone in use.
 pub(crate) struct Life {
     rng: Rng,
     now: u64,
@@ -54,15 +57,15 @@ pub(crate) struct Life {
     logs: Vec<FileId>,
     lines: u64,
     photos: Vec<FileId>,
-    /// Files of caches, by when they are deleted.
+    /// Cache files, by the time of their deletion.
     doomed: BinaryHeap<Reverse<(u64, FileId)>>,
-    /// Blocks in use at which photos are deleted.
+    /// Blocks in use above which photos are deleted.
     most: u64,
 }
 
 impl Life {
-    /// A phone with its programs and databases, and photos until the disk is as full as it stays: so many in a hundred of its
-    /// blocks.
+    /// A phone with its programs and databases, and with photos until `full` percent of the blocks
+    /// of its disk are in use.
     pub(crate) fn new(seed: u64, full: u64, files: &mut Files) -> Result<Life> {
         let mut life = Life {
             rng: Rng::new(seed),
@@ -99,7 +102,7 @@ impl Life {
         self.now
     }
 
-    /// A second passes.
+    /// Simulates one second.
     pub(crate) fn second(&mut self, files: &mut Files) -> Result<()> {
         while self.doomed.peek().is_some_and(|Reverse((when, _))| *when <= self.now) {
             let Some(Reverse((_, file))) = self.doomed.pop() else { break };
@@ -130,7 +133,7 @@ impl Life {
         let pages = 1 + self.rng.below(2) as u32;
         let journal = files.create(1 + pages)?;
         files.sync(journal)?;
-        // The first page says that something changed.
+        // The first page has the change counter of the database.
         files.overwrite(database, 0..1);
         for _ in 0..pages {
             let page = self.low(files.len(database).into()) as u32;
@@ -147,7 +150,7 @@ impl Life {
         let lives = if self.rng.chance(BRIEF, 100) {
             1 + self.low(WRITE_BACK)
         } else {
-            // From half a minute to three days, each doubling as likely as any other.
+            // 30 seconds to three days; every doubling is equally likely.
             let least = WRITE_BACK << self.rng.below(13);
             least + self.rng.below(least)
         };
@@ -190,7 +193,7 @@ impl Life {
         Ok(())
     }
 
-    /// Whether something happens in this second that happens so often a day.
+    /// Whether an event that occurs `a_day` times a day occurs in this second.
     fn happens(&mut self, a_day: u64) -> bool {
         let by_day = usize::from(self.now % DAY >= NIGHT * HOUR);
         self.rng.chance(a_day * BUSY[by_day], DAY * 100)
@@ -200,7 +203,7 @@ impl Life {
         least + self.rng.below(u64::from(most - least) + 1) as u32
     }
 
-    /// A number below `n`, a low one more likely.
+    /// A random number below `n`; low numbers are more likely.
     fn low(&mut self, n: u64) -> u64 {
         let below = 1 + self.rng.below(n);
         self.rng.below(below)

@@ -1,5 +1,5 @@
-//! The wear of the simulated phone, drawn: erasures per hour by the purge period, with intervals and beside the paper's; and how
-//! the erasures of a week are spread over the blocks of the chip.
+//! Plots of the wear of the simulated phone: erasures per hour by purge period, with intervals,
+//! beside the paper's; and the distribution of a week's erasures over the blocks of the chip.
 
 use crate::phone_wear::{Mean, ROWS, Wear, name, printed_erasures};
 use crate::phone_week::Purging;
@@ -8,9 +8,9 @@ use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Of lines, one for each row of the tables.
+/// Line colours, one for each row of the tables.
 const COLOURS: [RGBColor; ROWS.len()] = [GREY, BLACK, BLUE, GREEN, ORANGE, PURPLE, RED];
-/// Erasures per hour that the axis begins with.
+/// Lower end of the axis of erasures per hour.
 const LEAST: f64 = 10.0;
 
 /// Draws the plots into a directory.
@@ -19,7 +19,8 @@ pub(crate) fn draw(wear: &Wear, plots: &Path) -> Result<()> {
     distribution(wear, &plots.join("phone-wear.svg"))
 }
 
-/// Erasures per hour against the period, both on logarithmic axes; those without secure deletion as level lines.
+/// Erasures per hour against the purge period, both on logarithmic axes; rates without secure
+/// deletion are horizontal lines.
 fn by_period(wear: &Wear, path: &Path) -> Result<()> {
     let minutes = |purging: Purging| match purging {
         Purging::Every(minutes) => Some(minutes as f64),
@@ -68,7 +69,7 @@ fn by_period(wear: &Wear, path: &Path) -> Result<()> {
     })
 }
 
-/// Erasures of each block in the week, the most worn first, mean of all lives.
+/// Erasures in the week by rank, the most worn block first, averaged over all lives.
 fn distribution(wear: &Wear, path: &Path) -> Result<()> {
     let rows: Vec<Vec<f64>> = (0..ROWS.len()).map(|row| wear.distribution(row)).collect();
     let most = rows.iter().flatten().fold(1.0, |most: f64, erasures| most.max(*erasures));

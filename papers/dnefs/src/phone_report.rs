@@ -1,5 +1,5 @@
-//! The evaluation of DNEFS redone on the engine: a week of a simulated phone (Table 2), throughput and times
-//! (Tables 3 and 4), the size of nodes (Table 5).
+//! The section on DNEFS: a week of the simulated phone (Table 2), throughput and times (Tables 3
+//! and 4), and the size of nodes (Table 5).
 
 use crate::phone_chip::{BYTE_NS, ERASE_US, PROGRAM_US, READ_US};
 use crate::phone_grain::{self, Grain};
@@ -29,7 +29,7 @@ const HISTORY: History = History {
     ],
 };
 
-/// What the section found out.
+/// The results of the section.
 struct Phone {
     wear: Wear,
     timing: Timing,

@@ -1,6 +1,7 @@
-//! Tables 3 and 4 of DNEFS, as far as they can be redone without a phone and its battery: throughput and the times of single
-//! operations, with a key for each block and without keys. A chip with the times of a datasheet is charged for what is asked of
-//! it, so that these figures are the same on every machine; beside them stands what the code takes here, on a chip in memory.
+//! Tables 3 and 4 of DNEFS, without the phone and its battery: throughput and the times of single
+//! operations, with a key for each block and without keys. The operations on the chip are charged
+//! with the times of a datasheet, so that these figures are the same on every machine; processor
+//! times are measured here, with a chip in memory.
 
 use crate::phone_chip::Asked;
 use crate::phone_week::{BLOCKS, BUDGET, Device, KEY_LEN};
@@ -13,18 +14,19 @@ use lacuna_sim::Rng;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Blocks of the file that is read, 85 MiB in the paper, and of one request.
+/// Blocks of the file that is read (85 MiB in the paper), and of a request.
 const FILE: u64 = 85 << 8;
 const REQUEST: u64 = 32;
-/// Minutes on the clock of the chip that the writing lasts. Then it is purged, which counts.
+/// Minutes of modelled chip time that the writing lasts. A purge follows, which counts.
 const MINUTES: u64 = 15;
-/// Memory for all caches while single operations are timed: so little that nearly every read needs its page of keys.
+/// Memory for all caches while single operations are timed: so little that nearly every read loads
+/// its page of keys.
 const LITTLE: u64 = 1 << 20;
 
-/// With keys, and without.
+/// Key lengths: with keys, and without.
 const KEYS: [u8; 2] = [KEY_LEN, 0];
 
-/// What the paper timed: what it is, and milliseconds with UBIFS and with UBIFSec, as printed.
+/// The operations that the paper timed, with its milliseconds for UBIFS and UBIFSec as printed.
 const OPERATIONS: [(Operation, &str, &str, &str); 9] = [
     (Operation::Mount, "mount", "179", "236"),
     (Operation::Unmount, "unmount", "0.55", "0.67"),
@@ -50,19 +52,19 @@ enum Operation {
     Purge,
 }
 
-/// One operation, done once: nanoseconds of the chip, and of the processor here.
+/// One execution of an operation: nanoseconds of the modelled chip, and of the processor here.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     chip: Option<u64>,
     here: Option<u64>,
 }
 
-/// All that was timed with one length of keys.
+/// All measurements with one key length.
 struct Timed {
     /// MiB per second on the modelled chip.
     read: f64,
     write: f64,
-    /// Of the writing, the part of the chip's time that the key storage area took.
+    /// Share of the chip's time that the key storage area took while writing.
     share: f64,
     samples: Vec<(Operation, Vec<Sample>)>,
 }
@@ -104,7 +106,8 @@ fn rate(blocks: u64, asked: Asked) -> f64 {
     blocks as f64 / 256.0 / (asked.nanos() as f64 / 1e9)
 }
 
-/// A file is written, the phone is switched off and on, and the file is read from end to end.
+/// Writes a file, reopens the disk with nothing cached, and measures reading the file from end to
+/// end.
 fn read_rate(key_len: u8, work: &Workspace) -> Result<f64> {
     let device = Device::new(blocks(work), key_len, 1)?;
     let file = FILE.min(device.params.blocks / 2);
@@ -123,7 +126,8 @@ fn read_rate(key_len: u8, work: &Workspace) -> Result<f64> {
     Ok(rate(file, device.chip.asked() - before))
 }
 
-/// The disk is full, and its file is overwritten again and again.
+/// Fills the disk and then overwrites it repeatedly. Returns MiB per second, and the share of the
+/// chip's time that the key storage area took.
 fn write_rate(key_len: u8, work: &Workspace) -> Result<(f64, f64)> {
     let device = Device::new(blocks(work), key_len, 1)?;
     let disk = device.open(BUDGET)?;
@@ -199,7 +203,7 @@ fn sampled<R>(device: &Device, f: impl FnOnce() -> Result<R>) -> Result<(R, Samp
     Ok((done, Sample { chip: Some((device.chip.asked() - before).nanos()), here: Some(here) }))
 }
 
-/// What is done for each node without the chip.
+/// Times the ciphers of a node, without a chip.
 fn ciphers(count: u64) -> Result<Vec<(Operation, Vec<Sample>)>> {
     let [mut prepared, mut encrypted, mut decrypted] = [const { vec![] }; 3];
     let (plain, mut node) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
@@ -285,12 +289,12 @@ impl Timing {
         table
     }
 
-    /// Of the modelled time of writing, the part that keys took.
+    /// Share of the modelled writing time that the key storage area took.
     pub(crate) fn share_of_keys(&self) -> f64 {
         self.0[0].share
     }
 
-    /// Throughput with keys to that without, of reads and of writes.
+    /// Ratio of the throughput with keys to the throughput without, of reads and of writes.
     pub(crate) fn ratios(&self) -> [f64; 2] {
         let [on, off] = &self.0;
         [on.read / off.read, on.write / off.write]

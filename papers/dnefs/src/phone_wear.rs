@@ -1,5 +1,5 @@
-//! Table 2 of DNEFS redone: what secure deletion costs in wear, by the purge period, over several lives of the simulated
-//! phone, beside the paper's figures. A function of the code alone: the same on every machine.
+//! Table 2 of DNEFS redone: wear by purge period, over several lives of the simulated phone, beside
+//! the paper's figures. The figures are functions of the code alone: the same on every machine.
 
 use crate::phone_week::{BLOCKS, Case, FULL, FULLER, OnePurge, Purging, Week, simulate};
 use lacuna_bench::requirement::{Bound, Requirement};
@@ -9,7 +9,7 @@ use lacuna_contracts::Result;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The rows of the tables: those of the paper, and keys without purges.
+/// The rows of the tables: those of the paper, and a row with keys but without purges.
 pub(crate) const ROWS: [Purging; 7] = [
     Purging::KeysOff,
     Purging::Never,
@@ -19,24 +19,26 @@ pub(crate) const ROWS: [Purging; 7] = [
     Purging::Every(5),
     Purging::Every(1),
 ];
-/// Erasures that the paper says a block stands.
+/// Erasures that a block endures, according to the paper.
 pub(crate) const ENDURANCE: u64 = 10_000;
-/// Hours of a year.
+/// Hours in a year.
 const YEAR: f64 = 24.0 * 365.25;
-/// The periods of the paper's rows, in minutes; the first row is without secure deletion.
+/// The purge periods of the paper's rows, in minutes. They follow its first row, which is without
+/// secure deletion.
 const PERIODS: [u64; 5] = [60, 30, 15, 5, 1];
-/// More erasures at 15 minutes than without secure deletion, in the paper, as a part of these.
+/// The paper's extra erasures at 15 minutes, relative to those without secure deletion.
 const PAPER_EXTRA: f64 = 40.1 / 21.3 - 1.0;
-/// Threads that simulate.
+/// Threads of the simulation.
 const THREADS: usize = 2;
 
 /// A row of the paper's table: means and their intervals.
 struct Printed {
     erasures: (f64, f64),
-    /// Of nothing without purging: updates per purge, updates per hour, deleted keys per purged block.
+    /// Updates per purge, updates per hour, and deleted keys per purged block; `None` without
+    /// purging.
     keys: Option<[(f64, f64); 3]>,
     inequality: (f64, f64),
-    /// Years, as printed.
+    /// Lifetime in years, as printed.
     lifetime: f64,
 }
 
@@ -74,15 +76,15 @@ const PRINTED: [Printed; 6] = [
     },
 ];
 
-/// All weeks of all periods.
+/// The weeks of all purge periods.
 pub(crate) struct Wear {
     weeks: Vec<Vec<Week>>,
-    /// Of phones that are fuller, with keys off and at 15 minutes.
+    /// Weeks of fuller phones: with keys off, and with a purge every 15 minutes.
     fuller: Vec<Vec<Week>>,
     blocks: u32,
 }
 
-/// A mean and the half width of its interval of 95 %, if there is more than one value.
+/// A mean and the half width of its 95 % confidence interval, if there is more than one value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mean {
     pub mean: f64,
@@ -90,7 +92,7 @@ pub(crate) struct Mean {
 }
 
 impl Mean {
-    /// By Student's t: the paper has four attempts, and so have we.
+    /// The interval by Student's t. The paper has four attempts; a full run here has four too.
     pub(crate) fn of(values: &[f64]) -> Mean {
         /// Quantiles 0.975 for 1, 2, … degrees of freedom.
         const T: [f64; 7] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365];
@@ -117,7 +119,7 @@ pub(crate) fn name(purging: Purging) -> String {
     }
 }
 
-/// The paper's row for one of ours; it has none with keys and without purging.
+/// The paper's row for a row here. The paper has none with keys and without purging.
 fn printed(purging: Purging) -> Option<&'static Printed> {
     match purging {
         Purging::KeysOff => PRINTED.first(),
@@ -149,7 +151,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Wear> {
     Ok(Wear { weeks, fuller, blocks })
 }
 
-/// Simulates cases side by side; what comes out has their order.
+/// Simulates cases in parallel; the results have the order of the cases.
 fn all(cases: &[Case], check: impl Fn() -> Result<()> + Sync) -> Result<Vec<Week>> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new(vec![None; cases.len()]);
@@ -188,7 +190,7 @@ impl Wear {
         self.mean(period, Week::erasures_per_hour)
     }
 
-    /// How often each block was erased in all lives together, most worn first.
+    /// Erasures by rank, the most worn block first, averaged over all lives.
     pub(crate) fn distribution(&self, period: usize) -> Vec<f64> {
         let weeks = &self.weeks[period];
         let mut sorted: Vec<Vec<u64>> = weeks.iter().map(|week| week.erasures.clone()).collect();
@@ -204,12 +206,12 @@ impl Wear {
         self.blocks
     }
 
-    /// More erasures than without secure deletion, as a part of these.
+    /// Extra erasures, relative to those without secure deletion.
     pub(crate) fn extra(&self, period: usize) -> f64 {
         self.erasures(period).mean / self.erasures(0).mean - 1.0
     }
 
-    /// The same at 15 minutes on a fuller phone.
+    /// Extra erasures at 15 minutes on a fuller phone.
     pub(crate) fn extra_when_fuller(&self) -> f64 {
         let mean = |at: usize| {
             Mean::of(&self.fuller[at].iter().map(Week::erasures_per_hour).collect::<Vec<f64>>()).mean
@@ -217,7 +219,7 @@ impl Wear {
         mean(1) / mean(0) - 1.0
     }
 
-    /// Years until a chip whose blocks stand so many erasures each is worn out.
+    /// Years until a chip with blocks that endure `endurance` erasures each is worn out.
     fn lifetime(&self, period: usize, endurance: u64) -> f64 {
         f64::from(self.blocks) * endurance as f64 / self.erasures(period).mean / YEAR
     }
@@ -321,7 +323,7 @@ impl Wear {
         let mut table = Table::new("What was written and erased for, per hour", head);
         for (at, purging) in ROWS.into_iter().enumerate() {
             let hourly = |figure: fn(&Week) -> u64| self.mean(at, |week| ratio(figure(week), week.hours));
-            // Each content that is replaced, given back or moved costs one erasure, if not at once.
+            // Each block that is replaced, unmapped or moved costs one erasure, at once or later.
             let log = |week: &Week| {
                 let all: u64 = week.erasures.iter().sum();
                 all.saturating_sub(week.key_updates + week.checkpoint_updates + week.moved)
@@ -388,7 +390,7 @@ impl Wear {
         table
     }
 
-    /// The promise: fewer extra erasures than the paper.
+    /// The requirement: fewer extra erasures than the paper.
     pub(crate) fn requirement(&self) -> Requirement {
         let line = "phone: extra erasures at a purge period of 15 minutes, to those with keys off";
         let at = ROWS.iter().position(|row| *row == Purging::Every(15)).expect("it is one of them");
@@ -399,8 +401,8 @@ impl Wear {
     }
 }
 
-/// The Hoover index, as section 4.3 of the paper defines it: the part of the erasures that would have to be of other blocks for
-/// all to be equal.
+/// The Hoover index by section 4.3 of the paper: the fraction of erasures that would have to occur
+/// on other blocks for an equal distribution.
 fn inequality(erasures: &[u64]) -> f64 {
     let wear = lacuna_nand::Wear { erasures: erasures.to_vec(), ..lacuna_nand::Wear::default() };
     wear.inequality()

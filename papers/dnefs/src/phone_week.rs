@@ -1,5 +1,6 @@
-//! One week of the simulated phone on the real engine: a new chip, a life until garbage collection begins, as in the paper, and
-//! from there a week that is counted. Time is virtual: the simulation purges when the period is over.
+//! One week of the simulated phone on the real engine. A new chip is used until garbage collection
+//! begins, as in the paper; the counted week starts at the end of that day. Time is virtual: the
+//! simulation purges at the end of each period.
 
 use crate::phone_chip::{Asked, CountingChip, CountingFlash};
 use crate::phone_files::Files;
@@ -13,22 +14,23 @@ use std::sync::Arc;
 
 /// Erase blocks of the data partition of the paper's phone (Table 2).
 pub(crate) const BLOCKS: u32 = 1571;
-/// Of a hundred blocks of the disk, how many are in use: then the wear without secure deletion is as unequal as the paper's.
+/// Percentage of the blocks of the disk that are in use. It makes the wear inequality without
+/// secure deletion equal to the paper's.
 pub(crate) const FULL: u64 = 25;
-/// The same of a phone that has little room left, for comparison.
+/// The same percentage for a phone with little free space, for comparison.
 pub(crate) const FULLER: u64 = 70;
 /// Bytes of a page, and pages of an erase block.
 pub(crate) const PAGE: u32 = 2048;
 pub(crate) const PAGES: u32 = 64;
-/// Bytes of a key: those of the paper.
+/// Bytes of a key, as in the paper.
 pub(crate) const KEY_LEN: u8 = 16;
-/// Of a thousand nodes that the log has room for, how many are spare when the disk is full.
+/// Spare nodes of a full disk, in thousandths of the nodes that the log has room for.
 const SPARE: u32 = 70;
-/// Memory for all caches while the phone is used: a small part of its own.
+/// Memory for all caches while the phone is in use, a small part of the memory of a phone.
 pub(crate) const BUDGET: u64 = 8 << 20;
 const MASTER: [u8; 32] = [3; 32];
 
-/// A chip like the phone's, of so many erase blocks, with a disk on it.
+/// A chip of the phone's geometry with a disk on it.
 pub(crate) struct Device {
     medium: Arc<dyn Medium>,
     key_len: u8,
@@ -39,7 +41,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// A new one, with keys of so many bytes or, with 0, without any. The disk has the same length either way.
+    /// A new device with `blocks` erase blocks and keys of `key_len` bytes; 0 means no keys. The
+    /// length of the disk does not depend on `key_len`.
     pub(crate) fn new(blocks: u32, key_len: u8, seed: u64) -> Result<Device> {
         let geometry = ChipGeometry { page: PAGE, pages: PAGES, blocks };
         let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
@@ -52,7 +55,7 @@ impl Device {
         Ok(device)
     }
 
-    /// The same after the phone was switched off and on: nothing is known of the chip but what it says.
+    /// The same device after a power cycle: all state is read from the chip.
     pub(crate) fn reattached(&self) -> Result<Device> {
         Device::attach(self.medium.clone(), self.key_len, self.seed + 1)
     }
@@ -68,7 +71,7 @@ impl Device {
         Ok(Device { medium, key_len, chip, flash, params, seed })
     }
 
-    /// Opens its disk. Nothing but the caller purges it.
+    /// Opens the disk. Only the caller purges it.
     pub(crate) fn open(&self, budget: u64) -> Result<Arc<FlashDisk>> {
         let options = OpenOptions {
             budget: Budget::bytes(budget),
@@ -80,53 +83,54 @@ impl Device {
         FlashDisk::open(self.flash.clone(), &self.params, &Secret::copy_from(&MASTER), &options).map(Arc::new)
     }
 
-    /// What the status of a disk on it says.
+    /// A number in the status of the disk.
     pub(crate) fn status(disk: &FlashDisk, name: &str) -> u64 {
         lacuna_bench::in_process::status(disk, name)
     }
 }
 
-/// Whether blocks have keys of their own, and when these are purged.
+/// Whether blocks have keys of their own, and when the disk is purged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purging {
-    /// One key for the disk, which forgets nothing: what the paper's standard UBIFS is to UBIFSec.
+    /// One key for the whole disk; nothing is securely deleted. It corresponds to the paper's
+    /// standard UBIFS.
     KeysOff,
-    /// A key for each block, and no purge but of blocks of keys that have to be reused.
+    /// A key for each block; key blocks are replaced only when unused keys run out.
     Never,
-    /// After so many minutes.
+    /// A purge at this interval in minutes.
     Every(u64),
 }
 
-/// What is simulated.
+/// A simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     /// Erase blocks of the chip.
     pub blocks: u32,
-    /// Of a hundred blocks of the disk, how many are in use.
+    /// Percentage of the blocks of the disk that are in use.
     pub full: u64,
-    /// Hours that are counted.
+    /// Counted hours.
     pub hours: u64,
     pub purging: Purging,
     pub seed: u64,
 }
 
-/// What one purge did.
+/// Work of one purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OnePurge {
     pub key_blocks: u64,
     pub keys: u64,
-    /// Everything that it asked of the chip, the erasures that were due anyway among it.
+    /// All operations on the chip, including erasures that were due before the purge.
     pub asked: Asked,
 }
 
-/// What came out of a week.
+/// The results of a week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Week {
     pub hours: u64,
-    /// How often each erase block was erased in the week.
+    /// Erasures of each erase block in the week.
     pub erasures: Vec<u64>,
     pub purges: Vec<OnePurge>,
-    /// Blocks of keys that were replaced, by purges and when keys ran out.
+    /// Key blocks that were replaced by purges or because unused keys ran out.
     pub key_updates: u64,
     pub checkpoint_updates: u64,
     pub moved: u64,
@@ -135,7 +139,7 @@ pub(crate) struct Week {
     /// Nodes that garbage collection copied.
     pub copied: u64,
     pub asked: Asked,
-    /// Deleted blocks that could be recovered, at the end of each minute, at most.
+    /// The maximum of the deleted blocks that were recoverable at the end of a minute.
     pub most_recoverable: u64,
 }
 
@@ -145,7 +149,7 @@ impl Week {
     }
 }
 
-/// What is counted from the beginning on.
+/// The counters of a device since its creation.
 struct Counts {
     erasures: Vec<u64>,
     key_updates: u64,
@@ -170,7 +174,7 @@ impl Counts {
     }
 }
 
-/// Simulates a case. In the end everything is read and compared.
+/// Simulates a case. At the end every block is read and compared.
 pub(crate) fn simulate(case: Case) -> Result<Week> {
     let key_len = if case.purging == Purging::KeysOff { 0 } else { KEY_LEN };
     let device = Device::new(case.blocks, key_len, case.seed)?;
@@ -211,7 +215,7 @@ fn minute(life: &mut Life, files: &mut Files) -> Result<()> {
     (0..60).try_for_each(|_| life.second(files))
 }
 
-/// Purges if the period is over and there is something to purge.
+/// Purges if the period is over and a deleted block is recoverable.
 fn purge(case: Case, device: &Device, disk: &FlashDisk, now: u64) -> Result<Option<OnePurge>> {
     let due = matches!(case.purging, Purging::Every(minutes) if now.is_multiple_of(minutes * 60));
     if !due || disk.recoverable() == 0 {

@@ -1,14 +1,16 @@
-//! `BinaryTree`: the Merkle tree of EINT (section 3.1, Figure 2), binary, with SHA-256. The base that everything is compared
-//! with; files of vaults use the wide tree of `crates/parts/integrity`.
+//! `BinaryTree`: the Merkle tree of EINT (section 3.1, Figure 2), binary, with SHA-256. It is the
+//! baseline of the comparison; files of vaults use the wide tree of `crates/parts/integrity`.
 //!
-//! The tree of n leaves is unique: every left subtree is complete. Nodes are numbered in order, so leaf i is node 2i, the parent
-//! that an append makes is node 2n - 1, and no node changes its number when leaves come or go. Each node is a page of 32 bytes of
-//! [`Part::Tree`]; the root and the number of leaves are trusted.
+//! The tree of n leaves is unique: every left subtree is complete. Nodes are numbered in order, so
+//! leaf i is node 2i, the parent that an append creates is node 2n - 1, and no node changes its
+//! number when leaves are added or removed. Each node is a page of 32 bytes of [`Part::Tree`]; the
+//! root and the number of leaves are trusted.
 //!
-//! Three places differ from Figure 2 as printed, which docs/integrity.md explains: AppendTree finds the right-most complete
-//! subtree (the printed search finds another node for every odd number of leaves above 1), DeleteTree checks the path
-//! from the leaf (the printed one does not verify the sibling that takes the parent's place), and the siblings that
-//! CheckPathRoot verified are those that UpdatePathRoot uses (they are read once).
+//! The tree differs from Figure 2 as printed in three places, which docs/integrity.md explains:
+//! AppendTree finds the right-most complete subtree (the printed search finds another node for
+//! every odd number of leaves above 1); DeleteTree checks the path from the leaf (the printed one
+//! does not verify the sibling that takes the parent's place); and UpdatePathRoot uses the siblings
+//! that CheckPathRoot verified (they are read once).
 
 use crate::node_cache::NodeCache;
 use crate::node_hash::{NodeHash, hash};
@@ -16,7 +18,7 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Part, Untrusted};
 use parking_lot::Mutex;
 
-/// A Merkle tree: what of it is trusted, and the cache of its nodes.
+/// A Merkle tree: its trusted state, and the cache of its nodes.
 pub struct BinaryTree {
     part: Part,
     leaves: u64,
@@ -32,11 +34,11 @@ struct Step {
     left: bool,
 }
 
-/// A way from a node to the root whose hashes were verified, with the siblings' hashes.
+/// A verified path from a node to the root, with the siblings' hashes.
 struct Verified(Vec<(Step, NodeHash)>);
 
 impl BinaryTree {
-    /// An empty tree whose nodes are pages of `part`.
+    /// An empty tree with its nodes in the pages of `part`.
     pub fn new(part: Part, cache: Option<Box<dyn NodeCache>>) -> BinaryTree {
         BinaryTree { part, leaves: 0, root: [0; 32], cache: cache.map(Mutex::new) }
     }
@@ -46,19 +48,21 @@ impl BinaryTree {
         self.leaves
     }
 
-    /// R, the root. Zeros if there is no leaf.
+    /// R, the root; zeros if there are no leaves.
     pub fn root(&self) -> NodeHash {
         self.root
     }
 
-    /// UpdateTree: the leaf `index` becomes `value`. Errors: [`Kind::Corrupt`] if its path does not lead to the root.
+    /// UpdateTree: sets the leaf `index` to `value`. Errors: [`Kind::Corrupt`] if its path does not
+    /// lead to the root.
     pub fn update(&mut self, us: &dyn Untrusted, index: u64, value: &NodeHash) -> Result<()> {
         let (_, path) = self.verified_leaf(us, index)?;
         self.write(us, 2 * index, value)?;
         self.update_path(us, *value, &path.0)
     }
 
-    /// CheckTree: whether the leaf `index` is `value` and its path leads to the root. Errors: of US.
+    /// CheckTree: whether the leaf `index` is `value` and its path leads to the root. Errors: those
+    /// of US, except [`Kind::Corrupt`].
     pub fn check(&self, us: &dyn Untrusted, index: u64, value: &NodeHash) -> Result<bool> {
         if index >= self.leaves {
             return Ok(false);
@@ -70,12 +74,13 @@ impl BinaryTree {
         }
     }
 
-    /// The verified hash in the leaf `index`. Errors: [`Kind::Corrupt`].
+    /// The verified hash of the leaf `index`. Errors: [`Kind::Corrupt`].
     pub fn leaf(&self, us: &dyn Untrusted, index: u64) -> Result<NodeHash> {
         self.verified_leaf(us, index).map(|(leaf, _)| leaf)
     }
 
-    /// AppendTree: a new last leaf. Errors: [`Kind::Corrupt`] if the path above it does not lead to the root.
+    /// AppendTree: adds a last leaf. Errors: [`Kind::Corrupt`] if the path above it does not lead
+    /// to the root.
     pub fn append(&mut self, us: &dyn Untrusted, value: &NodeHash) -> Result<()> {
         let (new_leaf, leaves) = (2 * self.leaves, self.leaves);
         if leaves == 0 {
@@ -93,7 +98,8 @@ impl BinaryTree {
         self.update_path(us, parent_hash, &path.0)
     }
 
-    /// DeleteTree: without the last leaf. Errors: [`Kind::Usage`] if there is none, [`Kind::Corrupt`].
+    /// DeleteTree: removes the last leaf. Errors: [`Kind::Usage`] if there is none,
+    /// [`Kind::Corrupt`].
     pub fn delete(&mut self, us: &dyn Untrusted) -> Result<()> {
         let Some(last) = self.leaves.checked_sub(1) else {
             return Err(Error::new(Kind::Usage, "cannot delete a leaf").found("an empty tree"));
@@ -120,7 +126,7 @@ impl BinaryTree {
         Ok((leaf, path))
     }
 
-    /// CheckPathRoot: from a node of this hash up to the root.
+    /// CheckPathRoot: verifies the path from a node with this hash to the root.
     fn verify_path(&self, us: &dyn Untrusted, node: u64, value: NodeHash) -> Result<Verified> {
         let mut path = Vec::with_capacity(40);
         let mut value = value;
@@ -132,14 +138,14 @@ impl BinaryTree {
         if value == self.root {
             return Ok(Verified(path));
         }
-        // What was cached may be what is wrong; the next try reads anew.
+        // A cached node may be wrong: clear the cache, so that the next attempt reads US.
         self.forget();
         Err(Error::new(Kind::Corrupt, "a Merkle tree was altered")
             .found(format!("a path from node {node} that does not lead to the trusted root"))
             .expected("hashes that agree"))
     }
 
-    /// UpdatePathRoot: the hashes above a node that has become `value`.
+    /// UpdatePathRoot: updates the hashes above a node that is now `value`.
     fn update_path(&mut self, us: &dyn Untrusted, value: NodeHash, path: &[(Step, NodeHash)]) -> Result<()> {
         let mut value = value;
         for (step, sibling) in path {
@@ -193,7 +199,8 @@ fn above(step: &Step, value: &NodeHash, sibling: &NodeHash) -> NodeHash {
     if step.left { hash(&[value, sibling]) } else { hash(&[sibling, value]) }
 }
 
-/// The leaves of the left subtree of a tree of `leaves` leaves, at least 2: the largest power of two below.
+/// Leaves of the left subtree of a tree of `leaves` leaves, at least 2: the largest power of two
+/// below `leaves`.
 fn left_leaves(leaves: u64) -> u64 {
     1 << (leaves - 1).ilog2()
 }
@@ -203,7 +210,8 @@ fn number(first: u64, end: u64) -> u64 {
     if end - first == 1 { 2 * first } else { 2 * (first + left_leaves(end - first)) - 1 }
 }
 
-/// The complete subtree on the right-most path that has the last leaf: the left child of what an append makes.
+/// The complete subtree on the right-most path that has the last leaf: the left child of the parent
+/// that an append creates.
 fn last_complete(leaves: u64) -> u64 {
     let mut first = 0;
     while !(leaves - first).is_power_of_two() {

@@ -1,4 +1,5 @@
-//! What EINT claims of its schemes beside AES-Merkle, for low- and high-entropy files, and what is measured here.
+//! The claims of EINT on its schemes relative to AES-Merkle, for low- and high-entropy files,
+//! beside the measurements here.
 
 use crate::files::Class;
 use crate::measure::Subject;
@@ -15,17 +16,17 @@ const FILE_RAND: Subject = Subject::FILES[2];
 const FILE_COMP: Subject = Subject::FILES[3];
 const FILE_AUTO: Subject = Subject::FILES[4];
 
-/// What is compared, for which files, in the paper, and the two pairs of subjects here: reference and vault.
+/// A claim: the metric, the files, the paper's figure, and two subjects: reference and vault.
 struct Claim {
     line: &'static str,
     of: Of,
     files: &'static [Class],
-    /// The scheme to AES-Merkle.
+    /// The paper's ratio of the scheme to AES-Merkle.
     paper: f64,
     pair: [Subject; 2],
 }
 
-/// Section 7.1's sentences.
+/// The claims of section 7.1.
 const CLAIMS: [Claim; 12] = [
     Claim {
         line: "RAND, low entropy: write",
@@ -117,7 +118,7 @@ fn ratio(speeds: &Speeds, of: Of, pair: [Subject; 2], classes: &[Class]) -> Opti
     speeds.ratio(of, pair, classes, BLOCK).filter(|ratio| ratio.is_finite())
 }
 
-/// All claims, ours beside the paper's.
+/// All claims: the measured ratios beside the paper's.
 pub(crate) fn table(speeds: &Speeds) -> Table {
     let heads = ["paper", "reference to reference MT", "vault to reference MT", "vault to vault mt"];
     let title = "The claims of paper 002, section 7.1, as ratios to MT-EINT; blocks of 4096 bytes";
@@ -137,12 +138,12 @@ pub(crate) fn table(speeds: &Speeds) -> Table {
     table
 }
 
-/// How many times the bandwidth of the reference of MT-EINT is that of a subject, for low-entropy files.
+/// The factor between the bandwidth of reference MT and that of a subject, for low-entropy files.
 fn times_lower(speeds: &Speeds, subject: Subject) -> Option<f64> {
     ratio(speeds, bandwidth, [Subject::ReferenceMt, subject], LOW)
 }
 
-/// The promises.
+/// The requirements.
 pub(crate) fn requirements(speeds: &Speeds) -> Vec<Requirement> {
     let both = |line: &str, of: Of, most: f64, files: &[Class], pair: [Subject; 2]| {
         let mut requirement = Requirement::new(line, Bound::AtMost(most), "");
@@ -171,7 +172,7 @@ pub(crate) fn requirements(speeds: &Speeds) -> Vec<Requirement> {
     ]
 }
 
-/// `auto` beside the best fixed scheme of each class.
+/// `auto` compared with the best fixed scheme of each class.
 fn auto(speeds: &Speeds) -> Requirement {
     let line = "vault auto: time of writing and reading, to the best scheme of each class";
     let mut requirement = Requirement::new(line, Bound::AtMost(1.05), "");
@@ -183,7 +184,7 @@ fn auto(speeds: &Speeds) -> Requirement {
     requirement
 }
 
-/// The figures of a line of the history.
+/// The figures for a line of the history.
 pub(crate) fn history(speeds: &Speeds) -> [String; 3] {
     let pair = |subject| {
         let of = |of: Of| figure(ratio(speeds, of, [subject, Subject::ReferenceMt], LOW), 2);

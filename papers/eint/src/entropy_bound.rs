@@ -1,18 +1,23 @@
-//! The large-deviation bound behind the thresholds of IsRand (`crates/parts/integrity`, `entropy.rs`): how likely a uniformly random
-//! run of bytes reaches a given statistic, at most. docs/integrity.md derives it step by step; tests hold the thresholds against it.
+//! The large-deviation bound behind the thresholds of IsRand (`crates/parts/integrity`,
+//! `entropy.rs`): an upper bound of the probability that a uniformly random run of bytes reaches a
+//! given statistic. docs/integrity.md derives it step by step; tests check the thresholds against
+//! it.
 //!
 //! For n uniformly random bytes, T = Σ t\[c\] and any λ > 0 and r > 0:
-//! P(T ≥ s) ≤ E\[2^(λT)\] / 2^(λs)                                  (Markov's inequality for 2^(λT))
-//! E\[2^(λT)\] = n! / 256^n · \[z^n\] G(z)^256                        (multinomial counts; \[z^n\] is the coefficient of z^n)
-//! \[z^n\] G(z)^256 ≤ G(r)^256 / r^n                               (no coefficient is negative)
+//!
+//! - P(T ≥ s) ≤ E\[2^(λT)\] / 2^(λs) (Markov's inequality for 2^(λT));
+//! - E\[2^(λT)\] = n! / 256^n · \[z^n\] G(z)^256 (multinomial counts; \[z^n\] is the coefficient of
+//!   z^n);
+//! - \[z^n\] G(z)^256 ≤ G(r)^256 / r^n (no coefficient is negative),
+//!
 //! where G(z) = Σ 2^(λ t\[c\]) z^c / c! over the counts c = 0 ... n.
 
 use lacuna_integrity::{STATISTIC_BITS, statistic_term};
 
-/// The false-accept bound of one run: 2 to the power of minus this.
+/// The false-accept bound of one run is 2^-`RUN_BOUND`.
 pub const RUN_BOUND: i32 = 101;
 
-/// Values of λ that are tried, in 64ths: each gives a valid bound, the least counts.
+/// Number of tried values of λ, in 64ths: each gives a valid bound, and the least bound is used.
 const LAMBDAS: usize = 96;
 const LAMBDA_PARTS: f64 = 64.0;
 
@@ -21,12 +26,12 @@ const STEPS: usize = 44;
 
 /// The bound for runs of one size.
 pub struct TailBound {
-    /// (λ, log2 of a bound of E\[2^(λT)\]) for each λ that is tried.
+    /// (λ, log2 of a bound of E\[2^(λT)\]) for each tried λ.
     moments: Vec<(f64, f64)>,
 }
 
 impl TailBound {
-    /// For runs of `len` bytes. Takes up to a second.
+    /// The bound for runs of `len` bytes. Takes up to a second.
     ///
     /// # Panics
     /// If `len` is above 4096 or zero.
@@ -36,14 +41,15 @@ impl TailBound {
         TailBound { moments: lambdas.map(|lambda| (lambda, generating.log2_moment(lambda))).collect() }
     }
 
-    /// log2 of an upper bound of the probability that a uniformly random run has a statistic of `statistic` or more. At most
-    /// 0. Computed in floating point; its error is below 10^-6.
+    /// log2 of an upper bound of the probability that a uniformly random run has at least this
+    /// statistic. At most 0. Computed in floating point with an error below 10^-6.
     pub fn log2(&self, statistic: u64) -> f64 {
         let bits = statistic as f64 / f64::from(1_u32 << STATISTIC_BITS);
         self.moments.iter().map(|(lambda, moment)| moment - lambda * bits).fold(0.0, f64::min)
     }
 
-    /// The least statistic that a uniformly random run reaches with probability at most 2^-`bits` by this bound.
+    /// The least statistic that a uniformly random run reaches with probability at most 2^-`bits`
+    /// by this bound.
     pub fn least_statistic(&self, bits: f64) -> u64 {
         let least =
             self.moments.iter().map(|(lambda, moment)| (moment + bits) / lambda).fold(f64::MAX, f64::min);
@@ -51,7 +57,7 @@ impl TailBound {
     }
 }
 
-/// log2 of the moment E\[2^(λT)\], at most, for runs of one size.
+/// An upper bound of log2 of the moment E\[2^(λT)\], for runs of one size.
 struct Generating {
     len: usize,
     /// t\[c\] in bits.
@@ -71,7 +77,8 @@ impl Generating {
         Generating { len, terms, factorials }
     }
 
-    /// The best r for this λ: the logarithm of the bound is convex in ln r, so narrowing an interval finds it.
+    /// The bound for the best r for this λ: the logarithm of the bound is convex in ln r, so a
+    /// ternary search finds it.
     fn log2_moment(&self, lambda: f64) -> f64 {
         let (mut low, mut high) = (-12.0_f64, 12.0_f64);
         for _ in 0..STEPS {

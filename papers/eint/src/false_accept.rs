@@ -1,5 +1,6 @@
-//! How far the statistic of IsRand goes on uniformly random blocks, counted over hundreds of millions of them beside
-//! the bound by which its thresholds are proven (`entropy_bound.rs`, `docs/integrity.md`). The seeds are fixed: the same on every machine.
+//! Counts the statistic of IsRand over hundreds of millions of uniformly random blocks, beside the
+//! bound that proves its thresholds (`entropy_bound.rs`, `docs/integrity.md`). The seeds are fixed:
+//! the figures are the same on every machine.
 
 use crate::entropy_bound::{RUN_BOUND, TailBound};
 use lacuna_bench::table::{Table, head};
@@ -8,22 +9,23 @@ use lacuna_contracts::Result;
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_integrity::{STATISTIC_BITS, is_random_looking, statistic, threshold};
 
-/// The sizes of blocks: those of the paper's sweeps. The last is the vault's.
+/// Block sizes: those of the paper's sweeps. Vaults use the last one.
 pub(crate) const SIZES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
-/// Bytes that are drawn and judged at a time.
+/// Bytes that are drawn and tested at a time.
 const DRAWN: usize = 1 << 20;
-/// What was seen so often is compared with the bound; the rest scatters.
+/// Minimum count for a comparison with the bound; lower counts scatter.
 pub(crate) const OFTEN: u64 = 100;
 
-/// The statistic of random blocks of one size, counted by the whole bits of divergence n·D = 8n - n·log2(n) + T that it amounts to.
+/// The statistic T of random blocks of one size, counted by whole bits of divergence n·D = 8n -
+/// n·log2(n) + T.
 pub(crate) struct Counted {
     /// Bytes of a block.
     pub size: usize,
-    /// Blocks that were judged.
+    /// Blocks tested.
     pub blocks: u64,
-    /// How many of them have so many bits of divergence, rounded down.
+    /// Number of blocks for each value of the divergence in bits, rounded down.
     bits: Vec<u64>,
-    /// How many were said not to look random.
+    /// Blocks that do not look random to IsRand.
     pub accepted: u64,
     bound: TailBound,
 }
@@ -46,7 +48,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<FalseAccept> {
     Ok(FalseAccept { counted })
 }
 
-/// Counts with a thread for each core, each with a seed of its own.
+/// Counts in two threads, each with a seed of its own.
 fn count(work: &Workspace, size: usize, blocks: u64) -> Result<Counted> {
     let threads = 2;
     let mut all = Counted { size, blocks: 0, bits: Vec::new(), accepted: 0, bound: TailBound::new(size) };
@@ -65,7 +67,7 @@ fn count(work: &Workspace, size: usize, blocks: u64) -> Result<Counted> {
     Ok(all)
 }
 
-/// What one thread counted.
+/// The counts of one thread.
 #[derive(Default)]
 struct Tally {
     blocks: u64,
@@ -94,18 +96,21 @@ fn count_part(work: &Workspace, size: usize, blocks: u64, seed: u64) -> Result<T
     Ok(counted)
 }
 
-/// n·D in bits: 8n - n·log2(n) and the statistic. Rounding may bring it below zero.
+/// n·D in bits: 8n - n·log2(n) plus the statistic. Rounding may make the sum negative; then it is
+/// 0.
 fn divergence(size: usize, statistic: u64) -> u64 {
     (equal_bytes(size) + (statistic >> STATISTIC_BITS) as i64).max(0) as u64
 }
 
-/// 8n - n·log2(n): n·D in bits where all bytes differ as far as they can, beside a statistic of zero.
+/// 8n - n·log2(n): n·D in bits for a statistic of zero, when all bytes are as different as
+/// possible.
 fn equal_bytes(size: usize) -> i64 {
     size as i64 * (8 - i64::from(size.ilog2()))
 }
 
 impl Counted {
-    /// Bits of divergence, with what probability so many or more were seen, for all that were.
+    /// For each observed divergence in bits: the number of blocks with at least this divergence,
+    /// and its probability.
     pub(crate) fn points(&self) -> impl Iterator<Item = (u64, u64, f64)> {
         let mut reached = 0;
         let mut points: Vec<(u64, u64, f64)> = Vec::new();
@@ -116,20 +121,20 @@ impl Counted {
         points.into_iter().rev()
     }
 
-    /// The bound on the probability of so many bits of divergence, as its logarithm to base 2.
+    /// The bound on the probability of at least this divergence, as a logarithm to base 2.
     pub(crate) fn bound(&self, bits: u64) -> f64 {
         let statistic = (bits as i64 - equal_bytes(self.size)).max(0) as u64;
         self.bound.log2(statistic << STATISTIC_BITS)
     }
 
-    /// Bits of divergence at the threshold.
+    /// Divergence in bits at the threshold.
     pub(crate) fn threshold(&self) -> u64 {
         divergence(self.size, threshold(self.size).expect("these sizes are judged"))
     }
 }
 
 impl FalseAccept {
-    /// What was counted, for the plot.
+    /// The counts, for the plot.
     pub(crate) fn counted(&self) -> &[Counted] {
         &self.counted
     }

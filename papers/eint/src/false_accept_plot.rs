@@ -1,4 +1,4 @@
-//! The tail of IsRand's statistic on random blocks, drawn: what was counted, below the bound that is derived.
+//! Plot of the tail of IsRand's statistic on random blocks: the counts, and the derived bound.
 
 use crate::false_accept::FalseAccept;
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
@@ -6,15 +6,15 @@ use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// One for each size of blocks.
+/// A colour for each block size.
 const COLOURS: [RGBColor; 6] = [GREY, PURPLE, GREEN, ORANGE, BLACK, BLUE];
-/// The least probability of the axis, as a logarithm to base 2: that of the thresholds, and some room.
+/// Lower end of the probability axis, as a logarithm to base 2: below that of the thresholds.
 const LEAST: f64 = -110.0;
 /// Points of a line.
 const POINTS: u64 = 60;
 
-/// Lines: the bound, up to the threshold; points: what was counted. The abscissa is the divergence above the least one seen,
-/// as a part of the threshold's.
+/// Lines show the bound up to the threshold, points the counts. The abscissa is the divergence
+/// above the least observed one, relative to the threshold.
 pub(crate) fn draw(found: &FalseAccept, path: &Path) -> Result<()> {
     let axes = Axes {
         x: 0.0..1.05,
@@ -27,7 +27,7 @@ pub(crate) fn draw(found: &FalseAccept, path: &Path) -> Result<()> {
         let caption = "Probability of so much divergence or more in a random block (1 = the threshold)";
         let mut chart = plot::chart(area, caption, axes)?;
         for (counted, colour) in found.counted().iter().zip(COLOURS) {
-            // Random blocks have no less than all bytes as different as they can be; from there to the threshold.
+            // The abscissa starts at the least observed divergence and is 1 at the threshold.
             let least = counted.points().next().map_or(0, |(bits, ..)| bits);
             let threshold = counted.threshold();
             let place = |bits: u64| (bits - least) as f64 / (threshold - least).max(1) as f64;

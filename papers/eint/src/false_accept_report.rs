@@ -1,4 +1,4 @@
-//! What the page of the papers says of false accepts.
+//! The section on false accepts, for the page of the papers.
 
 use crate::false_accept::{self, FalseAccept, OFTEN};
 use crate::false_accept_plot;
@@ -10,7 +10,7 @@ use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
 
-/// Measures.
+/// Measures false accepts.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     Ok(Box::new(false_accept::measure(work)?))
 }
@@ -24,7 +24,8 @@ impl Measured for FalseAccept {
         false_accept_plot::draw(self, &plots.join("false-accept.svg"))
     }
 
-    /// The promises: nothing is accepted, and the measured tail nowhere exceeds the bound.
+    /// The requirements: no random block is accepted, and the measured tail nowhere exceeds the
+    /// bound.
     fn requirements(&self) -> Vec<Requirement> {
         let mut accepted =
             Requirement::new("IsRand: random blocks said not to look random", Bound::AtMost(0.0), "");

@@ -1,15 +1,16 @@
-//! The classes of files of EINT, section 7.1, from the system's own: text, objects, executables, images, compressed.
+//! The classes of files of EINT, section 7.1, sampled from this system: text, objects, executables,
+//! images, compressed.
 
 use lacuna_contracts::{Error, Result};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// Smaller files are left out: they are one block, most of it padding.
+/// Smaller files are left out: they have one block, most of it padding.
 const LEAST_FILE: u64 = 4096;
-/// What files are padded to.
+/// Files are padded to a multiple of this length.
 const PADDED: usize = 4096;
-/// Directories whose names say that nothing in them is for measuring.
+/// Directories that are not sampled.
 const SKIPPED: [&str; 3] = ["target", ".git", "proc"];
 
 /// A class of files.
@@ -25,16 +26,16 @@ pub(crate) enum Class {
 impl Class {
     pub(crate) const ALL: [Class; 5] =
         [Class::Text, Class::Objects, Class::Executables, Class::Images, Class::Compressed];
-    /// Those of Figure 12.
+    /// The classes of Figure 12.
     pub(crate) const LOW_ENTROPY: [Class; 3] = [Class::Text, Class::Objects, Class::Executables];
-    /// Those of Figure 13.
+    /// The classes of Figure 13.
     pub(crate) const HIGH_ENTROPY: [Class; 2] = [Class::Images, Class::Compressed];
 
     pub(crate) fn name(self) -> &'static str {
         ["text", "objects", "executables", "images", "compressed"][self as usize]
     }
 
-    /// What belongs to it here.
+    /// The rule for the files of a class.
     pub(crate) fn rule(self) -> &'static str {
         [
             ".txt .tex .c .h .cpp .java .ps .pdf",
@@ -63,14 +64,14 @@ impl Class {
     }
 }
 
-/// The files of one class that are measured.
+/// The measured files of a class.
 pub(crate) struct Sample {
     pub class: Class,
-    /// What is in them, padded with zeros to whole blocks.
+    /// Contents of the files, padded with zeros to whole blocks.
     pub files: Vec<Vec<u8>>,
-    /// The sizes of the files as they are.
+    /// Sizes of the files without padding.
     pub sizes: Vec<u64>,
-    /// Files of the class that were found, and their bytes.
+    /// Files of the class on the system, and their bytes.
     pub found: (u64, u64),
 }
 
@@ -79,7 +80,7 @@ impl Sample {
         self.sizes.iter().sum()
     }
 
-    /// Of its files, the first that are not too large, up to `most` bytes in all; at least one.
+    /// The first files that fit into `most` bytes in all; a part of the first file if none fits.
     pub(crate) fn fewer(&self, most: u64) -> Sample {
         let mut left = most;
         let mut fewer = Sample { class: self.class, files: Vec::new(), sizes: Vec::new(), found: self.found };
@@ -98,14 +99,15 @@ impl Sample {
         fewer
     }
 
-    /// Blocks of this size.
+    /// Blocks of `block_size` bytes.
     pub(crate) fn blocks(&self, block_size: usize) -> impl Iterator<Item = &[u8]> {
         self.files.iter().flat_map(move |file| file.chunks_exact(block_size))
     }
 }
 
-/// Collects up to `most` bytes of every class from the system's directories. Of more, those files are taken whose paths have the
-/// least hashes, so that the same system gives the same sample.
+/// Collects up to `most` bytes of each class from the system's directories. If there are more, the
+/// files with the least hashes of their paths are taken, so that the same system gives the same
+/// sample.
 pub(crate) fn collect(most: u64) -> Result<Vec<Sample>> {
     let mut found: Vec<Vec<(u64, PathBuf, u64)>> = vec![Vec::new(); Class::ALL.len()];
     let home = std::env::var_os("HOME").map(PathBuf::from);
@@ -125,7 +127,7 @@ fn sample(class: Class, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Resul
     let mut sample = Sample { class, files: Vec::new(), sizes: Vec::new(), found };
     let mut bytes = 0;
     for (_, path, size) in files {
-        // One file is no more than half of a class.
+        // A file may have at most half of the bytes of a class.
         if size > most / 2 || bytes + size > most {
             continue;
         }
@@ -145,7 +147,7 @@ fn sample(class: Class, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Resul
     Ok(sample)
 }
 
-/// Regular files of at least [`LEAST_FILE`] bytes below `dir`; links are not followed.
+/// Visits regular files of at least [`LEAST_FILE`] bytes below `dir`; links are not followed.
 fn walk(dir: &Path, depth: u32, each: &mut dyn FnMut(Class, &Path, u64)) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {

@@ -1,10 +1,13 @@
-//! `eint`: the schemes of EINT exactly as its figures have them, and its measurements redone with them beside the schemes of
-//! vaults (`crates/parts/integrity`): Tables 1 to 6, Figures 4, 5 and 12 to 17, the claims of its text, and the false accepts of IsRand.
+//! `eint`: the schemes of EINT exactly as in its figures, and its measurements redone with them,
+//! beside the schemes of vaults (`crates/parts/integrity`): Tables 1 to 6, Figures 4, 5 and 12 to
+//! 17, the claims of its text, and the false accepts of IsRand.
 //!
-//! [`Integrity`] is the random-access model of section 2, which the reference schemes implement: [`ReferenceMt`], [`ReferenceRand`]
-//! and [`ReferenceComp`]. They have the flaws of the paper that docs/integrity.md names: no file is stored with them.
+//! [`Integrity`] is the random-access model of section 2. The reference schemes [`ReferenceMt`],
+//! [`ReferenceRand`] and [`ReferenceComp`] implement it. They have the paper's flaws that
+//! docs/integrity.md names: no file is stored with them.
 #![forbid(unsafe_code)]
-// `Failed` is an `Error` and a number; it is made where a block fails, which is rare.
+// `Failed` holds an `Error` and a block number; it is only created for a block that fails, which is
+// rare.
 #![allow(clippy::result_large_err)]
 
 mod binary_tree;
@@ -48,7 +51,7 @@ pub use reference_keys::ReferenceKeys;
 pub use reference_mt::ReferenceMt;
 pub use reference_rand::ReferenceRand;
 
-/// The schemes beside each other.
+/// The schemes of the paper and of vaults, compared.
 pub const INTEGRITY: Section = Section::new("integrity", "Paper 002: integrity", report::measure);
 
 /// The statistic of IsRand on random blocks, beside its bound.

@@ -1,5 +1,6 @@
-//! The caches of tree nodes that section 7.1 of EINT compares: both replace the least recently used node. One finds that
-//! node at once and searches its list for any other; one finds any node at once and searches all for the least recently used.
+//! The caches of tree nodes that section 7.1 of EINT compares. Both replace the least recently used
+//! node. The list finds that node in constant time and searches linearly for any other; the table
+//! finds any node in constant time and searches all nodes for the least recently used one.
 
 use crate::node_hash::NodeHash;
 use std::collections::HashMap;
@@ -8,21 +9,22 @@ use std::collections::HashMap;
 pub trait NodeCache: Send {
     /// The hash of a node, which becomes the most recently used.
     fn get(&mut self, node: u64) -> Option<NodeHash>;
-    /// Keeps a node as the most recently used, in the place of the least recently used if the cache is full.
+    /// Inserts a node as the most recently used, in place of the least recently used if the cache
+    /// is full.
     fn put(&mut self, node: u64, hash: NodeHash);
-    /// Forgets a node.
+    /// Removes a node.
     fn remove(&mut self, node: u64);
-    /// Forgets all nodes.
+    /// Removes all nodes.
     fn clear(&mut self);
-    /// How often `get` found a node, and how often it did not.
+    /// Calls of `get` that found a node, and calls that did not.
     fn hits_and_misses(&self) -> (u64, u64);
 }
 
-/// No neighbour.
+/// No neighbour in the list.
 const NONE: usize = usize::MAX;
 
-/// The first algorithm: a doubly linked list, the most recently used node in front. Searching is linear in the number of
-/// nodes; replacing takes the node at the end.
+/// The first algorithm: a doubly linked list with the most recently used node in front. Searching
+/// is linear in the number of nodes; replacing takes the node at the end.
 pub struct ListCache {
     entries: Vec<Entry>,
     free: Vec<usize>,
@@ -82,7 +84,7 @@ impl ListCache {
         self.front = at;
     }
 
-    /// A place for another node: one that is free, or a new one, or that of the least recently used node.
+    /// An entry for a new node: a free one, a new one, or that of the least recently used node.
     fn place(&mut self) -> usize {
         if let Some(at) = self.free.pop() {
             return at;
@@ -142,8 +144,8 @@ impl NodeCache for ListCache {
     }
 }
 
-/// The second algorithm: a hash table, in which each node has the value that a global counter had when the node was last used.
-/// Searching is one look-up; replacing looks at all nodes for the least value.
+/// The second algorithm: a hash table that stores with each node the value of a global counter at
+/// its last use. Searching is one look-up; replacing searches all nodes for the least value.
 pub struct TableCache {
     nodes: HashMap<u64, (NodeHash, u64)>,
     counter: u64,
@@ -202,7 +204,7 @@ mod tests {
     use super::{ListCache, NodeCache, TableCache};
     use lacuna_sim::Rng;
 
-    /// Both algorithms keep the same nodes, those used last.
+    /// Both algorithms keep the same nodes: the most recently used ones.
     #[test]
     fn both_replace_the_least_recently_used() {
         let mut rng = Rng::new(1);

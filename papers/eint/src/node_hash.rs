@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-/// The hash of a node.
+/// The SHA-256 hash of a node.
 pub type NodeHash = [u8; 32];
 
 /// h: SHA-256 of the concatenated parts.

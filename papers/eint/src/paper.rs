@@ -1,9 +1,9 @@
-//! The figures that EINT prints in its section 7.1, for the columns beside ours.
+//! The figures that EINT prints in its section 7.1, for the paper columns.
 
 use crate::files::Class;
 use crate::measure::Subject;
 
-/// Table 2: total MB, files, average KB.
+/// Table 2: MB in total, files, KB on average.
 pub(crate) const TABLE_2: [(f64, u32, f64); 5] = [
     (245.0, 808, 307.11),
     (217.0, 28, 7710.0),
@@ -33,7 +33,7 @@ const TABLE_4_WRITE: [[f64; 5]; 5] = [
     [51.32, 43.54, 105.83, 59.88, 78.82],
 ];
 
-/// Table 4: seconds to read them.
+/// Table 4: seconds to read the files of a class.
 const TABLE_4_READ: [[f64; 5]; 5] = [
     [9.07, 7.93, 26.26, 7.52, 8.63],
     [17.92, 15.79, 34.1, 13.84, 18.14],
@@ -42,7 +42,7 @@ const TABLE_4_READ: [[f64; 5]; 5] = [
     [18.49, 15.44, 41.73, 27.31, 51.93],
 ];
 
-/// Table 5: bytes of integrity bandwidth for a block, of AES-Merkle, CMC-Entropy, AES-Compression.
+/// Table 5: bytes of integrity bandwidth per block, for AES-Merkle, CMC-Entropy, AES-Compression.
 const TABLE_5_BANDWIDTH: [[f64; 5]; 3] = [
     [132.86, 204.38, 111.22, 106.42, 227.09],
     [4.71, 0.16, 0.52, 60.74, 211.08],
@@ -53,7 +53,7 @@ const TABLE_5_BANDWIDTH: [[f64; 5]; 3] = [
 const TABLE_5_STORAGE: [[f64; 5]; 3] =
     [[8.1, 2.34, 26.26, 6.1, 2.49], [3.55, 0.13, 12.24, 5.38, 2.06], [6.55, 0.22, 24.38, 6.04, 2.22]];
 
-/// What a figure is about.
+/// A printed metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
     WriteTime,
@@ -62,7 +62,7 @@ pub(crate) enum Metric {
     Storage,
 }
 
-/// A printed figure, as a ratio to AES-Merkle; `None` where the paper has none.
+/// A printed figure, as a ratio to AES-Merkle; `None` if the paper has none.
 pub(crate) fn to_merkle(metric: Metric, subject: Subject, class: Class) -> Option<f64> {
     let row = Subject::PAPER.iter().position(|of| *of == subject)?;
     let (merkle, class) = (2, class as usize);

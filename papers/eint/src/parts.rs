@@ -1,4 +1,5 @@
-//! Figure 14 of EINT: where the time of a block goes, for text and compressed files; and Figure 15: what caches of tree nodes do.
+//! Figure 14 of EINT: the parts of the time of a block, for text and compressed files; and Figure
+//! 15: the effect of caches of tree nodes.
 
 use crate::files::{Class, Sample};
 use crate::measure::{CacheKind, Figures, Subject, measure_files};
@@ -12,14 +13,14 @@ use sha2::{Digest, Sha256};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Room for a SHA-256 hash and the header, as the reference saves.
+/// Bytes that compression must save: a SHA-256 hash and the header, as in the reference scheme.
 const SAVED: usize = 32 + PACKED_HEADER;
-/// The classes of the figure.
+/// The classes in the figure.
 const SHOWN: [Class; 2] = [Class::Text, Class::Compressed];
-/// Sizes of caches, in bytes. The paper's hashes have 20 bytes, ours 32.
+/// Cache sizes in bytes. The paper's hashes have 20 bytes, those here 32.
 const CACHES: [usize; 4] = [512, 1024, 2048, 4096];
 
-/// Nanoseconds a block of one class, each alone.
+/// Nanoseconds per block of a class, each primitive measured alone.
 struct Primitives {
     class: Class,
     hash: f64,
@@ -33,15 +34,15 @@ pub(crate) struct Parts {
     caches: Vec<Cached>,
 }
 
-/// One cache, one subject, some classes: times of all repeats, without and with it.
+/// A cache with one subject and some classes, compared with no cache.
 struct Cached {
     kind: CacheKind,
     bytes: usize,
     subject: Subject,
     low: bool,
-    /// Ratio to no cache: write, read.
+    /// Ratios of the time with the cache to the time without: write, read.
     times: [f64; 2],
-    /// The share of nodes that was in the cache: writing, reading.
+    /// Share of node accesses that the cache served: write, read.
     hits: [f64; 2],
 }
 
@@ -93,7 +94,7 @@ fn of_subject(work: &Workspace, subject: Subject, low: bool, files: &[Vec<u8>]) 
     Ok(cached)
 }
 
-/// Nanoseconds a block that `what` takes, the median of some passes.
+/// Nanoseconds that `what` takes per block, the median of some passes.
 fn per_block<R>(work: &Workspace, sample: &Sample, mut what: impl FnMut(&[u8]) -> R) -> f64 {
     let blocks = sample.blocks(BLOCK).count().max(1);
     let pass = |_| {
@@ -126,7 +127,7 @@ fn primitives(work: &Workspace, sample: &Sample) -> Primitives {
 }
 
 impl Parts {
-    /// Figure 14. What is not one of the primitives is the tree, the counters and US.
+    /// Figure 14. The remaining time is the tree, the counters and US.
     pub(crate) fn table(&self, speeds: &Speeds, shares: &Shares) -> Table {
         let heads = [
             "encryption and blocks",
@@ -202,7 +203,7 @@ impl Parts {
         table
     }
 
-    /// The time that the entropy test and HCTR2 take of a random-looking block beside AES-XTS, for the method's words.
+    /// The time of HCTR2 relative to AES-XTS, for the method section.
     pub(crate) fn of_wide(speeds: &Speeds) -> Option<f64> {
         speeds.ratio(both_times, [Subject::Wide, Subject::Aes], &Class::ALL, BLOCK)
     }

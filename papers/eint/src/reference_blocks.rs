@@ -1,5 +1,5 @@
-//! What the reference schemes have in common: how a run of blocks is walked, refused and cleared, and the length-preserving stateful
-//! encryption of Figure 3 with AES-256-XTS in place of AES in CBC mode.
+//! Common parts of the reference schemes: walking, refusing and clearing a run of blocks, and the
+//! length-preserving stateful encryption of Figure 3, with AES-256-XTS in place of AES in CBC mode.
 
 use crate::node_hash::{NodeHash, hash};
 use crate::reference_keys::ReferenceKeys;
@@ -23,7 +23,8 @@ impl ReferenceBlocks {
         StatefulCipher { keys: &self.keys, session: self.keys.xts().session() }
     }
 
-    /// The blocks of `plain`, numbered from `first` on. Errors: [`Kind::Usage`] if it is not whole blocks up to `end`.
+    /// The number of blocks in `plain`, which starts at block `first`. Errors: [`Kind::Usage`] if
+    /// it is not whole blocks up to `end`.
     pub(crate) fn whole(&self, first: u64, plain: &[u8], end: u64) -> Result<u64> {
         let count = (plain.len() / self.size) as u64;
         let fits = first.checked_add(count).is_some_and(|after| after <= end);
@@ -35,8 +36,8 @@ impl ReferenceBlocks {
             .expected(format!("whole blocks of {} bytes among {end}", self.size)))
     }
 
-    /// Runs `open` over each block of the run in turn; the first that fails and those behind it become zeros. `open` returns
-    /// whether the block, decrypted in place, is authentic.
+    /// Runs `open` over each block of the run in turn; the first block that fails and those after
+    /// it become zeros. `open` returns whether the block, decrypted in place, is authentic.
     pub(crate) fn open_each(
         &self,
         first: u64,
@@ -60,20 +61,21 @@ impl ReferenceBlocks {
     }
 }
 
-/// A block that does not verify.
+/// The error for a block that does not verify.
 fn altered(block: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {block} does not verify"))
         .found("data or counters that were altered, moved or are not the latest")
         .expected("what was written there last")
 }
 
-/// Says of a whole run that it failed, for what its first block needs too.
+/// Clears a run and fails it at its first block, for an error that concerns the whole run.
 pub(crate) fn all_failed(first: u64, plain: &mut [u8], error: Error) -> Failed {
     plain.fill(0);
     Failed { block: first, error }
 }
 
-/// Figure 3: the initialisation vector of a block is a pseudorandom function of its index and its write counter.
+/// Figure 3: the initialisation vector of a block is a pseudorandom function of its index and its
+/// write counter.
 pub(crate) struct StatefulCipher<'k> {
     keys: &'k ReferenceKeys,
     session: XtsSession<'k>,

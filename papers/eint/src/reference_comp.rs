@@ -1,6 +1,7 @@
-//! `ReferenceComp`: COMP-EINT exactly as Figure 10 of EINT, with SHA-256, AES-256-XTS, LZ4 in place of zlib, and counters that are numbers
-//! of writes. The hash in the block has no key, so who knows a block's content can forge another (docs/integrity.md): for
-//! measuring beside the paper's figures alone.
+//! `ReferenceComp`: COMP-EINT exactly as Figure 10 of EINT, with SHA-256, AES-256-XTS, LZ4 in place
+//! of zlib, and numbers of writes as counters. The hash in the block has no key, so an adversary
+//! that knows a block's content can forge another (docs/integrity.md): only for measurements beside
+//! the paper's figures.
 
 use crate::node_cache::NodeCache;
 use crate::node_hash::NodeHash;
@@ -14,10 +15,11 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Failed, PACKED_HEADER, Session, Untrusted, compress, decompress};
 use std::sync::Arc;
 
-/// Bytes of the hash at the end of a block that compresses.
+/// Bytes of the hash at the end of a compressible block.
 const HASH: usize = size_of::<NodeHash>();
 
-/// COMP-EINT: the hash of a block that compresses stands in the block; hashes of the others in a tree.
+/// COMP-EINT: a compressible block contains its hash; hashes of incompressible blocks are in a
+/// tree.
 pub struct ReferenceComp {
     file: ReferenceBlocks,
     counters: ReferenceCounters,
@@ -84,7 +86,8 @@ impl ReferenceComp {
     }
 }
 
-/// Opens a block that carries its hash: `bytes` becomes its content. Whether the hash agrees.
+/// Opens a block that contains its hash, and replaces `bytes` by its content. Returns whether the
+/// hash agrees.
 fn open_inner(
     cipher: &mut StatefulCipher<'_>,
     block: u64,

@@ -1,18 +1,19 @@
-//! Write counters as numbers of writes, kept as counter intervals (EINT, section 4.2 and Figure 6): for the reference schemes
-//! and for counting intervals in traces. Files of vaults have counters of another kind, since these repeat: `del_ctr` forgets how often
-//! a block was written, and an append begins at 1 again.
+//! Write counters as numbers of writes, stored as counter intervals (EINT, section 4.2 and Figure
+//! 6): for the reference schemes and for counting intervals in traces. Files of vaults use another
+//! kind of counter, since these repeat: `del_ctr` loses the count of a block, and an append starts
+//! at 1 again.
 
 use crate::node_hash::{NodeHash, hash};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{PART_PAGE, Part, Untrusted};
 use std::borrow::Cow;
 
-/// The arrays IntStart and CtrVal: runs of consecutive blocks that were written equally often.
+/// The arrays IntStart and CtrVal: runs of consecutive blocks with the same number of writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterIntervals {
     starts: Vec<u32>,
     values: Vec<u32>,
-    /// Blocks that have a counter: those below this number.
+    /// Blocks below this number have a counter.
     end: u32,
 }
 
@@ -20,7 +21,7 @@ impl CounterIntervals {
     /// Bytes of one interval in both arrays.
     pub const BYTES: usize = 8;
 
-    /// How many intervals there are.
+    /// Number of intervals.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
@@ -35,12 +36,12 @@ impl CounterIntervals {
         self.len() * Self::BYTES
     }
 
-    /// Blocks that have a counter: those below this number.
+    /// Number of blocks that have a counter: blocks 0 to this number, exclusive.
     pub fn blocks(&self) -> u64 {
         u64::from(self.end)
     }
 
-    /// get_ctr: how often the block was written; 0 if it has no counter.
+    /// get_ctr: the number of writes of the block; 0 if it has no counter.
     pub fn get(&self, block: u64) -> u32 {
         if block >= u64::from(self.end) {
             return 0;
@@ -48,8 +49,9 @@ impl CounterIntervals {
         self.values[self.interval(block as u32)]
     }
 
-    /// update_ctr: one more write of a block, or the first of the block after the last one.
-    /// Errors: [`Kind::Usage`] for a block behind that, and where 32 bits do not suffice.
+    /// update_ctr: counts one more write of a block, or the first write of the block after the last
+    /// one.
+    /// Errors: [`Kind::Usage`] for a later block, and if 32 bits do not suffice.
     pub fn update(&mut self, block: u64) -> Result<()> {
         let limit = || Error::new(Kind::Usage, "cannot count a write").found(format!("block {block}"));
         let block = u32::try_from(block).map_err(|_| limit())?;
@@ -70,7 +72,7 @@ impl CounterIntervals {
         Ok(())
     }
 
-    /// del_ctr: the last block is no more. Its counter is forgotten, so the next append counts from 1.
+    /// del_ctr: removes the last block. Its counter is lost, so the next append counts from 1.
     pub fn delete_last(&mut self) {
         self.end = self.end.saturating_sub(1);
         if self.starts.last() == Some(&self.end) {
@@ -79,13 +81,13 @@ impl CounterIntervals {
         }
     }
 
-    /// The interval that a block is in.
+    /// The interval that contains a block.
     fn interval(&self, block: u32) -> usize {
         self.starts.partition_point(|start| *start <= block) - 1
     }
 
-    /// Gives one block of the interval `at` another counter: the interval falls into up to three, and those beside the block
-    /// join it if they have the same counter.
+    /// Changes the counter of one block of interval `at`: the interval splits into up to three, and
+    /// the block joins an adjacent interval with the same counter.
     fn replace(&mut self, at: usize, block: u32, value: u32) {
         let (start, old) = (self.starts[at], self.values[at]);
         let end = self.starts.get(at + 1).copied().unwrap_or(self.end);
@@ -107,9 +109,9 @@ impl CounterIntervals {
     }
 }
 
-/// What TS has of the counters, and how they are authenticated.
+/// The part of the counters in TS, and their authentication.
 pub(crate) struct ReferenceCounters {
-    /// L_ctr, in bytes.
+    /// L_ctr: room for the arrays in TS, in bytes.
     room: usize,
     trusted: InTrusted,
 }
@@ -117,11 +119,11 @@ pub(crate) struct ReferenceCounters {
 enum InTrusted {
     /// ctr-untr = false: the arrays themselves.
     Arrays(CounterIntervals),
-    /// ctr-untr = true: the hashes of both arrays, how long they are and how far they reach.
+    /// ctr-untr = true: the hashes of both arrays, their length and the number of blocks.
     Hashes { starts: NodeHash, values: NodeHash, len: usize, end: u32 },
 }
 
-/// The pages of the arrays in US take turns: even ones are of IntStart, odd ones of CtrVal.
+/// The arrays alternate in the pages of US: even pages are IntStart, odd ones CtrVal.
 const ARRAYS: [u64; 2] = [0, 1];
 
 impl ReferenceCounters {
@@ -138,7 +140,7 @@ impl ReferenceCounters {
         }
     }
 
-    /// check_ctr, and the counters that it found authentic. Errors: [`Kind::Corrupt`].
+    /// check_ctr. Returns the authentic counters. Errors: [`Kind::Corrupt`].
     pub(crate) fn check(&self, us: &dyn Untrusted) -> Result<Cow<'_, CounterIntervals>> {
         match &self.trusted {
             InTrusted::Arrays(arrays) => Ok(Cow::Borrowed(arrays)),
@@ -150,7 +152,8 @@ impl ReferenceCounters {
         }
     }
 
-    /// auth_ctr: the arrays go into TS if they fit, else into US, and their hashes into TS.
+    /// auth_ctr: stores the arrays in TS if they fit; otherwise the arrays in US and their hashes
+    /// in TS.
     pub(crate) fn authenticate(&mut self, us: &dyn Untrusted, counters: CounterIntervals) -> Result<()> {
         let before = match &self.trusted {
             InTrusted::Arrays(_) => 0,

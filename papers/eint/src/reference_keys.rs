@@ -12,7 +12,7 @@ mod label {
     pub(super) const VECTORS: &str = "integrity reference vectors";
 }
 
-/// The keys of one file. Each is made when it is first used, like those of files of vaults.
+/// The keys of one file. Each is derived at its first use, like the keys of vault files.
 pub struct ReferenceKeys {
     file: Secret<32>,
     wide: OnceLock<Hctr2Key>,
@@ -21,14 +21,14 @@ pub struct ReferenceKeys {
 }
 
 impl ReferenceKeys {
-    /// The keys of the file of this number.
+    /// The keys of file number `file`.
     pub fn derive(master: &Secret<32>, file: u64) -> Arc<ReferenceKeys> {
         let file: Secret<32> = derive(master, label::FILE, &file.to_le_bytes());
         let (wide, xts, vectors) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Arc::new(ReferenceKeys { file, wide, xts, vectors })
     }
 
-    /// HCTR2 over blocks.
+    /// The HCTR2 key for blocks.
     pub(crate) fn wide(&self) -> &Hctr2Key {
         self.wide.get_or_init(|| {
             let key: Secret<32> = derive(&self.file, label::WIDE, &[]);
@@ -36,7 +36,7 @@ impl ReferenceKeys {
         })
     }
 
-    /// AES-256-XTS over blocks.
+    /// The AES-256-XTS key for blocks.
     pub(crate) fn xts(&self) -> &XtsKey {
         self.xts.get_or_init(|| {
             XtsKey::new(&derive(&self.file, label::PLAIN, &[])).expect("two halves of a derived key differ")

@@ -1,5 +1,5 @@
-//! `ReferenceMt`: MT-EINT exactly as Figure 7 of EINT, with SHA-256 and AES-256-XTS. The base that everything is compared
-//! with; files of vaults use the scheme with keyed tags and a wide tree.
+//! `ReferenceMt`: MT-EINT exactly as Figure 7 of EINT, with SHA-256 and AES-256-XTS. It is the
+//! baseline of the comparison; files of vaults use the scheme with keyed tags and a wide tree.
 
 use crate::binary_tree::BinaryTree;
 use crate::node_cache::NodeCache;
@@ -11,8 +11,9 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Failed, Part, Session, Untrusted};
 use std::sync::Arc;
 
-/// MT-EINT: a hash of every block in a binary Merkle tree. The write counters need no authentication: with a wrong one a block
-/// does not decrypt to what its hash says. They are held in memory.
+/// MT-EINT: a hash of every block in a binary Merkle tree. The write counters need no
+/// authentication: with a wrong counter a block does not decrypt to the content of its hash. They
+/// are held in memory.
 pub struct ReferenceMt {
     file: ReferenceBlocks,
     counters: CounterIntervals,

@@ -1,6 +1,7 @@
-//! `ReferenceRand`: RAND-EINT exactly as Figures 8 and 9 of EINT, with SHA-256, HCTR2 in place of CMC and counters that are numbers of
-//! writes. Such counters repeat when a block is deleted and appended again, and then an old block that does not look random is
-//! accepted (docs/integrity.md): for measuring beside the paper's figures alone.
+//! `ReferenceRand`: RAND-EINT exactly as Figures 8 and 9 of EINT, with SHA-256, HCTR2 in place of
+//! CMC, and numbers of writes as counters. Such counters repeat when a block is deleted and
+//! appended again; then an old block that does not look random is accepted (docs/integrity.md):
+//! only for measurements beside the paper's figures.
 
 use crate::node_cache::NodeCache;
 use crate::random_access::Integrity;
@@ -12,7 +13,8 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Failed, Session, Untrusted, is_random_looking};
 use std::sync::Arc;
 
-/// RAND-EINT: a wide-block cipher whose tweak has the authentic write counter; hashes of random-looking blocks alone.
+/// RAND-EINT: a wide-block cipher with the authentic write counter in its tweak; hashes of only the
+/// random-looking blocks.
 pub struct ReferenceRand {
     file: ReferenceBlocks,
     counters: ReferenceCounters,
@@ -125,7 +127,8 @@ impl Integrity for ReferenceRand {
         self.write(us, self.blocks, plain)
     }
 
-    /// Delete. The paper decrypts the last block to ask whether it has a leaf; RArr says the same.
+    /// Delete. The paper decrypts the last block to find out whether it has a leaf; RArr gives the
+    /// same answer.
     fn delete(&mut self, us: &dyn Untrusted) -> Result<()> {
         let Some(last) = self.blocks.checked_sub(1) else {
             return Err(Error::new(Kind::Usage, "cannot delete a block").found("a file without blocks"));

@@ -1,9 +1,10 @@
-//! RTree and RArr of the reference schemes (EINT, sections 5.2 and 5.3, Figure 9): hashes of those blocks alone that cannot
-//! be authenticated otherwise, in the order in which they came.
+//! RTree and RArr of the reference schemes (EINT, sections 5.2 and 5.3, Figure 9): hashes of only
+//! those blocks that cannot be authenticated otherwise, in the order of their insertion.
 //!
-//! RArr and its inverse for SearchOffset lie in US and are not authenticated: what they say wrongly, the tree or the hash of a
-//! block, which binds its index, contradicts. Two lines of Figure 9 are read as the text around it has them: j is compared with
-//! the last position, and the last leaf is deleted after it was copied too.
+//! RArr and its inverse for SearchOffset lie in US and are not authenticated: a wrong entry
+//! contradicts the tree, or the hash of a block, which binds its index. Two lines of Figure 9 are
+//! read as the text around it describes them: j is compared with the last position, and the last
+//! leaf is deleted after it was copied too.
 
 use crate::binary_tree::BinaryTree;
 use crate::node_cache::NodeCache;
@@ -27,7 +28,7 @@ impl RTree {
         Ok(read_number(us, Part::Position, block)?.and_then(|position| position.checked_sub(1)))
     }
 
-    /// The block's hash is `value`: its leaf is updated, or appended if it has none.
+    /// Sets the block's hash to `value`: updates its leaf, or appends one.
     pub(crate) fn set(&mut self, us: &dyn Untrusted, block: u64, value: &NodeHash) -> Result<()> {
         match Self::search_offset(us, block)? {
             Some(position) => self.0.update(us, position, value),
@@ -35,19 +36,20 @@ impl RTree {
         }
     }
 
-    /// AppendTree, and the block at the end of RArr.
+    /// AppendTree; also appends the block to RArr.
     pub(crate) fn append(&mut self, us: &dyn Untrusted, block: u64, value: &NodeHash) -> Result<()> {
         let position = self.items();
         self.0.append(us, value)?;
         place(us, position, block)
     }
 
-    /// Whether the block's hash is `value` at this position.
+    /// Whether the hash at this position is `value`.
     pub(crate) fn check(&self, us: &dyn Untrusted, position: u64, value: &NodeHash) -> Result<bool> {
         self.0.check(us, position, value)
     }
 
-    /// DelOffsetTree, if the block is in RArr: without the block's leaf; the last leaf takes its place.
+    /// DelOffsetTree: removes the block's leaf if the block is in RArr; the last leaf takes its
+    /// place.
     pub(crate) fn remove(&mut self, us: &dyn Untrusted, block: u64) -> Result<()> {
         let Some(position) = Self::search_offset(us, block)? else { return Ok(()) };
         let last = self.items().saturating_sub(1);
@@ -70,7 +72,7 @@ fn place(us: &dyn Untrusted, position: u64, block: u64) -> Result<()> {
     us.write_part(Part::Position, block, Some(&(position + 1).to_le_bytes()))
 }
 
-/// A number of US; anything but eight bytes is none.
+/// Reads a number from US; `None` unless the page has eight bytes.
 fn read_number(us: &dyn Untrusted, part: Part, page: u64) -> Result<Option<u64>> {
     let bytes = us.read_part(part, page)?;
     Ok(bytes.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok()).map(u64::from_le_bytes))

@@ -1,5 +1,5 @@
-//! The measurements of EINT redone: Tables 1 to 6, Figures 12 to 17 and the claims of its text, with its schemes as
-//! reference and those of the vault beside them, in memory.
+//! The section on EINT: Tables 1 to 6, Figures 12 to 17 and the claims of its text, with its
+//! schemes as reference and those of the vault beside them, in memory.
 
 use crate::claims;
 use crate::files::{self, Class, Sample};

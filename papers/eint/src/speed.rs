@@ -1,4 +1,5 @@
-//! The schemes of EINT over the classes of files, by block size: what Tables 4 and 5 and Figures 12 and 13 are made of.
+//! Runs the schemes of EINT over the classes of files, by block size: the data of Tables 4 and 5
+//! and Figures 12 and 13.
 
 use crate::files::{Class, Sample};
 use crate::measure::{Figures, Subject, measure_files};
@@ -6,10 +7,10 @@ use crate::paper::SIZES;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 
-/// The block size of files.
+/// The block size of vault files.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Figures of one subject, class and block size, a line for each repeat.
+/// The figures of one subject, class and block size, one per repeat.
 struct Cell {
     subject: Subject,
     class: Class,
@@ -17,18 +18,19 @@ struct Cell {
     runs: Vec<Figures>,
 }
 
-/// Everything that was measured over files.
+/// All measurements over files.
 pub(crate) struct Speeds {
     cells: Vec<Cell>,
     repeats: u32,
 }
 
-/// All subjects: the paper's, then ours.
+/// All subjects: the paper's, then those of vaults.
 pub(crate) fn subjects() -> impl Iterator<Item = Subject> {
     Subject::PAPER.into_iter().chain(Subject::FILES)
 }
 
-/// Measures. `whole` are the files for blocks of 4096 bytes, `fewer` those for the other sizes, with a third of the repeats.
+/// Measures all subjects. `whole` are the files for blocks of 4096 bytes; `fewer` are the files for
+/// the other sizes, which get a third of the repeats.
 pub(crate) fn measure(work: &Workspace, whole: &[Sample], fewer: &[Sample]) -> Result<Speeds> {
     let repeats = work.scale.rounds;
     let mut speeds = Speeds { cells: Vec::new(), repeats };
@@ -52,7 +54,7 @@ pub(crate) fn measure(work: &Workspace, whole: &[Sample], fewer: &[Sample]) -> R
     Ok(speeds)
 }
 
-/// The middle of some figures.
+/// The median of some figures.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -63,7 +65,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// A time, a bandwidth, or a size.
+/// A metric: a time, a bandwidth, or a size.
 pub(crate) type Of = fn(&Figures) -> f64;
 
 /// Nanoseconds to write a block.
@@ -81,12 +83,12 @@ pub(crate) fn both_times(figures: &Figures) -> f64 {
     write_time(figures) + read_time(figures)
 }
 
-/// Bytes of US for a block that is written or read.
+/// Bytes of US accessed per block that is written or read.
 pub(crate) fn bandwidth(figures: &Figures) -> f64 {
     figures.bandwidth()
 }
 
-/// Bytes of US for a block that is held.
+/// Bytes of US held per block.
 pub(crate) fn storage(figures: &Figures) -> f64 {
     figures.held as f64 / figures.written.max(1) as f64
 }
@@ -109,12 +111,12 @@ impl Speeds {
         self.cells.iter().find(found).map_or(&[], |cell| &cell.runs)
     }
 
-    /// The mean over some classes, each weighing the same; the median of the repeats.
+    /// The mean over some classes with equal weights; the median of the repeats.
     pub(crate) fn mean(&self, of: Of, subject: Subject, classes: &[Class], size: usize) -> Option<f64> {
         median(self.means(of, subject, classes, size))
     }
 
-    /// The same, one figure for each repeat.
+    /// The mean over some classes with equal weights, for each repeat.
     fn means(&self, of: Of, subject: Subject, classes: &[Class], size: usize) -> Vec<f64> {
         let runs: Vec<&[Figures]> = classes.iter().map(|class| self.runs(subject, *class, size)).collect();
         let turns = runs.iter().map(|runs| runs.len()).min().unwrap_or(0);
@@ -122,7 +124,7 @@ impl Speeds {
         (0..turns).map(mean).collect()
     }
 
-    /// The median of the ratios of two subjects, both over some classes.
+    /// The median of the ratios of two subjects, both averaged over some classes.
     pub(crate) fn ratio(
         &self,
         of: Of,

@@ -1,4 +1,5 @@
-//! Figures 12 and 13 of EINT, drawn: the time to write and read a MiB by block size, both axes logarithmic.
+//! Plots of Figures 12 and 13 of EINT: the time to write and read a MiB by block size, both axes
+//! logarithmic.
 
 use crate::files::Class;
 use crate::measure::Subject;
@@ -9,7 +10,7 @@ use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Lines, and how thick they are: the vault's schemes are thick.
+/// Lines, colours and widths: the vault's schemes have thick lines.
 const LINES: [(Subject, RGBColor, u32); 8] = [
     (Subject::Aes, GREY, 1),
     (Subject::Wide, BLACK, 1),

@@ -1,4 +1,4 @@
-//! Tables 2 to 5 and Figures 12 and 13 of EINT as tables, ours beside the paper's.
+//! Tables 2 to 5 and Figures 12 and 13 of EINT as tables, with the paper's figures.
 
 use crate::files::{Class, Sample};
 use crate::measure::Subject;
@@ -36,7 +36,7 @@ pub(crate) fn files(samples: &[Sample]) -> Table {
     table
 }
 
-/// The share of blocks for which `is` holds.
+/// The share of blocks that satisfy `is`.
 fn share(sample: &Sample, size: usize, is: impl Fn(&[u8]) -> bool) -> f64 {
     let (mut all, mut some) = (0_u64, 0_u64);
     for block in sample.blocks(size) {
@@ -46,7 +46,8 @@ fn share(sample: &Sample, size: usize, is: impl Fn(&[u8]) -> bool) -> f64 {
     some as f64 / all.max(1) as f64
 }
 
-/// The shares of Table 3 for each class: random-looking by block size, and incompressible at 4096 bytes.
+/// The shares of Table 3 for each class: random-looking blocks by block size, and incompressible
+/// ones at 4096 bytes.
 pub(crate) struct Shares(Vec<(Class, [f64; SIZES.len()], f64)>);
 
 impl Shares {
@@ -63,7 +64,7 @@ impl Shares {
         Shares(samples.iter().map(&mut of).collect())
     }
 
-    /// The share of random-looking and of incompressible blocks of 4096 bytes.
+    /// The shares of random-looking and of incompressible blocks of 4096 bytes.
     pub(crate) fn of_class(&self, class: Class) -> (f64, f64) {
         let found = self.0.iter().find(|(of, ..)| *of == class);
         found.map_or((0.0, 0.0), |(_, random, hard)| (random[SIZES.len() - 1], *hard))
@@ -82,7 +83,7 @@ impl Shares {
     }
 }
 
-/// A metric, its name, its unit, and how it is shown.
+/// A metric, its function, and the title of its table.
 const METRICS: [(Metric, Of, &str); 4] = [
     (Metric::WriteTime, write_time, "ns to write a block (paper 002, Table 4)"),
     (Metric::ReadTime, read_time, "ns to read a block (paper 002, Table 4)"),
@@ -90,7 +91,7 @@ const METRICS: [(Metric, Of, &str); 4] = [
     (Metric::Storage, storage, "bytes of US held for a block (paper 002, Table 5)"),
 ];
 
-/// Tables 4 and 5: a figure, and in parentheses the ratio to the reference of MT-EINT here and in the paper.
+/// Tables 4 and 5: a figure, and in parentheses its ratio to reference MT here and in the paper.
 pub(crate) fn tables_4_and_5(speeds: &Speeds) -> Vec<Table> {
     let of = |(metric, of, title): (Metric, Of, &str)| {
         let heads = Class::ALL.map(|class| class.name().to_owned());
@@ -115,7 +116,7 @@ pub(crate) fn tables_4_and_5(speeds: &Speeds) -> Vec<Table> {
     METRICS.map(of).into()
 }
 
-/// The paper's own Tables 4 and 5, for reading ours against.
+/// Tables 4 and 5 of the paper, for comparison.
 pub(crate) fn papers_tables() -> Table {
     let heads = Class::ALL.map(|class| class.name().to_owned());
     let title = "The paper's Tables 4 and 5: seconds to write / read, bytes of bandwidth / MB of storage";
@@ -136,7 +137,8 @@ pub(crate) fn papers_tables() -> Table {
     table
 }
 
-/// Figures 12 and 13: write time, read time, bandwidth and storage by block size, as ratios to the reference of MT-EINT.
+/// Figures 12 and 13: write time, read time, bandwidth and storage by block size, as ratios to
+/// reference MT.
 pub(crate) fn sweep(speeds: &Speeds, title: &str, classes: &[Class]) -> Table {
     let shown = [
         Subject::ReferenceRand,

@@ -1,4 +1,5 @@
-//! What traces do to write counters: Table 1, Figures 4, 5 and 17 and section 7.3 of EINT. Counting, without any file.
+//! The write counters after a trace: Table 1, Figures 4, 5 and 17 and section 7.3 of EINT. Only
+//! counts; no file is written.
 
 use crate::measure::{Access, Trace};
 use crate::reference_counters::CounterIntervals;
@@ -6,23 +7,24 @@ use crate::trace_model::{MODELS, Model};
 use lacuna_bench::table::{Table, head};
 use std::collections::{BTreeMap, HashMap};
 
-/// Bytes of trusted storage that are looked at (Figure 17).
+/// Sizes of trusted storage in the table (Figure 17), in bytes.
 pub(crate) const TRUSTED: [usize; 6] = [8, 50, 100, 150, 200, 400];
-/// Numbers of writes and of intervals that are looked at (Figures 4 and 5).
+/// Numbers of writes and of intervals in the table (Figures 4 and 5).
 const AT_LEAST: [usize; 7] = [1, 2, 4, 10, 50, 100, 1000];
 
 /// The counters after a trace.
 pub(crate) struct Counted {
-    /// Bytes of intervals of each file: counters as numbers of writes.
+    /// Bytes of intervals of each file, with numbers of writes as counters.
     bytes: Vec<usize>,
-    /// Intervals of each file with counters of passes, as files have them.
+    /// Intervals of each file, with the pass counters of vault files.
     passes: Vec<usize>,
-    /// Blocks by how often they were written.
+    /// Number of blocks by number of writes.
     writes: BTreeMap<u32, u64>,
     blocks: u64,
 }
 
-/// The passes of one file, in memory and without bounds: a block that this pass wrote begins the next.
+/// The pass counters of one file, in memory and without limits: a second write to a block in the
+/// same pass begins the next pass.
 #[derive(Default)]
 struct Passes {
     pass: u32,
@@ -53,7 +55,8 @@ impl Counted {
         let written = trace.requests.iter().filter(|request| request.access == Access::Write);
         for request in written.clone() {
             let of = &mut intervals[request.file];
-            // What is not written in the trace has no counter; writes begin at the end or before it.
+            // Blocks that the trace does not write have no counter; writes begin at or before the
+            // end.
             (request.first..request.first + request.count)
                 .for_each(|block| of.update(block).expect("traces write without gaps"));
             passes[request.file].write(request.first, request.count);
@@ -72,35 +75,35 @@ impl Counted {
         }
     }
 
-    /// Table 1: bytes of counter intervals, the mean of all files.
+    /// Table 1: bytes of counter intervals per file, on average.
     pub(crate) fn interval_bytes(&self) -> f64 {
         self.bytes.iter().sum::<usize>() as f64 / self.bytes.len() as f64
     }
 
-    /// Percent of files whose intervals fit into so many bytes.
+    /// Percentage of files with intervals that fit into `room` bytes.
     pub(crate) fn fitting(&self, room: usize) -> f64 {
         let fit = self.bytes.iter().filter(|bytes| **bytes <= room).count();
         100.0 * fit as f64 / self.bytes.len() as f64
     }
 
-    /// The same with counters of passes.
+    /// The same percentage with pass counters.
     fn fitting_passes(&self, room: usize) -> f64 {
         let fit = self.passes.iter().filter(|count| **count * CounterIntervals::BYTES <= room).count();
         100.0 * fit as f64 / self.passes.len() as f64
     }
 
-    /// Figure 4: blocks that were written at least so often.
+    /// Figure 4: blocks with at least this number of writes.
     fn blocks_written(&self, at_least: usize) -> u64 {
         self.writes.range(at_least as u32..).map(|(_, blocks)| blocks).sum()
     }
 
-    /// Figure 5: files that have at least so many intervals.
+    /// Figure 5: files with at least this number of intervals.
     fn files_with(&self, at_least: usize) -> usize {
         self.bytes.iter().filter(|bytes| **bytes / CounterIntervals::BYTES >= at_least).count()
     }
 }
 
-/// Section 7.2's and 7.3's tables about counters.
+/// The tables on counters of sections 7.2 and 7.3.
 pub(crate) fn tables(traces: &[(Model, Trace)]) -> Vec<Table> {
     let counted: Vec<Counted> = traces.iter().map(|(_, trace)| Counted::of(trace)).collect();
     vec![representations(traces, &counted), distributions(&counted), fitting(&counted)]

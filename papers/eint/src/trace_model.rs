@@ -1,32 +1,34 @@
-//! Synthetic traces in the likeness of LAIR, DEASNA and HOME02, the Harvard traces that EINT replays and nobody may publish.
+//! Synthetic traces modelled on LAIR, DEASNA and HOME02, the Harvard traces that EINT replays and
+//! that may not be published.
 //!
-//! Exact: the numbers of files, of blocks written and of blocks read (Table 6). Chosen to agree with what the paper says of the traces:
-//! bytes of counter intervals for a file (Table 1), the share of files whose intervals fit into 200 bytes (Figure 17), and tails that
-//! are straight on a log-log scale (Figures 4 and 5). Everything else is a guess: this is marked in each trace.
+//! The numbers of files, of blocks written and of blocks read are exact (Table 6). Chosen to agree
+//! with the paper: bytes of counter intervals per file (Table 1), the share of files with intervals
+//! that fit into 200 bytes (Figure 17), and tails that are straight on a log-log scale (Figures 4
+//! and 5). Everything else is a guess; each trace is marked as synthetic.
 
 use crate::measure::{Access, Request, Trace};
 use lacuna_sim::Rng;
 
-/// One of the three.
+/// A model of one of the three traces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Model {
-    /// The name of the trace it is like.
+    /// The name of the original trace.
     pub name: &'static str,
-    /// Table 6.
+    /// Table 6: files, and blocks written and read.
     pub files: usize,
     pub writes: u64,
     pub reads: u64,
-    /// Table 1: bytes of counter intervals for a file, and bytes of one counter for a block (of all files, it seems).
+    /// Table 1: bytes of counter intervals per file.
     pub interval_bytes: f64,
-    /// Figure 17: percent of files whose intervals fit into 200 bytes.
+    /// Figure 17: percentage of files with intervals that fit into 200 bytes.
     pub fitting: f64,
-    /// Files of 1000 that are written at all; the others are read.
+    /// Written files per 1000; the other files are only read.
     written: u64,
-    /// Files of 1000 that are written in scattered places: databases, mailboxes that are edited.
+    /// Files per 1000 that are written in scattered places, such as databases and edited mailboxes.
     scattered: u64,
-    /// Files of 1000 that are overwritten in part once: two or three intervals.
+    /// Files per 1000 that are partly overwritten once: two or three intervals.
     partial: u64,
-    /// Of the writes, in percent, how many go to the scattered files.
+    /// Percentage of the writes that go to scattered files.
     scattered_writes: u64,
 }
 
@@ -70,11 +72,12 @@ pub(crate) const MODELS: [Model; 3] = [
     },
 ];
 
-/// Blocks of one request at most.
+/// Maximum blocks of a request.
 const REQUEST: u64 = 8;
 
 impl Model {
-    /// The trace: the same seed gives the same. `part` of it, as a divisor of all counts, is for quick runs.
+    /// Generates the trace; the same seed gives the same trace. `part` divides all counts, for
+    /// quick runs.
     pub(crate) fn trace(&self, seed: u64, part: u64) -> Trace {
         let mut rng = Rng::new(seed);
         let files = (self.files / part as usize).max(8);
@@ -112,11 +115,12 @@ impl Model {
     }
 }
 
-/// Reads from the start of files, those that are only read among them; requests of a file stay in their order.
+/// Adds reads from the start of files, including the files that are only read; requests of a file
+/// keep their order.
 fn read(rng: &mut Rng, written: usize, reads: u64, queues: &mut [Vec<Request>], lengths: &mut [u64]) {
     let only_read = queues.len() - written;
     let mut left = reads;
-    // Every file that is never written is read, from its first block on.
+    // Every file that is never written is read, starting at its first block.
     let shares = heavy_shares(rng, only_read, (reads / 2).max(only_read as u64).min(reads));
     for (file, blocks) in (written..).zip(shares) {
         lengths[file] = blocks;
@@ -136,12 +140,13 @@ fn read(rng: &mut Rng, written: usize, reads: u64, queues: &mut [Vec<Request>], 
     }
 }
 
-/// Whether a file must have its blocks before the trace begins.
+/// Whether a file needs its blocks before the trace begins.
 fn queues_read_first(queue: &[Request]) -> bool {
     queue.first().is_some_and(|request| request.access == Access::Read)
 }
 
-/// `sum` in so many shares of at least one, most of them small and few large (Pareto, exponent 1.1).
+/// Splits `sum` into `count` shares of at least one, most of them small and a few large (Pareto,
+/// exponent 1.1).
 fn heavy_shares(rng: &mut Rng, count: usize, sum: u64) -> Vec<u64> {
     if count == 0 {
         return Vec::new();
@@ -158,9 +163,10 @@ fn heavy_shares(rng: &mut Rng, count: usize, sum: u64) -> Vec<u64> {
     shares
 }
 
-/// A file that is written from end to end, a few times over: it is as long as its writes allow. Returns its length.
+/// A file that is written from end to end, several times; its length follows from its writes.
+/// Returns its length.
 fn sequential(rng: &mut Rng, file: usize, writes: u64, partial: bool, queue: &mut Vec<Request>) -> u64 {
-    // How often: straight on a log-log scale (Figure 4).
+    // The number of passes is straight on a log-log scale (Figure 4).
     let mut passes = 1;
     while passes < 64 && rng.chance(1, 3) {
         passes *= 2;
@@ -174,7 +180,7 @@ fn sequential(rng: &mut Rng, file: usize, writes: u64, partial: bool, queue: &mu
         let some = (left - length).min(1 + rng.below(length - 1));
         runs(0, some, &mut push);
         left -= length + some;
-        // What is left begins a second time behind: the file grows.
+        // The remaining writes append to the file.
         runs(length, left, &mut push);
         return length + left;
     }
@@ -182,12 +188,12 @@ fn sequential(rng: &mut Rng, file: usize, writes: u64, partial: bool, queue: &mu
         runs(0, length, &mut push);
         left -= length;
     }
-    // The remainder of the division makes the file longer; blocks that are appended are written once.
+    // The remainder of the division extends the file; appended blocks are written once.
     runs(length, left, &mut push);
     length + left
 }
 
-/// A file of which blocks here and there are overwritten: each time another interval. Returns its length.
+/// A file with overwrites of scattered blocks: each adds an interval. Returns its length.
 fn scatter(rng: &mut Rng, file: usize, writes: u64, queue: &mut Vec<Request>) -> u64 {
     let length = (writes / 2).max(1);
     let mut push = |first, count| queue.push(Request { access: Access::Write, file, first, count });
@@ -201,14 +207,15 @@ fn scatter(rng: &mut Rng, file: usize, writes: u64, queue: &mut Vec<Request>) ->
     length
 }
 
-/// Cuts a run of blocks into requests.
+/// Splits a run of blocks into requests.
 fn runs(first: u64, count: u64, mut push: impl FnMut(u64, u64)) {
     for at in (0..count).step_by(REQUEST as usize) {
         push(first + at, (count - at).min(REQUEST));
     }
 }
 
-/// The requests of all files as they come in from many clients: a file goes on for a while, then another.
+/// Merges the requests of all files as from many clients: several requests of a file, then another
+/// file.
 fn interleave(rng: &mut Rng, mut queues: Vec<Vec<Request>>) -> Vec<Request> {
     queues.iter_mut().for_each(|queue| queue.reverse());
     let mut busy: Vec<usize> = (0..queues.len()).filter(|file| !queues[*file].is_empty()).collect();
@@ -231,7 +238,7 @@ mod tests {
     use super::*;
     use crate::trace_counters::Counted;
 
-    /// Table 6 exactly; Table 1 and Figure 17 nearly.
+    /// Table 6 is met exactly, Table 1 and Figure 17 approximately.
     #[test]
     fn the_traces_are_like_the_papers() {
         for model in MODELS {

@@ -1,4 +1,4 @@
-//! Replayed traces: Figure 16 of EINT and the figures that its text gives.
+//! Replayed traces: Figure 16 of EINT and the figures in its text.
 
 use crate::measure::{Contents, Figures, Subject, Trace, replay};
 use crate::speed::{Of, bandwidth, median};
@@ -7,18 +7,20 @@ use lacuna_bench::table::{Table, figure, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 
-/// Percent of random-looking blocks: the paper's best, middle and worst cases.
+/// Percentages of random-looking blocks: the paper's best, middle and worst cases.
 const PERCENT: [u64; 3] = [0, 50, 100];
-/// The paper's figures for low-entropy contents by trace: time of CMC-Entropy to AES-Merkle, bandwidth of CMC-Entropy and of
-/// AES-Compression below that of AES-Merkle by these factors, and storage of CMC-Entropy.
+/// The paper's figures for low-entropy contents by trace: time of CMC-Entropy relative to
+/// AES-Merkle; reduction factors of the bandwidths of CMC-Entropy and of AES-Compression, and of
+/// the storage of CMC-Entropy, relative to AES-Merkle.
 const PAPER_LOW: [[f64; 4]; 3] =
     [[0.7089, 28.04, 14.29, 44.31], [0.5367, 238.82, 22.2, 365.71], [0.4664, 2.58, 2.45, 37.42]];
-/// Its figures for high-entropy contents: time of CMC-Entropy and of AES-Compression to AES-Merkle, at most.
+/// The paper's figures for high-entropy contents: times of CMC-Entropy and of AES-Compression
+/// relative to AES-Merkle, at most.
 const PAPER_HIGH: [[f64; 2]; 3] = [[1.4125, 1.378], [1.3449, 1.7018], [1.3015, 1.4976]];
 /// The block size of the traces.
 const BLOCK: usize = 4096;
 
-/// What is replayed: the reference schemes, then those of files.
+/// The replayed subjects: the reference schemes, then those of vaults.
 fn subjects() -> impl Iterator<Item = Subject> {
     Subject::PAPER[2..].iter().chain(&Subject::FILES[1..]).copied()
 }
@@ -58,7 +60,7 @@ impl Replays {
         found.map_or(&[], |(.., runs)| runs)
     }
 
-    /// A figure of a subject to that of the reference of MT-EINT.
+    /// The ratio of a subject's figure to that of reference MT.
     pub(crate) fn to_merkle(&self, of: Of, trace: usize, percent: u64, subject: Subject) -> Option<f64> {
         let base = self.runs(trace, percent, Subject::ReferenceMt);
         let pairs = self.runs(trace, percent, subject).iter().zip(base);

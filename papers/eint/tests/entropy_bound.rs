@@ -1,4 +1,4 @@
-//! The thresholds of IsRand against the bound by which they are proven.
+//! The thresholds of IsRand agree with the bound that proves them.
 
 use eint::{RUN_BOUND, TailBound};
 use lacuna_integrity::{STATISTIC_BITS, threshold};
@@ -17,7 +17,8 @@ fn thresholds_are_one_more_than_the_least_that_the_bound_proves() {
     }
 }
 
-/// The closed form for whole blocks in the literature, (e x / 255)^255 e^-x nats, is weaker: ours never exceeds it.
+/// The closed form for whole blocks in the literature, (e x / 255)^255 e^-x nats, is weaker: this
+/// bound never exceeds it.
 #[test]
 fn the_bound_is_below_the_closed_form() {
     for len in [1024_usize, 4096] {

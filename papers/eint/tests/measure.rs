@@ -1,4 +1,5 @@
-//! What measuring measures: every subject returns what was written, over files and over a trace, and the schemes cost US as they should.
+//! Measurements are sound: every subject returns written data, for files and for a trace, and the
+//! schemes hold the expected bytes of US.
 
 use eint::measure::{Access, CacheKind, Contents, Request, Subject, Trace, measure_files, replay};
 

@@ -1,4 +1,5 @@
-//! The schemes of vaults in the random-access model of section 2: init, update, check, append, delete.
+//! The schemes of vaults in the random-access model of section 2: init, update, check, append,
+//! delete.
 
 #[path = "../../../crates/parts/integrity/tests/fixture/mod.rs"]
 mod fixture;
@@ -10,7 +11,7 @@ use lacuna_integrity::{Checked, Choice, FileKeys, ProtectedFile, Scheme, Session
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
-/// A file of a vault under one scheme, by its place in [`Scheme::OFFERED`].
+/// A vault file under one scheme, given by its index in [`Scheme::OFFERED`].
 struct Standalone<const SCHEME: usize>(ProtectedFile);
 
 type MtEint = Standalone<0>;
@@ -18,7 +19,7 @@ type RandEint = Standalone<1>;
 type CompEint = Standalone<2>;
 
 impl<const SCHEME: usize> Standalone<SCHEME> {
-    /// Refuses to write past the end, where a file of a vault would grow.
+    /// Refuses writes past the end; a vault file would grow.
     fn check_end(&self, first: u64, bytes: usize) -> Result<()> {
         let count = (bytes / self.0.block_size()) as u64;
         if first + count <= self.0.blocks() {

@@ -1,5 +1,6 @@
-//! The reference schemes of EINT (Figures 6 to 10): they return what was written, notice what an adversary does to untrusted
-//! storage, and have the one flaw of the paper's counters that docs/integrity.md describes.
+//! The reference schemes of EINT (Figures 6 to 10) return written data, detect an adversary that
+//! changes untrusted storage, and have the flaw of the paper's counters that docs/integrity.md
+//! describes.
 
 mod untrusted_memory;
 
@@ -20,7 +21,7 @@ fn keys() -> Arc<ReferenceKeys> {
     ReferenceKeys::derive(&Secret::copy_from(&[7; 32]), 1)
 }
 
-/// A block of text-like or of random bytes; no two are equal.
+/// A block of text-like or of random bytes; all blocks differ.
 fn content(rng: &mut Rng, size: usize, low_entropy: bool) -> Vec<u8> {
     let mut block = rng.bytes(size);
     if low_entropy {
@@ -74,7 +75,7 @@ fn the_tree_is_the_unique_one_whose_left_subtrees_are_complete() {
     }
 }
 
-/// Random updates, appends, deletes and checks beside a plain array.
+/// Compares random updates, appends, deletes and checks with a plain array.
 fn returns_what_was_written<I: Integrity>(make: impl Fn(usize) -> I) {
     for size in SIZES {
         let (us, mut rng) = (UntrustedMemory::new(size), Rng::new(size as u64));
@@ -132,7 +133,8 @@ fn compression_returns_what_was_written() {
     returns_what_was_written(|size| ReferenceComp::init(keys(), size, Session(1)));
 }
 
-/// Updates and appends while an adversary alters, moves and rolls back blocks and pages: what is read is the latest, or an error.
+/// Updates and appends while an adversary alters, moves and rolls back blocks and pages: a read
+/// returns the latest data or an error.
 fn notices<I: Integrity>(make: impl Fn(usize) -> I) {
     let (mut refused, mut returned) = (0, 0);
     for seed in 0..150 {
@@ -143,7 +145,7 @@ fn notices<I: Integrity>(make: impl Fn(usize) -> I) {
         for _ in 0..40 {
             let low = rng.chance(1, 2);
             let block = content(&mut rng, 512, low);
-            // An error is the scheme's right once US was altered; the file is then as before or lost.
+            // An error is allowed after US was altered; the file is then unchanged or lost.
             let written = if model.len() < 4 || rng.chance(1, 3) {
                 file.append(&us, &block).map(|()| model.push(block))
             } else {
@@ -193,8 +195,9 @@ fn compression_notices() {
     notices(|size| ReferenceComp::init(keys(), size, Session(1)));
 }
 
-/// Delete forgets the counter and Append begins at 1 again (Figure 8), so the tweak of the deleted block is used for the new one,
-/// and the deleted one, replayed, decrypts to what it was and does not look random.
+/// Delete loses the counter and Append starts at 1 again (Figure 8), so the new block gets the
+/// tweak of the deleted one. A replay of the deleted block therefore decrypts to its old content,
+/// which does not look random, and is accepted.
 #[test]
 fn the_papers_counters_repeat_after_delete_and_append() {
     let us = UntrustedMemory::new(4096);

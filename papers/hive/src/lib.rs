@@ -1,7 +1,7 @@
-//! `hive`: the claim of HIVE that the stash of a write-only ORAM has a constant size, counted on the draws and the placement
-//! of the format `oblivious` beside the bound that is derived for them.
+//! `hive`: the claim of HIVE that the stash of a write-only ORAM has a constant size, counted with
+//! the draws and the placement of the format `oblivious`, beside the bound derived for them.
 //!
-//! Every figure is a function of the code alone: the same on every machine.
+//! All figures are functions of the code alone: the same on every machine.
 #![forbid(unsafe_code)]
 
 mod stash;

@@ -1,5 +1,6 @@
-//! How many blocks of an oblivious disk wait for a cell, counted over millions of simulated operations, beside
-//! the bound that `lacuna-oblivious` derives. A function of the code alone: the same on every machine.
+//! Counts the blocks in the stash of an oblivious disk over millions of simulated operations,
+//! beside the bound that `lacuna-oblivious` derives. The figures are functions of the code alone:
+//! the same on every machine.
 
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::{Table, head};
@@ -8,24 +9,24 @@ use lacuna_contracts::Result;
 use lacuna_oblivious::{World, tail_base};
 
 const CELLS: usize = 8192;
-/// What was seen so often is compared with the bound; the rest scatters.
+/// Minimum count for a comparison with the bound; lower counts scatter.
 const OFTEN: u64 = 1000;
-/// How far above the bound the measured tail may scatter even so.
+/// Maximum ratio of the measured tail to the bound; above 1 because of scatter.
 const MOST_TO_BOUND: f64 = 1.1;
-/// The most blocks that the table and the plot look at.
+/// Maximum stash size in the table and the plot.
 pub(crate) const MOST: usize = 14;
 
-/// One region: its *k*, and operations in a batch.
+/// A region: its *k*, operations in a batch, and the size of its cell groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     /// The paper's *k*.
     pub per_write: u8,
     at_once: usize,
-    /// Neighbouring cells that are drawn together.
+    /// Adjacent cells that are drawn together.
     group: usize,
 }
 
-/// What is simulated.
+/// The simulated regions.
 pub(crate) const CASES: [Case; 5] = [
     Case { per_write: 2, at_once: 1, group: 1 },
     Case { per_write: 3, at_once: 1, group: 1 },
@@ -42,7 +43,7 @@ impl Case {
         }
     }
 
-    /// What the bound depends on, for people.
+    /// The parameters of the bound, for display.
     pub(crate) fn region(self) -> String {
         match self.group {
             1 => format!("k = {}", self.per_write),
@@ -50,13 +51,13 @@ impl Case {
         }
     }
 
-    /// Whether no case before it has the same bound.
+    /// Whether no earlier case has the same bound.
     pub(crate) fn is_first_of_bound(self) -> bool {
         let mut before = CASES.into_iter().take_while(|case| *case != self);
         !before.any(|case| (case.per_write, case.group) == (self.per_write, self.group))
     }
 
-    /// The bound on the probability that so many blocks wait.
+    /// The bound on the probability that at least `blocks` blocks are in the stash.
     pub(crate) fn bound(self, blocks: usize) -> f64 {
         let free = if self.per_write == 2 { 2.0 / 3.0 } else { 0.5 };
         let base =
@@ -66,7 +67,8 @@ impl Case {
 }
 
 pub(crate) struct Stash {
-    /// For each case how often it was looked, and how often so many blocks or more waited.
+    /// For each case: the number of observations, and for each stash size how often it was reached
+    /// or exceeded.
     tails: Vec<(Case, u64, Vec<u64>)>,
     operations: u64,
 }
@@ -84,7 +86,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Stash> {
 }
 
 impl Stash {
-    /// For numbers of blocks up to [`MOST`] that were seen to wait, with what probability they do.
+    /// For each observed stash size up to [`MOST`]: the probability that the stash has at least
+    /// this size.
     pub(crate) fn points(&self, case: Case) -> Vec<(usize, f64)> {
         let found = self.tails.iter().filter(|(of, ..)| *of == case);
         found
@@ -113,7 +116,7 @@ impl Stash {
         table
     }
 
-    /// The promise about the bound.
+    /// The requirement that the bound holds.
     pub(crate) fn requirement(&self) -> Requirement {
         let line = "blocks in the stash, to the derived bound";
         let mut requirement = Requirement::new(line, Bound::AtMost(MOST_TO_BOUND), "");

@@ -1,4 +1,4 @@
-//! What waits for a cell of an oblivious disk, drawn: how often it was counted, above the bound that is derived.
+//! Plot of the stash size of an oblivious disk: counted probabilities beside the derived bound.
 
 use crate::stash::{CASES, MOST, Stash};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
@@ -6,12 +6,12 @@ use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Of lines and points, and the size of points.
+/// Colours of lines and points, and sizes of points.
 const LOOKS: [(RGBColor, u32); CASES.len()] = [(BLUE, 6), (GREEN, 4), (PURPLE, 3), (GREY, 4), (ORANGE, 4)];
-/// The probabilities of the axis.
+/// The range of probabilities of the axis.
 const PROBABILITIES: (f64, f64) = (2e-8, 1.5);
 
-/// Lines: the bound for each *k*; points: what was counted.
+/// Lines show the bound for each *k*, points the counts.
 pub(crate) fn draw(found: &Stash, path: &Path) -> Result<()> {
     let axes = Axes {
         x: -0.3..MOST as f64 + 0.3,

@@ -1,4 +1,4 @@
-//! What the page of the papers says of the stash.
+//! The section on the stash, for the page of the papers.
 
 use crate::stash::{self, Stash};
 use crate::stash_plot;
@@ -10,7 +10,7 @@ use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
 
-/// Measures.
+/// Measures the stash.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     Ok(Box::new(stash::measure(work)?))
 }

@@ -1,5 +1,5 @@
-//! Levels in memory, for what a medium would be too slow to show: they read like their models, and the stash is as
-//! small as the bound says, over millions of operations at full load.
+//! Levels in memory, for tests that a medium would make too slow: levels read like their models,
+//! and over millions of operations at full load the stash stays within the bound.
 //!
 //! `LACUNA_OPERATIONS` sets the operations of each measurement (default 2,000,000).
 
@@ -7,9 +7,9 @@ use lacuna_oblivious::{World, tail_base};
 use lacuna_sim::{Rng, setting};
 use std::collections::HashMap;
 
-/// Cells at full load.
+/// Cells of a fully loaded level.
 const CELLS: usize = 2000;
-/// Operations in a batch: few, and as many as the format does at once.
+/// Operations in a batch: a few, and the format's number.
 const BATCHES: [usize; 2] = [4, 32];
 /// Cells that the format draws together.
 const GROUP: usize = 8;
@@ -38,7 +38,7 @@ fn operations() -> u64 {
     setting("LACUNA_OPERATIONS", 2_000_000)
 }
 
-/// Compares the tail of the stash in a world at full load with the bound.
+/// Compares the tail of the stash at full load with the bound.
 fn check(per_write: usize, at_once: usize, group: usize, in_order: bool) {
     let batches = operations() / at_once as u64;
     let reached = World::full(7, CELLS, per_write, group).tail(batches, at_once, in_order);
@@ -48,8 +48,8 @@ fn check(per_write: usize, at_once: usize, group: usize, in_order: bool) {
     for (blocks, count) in reached.iter().enumerate() {
         let (measured, bound) = (*count as f64 / batches as f64, base.powi(blocks as i32));
         println!("{blocks}: {measured:.2e}, at most {bound:.2e}");
-        // Rare lengths scatter: by three standard deviations of their number, were they independent, times a few for
-        // that they come in bursts.
+        // Rare stash sizes scatter: allow three standard deviations of independent counts, times a
+        // few, because they come in bursts.
         let scatter = 12.0 * (bound / batches as f64).sqrt() + 12.0 / batches as f64;
         assert!(measured <= bound + scatter, "{blocks} blocks: {measured:e}, at most {bound:e}");
     }
@@ -68,7 +68,8 @@ fn so_it_is_after_every_batch() {
     }
 }
 
-/// The proof that the measurement bites: where more blocks wait than cells come free, it shows.
+/// The check detects too few free cells: with more evicted blocks than cells that come free, the
+/// tail exceeds the bound.
 #[test]
 fn too_few_free_cells_are_noticed() {
     let mut world = World::new(7, CELLS, 2, 1, CELLS / 2);

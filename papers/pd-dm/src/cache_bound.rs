@@ -1,5 +1,6 @@
-//! Section 3.3 of PD-DM: caches of maps are bounded. How much they held at the most, of their shares: in the runs of Figure
-//! 8, and where random writes spread over many more leaves than any cache holds.
+//! Section 3.3 of PD-DM: the caches of maps are bounded. Compares the maximum that each cache held
+//! with its share: in the runs of Figure 8, and with random writes to many more leaves than any
+//! cache holds.
 
 use crate::cache_sizes::{CacheSizes, kib};
 use lacuna_bench::bed::Bed;
@@ -10,18 +11,18 @@ use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_deniable::{Cached, Caches};
 
-/// Memory for all caches under spread writes. The first is the least that `--cache` takes.
+/// Budgets for all caches under spread writes. The first is the minimum of `--cache`.
 const BUDGETS: [u64; 3] = [1 << 20, 2 << 20, 4 << 20];
 
 pub(crate) struct CacheBound {
     spread: Vec<(u64, Caches)>,
     medium: u64,
     writes: u64,
-    /// Leaves of the map of each level.
+    /// Leaves in the map of each level.
     leaves: u64,
 }
 
-/// Measures the spread writes.
+/// Measures the caches under spread writes.
 pub(crate) fn measure(work: &Workspace) -> Result<CacheBound> {
     let (medium, writes) = if work.scale.quick { (256 << 20, 500) } else { (2 << 30, 20_000) };
     let params = Case::Half.params(medium)?;
@@ -36,7 +37,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<CacheBound> {
     Ok(CacheBound { spread, medium, writes, leaves: span.div_ceil(512) })
 }
 
-/// The caches of a disk, with what they are for.
+/// The caches of a disk, with their names.
 fn named(caches: &Caches) -> Vec<(String, Cached)> {
     let leaves =
         (0..).zip(&caches.leaves).map(|(level, leaves): (u8, _)| (format!("map of level {level}"), *leaves));
@@ -44,7 +45,7 @@ fn named(caches: &Caches) -> Vec<(String, Cached)> {
 }
 
 impl CacheBound {
-    /// All figures, with those of the runs of Figure 8.
+    /// The figures of the spread writes and of the runs of Figure 8.
     pub(crate) fn table(&self, figure_8: &CacheSizes) -> Table {
         let head = [
             "all caches",
@@ -64,7 +65,7 @@ impl CacheBound {
         table
     }
 
-    /// The promise that caches stay within their shares, for all sizes that `--cache` takes.
+    /// The requirement that caches stay within their shares, for all sizes that `--cache` takes.
     pub(crate) fn requirement(&self, figure_8: &CacheSizes) -> Requirement {
         let line = format!(
             "caches of maps and summaries, from {} up: the most they held, of their share",
@@ -81,7 +82,7 @@ impl CacheBound {
         all
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
             "- Section 3.3: the bytes of the leaves that were in memory at once, changed ones that wait to be written among \

@@ -9,22 +9,23 @@ use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 use lacuna_deniable::Caches;
 use std::collections::HashMap;
 
-/// Bytes of all caches of a disk.
+/// Budgets for all caches of a disk, in bytes.
 const BUDGETS: [u64; 6] = [256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
-/// The parts of the data that random requests go to, as divisors, the smallest first: the paper's sizes of files.
+/// Divisors of the data that give the range of random requests, smallest range first; they
+/// correspond to the paper's file sizes.
 const FILES: [u64; 3] = [16, 4, 1];
-/// How often a disk is written from end to end before it is measured: until its log has come round.
+/// Sequential passes over a disk before it is measured, so that its log has wrapped around.
 const PASSES: u32 = 5;
-/// What is measured, in the order of the columns.
+/// The measured operations, in the order of the columns.
 const OPERATIONS: [Operation; 4] =
     [Operation::PublicRead, Operation::PublicWrite, Operation::HiddenRead, Operation::HiddenWrite];
 
-/// Bytes per second of the sequential jobs, divisor 0, and of the random ones by the divisor of their file.
+/// Bytes per second by divisor and operation; divisor 0 is the sequential job.
 type Rates = HashMap<(u64, Operation), f64>;
 
 pub(crate) struct CacheSizes {
     cells: Vec<(u64, Rates, Caches)>,
-    /// Of `sealed`, which has one level.
+    /// Rates of `sealed`, which has one level.
     xts: Rates,
     sizes: Sizes,
 }
@@ -107,12 +108,12 @@ impl CacheSizes {
         table
     }
 
-    /// What the caches held at the most, by the memory for all of them.
+    /// The maximum that each cache held, by the budget for all caches.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &Caches)> {
         self.cells.iter().map(|(budget, _, caches)| (*budget, caches))
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
             "- Figure 8: *half* with so much for all caches (`--cache`, which takes 1 MiB at the least): a quarter for \

@@ -1,9 +1,11 @@
-//! Figure 4 of PD-DM from measurement: what a write to level 0 costs, over the spare factor ρ, for traffic of the
-//! hot/cold model; beside Equation 1, and beside what the same reasoning gives where there is no closed form.
+//! Figure 4 of PD-DM from measurement: the cost of a write to level 0 by spare factor ρ, for
+//! traffic of the hot/cold model, beside Equation 1, and beside the same derivation where there is
+//! no closed form.
 //!
-//! The paper says that the more focused the traffic, the fewer the writes. Counted and calculated, it is the other way
-//! round for a log that carries what is valid: cold blocks fill slots in every lap, and what is left for new ones
-//! approaches the share ρ, which makes the paper's own bound, 1/ρ, the limit.
+//! The paper says that more focused traffic needs fewer writes. Counted and calculated, it is the
+//! other way round for a log that carries valid blocks: cold blocks fill slots in every lap, and
+//! the share of slots for new blocks approaches ρ, so that the paper's own bound, 1/ρ, is the
+//! limit.
 
 use lacuna_bench::in_process;
 use lacuna_bench::requirement::{Bound, Requirement};
@@ -17,15 +19,15 @@ use std::sync::Arc;
 
 /// The geometry of the runs.
 pub(crate) const GEOMETRY: Geometry = Geometry { public: 8, hidden: 8 };
-/// Where the levels are full to begin with: ρ in thousandths.
+/// Spare factors ρ in thousandths. The levels are full.
 const SPARES: [u16; 5] = [100, 200, 300, 400, 500];
-/// Those with a promise.
+/// Spare factors with a requirement.
 const PROMISED: [u16; 3] = [100, 200, 400];
-/// How far measured and calculated may lie apart, in percent.
+/// Maximum difference between the measured and the calculated cost, in percent.
 const MOST_APART: f64 = 10.0;
 
-/// Traffic of the hot/cold model (PD-DM, section 3.1): a share `r` of the writes goes to a share `f` of the addresses,
-/// both in percent; inside each group they are uniform.
+/// Traffic of the hot/cold model (PD-DM, section 3.1): a share `r` of the writes goes to a share
+/// `f` of the addresses, both in percent; the writes are uniform inside each group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Traffic {
     /// The paper's *r*.
@@ -34,7 +36,7 @@ pub(crate) struct Traffic {
     pub f: u8,
 }
 
-/// What is drawn. The first is uniform.
+/// The measured kinds of traffic. The first is uniform.
 pub(crate) const TRAFFIC: [Traffic; 4] = [
     Traffic { r: 100, f: 100 },
     Traffic { r: 70, f: 30 },
@@ -47,13 +49,13 @@ impl Traffic {
         if self.r == self.f { "uniform".into() } else { format!("r = {}%, f = {}%", self.r, self.f) }
     }
 
-    /// Share of the traffic and share of the addresses of each group.
+    /// For each group, its share of the traffic and of the addresses.
     fn groups(self) -> [(f64, f64); 2] {
         let (r, f) = (f64::from(self.r) / 100.0, f64::from(self.f) / 100.0);
         [(r, f), (1.0 - r, 1.0 - f)]
     }
 
-    /// An address below `blocks`.
+    /// Draws an address below `blocks`.
     fn draw(self, rng: &mut Rng, blocks: u64) -> u64 {
         let hot = (blocks * u64::from(self.f) / 100).max(1);
         if hot >= blocks || rng.chance(self.r.into(), 100) {
@@ -63,12 +65,15 @@ impl Traffic {
         }
     }
 
-    /// Public slots that a log with a share `spare` of them to spare passes for one that takes a write in.
+    /// Public slots that a full log with a spare factor of `spare` passes for each slot that takes
+    /// a new write.
     ///
-    /// A block of a group that takes a share r of the writes and has a share f of the n addresses is written anew after
-    /// exponential time, n·f/r writes on average, or carried on when the log has come round, after t writes, whichever
-    /// is first. So in a lap the group fills t·r / (1 − exp(−t·r/(n·f))) slots, and t is what makes that all of them:
-    /// n/(1 − ρ). For uniform traffic the result is 1 over Equation 1, which is this equation solved for t/slots.
+    /// A group takes a share r of the writes and has a share f of the n addresses. A block of the
+    /// group is rewritten after an exponential time, n·f/r writes on average, or carried when the
+    /// log has wrapped around, after t writes, whichever is first. So in a lap the group fills t·r
+    /// / (1 − exp(−t·r/(n·f))) slots; t solves the equation that all groups together fill all
+    /// slots, n/(1 − ρ). For uniform traffic the result is 1 over Equation 1, which is this
+    /// equation solved for t/slots.
     pub(crate) fn slots_per_write(self, spare: f64) -> f64 {
         let slots = 1.0 / (1.0 - spare);
         let filled = |lap: f64| -> f64 {
@@ -84,13 +89,13 @@ impl Traffic {
     }
 }
 
-/// Blocks of the medium for each public slot: what turns slots into blocks.
+/// Blocks of the medium per public slot; converts slots to blocks.
 pub(crate) fn blocks_per_slot() -> f64 {
     GEOMETRY.blocks() as f64 / f64::from(GEOMETRY.public)
 }
 
 pub(crate) struct HotCold {
-    /// Medium blocks written for each block written, by traffic and ρ in thousandths.
+    /// Medium blocks written per block written, by traffic and ρ in thousandths.
     cells: Vec<(Traffic, u16, f64)>,
     laps: u64,
     stripes: u64,
@@ -110,8 +115,9 @@ pub(crate) fn measure(work: &Workspace) -> Result<HotCold> {
     Ok(HotCold { cells, laps, stripes })
 }
 
-/// Medium blocks for a block: after one pass from end to end and `laps` times as many random writes as the level has
-/// blocks, over three times as many more.
+/// Medium blocks written per block written. First one sequential pass and random writes of `laps`
+/// times the blocks of the level, not counted; then random writes of three times its blocks,
+/// counted.
 fn cost(traffic: Traffic, spare: u16, stripes: u64, laps: u64) -> Result<f64> {
     let room = (2 << 20) + stripes * GEOMETRY.blocks() * BLOCK_SIZE as u64;
     let params = Params::plan(room, GEOMETRY, spare, 0)?;
@@ -136,18 +142,18 @@ fn cost(traffic: Traffic, spare: u16, stripes: u64, laps: u64) -> Result<f64> {
 }
 
 impl HotCold {
-    /// What one traffic cost at ρ, in thousandths: medium blocks for a block.
+    /// The cost of one kind of traffic at ρ in thousandths, as medium blocks per block.
     fn cell(&self, traffic: Traffic, spare: u16) -> Option<f64> {
         self.cells.iter().find(|(t, s, _)| (*t, *s) == (traffic, spare)).map(|cell| cell.2)
     }
 
-    /// The points of one traffic: ρ, and medium blocks for a block.
+    /// The points of one kind of traffic: ρ, and medium blocks per block.
     pub(crate) fn points(&self, traffic: Traffic) -> Vec<(f64, f64)> {
         let of = self.cells.iter().filter(|(t, ..)| *t == traffic);
         of.map(|(_, spare, cost)| (f64::from(*spare) / 1000.0, *cost)).collect()
     }
 
-    /// Uniform writes at ρ of 0.2: for the history.
+    /// The cost of uniform writes at ρ = 0.2, for the history.
     pub(crate) fn uniform(&self) -> Option<f64> {
         self.cell(TRAFFIC[0], PROMISED[1])
     }
@@ -171,7 +177,7 @@ impl HotCold {
         table
     }
 
-    /// The promise about uniform writes.
+    /// The requirement on uniform writes.
     pub(crate) fn requirement(&self) -> Requirement {
         let line = "uniform writes on a full level: distance from Equation 1";
         let empty = Requirement::new(line, Bound::AtMost(MOST_APART), "%");
@@ -183,7 +189,7 @@ impl HotCold {
         })
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         let Geometry { public, hidden } = GEOMETRY;
         format!(
@@ -216,7 +222,8 @@ that kept hot and cold blocks apart, or a level that is written in part only.\n"
 mod tests {
     use super::*;
 
-    /// Equation 1 by its own iteration: W(y) = x with x·exp(x) = y, the branch above −1.
+    /// Equation 1, solved by Newton's iteration: W(y) = x with x·exp(x) = y, on the branch above
+    /// −1.
     fn equation_1(spare: f64) -> f64 {
         let a = -1.0 / (1.0 - spare);
         let (y, mut x) = (a * a.exp(), 0.0f64);

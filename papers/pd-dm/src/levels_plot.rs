@@ -1,4 +1,5 @@
-//! Figure 4 of PD-DM, drawn from our counts: what a write costs over the spare factor, for several kinds of traffic.
+//! Plot of Figure 4 of PD-DM from the counts here: the cost of a write by spare factor, for several
+//! kinds of traffic.
 
 use crate::hot_cold::{HotCold, TRAFFIC, Traffic, blocks_per_slot};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
@@ -7,12 +8,12 @@ use plotters::prelude::*;
 use std::path::Path;
 
 const COLOURS: [RGBColor; TRAFFIC.len()] = [BLUE, GREEN, ORANGE, PURPLE];
-/// The curves begin here, and go on in so many steps of so much.
+/// The first spare factor of the curves, the number of steps, and the step.
 const FIRST: f64 = 0.1;
 const STEPS: u32 = 80;
 const STEP: f64 = 0.005;
 
-/// Lines: what is calculated for each kind of traffic, Equation 1 for uniform traffic; points: what was measured.
+/// Lines show the calculated costs (Equation 1 for uniform traffic), points the measured ones.
 pub(crate) fn draw(found: &HotCold, path: &Path) -> Result<()> {
     let curve = |traffic: Traffic| {
         let rho = (0..=STEPS).map(|i| FIRST + f64::from(i) * STEP);

@@ -1,7 +1,8 @@
-//! `pd-dm`: the figures of PD-DM that need no machine, redone on the format `deniable`: Figure 4 and sections 3.3 and 6 by
-//! counting, Tables 2 to 4 and Figures 6 and 8 by models of the disks that the paper used.
+//! `pd-dm`: the figures of PD-DM that need no real disk, redone on the format `deniable`. Figure 4
+//! and sections 3.3 and 6 are counted; Tables 2 to 4 and Figures 6 and 8 use models of the paper's
+//! disks.
 //!
-//! Every figure is a function of the code alone: the same on every machine.
+//! All figures are functions of the code alone: the same on every machine.
 #![forbid(unsafe_code)]
 
 mod cache_bound;
@@ -17,5 +18,5 @@ mod runs_plot;
 
 use lacuna_bench::section::Section;
 
-/// All of it.
+/// All tables and figures of PD-DM.
 pub const MODELS: Section = Section::new("models", "Paper 000: models", models::measure);

@@ -1,5 +1,5 @@
-//! Section 6 of PD-DM: logical data that is written together lies together. Counted for sequential reads, of data that
-//! was written sequentially and then overwritten in part at random.
+//! Section 6 of PD-DM: logical data that is written together is stored together. Counts sequential
+//! reads of data that was written sequentially and then partly overwritten at random.
 
 use crate::paper_tables::megabytes;
 use lacuna_bench::bed::{Bed, LONG};
@@ -8,21 +8,22 @@ use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 
-/// What is measured.
+/// The measured disks.
 const CASES: [Case; 4] = [Case::Xts, Case::Half, Case::Paper, Case::Oblivious];
 /// Random writes before the data is read, in percent of its blocks.
 const OVERWRITTEN: [u64; 3] = [0, 10, 50];
 
-/// One reading of a level from end to end.
+/// One sequential read of a whole level.
 struct Reading {
     case: Case,
     level: usize,
     overwritten: u64,
-    /// Extents asked of the medium for each request of 1 MiB, seeks by the model, and KiB in a run.
+    /// Extents read from the medium for each request of 1 MiB, modelled seeks for each request, and
+    /// KiB per run.
     extents: f64,
     seeks: f64,
     run: f64,
-    /// Bytes of the data per second.
+    /// Bytes of data per second.
     rate: f64,
 }
 
@@ -93,7 +94,7 @@ impl Locality {
     }
 }
 
-/// How the figures come about.
+/// How the figures are obtained.
 pub(crate) fn method() -> String {
     format!(
         "- Section 6: the disks of Tables 2 to 4, written twice from end to end, both levels together, are read from \

@@ -1,5 +1,5 @@
-//! Tables 2 to 4 of PD-DM redone with the latency models: `sealed`, `deniable` and `oblivious` on the same
-//! simulated disks, the time that a model charges taken as time.
+//! Tables 2 to 4 of PD-DM redone with latency models: `sealed`, `deniable` and `oblivious` on the
+//! same simulated disks. The time that the model charges is the measured time.
 
 use lacuna_bench::bed::{Bed, HELD_BACK, Model, Operation};
 use lacuna_bench::modelled::{Case, Sizes};
@@ -8,7 +8,7 @@ use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 use std::collections::HashMap;
 
 pub(crate) struct Modelled {
-    /// Bytes per second; random where it says true.
+    /// Bytes per second; the `bool` is true for random requests.
     rates: HashMap<(Model, bool, Case, Operation), f64>,
     sizes: Sizes,
 }
@@ -19,7 +19,7 @@ impl Modelled {
         self.rates.get(&(model, random, case, operation)).copied()
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
             "- Tables 2 to 4: MB/s, in parentheses the ratio to `lacuna xts`, or to the dm-crypt of the paper; a \

@@ -1,6 +1,6 @@
-//! What can be said of `deniable` without a clock. Figure 4 and section 6 of PD-DM by counting, and its Tables
-//! 2 to 4 and Figures 6 and 8 by models of the disks it used. All of it is a function of the code alone: the same on
-//! every machine.
+//! The section on PD-DM, which measures no time: Figure 4 and sections 3.3 and 6 are counted;
+//! Tables 2 to 4 and Figures 6 and 8 use models of the paper's disks. All figures are functions of
+//! the code alone: the same on every machine.
 
 use crate::cache_bound::{self, CacheBound};
 use crate::cache_sizes::{self, CacheSizes};

@@ -1,15 +1,16 @@
-//! Tables 2 to 4 of PD-DM, as it prints them, beside what the models say of lacuna; and what they say where the
-//! paper has no table.
+//! Tables 2 to 4 of PD-DM as printed, beside the modelled figures of lacuna; and modelled figures
+//! for the cases without a table in the paper.
 
 use crate::modelled::Modelled;
 use lacuna_bench::bed::{Model, Operation};
 use lacuna_bench::modelled::Case;
 use lacuna_bench::table::Table;
 
-/// A row of the paper: the operation, and MB/s of dm-crypt, PD-DM and HIVE as printed; of nothing without a number.
+/// A row of the paper: the operation, and MB/s of dm-crypt, PD-DM and HIVE as printed; `n/a` if the
+/// paper has no number.
 type Row = (Operation, [&'static str; 3]);
 
-/// One table: what it is, how it was measured here, and the rows of the paper.
+/// A table: its title, the model, whether requests are random, and the rows of the paper.
 struct Printed {
     title: &'static str,
     model: Model,
@@ -19,7 +20,7 @@ struct Printed {
 
 use Operation::{HiddenRead, HiddenWrite, PublicRead, PublicWrite};
 
-/// Of what the paper did not measure.
+/// Rows for cases that the paper did not measure.
 const NOTHING: [Row; 4] =
     [(PublicRead, ["-"; 3]), (PublicWrite, ["-"; 3]), (HiddenRead, ["-"; 3]), (HiddenWrite, ["-"; 3])];
 
@@ -41,7 +42,7 @@ const PRINTED: [Printed; 6] = [
         random: true,
         rows: [
             (PublicRead, ["0.526", "0.309 ± 0.005", "0.012"]),
-            // Printed as "Hidden Write", as the last row is; it stands where the public one belongs.
+            // The paper prints "Hidden Write" here, as in the last row; it must be the public one.
             (PublicWrite, ["1.094", "0.276 ± 0.017", "0.010"]),
             (HiddenRead, ["n/a", "0.309 ± 0.011", "0.097"]),
             (HiddenWrite, ["n/a", "0.282 ± 0.024", "0.014"]),
@@ -82,7 +83,7 @@ pub(crate) fn name(operation: Operation) -> &'static str {
     }
 }
 
-/// What an operation is compared with: a baseline has one level.
+/// The operation of the baseline that an operation is compared with: a baseline has one level.
 fn baseline(operation: Operation) -> Operation {
     match operation {
         PublicRead | HiddenRead => PublicRead,
@@ -90,12 +91,12 @@ fn baseline(operation: Operation) -> Operation {
     }
 }
 
-/// The number that a printed figure begins with.
+/// The number at the start of a printed figure.
 fn number(printed: &str) -> Option<f64> {
     printed.split(' ').next()?.parse().ok()
 }
 
-/// A ratio in parentheses; none of the baseline to itself.
+/// A figure with its ratio to the baseline in parentheses; the baseline has no ratio.
 fn with_ratio(figure: String, value: Option<f64>, base: Option<f64>) -> String {
     match (value, base) {
         (Some(value), Some(base)) => format!("{figure} ({:.3})", value / base),
@@ -103,7 +104,7 @@ fn with_ratio(figure: String, value: Option<f64>, base: Option<f64>) -> String {
     }
 }
 
-/// All tables: MB/s, and in parentheses the ratio to `xts`, or to the dm-crypt of the paper.
+/// All tables: MB/s, and in parentheses the ratio to `xts` here, or to the paper's dm-crypt.
 pub(crate) fn tables(found: &Modelled) -> Vec<Table> {
     PRINTED.iter().map(|printed| table(found, printed)).collect()
 }
@@ -131,7 +132,7 @@ fn table(found: &Modelled, printed: &Printed) -> Table {
     table
 }
 
-/// Three figures, as far as there are so many.
+/// Formats MB/s with up to three significant digits below 1000.
 pub(crate) fn megabytes(speed: f64) -> String {
     let decimals = if speed < 1.0 { 3 } else { usize::from(speed < 100.0) };
     format!("{speed:.decimals$}")

@@ -1,4 +1,5 @@
-//! Figure 6 of PD-DM: throughput over many runs of the same job on the same disk, on the model of the paper's disk.
+//! Figure 6 of PD-DM: throughput over many runs of the same job on the same disk, on the model of
+//! the paper's disk.
 
 use crate::paper_tables::{megabytes, name};
 use lacuna_bench::bed::{Bed, Model, Operation};
@@ -8,16 +9,16 @@ use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{Budget, Result};
 
-/// As many as in the paper.
+/// The paper's number of runs.
 const RUNS: usize = 40;
-/// Runs before the log has come round, after which it has something to carry on.
+/// Runs until the log has wrapped around; after that it has blocks to carry.
 const SETTLING: usize = 5;
-/// Runs that are compared with as many before them.
+/// Number of last runs, which are compared with the same number of runs before them.
 const TAIL: usize = 10;
-/// What the last runs reach of the ones before them, at the least.
+/// Minimum ratio of the last runs to the runs before them.
 const LEAST_KEPT: f64 = 0.95;
 
-/// What the paper prints in Tables 2 and 3: mean and standard error of 40 runs, in MB/s.
+/// Tables 2 and 3 of the paper: mean and standard error of 40 runs, in MB/s.
 const PAPER: [(bool, Operation, f64, f64); 8] = [
     (false, Operation::PublicRead, 17.452, 0.367),
     (false, Operation::PublicWrite, 1.347, 0.093),
@@ -31,11 +32,11 @@ const PAPER: [(bool, Operation, f64, f64); 8] = [
 
 /// The runs of one job, in bytes per second.
 pub(crate) struct Series {
-    /// Whether its requests are random.
+    /// Whether the requests are random.
     pub random: bool,
-    /// What it does.
+    /// The operation of the job.
     pub operation: Operation,
-    /// One figure for each run, the first on a disk as it was created.
+    /// The rate of each run; the first sequential run uses a newly created disk.
     pub rates: Vec<f64>,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Runs> {
             Case::Half.open(medium, Budget::bytes(sizes.budget))
         })?;
         if random {
-            // So that there is something to read.
+            // Fill the disk, so that reads find data.
             bed.write(false, bed.span)?;
         }
         for _ in 0..runs {
@@ -72,28 +73,29 @@ pub(crate) fn mean(rates: &[f64]) -> f64 {
     rates.iter().sum::<f64>() / rates.len().max(1) as f64
 }
 
-/// Standard deviation as a part of the mean.
+/// Standard deviation relative to the mean.
 fn spread(rates: &[f64]) -> f64 {
     let middle = mean(rates);
     let squares: f64 = rates.iter().map(|rate| (rate - middle).powi(2)).sum();
     (squares / (rates.len().max(2) - 1) as f64).sqrt() / middle
 }
 
-/// The least at part 0, the median at 1 and the most at 2.
+/// The minimum for part 0, the median for 1, the maximum for 2.
 fn rank(rates: &[f64], part: usize) -> f64 {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().saturating_sub(1) * part / 2).copied().unwrap_or(0.0)
 }
 
-/// The median of the last runs to that of those before them; `None` of too few.
+/// Ratio of the median of the last runs to the median of the runs before them; `None` if there are
+/// too few runs.
 fn kept(rates: &[f64]) -> Option<f64> {
     let last = rates.len().checked_sub(TAIL)?;
     let before = last.checked_sub(TAIL)?;
     Some(rank(&rates[last..], 1) / rank(&rates[before..last], 1))
 }
 
-/// The runs of a disk that has settled; all of them if there are too few.
+/// The runs after the first [`SETTLING`]; all runs if there are too few.
 fn settled(rates: &[f64]) -> &[f64] {
     rates.get(SETTLING..).filter(|settled| !settled.is_empty()).unwrap_or(rates)
 }
@@ -103,7 +105,7 @@ impl Series {
         format!("{} {}s", if self.random { "random" } else { "sequential" }, name(self.operation))
     }
 
-    /// The figures beside those of the paper.
+    /// The cells of a row: figures here, then those of the paper.
     fn cells(&self, (paper, error): (f64, f64)) -> Vec<String> {
         let first = self.rates.first().copied().unwrap_or(0.0);
         let later = settled(&self.rates);
@@ -117,7 +119,7 @@ impl Series {
 }
 
 impl Runs {
-    /// All jobs with all their runs.
+    /// All jobs with their runs.
     pub(crate) fn series(&self) -> &[Series] {
         &self.series
     }
@@ -143,14 +145,14 @@ impl Runs {
         table
     }
 
-    /// The promise that throughput does not fall from run to run.
+    /// The requirement that throughput does not fall from run to run.
     pub(crate) fn requirement(&self) -> Requirement {
         let line = "many runs on one disk: the last ten to the ten before";
         let empty = Requirement::new(line, Bound::AtLeast(LEAST_KEPT), "");
         self.series.iter().fold(empty, |all, series| all.case(series.name(), kept(&series.rates)))
     }
 
-    /// How the figures come about.
+    /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
             "- Figure 6: the jobs of Tables 2 and 3 on *half*, {runs} times one after another on the same disk, without \

@@ -1,4 +1,4 @@
-//! Figure 6 of PD-DM, drawn from our runs: throughput over the number of the run.
+//! Plot of Figure 6 of PD-DM from the runs here: throughput over the number of the run.
 
 use crate::runs::{Runs, mean};
 use lacuna_bench::bed::Operation;
@@ -7,7 +7,7 @@ use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// A point for each run, filled where requests are sequential, and a line at the mean of each job.
+/// A point for each run, filled for sequential requests, and a line at the mean of each job.
 pub(crate) fn draw(runs: &Runs, path: &Path) -> Result<()> {
     let all = || runs.series().iter().flat_map(|series| &series.rates).map(|rate| rate / 1e6);
     let (low, high) = (all().fold(f64::MAX, f64::min) / 1.5, all().fold(f64::MIN, f64::max) * 1.5);

@@ -1,5 +1,5 @@
-//! `papers`: the program behind `make papers`. It redoes the figures and tables of the papers, prints them, and writes
-//! `benchmarks-papers.md` with its plots.
+//! `papers`: the program that `make papers` runs. It redoes the figures and tables of the papers,
+//! prints them, and writes `benchmarks-papers.md` with its plots.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -9,7 +9,7 @@ use lacuna_bench::run_args::RunArgs;
 use lacuna_bench::section::Section;
 use std::process::ExitCode;
 
-/// The sections in the order in which they are measured and stand on the page.
+/// The sections, in the order of measurement and of the page.
 const SECTIONS: [Section; 6] =
     [pd_dm::MODELS, hive::STASH, eint::INTEGRITY, eint::FALSE_ACCEPT, dnefs::PHONE, dnefs::ASSIGNMENT];
 

@@ -1,13 +1,13 @@
-//! A whole run with tiny sizes, as `make papers QUICK=1` does it, so that nothing here rots. The figures mean nothing and are not
-//! looked at.
+//! A whole run with tiny sizes, as by `make papers QUICK=1`: every section runs. The figures are
+//! not checked.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 const PAPERS: &str = env!("CARGO_BIN_EXE_papers");
 
-/// Runs the program with two directories: for what it needs meanwhile, and for the page. All that a run asks of `lacuna` is its
-/// version, and the program itself can say one.
+/// Runs the program with two directories: one for working files, one for the page. `--lacuna` needs
+/// only a program that prints a version, and `papers` prints one.
 fn run(args: &[&str], dirs: [&Path; 2]) -> Output {
     let mut papers = Command::new(PAPERS);
     papers.args(args).arg("--dir").arg(dirs[0]).arg("--out").arg(dirs[1]).args(["--lacuna", PAPERS]);

@@ -1,46 +1,47 @@
-//! The metrics of EINT, section 2, over a set of files that are written and then read from end to end.
+//! The metrics of EINT, section 2, over a set of files that are written and then read from end to
+//! end.
 
 use crate::measure::memory::CountingMemory;
 use crate::measure::subject::{CacheKind, Driven, Subject};
 use lacuna_contracts::{Error, Kind, Result};
 use std::time::{Duration, Instant};
 
-/// What was measured.
+/// Measured figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// Time of all writes, and of bringing US up to date.
+    /// Time of all writes, including the commits to US.
     pub write: Duration,
-    /// Time of all reads, with their checks.
+    /// Time of all reads, including their checks.
     pub read: Duration,
     /// Blocks written.
     pub written: u64,
     /// Blocks read.
     pub checked: u64,
-    /// Bytes of US that writing accessed.
+    /// Bytes of US accessed by writes.
     pub write_us: u64,
-    /// Bytes of US that reading accessed.
+    /// Bytes of US accessed by reads.
     pub read_us: u64,
     /// Bytes of US at the end.
     pub held: u64,
 }
 
 impl Figures {
-    /// The integrity bandwidth: bytes of US for each block that is written or read.
+    /// The integrity bandwidth: bytes of US per block that is written or read.
     pub fn bandwidth(&self) -> f64 {
         (self.write_us + self.read_us) as f64 / (self.written + self.checked).max(1) as f64
     }
 
-    /// Time of everything.
+    /// Time of all writes and reads.
     pub fn time(&self) -> Duration {
         self.write + self.read
     }
 }
 
-/// Bytes of a request, as FUSE makes them.
+/// Bytes of a request, as FUSE sends them.
 const REQUEST: usize = 128 << 10;
 
 /// Writes all files from end to end, then reads all of them and compares. Files are whole blocks.
-/// Errors: [`Kind::Corrupt`] if anything else is read than was written.
+/// Errors: [`Kind::Corrupt`] if a read does not return the written data.
 pub fn measure_files(
     subject: Subject,
     block_size: usize,

@@ -1,11 +1,12 @@
-//! Untrusted storage in memory that counts which bytes of US are accessed: the integrity bandwidth of EINT, section 2.
+//! Untrusted storage in memory that counts accessed bytes of US: the integrity bandwidth of EINT,
+//! section 2.
 
 use lacuna_contracts::Result;
 use lacuna_integrity::{Part, Untrusted};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One file's blocks and US pages.
+/// The blocks and the US pages of one file.
 pub struct CountingMemory {
     block_size: usize,
     blocks: Mutex<Vec<u8>>,
@@ -13,7 +14,7 @@ pub struct CountingMemory {
     accessed: AtomicU64,
 }
 
-/// The pages of one part, by number. They are dense where it counts: nodes of a tree.
+/// The pages of one part, by number. The nodes of a tree, which are most of the pages, are dense.
 #[derive(Default)]
 struct Pages {
     pages: Vec<Option<Vec<u8>>>,
@@ -21,9 +22,9 @@ struct Pages {
 }
 
 impl CountingMemory {
-    /// Room for `blocks` blocks; more come as they are written.
+    /// Room for `blocks` blocks; it grows with writes.
     pub fn new(block_size: usize, blocks: u64) -> CountingMemory {
-        // Bytes other than zero are touched here, so that no page fault is measured later.
+        // Nonzero bytes touch the memory now, so that no page fault is measured later.
         let room = vec![1; blocks as usize * block_size];
         CountingMemory {
             block_size,
@@ -33,12 +34,12 @@ impl CountingMemory {
         }
     }
 
-    /// Bytes of US that were read or written since the last call.
+    /// Bytes of US that were read or written since the previous call.
     pub fn take_accessed(&self) -> u64 {
         self.accessed.swap(0, Ordering::Relaxed)
     }
 
-    /// Bytes of US that are held.
+    /// Bytes that US holds.
     pub fn held(&self) -> u64 {
         self.parts.lock().iter().map(|(_, pages)| pages.bytes).sum()
     }

@@ -1,4 +1,4 @@
-//! Measuring what the schemes cost: the metrics of EINT, section 2.
+//! Measures the cost of the schemes with the metrics of EINT, section 2.
 
 mod figures;
 mod memory;

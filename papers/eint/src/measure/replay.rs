@@ -1,4 +1,4 @@
-//! Replaying a trace: the requests of EINT, section 7.2, with synthetic contents.
+//! Replays a trace: the requests of EINT, section 7.2, with synthetic contents.
 
 use crate::measure::figures::Figures;
 use crate::measure::memory::CountingMemory;
@@ -7,22 +7,22 @@ use crate::measure::trace::{Access, Request, Trace};
 use lacuna_contracts::Result;
 use std::time::Instant;
 
-/// Blocks of each kind that take turns.
+/// Distinct blocks of each kind.
 const VARIETY: usize = 64;
-/// The most blocks of one call.
+/// Maximum blocks of a call.
 const RUN: u64 = 32;
 
-/// Synthetic contents of blocks: text-like ones, random-looking ones, or both in equal parts at random.
+/// Synthetic contents of blocks: text-like, random-looking, or a random mixture of both.
 pub struct Contents {
     low: Vec<Vec<u8>>,
     high: Vec<Vec<u8>>,
-    /// Random-looking blocks among 100.
+    /// Percentage of random-looking blocks.
     percent: u64,
     state: u64,
 }
 
 impl Contents {
-    /// Contents of which `percent` of 100 blocks look random. The same seed gives the same.
+    /// Contents with `percent` % of random-looking blocks. The same seed gives the same contents.
     pub fn new(block_size: usize, percent: u64, seed: u64) -> Contents {
         let mut state = seed;
         let mut random =
@@ -66,7 +66,7 @@ const WORDS: [&str; 16] = [
     "content",
 ];
 
-/// A generator of which quality nothing depends on (splitmix64).
+/// A pseudorandom generator (splitmix64); its quality does not matter.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -87,8 +87,9 @@ impl Open {
     }
 }
 
-/// Replays a trace with blocks of `block_size` bytes. What files have before the first request is written first, and not measured;
-/// at the end all files are closed, which is. Reads past the end of a file read as far as it goes.
+/// Replays a trace with blocks of `block_size` bytes. The initial blocks of files are written
+/// first, which is not measured; closing all files at the end is measured. Reads stop at the end of
+/// a file.
 pub fn replay(
     subject: Subject,
     block_size: usize,

@@ -1,4 +1,5 @@
-//! What is measured: the five file systems of EINT, section 7.1, as reference schemes, and the schemes of files.
+//! The measured schemes: the five file systems of EINT, section 7.1, as reference schemes, and the
+//! schemes of vault files.
 
 use crate::node_cache::{ListCache, NodeCache, TableCache};
 use crate::random_access::Integrity;
@@ -12,10 +13,10 @@ use lacuna_contracts::{Budget, Result, Secret};
 use lacuna_integrity::{Choice, Failed, FileKeys, ProtectedFile, Scheme, Session, Untrusted};
 use std::sync::Arc;
 
-/// The key from which the keys of all files are derived.
+/// The master key of all file keys.
 const MASTER: [u8; 32] = [0x6d; 32];
 
-/// A scheme under measurement.
+/// A measured scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// AES-256-XTS under Figure 3, without integrity ("AES - no integrity").
@@ -32,7 +33,7 @@ pub enum Subject {
     File(Choice),
 }
 
-/// The algorithms of section 7.1.
+/// The cache algorithms of section 7.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheKind {
     /// A doubly linked list.
@@ -43,13 +44,13 @@ pub enum CacheKind {
 
 /// One file of a subject.
 pub trait Driven {
-    /// Writes whole blocks; those between the end and `first` become zeros.
+    /// Writes whole blocks; blocks between the end and `first` become zeros.
     fn write(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()>;
     /// Reads and checks whole blocks.
     fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Result<()>;
     /// Length in blocks.
     fn blocks(&self) -> u64;
-    /// Brings US up to date, and goes on as after closing and opening, with empty caches.
+    /// Commits to US, and continues as after a reopen, with empty caches.
     fn close(&mut self, us: &dyn Untrusted) -> Result<()>;
     /// Shortens the file.
     fn truncate(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()>;
@@ -60,7 +61,7 @@ impl Subject {
     pub const PAPER: [Subject; 5] =
         [Subject::Aes, Subject::Wide, Subject::ReferenceMt, Subject::ReferenceRand, Subject::ReferenceComp];
 
-    /// The schemes of files, as users have them, and encryption alone.
+    /// The schemes of vault files as users have them, and encryption alone.
     pub const FILES: [Subject; 5] = [
         Subject::File(Choice::Fixed(Scheme::None)),
         Subject::File(Choice::Fixed(Scheme::Mt)),
@@ -69,7 +70,7 @@ impl Subject {
         Subject::File(Choice::Auto),
     ];
 
-    /// For tables.
+    /// The name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Subject::Aes => "XTS, no integrity",
@@ -85,7 +86,7 @@ impl Subject {
         }
     }
 
-    /// The file of this number, without blocks.
+    /// A new file with this number, without blocks.
     pub fn file(
         self,
         number: u64,
@@ -127,10 +128,10 @@ impl Subject {
     }
 }
 
-/// For the caches of one file.
+/// Budget for the caches of one file.
 const BUDGET: Budget = Budget::bytes(4 << 20);
 
-/// Encryption with write counters and nothing else.
+/// Encryption with write counters, without integrity.
 struct Unprotected {
     file: ReferenceBlocks,
     counters: CounterIntervals,
@@ -214,7 +215,7 @@ impl<I: Integrity> Driven for Reference<I> {
         self.0.blocks()
     }
 
-    /// Figure 2 keeps US up to date with every operation, and its caches are too small to count.
+    /// Figure 2 updates US with every operation, and the caches are too small to matter.
     fn close(&mut self, _: &dyn Untrusted) -> Result<()> {
         Ok(())
     }
@@ -227,7 +228,7 @@ impl<I: Integrity> Driven for Reference<I> {
     }
 }
 
-/// A file as the vault has it.
+/// A file with a scheme of the vault.
 struct Protected {
     keys: Arc<FileKeys>,
     file: ProtectedFile,

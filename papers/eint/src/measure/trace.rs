@@ -1,4 +1,5 @@
-//! Access traces in a text format (docs/integrity.md): which blocks of which files are written, read and cut off.
+//! Access traces in a text format (docs/integrity.md): requests that write, read and truncate
+//! files.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::collections::HashMap;
@@ -6,41 +7,41 @@ use std::fmt::Write;
 
 /// The first line of a trace.
 const MAGIC: &str = "lacuna access trace 1";
-/// The most blocks of one request: 256 MiB.
+/// Maximum blocks of a request: 256 MiB.
 const MOST_BLOCKS: u64 = 65_536;
-/// The most blocks of a file: 1 TiB.
+/// Maximum blocks of a file: 1 TiB.
 const MOST_LENGTH: u64 = 1 << 28;
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Writes blocks.
     Write,
     /// Reads blocks.
     Read,
-    /// Makes the file end at `first`.
+    /// Truncates the file to `first` blocks.
     Truncate,
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// The kind of the request.
     pub access: Access,
-    /// Which file of [`Trace::files`].
+    /// The index of the file in [`Trace::files`].
     pub file: usize,
     /// The first block.
     pub first: u64,
-    /// How many blocks; zero for [`Access::Truncate`].
+    /// Number of blocks; zero for [`Access::Truncate`].
     pub count: u64,
 }
 
-/// A trace: its files, and the requests in their order.
+/// A trace: its files, and the requests in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// What people should know of it: comments of the text.
+    /// Comments of the text, for readers.
     pub about: Vec<String>,
-    /// The names of the files, and how many blocks each has before the first request.
+    /// The names of the files, and the blocks that each has before the first request.
     pub files: Vec<(String, u64)>,
     /// The requests.
     pub requests: Vec<Request>,
@@ -66,7 +67,8 @@ impl Trace {
         text
     }
 
-    /// Reads a trace. What it keeps is no more than a few times as large as the text. Errors: [`Kind::Usage`].
+    /// Parses a trace. It takes at most a few times the memory of the text. Errors:
+    /// [`Kind::Usage`].
     pub fn parse(text: &str) -> Result<Trace> {
         let mut lines = (1..).zip(text.lines());
         if lines.next().is_none_or(|(_, line)| line.trim_end() != MAGIC) {
@@ -79,7 +81,7 @@ impl Trace {
         Ok(reader.trace)
     }
 
-    /// Blocks that all requests of this kind write or read.
+    /// Blocks of all requests of this kind.
     pub fn blocks(&self, access: Access) -> u64 {
         self.requests.iter().filter(|request| request.access == access).map(|request| request.count).sum()
     }
@@ -89,7 +91,7 @@ fn refused(line: usize, found: &str, expected: &str) -> Error {
     Error::new(Kind::Usage, format!("line {line} of a trace makes no sense")).found(found).expected(expected)
 }
 
-/// A trace under reading, and the files by name.
+/// A trace that is being parsed, with its files by name.
 #[derive(Default)]
 struct Reader {
     trace: Trace,
@@ -133,7 +135,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The file of this name, which is empty if nothing was said of it before.
+    /// The file with this name; a new, empty one at its first mention.
     fn file(&mut self, name: &str) -> usize {
         if let Some(file) = self.names.get(name) {
             return *file;

@@ -1,4 +1,4 @@
-//! Untrusted storage in memory, and what an adversary does to it.
+//! Untrusted storage in memory, with the attacks of an adversary.
 
 use lacuna_contracts::Result;
 use lacuna_integrity::{Part, Untrusted};
@@ -6,7 +6,7 @@ use lacuna_sim::Rng;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// All of it at one time.
+/// The state of the storage at one time.
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot {
     blocks: BTreeMap<u64, Vec<u8>>,
@@ -31,12 +31,12 @@ impl UntrustedMemory {
         self.state.lock().unwrap().clone()
     }
 
-    /// Everything as it was.
+    /// Restores the whole snapshot.
     pub(crate) fn roll_back(&self, to: &Snapshot) {
         *self.state.lock().unwrap() = to.clone();
     }
 
-    /// Some blocks and pages as they were.
+    /// Restores some blocks and pages of the snapshot.
     pub(crate) fn roll_back_some(&self, to: &Snapshot, rng: &mut Rng) {
         let state = &mut *self.state.lock().unwrap();
         let blocks = to.blocks.iter().filter(|_| rng.chance(1, 3));
@@ -45,7 +45,7 @@ impl UntrustedMemory {
         state.parts.extend(parts.map(|(name, page)| (*name, page.clone())));
     }
 
-    /// One bit of a block or of a page.
+    /// Flips one bit of a block or of a page.
     pub(crate) fn alter(&self, rng: &mut Rng) {
         let state = &mut *self.state.lock().unwrap();
         let mut all: Vec<&mut Vec<u8>> = state.blocks.values_mut().chain(state.parts.values_mut()).collect();
@@ -54,7 +54,7 @@ impl UntrustedMemory {
         all[at][byte] ^= 1 << rng.below(8);
     }
 
-    /// Two blocks, or two pages, in each other's place.
+    /// Swaps two blocks or two pages.
     pub(crate) fn swap(&self, rng: &mut Rng) {
         let state = &mut *self.state.lock().unwrap();
         let parts = rng.chance(1, 2) && state.parts.len() > 1;
