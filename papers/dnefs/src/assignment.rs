@@ -41,7 +41,7 @@ struct Policy {
 const POLICIES: [(&str, Policy); 6] = [
     ("emptiest first", Policy { order: Order::Emptiest, least: 0, streams: false }),
     ("fullest first", Policy { order: Order::Fullest, least: 0, streams: false }),
-    ("as they lie", Policy { order: Order::First, least: 0, streams: false }),
+    ("by position", Policy { order: Order::First, least: 0, streams: false }),
     ("emptiest first, none below 25%", Policy { order: Order::Emptiest, least: 25, streams: false }),
     ("emptiest first, none below 50%", Policy { order: Order::Emptiest, least: 50, streams: false }),
     ("emptiest first, hot and cold apart", Policy { order: Order::Emptiest, least: 0, streams: true }),
@@ -240,8 +240,10 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
 
 impl Assignment {
     fn table(&self) -> Table {
-        let columns = TRAFFIC.map(|(name, _)| format!("{name}: purged + renewed, deleted keys each"));
-        let title = "Assignment of keys: blocks of keys that a purge replaces, and others between purges";
+        let columns =
+            TRAFFIC.map(|(name, _)| format!("{name}: purged + renewed, deleted keys per purged block"));
+        let title =
+            "Assignment of keys: key blocks that a purge replaces, and key blocks renewed between purges";
         let mut table = Table::new(title, head("policy", columns));
         for (name, outcomes) in &self.rows {
             let cell = |outcome: &Outcome| {
@@ -256,10 +258,12 @@ impl Assignment {
     fn method(&self) -> String {
         format!(
             "### Method for the assignment of keys\n\n\
-- {blocks} blocks of {KEYS} keys, a full disk with a key for each block and for one of 31 more, by simulation of the \
-keys alone; an epoch overwrites one of {EPOCH} blocks; the second half of {EPOCHS} epochs counts. *purged*: blocks of keys with deleted keys, \
-which the purge at the end replaces. *renewed*: blocks that are replaced in an epoch because no key that may be assigned is \
-left. Uniform traffic leaves deleted keys in every block, whatever is done.\n",
+- This is a simulation of the keys alone: {blocks} key blocks of {KEYS} keys, and a full disk with 32 keys \
+for each 31 blocks. An epoch overwrites one of {EPOCH} blocks; the second half of {EPOCHS} epochs counts. \
+*purged*: key blocks with deleted keys, which the purge at the end of the epoch replaces. *renewed*: key \
+blocks that are replaced during an epoch because no assignable key is left. *none below*: key blocks with a \
+lower share of unused keys give out no keys while the disk can renew another block. Uniform traffic leaves \
+deleted keys in every key block, under any policy.\n",
             blocks = self.key_blocks,
         )
     }

@@ -139,7 +139,7 @@ impl Files {
         for (block, version) in (0..).zip(&self.versions) {
             self.disk.read(BlockAddr(block), &mut found)?;
             if found != content(block, *version) {
-                return Err(Error::new(Kind::Corrupt, "the simulated phone reads what it did not write")
+                return Err(Error::new(Kind::Corrupt, "the simulated phone reads other data than it wrote")
                     .found(format!("something else in block {block}"))
                     .expected(format!("version {version}")));
             }

@@ -92,37 +92,48 @@ impl Phone {
     fn method(&self) -> String {
         format!(
             "### Method for the phone\n\n\
-- The disk of `crates/formats/flash` on a simulated chip in memory that is divided as the data partition of the paper's phone: {blocks} erase \
-blocks, {PAGES} pages of {PAGE} bytes each. Keys have 128 bits, as in the paper; *keys off* is the same disk of the same length with one key \
-for all blocks, which forgets nothing. All caches together have {cache} MiB.\n\
-- The paper replayed what had been written on a Nexus One; that log is not published, so a generator takes its place, of which the same \
-seed gives the same life. Its rates are means of a day; in the first 8 hours of a day everything is at 30 % of its mean, then at 135 %. \
-{transactions} transactions on 24 databases (a journal of 2 or 3 blocks is written and synced, 2 or 3 blocks of a database of 16 to 256 are \
-overwritten and synced, the journal is deleted); {caches} files of caches, most of one block, of which {brief} % are deleted \
-within {write_back} s and the others after half a minute to three days, each doubling as likely as any other; {lines} lines appended to logs, \
-4 to a block; {photos} photos of 192 to 512 blocks and {updates} update of a program of 128 to 512 blocks, synced. Photos are deleted to keep \
-the disk {full} % full: then as much of the data never changes as makes the wear without secure deletion as unequal as the paper's. The \
-requirement is measured with {FULLER} % as well. What is not synced is written back every {write_back} s, together with the metadata of the files that were made or \
-deleted (32 to a block); what is deleted before that is never written. Then the deleted blocks are discarded. The volume is chosen to \
-match the paper: it deletes 437 to 866 nodes an hour (the product of the columns of its Table 2), erases 21.3 blocks an hour without secure deletion, \
-and speaks of 10,000 small files a day (section 6).\n\
-- As in the paper, the phone is used until garbage collection begins; the week from the end of that day on is counted, in four lives with seeds 1 to 4, and ± is \
-the interval of 95 % by Student's t. Time is virtual. The simulation purges whenever the period is over and anything is recoverable. At the \
-end every block is read and compared with what was written last.\n\
-- *Wear inequality* is the Hoover index of the erasures in the week, which has few of them for each block. Lifetime is erase blocks times \
-endurance by erasures. The paper says that it counts with 10,000 erasures a block; its figures are what 100,000 give, so both are here.\n\
-- Modelled times are those of the chip alone, one operation after another, typical of a chip with such pages: {READ_US} µs to read \
-a page, {PROGRAM_US} µs to program one, {ERASE_US} µs to erase a block, {BYTE_NS} ns for each byte that is moved. A purge erases \
-what was superseded before it too, which would have been erased later without it. The cipher is not charged: the paper found that it costs no throughput, and what \
-the processor takes here stands in the table of single operations and in the section on flash.\n\
-- Throughput: a file of 85 MiB, read after the disk is opened anew; a full disk, overwritten from its first block on for 15 minutes \
-of the chip's time, with a purge at the end. The key storage area takes {share:.1} % of the chip's time while writing. Single operations: \
-random ones on a disk that was opened anew, with 1 MiB for all caches, so that nearly every read needs its page of keys; a write is flushed, and a mount \
-begins when the erase blocks are found. Battery and power cannot be redone here: there is no phone. The paper found the same power \
-with and without keys while reading, so that what a charge reads falls as throughput does.\n\
-- Size of a data node: the paper computes its table; the last two copy costs that it prints are not what its definition gives (7.98 and 63.98). \
-*Here* is what the layout takes for keys, salts and a sixteenth more keys than blocks, and the pages programmed for a changed block but for one, headers \
-of groups, index and checkpoints among them.\n",
+- The disk of `crates/formats/flash` runs on a simulated chip in memory, divided like the data partition of \
+the paper's phone: {blocks} erase blocks of {PAGES} pages of {PAGE} bytes. Keys have 128 bits, as in the \
+paper. *keys off* is a disk of the same length with one key for all blocks; it forgets nothing. All caches \
+together have {cache} MiB.\n\
+- The paper replayed a log of the writes of a Nexus One. That log is not published, so a generator takes its \
+place; the same seed gives the same life. Its rates are means of a day: in the first 8 hours of a day all \
+activity is at 30 % of its mean, then at 135 %. A day has {transactions} transactions on 24 databases (a \
+journal of 2 or 3 blocks is written and synced, 2 or 3 blocks of a database of 16 to 256 are overwritten and \
+synced, the journal is deleted). It has {caches} cache files, mostly of one block: {brief} % are deleted \
+within {write_back} s, the rest after half a minute to three days, with each doubling of that time equally \
+likely. It has {lines} lines appended to logs, 4 to a block; {photos} photos of 192 to 512 blocks; and \
+{updates} update of a program of 128 to 512 blocks; photos and updates are synced. Photos are deleted to \
+keep the disk {full} % full. Then the share of data that never changes makes the wear without secure \
+deletion as unequal as the paper's. The requirement is measured at {FULLER} % as well. Data without a sync \
+is written back every {write_back} s, with the metadata of the files that were made or deleted (32 to a \
+block); data that is deleted before that is never written. Then the deleted blocks are discarded. The volume \
+is chosen to match the paper. The paper deletes 437 to 866 nodes an hour (the product of two columns of its \
+Table 2), erases 21.3 blocks an hour without secure deletion, and speaks of 10,000 small files a day \
+(section 6).\n\
+- As in the paper, the phone is used until garbage collection begins. The week after that day counts, in \
+four lives with seeds 1 to 4; ± is the interval of 95 % by Student's t. Time is virtual. The simulation \
+purges at the end of each period if anything is recoverable. At the end every block is read and compared \
+with the last data written to it.\n\
+- *Wear inequality* is the Hoover index of the erasures in the week; a week has few erasures for each block. \
+Lifetime is the number of erase blocks times their endurance, divided by the rate of erasures. The paper \
+says that it assumes 10,000 erasures a block, but its figures follow from 100,000. So both are here.\n\
+- Modelled times are those of the chip alone, one operation after another, with values that are typical of a \
+chip with such pages: {READ_US} µs to read a page, {PROGRAM_US} µs to program one, {ERASE_US} µs to erase a \
+block, {BYTE_NS} ns for each byte moved. A purge also erases the blocks that were superseded before it; \
+without the purge they would be erased later. The cipher is not charged, because the paper found that it \
+costs no throughput. The table of single operations and the section on flash have the processor times here.\n\
+- Throughput: a file of 85 MiB is read after the disk was opened anew; a full disk is overwritten, starting \
+at its first block, for 15 minutes of the chip's time, with a purge at the end. The key storage area takes \
+{share:.1} % of the chip's time while writing. Single operations are random ones on a disk that was opened \
+anew, with 1 MiB for all caches, so that nearly every read needs its page of keys. A write is flushed, and a \
+mount begins when the erase blocks are found. Battery and power cannot be redone here, without a phone. The \
+paper found the same power with and without keys while reading, so the data read on one charge falls with \
+the throughput.\n\
+- Size of a data node: the paper computes its table. The last two copy costs that it prints do not follow \
+from its definition, which gives 7.98 and 63.98. *Here* is, for the KSA, the space that the layout takes for \
+keys, salts and a sixteenth more keys than blocks. For the copy cost it is the number of pages programmed \
+for a changed block, minus one; headers of groups, index and checkpoints are included.\n",
             blocks = self.wear.blocks(),
             cache = BUDGET >> 20,
             transactions = life::TRANSACTIONS,

@@ -162,13 +162,13 @@ fn all(cases: &[Case], check: impl Fn() -> Result<()> + Sync) -> Result<Vec<Week
                 let Some(case) = cases.get(at) else { return Ok(()) };
                 check()?;
                 let week = simulate(*case)?;
-                found.lock().expect("nobody panics under it")[at] = Some(week);
+                found.lock().expect("no thread panics with the lock")[at] = Some(week);
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a simulation does not panic"))
     })?;
-    let found = found.into_inner().expect("nobody panicked under it");
+    let found = found.into_inner().expect("no thread panicked with the lock");
     Ok(found.into_iter().map(|week| week.expect("every case had its turn")).collect())
 }
 
@@ -320,7 +320,7 @@ impl Wear {
             "to level wear",
             "most recoverable blocks",
         ];
-        let mut table = Table::new("What was written and erased for, per hour", head);
+        let mut table = Table::new("Writes and erasures by their purpose, per hour", head);
         for (at, purging) in ROWS.into_iter().enumerate() {
             let hourly = |figure: fn(&Week) -> u64| self.mean(at, |week| ratio(figure(week), week.hours));
             // Each block that is replaced, unmapped or moved costs one erasure, at once or later.
@@ -392,7 +392,8 @@ impl Wear {
 
     /// The requirement: fewer extra erasures than the paper.
     pub(crate) fn requirement(&self) -> Requirement {
-        let line = "phone: extra erasures at a purge period of 15 minutes, to those with keys off";
+        let line =
+            "phone: extra erasures at a purge period of 15 minutes, as a ratio to erasures with keys off";
         let at = ROWS.iter().position(|row| *row == Purging::Every(15)).expect("it is one of them");
         let bound = Bound::AtMost((PAPER_EXTRA * 100.0).floor() / 100.0);
         Requirement::new(line, bound, "")

@@ -142,10 +142,10 @@ impl FalseAccept {
     pub(crate) fn table(&self) -> Table {
         let heads = [
             "random blocks",
-            "most divergence seen, bits",
-            "bound on seeing it",
+            "largest divergence, bits",
+            "bound on its probability",
             "threshold, bits",
-            "entropy below it, bits a byte",
+            "entropy at the threshold, bits a byte",
             "bound at the threshold",
             "accepted",
         ];

@@ -24,7 +24,7 @@ pub(crate) fn draw(found: &FalseAccept, path: &Path) -> Result<()> {
         light_lines: 0,
     };
     plot::to_file(path, (900, 520), |area| {
-        let caption = "Probability of so much divergence or more in a random block (1 = the threshold)";
+        let caption = "Probability of at least this divergence in a random block (1 = the threshold)";
         let mut chart = plot::chart(area, caption, axes)?;
         for (counted, colour) in found.counted().iter().zip(COLOURS) {
             // The abscissa starts at the least observed divergence and is 1 at the threshold.

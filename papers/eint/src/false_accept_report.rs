@@ -28,7 +28,7 @@ impl Measured for FalseAccept {
     /// bound.
     fn requirements(&self) -> Vec<Requirement> {
         let mut accepted =
-            Requirement::new("IsRand: random blocks said not to look random", Bound::AtMost(0.0), "");
+            Requirement::new("IsRand: random blocks that it judges not random", Bound::AtMost(0.0), "");
         let mut tail =
             Requirement::new("IsRand: measured tail, to the derived bound", Bound::AtMost(1.0), "");
         for counted in self.counted() {
@@ -46,10 +46,12 @@ impl Measured for FalseAccept {
             self.table().markdown(),
             "![measured tails of the statistic of IsRand, beside the bound](plots/false-accept.svg)\n".into(),
             format!(
-                "### Method for false accepts\n\nBlocks from AES-256-CTR under fixed seeds, in two threads. *Divergence* is \
-n times the Kullback-Leibler divergence of a block's n bytes from uniform ones, in bits; a random block of 4096 bytes has about 184. \
-[integrity.md](integrity.md) derives the bound. The bound is compared where {OFTEN} blocks or more were seen. It stays above the \
-measured tail by about the factor that Chernoff bounds lose; nothing that can be counted comes near the thresholds.\n"
+                "### Method for false accepts\n\n\
+AES-256-CTR under fixed seeds makes the blocks, in two threads. *Divergence* is n times the Kullback-Leibler \
+divergence of a block's n bytes from uniform ones, in bits; a random block of 4096 bytes has about 184. \
+[integrity.md](integrity.md) derives the bound. The comparison with the bound takes the divergences that \
+{OFTEN} blocks or more reached. The bound stays above the measured tail by about the factor that Chernoff \
+bounds lose. No run can count enough blocks to come near the thresholds.\n"
             ),
         ];
         parts.join("\n")

@@ -136,7 +136,7 @@ impl Parts {
             "tree, counters, US",
             "all",
         ];
-        let title = "Where the time of a block of 4096 bytes goes, ns (paper 002, Figure 14)";
+        let title = "Parts of the time of a block of 4096 bytes, ns (paper 002, Figure 14)";
         let mut table = Table::new(title, head("", heads.map(str::to_owned)));
         for Primitives { class, hash, is_random, compress, decompress } in &self.primitives {
             let (random, _) = shares.of_class(*class);
@@ -173,7 +173,7 @@ impl Parts {
             "hash table: nodes found",
         ];
         let title =
-            "Caches of tree nodes: time to that without one, US accesses saved (paper 002, Figure 15)";
+            "Caches of tree nodes: ratio of time to no cache, US accesses saved (paper 002, Figure 15)";
         let mut table = Table::new(title, head("", heads.map(str::to_owned)));
         for low in [true, false] {
             for subject in &Subject::PAPER[2..] {

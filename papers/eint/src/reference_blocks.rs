@@ -32,7 +32,7 @@ impl ReferenceBlocks {
             return Ok(count);
         }
         Err(Error::new(Kind::Usage, "cannot use a run of blocks")
-            .found(format!("{} bytes from block {first} on", plain.len()))
+            .found(format!("{} bytes starting at block {first}", plain.len()))
             .expected(format!("whole blocks of {} bytes among {end}", self.size)))
     }
 
@@ -65,7 +65,7 @@ impl ReferenceBlocks {
 fn altered(block: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {block} does not verify"))
         .found("data or counters that were altered, moved or are not the latest")
-        .expected("what was written there last")
+        .expected("the data written there last")
 }
 
 /// Clears a run and fails it at its first block, for an error that concerns the whole run.

@@ -21,7 +21,8 @@ use std::path::Path;
 
 const HISTORY: History = History {
     heading: "### History of integrity",
-    about: "Low-entropy files: reference RAND and vault rand to reference MT, write / read; bandwidth of RAND and of COMP, times lower",
+    about: "Low-entropy files: times of reference RAND and of vault rand to reference MT, write / read; \
+            bandwidth of RAND / COMP, as the factor below reference MT",
     head: &["date", "lacuna", "processor", "repeats", "reference", "vault", "bandwidth", "reached"],
 };
 
@@ -103,27 +104,37 @@ impl OnIntegrity {
         let wide = figure(Parts::of_wide(&self.speeds), 2);
         format!(
             "### Method for integrity\n\n\
-- All in this process and in memory, on one thread: encrypted blocks and US lie in memory that was touched before, so nothing waits for a disk. That favours \
-MT-EINT, whose paths the paper read from and wrote to files. The plain text is read and kept before anything is timed, and everything read is compared with it.\n\
-- *Reference*: the algorithms of Figures 2, 3 and 6 to 10, as the paper prints them but for what [integrity.md](integrity.md) lists, with SHA-256 \
-for SHA-1 (nodes of 32 bytes instead of 20), HCTR2-256 for CMC, AES-256-XTS for AES-128-CBC, LZ4 for zlib; a node is read from US each time it is \
-needed. *Vault*: the schemes of files as users have them, caches of 4 MiB a file, closed (US brought up to date) and opened anew between \
-writing and reading; `none` is AES-256-XTS alone and is offered to nobody.\n\
-- Files of 4096 bytes and more from /usr, /opt and the home directory, padded with zeros to whole blocks as the vault does; a \
-sample by the hash of their paths, up to 64 MiB a class for blocks of 4096 bytes and 12 MiB for the others. Images are JPEG in the paper; what this system has of \
-them is little, so other formats of images stand with them. Smaller files are left out.\n\
-- Requests of 128 KiB, all files of a class written, then all read. Times are the median of {repeats} repeats ({fewer} for the other block sizes); a ratio is \
-the median of the ratios of the repeats; several classes weigh the same each. Bandwidth counts every byte of US that is read or written: 32 for a node of the \
-reference, up to 2048 for a page of the vault's trees.\n\
-- Parts of the time: encryption is the row without integrity (HCTR2 here takes {wide} times the time of XTS, with copying; the paper's CMC 2.5 times that of AES), \
-SHA-256, the entropy test, compression and decompression are timed alone over the same blocks, and what is left is the tree, the counters and US. The paper \
-found 25 % of the write time of AES-Merkle waiting for the disk and 15 % at the root in an extended attribute; here neither exists.\n\
-- Caches: nodes found is the share of US accesses that the cache saved. The paper found 77 % for text and 86 % for compressed files in 512 bytes (25 \
-hashes; ours has 16), and times better by 2 to 11 %.\n\
-- Traces are **synthetic**: the Harvard traces are not public. Table 6 is met exactly, Table 1 and Figure 17 nearly (a test holds them to it), the \
-tails of Figures 4 and 5 are straight on a log-log scale, and everything else is a guess. One file of the trace is one file here; reads past an end are cut. The paper's Table 1 \
-gives 1.79, 2.7 and 8.97 MB for a counter per block, which cannot be the mean of a file; ours counts 4 bytes a block. Bandwidth and storage \
-of 0 mean that no block had a hash in US.\n",
+- Everything runs in this process and in memory, on one thread. Encrypted blocks and US lie in memory that \
+was touched before, so nothing waits for a disk. That favours MT-EINT: the paper read its paths from files \
+and wrote them to files. The plain text is read and kept before any timing, and all data read is compared \
+with it.\n\
+- *Reference*: the algorithms of Figures 2, 3 and 6 to 10, as the paper prints them, except for the \
+differences that [integrity.md](integrity.md) lists. They have SHA-256 for SHA-1 (nodes of 32 bytes instead \
+of 20), HCTR2-256 for CMC, AES-256-XTS for AES-128-CBC, and LZ4 for zlib. A node is read from US each time \
+it is needed. *Vault*: the schemes of files as users have them, with caches of 4 MiB a file. Between writing \
+and reading, a file is closed (US is brought up to date) and opened anew. `none` is AES-256-XTS alone; \
+lacuna does not offer it to users.\n\
+- The files have 4096 bytes or more and come from /usr, /opt and the home directory; zeros pad them to whole \
+blocks, as in the vault. The hash of the paths selects a sample, up to 64 MiB a class for blocks of 4096 \
+bytes and 12 MiB for the other sizes. The paper's images are JPEG; this system has few of these, so other \
+formats of images are included.\n\
+- Requests have 128 KiB; all files of a class are written, then all are read. Times are the median of \
+{repeats} repeats ({fewer} for the other block sizes). A ratio is the median of the ratios of the repeats; \
+several classes have equal weight. Bandwidth counts every byte of US that is read or written: 32 for a node \
+of the reference, up to 2048 for a page of the vault's trees.\n\
+- Parts of the time: encryption is the row without integrity (HCTR2 here takes {wide} times the time of XTS, \
+with copying; the paper's CMC takes 2.5 times that of AES). SHA-256, the entropy test, compression and \
+decompression are timed alone over the same blocks. The rest is the time of the tree, the counters and US. \
+In the paper, AES-Merkle spent 25 % of its write time waiting for the disk and 15 % at the root in an \
+extended attribute; here neither exists.\n\
+- Caches: *nodes found* is the share of US accesses that the cache saved. With 512 bytes (25 hashes; ours \
+has 16) the paper found 77 % for text and 86 % for compressed files, and times that were better by 2 to 11 \
+%.\n\
+- Traces are **synthetic**, because the Harvard traces are not public. They match Table 6 exactly, and Table \
+1 and Figure 17 nearly (a test checks it). The tails of Figures 4 and 5 are straight on a log-log scale, and \
+everything else is a guess. One file of the trace is one file here; reads past an end are cut. The paper's \
+Table 1 gives 1.79, 2.7 and 8.97 MB for a counter per block, which cannot be the mean of a file; ours counts \
+4 bytes a block. Bandwidth and storage of 0 mean that no block had a hash in US.\n",
             repeats = self.speeds.repeats(),
             fewer = self.speeds.repeats().div_ceil(3),
         )

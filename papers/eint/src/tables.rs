@@ -9,14 +9,7 @@ use lacuna_integrity::{PACKED_HEADER, compress, is_random_looking};
 
 /// Table 2: the files.
 pub(crate) fn files(samples: &[Sample]) -> Table {
-    let heads = [
-        "files",
-        "MB",
-        "KB a file",
-        "found on the system",
-        "paper: files, MB, KB a file",
-        "what belongs to it",
-    ];
+    let heads = ["files", "MB", "KB a file", "found on the system", "paper: files, MB, KB a file", "types"];
     let mut table =
         Table::new("The classes of files (paper 002, Table 2)", head("", heads.map(str::to_owned)));
     for (sample, (mb, count, average)) in samples.iter().zip(TABLE_2) {
@@ -73,7 +66,7 @@ impl Shares {
     pub(crate) fn table(&self) -> Table {
         let heads = SIZES.map(|size| format!("{size} bytes"));
         let heads = heads.into_iter().chain(["incompressible at 4096".into()]);
-        let title = "Share of random-looking blocks, and the paper's (paper 002, Table 3)";
+        let title = "Share of random-looking blocks, with the paper's in parentheses (paper 002, Table 3)";
         let mut table = Table::new(title, head("", heads));
         for ((class, random, hard), paper) in self.0.iter().zip(TABLE_3) {
             let cells = random.iter().zip(paper).map(|(here, paper)| format!("{here:.4} ({paper})"));

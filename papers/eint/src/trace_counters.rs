@@ -117,9 +117,9 @@ fn representations(traces: &[(Model, Trace)], counted: &[Counted]) -> Table {
         "blocks read",
         "bytes of intervals a file (paper)",
         "with counters of passes",
-        "bytes of a counter per block, a file",
+        "bytes a file with a counter per block",
     ];
-    let title = "Synthetic traces: their size, and how counters are kept (paper 002, Tables 6 and 1)";
+    let title = "Synthetic traces: size, and storage of counters (paper 002, Tables 6 and 1)";
     let mut table = Table::new(title, head("", heads.map(str::to_owned)));
     for ((model, trace), counted) in traces.iter().zip(counted) {
         let files = counted.bytes.len() as f64;
@@ -143,12 +143,11 @@ fn representations(traces: &[(Model, Trace)], counted: &[Counted]) -> Table {
 fn distributions(counted: &[Counted]) -> Table {
     let heads = MODELS.iter().flat_map(|model| {
         [
-            format!("{}: blocks written so often", model.name),
-            format!("{}: files with so many intervals", model.name),
+            format!("{}: blocks by number of writes", model.name),
+            format!("{}: files by number of intervals", model.name),
         ]
     });
-    let title =
-        "Synthetic traces: how often blocks are written, and intervals of files (paper 002, Figures 4 and 5)";
+    let title = "Synthetic traces: writes of blocks, and intervals of files (paper 002, Figures 4 and 5)";
     let mut table = Table::new(title, head("at least", heads));
     for at_least in AT_LEAST {
         let cells = counted.iter().flat_map(|counted| {
@@ -162,7 +161,8 @@ fn distributions(counted: &[Counted]) -> Table {
 /// Figure 17 and section 7.3.
 fn fitting(counted: &[Counted]) -> Table {
     let heads = MODELS.iter().map(|model| format!("{}: writes / passes", model.name));
-    let title = "Synthetic traces: percent of files whose counters fit into so much trusted storage (paper 002, Figure 17)";
+    let title =
+        "Synthetic traces: percent of files with counters within trusted storage (paper 002, Figure 17)";
     let mut table = Table::new(title, head("bytes", heads));
     for room in TRUSTED {
         let cells = counted

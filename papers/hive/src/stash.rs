@@ -61,7 +61,7 @@ impl Case {
     pub(crate) fn bound(self, blocks: usize) -> f64 {
         let free = if self.per_write == 2 { 2.0 / 3.0 } else { 0.5 };
         let base =
-            tail_base(self.per_write.into(), free, self.group as u64).expect("so many free cells are enough");
+            tail_base(self.per_write.into(), free, self.group as u64).expect("there are enough free cells");
         base.powi(blocks as i32)
     }
 }
@@ -104,8 +104,10 @@ impl Stash {
             CASES.into_iter().flat_map(of_case).collect::<Vec<_>>()
         };
         let heads = columns(&|case| format!("bound, {}", case.region()), &Case::name);
-        let mut table =
-            Table::new("Probability that so many blocks wait for a cell", head("blocks or more", heads));
+        let mut table = Table::new(
+            "Probability that at least this number of blocks wait for a cell",
+            head("blocks", heads),
+        );
         let figure = |p: f64| if p >= 1e-3 { format!("{p:.4}") } else { format!("{p:.1e}") };
         let most = CASES.map(|case| self.points(case).len()).into_iter().max().unwrap_or(0);
         for blocks in 1..most {
@@ -133,16 +135,17 @@ impl Stash {
         let (two, three, four) = (of(2), of(3), of(4));
         format!(
             "### Method for the stash\n\n\
-- {CELLS} cells of one region in memory, a third of them with the latest version of some block for k = 2, half for more: the \
-fullest that a level can be. {operations} random blocks are written again, with the draws and the placement of the format, \
-without ciphers and without a medium. The blocks in the stash are counted after every operation, or after every batch of \
-operations that are done at once, as the format does 32.\n\
-- The bound for *m* blocks or more is y to the power of *m*, where E[y^(free cells of k)] = y: y is {two:.4} for k = 2, \
-{three:.4} for k = 3, which is √5 − 2, and {four:.4} for k = 4. An operation at a time comes as near to it as distinct cells \
-allow; batches stay far below it, because what the cells of a batch have free evens out.\n\
-- The paper's stashes have a fixed size. The format draws cells in groups of 8, for which the bound is \
-y to the power of *m* / 8. The record of a batch has 48 slots: by the bound, more \
-blocks are in the stash than fit there with a probability of 2^-12.2 at most at k = 2; then a further batch is written at once.\n",
+- One region has {CELLS} cells in memory. For k = 2 a third of them hold the latest version of a block, for \
+larger k a half: a level cannot be fuller. {operations} random blocks are written again, with the draws and \
+the placement of the format, without ciphers and without a medium. The blocks in the stash are counted after \
+every operation, or after every batch of operations that are done at once; the format does 32 at once.\n\
+- The bound for *m* blocks or more is y to the power of *m*, where E[y^(free cells of k)] = y. The value of \
+y is {two:.4} for k = 2, {three:.4} for k = 3, which is √5 − 2, and {four:.4} for k = 4. Single operations \
+come as near to the bound as distinct cells allow. Batches stay far below it, because the numbers of free \
+cells even out in a batch.\n\
+- The paper's stashes have a fixed size. The format draws cells in groups of 8; their bound is y to the \
+power of *m* / 8. The record of a batch has 48 slots. By the bound, the stash has more blocks than that with \
+a probability of at most 2^-12.2 at k = 2; then a further batch is written at once.\n",
             operations = self.operations,
         )
     }

@@ -21,7 +21,8 @@ pub(crate) fn draw(found: &Stash, path: &Path) -> Result<()> {
         light_lines: 0,
     };
     plot::to_file(path, (900, 480), |area| {
-        let mut chart = plot::chart(area, "Probability that so many blocks or more wait for a cell", axes)?;
+        let mut chart =
+            plot::chart(area, "Probability that at least this number of blocks wait for a cell", axes)?;
         for (case, (colour, size)) in CASES.into_iter().zip(LOOKS) {
             let shown = |(blocks, p): (usize, f64)| (p > PROBABILITIES.0).then_some((blocks as f64, p));
             if case.is_first_of_bound() {

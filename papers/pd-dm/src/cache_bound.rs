@@ -47,13 +47,8 @@ fn named(caches: &Caches) -> Vec<(String, Cached)> {
 impl CacheBound {
     /// The figures of the spread writes and of the runs of Figure 8.
     pub(crate) fn table(&self, figure_8: &CacheSizes) -> Table {
-        let head = [
-            "all caches",
-            "writes",
-            "map of level 0: most held",
-            "map of level 1: most held",
-            "summaries: most held",
-        ];
+        let head =
+            ["all caches", "writes", "map of level 0: peak", "map of level 1: peak", "summaries: peak"];
         let mut table = Table::new("Memory of the caches (paper 000, section 3.3)", head);
         let runs = figure_8.held().map(|held| ("as in Figure 8", held));
         let spread = self.spread.iter().map(|(budget, caches)| ("spread", (*budget, caches)));
@@ -68,7 +63,7 @@ impl CacheBound {
     /// The requirement that caches stay within their shares, for all sizes that `--cache` takes.
     pub(crate) fn requirement(&self, figure_8: &CacheSizes) -> Requirement {
         let line = format!(
-            "caches of maps and summaries, from {} up: the most they held, of their share",
+            "caches of maps and summaries, {} or more in all: peak of each, relative to its share",
             kib(BUDGETS[0])
         );
         let mut all = Requirement::new(line, Bound::AtMost(100.0), "%");
@@ -85,11 +80,11 @@ impl CacheBound {
     /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
-            "- Section 3.3: the bytes of the leaves that were in memory at once, changed ones that wait to be written among \
-them, and of the summaries, as the disk reckons them, since it was opened; the pages above the leaves, 8 bytes for each \
-leaf, are always in memory. *spread*: {writes} random writes to each level of a medium of {medium} MiB, whose maps have \
-{leaves} leaves each. `deniable` keeps a changed leaf until it is written, \
-so that with little memory the leaves can be more than their share.\n",
+            "- Section 3.3: the peak of the bytes in memory since the disk was opened, as the disk counts \
+them: of the leaves, including changed leaves that wait to be written, and of the summaries. The pages above \
+the leaves, 8 bytes for each leaf, are always in memory. *spread*: {writes} random writes to each level of a \
+medium of {medium} MiB with maps of {leaves} leaves each. `deniable` keeps a changed leaf until it is \
+written, so with little memory the leaves can exceed their share.\n",
             writes = self.writes,
             medium = self.medium >> 20,
             leaves = self.leaves,

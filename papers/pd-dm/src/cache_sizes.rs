@@ -116,12 +116,13 @@ impl CacheSizes {
     /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
-            "- Figure 8: *half* with so much for all caches (`--cache`, which takes 1 MiB at the least): a quarter for \
-leaves of the map of level 0, an eighth for those of level 1, a quarter for summaries, and an eighth for what waits at \
-level 1. The leaves of what is written take {leaves} KiB for each level. Sequential requests come first, after {PASSES} \
-passes from end to end, then random ones to a sixteenth of the data, to a quarter and to all of it, each after as many \
-random writes as that has blocks; all else is as in Tables 2 and 3. *lacuna xts* has {budget} KiB. Level 1 takes more \
-public writes for each of its own where its queue is short.\n",
+            "- Figure 8: *half* with the given size for all caches (`--cache` accepts 1 MiB or more). A \
+quarter is for leaves of the map of level 0, an eighth for those of level 1, a quarter for summaries, and an \
+eighth for pending blocks of level 1. The leaves of the written data take {leaves} KiB for each level. \
+Sequential requests come first, after {PASSES} passes from end to end. Then come random requests to a \
+sixteenth of the data, to a quarter and to all of it; each time, a number of random writes equal to the \
+number of its blocks comes before. The rest is as in Tables 2 and 3. *lacuna xts* has {budget} KiB. With a \
+short queue, level 1 needs more public writes for each of its own.\n",
             leaves = ((self.sizes.whole / 2).div_ceil(512) * BLOCK_SIZE as u64) >> 10,
             budget = self.sizes.budget >> 10,
         )

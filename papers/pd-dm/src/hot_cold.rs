@@ -159,7 +159,7 @@ impl HotCold {
     }
 
     pub(crate) fn table(&self) -> Table {
-        let columns = ["1 / Equation 1", "in our blocks"].map(String::from);
+        let columns = ["1 / Equation 1", "expected medium blocks"].map(String::from);
         let columns = columns.into_iter().chain(TRAFFIC.map(Traffic::name));
         let mut table =
             Table::new("Medium blocks written for one block (paper 000, Figure 4)", head("ρ", columns));
@@ -193,24 +193,26 @@ impl HotCold {
     pub(crate) fn method(&self) -> String {
         let Geometry { public, hidden } = GEOMETRY;
         format!(
-            "- Figure 4: a level of a disk of {stripes} stripes with {public} public and {hidden} hidden slots, in \
-memory, is written from end to end, then as often as it has blocks {laps} times over to random places of the traffic \
-named (a share *r* of the writes to a share *f* of the addresses, uniform inside each group); then three times more, \
-and what is written to the medium meanwhile, summaries, pages of maps and all, is divided by the blocks written. The \
-text of the paper does not say for which *r* and *f* its figure is drawn; these are ours.\n\
-- What is counted: the paper asks how many times its head moves on before a slot is free for the block at hand, 1 over \
-Equation 1 for uniform traffic (second column). Each time it writes one public block and one hidden one, with the maps \
-on disk k + 1 blocks; which of these its figure counts the text does not say. Ours moves on a stripe at a time, a \
-summary, {public} public and {hidden} hidden blocks, which is {per:.3} blocks of the medium for each public slot it \
-passes: the third column and all that follow are in blocks of the medium. With the default geometry, 32 and 31, it \
-would be 2 for each slot; with the paper's k of 3 it is 4, its map of level 0 not counted.\n\
-- In parentheses, and as lines in the plot, what is expected where ρ of all slots are spare: Equation 1, and for \
-traffic with a hot part the same reasoning with two groups, solved numerically. Ours lies above it because pages of the \
-map are written as well.\n\
-- The paper says that the more focused the traffic is, the fewer writes it takes. Here it is the other way round, \
-counted and calculated: whatever is cold is carried on in every lap, and what is left for new blocks approaches the \
-spare slots alone, so that the cost approaches 1/ρ, which the paper gives as its upper bound. Focus would help a log \
-that kept hot and cold blocks apart, or a level that is written in part only.\n",
+            "- Figure 4: the disk has {stripes} stripes with {public} public and {hidden} hidden slots, in \
+memory. A level is written from end to end. Then random writes follow, {laps} times the number of its \
+blocks, with the named traffic: a share *r* of the writes goes to a share *f* of the addresses, uniformly \
+inside each group. Random writes of three times its blocks come last and count: the figure is the number of \
+medium blocks written meanwhile, including summaries and pages of maps, for each block written. The text of \
+the paper does not give *r* and *f* of its figure; these are ours.\n\
+- Counting: the paper asks how many times its head moves on before a slot is free for the current block, 1 \
+over Equation 1 for uniform traffic (second column). Each time it writes one public block and one hidden \
+one, with the maps on disk k + 1 blocks; the text does not say which of these its figure counts. Our head \
+moves on by one stripe: a summary, {public} public and {hidden} hidden blocks, which is {per:.3} medium \
+blocks for each public slot that it passes. The third column and all later ones are in medium blocks. The \
+default geometry, 32 and 31, would have 2 medium blocks for each slot. The paper's k of 3 has 4, without its \
+map of level 0.\n\
+- The parentheses, and the lines in the plot, give the expected value where ρ of all slots are spare. It \
+comes from Equation 1, and for traffic with a hot part from the same reasoning with two groups, solved \
+numerically. Our cost is higher because pages of the map are written as well.\n\
+- The paper says that more focused traffic takes fewer writes. Here focused traffic takes more, both counted \
+and calculated. Cold blocks are carried in every lap, and the share of slots for new blocks approaches that \
+of the spare slots alone. So the cost approaches 1/ρ, which the paper gives as its upper bound. Focus would \
+help a log that kept hot and cold blocks apart, or a level that is written only in part.\n",
             stripes = self.stripes,
             laps = self.laps,
             per = blocks_per_slot(),

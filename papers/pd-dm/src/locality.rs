@@ -97,10 +97,11 @@ impl Locality {
 /// How the figures are obtained.
 pub(crate) fn method() -> String {
     format!(
-        "- Section 6: the disks of Tables 2 to 4, written twice from end to end, both levels together, are read from \
-end to end in requests of 1 MiB, {LONG} blocks; then after as many random writes of one block as a tenth of the data has \
-blocks, then after half as many as it has, to both levels. A read is one extent asked of the medium, summaries and pages \
-of the map among them; a run is what is read without a gap, on `deniable` most often a summary and what it lists; a seek \
-is one by the model, for which passing over what lies between is not quicker.\n",
+        "- Section 6: the disks of Tables 2 to 4 are written twice from end to end, both levels together. \
+Then they are read from end to end in requests of 1 MiB, {LONG} blocks. They are read again after random \
+writes of single blocks to both levels: a tenth of the number of data blocks, then half of it in all. A \
+*read* is one extent of a call to the medium; reads of summaries and pages of the map count. A *run* is a \
+series of reads without a gap, on `deniable` most often a summary and the blocks that it lists. A *seek* is \
+one of the model, which counts none where letting the bytes between pass is faster.\n",
     )
 }

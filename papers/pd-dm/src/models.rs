@@ -23,7 +23,7 @@ use std::path::Path;
 
 const HISTORY: History = History {
     heading: "### History of models",
-    about: "Of *levels half*",
+    about: "Results of *levels half*",
     head: &[
         "date",
         "lacuna",

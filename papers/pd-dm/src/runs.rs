@@ -133,7 +133,7 @@ impl Runs {
             "most",
             "mean",
             "standard deviation",
-            "last ten to the ten before",
+            "last ten to the previous ten",
             "PD-DM, mean",
             "PD-DM, standard deviation",
         ];
@@ -147,7 +147,7 @@ impl Runs {
 
     /// The requirement that throughput does not fall from run to run.
     pub(crate) fn requirement(&self) -> Requirement {
-        let line = "many runs on one disk: the last ten to the ten before";
+        let line = "many runs on one disk: the last ten to the previous ten";
         let empty = Requirement::new(line, Bound::AtLeast(LEAST_KEPT), "");
         self.series.iter().fold(empty, |all, series| all.case(series.name(), kept(&series.rates)))
     }
@@ -155,13 +155,14 @@ impl Runs {
     /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
-            "- Figure 6: the jobs of Tables 2 and 3 on *half*, {runs} times one after another on the same disk, without \
-a cache before it: public writes, public reads, hidden writes, hidden reads. The sequential series begins on a disk as \
-it was created, the random one after one pass from end to end. Until its log has come round a disk has nothing to carry \
-on: the first {SETTLING} runs are not in the columns after the first. Medians are compared in the column about the last ten. \
-The paper prints a plot of its hidden volume and, in Tables 2 and 3, means with standard errors of {RUNS} runs; its \
-standard deviation here is that error times √{RUNS}. It measured a real disk below a file system, so that much of its \
-spread is not that of the mapper; ours is of the log alone, for a model charges the same for the same calls.\n",
+            "- Figure 6: the jobs of Tables 2 and 3 on *half* run {runs} times one after another on the same \
+disk, without a write-back cache: public writes, public reads, hidden writes, hidden reads. The sequential \
+series begins on a new disk, the random one after one pass from end to end. A disk has nothing to carry \
+until its log has come round, so the columns after the first leave out the first {SETTLING} runs. The column \
+about the last ten compares medians. The paper prints a plot of its hidden volume and, in Tables 2 and 3, \
+means with standard errors of {RUNS} runs; its standard deviation here is that error times √{RUNS}. The \
+paper measured a real disk below a file system, and a large part of its spread does not come from the \
+mapper. Our spread comes from the log alone, because a model charges the same time for the same calls.\n",
             runs = self.runs,
         )
     }

@@ -26,7 +26,7 @@ fn a_quick_run_redoes_the_papers() {
         "Size of the caches",
         "Memory of the caches",
         "Locality",
-        "Probability that so many blocks wait",
+        "Probability that at least this number of blocks wait",
         "The claims of paper 002",
         "Trace like HOME02",
         "IsRand on uniformly random blocks",

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(name = "lacuna-bench", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// Something else than a whole run.
+    /// An action other than a whole run.
     #[command(subcommand)]
     pub command: Option<Command>,
     #[command(flatten)]
@@ -20,16 +20,16 @@ pub(crate) struct Args {
 /// The subcommands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Tell whether two commits differ in processor time, and with what confidence
+    /// Compare the processor time of two commits, and print the confidence
     Compare(CompareArgs),
-    /// Show that `compare` finds a commit with 5 % more processor time, and nothing in an unchanged
-    /// one
+    /// Check that `compare` finds a commit with 5 % more processor time, and no difference in an
+    /// unchanged commit
     SelfTest(SelfTestArgs),
-    /// Compare the stable measures of two runs, as `--record` wrote them
+    /// Compare the stable measures of two runs, from the files that `--record` wrote
     Agree {
         /// The record of one run
         one: PathBuf,
-        /// The record of another
+        /// The record of the other run
         other: PathBuf,
     },
 }
@@ -39,18 +39,19 @@ pub(crate) enum Command {
 pub(crate) struct CompareArgs {
     /// A commit of this repository, or a lacuna program
     pub one: String,
-    /// Another
+    /// Another commit or program
     pub other: String,
     /// Compare this kind of disk; may be repeated [default: gcm]
     #[arg(long, value_name = "DISK", value_parser = compared::by_name)]
     pub only: Vec<(&'static str, subject::Subject)>,
-    /// How often both servers are started anew
+    /// Number of sessions; each starts both servers anew
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(11..=999))]
     pub sessions: u32,
-    /// Slices of each server at each job, each time; few of them tell little [default: 24]
+    /// Slices of each server for each job of a session; few slices give imprecise ratios
+    /// [default: 24]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=999))]
     pub slices: Option<u64>,
-    /// Directory for the disks, on the file system to measure
+    /// Directory for the disks, on the measured file system
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
 }
@@ -58,13 +59,13 @@ pub(crate) struct CompareArgs {
 /// The options of the self-test.
 #[derive(clap::Args)]
 pub(crate) struct SelfTestArgs {
-    /// How often each of the two is compared
+    /// Number of comparisons of each of the two commits
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub runs: u32,
-    /// How often both servers are started anew in each
+    /// Number of sessions of a comparison; each starts both servers anew
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(11..=999))]
     pub sessions: u32,
-    /// Directory for the disks, on the file system to measure
+    /// Directory for the disks, on the measured file system
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
 }

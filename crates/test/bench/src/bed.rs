@@ -242,7 +242,7 @@ impl Bed {
 }
 
 fn stuck() -> Error {
-    Error::new(Kind::Other, "hidden writes do not get through")
-        .found(format!("{MOST_COVER} times as many public writes"))
-        .expected("about as many")
+    Error::new(Kind::Other, "hidden writes find no cover")
+        .found(format!("{MOST_COVER} public writes for each hidden write"))
+        .expected("about one")
 }

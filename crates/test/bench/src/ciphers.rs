@@ -132,8 +132,8 @@ impl Measured for Ciphers {
     }
 
     fn body(&self, _run: &Run) -> String {
-        let method =
-            "### Method for ciphers\n\nOne thread, one block of 4096 bytes after another, in memory.\n";
+        let method = "### Method for ciphers\n\n\
+One thread encrypts blocks of 4096 bytes in memory, one after another.\n";
         format!("{}\n{method}", self.table().markdown())
     }
 

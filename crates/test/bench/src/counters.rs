@@ -93,8 +93,7 @@ pub(crate) fn missing() -> Option<String> {
     let works =
         is_root && program::runs("bpftrace", &["-e", "tracepoint:raw_syscalls:sys_enter { exit(); }"]);
     (!works).then(|| {
-        "system calls, copies and what the medium is asked are not counted: bpftrace does not work here"
-            .into()
+        "system calls, copies and requests to the medium are not counted: bpftrace does not work here".into()
     })
 }
 
@@ -140,7 +139,7 @@ impl Counting {
     }
 
     fn said(&self) -> Result<String> {
-        std::fs::read_to_string(&self.output).map_err(|e| Error::io("cannot read what bpftrace wrote", &e))
+        std::fs::read_to_string(&self.output).map_err(|e| Error::io("cannot read the output of bpftrace", &e))
     }
 }
 

@@ -18,7 +18,8 @@ use std::path::Path;
 
 const HISTORY: History = History {
     heading: "### History of disks over NBD",
-    about: "Processor time to the better LUKS server, to an unencrypted server, and of gcm to xts, each for sequential writes and reads and random writes and reads",
+    about: "Ratios of processor time: xts to the better LUKS server, xts to an unencrypted server, and gcm \
+            to xts; each for sequential writes, sequential reads, random writes, random reads",
     head: &[
         "date",
         "lacuna",
@@ -54,7 +55,7 @@ impl Measured for Disks {
         row(STATES[1], "", true);
         row(Job { depth: 1, ..RANDOM_READ }, "", true);
         let mut time =
-            Table::new("A disk over NBD: processor time of the server, before + behind the answer", names());
+            Table::new("A disk over NBD: processor time of the server, before + after the answer", names());
         for job in MAIN {
             time.row(servers::with_unit(job), BESIDE_PEERS.map(|s| self.grid.processor_cell(s, job)));
         }

@@ -93,8 +93,9 @@ impl InFile {
     /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
-            "- In a file: {} GiB, {} erase blocks of {PAGES} pages of {PAGE} bytes, as `create` makes a chip unasked, in a sparse file on the \
-file system of the disks. Every opening begins with a file of which nothing is in the system's cache, and reads a page of each erase block.\n",
+            "- In a file: flash of {} GiB with {} erase blocks of {PAGES} pages of {PAGE} bytes, the default \
+chip of `create`, in a sparse file on the file system of the disks. Before each opening the system's cache \
+holds nothing of the file. The opening reads a page of each erase block.\n",
             self.chip.len() >> 30,
             self.chip.blocks,
         )

@@ -55,7 +55,7 @@ pub(crate) struct Large {
 pub(crate) fn measure(work: &Workspace) -> Result<Large> {
     let quick = work.scale.quick;
     let chip = ChipGeometry { page: PAGE, pages: 128, blocks: if quick { 1024 } else { 1 << 17 } };
-    work.goes_on("flash: filling 64 GiB, of which headers and keys alone are kept")?;
+    work.goes_on("flash: filling 64 GiB, and keeping only headers and keys")?;
     let (purges, params) = purges(work, chip)?;
     work.goes_on("flash: opening after a crash")?;
     let (opened, replayed) = open(chip, if quick { 500 } else { 30_000 })?;
@@ -105,7 +105,7 @@ fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params
         let start = Instant::now();
         let purged = disk.purge()?;
         let seconds = start.elapsed().as_secs_f64();
-        work.goes_on(&format!("flash: purge {epoch} replaced {} blocks of keys", purged.key_blocks))?;
+        work.goes_on(&format!("flash: purge {epoch} replaced {} key blocks", purged.key_blocks))?;
         purges.push(OnePurge {
             rewritten: purged.key_blocks as f64 / f64::from(params.key_blocks()) * 100.0,
             keys: purged.keys as f64 / purged.key_blocks as f64,
@@ -138,7 +138,7 @@ impl Large {
     /// The tables of the results.
     pub(crate) fn tables(&self) -> Vec<Table> {
         let title = format!(
-            "Flash of {} MiB: purges of one of a hundred keys, deleted in files",
+            "Flash of {} MiB: purges after the deletion of files with one of a hundred keys",
             self.chip.len() >> 20
         );
         let mut purges = Table::new(title, ["", "least", "median", "most"]);
@@ -148,8 +148,8 @@ impl Large {
             let cells = [values[0], values[values.len() / 2], values[values.len() - 1]];
             purges.row(name, cells.map(|value| format!("{value:.decimals$}")));
         };
-        row("of the key storage area rewritten, %", 2, &|purge| purge.rewritten);
-        row("deleted keys for each block of keys", 0, &|purge| purge.keys);
+        row("rewritten share of the key storage area, %", 2, &|purge| purge.rewritten);
+        row("deleted keys in a rewritten key block", 0, &|purge| purge.keys);
         row("time, ms", 0, &|purge| purge.seconds * 1e3);
         let mut opening = Table::new("The same flash: opening after a crash", ["until", "after"]);
         let [mapped, opened] = self.opened.map(|seconds| format!("{seconds:.3} s"));
@@ -163,7 +163,7 @@ impl Large {
         let most = self.purges.iter().map(|purge| purge.rewritten).reduce(f64::max);
         let mut requirements = vec![
             Requirement::new(
-                "flash: of the key storage area, rewritten by a purge of 1% of its keys",
+                "flash: share of the key storage area that a purge of 1% of its keys rewrites",
                 Bound::AtMost(MOST_REWRITTEN),
                 "%",
             )
@@ -172,7 +172,7 @@ impl Large {
                 .case("", Some(self.opened[1])),
         ];
         for ((keys, share), (_, most)) in self.key_storage.iter().zip(MOST_KEYS) {
-            let line = format!("flash: share of the key storage area, {}", keys.name());
+            let line = format!("flash: share of the flash for the key storage area, {}", keys.name());
             requirements.push(Requirement::new(line, Bound::AtMost(most), "%").case("", Some(*share)));
         }
         requirements
@@ -181,15 +181,16 @@ impl Large {
     /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
         format!(
-            "- Flash of {size} GiB, {blocks} erase blocks of {pages} pages of {PAGE} bytes, {keys} blocks of keys, on a medium of which only \
-what was written takes room. For the purges it keeps of each group in the log the header alone. The disk is filled with files \
-of 1 to {LARGEST} MiB, each size as likely; an epoch deletes files at random until {DELETED}% of the disk was deleted, and writes each of \
-them again at once, from new keys; then comes the purge. The second half of the purges counts.\n\
-- The share of the key storage area is that of the flash, its spare blocks included. On erase blocks of 16 MiB there are so few \
-blocks of keys that every purge rewrites most of them.\n\
-- Opening: {replayed} groups since the checkpoint, each of which was one flush of two blocks at random places; then the \
-process forgets the disk without closing it. The chip is taken up, the headers of all its erase blocks are read, the checkpoint, \
-the headers of the groups, and the next checkpoint is written.\n",
+            "- The purges run on flash of {size} GiB: {blocks} erase blocks of {pages} pages of {PAGE} \
+bytes, and {keys} key blocks. The medium is sparse, so only written pages take memory; of each group in the \
+log it keeps only the header. The disk is filled with files of 1 to {LARGEST} MiB, each size equally likely. \
+In an epoch, files are deleted at random until {DELETED}% of the disk was deleted; each is written again at \
+once, with new keys. Then comes the purge. The second half of the purges counts.\n\
+- The share of the key storage area is relative to the whole flash, including the spare blocks of the flash. \
+With erase blocks of 16 MiB there are few key blocks, and every purge rewrites most of them.\n\
+- Opening: the log has {replayed} groups since the checkpoint; each was one flush of two blocks at random \
+addresses. Then the process drops the disk without closing it. Opening starts the chip, reads the headers of \
+all its erase blocks, the checkpoint and the headers of the groups, and writes the next checkpoint.\n",
             size = self.chip.len() >> 30,
             blocks = self.chip.blocks,
             pages = self.chip.pages,

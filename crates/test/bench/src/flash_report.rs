@@ -13,7 +13,8 @@ use lacuna_contracts::Result;
 
 const HISTORY: History = History {
     heading: "### History of flash",
-    about: "Processor time of a disk with keys to one without: sequential writes, sequential reads, random writes, random reads, each at depth 1 and 8",
+    about: "Ratios of processor time, a disk with keys to one without: sequential writes, sequential reads, \
+            random writes, random reads; each at depth 1 and 8",
     head: &["date", "lacuna", "ratios", "reached"],
 };
 

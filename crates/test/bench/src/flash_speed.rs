@@ -100,7 +100,7 @@ impl Speed {
             [
                 "speed ratio",
                 "processor time ratio",
-                "the same on one processor, in turns",
+                "processor time ratio on one processor, in turns",
                 "speed ratio in paper 003, Table 3",
             ]
             .map(str::to_owned),
@@ -132,7 +132,7 @@ impl Speed {
 
     /// The requirements.
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
-        let line = "flash: processor time with keys, to the same disk without";
+        let line = "flash: processor time of a disk with keys to one without";
         let empty = Requirement::new(line, Bound::AtMost(MOST), "");
         let of = |r: Requirement, job: Job| r.case(job.name(), self.ratio(job));
         vec![JOBS.into_iter().fold(empty, of)]
@@ -155,17 +155,19 @@ impl Speed {
     /// How the figures are obtained.
     pub(crate) fn method(&self, rounds: u32) -> String {
         format!(
-            "- Speed: two disks of {disk} MiB in this process, each on a simulated chip in memory ({blocks} erase blocks of {pages} \
-pages of {page} bytes), budget 64 MiB, no front end. Both are filled from end to end and then overwritten twice at random; \
-then come {rounds} rounds. *keys off* is the same engine with the same log, index, groups and garbage collection, \
-with everything encrypted under one key of the disk and nonces that never repeat: no key storage area, no key state map, \
+            "- Speed: two disks of {disk} MiB run in the process of the benchmark, each on a simulated chip \
+in memory ({blocks} erase blocks of {pages} pages of {page} bytes), with a budget of 64 MiB and no front \
+end. Both are filled from end to end and then overwritten twice at random; {rounds} rounds follow. *keys \
+off* is the same engine with the same log, index, groups and garbage collection. It encrypts everything \
+under one key of the disk, with nonces that never repeat; it has no key storage area, no key state map and \
 no purge. A depth of 8 is 8 threads.\n\
-- A job that writes overwrites half of the disk, a random one a quarter, and ends with a flush. One request of {DISCARDS} discards its \
-blocks instead; the disk with keys is purged whenever one {PURGES}th of it was overwritten. So garbage collection \
-({copied:.2} blocks copied for each that is written, while aging), renewed keys, and purges with their drains are in \
-the figures. Reads find what random and sequential writes left.\n\
-- The paper's ratios are {PAPER} on a Nexus One, between two versions of a file system with real flash below; \
-ours have memory below, which hides less of what keys cost.\n",
+- A sequential job that writes overwrites half of the disk, a random one a quarter; both end with a flush. \
+One request of {DISCARDS} discards its blocks instead. The disk with keys is purged whenever one {PURGES}th \
+of it was overwritten. So the figures include garbage collection ({copied:.2} blocks copied for each written \
+block, while the disks were aged), renewed keys, and purges with their drains. Reads find the data that \
+random and sequential writes left.\n\
+- The paper's ratios are {PAPER} on a Nexus One, between two versions of a file system on real flash. Our \
+disks run on memory, which hides less of the cost of keys.\n",
             disk = self.disk >> 20,
             blocks = self.chip.blocks,
             pages = self.chip.pages,

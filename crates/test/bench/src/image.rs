@@ -52,7 +52,7 @@ impl Image {
                     || !driver().is_ok_and(|text| text.contains("encrypt.format"))
             }
         };
-        absent.then(|| format!("{} is skipped: there is no qemu-nbd whose rbd driver encrypts", self.name()))
+        absent.then(|| format!("{} is skipped: qemu-nbd has no rbd driver that encrypts", self.name()))
     }
 
     /// Its name in the pool, distinct from those of other runs.

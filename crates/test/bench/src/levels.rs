@@ -17,7 +17,8 @@ use lacuna_contracts::Result;
 
 const HISTORY: History = History {
     heading: "### History of levels",
-    about: "Processor time to xts: deniable, its hidden level, oblivious, its hidden level, each for sequential writes, sequential reads, random writes, random reads",
+    about: "Ratios of processor time to xts: deniable, its hidden level, oblivious, its hidden level; each \
+            for sequential writes, sequential reads, random writes, random reads",
     head: &[
         "date",
         "lacuna",
@@ -146,7 +147,7 @@ impl Measured for Levels {
         vec![
             to_xts("deniable, public sequential writes", 2.5, &[("", FULL, WRITE)]),
             to_xts(
-                "deniable, hidden sequential writes, level 0 written as much",
+                "deniable, hidden sequential writes beside equal writes to level 0",
                 4.0,
                 &[("", HIDDEN, WRITE)],
             ),
@@ -170,7 +171,7 @@ impl Measured for Levels {
                 &[("public", CELLS, WRITE), ("plausible", PLAUSIBLE, WRITE)],
             ),
             to_xts(
-                "oblivious, hidden sequential writes, level 0 written as much",
+                "oblivious, hidden sequential writes beside equal writes to level 0",
                 20.0,
                 &[("", CELLS_HIDDEN, WRITE)],
             ),
@@ -225,23 +226,29 @@ impl Measured for Levels {
 fn method(scale: &Scale) -> String {
     format!(
         "### Method for levels\n\n\
-- As for [servers](#method-for-servers), on disks of {disk} MiB in files beside each other, filled from end to end twice; a turn has a quarter of the requests.\n\
-- *full*: level 0 is as large as what is written to it, the spare factor 0.2; sequential writes and all reads. *worn*: \
-the same, but random writes alone. *half*: level 0 is twice as large as what is written. *paper*: one public and one \
-hidden block in a stripe (`--geometry paper`). *hidden*: the hidden level of a disk of two, also twice as large; a level \
-that is full to the last block, and was written from another place before, takes a half of this for some laps of the \
-log. While it is written, a second client writes level 0 in the same way, started before and going on until the last hidden write is durable; the \
-processor time and counts are those of both, for each hidden request, and depend on how the two clients meet.\n\
-- No paced cover (`--cover 0`), for it would be measured with them; *hidden* has the default, a stripe a second.\n\
-- *oblivious*: level 0 of a disk whose levels are as large as what is written to them, on a medium six and a half times as \
-large; *oblivious hidden*: its hidden level, level 0 written beside it as above, so that twice the bytes in the table are \
-written; *oblivious plausible*: level 0 of a disk made with `--hiding plausible`, where reads write as well. *nbdkit \
-file* is the raw file, without encryption.\n\
-- A log, a ring and a journal have an order that the medium must keep, so disks with levels sync it as they go, and *xts* does not. What that costs \
-on a medium that is not a host's cache stands in [media](#on-a-modelled-hard-disk-and-stick).\n\
-- What a block costs on the medium is counted in `crates/formats/deniable/tests/amplification.rs`: sequential writes 2.21 \
-blocks when first written and 2.01 afterwards; uniform random writes on a full level 11.4, 5.83 and 3.16 blocks at ρ \
-of 0.1, 0.2 and 0.4 with 8 and 8 slots, where Equation 1 of paper 000 says 10.6, 5.63 and 3.13.\n",
+- The method is that for [servers](#method-for-servers), with disks of {disk} MiB in files beside each \
+other. Each disk is filled twice from end to end; a turn has a quarter of the requests.\n\
+- *full*: the data fills level 0, with a spare factor of 0.2; for sequential writes and all reads. *worn*: \
+the same, for random writes alone. *half*: level 0 is twice as large as the data. *paper*: a stripe has one \
+public and one hidden block (`--geometry paper`). *hidden*: the hidden level of a disk with two levels, also \
+twice as large as the data. A level that is full to the last block, and was written before at other \
+addresses, reaches half of the speed of *hidden* for some laps of the log. During hidden writes, a second \
+client writes level 0 in the same way: it starts before the first hidden write and goes on until the last \
+one is durable. The processor time and counts are the sums for both clients, for each hidden request; they \
+depend on the timing of the two clients.\n\
+- The disks have no paced cover (`--cover 0`), because the figures would include it. *hidden* has the \
+default, one stripe a second.\n\
+- *oblivious*: level 0 of a disk with levels of the size of the data, on a medium six and a half times as \
+large. *oblivious hidden*: the hidden level of such a disk; level 0 is written beside it as above, so the \
+number of bytes written is twice that in the table. *oblivious plausible*: level 0 of a disk made with \
+`--hiding plausible`, where reads write as well. *nbdkit file* is the raw file, without encryption.\n\
+- A log, a ring and a journal need an order of writes on the medium, so disks with levels sync the medium \
+during a job; *xts* does not. The section on [modelled media](#on-a-modelled-hard-disk-and-stick) shows the \
+cost on a medium that is not a host's cache.\n\
+- `crates/formats/deniable/tests/amplification.rs` counts the medium blocks for each block. Sequential \
+writes take 2.21 blocks on the first pass and 2.01 afterwards. Uniform random writes on a full level with 8 \
+and 8 slots take 11.4, 5.83 and 3.16 blocks at ρ of 0.1, 0.2 and 0.4; Equation 1 of paper 000 gives 10.6, \
+5.63 and 3.13.\n",
         disk = scale.disk >> 20,
     )
 }

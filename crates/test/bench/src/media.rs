@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 const HISTORY: History = History {
     heading: "### History of modelled media",
-    about: "Speed to xts on the hard disk and on the stick: gcm, deniable half full, oblivious, each for sequential and random writes until durable",
+    about: "Ratios of speed to xts, on the hard disk and on the stick: gcm, deniable half full, oblivious; \
+            each for sequential writes and random writes, until durable",
     head: &["date", "lacuna", "hard disk", "stick", "reached"],
 };
 
@@ -210,15 +211,21 @@ impl Measured for Media {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         parts.push(format!(
             "### Method for modelled media\n\n\
-- No time is measured: a model charges for every call to the medium, one after another, whatever the processor does meanwhile. The hard disk is that \
-of a laptop (5400 turns a minute, seeks of 8.9 ms on average, 100 MB/s); the stick has no map of single pages, so that a write elsewhere than \
-behind the last one takes 10 ms more (20 MB/s in order, reads at 100 MB/s). Both lie behind a write-back cache of {held} MiB, as the page cache is: \
-writes are charged when a sync wants them, sorted and with their neighbours.\n\
-- A medium of {medium} MiB, {budget} KiB for all caches of a disk. Of every format {data} MiB are written and read, of *levels full* twice as much, \
-of *oblivious* five sixths of what its hidden level holds. Each disk is written twice from end to end before sequential requests of 1 MiB are measured, and twice as often as \
-it has blocks at random before random ones of 4 KiB. Writes end with a flush, which counts.\n\
-- Hidden writes have as many public ones beside them; the bytes of the hidden level alone count, and they are compared with the public writes of `xts`.\n\
-- *raw*: the blocks themselves. LUKS without a journal asks the same of its medium.\n",
+- No time is measured. A model charges a time for every call to the medium, one call after another, and \
+ignores the time of the processor. The hard disk is that of a laptop (5400 turns a minute, seeks of 8.9 ms \
+on average, 100 MB/s). The stick has no map of single pages, so a write that does not follow the last one \
+takes 10 ms more (20 MB/s in order, reads at 100 MB/s). Both lie behind a write-back cache of {held} MiB, \
+like the page cache: the model charges the writes at a sync or when the cache is full, sorted, with adjacent \
+writes merged.\n\
+- The medium has {medium} MiB, and all caches of a disk together {budget} KiB. Each format writes and reads \
+{data} MiB; *levels full* twice that, and *oblivious* five sixths of the size of its hidden level. Each disk \
+is written twice from end to end before sequential requests of 1 MiB are measured. Before random requests of \
+4 KiB are measured, random blocks are written, twice the number of blocks of the data. Writes include a \
+flush at their end.\n\
+- An equal number of public writes goes beside hidden writes. Only the bytes of the hidden level count, and \
+the ratio is to the public writes of `xts`.\n\
+- *raw*: the blocks themselves, without a format. LUKS without a journal makes the same calls to its \
+medium.\n",
             held = (self.sizes.medium / HELD_BACK) >> 20,
             medium = self.sizes.medium >> 20,
             budget = self.sizes.budget >> 10,

@@ -15,14 +15,16 @@ use lacuna_contracts::{Error, Kind, Result};
 
 const HISTORY: History = History {
     heading: "### History of memory",
-    about: "Greatest peak in MiB",
+    about: "The highest peak of all disks, in MiB",
     head: &["date", "lacuna", "processor", "rounds", "peak on 1 TiB", "reached"],
 };
 const METHOD: &str = "### Method for memory\n\n\
-`VmHWM` and `VmRSS` of the server process, with the default budget, on a sparse disk of 1 TiB with the least key derivation cost that \
-`create` takes (128 KiB, one pass), so that its memory and time do not count; measured once. Of *levels sparse* the medium is that large, level 0 some two \
-fifths of it, and the writes go over the whole of level 0. The page cache belongs to the system and is not in these figures. Reads have the \
-addresses of the writes. Opening is timed from the start of the process to its greeting to the first client.\n";
+The figures are `VmHWM` (peak) and `VmRSS` (resident) of the server process, measured once, with the default \
+budget, on a sparse disk of 1 TiB. Key derivation has the least cost that `create` accepts (128 KiB, one \
+pass), so that its memory and time do not count. *levels sparse* has a medium of that size; level 0 is about \
+two fifths of it, and the writes go over the whole of level 0. The page cache belongs to the system and is \
+not in these figures. Reads have the addresses of the writes. Opening is timed from the start of the process \
+to its greeting to the first client.\n";
 
 const SIZE: u64 = 1 << 40;
 const LIMIT_MIB: f64 = 96.0;
@@ -120,7 +122,7 @@ pub(crate) fn resident(pid: u32) -> Result<Resident> {
 
 impl Memory {
     fn table(&self) -> Table {
-        let title = format!("1 TiB, {} random 4 KiB writes, then as many reads, depth 32", self.requests);
+        let title = format!("1 TiB: {0} random 4 KiB writes, then {0} reads, depth 32", self.requests);
         let head = [
             "disk",
             "peak after writes",
@@ -150,7 +152,7 @@ impl Measured for Memory {
         let title = "A disk of 1 TiB: memory of the server, and opening";
         let head = [
             "disk",
-            "most memory under random writes",
+            "peak memory under random writes",
             "open, new",
             "open, after a clean end",
             "open, after a kill under load",

@@ -191,7 +191,7 @@ impl Mountable {
             if backing.is_dir() { std::fs::remove_dir_all(&backing) } else { std::fs::remove_file(&backing) };
         removed
             .and_then(|()| std::fs::remove_dir(self.mountpoint(work)))
-            .map_err(|e| Error::io(format!("cannot remove what {} was measured on", self.name()), &e))
+            .map_err(|e| Error::io(format!("cannot remove the files of {}", self.name()), &e))
     }
 }
 

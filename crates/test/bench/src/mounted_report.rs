@@ -13,8 +13,8 @@ use lacuna_contracts::Result;
 
 const HISTORY: History = History {
     heading: "### History of mounted disks",
-    about: "The worst ratios over all jobs of the machine's processor time for ext4 through `lacuna open` to ext4 on a plain loop device and to gocryptfs, \
-    of xts-random and gcm",
+    about: "Processor time of the machine for ext4 through `lacuna open`, with xts-random and with gcm: the \
+    worst ratio of all jobs, to ext4 on a loop device / to gocryptfs",
     head: &["date", "lacuna", "xts-random", "gcm", "reached"],
 };
 const OURS: [Mountable; 2] = [Mountable::Sealed("gcm"), Mountable::Sealed("xts-random")];
@@ -121,13 +121,15 @@ impl Measured for OnMounts {
         let Load { file, writes, synced, files } = self.load;
         parts.push(format!(
             "### Method of mounted disks\n\n\
-            Every file system is made anew for each of {} rounds, in a file or directory of the same disk; speeds are \
-            medians, marked with `~` as for [servers](#method-for-servers). Processor time is that of the whole machine, for the \
-            work lies in the server, in the client and in threads of the kernel; it includes writing back what a job left, and is the lower \
-            quartile of the rounds. The \
-            loop device is made by `mount -o loop` with its defaults. The file has {} MiB; {writes} random writes, four times as \
-            many random reads by 4 threads, {synced} writes with an fsync each. The tree is the one of vaults, of {files} files, \
-            and durable at the end of each job. Before a cold job the file system is unmounted and the kernel's caches are emptied.\n",
+            Every file system is made anew for each of {} rounds, in a file or directory of the same disk. \
+            Speeds are medians, marked with `~` as for [servers](#method-for-servers). Processor time is \
+            that of the whole machine, because the server, the client and threads of the kernel share the \
+            work. It includes the write-back of dirty pages after a job, and is the lower quartile of the \
+            rounds. `mount -o loop` makes the loop device with its defaults. The file has {} MiB. The jobs \
+            make {writes} random writes, four times that number of random reads by 4 threads, and {synced} \
+            writes with an fsync each. The tree is that of the vaults, with {files} files; it is durable at \
+            the end of each job. Before a cold job the file system is unmounted and the kernel's caches are \
+            emptied.\n",
             run.scale.rounds,
             file >> 20
         ));

@@ -18,7 +18,7 @@ use std::path::Path;
 
 const HISTORY: History = History {
     heading: "### History on Ceph",
-    about: "Processor time, the worst ratio of all sizes",
+    about: "Ratios of processor time, the worst of all sizes",
     head: &[
         "date",
         "lacuna",
@@ -31,13 +31,13 @@ const HISTORY: History = History {
     ],
 };
 const FIGURES: &str = "![throughput on Ceph by request size](plots/ceph-throughput.svg)\n\n\
-![what random IVs cost writes on Ceph](plots/ceph-write-overhead.svg)\n\n\
-These are figures 3 and 4 of paper 004, from our runs. Its text gives no figure for single sizes: with random IVs at \
-the object's end it loses 1 to 22 percent on writes, \"depending on the IO size\", and at most 3 percent on reads, \
-against LUKS2 in librbd; the grey bands are that much less than our `xts`. Its unaligned layout is our \
-`interleaved`, its object end our `segment-end`, its OMAP our `kv`; `adaptive` is our own. It measured 27 NVMe disks \
-in three machines, with a client of its own, over a network; here one small machine does the client's and the \
-cluster's work.\n";
+![cost of random IVs for writes on Ceph](plots/ceph-write-overhead.svg)\n\n\
+These plots redo Figures 3 and 4 of paper 004 from our runs. Its text gives no figure for single sizes. \
+Against LUKS2 in librbd, random IVs at the object's end lose 1 to 22 percent on writes, \"depending on the \
+IO size\", and at most 3 percent on reads. The grey bands are lower than our `xts` by these shares. The \
+paper's unaligned layout is our `interleaved`, its object end our `segment-end`, and its OMAP our `kv`; \
+`adaptive` is our own. The paper measured 27 NVMe disks in three machines, with a separate client, over a \
+network. Here one small machine does the work of the client and of the cluster.\n";
 
 /// The text of the section's part: tables, plots, method.
 fn body(rados: &Rados, run: &Run) -> String {
@@ -57,19 +57,23 @@ fn facts(machine: &Machine) -> String {
 fn method(scale: &Scale) -> String {
     format!(
         "### Method on Ceph\n\n\
-- The cluster is that of `scripts/ceph-cluster.sh`: one monitor, one manager and three BlueStore OSDs on loopback, on \
-the machine of the client, with sparse files on its disk as devices; a pool of three replicas. Client, server and \
-OSDs share the processor.\n\
-- Every subject has an image of {image} MiB in that pool, filled from end to end before each round. As for [servers](#method-for-servers), one \
-client drives all of them, 32 requests in flight; a turn has at most {requests} requests and {bytes} MiB. All caches are as they are by default: the \
-write-back cache of lacuna (within 64 MiB) and that of librbd.\n\
-- All servers are up at once and idle but for their turn. Each job goes to one after another, in an order that changes with each job, {rounds} \
-times: reads from small to large, then writes from large to small, because small writes leave objects in pieces. At \
-this size of the image the metadata of `adaptive` fits into its cache, and the filling leaves it there; on a disk \
-whose metadata does not, a small random read brings its page with it.\n\
-- Processor time is that of the server until a job is durable, the threads of librados among it; that of the OSDs is not in it. The kernel counts for gcm adaptive, xts and librbd alone, after the last round.\n\
-- librbd LUKS2: `qemu-img create -f rbd -o encrypt.format=luks2` and `qemu-nbd --cache=writeback` with the driver rbd; \
-AES-256-XTS on sectors of 4096 bytes, as our `xts`.\n",
+- `scripts/ceph-cluster.sh` makes the cluster: one monitor, one manager and three BlueStore OSDs on \
+loopback, on the machine of the client. The OSDs have sparse files on its disk as devices; the pool has \
+three replicas. Client, server and OSDs share the processor.\n\
+- Every subject has an image of {image} MiB in that pool, filled from end to end before each round. As for \
+[servers](#method-for-servers), one client drives all of them, with 32 requests in flight. A turn has at \
+most {requests} requests and {bytes} MiB. All caches have their defaults: the write-back cache of lacuna \
+(within 64 MiB) and that of librbd.\n\
+- All servers run at the same time; each is idle except in its turn. Each job goes to one server after \
+another, in an order that changes with each job, in {rounds} rounds. Reads go from small to large; then \
+writes go from large to small, because small writes leave objects in pieces. At this size of the image the \
+metadata of `adaptive` fits into its cache, and the filling leaves it there. On a disk with more metadata, a \
+small random read also reads its page of metadata.\n\
+- Processor time is that of the server until a job is durable, including the threads of librados. It does \
+not include the OSDs. The kernel counts only for gcm adaptive, xts and librbd, after the last round.\n\
+- librbd LUKS2: `qemu-img create -f rbd -o encrypt.format=luks2` makes the image, and `qemu-nbd \
+--cache=writeback` serves it with the driver rbd. The cipher is AES-256-XTS on sectors of 4096 bytes, as for \
+our `xts`.\n",
         image = scale.image >> 20,
         requests = MOST_REQUESTS,
         bytes = MOST_BYTES >> 20,

@@ -97,7 +97,7 @@ pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
             [moved.len().to_string(), within(0.5), within(0.95), within(1.0), beyond.to_string()],
         );
     }
-    let mut most = Table::new("What moved most", ["section", "measure", "one", "other", "moved"]);
+    let mut most = Table::new("Largest differences", ["section", "measure", "one", "other", "moved"]);
     for ((section, name), one, other, moved) in differences.iter().take(MOST) {
         most.row(
             section,
@@ -106,7 +106,7 @@ pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
     }
     let beyond = differences.iter().filter(|(.., moved)| moved.abs() > AGREE).count();
     let verdict = format!(
-        "{} of {} stable measures agree within {:.0} %; {alone} stand in one of the records alone.",
+        "{} of {} stable measures agree within {:.0} %; {alone} are in only one of the records.",
         differences.len() - beyond,
         differences.len(),
         100.0 * AGREE

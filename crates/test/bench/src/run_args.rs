@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 /// The options of a run.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// How often every server has its turn [default: 9, with --quick 1]
+    /// Number of rounds; in each, a server has one turn at each job [default: 9, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: Option<u32>,
-    /// Tiny sizes and one round, to see that everything works; the figures mean nothing
+    /// Use tiny sizes and one round, to check that everything works; the figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Measure only this; may be repeated
+    /// Measure only this section; may be repeated
     #[arg(long, value_name = "SECTION")]
     only: Vec<String>,
-    /// Directory for the pages and plots [default: docs; nowhere with --quick or --only]
+    /// Directory for the pages and plots [default: docs; none with --quick or --only]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// File for the stable measures, for `agree`
+    /// Write the stable measures to this file, for `agree`
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
     #[command(flatten)]
@@ -30,11 +30,12 @@ pub struct RunArgs {
 /// The options on the directory and the measured program.
 #[derive(clap::Args)]
 pub(crate) struct PlaceArgs {
-    /// Directory for the disks, on the file system to measure; they need about 20 GiB, with Ceph
-    /// 50 GiB
+    /// Directory for the disks, on the measured file system; the disks need about 20 GiB, with
+    /// Ceph 50 GiB
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
-    /// The lacuna command [default: built with Cargo, or the one beside this program]
+    /// The measured lacuna program [default: a new build; outside Cargo, the one beside this
+    /// program]
     #[arg(long, value_name = "PATH")]
     pub lacuna: Option<PathBuf>,
 }

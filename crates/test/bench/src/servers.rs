@@ -43,7 +43,7 @@ pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs
     }
     let mut tables = vec![speed, time, latency];
     if subjects.iter().any(|subject| jobs.iter().any(|job| grid.counted(*subject, *job).is_some())) {
-        let mut counted = Table::new(format!("{title}: what the kernel counted"), columns());
+        let mut counted = Table::new(format!("{title}: counts of the kernel"), columns());
         for ((what, of, decimals), job) in
             COUNTED.iter().flat_map(|measure| jobs.iter().map(move |job| (measure, job)))
         {
@@ -124,34 +124,45 @@ pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[Job]) -> 
 pub(crate) fn method(scale: &Scale) -> String {
     format!(
         "### Method for servers\n\n\
-- One client of our own (`crates/test/bench/src/client.rs`, some 250 lines) drives all servers over a unix socket and one connection: it \
-keeps the requests of the depth in flight and looks at no content. `fio` was used before; its start takes longer than a turn, and its own processor \
-time drew all ratios towards 1.\n\
-- Every disk has {disk} MiB and is filled once. Every turn has the same number of requests for all servers, so that work that a server \
-puts off weighs the same.\n\
-- *Rounds*: each job goes to one server after another, {rounds} times, the order reversed every other time. A server is started for its \
-turn and ended after it; then the file system is synced, so that no server pays for another's dirty pages. The places of random requests \
-differ between rounds and are the same for all servers.\n\
-- *Caches*: *warm*, unless said otherwise: the whole disk was read once through the server. *Just started*: the page cache held the disk's file when the \
-server started; lacuna drops what the page cache has of its disk when it opens it, the peers do not. *Cold*: the kernel's caches were emptied after the start.\n\
-- *Until answered* ends with the last answer; *until durable* with a flush behind it. On the medium of a virtual machine the latter \
-says more of its host than of the server; [media](#on-a-modelled-hard-disk-and-stick) has modelled ones.\n\
-- A *speed* is the median of the rounds, a ratio of speeds the median of the ratios of the rounds. `~` marks a figure whose interval of 95 % \
-(of nine rounds from the second to the eighth) is wider than 15 % of it.\n\
-- *Processor time* is that of the server process, read by its clock in up to eight slices of each turn, between which nothing of the client's is in flight. Of each slice the lower quartile \
-of the rounds counts, for other work on the machine only adds to it, and then the mean of the slices. Work that comes at another point in every round, and in few of them, \
-does not show; the counts have it. The background is what the threads behind the requests take (journal, stripes, maps), \
-and everything after the last answer until the server has ended, without what the end of any session takes. Peers have no background \
-threads, so all of theirs is foreground.\n\
-- *The end of a session* is measured in sessions of their own, one in each round and one with counts: one write of 4 KiB and a flush, then \
-from the signal until the server has ended. What it takes is no part of the figures of jobs: disks with levels write the same cover whenever they are \
-closed (`docs/levels.md`), which would make a figure for each byte larger the shorter its job is.\n\
-- What the *kernel counted* comes from one more round with `bpftrace`, which is not timed (of jobs that read until the last answer, of others until the server has ended, without the end of a session): system calls, the bytes that they move, switches \
-of threads, and copies of 512 bytes and more by the C library's function for it. Bytes copied are the sum of what crosses \
-between kernel and server and what is copied inside it. The medium is the disk's file.\n\
-- Peers: `nbdkit file`, the same with its luks filter, and `qemu-nbd` with LUKS (`--cache=writeback --aio=threads`); both LUKS images come from \
-`qemu-img create -f luks` with its default cipher, AES-256-XTS on sectors of 512 bytes. lacuna runs with its defaults and the cipher named. \
-LUKS and our `xts` hide the same things.\n",
+- Our own client (`crates/test/bench/src/client.rs`, about 300 lines) drives all servers over one connection \
+on a unix socket. It keeps the number of requests in flight that the depth names, and does not look at their \
+content. `fio` does not suit: its start takes longer than a turn, and its own processor time draws all \
+ratios towards 1.\n\
+- Every disk has {disk} MiB and is filled once. A turn has the same number of requests for every server, so \
+that deferred work has the same weight for all.\n\
+- *Rounds*: each job goes to one server after another, in {rounds} rounds; every other round reverses the \
+order of the servers. A server starts for its turn and ends after it. Then the file system is synced, so \
+that no server pays for the dirty pages of another. The addresses of random requests differ between rounds \
+and are the same for all servers.\n\
+- *Caches*: *warm* is the default: the whole disk was read once through the server. *Just started*: the page \
+cache held the disk's file when the server started. lacuna drops the cached pages of its disk when it opens \
+the disk; the peers do not. *Cold*: the kernel's caches were emptied after the start.\n\
+- *Until answered* ends with the last answer; *until durable* ends with a flush after it. On the medium of a \
+virtual machine the second figure shows the host more than the server. The section on [modelled \
+media](#on-a-modelled-hard-disk-and-stick) has figures that do not depend on the host.\n\
+- A *speed* is the median of the rounds; a ratio of speeds is the median of the ratios of the rounds. `~` \
+marks a figure with an interval of 95 % that is wider than 15 % of the figure. For nine rounds this interval \
+goes from the second lowest to the second highest value.\n\
+- *Processor time* is the time of the server process. The clock of the process is read in up to eight slices \
+of each turn; between two slices the client has no request in flight. Other work on the machine can only add \
+to a slice, so the lower quartile of the rounds counts for each slice. The figure is the mean of the slices. \
+Work that falls into few rounds, each time at another point, does not show; the counts include it. The \
+*background* is the time of the threads behind the requests (journal, stripes, maps), and all time from the \
+last answer to the end of the server, without the time that the end of any session takes. Peers have no such \
+threads; their background is only the time after the last answer.\n\
+- *The end of a session* is measured in separate sessions, one in each round and one with counts. Such a \
+session makes one write of 4 KiB and a flush; the measurement goes from the signal to the end of the server. \
+The figures of jobs leave this work out. Disks with levels write the same cover at each close \
+(`docs/levels.md`), so with it a figure for each byte would grow as the job gets shorter.\n\
+- The *counts of the kernel* come from one more round with `bpftrace`, which is not timed. The kernel counts \
+a job that reads until its last answer, and any other job until the server has ended, without the end of a \
+session. It counts system calls, the bytes that they move, switches of threads, and copies of 512 bytes and \
+more by the copy function of the C library. *Bytes copied* are the bytes that cross between kernel and \
+server plus the bytes copied inside the server. The medium is the disk's file.\n\
+- Peers: `nbdkit file`, `nbdkit file` with its luks filter, and `qemu-nbd` with LUKS (`--cache=writeback \
+--aio=threads`). `qemu-img create -f luks` makes both LUKS images with its default cipher, AES-256-XTS on \
+sectors of 512 bytes. lacuna runs with its defaults and the named cipher. LUKS and our `xts` hide the same \
+information.\n",
         disk = scale.disk >> 20,
         rounds = scale.rounds,
     )

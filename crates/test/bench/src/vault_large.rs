@@ -140,10 +140,10 @@ impl Large {
     pub(crate) fn table(&self) -> Table {
         let head = [
             "vault with",
-            "made in",
-            "memory then: peak, now",
+            "time to make it",
+            "memory after that: peak, now",
             "opening after a kill",
-            "memory then: peak, now",
+            "memory after opening: peak, now",
         ];
         let mut table = Table::new("Large vaults", head);
         for row in &self.0 {

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 const HISTORY: History = History {
     heading: "### History of vaults",
-    about: "Processor time of the machine for a vault with its defaults to the least of gocryptfs, cryfs and encfs: sequential writes and reads, random writes without and with fsync, unpacking, git status, git fsck, removing",
+    about: "Ratios of processor time of the machine: a vault with its defaults to the peer (gocryptfs, cryfs \
+            or encfs) with the least; sequential writes and reads, random writes without and with fsync, \
+            unpacking, git status, git fsck, removing",
     head: &["date", "lacuna", "ratios", "reached"],
 };
 /// A subject with a longer turn has only one turn.
@@ -80,9 +82,10 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
             let workload = Workload { load, archive: &archive, seed: u64::from(round) + 1 };
             vaults.rates.turn(work, *subject, &JOBS.map(|(job, _)| job), workload)?;
             if begin.elapsed() > LONG && work.scale.rounds > 1 {
-                vaults
-                    .skipped
-                    .push(format!("{name} has one turn alone, which took {} s.", begin.elapsed().as_secs()));
+                vaults.skipped.push(format!(
+                    "{name} had only one turn, because that took {} s.",
+                    begin.elapsed().as_secs()
+                ));
                 once.push(*subject);
             }
         }
@@ -121,10 +124,8 @@ impl Measured for Vaults {
     /// The requirements relative to peers, and those of the schemes and of large vaults.
     fn requirements(&self) -> Vec<Requirement> {
         let promise = |(job, most): (FileJob, f64)| {
-            let line = format!(
-                "processor time of the machine, vault to the thriftiest of the others: {}",
-                job.name()
-            );
+            let line =
+                format!("processor time of the machine, vault to the peer with the least: {}", job.name());
             Requirement::new(line, Bound::AtMost(most), "").case("", self.ratio(job))
         };
         let beside = JOBS.into_iter().map(promise);
@@ -144,16 +145,18 @@ impl Measured for Vaults {
         let Load { file, writes, synced, files } = self.load;
         parts.push(format!(
             "### Method of vaults\n\n\
-            Every file system lies in a directory of the same disk and is made anew for each of {} rounds; speeds and processor times are \
-            those of [mounted disks](#method-of-mounted-disks). The peers have their defaults (the key \
-            derivation aside, which is short for all). The file has {} MiB, half text and half random; {writes} random \
-            writes, {synced} with an fsync each. The tree is a `git` repository of {files} files of 128 bytes to 60 kB. \
-            On ext4 their directories are spread over the disk (`chattr +T`), so that no subject pays for files that the one before \
-            removed. Before a cold job the file system is unmounted and the kernel's caches are emptied. A vault checks every \
-            block for freshness; of the others only `cryfs` notices an older block of a file, and none has a trusted \
-            place that notices an older whole.\n\n\
-            The schemes are compared in this process, without a mount and mounted: the processor time of the process, the lower quartile of \
-            the rounds.\n",
+            Every file system lies in a directory of the same disk and is made anew for each of {} rounds. \
+            Speeds and processor times are measured as for [mounted disks](#method-of-mounted-disks). The \
+            peers have their defaults, except for a short key derivation for all. The file has {} MiB, half \
+            text and half random bytes. The jobs make {writes} random writes, and {synced} with an fsync \
+            each. The tree is a `git` repository of {files} files of 128 bytes to 60 kB. On ext4 the \
+            directories of the file systems are spread over the disk (`chattr +T`), so that no subject pays \
+            for files that an earlier subject removed. Before a cold job the file system is unmounted and \
+            the kernel's caches are emptied. A vault checks the freshness of every block. Of the peers, only \
+            `cryfs` notices an older block of a file; none has a trusted place that reveals an older state \
+            of the whole file system.\n\n\
+            The schemes run in the process of the benchmark, without a mount and mounted. Their processor \
+            time is that of the process, the lower quartile of the rounds.\n",
             run.scale.rounds,
             file >> 20
         ));

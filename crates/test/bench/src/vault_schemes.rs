@@ -143,7 +143,7 @@ impl Schemes {
         let mut mt =
             Requirement::new(line("processor time of MT-EINT to no integrity"), Bound::AtMost(1.25), "");
         let mut auto = Requirement::new(
-            line("processor time of auto to the least of the schemes"),
+            line("processor time of auto to the scheme with the least"),
             Bound::AtMost(1.05),
             "",
         );

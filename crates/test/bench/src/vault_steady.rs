@@ -137,8 +137,7 @@ impl Steady {
         let all: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
         let title = "The schemes in a vault, on one processor, side by side: processor time to no integrity";
         let mut times = Table::new(title, head("job", names(&PROTECTED)));
-        let title =
-            "The schemes in a vault: bytes that reach the backing files for each byte that is written";
+        let title = "The schemes in a vault: bytes written to the backing files for each byte";
         let mut bytes = Table::new(title, head("job", names(&all)));
         for (content, called) in CONTENTS {
             for act in ACTS {
