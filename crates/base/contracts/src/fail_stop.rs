@@ -1,5 +1,5 @@
-//! Fail-stop: after a failure on the write path a disk permanently refuses all writes and reports
-//! the cause.
+//! Fail-stop: after a failure on the write path a disk permanently refuses every request that
+//! changes the medium or makes changes durable, and reports the cause.
 
 use crate::{Error, Kind, Result};
 use parking_lot::Mutex;

@@ -5,7 +5,8 @@
 //! - A page is locked when it is mapped and stays locked until the process ends (for large memory,
 //!   until it is unmapped): dropping another secret on the same page does not unlock it.
 //! - Memory is zero when it is handed out, and zeroed before it is handed out again.
-//! - Locks do not survive a fork: the first allocation in the child locks all pages again.
+//! - Locks do not survive a fork: the first small allocation in the child locks the shared pages
+//!   again. Large memory stays unlocked in the child.
 //!
 //! Locking is best-effort (`RLIMIT_MEMLOCK`): if the system refuses, the memory is used unlocked.
 #![allow(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Locks for ranges of blocks, so that a write of a part of a block excludes only requests nearby.
 //!
 //! Consecutive blocks form groups, and groups are mapped to a fixed number of locks. A thread takes
-//! the locks of a range in ascending order and holds no other locks of the disk, so no deadlock is
-//! possible.
+//! the locks of a range in ascending order and holds no other range locks meanwhile, so no deadlock
+//! is possible.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -196,7 +196,8 @@ impl BlockCipher {
                     let key = self.segment_key(addr, &mut key);
                     let data = bound.data(addr, &last);
                     let random = entry.first_chunk().expect("an entry is longer");
-                    // The address also determines the key, so it need not be bound separately.
+                    // The address also determines the key of the segment, so the key need not be
+                    // bound separately.
                     let nonce = nonces.nonce(random, data.bytes(), from);
                     let tag = key.seal(&nonce, data.bytes(), from, to);
                     entry[..12].copy_from_slice(&nonce);

@@ -182,9 +182,9 @@ fn out_of_memory(cost: &Argon2Cost) -> Error {
 
 /// Measures the cost that takes about `target` on this machine. Memory is raised first, up to
 /// `max_memory_kib` and a quarter of the memory of the machine or control group; passes rise above
-/// the floor only after that. The cost is at least [`Argon2Cost::FLOOR_KIB`], if memory allows, and
-/// [`Argon2Cost::FLOOR_PASSES`]. Processor time is measured, so that other work on the machine does
-/// not lower the cost.
+/// the floor only after that. The cost is at least [`Argon2Cost::FLOOR_PASSES`], and at least
+/// [`Argon2Cost::FLOOR_KIB`] within these two limits of memory. Processor time is measured, so that
+/// other work on the machine does not lower the cost.
 pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
     let quarter = memory().map_or(u64::MAX, |memory| memory.total_kib / 4);

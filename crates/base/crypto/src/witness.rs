@@ -60,8 +60,8 @@ pub fn uses_unhedged<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
 }
 
 /// Turns hedging off for the rest of this process: nonces and salts are used as they are drawn. For
-/// tests that compare, byte for byte, all public randomness between two runs with different
-/// secrets.
+/// tests that compare, byte for byte, all data that follows from public randomness between two runs
+/// with different secrets.
 pub fn never_hedge() {
     UNHEDGED.store(true, Ordering::Relaxed);
 }

@@ -35,8 +35,9 @@ pub struct DiskFolder {
     _lock: Option<OwnedFd>,
     read_only: bool,
     subfolders: Mutex<HashMap<String, Arc<OwnedFd>>>,
-    /// The number of subfolders opened for the first time, and how many of these are durable. An
-    /// existing subfolder may be new, made by another thread or by a process that was killed.
+    /// The number of times that a subfolder was opened because it was not cached, and how many of
+    /// these openings are covered by a later sync of the top. An existing subfolder may be new,
+    /// made by another thread or by a process that was killed.
     met: AtomicU64,
     durable: AtomicU64,
 }

@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// `EBADMSG`: a page with more errors than can be corrected.
 const UNCORRECTABLE: i32 = rustix::io::Errno::BADMSG.raw_os_error();
 
-/// An open volume. No other process can write to it.
+/// An open volume. If this process opened it for writing, no other process can write to it.
 pub struct UbiVolume {
     file: File,
     path: PathBuf,

@@ -171,8 +171,9 @@ fn summary_or_lose(log: &Log, from: Seq) -> Result<Option<Summary>> {
     }
 }
 
-/// Reads neighbouring blocks of all levels; every stripe costs this read. Returns which blocks the
-/// medium gave; the rest are zeroed. Errors: the system refuses to read.
+/// Reads neighbouring blocks of any level as if for level 0: whether a stripe causes this read
+/// follows from public facts alone. Returns which blocks the medium gave; the rest are zeroed.
+/// Errors: the system refuses to read.
 fn read_run(reader: &MediumReader, offset: u64, buf: &mut [u8]) -> Result<Vec<bool>> {
     if reader.read_once(0, offset, buf).is_ok() {
         return Ok(vec![true; buf.len() / BLOCK_SIZE]);

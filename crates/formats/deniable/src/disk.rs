@@ -56,8 +56,8 @@ impl LevelFormat for Params {
         Params::end(self)
     }
 
-    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: the length
-    /// of the log is public.
+    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: the part
+    /// that the log has reached is public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.end(), Kind::NoSpace)?;
         check_levels(self, masters.keys)?;
@@ -302,8 +302,8 @@ impl Levels for Deniable {
         // pace of cover alone.
         let head = self.progress.written();
         let few = self.params().closing_cover().few();
-        // A disk with paced cover may have a beat due before its first. Without paced cover, a disk
-        // that was only read stays as it is.
+        // On a disk with paced cover, the cover of a closing may be due before the first beat.
+        // Without paced cover, a disk that was only read stays as it is.
         let looked_at = self.pipeline.stripes() == 0 && self.params().cover_millis == 0;
         if looked_at || covered.is_some_and(|at| head <= at + few) {
             return Ok(());

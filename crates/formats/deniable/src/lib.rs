@@ -6,8 +6,8 @@
 //! `docs/format/deniable.md`). Before the ring overwrites a stripe, its valid blocks are carried:
 //! they are copied to the same slots of the stripe that is written a *gap* earlier. A block
 //! therefore moves with the log, in its slot, until it is written again. A map stores only the
-//! place where a block was *taken in*, that is, first written to a stripe; its current place
-//! follows from that. Carrying changes no map. Only writes of a level change its map, and map pages
+//! place where a block was *taken in*, that is, written and not carried; its current place follows
+//! from that. Carrying changes no map. Only writes of a level change its map, and map pages
 //! travel in the slots of the level like data.
 //!
 //! Invariants:
@@ -20,7 +20,7 @@
 //! 4. No valid block of an open level is overwritten before its copy is durable: stripe *q* carries
 //!    stripe *q* − *N* + *gap*, and stripe *q* + *gap*, which overwrites that one, is written only
 //!    when *q* is durable.
-//! 5. After a power cut the log ends before the first stripe that is torn and was not durable;
+//! 5. After a power cut the log ends before the first stripe that is not whole and was not durable;
 //!    flushed blocks lie before that end. Opening writes nothing, and finds the same end whichever
 //!    levels are opened.
 //! 6. The medium gets no discards: a discard is a record in a slot.

@@ -56,8 +56,8 @@ struct Turn {
     /// last stripe that was called durable.
     to_claim: VecDeque<Seq>,
     claimed: Seq,
-    /// Whether the medium refused a stripe, or the system the read of the next one to carry: the
-    /// operation fails, and everything is as it was before its last step.
+    /// Whether the medium refused a stripe, or the system refused to read the blocks that the next
+    /// stripe carries: the operation fails, and everything is as it was before its last step.
     refused: bool,
 }
 
@@ -109,7 +109,8 @@ impl Public {
         done.map_err(|e| if refused { e } else { self.health.fail_unless_full(e) })
     }
 
-    /// Takes blocks into the log without a gap, because they are read together.
+    /// Takes blocks into the log one after another, with no other new blocks between them, because
+    /// they are read together.
     pub(crate) fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         let count = data.len() / BLOCK_SIZE;
         self.view.warm(first, count as u64);

@@ -1,9 +1,9 @@
 //! Recovery: finds the end of the log, and rebuilds the maps from its last stripes.
 //!
-//! A stripe names a stripe that was durable, with all before it, when it was closed. If nothing
-//! calls an unreadable stripe durable, a power cut may have destroyed it, and the log ends before
-//! it. Otherwise it was damaged later: the echo in the next stripe names its blocks, and reads of
-//! them fail.
+//! A stripe names a stripe that was durable, with all before it, when it was closed. If a stripe
+//! does not verify and no stripe calls it durable, a power cut may have torn it, and the log ends
+//! before it. If it is called durable, or is a bad sector before a whole stripe, it was damaged
+//! later: the echo in the next stripe names its blocks, and reads of them fail.
 //!
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 

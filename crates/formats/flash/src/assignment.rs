@@ -121,8 +121,8 @@ impl Assignment {
 
     /// The block to assign keys from for blocks of a lifetime; `None` if all keys are used.
     pub(crate) fn target(&self, map: &KeyStateMap, lifetime: Lifetime) -> Option<KeyBlock> {
-        // Deleted keys count as room only if the block is not fresh: a fresh block would have to be
-        // renewed first.
+        // Deleted keys can be assigned only after a renewal. They count as room only if the block
+        // must be renewed in any case: if it is not fresh, or has no unused keys left.
         let room = |block: KeyBlock| {
             let unused = map.unused(block);
             if unused > 0 && self.fresh.contains(&block) {

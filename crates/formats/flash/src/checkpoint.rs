@@ -90,8 +90,8 @@ impl Checkpoints {
         Checkpoints { flash, layout, key, nonces, random, log, index, keys, number: Mutex::new(0) }
     }
 
-    /// Writes a checkpoint. The caller holds the writer's lock, and the log has room for the dirty
-    /// pages of the index.
+    /// Writes a checkpoint. The caller holds the writer's lock, or is creating or opening the disk.
+    /// The log must have room for the dirty pages of the index.
     pub(crate) fn write(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
         self.write_now(placer, epoch, purging).map_err(|e| e.context("checkpoint"))
     }

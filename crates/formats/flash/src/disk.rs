@@ -221,8 +221,8 @@ impl FlashDisk {
         Err(Error::new(Kind::ReadOnly, "the disk is open for reading alone"))
     }
 
-    /// Makes the flash contents survive a crash of the machine. After a failed sync the
-    /// loss is unknown, so writing ends.
+    /// Makes the flash contents survive a crash of the machine. After a failed sync the loss is
+    /// unknown, so writing ends.
     fn sync(&self) -> Result<()> {
         self.flash.sync().map_err(|e| self.writer.health.fail(e.of_sync()))
     }

@@ -96,9 +96,9 @@ impl Account {
         }
     }
 
-    /// Notes the end of an operation that began at `began` and changed the flash. `none` returns
-    /// whether nothing is recoverable and the buffer is empty. It is called under the lock, so that
-    /// a concurrent write is dated after this.
+    /// Notes the end of an operation that began at `began` and may have changed the flash. `none`
+    /// returns whether nothing is recoverable and the buffer is empty. It is called under the lock,
+    /// so that a concurrent write is dated after this.
     pub(crate) fn settle(&self, began: Duration, none: impl Fn() -> bool) {
         let mut state = self.state.lock();
         state.since = if none() { None } else { state.since.or(Some(began)) };

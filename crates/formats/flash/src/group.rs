@@ -202,7 +202,7 @@ impl Content {
             return None;
         }
         let places = (FRONT..).step_by(entry).take(count);
-        // Entries of records use only their first and last bytes.
+        // An entry of a record uses its first 4 or 8 bytes, that of a discard also its last 8.
         let zeros = |from: usize, to: usize| places.clone().all(|at| record.is_zero(at + from..at + to));
         let epoch = || (count == 1 && zeros(8, 16)).then(|| record.u64(FRONT));
         Some(match kind {

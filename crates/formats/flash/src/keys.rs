@@ -200,7 +200,7 @@ impl Keys {
         self.state.lock().assignment.fresh().iter().map(|block| block.0).collect()
     }
 
-    /// Keys that are deleted, or that have a superseded copy on the medium.
+    /// Keys that are deleted, or that may have a superseded copy on the medium.
     pub(crate) fn recoverable(&self) -> Recoverable {
         let state = self.state.lock();
         let mut recoverable = state.undrained;

@@ -121,9 +121,9 @@ impl LebTable {
 
     /// The closed blocks that pay most to collect, the best one last. The score is cost-benefit as
     /// in log-structured file systems: the free part times the age, divided by the cost of reading
-    /// the block and writing its live nodes. Old blocks with less free space than the average are
-    /// left out: copying them would gain next to nothing or lose space, since groups that do not
-    /// fill a block have more headers.
+    /// the block and writing its live nodes. Blocks with less free space than the average are left
+    /// out, however old they are: copying them would gain next to nothing or lose space, since
+    /// groups that do not fill a block have more headers.
     pub(crate) fn victims(&self, nodes: u32, now: u64) -> Vec<u32> {
         let score = |info: &Info| {
             let live = f64::from(info.live) / f64::from(nodes);

@@ -2,8 +2,9 @@
 //! live, and behind the end of the replay.
 //!
 //! After a power cut these are groups in blocks that had been freed, and groups of an opening that
-//! was itself cut. A group with a sequence number that follows the end of the replay was part of
-//! the log: a group or an erase block before it is lost, and opening the disk would be a rollback.
+//! was itself cut. An opening skips the sequence numbers that follow the end of the replay. A group
+//! with such a number was therefore part of the log: a group or an erase block before it is lost,
+//! and opening the disk would be a rollback.
 
 use crate::leb_table::LebUse;
 use crate::log::Log;
@@ -46,8 +47,8 @@ pub(crate) fn find(
             continue;
         }
         let sequence = check(log, number, 0, lost)?;
-        // A group in a block that the log freed has a number before its end. A header that does not
-        // verify may have been torn.
+        // A group in a block that the log freed has a number below the end of the log. A header
+        // that does not verify may have been torn.
         found.of_opening |= sequence.is_none_or(|sequence| sequence >= lost.end);
         found.lebs.push(leb);
     }

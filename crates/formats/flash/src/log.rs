@@ -280,8 +280,8 @@ impl Log {
         self.flash.read(Leb(leb), unit * self.layout.unit, out).map_err(Error::of_read)
     }
 
-    /// The groups at the start of a block, with the units of their headers, up to the first unit
-    /// without a group.
+    /// The groups at the start of a block, with the units of their headers, up to the first place
+    /// without a group or with an older one.
     pub(crate) fn groups_of(&self, leb: u32) -> Result<Vec<(Unit, Arc<Header>)>> {
         let mut groups: Vec<(Unit, Arc<Header>)> = vec![];
         let mut unit = 0;

@@ -28,8 +28,8 @@ impl Ciphers {
         Ok(Ciphers { stream, tags: SivKey::derive(master, label_of_tags, b"") })
     }
 
-    /// Encrypts a node with its target and sequence number, and returns its tag. `random` holds the
-    /// random bits of its entry, if any.
+    /// Encrypts a node, and returns its tag, which binds target and sequence number too. `random`
+    /// holds the random bits of its entry, if any.
     pub(crate) fn seal(
         &self,
         random: u32,

@@ -1,4 +1,4 @@
-//! Number types of the format.
+//! Distinct types for the numbers of the format, so that they cannot be confused.
 
 /// A place in the log: the number of a unit, counted over all logical erase blocks of the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

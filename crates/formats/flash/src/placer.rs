@@ -1,6 +1,6 @@
 //! Appends nodes and records to the log, and keeps index, keys and counts in step with it.
 //!
-//! Invariants of the writer thread:
+//! Invariants, kept by the one thread at a time that writes:
 //! 1. The index names a node only when it is in the log; only then the key of the replaced node is
 //!    deleted.
 //! 2. A key is assigned from a fresh block, and a block is fresh only if the log records its

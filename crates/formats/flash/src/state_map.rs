@@ -7,7 +7,7 @@ use crate::numbers::{KeyBlock, KeyPosition};
 pub(crate) enum KeyState {
     /// Encrypts nothing. It may be assigned if its block was renewed in this epoch.
     Unused,
-    /// Encrypts a node that the index names.
+    /// Encrypts the one node that the index names for some block.
     Used,
     /// Encrypts deleted data, or may do so: to be purged.
     Deleted,

@@ -355,7 +355,7 @@ fn changed_nothing(e: &Error) -> bool {
     e.changed_nothing() || of_purge
 }
 
-/// The host of a purge while its caller holds the writer's lock.
+/// The services of the writer for a purge, which runs under the writer's lock.
 struct InTurn<'w> {
     writer: &'w Writer,
     turn: &'w Turn,

@@ -180,8 +180,8 @@ fn reopen(mut bed: Bed, model: &Model, what: &str) {
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
 }
 
-/// Whether the disk may take no more writes after this error: true unless the call was refused or
-/// was a read.
+/// Whether the disk may take no more writes after this error: true for every error of a sync, and
+/// for any other error unless the call was refused or was a read.
 fn may_stop(hit: Option<Call>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit == Call::Sync || !(hit.reads() || refuses(errno)))
 }

@@ -20,7 +20,8 @@ const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 
 
 /// Written blocks and their versions; all other blocks read as zeros.
 const CONTENTS: [(u64, u64); 7] = [(0, 1), (1, 1), (2, 3), (3, 3), (7, 2), (8, 4), (40, 1)];
-/// Versions that were deleted after the last purge, and so recoverable keys.
+/// The number of versions that were deleted after the last purge: at least their keys are
+/// recoverable.
 const DELETED: u64 = 3;
 
 fn path(name: &str) -> PathBuf {

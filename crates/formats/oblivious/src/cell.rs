@@ -4,7 +4,7 @@
 //! ```text
 //!    0  block   4096  encrypted (XAES-256-GCM)
 //! 4096  nonce     24  random, hedged
-//! 4120  cover     16  the entry and the place, under a pad derived from the nonce
+//! 4120  cover     16  the entry and the place, under a pad made of the level's key and the nonce
 //! 4136  tag       16  of the block; also binds place and entry
 //! 4152  filler     8  random
 //! ```

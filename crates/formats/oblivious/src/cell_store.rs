@@ -220,7 +220,7 @@ impl CellStore {
         }
     }
 
-    /// Announces writes in place: a reader of a cell then checks it again.
+    /// Announces writes in place: a concurrent reader of cells then reads them again.
     pub(crate) fn begin_destage(&self) {
         self.in_flight.write().rounds += 1;
     }
@@ -284,7 +284,7 @@ impl CellStore {
         let writes = groups.flat_map(|group| self.part_of(group, 0).chain(self.part_of(group, 1)));
         let Err(e) = self.medium.write(&writes.collect::<Vec<_>>()) else { return Ok(()) };
         // A system that writes pages must read the rest of a page, and cannot if a sector in it is
-        // bad. It need not read whole pages.
+        // bad. It need not read a page that is written whole.
         let Some(pages) = self.pages_with_bad_sectors(cells)? else { return Err(e) };
         let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
         self.medium.write(&self.part_of(cells, 0).chain(pages).collect::<Vec<_>>()).map_err(|_| e)

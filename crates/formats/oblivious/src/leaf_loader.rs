@@ -1,8 +1,9 @@
 //! Loads, in a thread, the leaves of maps that a prepared batch needs. The locks of the levels are
 //! not held during the reads.
 //!
-//! Deniability contract: the deepest level comes first. Front ends of level 0 may hold its lock for
-//! any time; if the leaves of a hidden level had to wait for it, its batch would take longer.
+//! Deniability contract: the deepest level comes first. Front ends of level 0 may take its lock any
+//! number of times; if the leaves of a hidden level had to wait for it, their batch would take
+//! longer.
 
 use crate::ahead::{Ahead, Due};
 use crate::open_levels::OpenLevels;

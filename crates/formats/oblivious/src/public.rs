@@ -145,7 +145,8 @@ impl Public {
         self.pass(self.discard_operations())
     }
 
-    /// Counts operations of any level on a plausible disk. Writes of level 0 count themselves.
+    /// Counts operations of any level on a plausible disk, except writes and discards of level 0,
+    /// which count themselves.
     pub(crate) fn pass(&self, operations: usize) -> Result<()> {
         if self.params.plan.hiding == Hiding::Opportunistic {
             return Ok(());

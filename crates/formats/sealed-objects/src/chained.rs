@@ -27,7 +27,7 @@ use std::ops::Range;
 
 /// With this many deltas in the chain, the next small write fetches the page unless it is cached.
 const MANY_DELTAS: u8 = 32;
-/// No chain has more than this many deltas plus one: at this length the page is fetched even if it
+/// No chain has more than this many deltas plus one: with this many the page is fetched even if it
 /// is cached, since the cache may drop it.
 const MOST_DELTAS: u8 = 250;
 

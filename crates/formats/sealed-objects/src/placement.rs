@@ -49,8 +49,8 @@ pub(crate) trait Placement: Send + Sync {
         None
     }
 
-    /// Whether the seal binds entries. If so, the seal is fetched and compared with the keys of
-    /// every [`Source`].
+    /// Whether the seal binds entries. If so, the seal is fetched together with the keys of every
+    /// [`Source`], and compared.
     fn is_chained(&self) -> bool {
         false
     }

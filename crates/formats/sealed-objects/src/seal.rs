@@ -1,5 +1,5 @@
-//! The seal of an object: the number of its transactions under a MAC, which exposes older versions
-//! of the object and its removal.
+//! The seal of an object: a transaction counter under a MAC, which exposes older versions of the
+//! object and its removal.
 
 use crate::chain::{TAILS_LEN, Tails};
 use crate::params::ObjectLayout;
@@ -68,7 +68,7 @@ impl SealPlace {
     }
 }
 
-/// The number of transactions of an object; each raises it.
+/// The transaction counter of an object. Each transaction raises it, not always by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Counter(pub(crate) u64);
 
@@ -81,7 +81,7 @@ impl Counter {
 /// The content of a seal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seal {
-    /// Transactions on the object so far.
+    /// The counter of the last transaction on the object.
     pub(crate) counter: Counter,
     /// The newest snapshot at the time of the last transaction.
     pub(crate) snapshot: SnapshotNumber,

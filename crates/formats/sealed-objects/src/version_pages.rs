@@ -187,7 +187,7 @@ impl VersionPages {
         }
     }
 
-    /// Drops the least recently used page that may be dropped. Returns whether there was one.
+    /// Drops a page that was not used recently and may be dropped. Returns whether there was one.
     fn evict(&self, pages: &mut BoundedCache<PageNumber, Cached>) -> bool {
         pages.evict(|_, cached| self.read_only || (!cached.dirty && cached.pins == 0)).is_some()
     }
@@ -226,7 +226,7 @@ impl VersionPages {
         self.book.written()
     }
 
-    /// Raises the counter of a durable transaction. A lower one changes nothing.
+    /// Raises an object's counter to that of a durable transaction. A lower one changes nothing.
     pub(crate) fn raise(&self, segment: Segment, counter: Counter) -> Result<()> {
         self.with(PageNumber::of(segment), |cached| {
             let entry = &mut cached.page.entries[slot(segment)];
@@ -376,9 +376,9 @@ impl VersionPages {
 }
 
 /// The first counter that no object under this page can have. A session opens a page before its
-/// first transaction, and the generation of that write determines its first counter: a higher
-/// counter belongs to a session after the page was written, so the page is old. For a closed page
-/// there is no such bound: its counters are exact.
+/// first transaction, and the generation of that write determines its first counter: this or a
+/// higher counter belongs to a session after the page was written, so the page is old. For a closed
+/// page there is no such bound: its counters are exact.
 fn beyond(page: &VersionPage, counter: Counter) -> Counter {
     if !page.open {
         return Counter(u64::MAX);

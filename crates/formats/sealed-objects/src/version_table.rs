@@ -1,7 +1,7 @@
-//! The version table of a disk with an authenticating cipher: the number of transactions of each
+//! The version table of a disk with an authenticating cipher: a transaction counter for each
 //! object, stored apart from the objects, so that deletion and replay of objects are detected.
 //!
-//! Every transaction on a data object rewrites the object's seal with a counter one higher. The
+//! Every transaction on a data object rewrites the object's seal with a higher counter. The
 //! version table holds the counters. When a session first touches an object, it fetches the seal
 //! and compares it with the table. If the object is older, missing or forged, all its blocks are
 //! unreadable.

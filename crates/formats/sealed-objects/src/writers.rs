@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The interval between checkpoints of the version table while the disk is in use.
+/// The shortest interval between checkpoints of the version table while the disk is in use.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
 /// The threads of one disk. They stop when this value is dropped.

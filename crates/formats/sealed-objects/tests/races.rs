@@ -213,7 +213,7 @@ fn the_cache_keeps_to_its_budget_however_slow_the_store() {
                 most = most.max(status(&disk, "dirty"));
                 std::thread::yield_now();
             }
-            // Half of the cache's share is filled.
+            // The cache holds at least a quarter of the budget, and never more than half of it.
             assert!((1 << 18..=1 << 19).contains(&most), "{most}");
         });
         writers.into_iter().for_each(|writer| writer.join().unwrap());

@@ -82,7 +82,7 @@ impl Committer {
         }
     }
 
-    /// Whether the last commit was refused, and so made nothing durable.
+    /// Whether the last commit was refused, so that not all of its blocks are durable.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused
     }

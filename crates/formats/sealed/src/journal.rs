@@ -315,8 +315,8 @@ impl Journal {
     }
 
     /// Tells an attack from a crash: a valid batch beyond the end of the log was cut off from it.
-    /// Unverifiable heads of later batches were planted; only a few are checked, so that a hostile
-    /// medium cannot make opening take for ever.
+    /// A few unverifiable heads of later batches are tolerated. More than [`PLANTED_HEADS`] were
+    /// planted and are refused, so that a hostile medium cannot make opening take for ever.
     fn refuse_later_batches(&self) -> Result<()> {
         let (mut at, mut planted) = (0, 0);
         while at < self.region {

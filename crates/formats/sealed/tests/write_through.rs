@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 const BLOCKS: u64 = 6 * SEGMENT_BLOCKS;
 
-/// Writes on all three paths to the medium, and discards, are all durable once acknowledged.
+/// Writes on every path to the medium (whole segments, long and short writes), and discards, are
+/// durable once acknowledged.
 #[test]
 fn what_is_acknowledged_outlives_a_power_cut() {
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {

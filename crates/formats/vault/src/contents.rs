@@ -269,8 +269,8 @@ impl Contents {
     }
 
     /// Removes a node without a name, with its content and extended attributes: at once if it is
-    /// small. Otherwise removes only its blocks and leaves the rest to the task queue; returns
-    /// `false`, and the caller lists it as an orphan.
+    /// small or the task queue does not take it. Otherwise removes only its blocks, leaves the rest
+    /// to the task queue and returns `false`: the node must stay an orphan until it is gone.
     pub(crate) fn remove_or_begin(&self, inode: &Arc<Inode>, body: &mut Body) -> Result<bool> {
         let record = &body.record;
         let large = record.has_us && (record.data_blocks >= LARGE || record.object == 0);
@@ -350,7 +350,8 @@ impl Contents {
         })
     }
 
-    /// Writes a first part of the data, up to a block boundary. Returns its length.
+    /// Writes a first part of the data: a run of whole blocks directly, or a piece through a
+    /// buffer. Returns its length.
     fn write_step(&self, inode: &Inode, work: &mut Work<'_>, at: u64, data: &[u8]) -> FsResult<usize> {
         let (first, within) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
         let whole = data.len() / BLOCK * BLOCK;

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The log of a vault, for messages to the user: one line per call, without a newline.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The default time between two commits.
+/// The default time between automatic commits.
 pub const COMMIT_PERIOD: Duration = Duration::from_secs(5);
 
 /// The options for making a vault.

@@ -51,7 +51,7 @@ struct Storage {
 }
 
 impl Vault {
-    /// Makes a vault in a directory that has only its header. Errors: [`Kind::Exists`] if the
+    /// Makes a vault in a directory without one, beside its header. Errors: [`Kind::Exists`] if the
     /// anchor remembers a vault already.
     pub fn create(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &VaultOptions) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, &options.open);
@@ -75,7 +75,8 @@ impl Vault {
     }
 
     /// Opens a vault in its newest state. Errors: [`Kind::RolledBack`] if that state does not
-    /// descend from the anchored state, [`Kind::Corrupt`] if the namespace does not verify.
+    /// descend from the anchored state, [`Kind::Corrupt`] if the superblocks, the journal or the
+    /// namespace do not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
         Vault::open_with(base, master, uuid, options, &Strict)
     }
@@ -247,7 +248,7 @@ impl Vault {
         self.found.first_opening
     }
 
-    /// Commits everything, writes a checkpoint and refuses all later calls.
+    /// Commits everything, writes a checkpoint and refuses all later changes.
     pub fn close(&self) -> Result<()> {
         drop((self.tasks.lock().take(), self.timer.lock().take()));
         // Try twice: no later commit can make up for a refusal.

@@ -23,7 +23,7 @@ pub enum TlsState {
     Unavailable,
     /// The client may ask for TLS.
     Offered,
-    /// Only TLS and abort are answered until the client has asked for TLS.
+    /// All options except STARTTLS and ABORT are refused until the client has asked for TLS.
     Required,
     /// The stream is already encrypted.
     Active,

@@ -291,8 +291,8 @@ impl<'a, T: Transport> Connection<'a, T> {
     }
 
     /// Makes `hands` hold `needed` bytes. Memory that may not be kept is shared with other
-    /// requests: the wait for requests of the same connection has no limit, the wait for requests
-    /// of other connections has.
+    /// requests: the wait for requests of the same connection has no limit; the wait for requests
+    /// of other connections has one on level 0.
     fn room<'s>(&'s self, hands: &mut Hands<'a, 's>, needed: usize) -> Result<(), Errno> {
         if needed <= SMALL {
             hands.small = self.small.take(|_| true).or_else(|| PageBuffer::try_new(SMALL));

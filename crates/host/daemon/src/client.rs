@@ -76,8 +76,10 @@ fn is_over_time(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Sends a request to the server at the socket `path` and waits for the outcome. There is no limit
-/// as long as the server sends keepalives.
+/// Sends a request to the server at the socket `path` and waits for the outcome. There is no time
+/// limit while the server sends keepalives.
+///
+/// Errors: the server cannot be reached.
 pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
     let line = op.line().map_err(io::Error::other)?;
     let mut stream = match to_server(path) {

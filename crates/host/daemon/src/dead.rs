@@ -31,8 +31,8 @@ pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
 }
 
 /// Cleans up after a dead server: unmounts the file system, detaches its loop device and removes
-/// the FUSE mount. The caller holds the lock. `mountpoint` is used if the record is missing;
-/// without both, only the run directory is touched.
+/// the FUSE mount. The caller holds the lock. `mountpoint` is used if there is no record of a
+/// mount; without both, only the run directory and the loop devices on its disk file are touched.
 pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
     let record = paths.record()?;
     let mount = record.as_ref().and_then(Record::mount);

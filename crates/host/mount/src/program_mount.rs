@@ -254,7 +254,8 @@ impl ProgramMount {
         self.wait(|| self.check_cover(begun).map(|()| false)).map(drop)
     }
 
-    /// Unmounts without `--lazy`. This waits for the program, which may have to write first.
+    /// Unmounts, unless the mount is in use. This waits for the program, which may have to write
+    /// first.
     fn unmount_gently(&self, begun: Instant) -> Result<Finished> {
         let mut given_up = self.given_up.lock();
         let mut earlier = given_up.take();

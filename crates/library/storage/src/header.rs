@@ -269,7 +269,8 @@ impl Change {
         }
     }
 
-    /// The header that is overwritten, if it is newer than the backup or of another disk.
+    /// The header that is overwritten, if it is of another disk, or of the same disk and not older
+    /// than the backup.
     fn present(&self) -> Option<&PublicHeader> {
         match self {
             Change::Older { present } => Some(present),

@@ -268,7 +268,7 @@ impl Keys {
     }
 }
 
-/// Whether two passphrases are equal, in constant time.
+/// Whether two passphrases are equal, in time that depends only on their lengths.
 pub fn same(a: &SecretVec, b: &SecretVec) -> bool {
     constant_time_eq(a.expose(), b.expose())
 }

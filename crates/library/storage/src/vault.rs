@@ -274,8 +274,8 @@ impl VaultKey {
         VaultPaths { dir: &self.dir, uuid: self.uuid, anchor }
     }
 
-    /// Opens a damaged vault to read the data that verifies. The settings `read_only` and `accept`
-    /// of `opening` are ignored.
+    /// Opens a damaged vault to read the data that verifies. The settings `read_only`, `accept` and
+    /// `expect` of `opening` are ignored.
     ///
     /// Errors: [`Kind::Corrupt`] if no data can be reached, and all errors of the system.
     pub fn open_to_rescue(&self, opening: VaultOpening) -> Result<Rescue> {

@@ -63,7 +63,7 @@ pub(crate) trait Body: Send + Sync {
     fn usage(&self, us: &dyn Untrusted) -> Result<(u64, u64, u64)>;
 
     /// The number of counter intervals that must be authenticated. A body with more than
-    /// [`DISPERSED`] accepts only `resize`.
+    /// [`DISPERSED`] accepts no change except `resize`.
     fn intervals(&self) -> u64;
 
     /// The number of intervals if all blocks were rewritten under one counter.

@@ -33,9 +33,9 @@ thread_local! {
 }
 
 /// Packs `block` into `out` if compressing it saves at least `save` bytes, including
-/// [`PACKED_HEADER`]; the rest of `out` becomes zeros. Returns the bytes used, at most `block.len()
-/// - save + PACKED_HEADER`. `None` if the block does not compress enough or `out` is shorter than
-/// the bytes used; the content of `out` is then arbitrary.
+/// [`PACKED_HEADER`]; the rest of `out` becomes zeros. Returns the bytes used, at most
+/// `block.len() + PACKED_HEADER - save`. `None` if the block does not compress enough or `out` is
+/// shorter than the bytes used; the content of `out` is then arbitrary.
 pub fn compress(block: &[u8], out: &mut [u8], save: usize) -> Option<usize> {
     if block.len() > LARGEST_PACKED {
         return None;

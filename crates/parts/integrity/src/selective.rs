@@ -3,8 +3,8 @@
 //!
 //! RArr maps a leaf of RTree to its block (leaf -> block), and its inverse maps a block to its leaf
 //! (block -> leaf + 1, for SearchOffset). Both lie in US unauthenticated, as the paper argues: the
-//! tag in the leaf binds the block. Altering them makes blocks fail and does no other harm. An
-//! entry of one is therefore used only if the other agrees.
+//! tag in the leaf binds the block. Altering them makes blocks fail and does no other harm. A
+//! change uses a leaf that the inverse names only if RArr agrees; a read relies on the tag alone.
 
 use crate::ablation::{Check, enforced};
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};

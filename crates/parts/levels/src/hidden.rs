@@ -160,7 +160,7 @@ struct Shared {
     most_waiting: u64,
     /// Whether operations of the level stop waiting for cover.
     gives_up: AtomicBool,
-    /// Whether a user of the level was told, when it closed, of a loss.
+    /// Whether a user of the level was told of a loss while the level was being closed.
     lost: AtomicBool,
 }
 

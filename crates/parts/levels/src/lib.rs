@@ -11,7 +11,8 @@
 //!    hidden data is pending until the format reports that a stripe or batch has passed
 //!    ([`HiddenLevels::passed`]).
 //! 2. Only writes of a level change its map.
-//! 3. After a failure every operation is refused, with the first cause ([`FailStop`]).
+//! 3. An operation that is refused after a failure stays refused, with the first cause
+//!    ([`FailStop`]).
 //! 4. Within one write each nonce is a domain and an index, and keys are derived from the random
 //!    salt of the write: no nonce repeats as long as a format uses each domain and index once
 //!    ([`WriteKey`]).

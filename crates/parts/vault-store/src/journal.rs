@@ -242,7 +242,7 @@ impl Journal {
         cursor.prepared[usize::from(1 - cursor.active)] > self.little()
     }
 
-    /// Whether a file has more than twice that.
+    /// Whether a file has more than twice the pages of [`Journal::little`].
     pub(crate) fn is_large(&self) -> bool {
         self.cursor.lock().prepared.iter().any(|pages| *pages > 2 * self.little())
     }

@@ -67,7 +67,7 @@ pub(crate) struct Fresh {
     pub(crate) commit: u64,
     /// Pages that were appended to the journal; some may have been truncated since.
     pub(crate) journaled: Vec<u64>,
-    /// The shortest length to which pages that commits refer to were truncated.
+    /// The shortest length that it was truncated to, if that removed pages that commits refer to.
     pub(crate) cut: Option<u64>,
     /// The number of pages written in place.
     pub(crate) placed: u64,

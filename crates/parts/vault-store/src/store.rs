@@ -435,7 +435,7 @@ impl Store {
     }
 
     /// Finishes a checkpoint in progress, shrinks the journal if nothing was committed since, and
-    /// refuses all later calls. Commits nothing: commit with a root first.
+    /// refuses all later changes. Commits nothing: commit with a root first.
     pub fn close(&self) -> Result<()> {
         drop(self.worker.lock().take());
         let health = &self.parts().health;

@@ -233,7 +233,7 @@ impl Device {
         }
     }
 
-    /// The number of wrong PINs that the token accepts before it refuses all PINs.
+    /// The number of wrong PINs that the token tolerates before it refuses all PINs.
     pub(crate) fn pin_retries(&self) -> Option<c_int> {
         let mut left = 0;
         // SAFETY: the device is open; the number outlives the call.

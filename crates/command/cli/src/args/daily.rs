@@ -50,8 +50,8 @@ pub(crate) struct CloseArgs {
     #[arg(long)]
     pub deleted: bool,
     /// Wait, without a time limit, until all data written to the open levels of a disk with levels
-    /// is on the medium. This is the default on a terminal. Elsewhere the default is to write a
-    /// fixed amount of cover, the same on every such disk, and to drop the pending data that it
+    /// is on the medium. This is the default on a terminal. Elsewhere the default is to write an
+    /// amount of cover that does not depend on the levels, and to drop the pending data that it
     /// does not carry
     #[arg(long)]
     pub wait: bool,

@@ -33,7 +33,8 @@ pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
         ))
 }
 
-/// Refuses a key operation if no passphrase given replaces a lost token.
+/// Refuses a key operation if, for one of the given tokens, no passphrase given opens the same or a
+/// deeper level.
 pub(crate) fn check(works: &[Works], args: RecoveryArgs) -> Result<()> {
     let recovers = |lost: &Works| works.iter().any(|other| !other.token && other.level >= lost.level);
     if args.no_recovery || works.iter().filter(|one| one.token).all(recovers) {

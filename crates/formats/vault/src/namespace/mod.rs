@@ -49,7 +49,7 @@ const RECENT: usize = 4 << 20;
 const WAITING: usize = 8 << 20;
 /// Bytes that a checkpoint leaves free.
 const SPARE: u64 = 256 << 10;
-/// The most repetitions of a read because reads of other threads failed.
+/// The most attempts at a read that fails because reads of other threads failed.
 const TRIES: usize = 8;
 /// The approximate memory of a change besides its bytes.
 const OVERHEAD: usize = 96;

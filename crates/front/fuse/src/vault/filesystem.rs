@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 /// The largest request, in bytes. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Maximum number of background requests of the kernel: write-back, read-ahead, direct I/O.
+/// Maximum background requests of the kernel: write-back, read-ahead, asynchronous direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 /// Node numbers are never reused.
 const ONLY: Generation = Generation(0);

@@ -21,7 +21,7 @@ const DATA: &str = "a device that holds data";
 pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>) -> Result<Created> {
     let Making { options, observer } = making;
     let place = Place::look(path, options.force)?;
-    // From here the content may be overwritten.
+    // `Place::look` has refused content that may not be overwritten.
     let _claim = making.claim(place.disk())?;
     if options.preallocate && matches!(place, Place::Device(_)) {
         return Err(options

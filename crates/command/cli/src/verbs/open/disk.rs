@@ -25,8 +25,8 @@ use std::time::Duration;
 
 /// Two pauses of this length follow the cover of a closing after a signal, on every disk with
 /// levels. During the first one, deeper levels still wait for more cover. At its end they drop
-/// their pending data, all at once, and are unmounted during the second one, while level 0 is still
-/// open.
+/// their pending data, all at once (except on a terminal, where closing waits for it), and are
+/// unmounted during the second one, while level 0 is still open.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long deeper levels still drop pending data after that.
 const GIVEN_UP: Duration = Duration::from_secs(5);

@@ -113,7 +113,7 @@ fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()>
     Ok(())
 }
 
-/// Refuses a mount point inside or above the vault's directory.
+/// Refuses the vault's directory as a mount point, and a mount point inside or above it.
 fn check_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
     let dir = match dir.canonicalize() {
         Ok(dir) => dir,

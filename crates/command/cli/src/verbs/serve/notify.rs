@@ -3,8 +3,8 @@
 //!
 //! Invariants kept here:
 //! - More time is requested only while the server makes visible progress, not while it waits for a
-//!   program to leave. The server does not wait for a hanging medium beyond the limit of the unit
-//!   (`TimeoutStopSec=`).
+//!   program to leave. No more time is requested for a hanging medium either, so the limit of the
+//!   unit (`TimeoutStopSec=`) ends the server.
 //! - Deniability contract: for a disk with levels the status does not depend on pending data.
 
 use crate::terminal::working::Looking;

@@ -192,7 +192,8 @@ fn copies_words(report: &CheckReport, repaired: u64) -> Vec<String> {
     words
 }
 
-/// Errors: [`Kind::Corrupt`] if everything can be read, but only one copy of something is left.
+/// Errors: [`Kind::Corrupt`] if everything can be read, but a copy of the superblock or of a page
+/// of the namespace is missing.
 fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
     let is_repaired = args.repair && repaired >= report.single;
     if (report.single == 0 && !report.lacks_superblock) || is_repaired {
