@@ -1,6 +1,5 @@
 //! Dead servers: detects them and cleans up their mounts.
 
-use crate::peer::PAUSE;
 use crate::record::{MountRecord, Record};
 use crate::run_dir::{DISK_NAME, RunPaths};
 use lacuna_contracts::{Error, Result};
@@ -12,7 +11,10 @@ use std::fs::TryLockError;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Interval between two looks at a dying process.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether the server of a run directory is alive; `None` if there is no such run directory.
 pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The time between two attempts to take a lock.
-pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(20);
 /// How long the process of a server may take to exit after it has closed its disk or vault, or has
 /// dropped its clients.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
