@@ -154,7 +154,7 @@ fn each_construction_is_found() {
     assert_eq!(count(&words(text)), [1, 2, 2, 1]);
     let plain = "The reader says what failed in `what is`, which ends the scan of one of those pages.";
     assert_eq!(count(&words(plain)), [0; 4]);
-    assert_eq!(findings("a", &text.repeat(2)).len(), 4);
+    assert_eq!(findings("a", &format!("{text} {text}")).len(), 4);
     assert_eq!(
         comments("let a = \"//\"; // no\n    /// Yes.\n//! So.\nf(); // And this.\n"),
         " Yes.  So.  And this."
