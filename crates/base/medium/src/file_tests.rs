@@ -210,9 +210,9 @@ fn nothing_is_read_past_the_cache_before_it_is_synced() {
     let path = dir.path().join("m");
     let medium = FileMedium::create(&path, 1 << 20).unwrap();
     medium.write_at(0, &[7; 4096]).unwrap();
-    assert!(!past_the_cache(&medium, 0, 4096), "nobody expects it");
+    assert!(!past_the_cache(&medium, 0, 4096), "discreet reads are not asked for");
     medium.expect_discreet_reads().unwrap();
-    assert!(!past_the_cache(&medium, 0, 4096), "what was written before is in the cache alone");
+    assert!(!past_the_cache(&medium, 0, 4096), "earlier writes are in the cache only");
     medium.forget_cached().unwrap();
     assert!(past_the_cache(&medium, 0, 4096) || medium.direct.is_refused());
 }

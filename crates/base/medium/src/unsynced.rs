@@ -175,7 +175,7 @@ mod tests {
     fn what_is_not_synced_is_not_read_past_the_cache() {
         let places = Unsynced::new(1 << 30);
         let may_read = |offset, len| places.begin_read(offset, len).is_some();
-        assert!(!may_read(0, 4096), "what was written before is not known to be synced");
+        assert!(!may_read(0, 4096), "earlier writes count as unsynced");
         places.begin_sync().unwrap().end(true);
         assert!(may_read(0, 1 << 30));
         let written = [(3 * PIECE, 4096), (5 * PIECE - 1, 2), (1 << 40, 64)];
@@ -241,7 +241,7 @@ mod tests {
         // The read elsewhere is still in progress and did not block the write. The written range is
         // unsynced.
         let waits = places.begin_read(2 * PIECE, 1);
-        assert!(waits.is_none(), "what was written is not synced");
+        assert!(waits.is_none(), "the written range is unsynced");
         drop(elsewhere);
     }
 }

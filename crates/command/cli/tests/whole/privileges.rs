@@ -72,7 +72,7 @@ fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
     let lacuna = env!("CARGO_BIN_EXE_lacuna");
     for open in [&["v", "mnt"][..], &["disk.img", "mnt", "--raw"]] {
         let said = bounded(&[&[lacuna, "open"], open, &["--key-file", "key"]].concat());
-        assert!(!ran.exists(), "{open:?} ran what lies in the way: {}", said.stderr);
+        assert!(!ran.exists(), "{open:?} ran the planted program: {}", said.stderr);
         assert!(said.code > 0 && said.stderr.contains("fusermount3"), "{open:?}: {}", said.stderr);
     }
 }
