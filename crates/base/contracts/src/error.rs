@@ -1,7 +1,7 @@
 //! The error type of all crates. Its text has a fixed order (failure, finding, expectation,
 //! advice); programs use its kind and its source.
 
-use crate::{Advice, Term, printable};
+use crate::{Advice, ErrorText, Term};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
@@ -28,7 +28,7 @@ pub enum Kind {
     Busy,
     /// Data does not verify.
     Corrupt,
-    /// Older than a state that was seen before.
+    /// Older than the expected state.
     RolledBack,
     /// The medium takes no more bytes: it is full, or a quota or the maximum length of a file is
     /// reached.
@@ -89,7 +89,17 @@ impl Kind {
 }
 
 /// An error: failure, finding, expectation and advice.
-#[derive(Clone, Debug)]
+///
+/// `{}` and `{:?}` print the same sentence, so that a `main` that returns [`Result`] prints it too.
+/// `{:#?}` prints the fields.
+///
+/// ```
+/// use lacuna_contracts::{Error, Kind};
+/// let e = Error::new(Kind::NotFound, "cannot open d.img").found("no such file");
+/// assert_eq!(format!("{e:?}"), "cannot open d.img; found: no such file");
+/// assert!(format!("{e:#?}").contains("NotFound"));
+/// ```
+#[derive(Clone)]
 pub struct Error {
     kind: Kind,
     what: String,
@@ -166,11 +176,10 @@ impl Error {
         self
     }
 
-    /// The failure and the finding, printable ([`printable`]), without the advice: for lists of
-    /// errors that show the advice once.
+    /// The failure and the finding, printable ([`printable`](crate::printable)), without the
+    /// advice: for lists of errors that show the advice once.
     pub fn finding(&self) -> String {
-        let found = self.found.as_ref().map_or_else(String::new, |found| format!("; found: {found}"));
-        printable(&format!("{}{found}", self.what)).into_owned()
+        self.text(Term::quoted).finding()
     }
 
     /// The advice, if there is one.
@@ -178,23 +187,26 @@ impl Error {
         self.remedy.as_ref()
     }
 
-    /// Renders the whole error; `name` renders settings and actions, for example as options and
-    /// verbs of the command.
-    pub fn named(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
-        self.words(self.remedy.as_ref().map(|advice| advice.named(name)))
+    /// The text in its parts; `name` renders settings and actions, for example as options and verbs
+    /// of the command.
+    pub fn text(&self, name: impl Fn(Term) -> Cow<'static, str>) -> ErrorText {
+        ErrorText {
+            message: self.what.clone(),
+            found: self.found.clone(),
+            expected: self.expected.clone(),
+            advice: self.remedy.as_ref().map(|advice| advice.named(name)),
+        }
     }
 
-    fn words(&self, remedy: Option<String>) -> String {
-        let mut words = self.finding();
-        if let Some(expected) = &self.expected {
-            words += "; expected: ";
-            words += &printable(expected);
-        }
-        if let Some(remedy) = remedy {
-            words += "; ";
-            words += &printable(&remedy);
-        }
-        words
+    /// An error of `kind` with a text that another process sent.
+    pub fn of_text(kind: Kind, text: ErrorText) -> Self {
+        let ErrorText { message, found, expected, advice } = text;
+        Error { found, expected, remedy: advice.map(Advice::from), ..Error::new(kind, message) }
+    }
+
+    /// Renders the whole error on one line, for logs and JSON; `name` renders settings and actions.
+    pub fn named(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
+        self.text(name).line()
     }
 
     /// Marks the error as private: no log may keep it, because its text or even its kind may reveal
@@ -256,7 +268,22 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words(self.remedy.as_ref().map(Advice::to_string)))
+        f.write_str(&self.text(Term::quoted).line())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        f.debug_struct("Error")
+            .field("kind", &self.kind)
+            .field("text", &self.text(Term::quoted))
+            .field("source", &self.source)
+            .field("private", &self.private)
+            .field("of_read", &self.of_read)
+            .finish_non_exhaustive()
     }
 }
 
@@ -283,6 +310,21 @@ mod tests {
         );
         assert!(e.named(|_| "--size".into()).ends_with("; give --size a multiple of 4096"));
         assert_eq!(e.finding(), "cannot create a.img; found: size 5");
+        let text = e.text(|_| "--size".into());
+        assert_eq!(
+            text.lines(),
+            "cannot create a.img: size 5\n  expected: a multiple of 4096\n  hint: give --size a multiple of 4096"
+        );
+        let crossed = Error::of_text(e.kind(), text.clone());
+        assert_eq!((crossed.kind(), crossed.text(Term::quoted)), (Kind::Usage, text));
+    }
+
+    #[test]
+    fn a_main_that_returns_an_error_prints_a_sentence() {
+        let e = Error::new(Kind::Busy, "cannot close").found("a client").private();
+        assert_eq!(format!("{e:?}"), e.to_string());
+        let fields = format!("{e:#?}");
+        assert!(fields.contains("Busy") && fields.contains("private: true"), "{fields}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod check;
 mod clock;
 mod disk;
 mod error;
+mod error_text;
 mod fail_stop;
 mod idle_pool;
 mod locked;
@@ -38,6 +39,7 @@ pub use check::{BadBlock, CheckReport, Reading, check, check_buffer, read_blocks
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, ExtentRuns, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};
+pub use error_text::ErrorText;
 pub use fail_stop::{FailStop, OnPanic, closed, defect};
 pub use idle_pool::{IdlePool, empty_idle_pools};
 pub use plain::{Plain, wipe};

@@ -376,7 +376,7 @@ fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> R
         return Ok(());
     }
     Err(Error::new(Kind::Corrupt, format!("block {addr} does not verify"))
-        .found("data or metadata that was altered, moved or spliced")
+        .found("it is damaged or was tampered with")
         .expected("what this disk wrote there")
         .remedy("restore this block from a backup; a check lists all such blocks"))
 }

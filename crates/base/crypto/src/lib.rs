@@ -39,6 +39,7 @@ pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
 pub use hedged_nonce::{HEDGED, HedgedNonce, SivHash, SivKey};
 pub use kdf::{Argon2Cost, derive, derive_ciphers, derive_gcm, measure_cost, stretch};
+pub use memory::total_memory;
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;
 pub use wrap::{keyed_hash, unwrap, wrap};

@@ -40,6 +40,12 @@ pub(crate) fn memory() -> Option<Memory> {
     Some(memory)
 }
 
+/// The memory of the machine, or of the control group if that has less, in bytes; `None` if the
+/// system does not report it.
+pub fn total_memory() -> Option<u64> {
+    memory().map(|memory| memory.total_kib.saturating_mul(1024))
+}
+
 impl Memory {
     /// Applies the limits of a control group.
     fn bound(&mut self, group: &Group, swap_kib: u64, dir: &Path) {
