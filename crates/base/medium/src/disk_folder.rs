@@ -1,6 +1,6 @@
 //! A folder on a real directory.
 
-use crate::opening::patiently;
+use crate::opening::{close_first, patiently};
 use crate::quota::within_quotas;
 use crate::{Access, Folder, FolderFile, Space, check_name};
 use lacuna_contracts::{Error, Kind, Result};
@@ -207,9 +207,7 @@ fn lock(path: &Path, top: &OwnedFd, read_only: bool) -> Result<Option<OwnedFd>> 
     };
     let what = || format!("cannot lock {}", path.display());
     let busy = || {
-        Error::new(Kind::Busy, what())
-            .found("another program has this directory open")
-            .remedy("close it there first: unmount the vault, or stop its server")
+        Error::new(Kind::Busy, what()).found("another program has this directory open").remedy(close_first())
     };
     match how(top) {
         Ok(()) => return Ok(None),

@@ -4,7 +4,7 @@
 use crate::direct::DirectReader;
 use crate::discreet::DiscreetReader;
 use crate::opening::{
-    Access, Links, check_kind, lock, open_error, open_untouched, patiently, refuse_other_names,
+    Access, Links, check_kind, create_error, lock, open_error, open_untouched, patiently, refuse_other_names,
 };
 use crate::path_only::path_only;
 use crate::runs::near_runs;
@@ -31,7 +31,8 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 const AT_ONCE: usize = 64;
 
 /// The advice if the file may not become longer.
-const LONGER_FILES: &str = "raise the limit of file sizes (`ulimit -f`) if there is one, or use a file system that takes longer files";
+const LONGER_FILES: &str =
+    "raise `ulimit -f` if it is set; ext4 takes files up to 16 TiB less 4 KiB: take less, or use xfs";
 /// The advice for a full file system.
 const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it again; what was flushed \
     is safe";
@@ -98,7 +99,7 @@ impl FileMedium {
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600).create_new(true);
-        let file = options.open(path).map_err(|e| open_error(path, &e))?;
+        let file = options.open(path).map_err(|e| create_error(path, &e))?;
         // Set after creation: if new files belong to another user, NOATIME in `open` would be
         // refused with the file already created.
         let untouched = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::NOATIME));
@@ -446,9 +447,10 @@ impl Medium for FileMedium {
             };
         }
         let _writing = self.direct.begin_write(std::iter::once((0, u64::MAX)));
-        self.file
-            .set_len(len)
-            .map_err(|e| Error::io(format!("cannot set the length of {}", self.path.display()), &e))?;
+        self.file.set_len(len).map_err(|e| {
+            let error = Error::io(format!("cannot make {} {len} bytes long", self.path.display()), &e);
+            if error.errno() == Errno::FBIG.raw_os_error() { error.remedy(LONGER_FILES) } else { error }
+        })?;
         let before = self.len.swap(len, Ordering::Relaxed);
         if self.keeps.load(Ordering::Relaxed) && before > 0 && len > before {
             return self.allocate(before, len - before).map(drop).inspect_err(|_| {

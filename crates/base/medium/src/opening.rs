@@ -1,6 +1,6 @@
 //! Opening a file or block device: permitted kinds, symbolic links, locks, and errors.
 
-use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use lacuna_contracts::{Action, Advice, Error, Kind, Result, Setting};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::{File, FileType, OpenOptions, TryLockError};
@@ -83,7 +83,7 @@ pub(crate) fn lock(file: &File, path: &Path, access: Access) -> Result<()> {
         Err(TryLockError::WouldBlock) => {
             Err(Error::new(Kind::Busy, format!("cannot open {}", path.display()))
                 .found("it is in use by another process")
-                .remedy("close it there first: unmount it, or stop its server"))
+                .remedy(close_first()))
         }
         Err(TryLockError::Error(e)) => Err(open_error(path, &e)),
     }
@@ -128,8 +128,14 @@ pub(crate) fn open_untouched(
     }
 }
 
-pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
-    let error = Error::io(format!("cannot open {}", path.display()), e);
+/// The advice for a medium or directory that another process has open.
+pub(crate) fn close_first() -> Advice {
+    Advice::from("close it there first: ").action(Action("close"))
+}
+
+/// The error of a call that failed to make a new file.
+pub(crate) fn create_error(path: &Path, e: &io::Error) -> Error {
+    let error = Error::io(format!("cannot make the file {}", path.display()), e);
     match e.kind() {
         ErrorKind::AlreadyExists => {
             error.with_kind(Kind::Usage).expected("a path where nothing exists").remedy(
@@ -137,14 +143,28 @@ pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
                     .setting(Setting("force")),
             )
         }
-        ErrorKind::NotFound => error.remedy("check the path, or create a disk there first"),
-        ErrorKind::ReadOnlyFilesystem => {
-            error.remedy(Advice::from("read what is there with ").setting(Setting("read_only")))
+        ErrorKind::NotFound => error.remedy("make its directory first"),
+        ErrorKind::ReadOnlyFilesystem => error.remedy("choose a place that can be written"),
+        ErrorKind::PermissionDenied => error.remedy("use sudo, or choose a directory that you may write to"),
+        _ => error,
+    }
+}
+
+/// The error of a call that failed to open an existing file or device.
+pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
+    let error = Error::io(format!("cannot open {}", path.display()), e);
+    match e.kind() {
+        ErrorKind::NotFound => {
+            error.remedy(Advice::from("check the path, or make a disk there with ").action(Action("create")))
         }
+        ErrorKind::ReadOnlyFilesystem => error.remedy(
+            Advice::from("make it writable, or read what is there with ").setting(Setting("read_only")),
+        ),
         ErrorKind::PermissionDenied if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => error.remedy(
             Advice::from("it may be immutable (`lsattr` shows it): read what is there with ")
                 .setting(Setting("read_only")),
         ),
+        ErrorKind::PermissionDenied => error.remedy("use sudo, or ask its owner to give you access"),
         ErrorKind::ResourceBusy => error
             .with_kind(Kind::Busy)
             .found(
