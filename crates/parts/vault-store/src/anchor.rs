@@ -1,7 +1,9 @@
 //! The anchor: a few hundred bytes of trusted storage with this machine's memory of a vault.
 
+use crate::content::Commit;
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// The last commit that this machine made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,36 @@ pub(crate) fn check_advance(
                 .expected("a newer state of the same vault"))
         }
         _ => Ok(()),
+    }
+}
+
+/// The anchor of one vault.
+pub(crate) struct MachineAnchor {
+    anchor: Arc<dyn Anchor>,
+    /// The vault's UUID.
+    uuid: [u8; 16],
+}
+
+impl MachineAnchor {
+    /// The anchor of the vault with this UUID.
+    pub(crate) fn new(anchor: Arc<dyn Anchor>, uuid: [u8; 16]) -> MachineAnchor {
+        MachineAnchor { anchor, uuid }
+    }
+
+    /// Advances the anchor from the state `from` to a durable commit of this machine, made at
+    /// `time`. Returns the new state.
+    ///
+    /// Errors: as [`Anchor::advance`].
+    pub(crate) fn advance(
+        &self,
+        from: Option<&AnchorState>,
+        commit: &Commit,
+        time: u64,
+    ) -> Result<AnchorState> {
+        let Commit { machine, number, digest, .. } = *commit;
+        let next = AnchorState { uuid: self.uuid, machine, number, digest, time };
+        self.anchor.advance(from, &next)?;
+        Ok(next)
     }
 }
 

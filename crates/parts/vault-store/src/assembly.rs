@@ -1,8 +1,9 @@
 //! Assembly of the parts of a store, in the state that an opening found.
 
-use crate::anchor::AnchorState;
+use crate::anchor::{AnchorState, MachineAnchor};
+use crate::change_collector::ChangeCollector;
 use crate::checkpoint::Checkpointer;
-use crate::commit_log::{CommitLog, Frozen, History};
+use crate::commit_log::{CommitAuthor, CommitLog, Frozen, History};
 use crate::health::Health;
 use crate::ids::PAGE;
 use crate::interval::Interval;
@@ -11,19 +12,28 @@ use crate::keys::StoreKeys;
 use crate::object::Object;
 use crate::object_table::ObjectTable;
 use crate::options::{StoreBase, StoreOptions};
-use crate::parts::Parts;
+use crate::page_reader::PageReader;
 use crate::reclaimer::Reclaimer;
-use crate::replay::Replay;
+use crate::record::RecordLog;
+use crate::replay::{Replay, Unfinished};
 use crate::session::DrawnSession;
 use crate::superblock::SuperFiles;
 use crate::write::Writer;
+use crate::write_back::WriteBack;
 use lacuna_contracts::Result;
+use lacuna_medium::Folder;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// All parts of an open store. Each uses parts before it.
+/// All parts of an open store. Each uses parts before it, and keeps its own state and locks.
 pub(crate) struct Assembly {
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) folder: Arc<dyn Folder>,
+    pub(crate) keys: Arc<StoreKeys>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) objects: Arc<ObjectTable>,
+    pub(crate) interval: Arc<Interval>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) reader: Arc<PageReader>,
     pub(crate) reclaimer: Arc<Reclaimer>,
     pub(crate) writer: Arc<Writer>,
     pub(crate) log: Arc<CommitLog>,
@@ -32,15 +42,23 @@ pub(crate) struct Assembly {
     pub(crate) background: bool,
 }
 
+/// The state of a replay that no part holds yet.
+struct Restored {
+    /// Objects with changes in the journal since the last checkpoint began.
+    journaled: BTreeSet<u64>,
+    /// The checkpoint that began and was not finished.
+    frozen: Option<Frozen>,
+}
+
 /// Assembles the parts in the state that `replay` found in `journal` and `superblock`; `known` is
 /// the anchored state.
 pub(crate) fn assemble(
     base: StoreBase,
     keys: Arc<StoreKeys>,
     options: &StoreOptions,
-    journal: Journal,
+    journal: Arc<Journal>,
     superblock: SuperFiles,
-    replay: Replay,
+    mut replay: Replay,
     known: Option<AnchorState>,
 ) -> Result<Assembly> {
     // The order of these draws decides the bytes that a seed gives.
@@ -48,9 +66,65 @@ pub(crate) fn assemble(
     let machine = known.as_ref().map_or_else(|| base.draw(), |known| known.machine);
     let next = replay.following(known.as_ref());
     let epoch = u64::from(replay.unfinished.is_some());
-    let objects = ObjectTable::new(base.folder.clone(), keys.clone());
+    let objects = Arc::new(ObjectTable::new(base.folder.clone(), keys.clone()));
+    let restored = restore(&objects, &journal, &mut replay, epoch);
+    // In a read-only store no file grows.
+    let longest = if options.read_only { u64::MAX } else { journal.longest()? / PAGE as u64 };
+    let background = options.background && !options.read_only;
+    let health = Arc::new(Health::new(options.read_only));
+    let interval = Interval::new(replay.last.number, &replay.facts, next, epoch, restored.journaled);
+    let interval = Arc::new(interval);
+    let history = History::new(replay.last, replay.facts, known);
+    let reader = Arc::new(PageReader::new(objects.clone(), journal.clone(), options.read_only));
+    let reclaimer = Arc::new(Reclaimer::new(objects.clone(), interval.clone(), health.clone(), background));
+    let writer = Arc::new(Writer::new(
+        health.clone(),
+        objects.clone(),
+        interval.clone(),
+        journal.clone(),
+        reader.clone(),
+        reclaimer.clone(),
+        longest,
+    ));
+    let log = Arc::new(CommitLog::new(
+        ChangeCollector::new(objects.clone(), interval.clone(), journal.clone(), writer.clone()),
+        RecordLog::new(keys.clone(), journal.clone()),
+        MachineAnchor::new(base.anchor, base.uuid),
+        CommitAuthor { machine, session, clock: base.now },
+        reclaimer.clone(),
+        health.clone(),
+        history,
+    ));
+    let checkpoints = Arc::new(Checkpointer::new(
+        WriteBack::new(objects.clone(), interval.clone(), reader.clone()),
+        journal.clone(),
+        health.clone(),
+        reclaimer.clone(),
+        log.clone(),
+        superblock,
+        restored.frozen,
+    ));
+    Ok(Assembly {
+        folder: base.folder,
+        keys,
+        health,
+        objects,
+        interval,
+        journal,
+        reader,
+        reclaimer,
+        writer,
+        log,
+        checkpoints,
+        background,
+    })
+}
+
+/// Puts the objects of a replay into the table, after `epoch` checkpoints began, and continues the
+/// journal at its end.
+fn restore(objects: &ObjectTable, journal: &Journal, replay: &mut Replay, epoch: u64) -> Restored {
     let (mut journaled, mut frozen_objects, mut frozen_pages) = (BTreeSet::new(), Vec::new(), 0);
-    for (id, replayed) in replay.objects {
+    for (id, replayed) in std::mem::take(&mut replay.objects) {
         let shared = objects.get_or_make(id);
         let mut object = shared.write();
         if let Some(frozen) = &replayed.frozen {
@@ -66,42 +140,10 @@ pub(crate) fn assemble(
         objects.get_or_make(*id).write().ends_at(*pages);
     }
     journal.go_on(replay.area, replay.tail);
-    let frozen = replay.unfinished.map(|begun| Frozen {
-        objects: frozen_objects,
-        left: begun.left,
-        commit: begun.commit,
-        facts: begun.facts,
-        root: begun.root,
+    let frozen = replay.unfinished.take().map(|begun| {
+        journal.leave(frozen_pages, frozen_objects.len() as u64);
+        let Unfinished { commit, facts, root, left } = begun;
+        Frozen { objects: frozen_objects, left, commit, facts, root }
     });
-    if let Some(begun) = &frozen {
-        journal.leave(frozen_pages, begun.objects.len() as u64);
-    }
-    // In a read-only store no file grows.
-    let longest = if options.read_only { u64::MAX } else { journal.longest()? / PAGE as u64 };
-    let background = options.background && !options.read_only;
-    let health = Health::new(options.read_only);
-    let interval = Interval::new(replay.last.number, &replay.facts, next, epoch, journaled);
-    let history = History::new(replay.last, replay.facts, known, machine);
-    let folder = base.folder.clone();
-    let parts = Arc::new(Parts { folder, keys, health, objects, interval, journal });
-    let reclaimer = Arc::new(Reclaimer::new(parts.clone()));
-    let writer = Arc::new(Writer::new(parts.clone(), reclaimer.clone(), longest));
-    let log = Arc::new(CommitLog::new(
-        parts.clone(),
-        writer.clone(),
-        reclaimer.clone(),
-        &base,
-        session,
-        background,
-        history,
-    ));
-    let checkpoints = Arc::new(Checkpointer::new(
-        parts.clone(),
-        reclaimer.clone(),
-        log.clone(),
-        base.random,
-        superblock,
-        frozen,
-    ));
-    Ok(Assembly { parts, reclaimer, writer, log, checkpoints, background })
+    Restored { journaled, frozen }
 }

@@ -7,8 +7,8 @@
 //! reader must verify which copy of a page is right: the place of a copy proves nothing.
 //!
 //! The third file is for the rescue of a damaged folder, so that a page survives two bad blocks:
-//! only a rescue reads it. A checkpoint writes it after the second file is durable: so the previous
-//! root is whole in one file until the new root is in two.
+//! only a rescue reads it. A checkpoint writes it after the second file and another superblock are
+//! durable: so the previous root is whole in one file until the new root is in two.
 
 use crate::keys::StoreKeys;
 use lacuna_contracts::{Kind, Result};

@@ -1,7 +1,7 @@
 //! The rollback check: tells a crash and another machine's use from a rollback.
 
 use crate::anchor::AnchorState;
-use crate::content::{Commit, Facts, MACHINES};
+use crate::content::{Commit, Facts, MACHINES, Super};
 use crate::ids::CommitInfo;
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 
@@ -54,6 +54,19 @@ pub(crate) fn judge(
     Err(rolled_back(known, last, facts))
 }
 
+/// Checks that a state is not before that of a superblock which the opening passed over. Without an
+/// anchor nothing else shows that it is not the newest.
+///
+/// Errors: [`Kind::RolledBack`].
+pub(crate) fn not_before(passed_over: Option<Super>, last: &Commit, facts: &Facts) -> Result<()> {
+    let Some(newer) = passed_over.filter(|newer| newer.commit.number > last.number) else { return Ok(()) };
+    let found = CommitInfo { number: last.number, time: facts.time };
+    let expected = CommitInfo { number: newer.commit.number, time: newer.facts.time };
+    Err(Error::new(Kind::RolledBack, "the vault is older than one of its superblocks")
+        .found(found.to_string())
+        .expected(format!("{expected}, which that superblock has")))
+}
+
 /// The two compared states: the found and the anchored one.
 fn states(known: &AnchorState, last: &Commit, facts: &Facts) -> (CommitInfo, CommitInfo) {
     (
@@ -97,11 +110,11 @@ fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
         .expected(format!("{expected}, made by this machine, or one that follows it"))
         .remedy(
             Advice::from(
-                "bring the newest copy of the directory back (one that was opened as a trial counts too); if an older one was \
-                 restored on purpose, or two machines wrote at once and this copy is the one to keep, ",
+                "let the sync program finish, then try again (opening a copy as a trial makes it the newest); if an older one \
+                 was restored on purpose, or two machines wrote at once, ",
             )
             .action(Action("vault::accept"))
-            .text(" takes it"),
+            .text(" takes this one"),
         )
 }
 

@@ -1,12 +1,17 @@
 //! The journal: two files; one grows while the pages of the other are written back.
 //!
 //! A file is prepared with zeros before it is used, a piece at a time, and then overwritten in
-//! place: a sync then only has to write data.
+//! place: a sync then only has to write data. No page is overwritten that is still read: if the
+//! host refuses such a write, it may have altered the page, and may refuse to restore it as well.
 
 use crate::ids::PAGE;
+use crate::journal_size::{JournalSize, Need, Place};
+use crate::keys::StoreKeys;
+use crate::page_tags::PageTags;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Folder, FolderFile};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -20,89 +25,56 @@ const KEPT: u64 = 16;
 /// How often as long as `most` a lifted file may be, for a checkpoint.
 const LIFTED: u64 = 4;
 
-/// A page of a journal file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) area: u8,
-    pub(crate) page: u32,
-}
-
-impl Place {
-    fn offset(self) -> u64 {
-        u64::from(self.page) * PAGE as u64
-    }
-}
-
-/// The size limits of the journal.
-#[derive(Clone, Copy, Debug)]
-pub struct JournalSize {
-    /// Bytes in one file after which a checkpoint is due.
-    pub due: u64,
-    /// Bytes in one file after which writes are refused; a checkpoint may write four times this
-    /// much.
-    pub most: u64,
-}
-
-impl Default for JournalSize {
-    fn default() -> Self {
-        JournalSize { due: 24 << 20, most: 64 << 20 }
-    }
-}
-
-impl JournalSize {
-    /// Pages that are prepared at once.
-    fn prepared(self) -> u64 {
-        (self.due / 24 / PAGE as u64).clamp(1, 256)
-    }
-}
-
-/// The size to which an unused file of the journal is shrunk.
-#[derive(Clone, Copy)]
-pub(crate) enum Need {
-    /// The space until the next checkpoint is due.
-    Usual,
-    /// The space of a record and the pages prepared after it: the file system is nearly full.
-    Little,
-    /// The space of a few records, so that after the next opening a commit that frees space fits on
-    /// a full file system.
-    Closed,
-}
-
 struct Cursor {
     active: u8,
     /// The next free page.
     tail: u64,
     /// The page after the last record.
     said: u64,
+    /// Pages between the last record and the tail that are not in use.
+    spare: VecDeque<u32>,
     /// Pages of each file that were written at least once.
     prepared: [u64; 2],
     /// Pages and objects of the file that a checkpoint is writing back.
     left: (u64, u64),
 }
 
-/// Both files and the tail.
+impl Cursor {
+    /// Goes on at this page, behind the last record. The next record lists no pages before it, so
+    /// none of them is spare.
+    fn go_on(&mut self, area: u8, tail: u64) {
+        (self.active, self.tail, self.said) = (area, tail, tail);
+        self.spare.clear();
+    }
+}
+
+/// Both files, the tail, and the tags of pages.
 pub(crate) struct Journal {
     files: [OnceLock<Arc<dyn FolderFile>>; 2],
     cursor: Mutex<Cursor>,
     size: JournalSize,
+    tags: PageTags,
     /// Whether a file may become [`LIFTED`] times as long, for the writes of a checkpoint.
     lifted: AtomicBool,
 }
 
 impl Journal {
     /// Two new, empty files.
-    pub(crate) fn create(folder: &dyn Folder, size: JournalSize) -> Result<Journal> {
+    pub(crate) fn create(folder: &dyn Folder, size: JournalSize, keys: Arc<StoreKeys>) -> Result<Journal> {
         let [first, second] = NAMES;
         let files = [folder.create(first)?, folder.create(second)?];
         let zeros = vec![0; size.prepared() as usize * PAGE];
         files.iter().try_for_each(|file| file.write_at(0, &zeros))?;
-        let cursor = Cursor { active: 0, tail: 0, said: 0, prepared: [size.prepared(); 2], left: (0, 0) };
-        let files = files.map(OnceLock::from);
-        Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
+        Ok(Journal::new(files.map(OnceLock::from), [size.prepared(); 2], size, keys))
     }
 
     /// Opens the existing files. If the journal is writable, all that is read from it is durable.
-    pub(crate) fn open(folder: &dyn Folder, size: JournalSize, writable: bool) -> Result<Journal> {
+    pub(crate) fn open(
+        folder: &dyn Folder,
+        size: JournalSize,
+        writable: bool,
+        keys: Arc<StoreKeys>,
+    ) -> Result<Journal> {
         let (mut prepared, files) = ([0; 2], [OnceLock::new(), OnceLock::new()]);
         for (area, place) in files.iter().enumerate() {
             let file = match folder.open(NAMES[area]) {
@@ -115,8 +87,24 @@ impl Journal {
             prepared[area] = file.len()? / PAGE as u64;
             place.get_or_init(|| file);
         }
-        let cursor = Cursor { active: 0, tail: 0, said: 0, prepared, left: (0, 0) };
-        Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
+        Ok(Journal::new(files, prepared, size, keys))
+    }
+
+    /// The journal in these files, with this number of prepared pages in each.
+    fn new(
+        files: [OnceLock<Arc<dyn FolderFile>>; 2],
+        prepared: [u64; 2],
+        size: JournalSize,
+        keys: Arc<StoreKeys>,
+    ) -> Journal {
+        let (spare, left) = (VecDeque::new(), (0, 0));
+        let cursor = Mutex::new(Cursor { active: 0, tail: 0, said: 0, spare, prepared, left });
+        Journal { files, cursor, size, tags: PageTags::new(keys), lifted: AtomicBool::new(false) }
+    }
+
+    /// The tags of its pages.
+    pub(crate) fn tags(&self) -> &PageTags {
+        &self.tags
     }
 
     /// Recreates lost files; the anchor detects lost commits.
@@ -145,8 +133,7 @@ impl Journal {
 
     /// Sets the tail.
     pub(crate) fn go_on(&self, area: u8, tail: u64) {
-        let mut cursor = self.cursor.lock();
-        (cursor.active, cursor.tail, cursor.said) = (area, tail, tail);
+        self.cursor.lock().go_on(area, tail);
     }
 
     /// The number of pages that may have content in a file.
@@ -273,8 +260,8 @@ impl Journal {
         let asked = if asks { self.write_record(place, &vec![0; pages as usize * PAGE]) } else { Ok(true) };
         let mut cursor = self.cursor.lock();
         let has_space = asked.inspect_err(|_| cursor.tail = place.page.into())?;
-        let tail = cursor.tail;
-        cursor.said = tail;
+        let (area, tail) = (cursor.active, cursor.tail);
+        cursor.go_on(area, tail);
         if !has_space {
             return Ok(place);
         }
@@ -335,11 +322,24 @@ impl Journal {
         Ok(place)
     }
 
-    /// Gives taken pages back after a refused write, unless later pages were taken.
+    /// Takes a page for one that was taken since the last record and is written again.
+    pub(crate) fn take_another(&self) -> Result<Place> {
+        let mut cursor = self.cursor.lock();
+        if let Some(page) = cursor.spare.pop_front() {
+            return Ok(Place { area: cursor.active, page });
+        }
+        drop(cursor);
+        self.take(1)
+    }
+
+    /// Gives back pages that were taken since the last record, and that nothing refers to.
     pub(crate) fn give_back(&self, place: Place, pages: u64) {
         let mut cursor = self.cursor.lock();
-        if cursor.active == place.area && cursor.tail == u64::from(place.page) + pages {
+        debug_assert_eq!(cursor.active, place.area, "a record was noted since");
+        if cursor.tail == u64::from(place.page) + pages {
             cursor.tail = place.page.into();
+        } else {
+            cursor.spare.extend(place.page..place.page + pages as u32);
         }
     }
 
@@ -456,7 +456,7 @@ impl Journal {
         let mut cursor = self.cursor.lock();
         let left = cursor.active;
         cursor.left = (cursor.tail, objects);
-        (cursor.active, cursor.tail, cursor.said) = (1 - left, 0, 0);
+        cursor.go_on(1 - left, 0);
         self.lift(false);
         left
     }
@@ -479,22 +479,5 @@ impl Journal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lacuna_sim::CrashFolder;
-
-    /// `shrink` keeps pages that were taken after its caller found the journal empty.
-    #[test]
-    fn pages_that_were_taken_are_not_given_back() {
-        let journal = Journal::create(&CrashFolder::new(), JournalSize::default()).unwrap();
-        let pages = vec![7; 2 * KEPT as usize * PAGE];
-        let place = journal.take(2 * KEPT).unwrap();
-        journal.write(place, &pages).unwrap();
-        journal.shrink(0, Need::Closed).unwrap();
-        journal.shrink(1, Need::Closed).unwrap();
-        let mut found = vec![0; pages.len()];
-        journal.read(place, &mut found).unwrap();
-        assert!(found == pages);
-        assert_eq!([0, 1].map(|area| journal.pages_in(area)), [2 * KEPT, KEPT]);
-    }
-}
+#[path = "journal_tests.rs"]
+mod tests;

@@ -1,7 +1,7 @@
 //! One object that was changed since the last checkpoint: its pages in the journal, and the pages
 //! that may be written in place.
 
-use crate::journal::Place;
+use crate::journal_size::Place;
 use crate::keys::TAG;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(crate) enum Source {
 pub(crate) enum Target {
     /// In place: no commit refers to the page there.
     Own,
-    /// Over itself in the journal: no commit lists it yet.
+    /// To the journal, instead of this page there, which no commit lists yet.
     Again(Place),
     /// To the end of the journal.
     Append,

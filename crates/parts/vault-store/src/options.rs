@@ -1,7 +1,7 @@
 //! The parameters for opening a store.
 
 use crate::anchor::Anchor;
-use crate::journal::JournalSize;
+use crate::journal_size::JournalSize;
 use lacuna_contracts::{Error, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Folder;
@@ -76,9 +76,13 @@ pub enum PastDamage {
     /// No damage.
     #[default]
     Nothing,
-    /// Damage to both superblocks: then the third one counts.
+    /// Damage to superblocks: the third one counts in place of one that does not verify.
     Superblocks,
     /// Damaged records in the journal, if all later records up to the anchored state exist, and a
     /// checkpoint began with one of those. Pages that the damaged records list may then be stale.
     Records,
+    /// Damage to pages of a checkpoint that was not finished: reading begins at the superblock
+    /// before it, if that is there. A state before that of the newer superblock needs consent, also
+    /// without an anchor.
+    Checkpoint,
 }

@@ -1,7 +1,10 @@
-//! The reclaimer: removes the files of objects as soon as no commit refers to them.
+//! The reclaimer: removes the files of objects as soon as no commit refers to them, and drops the
+//! entries of idle objects.
 
+use crate::health::Health;
+use crate::interval::Interval;
 use crate::object::Object;
-use crate::parts::Parts;
+use crate::object_table::ObjectTable;
 use lacuna_contracts::Result;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -11,7 +14,11 @@ const UNLINKED: usize = 256;
 
 /// Objects with a durable removal and with files that still exist.
 pub(crate) struct Reclaimer {
-    parts: Arc<Parts>,
+    objects: Arc<ObjectTable>,
+    interval: Arc<Interval>,
+    health: Arc<Health>,
+    /// Whether a thread removes the files after commits.
+    background: bool,
     leaving: Mutex<Vec<u64>>,
     /// Held during removals: while it is free, the files of all removed objects that are not listed
     /// are gone.
@@ -19,9 +26,16 @@ pub(crate) struct Reclaimer {
 }
 
 impl Reclaimer {
-    /// A reclaimer with an empty list.
-    pub(crate) fn new(parts: Arc<Parts>) -> Reclaimer {
-        Reclaimer { parts, leaving: Mutex::default(), at_work: Mutex::default() }
+    /// A reclaimer with an empty list. With `background` a thread calls [`Reclaimer::reclaim`]
+    /// after commits.
+    pub(crate) fn new(
+        objects: Arc<ObjectTable>,
+        interval: Arc<Interval>,
+        health: Arc<Health>,
+        background: bool,
+    ) -> Reclaimer {
+        let (leaving, at_work) = (Mutex::default(), Mutex::default());
+        Reclaimer { objects, interval, health, background, leaving, at_work }
     }
 
     /// Adds objects with a durable removal.
@@ -41,6 +55,17 @@ impl Reclaimer {
         leaving.split_off(from)
     }
 
+    /// Removes the files of all listed objects after a commit, unless a thread does.
+    pub(crate) fn after_commit(&self) -> Result<()> {
+        if self.background { Ok(()) } else { self.reclaim() }
+    }
+
+    /// Drops the table's entries of idle `objects`. No object changes meanwhile.
+    pub(crate) fn drop_idle(&self, objects: &[u64]) {
+        let _alone = self.interval.alone();
+        self.objects.forget_idle(objects, self.interval.commit());
+    }
+
     /// Removes the files of all listed objects. Objects stay listed if the host refuses.
     pub(crate) fn reclaim(&self) -> Result<()> {
         // Held until the end: a checkpoint may continue only when the files are gone.
@@ -51,15 +76,14 @@ impl Reclaimer {
                 return Ok(());
             }
             let done = some.iter().enumerate().try_for_each(|(nth, id)| {
-                let object = self.parts.objects.get_or_make(*id);
+                let object = self.objects.get_or_make(*id);
                 let mut object = object.write();
                 if object.gone {
                     return Ok(());
                 }
                 self.unlink(*id, &mut object, true).inspect_err(|_| self.add(&some[nth..]))
             });
-            let _still = self.parts.interval.alone();
-            self.parts.objects.forget_idle(&some, self.parts.interval.commit());
+            self.drop_idle(&some);
             done?;
         }
     }
@@ -67,7 +91,7 @@ impl Reclaimer {
     /// Removes the files of an object that no commit refers to.
     pub(crate) fn unlink(&self, number: u64, object: &mut Object, has_file: bool) -> Result<()> {
         if has_file {
-            self.parts.objects.remove_files(number).map_err(|e| self.parts.health.refused(e))?;
+            self.objects.remove_files(number).map_err(|e| self.health.refused(e))?;
         }
         object.gone = true;
         object.name_unsynced = false;

@@ -2,9 +2,11 @@
 
 use crate::content::{Changes, Commit, Facts, MOST_NUMBER, record_from_bytes};
 use crate::ids::PAGE;
-use crate::journal::{Journal, Place};
+use crate::journal::Journal;
+use crate::journal_size::Place;
 use crate::keys::{HEDGE, StoreKeys, TAG, nonce_of_record};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+use std::sync::Arc;
 
 /// Bytes before the sealed part: the header and its tag.
 pub(crate) const HEADER: usize = 96;
@@ -25,35 +27,6 @@ pub(crate) fn pages_of(plain: usize) -> u64 {
     (HEADER + plain + TAG).div_ceil(PAGE) as u64
 }
 
-/// A record, ready to be written at `place`, and its digest.
-pub(crate) fn seal(
-    keys: &StoreKeys,
-    session: u64,
-    place: Place,
-    number: u64,
-    before: &[u8; 32],
-    plain: &[u8],
-) -> Result<(Vec<u8>, [u8; 32])> {
-    let mut bytes = vec![0; HEADER];
-    RecordMut(&mut bytes)
-        .put(0, MAGIC)
-        .u64(8, number)
-        .u64(16, session)
-        .put(24, before)
-        .u32(56, place.page)
-        .u32(60, (plain.len() + TAG) as u32)
-        .u32(64, u32::from(place.area));
-    let hedge = keys.hedge_of_record(&bytes[MAGIC.len()..HEDGE_AT], plain);
-    RecordMut(&mut bytes).put(HEDGE_AT, &hedge);
-    let tag = keys.header_tag(&bytes[..HEADER_TAG]);
-    RecordMut(&mut bytes).put(HEADER_TAG, &tag);
-    let sealed = keys.seal(&nonce_of_record(session, number, &hedge), &bytes, plain)?;
-    let digest = keys.digest(&bytes, &sealed);
-    bytes.extend(sealed);
-    bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
-    Ok((bytes, digest))
-}
-
 /// A record that was read.
 pub(crate) struct Found {
     pub(crate) commit: Commit,
@@ -63,67 +36,154 @@ pub(crate) struct Found {
     pub(crate) end: u64,
 }
 
-/// The record that follows `last`, searched in a journal file starting at page `tail`: its
-/// journaled pages lie before it. Pages that the system cannot read are skipped, and `unread` gets
-/// the last error.
-pub(crate) fn find(
-    keys: &StoreKeys,
-    journal: &Journal,
-    area: u8,
-    mut tail: u64,
-    last: &Commit,
-    unread: &mut Option<Error>,
-) -> Result<Option<Found>> {
-    let pages = journal.pages_in(area);
-    let mut look = vec![0; AT_ONCE * PAGE];
-    while tail < pages {
-        let count = (pages - tail).min(AT_ONCE as u64);
-        let look = &mut look[..count as usize * PAGE];
-        read_pages(journal, Place { area, page: tail as u32 }, look, unread)?;
-        for (page, bytes) in (tail..).zip(look.chunks_exact(PAGE)) {
-            let place = Place { area, page: page as u32 };
-            if let Some(header) = Header::following(keys, bytes, place, last)
-                && let Some(found) = read(keys, journal, place, &header, unread)?
-            {
-                return Ok(Some(found));
-            }
-        }
-        tail += count;
-    }
-    Ok(None)
+/// The records of the journal: seals, writes, finds and reads them.
+pub(crate) struct RecordLog {
+    keys: Arc<StoreKeys>,
+    journal: Arc<Journal>,
 }
 
-/// The records of a journal file with higher numbers than `than`, whatever they follow. Damaged
-/// parts of the journal lie before them.
-pub(crate) fn unreached(keys: &StoreKeys, journal: &Journal, area: u8, than: u64) -> Result<Vec<Found>> {
-    let (mut found, mut page, mut unread) = (Vec::new(), vec![0; PAGE], None);
-    for at in 0..journal.pages_in(area) {
-        let place = Place { area, page: at as u32 };
-        read_pages(journal, place, &mut page, &mut unread)?;
-        if let Some(header) = Header::verified(keys, &page, place).filter(|header| header.number > than) {
-            found.extend(read(keys, journal, place, &header, &mut unread)?);
-        }
+impl RecordLog {
+    /// The records of this journal, under these keys.
+    pub(crate) fn new(keys: Arc<StoreKeys>, journal: Arc<Journal>) -> RecordLog {
+        RecordLog { keys, journal }
     }
-    Ok(found)
-}
 
-/// Reads pages of the journal. Pages that the system cannot read become zeros, and `unread` gets
-/// the last error.
-fn read_pages(journal: &Journal, place: Place, out: &mut [u8], unread: &mut Option<Error>) -> Result<()> {
-    match journal.read(place, out) {
-        Err(e) if e.kind() == Kind::Io => {}
-        done => return done,
+    /// Takes pages of the journal for a record with `plain_len` bytes of text. With `probes`, asks
+    /// the host for their space now ([`Journal::take_record`]).
+    pub(crate) fn take(&self, plain_len: usize, probes: bool) -> Result<Place> {
+        self.journal.take_record(pages_of(plain_len), probes)
     }
-    for (nth, page) in (0..).zip(out.chunks_mut(PAGE)) {
-        match journal.read(Place { page: place.page + nth, ..place }, page) {
-            Err(e) if e.kind() == Kind::Io => {
-                page.fill(0);
-                *unread = Some(e);
+
+    /// A record, ready to be written at `place`, and its digest. `previous` is the digest of the
+    /// record before.
+    pub(crate) fn seal(
+        &self,
+        session: u64,
+        place: Place,
+        number: u64,
+        previous: &[u8; 32],
+        plain: &[u8],
+    ) -> Result<(Vec<u8>, [u8; 32])> {
+        let mut bytes = vec![0; HEADER];
+        RecordMut(&mut bytes)
+            .put(0, MAGIC)
+            .u64(8, number)
+            .u64(16, session)
+            .put(24, previous)
+            .u32(56, place.page)
+            .u32(60, (plain.len() + TAG) as u32)
+            .u32(64, u32::from(place.area));
+        let hedge = self.keys.hedge_of_record(&bytes[MAGIC.len()..HEDGE_AT], plain);
+        RecordMut(&mut bytes).put(HEDGE_AT, &hedge);
+        let tag = self.keys.header_tag(&bytes[..HEADER_TAG]);
+        RecordMut(&mut bytes).put(HEADER_TAG, &tag);
+        let sealed = self.keys.seal(&nonce_of_record(session, number, &hedge), &bytes, plain)?;
+        let digest = self.keys.digest(&bytes, &sealed);
+        bytes.extend(sealed);
+        bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+        Ok((bytes, digest))
+    }
+
+    /// Writes a sealed record to its place, and returns when it is durable.
+    pub(crate) fn write(&self, place: Place, bytes: &[u8]) -> Result<()> {
+        self.journal.write_record(place, bytes)?;
+        self.journal.sync(place.area)
+    }
+
+    /// The record that follows `last`, searched in a journal file starting at page `tail`: its
+    /// journaled pages lie before it. Pages that the system cannot read are skipped, and
+    /// `read_error` gets the last error.
+    pub(crate) fn find(
+        &self,
+        area: u8,
+        mut tail: u64,
+        last: &Commit,
+        read_error: &mut Option<Error>,
+    ) -> Result<Option<Found>> {
+        let pages = self.journal.pages_in(area);
+        let mut look = vec![0; AT_ONCE * PAGE];
+        while tail < pages {
+            let count = (pages - tail).min(AT_ONCE as u64);
+            let look = &mut look[..count as usize * PAGE];
+            self.read_pages(Place { area, page: tail as u32 }, look, read_error)?;
+            for (page, bytes) in (tail..).zip(look.chunks_exact(PAGE)) {
+                let place = Place { area, page: page as u32 };
+                if let Some(header) = Header::following(&self.keys, bytes, place, last)
+                    && let Some(found) = self.read(place, &header, read_error)?
+                {
+                    return Ok(Some(found));
+                }
             }
-            done => done?,
+            tail += count;
         }
+        Ok(None)
     }
-    Ok(())
+
+    /// The records of a journal file with higher numbers than `than`, whatever they follow. Damaged
+    /// parts of the journal lie before them.
+    pub(crate) fn find_unreachable(&self, area: u8, than: u64) -> Result<Vec<Found>> {
+        let (mut found, mut page, mut read_error) = (Vec::new(), vec![0; PAGE], None);
+        for at in 0..self.journal.pages_in(area) {
+            let place = Place { area, page: at as u32 };
+            self.read_pages(place, &mut page, &mut read_error)?;
+            let header = Header::verified(&self.keys, &page, place);
+            if let Some(header) = header.filter(|header| header.number > than) {
+                found.extend(self.read(place, &header, &mut read_error)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the journal has every page that a record lists, unaltered.
+    pub(crate) fn is_whole(&self, area: u8, found: &Found) -> Result<bool> {
+        let mut page = vec![0; PAGE];
+        for listed in &found.changes.pages {
+            self.journal.read(Place { area, page: listed.place }, &mut page)?;
+            if !self.keys.is_page(listed.sequence, &page, &listed.tag) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads pages of the journal. Pages that the system cannot read become zeros, and `read_error`
+    /// gets the last error.
+    fn read_pages(&self, place: Place, out: &mut [u8], read_error: &mut Option<Error>) -> Result<()> {
+        match self.journal.read(place, out) {
+            Err(e) if e.kind() == Kind::Io => {}
+            done => return done,
+        }
+        for (nth, page) in (0..).zip(out.chunks_mut(PAGE)) {
+            match self.journal.read(Place { page: place.page + nth, ..place }, page) {
+                Err(e) if e.kind() == Kind::Io => {
+                    page.fill(0);
+                    *read_error = Some(e);
+                }
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the record with this header; `None` if the rest of it is torn. The folder may return
+    /// other bytes in this read than in the first, so the header is verified again.
+    fn read(&self, place: Place, expected: &Header, read_error: &mut Option<Error>) -> Result<Option<Found>> {
+        let end = u64::from(place.page) + (HEADER + expected.sealed).div_ceil(PAGE) as u64;
+        if end > self.journal.pages_in(place.area) {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; HEADER + expected.sealed];
+        self.read_pages(place, &mut bytes, read_error)?;
+        let header = Header::verified(&self.keys, &bytes, place).filter(|header| header == expected);
+        let Some(Header { number, session, before, hedge, .. }) = header else { return Ok(None) };
+        let (header, sealed) = bytes.split_at(HEADER);
+        let nonce = nonce_of_record(session, number, &hedge);
+        let Some(plain) = self.keys.open(&nonce, header, sealed)? else { return Ok(None) };
+        let (facts, changes) = record_from_bytes(&plain)?;
+        let digest = self.keys.digest(header, sealed);
+        let commit = Commit { machine: facts.machine, number, digest, before };
+        Ok(Some(Found { commit, facts, changes, end }))
+    }
 }
 
 /// The verified header of a record.
@@ -159,42 +219,4 @@ impl Header {
         let (session, sealed, hedge) = (header.u64(16), header.u32(60) as usize, header.array(HEDGE_AT));
         good.then_some(Header { number, session, before, sealed, hedge })
     }
-}
-
-/// Reads the record with this header; `None` if the rest of it is torn. The folder may return other
-/// bytes in this read than in the first, so the header is verified again.
-fn read(
-    keys: &StoreKeys,
-    journal: &Journal,
-    place: Place,
-    looked_at: &Header,
-    unread: &mut Option<Error>,
-) -> Result<Option<Found>> {
-    let end = u64::from(place.page) + (HEADER + looked_at.sealed).div_ceil(PAGE) as u64;
-    if end > journal.pages_in(place.area) {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; HEADER + looked_at.sealed];
-    read_pages(journal, place, &mut bytes, unread)?;
-    let header = Header::verified(keys, &bytes, place).filter(|header| header == looked_at);
-    let Some(Header { number, session, before, hedge, .. }) = header else { return Ok(None) };
-    let (header, sealed) = bytes.split_at(HEADER);
-    let nonce = nonce_of_record(session, number, &hedge);
-    let Some(plain) = keys.open(&nonce, header, sealed)? else { return Ok(None) };
-    let (facts, changes) = record_from_bytes(&plain)?;
-    let digest = keys.digest(header, sealed);
-    let commit = Commit { machine: facts.machine, number, digest, before };
-    Ok(Some(Found { commit, facts, changes, end }))
-}
-
-/// Whether the journal has every page that a record lists, unaltered.
-pub(crate) fn is_whole(keys: &StoreKeys, journal: &Journal, area: u8, found: &Found) -> Result<bool> {
-    let mut page = vec![0; PAGE];
-    for listed in &found.changes.pages {
-        journal.read(Place { area, page: listed.place }, &mut page)?;
-        if !keys.is_page(listed.sequence, &page, &listed.tag) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

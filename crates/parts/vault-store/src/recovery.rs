@@ -3,15 +3,15 @@
 
 use crate::anchor::AnchorState;
 use crate::assembly::{Assembly, assemble};
-use crate::commit_log::Request;
+use crate::change_collector::Request;
 use crate::content::Commit;
-use crate::freshness::{Standing, judge};
+use crate::freshness::{Standing, judge, not_before};
 use crate::ids::{CommitInfo, PAGE};
 use crate::journal::Journal;
 use crate::keys::StoreKeys;
 use crate::object_table::{SYNCS, subfolder};
 use crate::options::{Consent, PastDamage, StoreBase, StoreOptions};
-use crate::record;
+use crate::record::RecordLog;
 use crate::recovered::{Recovered, Superblocks};
 use crate::replay::Replay;
 use crate::superblock::{SuperFiles, ThirdFile};
@@ -31,27 +31,32 @@ pub(crate) struct Untaken {
 /// Finds and checks the newest state, and changes nothing.
 pub(crate) fn look(
     base: StoreBase,
-    keys: StoreKeys,
+    keys: Arc<StoreKeys>,
     options: &StoreOptions,
 ) -> Result<(Assembly, Recovered, Untaken)> {
     let writable = !options.read_only;
-    let keys = Arc::new(keys);
+    let past = if writable { PastDamage::Nothing } else { options.past };
     let known = base.anchor.load()?;
-    let journal = Journal::open(&*base.folder, options.journal, writable)?;
-    let third = match options.past {
+    let journal = Arc::new(Journal::open(&*base.folder, options.journal, writable, keys.clone())?);
+    let records = RecordLog::new(keys.clone(), journal.clone());
+    let third = match past {
         _ if writable => ThirdFile::Kept,
         PastDamage::Nothing => ThirdFile::Unread,
-        PastDamage::Superblocks | PastDamage::Records => ThirdFile::Counts,
+        PastDamage::Superblocks | PastDamage::Records | PastDamage::Checkpoint => ThirdFile::Counts,
     };
-    let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable, third)?;
-    let mut replay = Replay::read_from_either(&keys, &journal, newest.found, newest.older, |commit| {
-        is_durable(known.as_ref(), commit)
-    })?;
-    let past_records = options.past == PastDamage::Records && options.read_only;
-    if let Some(known) = known.as_ref().filter(|_| past_records) {
-        replay.cross_gap(&keys, &journal, known)?;
+    let (folder, random) = (base.folder.clone(), base.random.clone());
+    let (superblock, newest) = SuperFiles::open(folder, keys.clone(), random, writable, third)?;
+    let (from, older, passed_over) = match newest.older {
+        Some(older) if past == PastDamage::Checkpoint => (older, None, Some(newest.found)),
+        older => (newest.found, older, None),
+    };
+    let mut replay =
+        Replay::read_from_either(&records, from, older, |commit| is_durable(known.as_ref(), commit))?;
+    if let Some(known) = known.as_ref().filter(|_| past >= PastDamage::Records) {
+        replay.cross_gap(&records, known)?;
     }
-    let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
+    let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts)
+        .and_then(|standing| not_before(passed_over, &replay.last, &replay.facts).map(|()| standing));
     // Pages of the journal that the system cannot read do not matter then: this machine's newest
     // state is the anchored one.
     let is_newest = matches!(judged, Ok(Standing::Same | Standing::Next));
@@ -62,7 +67,7 @@ pub(crate) fn look(
         Ok(standing) => (standing, false),
         Err(e) if e.kind() == Kind::RolledBack => {
             let Some(Consent(agrees)) = &options.accept else {
-                let is_there = known.as_ref().map(|known| holds_newest(&keys, &journal, &replay.last, known));
+                let is_there = known.as_ref().map(|known| holds_newest(&records, &replay.last, known));
                 return Err(if is_there.transpose()?.unwrap_or(false) { damaged(&replay.last) } else { e });
             };
             // The consent is for the state that was just read, whatever the folder holds later.
@@ -77,7 +82,7 @@ pub(crate) fn look(
         before: replay.before.clone(),
         stale: stale(&replay, known.as_ref(), options.read_only, standing),
         may_be_mixed: accepted || replay.has_gap || (replay.unfinished.is_none() && !superblock.is_in_both()),
-        first_opening: standing == Standing::Unknown,
+        first_opening: known.is_none(),
         accepted,
         state: CommitInfo { number: replay.last.number, time: replay.facts.time },
         records: replay.records,
@@ -108,9 +113,9 @@ fn stale(replay: &Replay, known: Option<&AnchorState>, read_only: bool, standing
 
 /// Whether the journal holds the record of the anchored commit, although no chain reaches it from
 /// the last commit found: then the records between are damaged, and no older state was restored.
-fn holds_newest(keys: &StoreKeys, journal: &Journal, last: &Commit, known: &AnchorState) -> Result<bool> {
+fn holds_newest(records: &RecordLog, last: &Commit, known: &AnchorState) -> Result<bool> {
     for area in 0..2 {
-        let unreached = record::unreached(keys, journal, area, last.number)?;
+        let unreached = records.find_unreachable(area, last.number)?;
         if unreached.iter().any(|found| is_durable(Some(known), &found.commit)) {
             return Ok(true);
         }
@@ -138,16 +143,16 @@ fn is_durable(known: Option<&AnchorState>, commit: &Commit) -> bool {
 
 /// Activates the found state: cleans up after a crash, and advances the anchor.
 pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
-    let Assembly { parts, log, checkpoints, background, .. } = store;
-    parts.journal.make_lost(&*parts.folder)?;
+    let Assembly { folder, objects, journal, log, checkpoints, background, .. } = store;
+    journal.make_lost(&**folder)?;
     checkpoints.make_lost()?;
     tidy(store, &untaken.removed)?;
     for (id, pages) in log.facts().appendable {
-        parts.objects.get_or_make(id).write().trimmed_to(pages);
+        objects.get_or_make(id).write().trimmed_to(pages);
     }
     if matches!(untaken.standing, Standing::Unknown | Standing::Newer) {
         // Another program may have just brought these files here.
-        parts.folder.sync_all()?;
+        folder.sync_all()?;
     }
     remember(store, untaken.standing)?;
     let unless_refused =
@@ -167,7 +172,7 @@ pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
 /// Removes everything that the last commit does not refer to: objects that it removed, objects made
 /// since, and pages past the ends of appendable objects.
 fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
-    let (folder, objects, facts) = (&store.parts.folder, &store.parts.objects, store.log.facts());
+    let (folder, objects, facts) = (&store.folder, &store.objects, store.log.facts());
     let mut folders = BTreeSet::new();
     for id in removed.iter().copied().chain(facts.next_object..facts.object_limit) {
         let name = objects.name(id);

@@ -3,10 +3,10 @@
 
 use crate::anchor::AnchorState;
 use crate::content::{Changes, Commit, Facts, Super};
-use crate::journal::{Journal, Place};
-use crate::keys::{StoreKeys, malformed};
+use crate::journal_size::Place;
+use crate::keys::malformed;
 use crate::object::{Entry, Layer};
-use crate::record::{self, Found};
+use crate::record::{Found, RecordLog};
 use crate::recovered::Before;
 use lacuna_contracts::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,23 +77,21 @@ impl Replay {
     /// to have been durable: then pages of it that do not verify were altered later, and are errors
     /// of these pages alone.
     pub(crate) fn read(
-        keys: &StoreKeys,
-        journal: &Journal,
+        records: &RecordLog,
         from: Super,
         is_durable: impl Fn(&Commit) -> bool,
     ) -> Result<Replay> {
         let mut replay = Replay::new(from);
         let mut unread = None;
-        let mut next = record::find(keys, journal, replay.area, replay.tail, &replay.last, &mut unread)?;
+        let mut next = records.find(replay.area, replay.tail, &replay.last, &mut unread)?;
         while let Some(found) = next {
             // A record is written after the one before is durable with its pages: only the last
             // record can lack pages.
             let switches = found.changes.root.is_some();
             let (area, tail) = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
-            let after = record::find(keys, journal, area, tail, &found.commit, &mut unread)?;
-            let certain = after.is_some()
-                || is_durable(&found.commit)
-                || record::is_whole(keys, journal, replay.area, &found)?;
+            let after = records.find(area, tail, &found.commit, &mut unread)?;
+            let certain =
+                after.is_some() || is_durable(&found.commit) || records.is_whole(replay.area, &found)?;
             if !certain {
                 break;
             }
@@ -107,8 +105,7 @@ impl Replay {
     /// Reads from the older of two superblocks, if it leads to the newer one: then the checkpoint
     /// of the newer one may not have reached the second files, and is finished once more.
     pub(crate) fn read_from_either(
-        keys: &StoreKeys,
-        journal: &Journal,
+        records: &RecordLog,
         newer: Super,
         older: Option<Super>,
         is_durable: impl Fn(&Commit) -> bool,
@@ -116,7 +113,7 @@ impl Replay {
         if let Some(older) = older {
             // Any failure here is harmless: the newer superblock covers everything in the first
             // files.
-            let read = Replay::read(keys, journal, older, &is_durable);
+            let read = Replay::read(records, older, &is_durable);
             let leads = |replay: &Replay| {
                 replay.unfinished.as_ref().is_some_and(|begun| begun.commit == newer.commit)
             };
@@ -124,7 +121,7 @@ impl Replay {
                 return read;
             }
         }
-        Replay::read(keys, journal, newer, is_durable)
+        Replay::read(records, newer, is_durable)
     }
 
     /// Continues after damaged records, if all later ones up to the anchored state exist, and a
@@ -132,15 +129,10 @@ impl Replay {
     /// newest. Pages that only damaged records list may be stale: their reader must detect that.
     /// The chain is followed backwards from the anchor, so every accepted record was committed as
     /// it is read.
-    pub(crate) fn cross_gap(
-        &mut self,
-        keys: &StoreKeys,
-        journal: &Journal,
-        known: &AnchorState,
-    ) -> Result<()> {
+    pub(crate) fn cross_gap(&mut self, records: &RecordLog, known: &AnchorState) -> Result<()> {
         let mut behind = BTreeMap::new();
         for area in 0..2 {
-            let unreached = record::unreached(keys, journal, area, self.last.number)?;
+            let unreached = records.find_unreachable(area, self.last.number)?;
             behind.extend(unreached.into_iter().map(|found| (found.commit.digest, (area, found))));
         }
         let (mut chain, mut digest) = (Vec::new(), known.digest);

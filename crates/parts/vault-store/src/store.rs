@@ -2,16 +2,14 @@
 
 use crate::anchor::AnchorState;
 use crate::assembly::Assembly;
-use crate::commit_log::Request;
+use crate::change_collector::Request;
 use crate::content::{Commit, Facts};
-use crate::copies::{self, PageCopy};
+use crate::copies::PageCopy;
 use crate::doubled::Further;
 use crate::ids::{CommitInfo, ObjectId, PAGE};
 use crate::journal::{self, Journal};
 use crate::keys::StoreKeys;
 use crate::options::{StoreBase, StoreOptions};
-use crate::parts::Parts;
-use crate::read;
 use crate::recovered::Recovered;
 use crate::recovery::{self, Untaken};
 use crate::superblock::{self, SuperFiles};
@@ -20,6 +18,7 @@ use lacuna_contracts::{Error, Kind, Result, Status, StatusItem};
 use lacuna_medium::Space;
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// The files of a store, except those of objects, which are in subfolders of two hexadecimal
 /// digits.
@@ -62,12 +61,15 @@ impl Store {
             digest: commit.digest,
             time: facts.time,
         };
-        Journal::create(&*base.folder, options.journal)?;
-        let mut superblock = SuperFiles::create(&*base.folder)?;
-        superblock.write(&keys, &*base.random, &commit, &facts, None, 0)?;
+        let keys = Arc::new(keys);
+        Journal::create(&*base.folder, options.journal, keys.clone())?;
+        let mut superblock = SuperFiles::create(base.folder.clone(), keys.clone(), base.random.clone())?;
+        superblock.write(&commit, &facts, None, 0)?;
         base.folder.sync_names("")?;
         base.anchor.advance(None, &first)?;
-        Store::open(base, keys, options).map(|(store, _)| store)
+        let (store, _) = Store::look_with(base, keys, options)?;
+        store.take_up()?;
+        Ok(store)
     }
 
     /// Opens the store of a folder in its newest state.
@@ -84,6 +86,14 @@ impl Store {
     /// [`Store::take_up`]: until then the store is only for reading. So a state that turns out to
     /// be incomplete leaves no trace.
     pub fn look(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
+        Store::look_with(base, Arc::new(keys), options)
+    }
+
+    fn look_with(
+        base: StoreBase,
+        keys: Arc<StoreKeys>,
+        options: &StoreOptions,
+    ) -> Result<(Store, Recovered)> {
         let (assembly, found, untaken) = recovery::look(base, keys, options)?;
         let untaken = Mutex::new(Some(untaken).filter(|_| !options.read_only));
         Ok((Store { assembly, worker: Mutex::new(None), untaken }, found))
@@ -93,12 +103,12 @@ impl Store {
     pub fn take_up(&self) -> Result<()> {
         let Some(untaken) = self.untaken.lock().take() else { return Ok(()) };
         recovery::take_up(&self.assembly, &untaken)?;
-        let Assembly { parts, reclaimer, checkpoints, background, .. } = &self.assembly;
+        let Assembly { health, reclaimer, checkpoints, background, .. } = &self.assembly;
         if *background {
-            let (parts, reclaimer, checkpoints) = (parts.clone(), reclaimer.clone(), checkpoints.clone());
+            let (health, reclaimer, checkpoints) = (health.clone(), reclaimer.clone(), checkpoints.clone());
             *self.worker.lock() = Some(Worker::start(move || {
                 if let Err(e) = reclaimer.reclaim() {
-                    parts.health.refused(e);
+                    health.refused(e);
                 }
                 // An error that changed nothing is reported by the next checkpoint, which tries
                 // again; any other is fail-stop already.
@@ -109,10 +119,6 @@ impl Store {
             self.wake();
         }
         Ok(())
-    }
-
-    fn parts(&self) -> &Parts {
-        &self.assembly.parts
     }
 
     /// The random number of the session: new at each opening, and after the machine was resumed
@@ -126,13 +132,13 @@ impl Store {
     /// Errors: [`Kind::Busy`] if too many were made since the last commit; [`Store::needs_commit`]
     /// warns in time.
     pub fn new_object(&self) -> Result<ObjectId> {
-        self.parts().health.may_change()?;
-        self.parts().interval.new_object()
+        self.assembly.health.may_change()?;
+        self.assembly.interval.new_object()
     }
 
     /// Reads whole pages, starting at `first`; absent pages are zeros.
     pub fn read(&self, object: ObjectId, first: u64, out: &mut [u8]) -> Result<()> {
-        read::read(self.parts(), object.0, first, out)
+        self.assembly.reader.read(object.0, first, out)
     }
 
     /// Writes whole pages, starting at `first`. They are durable after the next commit.
@@ -198,7 +204,7 @@ impl Store {
 
     /// Removes the files of removed objects now.
     fn reclaim(&self) -> Result<()> {
-        self.assembly.reclaimer.reclaim().map_err(|e| self.parts().health.refused(e))
+        self.assembly.reclaimer.reclaim().map_err(|e| self.assembly.health.refused(e))
     }
 
     fn commit_once(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
@@ -243,19 +249,19 @@ impl Store {
 
     /// Like [`Store::finish_checkpoint`], and shrinks the inactive journal file.
     pub fn finish_and_shrink(&self) -> Result<()> {
-        self.parts().health.may_change()?;
+        self.assembly.health.may_change()?;
         self.assembly.checkpoints.finish_and_shrink()
     }
 
     /// Raises or restores the limit of the journal, for a checkpoint; a commit with a root restores
     /// it. No other thread writes meanwhile.
     pub fn lift_journal(&self, lifted: bool) {
-        self.parts().journal.lift(lifted);
+        self.assembly.journal.lift(lifted);
     }
 
     /// Whether a journal file is much larger than commits need now.
     pub fn is_journal_large(&self) -> bool {
-        self.parts().journal.is_large()
+        self.assembly.journal.is_large()
     }
 
     fn wake(&self) {
@@ -267,7 +273,7 @@ impl Store {
     /// Whether a commit is due because many objects were made since the last one. Ask before making
     /// objects.
     pub fn needs_commit(&self) -> bool {
-        self.parts().interval.needs_commit()
+        self.assembly.interval.needs_commit()
     }
 
     /// Prepares the journal for writes of this many bytes and for a later commit with a root and
@@ -276,16 +282,17 @@ impl Store {
     ///
     /// Errors: [`Kind::NoSpace`] if there is too little; nothing has changed then.
     pub fn reserve(&self, bytes: u64, puts: u64) -> Result<()> {
-        let Parts { health, journal, .. } = self.parts();
+        let Assembly { health, journal, log, .. } = &self.assembly;
         health.may_change()?;
-        let (pages, record) = self.assembly.log.room(bytes.div_ceil(PAGE as u64), puts);
+        let (pages, record) = log.room(bytes.div_ceil(PAGE as u64), puts);
         self.with_space(|| journal.reserve(pages, record).map_err(|e| health.refused(e)))
     }
 
     /// The file system space that [`Store::reserve`] needs, in bytes.
     pub fn lacks(&self, bytes: u64, puts: u64) -> u64 {
-        let (pages, record) = self.assembly.log.room(bytes.div_ceil(PAGE as u64), puts);
-        self.parts().journal.lacks(pages, record) * PAGE as u64
+        let Assembly { journal, log, .. } = &self.assembly;
+        let (pages, record) = log.room(bytes.div_ceil(PAGE as u64), puts);
+        journal.lacks(pages, record) * PAGE as u64
     }
 
     /// Prepares the active journal file for the record of a commit with this many bytes of puts,
@@ -296,10 +303,10 @@ impl Store {
     ///
     /// Errors: [`Kind::NoSpace`] if there is too little; nothing has changed then.
     pub fn prepare_record(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
-        let Parts { health, journal, .. } = self.parts();
+        let Assembly { health, journal, log, .. } = &self.assembly;
         health.may_change()?;
         let [spare, beside] = [spare, beside].map(|bytes| bytes.div_ceil(PAGE as u64));
-        let (_, record) = self.assembly.log.room(0, puts);
+        let (_, record) = log.room(0, puts);
         let asks = health.is_tight();
         if !asks && journal.holds(record + spare, beside) {
             return Ok(());
@@ -310,18 +317,18 @@ impl Store {
 
     /// The limit of a journal file in bytes, apart from the writes of a checkpoint.
     pub fn journal_most(&self) -> u64 {
-        self.parts().journal.most()
+        self.assembly.journal.most()
     }
 
     /// The bytes that the journal prepares at once.
     pub fn journal_step(&self) -> u64 {
-        self.parts().journal.prepared_at_once()
+        self.assembly.journal.prepared_at_once()
     }
 
     /// An upper bound of the free space, in bytes and files, that the file system must have to
     /// write the journal back while commits go on.
     pub fn owed(&self) -> (u64, u64) {
-        let Parts { objects, interval, journal, .. } = self.parts();
+        let Assembly { objects, interval, journal, .. } = &self.assembly;
         let ((pages, left), (doubled, objects)) = (journal.owed(), objects.doubled_in_journal());
         // Each goes to three files; one is counted already.
         let pages = pages + 2 * doubled;
@@ -334,13 +341,13 @@ impl Store {
     /// Whether a commit with a root is due. Ask before each write; writes before that commit still
     /// fit.
     pub fn needs_checkpoint(&self) -> bool {
-        self.parts().journal.is_due()
+        self.assembly.journal.is_due()
     }
 
     /// The space of the file system that holds the folder. If free space is short, it first removes
     /// the files of removed objects.
     pub fn space(&self) -> Result<Space> {
-        let folder = &self.parts().folder;
+        let folder = &self.assembly.folder;
         let space = folder.space()?;
         if space.free_bytes >= LITTLE || !self.assembly.background {
             return Ok(space);
@@ -355,56 +362,56 @@ impl Store {
     /// The number of the last commit that was noted, durable or not: current writes belong to a
     /// later one.
     pub fn last_number(&self) -> u64 {
-        self.parts().interval.commit() - 1
+        self.assembly.interval.commit() - 1
     }
 
     /// Marks an object as doubled. Call it before the first write to the object, and at each
     /// opening before the store is taken up.
     pub fn double(&self, object: ObjectId) {
-        self.parts().objects.doubled.add(object.0);
+        self.assembly.objects.doubled.add(object.0);
     }
 
     /// Reads one copy of a page of a doubled object; `false` if that copy does not exist.
     pub fn read_copy(&self, object: ObjectId, page: u64, copy: PageCopy, out: &mut [u8]) -> Result<bool> {
-        copies::read_copy(self.parts(), object.0, page, copy, out)
+        self.assembly.reader.read_copy(object.0, page, copy, out)
     }
 
     /// Whether the first two files of a doubled object hold the same page, or a checkpoint has yet
     /// to write it.
     pub fn is_in_both_files(&self, object: ObjectId, page: u64) -> bool {
-        copies::is_in_both_files(self.parts(), object.0, page)
+        self.assembly.reader.is_in_both_files(object.0, page)
     }
 
     /// Whether all three files of a doubled object hold the same page, or a checkpoint has yet to
     /// write it.
     pub fn is_in_all_files(&self, object: ObjectId, page: u64) -> bool {
-        copies::is_in_all_files(self.parts(), object.0, page)
+        self.assembly.reader.is_in_all_files(object.0, page)
     }
 
     /// The pages of a doubled object, in the longest of its first two files and the journal.
     pub fn pages(&self, object: ObjectId) -> Result<u64> {
-        copies::pages(self.parts(), object.0)
+        self.assembly.reader.pages(object.0)
     }
 
     /// The name of an object's file in the folder.
     pub fn object_name(&self, object: ObjectId) -> String {
-        self.parts().objects.name(object.0)
+        self.assembly.objects.name(object.0)
     }
 
     /// The name of a doubled object's second file in the folder.
     pub fn second_name(&self, object: ObjectId) -> String {
-        self.parts().objects.doubled.name(object.0, Further::Second)
+        self.assembly.objects.doubled.name(object.0, Further::Second)
     }
 
     /// The tag that detects damage to a page of the namespace's parts. It does not show the page's
     /// age.
     pub fn part_tag(&self, object: ObjectId, page: u64, bytes: &[u8]) -> [u8; 16] {
-        self.parts().keys.part_tag(object.0, page, bytes)
+        self.assembly.keys.part_tag(object.0, page, bytes)
     }
 
     /// Bytes of the journal that were used since the last checkpoint.
     pub fn journal_bytes(&self) -> u64 {
-        self.parts().journal.used()
+        self.assembly.journal.used()
     }
 
     /// The last durable commit.
@@ -414,7 +421,7 @@ impl Store {
 
     /// The failure that ended writing, if any.
     pub fn failure(&self) -> Option<Error> {
-        self.parts().health.cause()
+        self.assembly.health.cause()
     }
 
     /// The most pages of an object, as far as the file system reports a limit of file sizes.
@@ -424,7 +431,7 @@ impl Store {
 
     /// Counters for users.
     pub fn status(&self) -> Status {
-        let Parts { objects, interval, journal, .. } = self.parts();
+        let Assembly { objects, interval, journal, .. } = &self.assembly;
         let items = vec![
             StatusItem::new("last_commit", interval.durable(), "commits"),
             StatusItem::new("checkpoints", interval.epoch(), "checkpoints"),
@@ -438,7 +445,7 @@ impl Store {
     /// refuses all later changes. Commits nothing: commit with a root first.
     pub fn close(&self) -> Result<()> {
         drop(self.worker.lock().take());
-        let health = &self.parts().health;
+        let health = &self.assembly.health;
         if health.is_read_only() || !health.is_alive() {
             return health.cause().map_or(Ok(()), Err);
         }

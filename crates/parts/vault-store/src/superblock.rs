@@ -4,9 +4,10 @@
 //! of doubled objects: meanwhile the new state is in the first superblock and in the journal, and
 //! both lead to it.
 //!
-//! A third file holds the superblock as well, written last. No opening uses it, but the rescue of a
-//! damaged folder starts there if the two are lost. The journal leads from the third file to the
-//! newest state as it does from the two.
+//! A third file holds the superblock as well. It is written before the third files of doubled
+//! objects, the last ones with the state before: so the new state never depends on fewer than three
+//! blocks. No opening uses it. A rescue of a damaged folder does, if one of the two files is lost.
+//! The journal leads from it to the newest state as it does from the two.
 
 use crate::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
 use crate::keys::{NONCE, StoreKeys, TAG};
@@ -30,6 +31,9 @@ const HEAD: usize = 48;
 
 /// The files of the superblock.
 pub(crate) struct SuperFiles {
+    folder: Arc<dyn Folder>,
+    keys: Arc<StoreKeys>,
+    random: Arc<dyn RandomSource>,
     files: [OnceLock<Arc<dyn FolderFile>>; 2],
     third: OnceLock<Arc<dyn FolderFile>>,
     /// The sequence number of the newest superblock.
@@ -63,7 +67,7 @@ pub(crate) enum ThirdFile {
     Unread,
     /// It is read, and rewritten if it does not hold the newest superblock.
     Kept,
-    /// Its superblock counts if neither of the two files verifies.
+    /// Its superblock counts if one of the two files does not verify.
     Counts,
 }
 
@@ -76,12 +80,27 @@ struct Verified {
 
 impl SuperFiles {
     /// New files without superblocks.
-    pub(crate) fn create(folder: &dyn Folder) -> Result<SuperFiles> {
+    pub(crate) fn create(
+        folder: Arc<dyn Folder>,
+        keys: Arc<StoreKeys>,
+        random: Arc<dyn RandomSource>,
+    ) -> Result<SuperFiles> {
         let files = [folder.create(NAMES[0])?, folder.create(NAMES[1])?];
         let third = folder.create(THIRD)?;
         files.iter().chain([&third]).try_for_each(|file| file.write_at(0, &[0; SLOT]))?;
         let (files, third) = (files.map(OnceLock::from), OnceLock::from(third));
-        Ok(SuperFiles { files, third, sequence: 0, kept: 1, both: false, in_third: false, text: Vec::new() })
+        Ok(SuperFiles {
+            folder,
+            keys,
+            random,
+            files,
+            third,
+            sequence: 0,
+            kept: 1,
+            both: false,
+            in_third: false,
+            text: Vec::new(),
+        })
     }
 
     /// The files, and the newest superblock in them. `synced` is for writable folders: then all
@@ -90,8 +109,9 @@ impl SuperFiles {
     /// Errors: [`Kind::Corrupt`] if no superblock counts, or the error of reading one. A file that
     /// cannot be read does not prevent the use of the other.
     pub(crate) fn open(
-        folder: &dyn Folder,
-        keys: &StoreKeys,
+        folder: Arc<dyn Folder>,
+        keys: Arc<StoreKeys>,
+        random: Arc<dyn RandomSource>,
         synced: bool,
         use_third: ThirdFile,
     ) -> Result<(SuperFiles, Newest)> {
@@ -99,7 +119,7 @@ impl SuperFiles {
         let (mut newest, mut both, mut fault, mut failed) = (None::<(usize, Verified)>, false, None, None);
         let mut older = None;
         for (nth, place) in files.iter().enumerate() {
-            match read(folder, NAMES[nth], place, keys, synced) {
+            match read(&*folder, NAMES[nth], place, &keys, synced) {
                 Ok(Some(read)) => match &newest {
                     Some((_, other)) if other.sequence >= read.sequence => {
                         both = other.sequence == read.sequence;
@@ -118,8 +138,8 @@ impl SuperFiles {
         let third = OnceLock::new();
         let of_third = match use_third {
             ThirdFile::Unread => None,
-            ThirdFile::Counts if newest.is_some() => None,
-            _ => match read(folder, THIRD, &third, keys, synced) {
+            ThirdFile::Counts if fault.is_none() => None,
+            _ => match read(&*folder, THIRD, &third, &keys, synced) {
                 // The file is rewritten.
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => None,
                 read => read?,
@@ -127,28 +147,38 @@ impl SuperFiles {
         };
         let held = of_third.as_ref().map(|read| (read.sequence, read.text.clone()));
         let is_by_third = newest.is_none();
-        if is_by_third && use_third == ThirdFile::Counts {
-            fault = Some(format!("neither {} nor {} verifies", NAMES[0], NAMES[1]));
-            newest = of_third.map(|read| (0, read));
+        if use_third == ThirdFile::Counts {
+            if is_by_third {
+                fault = Some(format!("neither {} nor {} verifies", NAMES[0], NAMES[1]));
+            }
+            // At most one of the two verifies, so there is no older one yet.
+            let known = newest.as_ref().map(|(_, other)| other.sequence);
+            if let Some(read) = of_third.filter(|read| known != Some(read.sequence)) {
+                if known.is_some_and(|known| known > read.sequence) {
+                    older = Some(read.found);
+                } else {
+                    older = newest.replace((0, read)).map(|(_, other)| other.found);
+                }
+            }
         }
         let (kept, Verified { sequence, text, found }) = newest.ok_or_else(|| failed.unwrap_or_else(lost))?;
         // In a partly synchronised folder a superblock of another state may have the same number.
         let in_third = held.is_some_and(|(number, held)| number == sequence && held == text);
-        let files = SuperFiles { files, third, sequence, kept, both, in_third, text };
+        let files = SuperFiles { folder, keys, random, files, third, sequence, kept, both, in_third, text };
         Ok((files, Newest { found, older, fault, is_by_third }))
     }
 
     /// Recreates lost files, without superblocks.
-    pub(crate) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
+    pub(crate) fn make_lost(&self) -> Result<()> {
         let mut made = false;
         for (name, place) in NAMES.iter().chain([&THIRD]).zip(self.files.iter().chain([&self.third])) {
             if place.get().is_none() {
-                let file = folder.create(name)?;
+                let file = self.folder.create(name)?;
                 place.get_or_init(|| file);
                 made = true;
             }
         }
-        if made { folder.sync_names("") } else { Ok(()) }
+        if made { self.folder.sync_names("") } else { Ok(()) }
     }
 
     /// Whether both files hold the newest superblock, regardless of the third.
@@ -164,23 +194,19 @@ impl SuperFiles {
     /// Writes the next superblock and returns when it is durable in all files.
     pub(crate) fn write(
         &mut self,
-        keys: &StoreKeys,
-        random: &dyn RandomSource,
         commit: &Commit,
         facts: &Facts,
         root: Option<&[u8]>,
         area: u8,
     ) -> Result<()> {
-        self.begin(keys, random, commit, facts, root, area)?;
-        self.complete(keys, random)
+        self.begin(commit, facts, root, area)?;
+        self.complete()
     }
 
     /// Writes the next superblock to the file that is not needed, and returns when it is durable
     /// there. Does nothing if the newest one is the same. Refuses one that could not be read again.
     pub(crate) fn begin(
         &mut self,
-        keys: &StoreKeys,
-        random: &dyn RandomSource,
         commit: &Commit,
         facts: &Facts,
         root: Option<&[u8]>,
@@ -191,44 +217,64 @@ impl SuperFiles {
         if self.text == text {
             return Ok(());
         }
-        self.begin_text(keys, random, &text)
+        self.begin_text(&text)
     }
 
-    /// Writes the newest superblock to the other file and then to the third, if they do not hold
-    /// it.
-    pub(crate) fn complete(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
-        if !self.both {
-            let slot = seal(keys, random, self.sequence, &self.text)?;
-            put(&self.files[1 - self.kept], &slot)?;
-            self.both = true;
-        }
+    /// Writes the newest superblock to the third file, if that does not hold it.
+    pub(crate) fn complete_third(&mut self) -> Result<()> {
         if !self.in_third {
-            put(&self.third, &seal(keys, random, self.sequence, &self.text)?)?;
+            put(&self.third, &self.seal(self.sequence, &self.text)?)?;
             self.in_third = true;
         }
         Ok(())
     }
 
-    /// Writes a superblock with any text to all files.
-    #[cfg(test)]
-    pub(crate) fn write_text(
-        &mut self,
-        keys: &StoreKeys,
-        random: &dyn RandomSource,
-        text: &[u8],
-    ) -> Result<()> {
-        self.begin_text(keys, random, text)?;
-        self.complete(keys, random)
+    /// Writes the newest superblock to the other file and then to the third, if they do not hold
+    /// it.
+    pub(crate) fn complete(&mut self) -> Result<()> {
+        if !self.both {
+            put(&self.files[1 - self.kept], &self.seal(self.sequence, &self.text)?)?;
+            self.both = true;
+        }
+        self.complete_third()
     }
 
-    fn begin_text(&mut self, keys: &StoreKeys, random: &dyn RandomSource, text: &[u8]) -> Result<()> {
+    /// Writes a superblock with any text to all files.
+    #[cfg(test)]
+    pub(crate) fn write_text(&mut self, text: &[u8]) -> Result<()> {
+        self.begin_text(text)?;
+        self.complete()
+    }
+
+    fn begin_text(&mut self, text: &[u8]) -> Result<()> {
         let (nth, sequence) = (1 - self.kept, self.sequence + 1);
-        let slot = seal(keys, random, sequence, text)?;
+        let slot = self.seal(sequence, text)?;
         (self.both, self.in_third) = (false, false);
         put(&self.files[nth], &slot)?;
         // From here this one counts, even if the other file is never written.
         (self.kept, self.sequence, self.text) = (nth, sequence, text.to_vec());
         Ok(())
+    }
+
+    /// A superblock, ready to be written.
+    fn seal(&self, sequence: u64, text: &[u8]) -> Result<Vec<u8>> {
+        let mut drawn = [0; NONCE];
+        self.random.fill(&mut drawn);
+        let nonce = self.keys.nonce_of_superblock(drawn, sequence, text);
+        let mut slot = vec![0; HEAD];
+        RecordMut(&mut slot)
+            .put(0, MAGIC)
+            .u64(8, sequence)
+            .put(16, &nonce)
+            .u32(40, (text.len() + TAG) as u32);
+        let sealed = self.keys.seal(&nonce, &slot, text)?;
+        slot.extend(sealed);
+        if slot.len() > SLOT || sequence > MOST_NUMBER {
+            return Err(Error::new(Kind::Other, "cannot write the superblock of the vault")
+                .found(format!("{} bytes, number {sequence}", slot.len()))
+                .expected(format!("at most {SLOT} bytes, and at most {MOST_NUMBER}")));
+        }
+        Ok(slot)
     }
 }
 
@@ -238,23 +284,6 @@ fn put(place: &OnceLock<Arc<dyn FolderFile>>, slot: &[u8]) -> Result<()> {
     let file = file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
     file.write_at(0, slot)?;
     file.sync().map_err(Error::of_sync)
-}
-
-/// A superblock, ready to be written.
-fn seal(keys: &StoreKeys, random: &dyn RandomSource, sequence: u64, text: &[u8]) -> Result<Vec<u8>> {
-    let mut drawn = [0; NONCE];
-    random.fill(&mut drawn);
-    let nonce = keys.nonce_of_superblock(drawn, sequence, text);
-    let mut slot = vec![0; HEAD];
-    RecordMut(&mut slot).put(0, MAGIC).u64(8, sequence).put(16, &nonce).u32(40, (text.len() + TAG) as u32);
-    let sealed = keys.seal(&nonce, &slot, text)?;
-    slot.extend(sealed);
-    if slot.len() > SLOT || sequence > MOST_NUMBER {
-        return Err(Error::new(Kind::Other, "cannot write the superblock of the vault")
-            .found(format!("{} bytes, number {sequence}", slot.len()))
-            .expected(format!("at most {SLOT} bytes, and at most {MOST_NUMBER}")));
-    }
-    Ok(slot)
 }
 
 /// Reads the superblock of a file and puts the file in `place`; `None` if no superblock verifies,
@@ -304,147 +333,5 @@ fn lost() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lacuna_contracts::Secret;
-    use lacuna_crypto::SeededRandom;
-    use lacuna_sim::CrashFolder;
-
-    const ROOT: Option<&[u8]> = Some(b"root");
-
-    fn keys() -> StoreKeys {
-        StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16])
-    }
-
-    fn state() -> (Commit, Facts) {
-        let commit = Commit { machine: [3; 16], number: 4, digest: [5; 32], before: [6; 32] };
-        let facts = Facts { machine: [3; 16], next_object: 9, object_limit: 9, ..Facts::default() };
-        (commit, facts)
-    }
-
-    fn opened(folder: &CrashFolder, keys: &StoreKeys) -> Result<(SuperFiles, Newest)> {
-        SuperFiles::open(folder, keys, true, ThirdFile::Kept)
-    }
-
-    #[test]
-    fn what_could_not_be_read_is_not_written_and_hides_no_other() {
-        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
-        let (commit, facts) = state();
-        let beyond = Facts { appendable: vec![(4, u64::MAX)], ..facts.clone() };
-        let mut files = SuperFiles::create(&folder).unwrap();
-        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
-        let refused = files.write(&keys, &random, &commit, &beyond, None, 0).unwrap_err();
-        assert_eq!(refused.kind(), Kind::Corrupt);
-        let (mut files, newest) = opened(&folder, &keys).unwrap();
-        assert!(newest.fault.is_none() && files.is_in_both());
-        // Another program wrote it all the same, to one file.
-        let kept = folder.snapshot().files[NAMES[1]].clone();
-        files.write_text(&keys, &random, &super_to_bytes(&commit, &beyond, None, 0)).unwrap();
-        folder.put(NAMES[1], Some(&kept));
-        let (mut files, newest) = opened(&folder, &keys).unwrap();
-        assert_eq!((newest.found.root.as_deref(), newest.fault.is_some()), (ROOT, true));
-        files.write_text(&keys, &random, b"nonsense").unwrap();
-        assert_eq!(opened(&folder, &keys).err().map(|e| e.kind()), Some(Kind::Corrupt));
-    }
-
-    /// The write of either file is refused: the durable state stays the newest, and the write may
-    /// be tried again.
-    #[test]
-    fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
-        for after in [0, 1] {
-            let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
-            let (commit, facts) = state();
-            let mut files = SuperFiles::create(&folder).unwrap();
-            files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
-            let next = Commit { number: 5, ..commit.clone() };
-            folder.fail(lacuna_sim::FolderOp::Write, after, Kind::NoSpace, false);
-            let refused = files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
-            assert!(refused.kind().is_refusal() && !files.is_in_both(), "{refused}");
-            let newest = || opened(&folder, &keys).unwrap().1;
-            assert_eq!(newest().found.commit.number, 4 + after);
-            files.complete(&keys, &random).unwrap();
-            assert_eq!((newest().found.commit.number, newest().fault), (4 + after, None));
-            files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap();
-            assert_eq!((newest().found.commit.number, newest().fault), (5, None));
-        }
-    }
-
-    #[test]
-    fn between_the_two_files_the_older_superblock_is_given_as_well() {
-        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
-        let (commit, facts) = state();
-        let next = Commit { number: 5, ..commit.clone() };
-        let mut files = SuperFiles::create(&folder).unwrap();
-        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
-        files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
-        drop(files);
-        let (mut files, newest) = opened(&folder, &keys).unwrap();
-        let older = newest.older.map(|older| older.commit.number);
-        assert_eq!((newest.found.commit.number, older, files.is_in_both()), (5, Some(4), false));
-        // It is not rewritten in place, because the other file still has the previous state.
-        folder.fail(lacuna_sim::FolderOp::Write, 0, Kind::Io, false);
-        files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
-        folder.heal();
-        files.complete(&keys, &random).unwrap();
-        let (files, newest) = opened(&folder, &keys).unwrap();
-        assert!(files.is_in_both() && newest.older.is_none() && newest.fault.is_none());
-    }
-
-    /// If a power cut tears the file being written, the other one verifies; afterwards either file
-    /// alone is enough.
-    #[test]
-    fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
-        for lost in NAMES {
-            for torn in [None, Some(0), Some(1)] {
-                let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
-                let (commit, facts) = state();
-                let mut files = SuperFiles::create(&folder).unwrap();
-                files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
-                drop(files);
-                folder.put(lost, torn.map(|_| lacuna_sim::Image::new(SLOT as u64)).as_ref());
-                let (mut files, newest) = opened(&folder, &keys).unwrap();
-                assert!(newest.fault.unwrap().starts_with(lost) && !files.is_in_both());
-                assert_eq!(newest.found.root.as_deref(), ROOT);
-                files.make_lost(&folder).unwrap();
-                // The lost file is written first: the write fails, and the other file is unchanged.
-                folder.fail(lacuna_sim::FolderOp::Sync, 0, Kind::Io, false);
-                let next = Commit { number: 5, ..commit.clone() };
-                files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
-                let kept = folder.snapshot().files[NAMES[usize::from(lost == NAMES[0])]].clone();
-                let alone = CrashFolder::new();
-                alone.put(NAMES[usize::from(lost == NAMES[0])], Some(&kept));
-                let (_, newest) = opened(&alone, &keys).unwrap();
-                assert_eq!(newest.found.commit.number, 4);
-                folder.heal();
-                files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap();
-                let (files, newest) = opened(&folder, &keys).unwrap();
-                assert!(newest.fault.is_none() && files.is_in_both() && newest.found.commit.number == 5);
-            }
-        }
-    }
-
-    /// A normal opening fails without the first two files; reading a damaged store starts at the
-    /// third, if it verifies.
-    #[test]
-    fn the_third_file_counts_for_a_look_at_damage_alone() {
-        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
-        let (commit, facts) = state();
-        let mut files = SuperFiles::create(&folder).unwrap();
-        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
-        // It was lost before and recreated.
-        folder.put(THIRD, None);
-        let (mut files, _) = opened(&folder, &keys).unwrap();
-        files.make_lost(&folder).unwrap();
-        files.complete(&keys, &random).unwrap();
-        let nothing = lacuna_sim::Image::new(SLOT as u64);
-        NAMES.iter().for_each(|name| folder.put(name, Some(&nothing)));
-        let look = |third| SuperFiles::open(&folder, &keys, false, third).map(|(_, newest)| newest);
-        for third in [ThirdFile::Unread, ThirdFile::Kept] {
-            assert_eq!(look(third).err().map(|e| e.kind()), Some(Kind::Corrupt));
-        }
-        let newest = look(ThirdFile::Counts).unwrap();
-        assert_eq!((newest.found.commit, newest.is_by_third), (commit, true));
-        folder.put(THIRD, Some(&nothing));
-        assert_eq!(look(ThirdFile::Counts).err().map(|e| e.kind()), Some(Kind::Corrupt));
-    }
-}
+#[path = "superblock_tests.rs"]
+mod tests;

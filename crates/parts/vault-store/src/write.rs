@@ -4,26 +4,27 @@
 //! One write of pages to an object writes all of them or, for lack of space, none. A write that
 //! finds no space may have changed pages before the place where it stopped: a file has holes, and a
 //! copy-on-write file system or one with a quota needs space even to overwrite. So the writer reads
-//! all pages that a write may overwrite, and restores them if it fails. Pages that were zeros are
-//! punched, which many file systems do without space. Nothing is noted before everything is
-//! written.
+//! all pages of a file that a write may overwrite, and restores them if it fails. Pages that were
+//! zeros are punched, which many file systems do without space. In the journal it overwrites no
+//! page: new content goes to another one, and the old page is free afterwards. Nothing is noted
+//! before everything is written.
 
 use crate::content::MOST_PAGES;
+use crate::health::Health;
 use crate::ids::PAGE;
-use crate::interval::Changed;
-use crate::journal::Place;
-use crate::object::{COPIED, Entry, Layer, Object, Source, Target};
-use crate::object_table::may_have_file;
+use crate::interval::{Changed, Interval};
+use crate::journal::Journal;
+use crate::journal_size::Place;
+use crate::object::{COPIED, Layer, Object, Source, Target};
+use crate::object_table::{ObjectTable, may_have_file};
 use crate::page_range::{pages_of, range};
-use crate::parts::Parts;
-use crate::read::read_known;
+use crate::page_reader::PageReader;
 use crate::reclaimer::Reclaimer;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::FolderFile;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Consecutive pages of a write with one destination.
 struct Piece {
@@ -38,16 +39,16 @@ enum Goal {
     Past,
     /// In place, over pages written since the last commit or over a hole.
     Inside,
-    /// Over itself in the journal.
-    Again(Place),
+    /// To a page of the journal, instead of the page `old`, which no record lists.
+    Again { place: Place, old: Place },
     /// To new pages of the journal.
     Append(Place),
 }
 
-/// Overwritten content, to be restored if the write fails.
-enum Old {
-    Own { first: u64, bytes: Vec<u8> },
-    Journal { place: Place, bytes: Vec<u8> },
+/// Overwritten pages of a file, to be restored if the write fails.
+struct Old {
+    first: u64,
+    bytes: Vec<u8>,
 }
 
 /// The possible changes of a write so far.
@@ -62,18 +63,28 @@ struct Begun {
 
 /// Changes the objects of an open store.
 pub(crate) struct Writer {
-    parts: Arc<Parts>,
+    health: Arc<Health>,
+    objects: Arc<ObjectTable>,
+    interval: Arc<Interval>,
+    journal: Arc<Journal>,
+    reader: Arc<PageReader>,
     reclaimer: Arc<Reclaimer>,
-    /// The sequence number of the next page that is written to the journal.
-    sequence: AtomicU64,
     /// The largest size of a file of the folder, in pages.
     longest: u64,
 }
 
 impl Writer {
-    /// A writer for files of at most `longest` pages.
-    pub(crate) fn new(parts: Arc<Parts>, reclaimer: Arc<Reclaimer>, longest: u64) -> Writer {
-        Writer { parts, reclaimer, sequence: AtomicU64::new(0), longest }
+    /// A writer of these objects, for files of at most `longest` pages.
+    pub(crate) fn new(
+        health: Arc<Health>,
+        objects: Arc<ObjectTable>,
+        interval: Arc<Interval>,
+        journal: Arc<Journal>,
+        reader: Arc<PageReader>,
+        reclaimer: Arc<Reclaimer>,
+        longest: u64,
+    ) -> Writer {
+        Writer { health, objects, interval, journal, reader, reclaimer, longest }
     }
 
     /// See [`crate::Store::longest`].
@@ -83,7 +94,7 @@ impl Writer {
 
     /// Called before a change of an object: notes the object as changed.
     fn begin(&self, number: u64, object: &mut Object) -> Result<()> {
-        let (objects, interval) = (&self.parts.objects, &self.parts.interval);
+        let Writer { objects, interval, .. } = self;
         if object.removed {
             return Err(Error::new(Kind::NotFound, "the object of the vault was removed")
                 .found(format!("object {number}")));
@@ -102,7 +113,7 @@ impl Writer {
 
     /// See [`crate::Store::truncate`].
     pub(crate) fn truncate(&self, number: u64, pages: u64) -> Result<()> {
-        let Parts { health, objects, interval, .. } = &*self.parts;
+        let Writer { health, objects, interval, .. } = self;
         health.may_change()?;
         let pages = pages.min(MOST_PAGES - 1);
         let _shared = interval.enter();
@@ -123,8 +134,8 @@ impl Writer {
 
     /// Truncates the file of an object, if it is longer.
     fn shorten(&self, number: u64, object: &mut Object, pages: u64) -> Result<()> {
-        let new = self.parts.interval.is_new(number);
-        if let Some(file) = self.parts.objects.file_of(number, object, new)?
+        let new = self.interval.is_new(number);
+        if let Some(file) = self.objects.file_of(number, object, new)?
             && file.len()? > pages * PAGE as u64
         {
             object.fresh.shrunk = true;
@@ -139,7 +150,7 @@ impl Writer {
         let Some(stable) = object.stable.filter(|stable| object.end > *stable) else { return Ok(()) };
         match self.shorten(number, object, stable) {
             Err(e) if e.changed_nothing() => Ok(()),
-            done => done.map_err(|e| self.parts.health.broken(e)),
+            done => done.map_err(|e| self.health.broken(e)),
         }
     }
 
@@ -147,12 +158,12 @@ impl Writer {
     /// same, the next commit lists the cut, and a checkpoint truncates the file.
     fn cut_by_commit(&self, number: u64, object: &mut Object, pages: u64) {
         object.cut_above_file(pages);
-        self.parts.interval.note_journaled(number);
+        self.interval.note_journaled(number);
     }
 
     /// See [`crate::Store::remove`].
     pub(crate) fn remove(&self, number: u64) -> Result<()> {
-        let Parts { health, objects, interval, .. } = &*self.parts;
+        let Writer { health, objects, interval, .. } = self;
         health.may_change()?;
         let _shared = interval.enter();
         let shared = objects.get_or_make(number);
@@ -182,7 +193,7 @@ impl Writer {
 
     /// See [`crate::Store::write`].
     pub(crate) fn write(&self, number: u64, first: u64, bytes: &[u8]) -> Result<()> {
-        let Parts { health, objects, interval, .. } = &*self.parts;
+        let Writer { health, objects, interval, .. } = self;
         health.may_change()?;
         let pages = range(first, pages_of(bytes.len())?)?;
         self.check_longest(pages.end)?;
@@ -211,7 +222,10 @@ impl Writer {
         for piece in &pieces {
             match piece.to {
                 Goal::Past | Goal::Inside => object.note_placed(piece.first..piece.first + piece.count),
-                Goal::Again(place) => self.note_journaled(&mut object, piece.first, place, bytes_of(piece)),
+                Goal::Again { place, old } => {
+                    self.note_journaled(&mut object, piece.first, place, bytes_of(piece));
+                    self.journal.give_back(old, 1);
+                }
                 Goal::Append(place) => {
                     self.note_journaled(&mut object, piece.first, place, bytes_of(piece));
                     interval.note_journaled(number);
@@ -235,7 +249,7 @@ impl Writer {
     /// Divides a write into pieces, and takes pages of the journal for them. After an error
     /// `pieces` has the pieces that got theirs.
     fn divide(&self, number: u64, object: &Object, pages: Range<u64>, pieces: &mut Vec<Piece>) -> Result<()> {
-        let Parts { objects, interval, journal, .. } = &*self.parts;
+        let Writer { objects, interval, journal, .. } = self;
         let (durable, new) = (interval.durable(), interval.is_new(number));
         let doubled = objects.doubled.has(number);
         let target_of = |page| match object.target(page, durable, new) {
@@ -259,7 +273,7 @@ impl Writer {
             let to = match target {
                 Target::Own if past => Goal::Past,
                 Target::Own => Goal::Inside,
-                Target::Again(place) => Goal::Again(place),
+                Target::Again(old) => Goal::Again { place: journal.take_another()?, old },
                 Target::Append => Goal::Append(journal.take(count)?),
             };
             pieces.push(Piece { first, count, to });
@@ -273,8 +287,8 @@ impl Writer {
     /// them.
     fn give_back(&self, pieces: &[Piece]) {
         for piece in pieces.iter().rev() {
-            if let Goal::Append(place) = piece.to {
-                self.parts.journal.give_back(place, piece.count);
+            if let Goal::Append(place) | Goal::Again { place, .. } = piece.to {
+                self.journal.give_back(place, piece.count);
             }
         }
     }
@@ -288,15 +302,9 @@ impl Writer {
         bytes: &[u8],
         begun: &mut Begun,
     ) -> Result<()> {
-        let Parts { objects, interval, journal, .. } = &*self.parts;
+        let Writer { objects, interval, journal, .. } = self;
         match piece.to {
-            Goal::Append(place) => journal.write(place, bytes),
-            Goal::Again(place) => {
-                let mut old = vec![0; bytes.len()];
-                journal.read(place, &mut old)?;
-                begun.old.push(Old::Journal { place, bytes: old });
-                journal.write(place, bytes)
-            }
+            Goal::Append(place) | Goal::Again { place, .. } => journal.write(place, bytes),
             Goal::Past | Goal::Inside => {
                 let file = match &begun.file {
                     Some(file) => file.clone(),
@@ -313,7 +321,7 @@ impl Writer {
                     if old.chunks_exact(PAGE).any(|page| page.iter().all(|byte| *byte == 0)) {
                         file.allocate(offset, bytes.len() as u64)?;
                     }
-                    begun.old.push(Old::Own { first: piece.first, bytes: old });
+                    begun.old.push(Old { first: piece.first, bytes: old });
                 } else {
                     begun.past = true;
                 }
@@ -326,7 +334,7 @@ impl Writer {
     /// every page is as before. Returns the error of the write. Fail-stop if this fails as well, as
     /// when a quota refuses to restore pages that were not zeros.
     fn take_back(&self, number: u64, object: &mut Object, begun: &Begun, e: Error) -> Error {
-        let health = &self.parts.health;
+        let health = &self.health;
         match self.restore(number, object, begun) {
             Ok(()) => health.refused(e),
             Err(why) => health
@@ -347,23 +355,12 @@ impl Writer {
                 }
             }
         }
-        let (journal, mut now) = (&self.parts.journal, vec![0; PAGE]);
-        for old in begun.old.iter().rev() {
-            match (old, &begun.file) {
-                (Old::Own { first, bytes }, Some(file)) => {
-                    // Only a sync of the object makes the restored pages durable; copies of other
-                    // pages in the journal do not.
-                    object.fresh.shrunk = true;
-                    put_back(&**file, *first, bytes)?;
-                }
-                (Old::Own { .. }, None) => {}
-                (Old::Journal { place, bytes }, _) => {
-                    journal.read(*place, &mut now)?;
-                    if now != *bytes {
-                        journal.write(*place, bytes)?;
-                    }
-                }
-            }
+        let Some(file) = &begun.file else { return Ok(()) };
+        for Old { first, bytes } in begun.old.iter().rev() {
+            // Only a sync of the object makes the restored pages durable; copies of other pages in
+            // the journal do not.
+            object.fresh.shrunk = true;
+            put_back(&**file, *first, bytes)?;
         }
         Ok(())
     }
@@ -372,7 +369,7 @@ impl Writer {
     /// only the journal must be synced. Returns whether it did. The caller ensures that no object
     /// changes meanwhile.
     pub(crate) fn copy_few(&self, changed: &Changed) -> Result<bool> {
-        let Parts { objects, interval, journal, .. } = &*self.parts;
+        let Writer { objects, interval, journal, .. } = self;
         let touched = || changed.touched.iter().filter_map(|id| Some((*id, objects.get(*id)?)));
         let mut total = 0;
         for (_, object) in touched() {
@@ -393,7 +390,7 @@ impl Writer {
             let pages: BTreeSet<u64> = object.fresh.runs.iter().cloned().flatten().collect();
             for page in pages {
                 if page < object.end && object.source(page) == Source::Own {
-                    read_known(&self.parts, &object, id, page..page + 1, &mut bytes)?;
+                    self.reader.read_changed(&object, id, page..page + 1, &mut bytes)?;
                     let copy = |place| {
                         let written = self.write_journal(&mut object, page, place, &bytes);
                         written.inspect_err(|_| journal.give_back(place, 1))
@@ -412,19 +409,17 @@ impl Writer {
 
     /// Writes a page to its taken place in the journal.
     fn write_journal(&self, object: &mut Object, page: u64, place: Place, bytes: &[u8]) -> Result<()> {
-        self.parts.journal.write(place, bytes)?;
+        self.journal.write(place, bytes)?;
         self.note_journaled(object, page, place, bytes);
         Ok(())
     }
 
     /// Notes pages that were written to the journal.
     fn note_journaled(&self, object: &mut Object, first: u64, place: Place, bytes: &[u8]) {
-        let commit = self.parts.interval.commit();
+        let commit = self.interval.commit();
         for (nth, page) in (0..).zip(bytes.chunks_exact(PAGE)) {
-            let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-            let tag = self.parts.keys.page_tag(sequence, page);
-            let place = Place { page: place.page + nth, ..place };
-            object.note_journaled(first + u64::from(nth), Entry { place, sequence, tag, commit });
+            let entry = self.journal.tags().entry(Place { page: place.page + nth, ..place }, page, commit);
+            object.note_journaled(first + u64::from(nth), entry);
         }
     }
 }

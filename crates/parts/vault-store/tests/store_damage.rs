@@ -5,7 +5,7 @@ mod store_world;
 
 use lacuna_contracts::Kind;
 use lacuna_sim::{CrashFolder, Image, Rng};
-use lacuna_vault_store::{Consent, FILES, ObjectId, PAGE, StoreOptions, Superblocks};
+use lacuna_vault_store::{Consent, FILES, ObjectId, PAGE, PastDamage, StoreOptions, Superblocks};
 use store_world::machine::{Machine, commit, content, copy, grown, lying, write};
 use store_world::{options, page};
 
@@ -233,4 +233,33 @@ fn one_altered_page_in_the_journal_is_one_bad_page() {
     let mut bytes = vec![0; PAGE];
     store.read(object, 0, &mut bytes).unwrap();
     assert!(bytes != mark && bytes[8..100] == mark[8..100]);
+}
+
+/// A look past the damage of a checkpoint begins at the older superblock. Without an anchor only
+/// the newer superblock shows that this state is not the newest: it needs consent all the same. An
+/// opening for writing never goes back.
+#[test]
+fn a_look_past_a_newer_superblock_needs_consent() {
+    let (machine, folder, store, object) = grown(1);
+    store.commit(&[], Some(b"before")).unwrap();
+    let (older, before) = (folder.snapshot().files["super.0"].clone(), machine.number());
+    write(&store, object, 2);
+    store.commit(&[], Some(b"root")).unwrap();
+    drop(store);
+    let mut image = folder.snapshot();
+    image.files.insert("super.0".into(), older);
+    // No record leads from the older superblock to the newer one.
+    image.files.retain(|name, _| !name.starts_with("journal"));
+    let open = |read_only, past, accept| {
+        let options = StoreOptions { read_only, past, accept, ..options() };
+        Machine::new(1000).open_as(&copy(&image), &options).map(|(_, found)| found)
+    };
+    for (read_only, past) in [(true, PastDamage::Records), (false, PastDamage::Checkpoint)] {
+        let found = open(read_only, past, None).unwrap();
+        assert_eq!((found.state.number, found.accepted), (machine.number(), false), "{past:?}");
+    }
+    let refused = open(true, PastDamage::Checkpoint, None).unwrap_err();
+    assert_eq!(refused.kind(), Kind::RolledBack, "{refused}");
+    let found = open(true, PastDamage::Checkpoint, Some(Consent::given())).unwrap();
+    assert_eq!((found.state.number, found.accepted, found.first_opening), (before, true, true));
 }

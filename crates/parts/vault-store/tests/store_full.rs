@@ -80,7 +80,7 @@ fn a_quota_that_ends_in_a_hole_stops_nothing() {
     }
 }
 
-/// Unlisted pages in the journal, and pages in place: copy-on-write file systems and quotas may
+/// Pages in place beside unlisted pages in the journal: copy-on-write file systems and quotas may
 /// refuse to overwrite them.
 #[test]
 fn no_space_for_what_is_there_leaves_it() {
@@ -121,6 +121,48 @@ fn no_space_for_what_is_there_leaves_it() {
         assert!(read(&store, object, 10, 20) == expected, "{context}, opened again");
     }
     assert!(outcomes[1] > 5 && outcomes[2] > 3, "{outcomes:?}");
+}
+
+/// Pages in the journal that no commit lists are written again. After some of these writes the host
+/// refuses all others, so it would not restore overwritten pages. Only the request fails, and it
+/// succeeds when it is repeated later.
+#[test]
+fn no_space_to_write_the_journal_again_fails_that_write_alone() {
+    for (after, rewritten) in (0..12).flat_map(|after| [(after, false), (after, true)]) {
+        let context = format!("after {after} writes, written again before: {rewritten}");
+        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
+        let object = store.new_object().unwrap();
+        store.write(object, 0, &pages(1..=12)).unwrap();
+        // Taking these pages needs no write.
+        store.reserve(100 * PAGE as u64, 0).unwrap();
+        let first = store.journal_bytes();
+        if rewritten {
+            // The journal grows by the pages of one write, however often it is repeated.
+            for stamp in [20, 40, 60] {
+                store.write(object, 0, &pages(stamp..stamp + 12)).unwrap();
+                assert!(store.journal_bytes() <= first + 12 * PAGE as u64, "{context}");
+            }
+        }
+        let (used, before) = (store.journal_bytes(), if rewritten { 60 } else { 1 });
+        folder.fail(FolderOp::Write, after, Kind::NoSpace, true);
+        for _ in 0..2 {
+            let refused = store.write(object, 0, &pages(100..112)).unwrap_err();
+            assert_eq!(
+                (refused.kind(), store.journal_bytes()),
+                (Kind::NoSpace, used),
+                "{context}: {refused}"
+            );
+            assert!(store.failure().is_none(), "{context}");
+            assert!(read(&store, object, 0, 12) == pages(before..before + 12), "{context}");
+        }
+        folder.heal();
+        store.write(object, 0, &pages(100..112)).unwrap_or_else(|e| panic!("{context}: {e}"));
+        store.commit(b"said", None).unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(store);
+        let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+        assert!(read(&store, object, 0, 12) == pages(100..112), "{context}, opened again");
+    }
 }
 
 /// Writes that are refused after they took pages of the journal give them back for the next write.

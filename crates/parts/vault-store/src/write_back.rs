@@ -1,0 +1,143 @@
+//! Write-back: the pages of a checkpoint go from the journal to their places in the files of their
+//! objects.
+
+use crate::commit_log::Frozen;
+use crate::doubled::Further;
+use crate::ids::PAGE;
+use crate::interval::Interval;
+use crate::journal::NAMES;
+use crate::object::{Entry, Layer};
+use crate::object_table::ObjectTable;
+use crate::page_reader::PageReader;
+use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use lacuna_medium::FolderFile;
+use std::sync::Arc;
+
+/// Pages per write call.
+const AT_ONCE: usize = 64;
+
+/// Writes the frozen pages of objects back.
+pub(crate) struct WriteBack {
+    objects: Arc<ObjectTable>,
+    interval: Arc<Interval>,
+    reader: Arc<PageReader>,
+}
+
+impl WriteBack {
+    /// The write-back of these objects.
+    pub(crate) fn new(
+        objects: Arc<ObjectTable>,
+        interval: Arc<Interval>,
+        reader: Arc<PageReader>,
+    ) -> WriteBack {
+        WriteBack { objects, interval, reader }
+    }
+
+    /// Writes the pages of a checkpoint to the first files of its objects, and makes them and the
+    /// names of files durable.
+    pub(crate) fn write_objects(&self, begun: &Frozen) -> Result<()> {
+        let WriteBack { objects, interval, .. } = self;
+        let epoch = interval.epoch();
+        let mut written = Vec::new();
+        for &id in &begun.objects {
+            let Some(object) = objects.get(id) else { continue };
+            let (layer, file) = {
+                let mut object = object.write();
+                object.turn(epoch);
+                let Some(layer) = object.frozen.clone().filter(|_| !object.gone) else { continue };
+                let file = if layer.pages.is_empty() {
+                    objects.file(id)?
+                } else {
+                    Some(objects.file_or_make(id, &mut object, interval.is_new(id))?)
+                };
+                (layer, file)
+            };
+            if let Some(file) = file {
+                self.write_object(id, &layer, &*file)?;
+                written.push(id);
+            }
+        }
+        objects.sync(&written)?;
+        objects.sync_names()
+    }
+
+    /// Writes the pages of doubled objects to one of their further files, after they are durable in
+    /// the file before it, and makes them durable there.
+    pub(crate) fn write_extra(&self, frozen: &[u64], which: Further) -> Result<()> {
+        let objects = &self.objects;
+        let mut files = Vec::new();
+        for &id in frozen.iter().filter(|id| objects.doubled.has(**id)) {
+            let Some(object) = objects.get(id) else { continue };
+            let layer = {
+                let object = object.read();
+                object.frozen.clone().filter(|_| !object.gone)
+            };
+            let Some(layer) = layer else { continue };
+            let file = objects.further_or_make(id, which)?;
+            self.write_object(id, &layer, &*file)?;
+            files.push(file);
+        }
+        files.iter().try_for_each(|file| file.sync()).map_err(Error::of_sync)?;
+        objects.sync_names()
+    }
+
+    /// Drops the frozen layers of objects, after their pages are durable in place and the
+    /// superblock is written.
+    pub(crate) fn drop_frozen(&self, objects: &[u64]) {
+        for object in objects.iter().filter_map(|id| self.objects.get(*id)) {
+            object.write().frozen = None;
+        }
+    }
+
+    /// Writes one object's pages to a file. No other thread writes to these places meanwhile, and a
+    /// truncated object is written only to the journal.
+    fn write_object(&self, id: u64, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
+        if let Some(cut) = layer.cut
+            && file.len()? > cut * PAGE as u64
+        {
+            file.set_len(cut * PAGE as u64)?;
+        }
+        let mut pages = layer.pages.iter().peekable();
+        let mut run = Vec::with_capacity(AT_ONCE * PAGE);
+        while let Some((&first, entry)) = pages.next() {
+            run.clear();
+            self.append(id, first, entry, &mut run)?;
+            let mut next = first + 1;
+            while run.len() < AT_ONCE * PAGE
+                && let Some((_, entry)) = pages.next_if(|(page, _)| **page == next)
+            {
+                self.append(id, next, entry, &mut run)?;
+                next += 1;
+            }
+            file.write_at(first * PAGE as u64, &run)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a page that a checkpoint writes back. If neither the journal nor the object's first
+    /// file has it: a file's page is written back as it is, and is an error of that block alone. A
+    /// doubled object's page must not be: its second file has the pages of the previous root, which
+    /// gives the same state together with the changes since.
+    fn append(&self, object: u64, page: u64, entry: &Entry, run: &mut Vec<u8>) -> Result<()> {
+        let from = run.len();
+        run.resize(from + PAGE, 0);
+        let matches = self.reader.read_listed(object, page, entry, &mut run[from..])?;
+        if matches || !self.objects.doubled.has(object) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Corrupt, "cannot finish a checkpoint of the vault")
+            .found(format!(
+                "page {} of {}, with a page of the names that does not verify",
+                entry.place.page,
+                NAMES[usize::from(entry.place.area)]
+            ))
+            .expected("what was written there")
+            .remedy(
+                Advice::from("bring the journal files back as they were, or bring everything out with ")
+                    .action(Action("vault::rescue"))
+                    .text(
+                        " and make the vault anew; nothing is lost by this alone, as long as nothing writes to the directory",
+                    ),
+            ))
+    }
+}
