@@ -126,7 +126,7 @@ pub struct Attr {
 /// Changes of a node's attributes; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Permission bits.
+    /// Permission bits; an access control list follows them.
     pub mode: Option<u16>,
     /// Owner. A change of owner or group clears set-user-ID and set-group-ID as Linux does.
     pub uid: Option<u32>,
@@ -176,7 +176,7 @@ impl NewNode<'_> {
     }
 }
 
-/// The treatment of an existing entry of the new name in a rename.
+/// The treatment of an existing entry of the new name in a rename, and of the old name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced.
@@ -185,6 +185,16 @@ pub enum RenameMode {
     NoReplace,
     /// The two entries are exchanged; both must exist.
     Exchange,
+    /// A whiteout of this owner takes the old name: a character device with the number 0 and
+    /// without permissions. An overlay file system hides a name of a lower layer with it.
+    Whiteout {
+        /// Whether an existing entry of the new name is replaced; otherwise it is an error: EEXIST.
+        replaces: bool,
+        /// The whiteout's user.
+        uid: u32,
+        /// The whiteout's group, if the directory does not decide it.
+        gid: u32,
+    },
 }
 
 /// An entry of a directory.

@@ -1,5 +1,6 @@
 //! Changes of attributes and extended attributes.
 
+use crate::acl::{self, ACL_ACCESS_XATTR, AclKind};
 use crate::contents::Contents;
 use crate::fs_error::errno;
 use crate::inodes::{Body, Inode};
@@ -21,6 +22,10 @@ pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<
     let mut body = inode.body.write();
     body.alive()?;
     let now = contents.services.now();
+    let list = match changes.mode {
+        Some(mode) => acl::with_mode(&contents.namespace, ino, &body.record, mode)?,
+        None => None,
+    };
     if let Some(size) = changes.size {
         body.record.check_is_file()?;
         let result = length::truncate(contents, &inode, &mut body, size);
@@ -39,6 +44,9 @@ pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<
         record.clear_set_ids();
     }
     record.mode = changes.mode.map_or(record.mode, |mode| mode & 0o7777);
+    if let Some(list) = list {
+        contents.namespace.put(&tables::xattr(ino, ACL_ACCESS_XATTR), Some(&list));
+    }
     record.atime = changes.atime.unwrap_or(record.atime);
     record.mtime = changes.mtime.unwrap_or(record.mtime);
     record.ctime = changes.ctime.unwrap_or(now);
@@ -73,7 +81,7 @@ pub(crate) fn get_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<
 }
 
 /// Sets an extended attribute. EEXIST and ENODATA according to `how`, ERANGE and E2BIG for a too
-/// long name or value.
+/// long name or value; those of [`acl::accept`] for an access control list.
 pub(crate) fn set_xattr(
     contents: &Contents,
     ino: u64,
@@ -102,8 +110,14 @@ pub(crate) fn set_xattr(
             if !there && listed + name.len() + 1 > LIST_MAX {
                 return errno(libc::ENOSPC);
             }
-            contents.namespace.put(&tables::xattr(ino, name), Some(value));
-            body.record.has_xattrs = true;
+            let stored = match AclKind::of_name(name) {
+                Some(kind) => acl::accept(kind, value, &mut body.record)?,
+                None => Some(value),
+            };
+            body.record.has_xattrs |= stored.is_some();
+            if there || stored.is_some() {
+                contents.namespace.put(&tables::xattr(ino, name), stored);
+            }
         }
         body.changed_at(contents.services.now(), false);
         Ok(true)

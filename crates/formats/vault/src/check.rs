@@ -1,6 +1,7 @@
 //! The check of a vault: reads and verifies the namespace, every entry, and every block of every
 //! file.
 
+use crate::acl;
 use crate::contents::{Contents, check_run};
 use crate::directories;
 use crate::inodes::Inode;
@@ -73,6 +74,7 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
             report.files += 1;
             check_file(contents, ino, &mut report, &mut buf);
         }
+        check_lists(contents, ino, record, &mut report);
         done += 1;
         progress(done, total.max(done));
     })?;
@@ -92,6 +94,14 @@ fn each_inode(namespace: &Namespace, each: &mut dyn FnMut(u64, &Record)) -> Resu
         let Some((last, _)) = pairs.last().filter(|_| pairs.len() == STEP) else { return Ok(()) };
         from.clone_from(last);
         from.push(0);
+    }
+}
+
+/// Checks that the access control lists of a node parse.
+fn check_lists(contents: &Contents, ino: u64, record: &Record, report: &mut CheckReport) {
+    if let Err(e) = acl::verify(&contents.namespace, ino, record) {
+        let path = paths::path_of(&contents.inodes, &contents.namespace, ino);
+        bad(&Place { path, backing: contents.namespace.backing() }, None, report, &e);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Parsers of namespace values, for the fuzz target: each parses a value and writes it as a vault
 //! would.
 
+use crate::acl::AccessList;
 use crate::entries::Bucket;
 use crate::namespace::each_change;
 use crate::record::Record;
@@ -13,6 +14,11 @@ pub fn inode_again(bytes: &[u8]) -> Option<Vec<u8>> {
 /// A bucket of a directory, empty if it has no entries; `None` if it does not parse.
 pub fn bucket_again(bytes: &[u8]) -> Option<Vec<u8>> {
     Bucket::parse(bytes).ok().map(|bucket| bucket.encode().unwrap_or_default())
+}
+
+/// An access control list; `None` if it does not parse.
+pub fn access_list_again(bytes: &[u8]) -> Option<Vec<u8>> {
+    AccessList::parse(bytes).map(|list| list.encode())
 }
 
 /// The number of changes in a batch, up to its end or to a malformed change.

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod acl;
 mod attr;
 mod attributes;
 mod background_tasks;
@@ -48,6 +49,7 @@ mod timer;
 mod tree;
 mod vault;
 
+pub use acl::{ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR};
 pub use attr::{
     Allocate, Attr, BLOCK, Changes, DirEntry, FILE_MAX, FileKind, LINK_MAX, NAME_MAX, NewNode, ROOT,
     RenameMode, SYMLINK_MAX, SeekTo, SetXattr, SystemWallClock, Time, WallClock, XATTR_MAX,

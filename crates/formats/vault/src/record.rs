@@ -20,6 +20,8 @@ const FIXED: usize = HEAD + 4 * TIME + 4;
 /// Flags: the namespace holds pages of the file's untrusted storage; extended attributes.
 const HAS_US: u8 = 1;
 const HAS_XATTRS: u8 = 2;
+/// The permission bit that gives new nodes in a directory its group.
+const SET_GROUP_ID: u16 = 0o2000;
 /// The size that a directory shows, as on ext4 for a small one.
 const DIRECTORY_SIZE: u64 = 4096;
 /// `relatime`: a read renews a time of access that is older than this, in seconds.
@@ -103,6 +105,18 @@ impl Record {
             uid: self.uid,
             gid: self.gid,
             rdev: self.rdev,
+        }
+    }
+
+    /// Gives a new node the group of its directory if that has set-group-ID, and a new directory
+    /// that bit too.
+    pub(crate) fn take_group_of(&mut self, directory: &Record) {
+        if directory.mode & SET_GROUP_ID == 0 {
+            return;
+        }
+        self.gid = directory.gid;
+        if self.kind == FileKind::Directory {
+            self.mode |= SET_GROUP_ID;
         }
     }
 

@@ -1,10 +1,12 @@
-//! Renaming: moves an entry, replaces another, or exchanges two.
+//! Renaming: moves an entry, replaces another, exchanges two, or leaves a whiteout.
 
 use crate::directories::check_name;
 use crate::fs_error::errno;
 use crate::inodes::Inode;
+use crate::record::Record;
+use crate::space_budget::Reserve;
 use crate::tree::Tree;
-use crate::{FileKind, FsError, FsResult, ROOT, RenameMode};
+use crate::{FileKind, FsError, FsResult, ROOT, RenameMode, Time};
 use std::sync::Arc;
 
 /// A name in a directory, by its inode.
@@ -32,6 +34,14 @@ impl Node {
     }
 }
 
+/// The space that renaming from this name takes: a whiteout is a new node.
+pub(crate) fn reserve(name: &[u8], mode: RenameMode) -> Reserve {
+    match mode {
+        RenameMode::Whiteout { .. } => Reserve::Write(name.len() as u64),
+        RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange => Reserve::Metadata,
+    }
+}
+
 /// Renames an entry.
 pub(crate) fn rename(tree: &Tree, from: EntryName<'_>, to: EntryName<'_>, mode: RenameMode) -> FsResult<()> {
     let _changes = tree.changes.lock();
@@ -42,15 +52,28 @@ pub(crate) fn rename(tree: &Tree, from: EntryName<'_>, to: EntryName<'_>, mode: 
         return errno(libc::EINVAL);
     }
     match (mode, there) {
-        (RenameMode::NoReplace, Some(_)) => errno(libc::EEXIST),
+        (RenameMode::NoReplace | RenameMode::Whiteout { replaces: false, .. }, Some(_)) => {
+            errno(libc::EEXIST)
+        }
         (RenameMode::Exchange, None) => errno(libc::ENOENT),
         (RenameMode::Exchange, Some(there)) => exchange(tree, &from, &moved, &to, &there),
-        (RenameMode::Replace, Some(there)) if there.inode.ino == moved.inode.ino => Ok(()),
-        (_, there) => replace(tree, &from, &moved, &to, there),
+        (_, Some(there)) if there.inode.ino == moved.inode.ino => Ok(()),
+        (RenameMode::Whiteout { uid, gid, .. }, there) => {
+            replace(tree, &from, &moved, &to, there, Some((uid, gid)))
+        }
+        (_, there) => replace(tree, &from, &moved, &to, there, None),
     }
 }
 
-fn replace(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: Option<Node>) -> FsResult<()> {
+/// Moves an entry over another. A whiteout of the owner `whiteout` takes the old name.
+fn replace(
+    tree: &Tree,
+    from: &Place<'_>,
+    moved: &Node,
+    to: &Place<'_>,
+    there: Option<Node>,
+    whiteout: Option<(u32, u32)>,
+) -> FsResult<()> {
     if let Some(there) = &there {
         match (moved.is_directory(), there.is_directory()) {
             (true, false) => return errno(libc::ENOTDIR),
@@ -62,14 +85,29 @@ fn replace(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: O
     let now = tree.services.now();
     // First the change that can fail for lack of space.
     let set = tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
-    let removed = tree.directories.remove(from.directory.ino, from.name);
-    removed.inspect_err(|_| tree.directories.undo(&set))?;
+    let vacated = vacate(tree, from, whiteout, now);
+    vacated.inspect_err(|_| tree.directories.undo(&set))?;
     let moves = i64::from(moved.is_directory());
     let replaced = i64::from(there.as_ref().is_some_and(Node::is_directory));
     tree.changed(&from.directory, now, -moves);
     tree.changed(&to.directory, now, moves - replaced);
     settle(tree, moved, to);
     there.map_or(Ok(()), |there| tree.unnamed(&there.inode, now))
+}
+
+/// Takes the old name from a node that was moved, and gives it to a whiteout if that has an owner
+/// (user and group).
+fn vacate(tree: &Tree, from: &Place<'_>, whiteout: Option<(u32, u32)>, now: Time) -> FsResult<()> {
+    let Some((uid, gid)) = whiteout else { return tree.directories.remove(from.directory.ino, from.name) };
+    let mut record = Record::new(FileKind::CharDevice, now);
+    (record.uid, record.gid, record.parent) = (uid, gid, from.directory.ino);
+    record.take_group_of(from.directory.body.read().alive()?);
+    let inode = tree.inodes.create(record);
+    let set = tree.directories.set(from.directory.ino, from.name, inode.ino, FileKind::CharDevice);
+    if set.is_err() {
+        tree.inodes.remove(&inode, &mut inode.body.write());
+    }
+    set.map(drop)
 }
 
 fn exchange(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: &Node) -> FsResult<()> {

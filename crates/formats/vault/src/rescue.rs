@@ -27,12 +27,15 @@ pub struct Rescue {
     refusal: Option<Error>,
     is_by_root_before: bool,
     is_past_gap: bool,
+    /// Whether all blocks of the namespace verify.
+    is_whole: bool,
 }
 
 /// Tolerates all damage.
 struct WhatVerifies {
-    past_gap: bool,
+    past: PastDamage,
     is_by_root_before: AtomicBool,
+    is_whole: AtomicBool,
 }
 
 impl Leniency for WhatVerifies {
@@ -42,19 +45,21 @@ impl Leniency for WhatVerifies {
         before: &dyn Fn() -> Option<Result<Namespace>>,
     ) -> Result<Namespace> {
         if newest.as_ref().is_ok_and(Namespace::is_whole) {
+            self.is_whole.store(true, Ordering::Relaxed);
             return newest;
         }
-        match before() {
-            Some(Ok(before)) if newest.is_err() || before.is_whole() => {
-                self.is_by_root_before.store(true, Ordering::Relaxed);
-                Ok(before)
-            }
-            _ => newest,
+        let Some(Ok(before)) = before() else { return newest };
+        let is_whole = before.is_whole();
+        if newest.is_ok() && !is_whole {
+            return newest;
         }
+        self.is_by_root_before.store(true, Ordering::Relaxed);
+        self.is_whole.store(is_whole, Ordering::Relaxed);
+        Ok(before)
     }
 
     fn past(&self) -> PastDamage {
-        if self.past_gap { PastDamage::Records } else { PastDamage::Superblocks }
+        self.past
     }
 
     fn settings(&self, namespace: &Namespace) -> Result<Settings> {
@@ -62,23 +67,35 @@ impl Leniency for WhatVerifies {
     }
 }
 
+/// Whether it is the newest state, with all its names.
+fn is_best(seen: &Result<Rescue>) -> bool {
+    seen.as_ref().is_ok_and(|seen| seen.is_whole && seen.refusal.is_none())
+}
+
+/// The other opening, if that has all its names and the first one has not, or is of an earlier
+/// state; or if the first one failed.
+fn better(first: Result<Rescue>, other: Result<Rescue>) -> Result<Rescue> {
+    let is_whole = |seen: &Result<Rescue>| seen.as_ref().is_ok_and(|seen| seen.is_whole);
+    let has_more = is_whole(&other) && !is_whole(&first);
+    let takes_other = is_best(&other) || has_more || (first.is_err() && other.is_ok());
+    if takes_other { other } else { first }
+}
+
 impl Rescue {
-    /// Opens a vault in the newest state that can be reached, whatever the anchored state.
-    /// Superblocks and pages of the names have three copies here, so that no two bad blocks hide
-    /// anything else.
+    /// Opens a vault in the newest state that can be reached, whatever the anchored state, or in an
+    /// earlier one if only that has all its names. Superblocks and pages of the names have three
+    /// copies here, so that no two bad blocks hide anything else.
     ///
     /// Errors: [`lacuna_contracts::Kind::Corrupt`] if none of the three superblocks verifies, or no
     /// copy of a page that the database of names depends on.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Rescue> {
-        let found = Rescue::look(base.clone(), master, uuid, options, false);
-        if found.as_ref().is_ok_and(|found| found.refusal.is_none()) {
+        let look = |base, past| Rescue::look(base, master, uuid, options, past);
+        let found = look(base.clone(), PastDamage::Superblocks);
+        if is_best(&found) {
             return found;
         }
-        match Rescue::look(base, master, uuid, options, true) {
-            // The newest state, if all its names are there.
-            Ok(past) if past.refusal.is_none() && past.vault.contents().namespace.is_whole() => Ok(past),
-            _ => found,
-        }
+        let found = better(found, look(base.clone(), PastDamage::Records));
+        if is_best(&found) { found } else { better(found, look(base, PastDamage::Checkpoint)) }
     }
 
     fn look(
@@ -86,7 +103,7 @@ impl Rescue {
         master: &Secret<32>,
         uuid: [u8; 16],
         options: &OpenOptions,
-        past_gap: bool,
+        past: PastDamage,
     ) -> Result<Rescue> {
         let refusal = Arc::<Mutex<Option<Error>>>::default();
         let noted = refusal.clone();
@@ -95,11 +112,14 @@ impl Rescue {
             Ok(())
         });
         let options = OpenOptions { read_only: true, accept: Some(accept), ..options.clone() };
-        let leniency = WhatVerifies { past_gap, is_by_root_before: AtomicBool::new(false) };
+        let (is_by_root_before, is_whole) = (AtomicBool::new(false), AtomicBool::new(false));
+        let leniency = WhatVerifies { past, is_by_root_before, is_whole };
         let vault = Vault::open_with(base, master, uuid, &options, &leniency)?;
         let refusal = refusal.lock().take();
-        let is_by_root_before = leniency.is_by_root_before.into_inner();
-        Ok(Rescue { vault, refusal, is_by_root_before, is_past_gap: past_gap })
+        let [is_by_root_before, is_whole] =
+            [leniency.is_by_root_before, leniency.is_whole].map(AtomicBool::into_inner);
+        let is_past_gap = past > PastDamage::Superblocks && refusal.is_none();
+        Ok(Rescue { vault, refusal, is_by_root_before, is_past_gap, is_whole })
     }
 
     /// The vault.

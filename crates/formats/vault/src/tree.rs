@@ -3,9 +3,11 @@
 //! Changes of the tree exclude each other, so the findings of one stay true until it is done.
 //! Lookups do not wait for changes. At most one inode is locked at a time.
 
+use crate::acl;
 use crate::directories::{Directories, check_name};
 use crate::fs_error::errno;
 use crate::inodes::{Inode, Inodes};
+use crate::namespace::{Namespace, tables};
 use crate::open_handles::OpenHandles;
 use crate::record::Record;
 use crate::services::Services;
@@ -15,12 +17,12 @@ use std::sync::Arc;
 
 /// Permission bits with set-user-ID, set-group-ID and sticky.
 const MODE: u16 = 0o7777;
-const SET_GROUP_ID: u16 = 0o2000;
 
 /// The tree of an open vault.
 pub(crate) struct Tree {
     pub(crate) services: Arc<Services>,
     pub(crate) inodes: Arc<Inodes>,
+    pub(crate) namespace: Arc<Namespace>,
     pub(crate) directories: Directories,
     pub(crate) handles: Arc<OpenHandles>,
     pub(crate) changes: Mutex<()>,
@@ -71,19 +73,25 @@ impl Tree {
             NewNode::Directory => record.nlink = 2,
             NewNode::File | NewNode::Fifo | NewNode::Socket => {}
         }
-        {
+        let lists = {
             let body = directory.body.read();
             let above = body.alive()?;
-            if above.mode & SET_GROUP_ID != 0 {
-                record.gid = above.gid;
-                record.mode |= if new.kind() == FileKind::Directory { SET_GROUP_ID } else { 0 };
-            }
+            record.take_group_of(above);
             if matches!(new, NewNode::File | NewNode::Directory) {
                 record.choice = above.choice;
             }
-        }
+            acl::inherit(&self.namespace, parent, above, &mut record)?
+        };
         let inode = self.inodes.create(record);
+        let put = |is_kept: bool| {
+            for (attribute, list) in &lists {
+                let key = tables::xattr(inode.ino, attribute);
+                self.namespace.put(&key, is_kept.then_some(list.as_slice()));
+            }
+        };
+        put(true);
         if let Err(e) = self.directories.set(parent, name, inode.ino, new.kind()) {
+            put(false);
             self.inodes.remove(&inode, &mut inode.body.write());
             return Err(e);
         }

@@ -193,6 +193,7 @@ impl Vault {
         let tree = Tree {
             services,
             inodes,
+            namespace: namespace.clone(),
             directories: Directories::new(namespace, NameHash::new(master, &uuid)),
             handles: handles.clone(),
             changes: Mutex::new(()),
@@ -284,7 +285,8 @@ impl Vault {
         attributes::clear_set_ids(&self.contents, ino)
     }
 
-    /// Makes a node. In a directory with set-group-ID it gets the directory's group.
+    /// Makes a node. In a directory with set-group-ID it gets the directory's group; in a directory
+    /// with a default access control list, that list and no permissions beyond it.
     pub fn make(
         &self,
         parent: u64,
@@ -330,7 +332,7 @@ impl Vault {
         new_name: &[u8],
         mode: RenameMode,
     ) -> FsResult<()> {
-        let _transaction = self.commits.begin(Reserve::Metadata)?;
+        let _transaction = self.commits.begin(rename::reserve(name, mode))?;
         let to = EntryName { parent: new_parent, name: new_name };
         rename::rename(&self.tree, EntryName { parent, name }, to, mode)
     }

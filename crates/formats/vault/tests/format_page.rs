@@ -24,7 +24,7 @@ use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::Rng;
 use lacuna_testkit::format_page::FormatPage;
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor, JournalSize, PAGE, ROOT_MAX};
-use lacuna_vault::{FileKind, INTEGRITY_XATTR, ROOT, Vault};
+use lacuna_vault::{ACL_ACCESS_XATTR, FileKind, INTEGRITY_XATTR, NewNode, ROOT, SetXattr, Vault};
 use second_reader::{Files, Node, SecondReader};
 use std::collections::BTreeMap;
 use world::model::Model;
@@ -155,4 +155,23 @@ fn vaults_are_read_by_the_page() {
         records += reader.records;
     }
     assert!(records > 16, "the journal was hardly read: {records} records");
+}
+
+/// An access control list has the encoding of the page, and the mode has its permissions.
+#[test]
+fn access_control_lists_are_those_of_the_page() {
+    let mut world = World::new(17);
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"file", NewNode::File, 0o4600, 0, 0).unwrap().ino;
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, number) in [(1u16, 6u16, 0u32), (2, 4, 7), (4, 5, 0), (16, 7, 0), (32, 1, 0)] {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(number.to_le_bytes());
+    }
+    vault.set_xattr(file, ACL_ACCESS_XATTR, &list, SetXattr::Any).unwrap();
+    vault.close().unwrap();
+    let tree = SecondReader::open(files(&world), World::master(), UUID).tree();
+    let node = &tree[&b"file"[..]];
+    assert_eq!((node.mode, &node.xattrs[ACL_ACCESS_XATTR]), (0o4671, &list));
 }

@@ -187,6 +187,7 @@ impl Model {
         at == above
     }
 
+    /// Renames; the caller makes the whiteout.
     pub fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Outcome<()> {
         for (parent, name) in [from, to] {
             self.directory(parent)?;
@@ -199,7 +200,9 @@ impl Model {
             return Err(libc::EINVAL);
         }
         match (mode, there) {
-            (RenameMode::NoReplace, Some(_)) => return Err(libc::EEXIST),
+            (RenameMode::NoReplace | RenameMode::Whiteout { replaces: false, .. }, Some(_)) => {
+                return Err(libc::EEXIST);
+            }
             (RenameMode::Exchange, None) => return Err(libc::ENOENT),
             (RenameMode::Exchange, Some(there)) => return self.exchange(from, moved, to, there),
             (_, Some(there)) if there == moved => return Ok(()),

@@ -240,11 +240,28 @@ fn remove(vault: &Vault, model: &mut Model, rng: &mut Rng) -> Step {
 fn rename(vault: &Vault, model: &mut Model, rng: &mut Rng) -> Step {
     let directory = |rng: &mut Rng| any(rng, model, Some(FileKind::Directory));
     let (from, to) = ((directory(rng), name(rng)), (directory(rng), name(rng)));
-    let mode =
-        pick(rng, &[RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
+    let whiteout = |replaces| RenameMode::Whiteout { replaces, uid: 10, gid: 20 };
+    let modes = [
+        RenameMode::Replace,
+        RenameMode::Replace,
+        RenameMode::NoReplace,
+        RenameMode::Exchange,
+        whiteout(true),
+        whiteout(false),
+    ];
+    let mode = pick(rng, &modes);
     let done = vault.rename(from.0, &from.1, to.0, &to.1, mode);
-    both(&format!("rename {from:?} {to:?} {mode:?}"), done, model, |model, _| {
-        model.rename((from.0, &from.1), (to.0, &to.1), mode)
+    both(&format!("rename {from:?} {to:?} {mode:?}"), done, model, |model, done| {
+        model.rename((from.0, &from.1), (to.0, &to.1), mode)?;
+        let is_whiteout = matches!(mode, RenameMode::Whiteout { .. });
+        // A node that is moved over itself stays.
+        if is_whiteout && done.is_some() && model.lookup(from.0, &from.1).is_err() {
+            let left = vault.lookup(from.0, &from.1).unwrap();
+            let mut node = Node::new(FileKind::CharDevice, 0, from.0);
+            (node.uid, node.gid) = (10, 20);
+            model.make(left.ino, from.0, &from.1, node);
+        }
+        Ok(())
     })
 }
 
