@@ -1,12 +1,16 @@
 //! The header copies on the medium: reads them, describes their defects, and writes them in an
 //! order that survives a power cut.
 
-use crate::layout::{self, COPY_A, COPY_B, HEADER_LEN, copy_c};
+use crate::layout::{self, COPY_A, COPY_B, HEADER_AREA, HEADER_LEN, TAIL_AREA, copy_c};
 use crate::public::{Flaw, PublicHeader, Uuid, unknown_version};
 use crate::seal::HeaderImage;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::Medium;
 use std::fmt;
+
+/// The words of a note about copy C on a medium that is longer than the disk: the medium has grown
+/// since the copy was written, or its end was overwritten.
+pub const MISSING_AFTER_GROWTH: &str = "is missing at the end of the medium, which is longer than the disk";
 
 /// One of the places of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +68,8 @@ pub(crate) enum Unsound {
 
 /// All copies as found: the sound ones, best first, and the unsound ones.
 pub(crate) struct Survey {
+    /// Length of the medium.
+    len: u64,
     pub(crate) sound: Vec<SoundCopy>,
     pub(crate) unsound: Vec<(HeaderCopy, Unsound)>,
 }
@@ -94,7 +100,7 @@ impl Survey {
 
     /// [`Survey::read_with`], without an error if no copy is sound.
     pub(crate) fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Survey {
-        let mut survey = Survey { sound: Vec::new(), unsound: Vec::new() };
+        let mut survey = Survey { len, sound: Vec::new(), unsound: Vec::new() };
         for copy in HeaderCopy::ALL {
             match read_copy(len, read, copy) {
                 Ok(sound) => survey.sound.push(sound),
@@ -126,8 +132,12 @@ impl Survey {
     /// The notes about the other copies, and the order of a rewrite, if the header is taken from
     /// `used`. `altered` lists sound copies that did not open.
     pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
+        let note = |copy: HeaderCopy, unsound: &Unsound| match (copy, unsound) {
+            (HeaderCopy::C, Unsound::Missing) => missing_last(self.len, used.public.end).to_owned(),
+            _ => unsound.note(),
+        };
         let mut bad: Vec<(HeaderCopy, String)> =
-            self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note(*copy))).collect();
+            self.unsound.iter().map(|(copy, unsound)| (*copy, note(*copy, unsound))).collect();
         for other in &self.sound {
             let what = if altered.contains(&other.copy) {
                 "was altered"
@@ -213,16 +223,24 @@ impl Unsound {
         }
     }
 
-    fn note(&self, copy: HeaderCopy) -> String {
+    fn note(&self) -> String {
         match self {
-            Unsound::Missing if copy == HeaderCopy::C => {
-                "is missing at the end of the medium, which has grown or was cut short".to_owned()
-            }
             Unsound::Missing => "is missing".to_owned(),
             Unsound::Version(version) => format!("has the unknown version {version}"),
             Unsound::Damaged(_) => "is damaged".to_owned(),
             Unsound::Unreadable(error) => format!("cannot be read ({})", error.finding()),
         }
+    }
+}
+
+/// The note about a missing copy C on a medium of `len` bytes, if the data of the format ends at
+/// byte `end`.
+fn missing_last(len: u64, end: u64) -> &'static str {
+    // The end is not authenticated yet.
+    match copy_c(len).and_then(|place| place.checked_sub(end.max(HEADER_AREA))) {
+        None => "is missing at the end of the medium, which was cut short",
+        Some(0..TAIL_AREA) => "is missing at the end of the medium",
+        Some(_) => MISSING_AFTER_GROWTH,
     }
 }
 

@@ -63,7 +63,7 @@ mod slot_map;
 mod unlock;
 
 pub use backup::{HeaderBackup, repair};
-pub use copies::{HeaderCopy, read_public, store};
+pub use copies::{HeaderCopy, MISSING_AFTER_GROWTH, read_public, store};
 pub use create::{CreateHeader, NewHeader, update_params};
 pub use diagnosis::{CopyReport, CopyState, Diagnosis};
 pub use disk_id::DiskId;

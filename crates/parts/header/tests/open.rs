@@ -6,8 +6,8 @@ use fixture::*;
 use lacuna_contracts::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_header::{
-    CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, HeaderBackup, NewHeader, open, read_public, repair,
-    update_params,
+    CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, HeaderBackup, MISSING_AFTER_GROWTH, NewHeader, open,
+    read_public, repair, update_params,
 };
 use lacuna_medium::{Medium, MemoryMedium};
 
@@ -376,6 +376,42 @@ fn copy_c_is_never_written_into_the_disk() {
     assert_eq!(open(&medium, &secrets(&["zero"])).unwrap().header.params, b"new");
     let short = MemoryMedium::new(HEADER_AREA + 70_000);
     assert_eq!(make(&short, &[&["zero"]], 22).err().unwrap().kind(), Kind::Usage);
+}
+
+#[test]
+fn a_note_tells_a_medium_that_grew_from_one_that_was_cut_short() {
+    let good = disk(&[&["zero"]], 25).snapshot();
+    let note = |bytes: Vec<u8>| {
+        let medium = MemoryMedium::from_bytes(bytes);
+        let mut notes = open(&medium, &secrets(&["zero"])).unwrap().notes;
+        assert_eq!((notes.len(), read_public(&medium).unwrap().1), (1, notes.clone()));
+        notes.remove(0)
+    };
+    let missing =
+        |rest: &str| format!("header copy C is missing at the end of the medium{rest}; copy A was used");
+    assert_eq!(note(good[..good.len() - 1].to_vec()), missing(", which was cut short"));
+    let mut destroyed = good.clone();
+    copy_at(&mut destroyed, copies()[2]).fill(0);
+    assert_eq!(note(destroyed), missing(""));
+    for more in [65_536, 1 << 20] {
+        let longer = note([&good[..], &vec![0; more]].concat());
+        assert_eq!(longer, missing(", which is longer than the disk"));
+        assert!(longer.contains(MISSING_AFTER_GROWTH));
+    }
+    // The place of the copy stays the same.
+    let medium = MemoryMedium::from_bytes([&good[..], &[0; 4096]].concat());
+    assert!(open(&medium, &secrets(&["zero"])).unwrap().notes.is_empty());
+}
+
+#[test]
+fn an_end_beyond_all_media_is_a_medium_cut_short() {
+    let mut bytes = disk(&[&["zero"]], 26).snapshot();
+    for copy in copies() {
+        copy_at(&mut bytes, copy)[field("end of data").range()].fill(0xff);
+        redigest(copy_at(&mut bytes, copy));
+    }
+    let (_, notes) = read_public(&MemoryMedium::from_bytes(bytes)).unwrap();
+    assert!(notes[0].contains("which was cut short"), "{notes:?}");
 }
 
 #[test]
