@@ -3,6 +3,7 @@
 
 use crate::backing::rados::{data_prefix, snapshot, snapshots};
 use crate::backing::{Backing, Site};
+use crate::foreign;
 use crate::format::Params;
 use crate::formats::table;
 use crate::rados::ClusterOptions;
@@ -57,7 +58,9 @@ pub enum AboutMedium {
 pub fn about(location: &Location, cluster: &ClusterOptions) -> Result<About> {
     let seen = Site::of(location, cluster).look()?;
     let naming = |e: Error| e.context(location);
-    let (header, notes) = lacuna_header::read_public(&*seen.backing.header()?).map_err(naming)?;
+    let on_medium = seen.backing.header()?;
+    let (header, notes) = lacuna_header::read_public(&*on_medium)
+        .map_err(|e| naming(foreign::named_in(e, &*on_medium, location)))?;
     let mut parameters = table::parse(&header, location).map_err(naming)?;
     let (used, in_use) = (seen.used, seen.in_use);
     let medium = match &seen.backing {

@@ -101,8 +101,9 @@ fn taken(uuid: Uuid, what: &str) -> Error {
         .found(holder)
         .expected("a disk that is written under one name at a time; copies of a disk count as the disk")
         .remedy(
-            Advice::from("close it there first (or stop the server), or open it with ")
-                .setting(Setting("read_only")),
+            Advice::from("close it there first, or open it with ")
+                .setting(Setting("read_only"))
+                .text("; for a second disk, create one and copy into it with nbdcopy"),
         )
 }
 

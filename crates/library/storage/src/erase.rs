@@ -7,6 +7,7 @@
 use crate::backing::{DiskRef, PoolAccess, refuse_snapshot};
 use crate::claim::Claim;
 use crate::create::remove_objects;
+use crate::foreign;
 use crate::formats::table::check_place;
 use crate::former_copies::{self, Found};
 use crate::observer::{Observer, during};
@@ -79,10 +80,11 @@ pub fn erase(
             .remedy("if it is one, overwrite all of it, or destroy the medium"));
     }
     if !diagnosis.is_of_ours() {
-        return Err(Error::new(Kind::NotFound, what)
+        let missing = Error::new(Kind::NotFound, what)
             .found("no header, not even a damaged one")
             .expected("a disk or a vault of lacuna")
-            .remedy("make sure that it is the right place: what has no header is erased already"));
+            .remedy("make sure that it is the right place: what has no header is erased already");
+        return Err(foreign::named_in(missing, &*medium, location));
     }
     diagnosis.header.as_ref().map_or(Ok(()), |header| check_place(header, location))?;
     let flat = matches!(location, Location::Path(_));

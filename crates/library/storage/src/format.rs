@@ -24,6 +24,7 @@ use lacuna_sealed_objects::ObjectLayout;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::format_info::FormatInfo;
 
@@ -163,6 +164,10 @@ pub struct Description {
     /// For a format with levels: the largest size in bytes of each possible hidden level, starting
     /// with level 1; the list does not depend on the existing levels. `None` for other formats.
     pub hidden_sizes: Option<Vec<u64>>,
+    /// For a format with levels: the time within which the cover of an open disk alone overwrites
+    /// everything on levels that are not open. `None` if the disk writes no cover by itself, and
+    /// for other formats.
+    pub overwritten_within: Option<Duration>,
     /// Further details of this format.
     pub details: Vec<Detail>,
 }
@@ -204,6 +209,7 @@ impl Description {
             verifies: true,
             layout: None,
             hidden_sizes: None,
+            overwritten_within: None,
             details: Vec::new(),
         }
     }

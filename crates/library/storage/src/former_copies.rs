@@ -28,6 +28,9 @@ pub(crate) struct Found {
 pub(crate) fn find(medium: &dyn Medium, uuid: Uuid, range: Range<u64>, last: Option<u64>) -> Found {
     let mut found = Found { places: Vec::new(), complete: true };
     let end = range.end.min(medium.len().saturating_sub(HEADER_LEN as u64));
+    if range.start >= end {
+        return found;
+    }
     let mut at = range.start.max(HEADER_AREA).next_multiple_of(TAIL_AREA);
     while at < end {
         match is_copy(medium, uuid, at) {
@@ -50,10 +53,16 @@ pub(crate) fn forget(medium: &dyn Medium, places: &[u64]) -> Result<()> {
 /// copy is at the new end: the former one would open with removed passphrases. Unreadable places
 /// are skipped. Returns whether all places were readable.
 pub(crate) fn forget_at_end(medium: &dyn Medium, header: &PublicHeader) -> Result<bool> {
-    let near = header.end..header.end.saturating_add(NEAR);
-    let found = find(medium, header.uuid, near, copy_c(medium.len()));
+    let found = find_at_end(medium, header);
     forget(medium, &found.places)?;
     Ok(found.complete)
+}
+
+/// The copies closely behind the end of a disk, except the last copy in its proper place. The end
+/// may be any number: it need not be authenticated.
+pub(crate) fn find_at_end(medium: &dyn Medium, header: &PublicHeader) -> Found {
+    let near = header.end..header.end.saturating_add(NEAR);
+    find(medium, header.uuid, near, copy_c(medium.len()))
 }
 
 fn is_copy(medium: &dyn Medium, uuid: Uuid, at: u64) -> Result<bool> {

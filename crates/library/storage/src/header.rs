@@ -1,18 +1,18 @@
-//! Backup, restoration and repair of a disk's header.
+//! Backup, check, restoration and repair of a disk's header.
 
 use crate::backing::{DiskRef, Site, refuse_snapshot};
 use crate::claim::Claim;
+use crate::foreign::{self, Foreign};
 use crate::format::Params;
 use crate::formats::table;
 use crate::observer::Observer;
-use crate::partition_table;
 use crate::rados::ClusterOptions;
 use crate::sync_directory::sync_directory;
 use crate::unlock::{OpenHeader, Opened, Opener, Volume, unlock, unlock_held};
 use crate::vault_place;
 use lacuna_contracts::{Action, Advice, Error, Kind, Result, Setting};
 pub use lacuna_header::HeaderBackup;
-use lacuna_header::{HEADER_LEN, Location, PublicHeader, medium_len};
+use lacuna_header::{Diagnosis, HEADER_LEN, Location, PublicHeader, medium_len};
 use lacuna_medium::{Access, Medium};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -28,7 +28,9 @@ pub fn backup(
 ) -> Result<HeaderBackup> {
     refuse_snapshot(location, "back up the header of")?;
     let seen = Site::of(location, cluster).look()?;
-    let (backup, notes) = taken_from(&*seen.backing.header()?).map_err(|e| e.context(location))?;
+    let medium = seen.backing.header()?;
+    let (backup, notes) =
+        taken_from(&*medium).map_err(|e| foreign::named_in(e, &*medium, location).context(location))?;
     notes.iter().for_each(|note| observer.damaged_copy(&format!("{location}: {note}")));
     table::parse(backup.public(), location).map_err(|e| e.context(location))?;
     Ok(backup)
@@ -58,12 +60,28 @@ pub fn save(backup: &HeaderBackup, path: &Path) -> Result<()> {
     })
 }
 
-/// Reads a backup from a file.
+/// Reads a backup from a file. Errors: those of [`read`].
 pub fn load(path: &Path) -> Result<HeaderBackup> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|e| Error::io(format!("cannot read {name}"), &e))?;
+    read(file, &name)
+}
+
+/// Reads a backup from a file or a pipe; `name` is its name in errors.
+///
+/// Errors: [`Kind::NotFound`] if it is no backup, [`Kind::Corrupt`] if it is a damaged one.
+pub fn read(from: impl Read, name: &str) -> Result<HeaderBackup> {
     let mut bytes = Vec::with_capacity(HEADER_LEN + 1);
-    let file = File::open(path).and_then(|file| file.take(HEADER_LEN as u64 + 1).read_to_end(&mut bytes));
-    file.map_err(|e| Error::io(format!("cannot read {}", path.display()), &e))?;
-    HeaderBackup::parse(&bytes).map_err(|e| e.context(format!("{} is no backup of a header", path.display())))
+    let read = from.take(HEADER_LEN as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(|e| Error::io(format!("cannot read {name}"), &e))?;
+    HeaderBackup::parse(&bytes).map_err(|e| e.context(format!("{name} is no backup of a header")))
+}
+
+/// The parameters of the disk in a backup of its header, on the day of the backup. Nothing of them
+/// is authenticated before the backup is opened. Errors: [`Kind::NotFound`] for an unknown format,
+/// [`Kind::Corrupt`] for impossible parameters.
+pub fn parameters(backup: &HeaderBackup) -> Result<Box<dyn Params>> {
+    table::parse_backup(backup.public())
 }
 
 /// The losses that are allowed when a header is restored.
@@ -71,7 +89,7 @@ pub fn load(path: &Path) -> Result<HeaderBackup> {
 pub struct MayLose {
     /// A newer header of the same disk: removed passphrases work again, and added ones are lost.
     pub older: bool,
-    /// The header of another disk.
+    /// The header of another disk, or content of another program on a medium without a header.
     pub replace: bool,
 }
 
@@ -82,8 +100,8 @@ pub struct MayLose {
 /// note is sent.
 ///
 /// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for
-/// the backup of another disk, unless `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`],
-/// and all errors of the medium.
+/// the backup of another disk or a medium with content of another program, unless `may_lose` allows
+/// it; [`Kind::Passphrase`], [`Kind::Busy`], and all errors of the medium.
 pub fn restore(
     disk: DiskRef<'_>,
     backup: &HeaderBackup,
@@ -116,20 +134,11 @@ pub fn restore(
     change.present().map_or(Ok(()), |present| table::check_place(present, location)).map_err(naming)?;
     change.check(may_lose, public).map_err(naming)?;
     change.check_size(&*parameters, location).map_err(naming)?;
+    let foreign = foreign_content(&*medium, location);
+    change.check_foreign(&foreign, may_lose, &what)?;
     ask(&|passphrases| backup.open(passphrases))?;
-    let table = match partition_table::is_there(&*medium) {
-        Ok(false) => None,
-        Ok(true) => Some(
-            "a partition table lies in the place of the first copy of the header, and is overwritten"
-                .to_owned(),
-        ),
-        // An unreadable place can often be written.
-        Err(e) => Some(format!(
-            "the place of the first copy of the header cannot be read ({}): a partition table there is overwritten",
-            e.finding()
-        )),
-    };
-    let words: Vec<String> = change.words(&*medium, public).into_iter().chain(table).collect();
+    let words = change.words(&*medium, public).into_iter().chain(change.foreign_words(&foreign));
+    let words: Vec<String> = words.collect();
     if !words.is_empty() {
         agree(&words.join("; "))?;
     }
@@ -139,6 +148,16 @@ pub fn restore(
     backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)?;
     made.keep();
     Ok(())
+}
+
+/// The content of another program that the first copy of the header overwrites. Errors: the medium
+/// cannot be searched.
+fn foreign_content(medium: &dyn Medium, location: &Location) -> Result<Option<Foreign>> {
+    if !matches!(location, Location::Path(_)) {
+        return Ok(None);
+    }
+    let found = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
+    foreign::in_first_place(medium, &found)
 }
 
 /// Rewrites all copies of the header from the copy that opens. If only the space of the last copy
@@ -311,6 +330,37 @@ impl Change {
                     .remedy(Advice::from(advice).setting(Setting("older"))))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses to overwrite content of another program on a medium without a header.
+    fn check_foreign(&self, foreign: &Result<Option<Foreign>>, may_lose: MayLose, what: &str) -> Result<()> {
+        match (self, foreign) {
+            (Change::Makes, Ok(Some(foreign))) if !may_lose.replace => Err(Error::new(Kind::Usage, what)
+                .found(foreign.to_string())
+                .expected("a lacuna disk")
+                .remedy(
+                    Advice::from("name the right device, or give ")
+                        .setting(Setting("replace"))
+                        .text(" to overwrite it"),
+                )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The warning about content of another program that is overwritten.
+    fn foreign_words(&self, foreign: &Result<Option<Foreign>>) -> Option<String> {
+        match (self, foreign) {
+            (_, Ok(None)) => None,
+            (Change::Makes, Ok(Some(foreign))) => Some(format!("{foreign} is there, and is overwritten")),
+            (_, Ok(Some(foreign))) => Some(format!(
+                "{foreign} lies in the place of the first copy of the header, and is overwritten"
+            )),
+            // An unreadable place can often be written.
+            (_, Err(e)) => Some(format!(
+                "the medium cannot be searched for content of other programs ({}): such content is overwritten",
+                e.finding()
+            )),
         }
     }
 

@@ -90,6 +90,7 @@ mod disk_key;
 mod enlarge;
 mod erase;
 mod examine;
+mod foreign;
 pub mod format;
 mod format_info;
 mod formats;
@@ -100,8 +101,8 @@ pub mod keys;
 mod observer;
 mod open_disk;
 mod opening;
+mod overwriting;
 mod params;
-mod partition_table;
 mod private_disk;
 #[cfg(not(feature = "rados"))]
 pub mod rados;
@@ -127,20 +128,21 @@ pub use create::{Created, NewDisk, create, create_with, delete};
 pub use disk_key::Key;
 pub use erase::{Doomed, Erased, erase};
 pub use examine::{Examination, examine};
+pub use foreign::Foreign;
 pub use format::{CreateOptions, Shape};
 pub use formats::{FORMATS, OVERWRITTEN, add_format, usual};
 pub use held_header::{HeaderLease, HeldHeader};
 pub use lacuna_contracts::{
-    Action, Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Extent,
-    ExtentRuns, Kind, Naming, Reading, Result, Secret, SecretVec as Passphrase, Setting, Status, StatusItem,
-    Term, printable, read_blocks, shell_word,
+    Action, Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, ErrorText,
+    Extent, ExtentRuns, Kind, Naming, Reading, Result, Secret, SecretVec as Passphrase, Setting, Status,
+    StatusItem, Term, printable, read_blocks, shell_word,
 };
-pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
+pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds, total_memory};
 pub use lacuna_deniable::Geometry;
 pub use lacuna_flash::Policy as PurgePolicy;
 pub use lacuna_header::{
-    CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location, PublicHeader,
-    Unlocked, Uuid,
+    CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location,
+    MISSING_AFTER_GROWTH, PublicHeader, Unlocked, Uuid,
 };
 pub use lacuna_levels::{Masters, Pace};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
@@ -156,7 +158,7 @@ pub use opening::{Opening, no_write_through};
 pub use rados::ClusterOptions;
 pub use resize::resize;
 pub use size::{blocks, human};
-pub use unlock::{DEEPER_LEVELS, OpenHeader, Opened, Opener, Volume, open, peek, unlock, unlock_to_rescue};
+pub use unlock::{OpenHeader, Opened, Opener, Volume, open, peek, unlock, unlock_to_rescue};
 
 /// The program in the README compiles.
 #[cfg(doctest)]

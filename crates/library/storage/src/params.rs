@@ -43,8 +43,10 @@ impl dyn Params + '_ {
                 .found("a file as long as a backup of a header")
                 .expected("the disk of which it is the header")
                 .remedy(
-                    Advice::from(Action("header::restore"))
-                        .text(" takes a backup; if it is what is left of a disk, restore that from a backup"),
+                    Advice::from(Action("header::check"))
+                        .text(" tests a backup, ")
+                        .action(Action("header::restore"))
+                        .text(" takes it; if it is what is left of a disk, restore that from a backup"),
                 ));
         }
         let whole = self.medium_len();

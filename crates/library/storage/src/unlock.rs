@@ -10,6 +10,7 @@ use crate::backing::rados::{Reconnect, check_unchanged};
 use crate::backing::{Backing, DiskRef, FilePlace, PoolAccess, refuse_snapshot};
 use crate::claim::Claim;
 use crate::disk_key::{Key, Reach};
+use crate::foreign;
 use crate::format::Params;
 use crate::formats::table;
 use crate::observer::{Observer, during};
@@ -20,11 +21,6 @@ use lacuna_header::{DiskId, Location, PublicHeader, Unlocked};
 use lacuna_medium::{Access, Medium};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// The warning for opening a disk with levels for writing. Its text does not depend on the existing
-/// levels (deniability contract).
-pub const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
-    it. If you have a passphrase of a deeper level, give that one.";
 
 /// The note about a disk with levels on a medium that records the time of the last read. Its text
 /// does not depend on the levels.
@@ -74,8 +70,8 @@ pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
 /// header, which it may call several times.
 ///
 /// Errors: [`Kind::Passphrase`], [`Kind::Busy`] while another process or client has the disk,
-/// [`Kind::NotFound`], [`Kind::Corrupt`], [`Kind::Usage`] for writing to a location that may be a
-/// whole device with the disk as its last partition, and all errors of `ask`.
+/// [`Kind::NotFound`], [`Kind::Corrupt`], [`Kind::Usage`] for writing to a disk with content of
+/// another program in the place of the first copy of its header, and all errors of `ask`.
 pub fn unlock(
     location: &Location,
     pool_access: &PoolAccess,
@@ -115,7 +111,8 @@ fn unlock_in(
     let DiskRef { location, pool_access } = disk;
     let header = &held.header;
     let naming = |e: Error| e.context(location);
-    let (public, _) = lacuna_header::read_public(&**header).map_err(naming)?;
+    let (public, _) = lacuna_header::read_public(&**header)
+        .map_err(|e| naming(foreign::named_in(e, &**header, location)))?;
     let parameters = table::parse(&public, location).map_err(naming)?;
     if claims && parameters.has_data_beside_header() {
         // Do not write copies of the header to an incomplete disk.
@@ -213,9 +210,9 @@ pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
     // Without holding it: another program may have it open.
     let seen = FilePlace::Named(path).look().and_then(|look| lacuna_header::read_public(&look));
     match seen.and_then(|(public, _)| table::parse(&public, location)) {
-        Ok(params) => Ok(Some(params)),
         Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(None),
-        Err(e) => Err(e.context(location)),
+        // Errors name the path.
+        params => params.map(Some),
     }
 }
 

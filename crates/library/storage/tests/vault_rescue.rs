@@ -6,7 +6,7 @@ mod vault_world;
 use lacuna_sim::{CrashFolder, FolderImage, Rng};
 use lacuna_storage::Kind;
 use lacuna_storage::vault::rescue;
-use lacuna_vault::store::{Anchor, Consent, FILES, MemoryAnchor, PAGE};
+use lacuna_vault::store::{Anchor, Consent, FILES, MemoryAnchor};
 use lacuna_vault::{NewNode, OpenOptions, ROOT, SetXattr, Vault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use vault_world::{
-    Truth, UUID, World, bring_out, compare, content, destroy, directory, master, options, write,
+    CutShort, Killed, Truth, UUID, World, bring_out, compare, content, destroy, directory, master, options,
+    write,
 };
 
 #[test]
@@ -63,25 +64,8 @@ fn all_of_a_whole_vault_comes_out() {
 /// recovered, and the rest is listed.
 #[test]
 fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
-    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(2));
-    let vault = world.create();
-    write(&vault, &mut truth, "a/first", b"first");
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open(false).unwrap();
-    let mut states = BTreeMap::from([(world.number(), truth.clone())]);
-    for round in 0..14 {
-        for n in 0..=rng.below(3) {
-            let path = format!("{}/file {}", ["a", "b"][(n % 2) as usize], rng.below(12));
-            let content = content(&path, round, &mut rng);
-            write(&vault, &mut truth, &path, &content);
-        }
-        vault.sync().unwrap();
-        states.insert(world.number(), truth.clone());
-    }
-    let newest = world.number();
-    drop(vault);
-    let image = world.folder.snapshot();
+    let mut rng = Rng::new(2);
+    let Killed { mut world, image, states, newest } = Killed::new(0..14, &mut rng);
     let (mut cut_short, mut named, mut blocks) = (0, 0, 0);
     for name in &FILES[2..4] {
         for page in image.files[*name].written_pages().collect::<Vec<_>>() {
@@ -125,16 +109,6 @@ fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
     assert!(cut_short > 5 && named > 20 && blocks > 5);
 }
 
-/// A vault with a power cut during its last commit, a checkpoint with a new root; and its content
-/// at each commit.
-struct CutShort {
-    world: World,
-    image: FolderImage,
-    states: BTreeMap<u64, Truth>,
-    /// Operations since the beginning of that commit.
-    operations: u64,
-}
-
 /// The examined cases, and the ways that found the names.
 #[derive(Default)]
 struct Ways {
@@ -145,59 +119,7 @@ struct Ways {
     accepted: u64,
 }
 
-fn cut_short(cut: u64) -> CutShort {
-    let (world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(100));
-    let mut round = |vault: &Vault, truth: &mut Truth, round: u64| {
-        for n in 0..12 {
-            let path = format!("{}/a file with a longer name, number {n}", ["a", "b"][n % 2]);
-            let content = content(&path, round, &mut rng);
-            write(vault, truth, &path, &content[..content.len().min(6000)]);
-        }
-        write(vault, truth, &format!("c/made in round {round}"), b"new");
-    };
-    let vault = world.create();
-    round(&vault, &mut truth, 0);
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open(false).unwrap();
-    let mut states = BTreeMap::from([(world.number(), truth.clone())]);
-    for nth in 1..4 {
-        round(&vault, &mut truth, nth);
-        if nth < 3 {
-            vault.sync().unwrap();
-            states.insert(world.number(), truth.clone());
-        }
-    }
-    // The checkpoint has changes of its own.
-    states.insert(world.number() + 1, truth);
-    let before = world.folder.ops();
-    world.folder.cut_after(cut);
-    let _failed = vault.close();
-    let operations = world.folder.ops() - before;
-    world.folder.cut_now();
-    drop(vault);
-    let image = world.folder.after_cut(&mut Rng::new(cut));
-    CutShort { world, image, states, operations }
-}
-
-/// Blocks of files that differ in the later of two states.
-fn changed(earlier: &Truth, later: &Truth) -> u64 {
-    let blocks = |path: &String, content: &[u8]| {
-        let before = earlier.get(path).map_or(&[][..], Vec::as_slice);
-        let block_before = |nth: usize| before.chunks(PAGE).nth(nth);
-        content.chunks(PAGE).enumerate().filter(|(nth, block)| block_before(*nth) != Some(*block)).count()
-            as u64
-    };
-    later.iter().map(|(path, content)| blocks(path, content)).sum()
-}
-
 impl CutShort {
-    /// The largest number of blocks that one commit after the state `from` changed.
-    fn changed_at_once(&self, from: u64) -> u64 {
-        let later = self.states.range(from..).map(|(_, truth)| truth);
-        later.clone().zip(later.skip(1)).map(|(earlier, later)| changed(earlier, later)).max().unwrap_or(0)
-    }
-
     /// Examines the directory without a page of the journal. Returns the recovered state, and the
     /// number of its blocks that may be missing.
     fn look_without(&mut self, damaged: &FolderImage, context: &str, ways: &mut Ways) -> (u64, u64) {
@@ -271,12 +193,12 @@ impl CutShort {
 #[test]
 fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal() {
     let all = std::env::var_os("LACUNA_PAIRS").is_some();
-    let operations = cut_short(u64::MAX / 2).operations;
+    let operations = CutShort::new(u64::MAX / 2).operations;
     let (mut ways, mut rng) = (Ways::default(), Rng::new(5));
     for cut in (0..operations).filter(|cut| all || cut % 4 == 0) {
         // Of four cuts every second page, in the short test.
         let dense = all || [1, 2, 3, 4].iter().any(|part| cut / 4 == part * operations / 20);
-        let mut vault = cut_short(cut);
+        let mut vault = CutShort::new(cut);
         for name in &FILES[2..4] {
             let pages: Vec<u64> = vault.image.files[*name].written_pages().collect();
             for (nth, page) in pages.iter().copied().enumerate() {

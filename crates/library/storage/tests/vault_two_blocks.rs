@@ -1,14 +1,13 @@
-//! Two bad blocks anywhere in a vault, including the file of its header: a rescue recovers
-//! everything outside them, under its name.
+//! Two bad blocks anywhere in a vault, including the file of its header, also after a power cut in
+//! a checkpoint: a rescue recovers everything outside them, under its name.
 
 mod vault_world;
 
 use lacuna_sim::{FolderImage, Rng, setting};
 use lacuna_storage::vault::{self, HEADER_FILE, NewVault, VaultOpening};
-use lacuna_storage::{Access, Cost, Passphrase, Silent};
+use lacuna_storage::{Access, Cost, Kind, Passphrase, Silent};
 use lacuna_vault::store::{FILES, PAGE, Superblocks};
-use std::collections::BTreeMap;
-use vault_world::{Truth, World, bring_out, compare, content, destroy, write};
+use vault_world::{CutShort, Killed, Truth, World, bring_out, changed, compare, content, destroy, write};
 
 /// A file and the index of a block in it.
 type Block = (String, u64);
@@ -75,25 +74,8 @@ fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
 /// records, and nothing else is missing.
 #[test]
 fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
-    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(7));
-    let vault = world.create();
-    write(&vault, &mut truth, "a/first", b"first");
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open(false).unwrap();
-    let mut states = BTreeMap::from([(world.number(), truth.clone())]);
-    for round in 1..12 {
-        for n in 0..=rng.below(3) {
-            let path = format!("{}/file {}", ["a", "b"][(n % 2) as usize], rng.below(12));
-            let content = content(&path, round, &mut rng);
-            write(&vault, &mut truth, &path, &content);
-        }
-        vault.sync().unwrap();
-        states.insert(world.number(), truth.clone());
-    }
-    let newest = world.number();
-    drop(vault);
-    let image = world.folder.snapshot();
+    let mut rng = Rng::new(7);
+    let Killed { mut world, image, states, newest } = Killed::new(1..12, &mut rng);
     let (all, journal) = (written(&image, |_| true), written(&image, |name| name.starts_with("journal")));
     let mut pairs = pairs_of_superblocks();
     // Each block of the journal is in one pair.
@@ -122,6 +104,128 @@ fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
     }
     println!("{} pairs, {cut_short} states cut short, {lost} blocks of files lost", pairs.len());
     assert!(cut_short > 5 && by_third > 0 && lost > 0);
+}
+
+/// The pages of the record with the highest number in the journal.
+fn newest_record(image: &FolderImage) -> Vec<Block> {
+    let (mut newest, mut pages) = (0, Vec::new());
+    for name in &FILES[2..4] {
+        let bytes = image.files[*name].to_vec();
+        let page_of = |page: u64| ((*name).to_owned(), page);
+        for (page, head) in (0..).zip(bytes.chunks_exact(PAGE)) {
+            let number = u64::from_le_bytes(head[8..16].try_into().unwrap());
+            if head.starts_with(b"lacunarc") && number > newest {
+                let len = u32::from_le_bytes(head[60..64].try_into().unwrap()) as usize;
+                let end = page + (96 + len).div_ceil(PAGE) as u64;
+                newest = number;
+                pages = (page..end.min((bytes.len() / PAGE) as u64)).map(page_of).collect();
+            }
+        }
+    }
+    pages
+}
+
+/// The ways to the states of vaults that were cut short.
+#[derive(Default)]
+struct Ways {
+    newest: u64,
+    by_root_before: u64,
+    past_gap: u64,
+    earlier: u64,
+    by_third: u64,
+    no_superblock: u64,
+    /// Blocks of files.
+    lost: u64,
+}
+
+impl CutShort {
+    /// The most blocks of files that a rescue of the state `state` without two blocks may miss.
+    fn may_miss(&self, state: u64, is_past_gap: bool) -> u64 {
+        let (_, newest) = self.states.last_key_value().unwrap();
+        if is_past_gap {
+            // The blocks that only damaged records list.
+            2 + 2 * self.changed_at_once(0)
+        } else if state < self.world.number() {
+            // The checkpoint may have written blocks of later states in place.
+            2 + changed(&self.states[&state], newest)
+        } else {
+            2
+        }
+    }
+
+    /// Examines the directory without two blocks.
+    fn look_without(&mut self, damaged: &FolderImage, pair: &(Block, Block), context: &str, ways: &mut Ways) {
+        let blocks = [&pair.0, &pair.1];
+        let seen = match self.world.look(damaged) {
+            Ok(seen) => seen,
+            // The cut tore the third superblock.
+            Err(e) => {
+                let are_super = blocks.iter().all(|(name, _)| name.starts_with("super"));
+                assert!(are_super && e.kind() == Kind::Corrupt, "{context}: {e}");
+                ways.no_superblock += 1;
+                return;
+            }
+        };
+        let (found, anchored) = (seen.vault().found(), self.world.number());
+        let state = found.state.number;
+        let in_journal = blocks.iter().any(|(name, _)| name.starts_with("journal"));
+        assert!(state >= anchored || in_journal, "{context}: state {state} of {anchored}");
+        let (target, report) = bring_out(&seen);
+        let (absent, bad) = compare(target.path(), &self.states[&state], context);
+        let may_miss = self.may_miss(state, seen.is_past_gap());
+        assert!(absent.is_empty() && bad <= may_miss, "{context}: {absent:?}, {bad} blocks of {may_miss}");
+        assert!(report.lost > 0 || (bad == 0 && state >= anchored), "{context}: {report:?}");
+        let way = if state < anchored {
+            &mut ways.earlier
+        } else if seen.is_past_gap() {
+            &mut ways.past_gap
+        } else if seen.is_by_root_before() {
+            &mut ways.by_root_before
+        } else {
+            &mut ways.newest
+        };
+        *way += 1;
+        ways.by_third += u64::from(found.superblocks == Superblocks::Lost);
+        ways.lost += bad;
+    }
+}
+
+/// The power fails in a checkpoint, and then two blocks are bad. Everything that was synced and
+/// does not lie in them is recovered. In half of the pairs, the first block is one of the newest
+/// record, of a superblock or of the journal.
+#[test]
+fn two_bad_blocks_after_a_checkpoint_that_was_cut_short_cost_what_lies_in_them() {
+    const AT_EACH_CUT: u64 = 8;
+    let operations = CutShort::new(u64::MAX / 2).operations;
+    let (mut rng, mut ways) = (Rng::new(9), Ways::default());
+    let cuts = setting("LACUNA_PAIRS", 128).div_ceil(AT_EACH_CUT);
+    for _ in 0..cuts {
+        let cut = rng.below(operations);
+        let mut vault = CutShort::new(cut);
+        let all = written(&vault.image, |_| true);
+        let journal = written(&vault.image, |name| name.starts_with("journal"));
+        let superblocks = written(&vault.image, |name| name.starts_with("super"));
+        let record = newest_record(&vault.image);
+        for nth in 0..AT_EACH_CUT {
+            let first = match nth {
+                0 | 1 if !record.is_empty() => rng.pick(&record),
+                2 => rng.pick(&superblocks),
+                3 => rng.pick(&journal),
+                _ => rng.pick(&all),
+            };
+            let pair = (first.clone(), rng.pick(&all).clone());
+            let (damaged, pair_words) = without(&vault.image, &pair, &mut rng);
+            vault.look_without(&damaged, &pair, &format!("cut {cut}, {pair_words}"), &mut ways);
+        }
+    }
+    let Ways { newest, by_root_before, past_gap, earlier, by_third, no_superblock, lost } = ways;
+    println!(
+        "{operations} operations, {cuts} cuts: {newest} newest states, {by_root_before} by the root before, \
+         {past_gap} past a gap, {earlier} earlier, {by_third} by the third superblock, {no_superblock} without \
+         any; {lost} blocks of files lost"
+    );
+    assert_eq!(newest + by_root_before + past_gap + earlier + no_superblock, cuts * AT_EACH_CUT);
+    assert!(newest > cuts && earlier > 0 && lost > 0);
 }
 
 /// Without an anchor and without two of the superblocks, the freshness of the state is unknown, and

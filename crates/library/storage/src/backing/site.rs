@@ -4,8 +4,8 @@ use crate::backing::file::FilePlace;
 use crate::backing::flash::FlashPlace;
 use crate::backing::held::{Backing, BackingKind, Held, Seen};
 use crate::backing::rados::{Connection, Target};
+use crate::foreign;
 use crate::observer::Observer;
-use crate::partition_table;
 use crate::rados::ClusterOptions;
 use lacuna_contracts::Result;
 use lacuna_header::Location;
@@ -109,7 +109,7 @@ impl<'d> DiskRef<'d> {
                 // have.
                 medium.forget_cached()?;
                 if access == Access::Write {
-                    partition_table::refuse(&medium).map_err(|e| e.context(self.location))?;
+                    foreign::refuse(&medium).map_err(|e| e.context(self.location))?;
                 }
                 let (on_device, touches) = (medium.is_device(), medium.touches_access_times());
                 let file = Some(medium.path_only()?);

@@ -2,6 +2,7 @@
 
 use crate::backing::Backing;
 use crate::create::making::{Created, Making, Passphrases, disk_on, lacuna_disk, lay, overwrite};
+use crate::foreign;
 use crate::format::{Params, Room};
 use crate::human;
 use crate::observer::during;
@@ -14,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The description of a device that is not blank.
+/// The description of a device with unknown content.
 const DATA: &str = "a device that holds data";
 
 /// Creates the disk.
@@ -123,9 +124,8 @@ impl Place {
             return FileMedium::open(path, Access::Write).map(|medium| Place::File(Arc::new(medium)));
         }
         // Only for the error message: the file is refused in any case.
-        let there = FileMedium::open(path, Access::Read).and_then(|medium| disk_on(&medium)).ok().flatten();
-        let found =
-            there.map_or_else(|| "a file that exists already".to_owned(), |there| lacuna_disk(&there));
+        let there = FileMedium::open(path, Access::Read).and_then(|medium| known_in(&medium)).ok().flatten();
+        let found = there.unwrap_or_else(|| "a file that exists already".to_owned());
         let refused = refused().with_kind(Kind::Exists).found(found).expected("a path where nothing exists");
         Err(refused.remedy(overwrite()))
     }
@@ -148,15 +148,15 @@ impl Place {
     fn content(&self) -> Option<String> {
         match (self, self.disk()) {
             (_, Ok(Some(there))) => Some(lacuna_disk(&there)),
-            (Place::File(medium), _) => {
-                (medium.len() > 0).then(|| format!("a file of {}", human(medium.len())))
-            }
+            (Place::File(medium), _) => match foreign::recognized(&**medium) {
+                Ok(Some(foreign)) => Some(format!("a file with {foreign}")),
+                Ok(None) | Err(_) => (medium.len() > 0).then(|| format!("a file of {}", human(medium.len()))),
+            },
             (Place::Device(_), Err(e)) => {
                 Some(format!("a device whose header cannot be read ({})", e.finding()))
             }
-            (Place::Device(medium), Ok(None)) => match starts_with_data(medium) {
-                Ok(false) => None,
-                Ok(true) => Some(DATA.to_owned()),
+            (Place::Device(medium), Ok(None)) => match data_on(medium) {
+                Ok(data) => data,
                 Err(e) => Some(format!("a device that cannot be read ({})", e.finding())),
             },
             (Place::Nothing, _) => None,
@@ -165,21 +165,23 @@ impl Place {
 
     fn device(path: &Path, force: bool) -> Result<FileMedium> {
         let medium = FileMedium::open(path, Access::Write)?;
-        // A disk may have lost its beginning and still open with the copy of its header at the end.
-        let there = disk_on(&medium);
-        if force || matches!(there, Ok(None)) && !starts_with_data(&medium)? {
+        if force {
             return Ok(medium);
         }
-        let found = match there {
+        // A disk may have lost its beginning and still open with the copy of its header at the end.
+        let found = match disk_on(&medium) {
             Ok(Some(there)) => lacuna_disk(&there),
-            Ok(None) => DATA.to_owned(),
+            Ok(None) => match data_on(&medium)? {
+                Some(data) => data,
+                None => return Ok(medium),
+            },
             Err(e) => {
                 format!("a device that holds data, or a disk whose header cannot be read ({})", e.finding())
             }
         };
         Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
             .found(found)
-            .expected("zeros in its first MiB, and no lacuna disk")
+            .expected("zeros in its first MiB, and neither a lacuna disk nor content of another program")
             .remedy(overwrite()))
     }
 
@@ -211,6 +213,22 @@ impl Place {
             }),
         }
         .map_err(|e| e.context(format!("cannot create {}", path.display())))
+    }
+}
+
+/// The known content of an existing file, in words: a disk, or content of another program.
+fn known_in(medium: &FileMedium) -> Result<Option<String>> {
+    Ok(match disk_on(medium)? {
+        Some(there) => Some(lacuna_disk(&there)),
+        None => foreign::recognized(medium)?.map(|foreign| format!("a file with {foreign}")),
+    })
+}
+
+/// The content of a device without a disk, in words. `None` if the device is blank.
+fn data_on(medium: &FileMedium) -> Result<Option<String>> {
+    match foreign::recognized(medium)? {
+        Some(foreign) => Ok(Some(format!("a device with {foreign}"))),
+        None => Ok(starts_with_data(medium)?.then(|| DATA.to_owned())),
     }
 }
 

@@ -58,6 +58,8 @@ impl Params for DeniableParams {
             limit: "its log has room for that",
             layout: Some(format!("stripes of {}+{} blocks", self.geometry.public, self.geometry.hidden)),
             hidden_sizes: Some(levels::sizes(hidden)),
+            // The log comes round once.
+            overwritten_within: levels::cover_time(self.stripes, self.cover_millis),
             details: vec![
                 Detail::of("spare", Value::Part(spare)).shown("spare", format!("{spare} of the log")),
                 Detail::of("cover_ms", Value::Number(self.cover_millis.into())).shown("cover", cover),

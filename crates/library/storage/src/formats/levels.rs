@@ -12,10 +12,11 @@ use lacuna_crypto::SystemRandom;
 use lacuna_header::FormatId;
 use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Pace, Randomness, level_disks};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The most likely reason for bad blocks of a hidden level.
-pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was written to while that level was not open: \
-    give the passphrase of the deepest level whenever it is opened for writing";
+pub const OVERWRITTEN: &str = "on a level deeper than level 0, most likely the disk was open while that level was not open: \
+    give the passphrase of the deepest level whenever the disk is opened for writing";
 
 /// The default time in milliseconds between two stripes or batches of cover.
 pub(crate) const COVER_MILLIS: u32 = 1000;
@@ -75,6 +76,13 @@ pub(crate) fn cover_words(write: &str, millis: u32) -> String {
         0 => "none of its own".to_owned(),
         millis => format!("a {write} every {} s while open", f64::from(millis) / 1000.0),
     }
+}
+
+/// The time in which an open disk writes `count` stripes or batches of cover, one every `millis`.
+/// `None` if it writes no cover by itself.
+pub(crate) fn cover_time(count: u64, millis: u32) -> Option<Duration> {
+    // Unverified parameters may contain any numbers.
+    (millis > 0).then(|| Duration::from_millis(count.saturating_mul(millis.into())))
 }
 
 /// Creates a disk.

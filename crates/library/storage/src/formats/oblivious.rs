@@ -64,6 +64,8 @@ impl Params for ObliviousParams {
             limit: "its cells have room for that",
             layout: Some(format!("{} cells, {per_write} for each write, {hiding}", self.cells)),
             hidden_sizes: Some(levels::sizes(hidden)),
+            // A level opens only as long as the journal has a head of it.
+            overwritten_within: levels::cover_time(self.journal.into(), cover_millis),
             details: vec![
                 Detail::of("cover_ms", Value::Number(cover_millis.into()))
                     .shown("cover", levels::cover_words("batch", cover_millis)),

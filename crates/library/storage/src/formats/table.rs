@@ -78,11 +78,23 @@ pub(crate) fn parse(header: &PublicHeader, location: &Location) -> Result<Box<dy
     check_place(header, location)?;
     match find(header).filter(|format| format.info().rests_on.is_at(location)) {
         Some(format) => format.parse(&header.params),
-        None => Err(Error::new(Kind::NotFound, "cannot use this disk")
-            .found(format!("the format {}", header.format))
-            .expected(expected(location))
-            .remedy("use a version of lacuna that knows it")),
+        None => Err(unknown(header, expected(location))),
     }
+}
+
+/// Parses the parameters from a header that is at no location: a backup of it.
+pub(crate) fn parse_backup(header: &PublicHeader) -> Result<Box<dyn Params>> {
+    match find(header) {
+        Some(format) => format.parse(&header.params),
+        None => Err(unknown(header, "a format that this build knows".to_owned())),
+    }
+}
+
+fn unknown(header: &PublicHeader, expected: String) -> Error {
+    Error::new(Kind::NotFound, "cannot use this disk")
+        .found(format!("the format {}", header.format))
+        .expected(expected)
+        .remedy("use a version of lacuna that knows it")
 }
 
 /// The formats that are readable at a location, in words.

@@ -1,5 +1,5 @@
-//! A vault in a folder that can be damaged, its expected content, and the comparison with the
-//! output of a rescue.
+//! A vault in a folder that can be damaged, killed and cut short, its expected content, and the
+//! comparison with the output of a rescue.
 #![allow(dead_code)]
 
 use lacuna_contracts::{Result, Secret};
@@ -10,6 +10,7 @@ use lacuna_storage::vault::{Rescue, RescueReport, rescue};
 use lacuna_vault::store::{Anchor, JournalSize, MemoryAnchor, PAGE};
 use lacuna_vault::{Base, NewNode, OpenOptions, ROOT, Time, Vault, VaultOptions, WallClock};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,4 +143,104 @@ pub(crate) fn destroy(image: &mut FolderImage, name: &str, page: u64, rng: &mut 
         let end = file.len().min(at + PAGE);
         file[at..end].copy_from_slice(&bytes[..end - at]);
     }));
+}
+
+/// A vault of a process that was killed, and its content at each commit.
+pub(crate) struct Killed {
+    pub(crate) world: World,
+    pub(crate) image: FolderImage,
+    pub(crate) states: BTreeMap<u64, Truth>,
+    /// The last commit.
+    pub(crate) newest: u64,
+}
+
+impl Killed {
+    /// A vault with a file, closed once, and then with a commit in each of these rounds.
+    pub(crate) fn new(rounds: Range<u64>, rng: &mut Rng) -> Killed {
+        let (world, mut truth) = (World::new(), Truth::new());
+        let vault = world.create();
+        write(&vault, &mut truth, "a/first", b"first");
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open(false).unwrap();
+        let mut states = BTreeMap::from([(world.number(), truth.clone())]);
+        for round in rounds {
+            for n in 0..=rng.below(3) {
+                let path = format!("{}/file {}", ["a", "b"][(n % 2) as usize], rng.below(12));
+                let content = content(&path, round, rng);
+                write(&vault, &mut truth, &path, &content);
+            }
+            vault.sync().unwrap();
+            states.insert(world.number(), truth.clone());
+        }
+        let newest = world.number();
+        drop(vault);
+        let image = world.folder.snapshot();
+        Killed { world, image, states, newest }
+    }
+}
+
+/// A vault with a power cut during its last commit, a checkpoint with a new root; and its content
+/// at each commit.
+pub(crate) struct CutShort {
+    pub(crate) world: World,
+    pub(crate) image: FolderImage,
+    pub(crate) states: BTreeMap<u64, Truth>,
+    /// Operations since the beginning of that commit.
+    pub(crate) operations: u64,
+}
+
+impl CutShort {
+    /// A vault with a power cut in the operation after `cut` further ones.
+    pub(crate) fn new(cut: u64) -> CutShort {
+        let (world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(100));
+        let mut round = |vault: &Vault, truth: &mut Truth, round: u64| {
+            for n in 0..12 {
+                let path = format!("{}/a file with a longer name, number {n}", ["a", "b"][n % 2]);
+                let content = content(&path, round, &mut rng);
+                write(vault, truth, &path, &content[..content.len().min(6000)]);
+            }
+            write(vault, truth, &format!("c/made in round {round}"), b"new");
+        };
+        let vault = world.create();
+        round(&vault, &mut truth, 0);
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open(false).unwrap();
+        let mut states = BTreeMap::from([(world.number(), truth.clone())]);
+        for nth in 1..4 {
+            round(&vault, &mut truth, nth);
+            if nth < 3 {
+                vault.sync().unwrap();
+                states.insert(world.number(), truth.clone());
+            }
+        }
+        // The checkpoint has changes of its own.
+        states.insert(world.number() + 1, truth);
+        let before = world.folder.ops();
+        world.folder.cut_after(cut);
+        let _failed = vault.close();
+        let operations = world.folder.ops() - before;
+        world.folder.cut_now();
+        drop(vault);
+        let image = world.folder.after_cut(&mut Rng::new(cut));
+        CutShort { world, image, states, operations }
+    }
+
+    /// The largest number of blocks that one commit after the state `from` changed.
+    pub(crate) fn changed_at_once(&self, from: u64) -> u64 {
+        let later = self.states.range(from..).map(|(_, truth)| truth);
+        later.clone().zip(later.skip(1)).map(|(earlier, later)| changed(earlier, later)).max().unwrap_or(0)
+    }
+}
+
+/// Blocks of files that differ in the later of two states.
+pub(crate) fn changed(earlier: &Truth, later: &Truth) -> u64 {
+    let blocks = |path: &String, content: &[u8]| {
+        let before = earlier.get(path).map_or(&[][..], Vec::as_slice);
+        let block_before = |nth: usize| before.chunks(PAGE).nth(nth);
+        content.chunks(PAGE).enumerate().filter(|(nth, block)| block_before(*nth) != Some(*block)).count()
+            as u64
+    };
+    later.iter().map(|(path, content)| blocks(path, content)).sum()
 }

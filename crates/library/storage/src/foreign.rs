@@ -1,0 +1,117 @@
+//! Recognizes content of other programs on a medium: encrypted volumes, file systems, partition
+//! tables, members of arrays and pools. Commands name it, and overwrite it only if they are told
+//! to.
+//!
+//! A whole device with a disk as its last partition looks like that disk with a partition table in
+//! the place of the first copy of its header, since both have the same end. A physical volume of
+//! LVM and a member of an array may look like that, too.
+
+mod content;
+mod signatures;
+
+pub use content::Foreign;
+
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::{CopyState, Diagnosis, Location};
+use lacuna_medium::Medium;
+
+/// The content of another program on a medium without a header.
+pub(crate) fn recognized(medium: &dyn Medium) -> Result<Option<Foreign>> {
+    let from = signatures::end_of(medium.len());
+    let mut end = vec![0; (medium.len() - from) as usize];
+    medium.read_at(from, &mut end)?;
+    // A member of an array may begin as the array does.
+    match signatures::at_end(&end, from) {
+        Some(foreign) => Ok(Some(foreign)),
+        None => at_start(medium),
+    }
+}
+
+fn at_start(medium: &dyn Medium) -> Result<Option<Foreign>> {
+    let mut start = vec![0; medium.len().min(signatures::START as u64) as usize];
+    medium.read_at(0, &mut start)?;
+    Ok(signatures::at_start(&start))
+}
+
+/// The content of another program that the first copy of a header would overwrite; on a medium
+/// without a header, all content that [`recognized`] finds. `None` if that copy is there, if only
+/// damaged.
+pub(crate) fn in_first_place(medium: &dyn Medium, found: &Diagnosis) -> Result<Option<Foreign>> {
+    let is_missing = found.copies.first().is_some_and(|copy| copy.state == CopyState::Missing);
+    match (is_missing || found.has_last_copy_alone(), found.is_of_ours()) {
+        (false, _) => Ok(None),
+        (true, true) => at_start(medium),
+        (true, false) => recognized(medium),
+    }
+}
+
+/// Errors: [`Kind::Usage`] if a disk on the medium has content of another program in the place of
+/// the first copy of its header, since writing copies would overwrite it.
+pub(crate) fn refuse(medium: &dyn Medium) -> Result<()> {
+    let found = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
+    if !found.is_of_ours() {
+        return Ok(());
+    }
+    match in_first_place(medium, &found) {
+        Ok(Some(foreign)) => Err(foreign.refusal(found.has_last_copy_alone())),
+        Ok(None) => Ok(()),
+        // A bad sector at the start may be the damage that the other copies are there to mend.
+        Err(e) if e.kind() == Kind::Io && !found.has_last_copy_alone() => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Names the content of another program in the error for a medium without a header, instead of the
+/// places that were searched for one.
+pub(crate) fn named_in(e: Error, medium: &dyn Medium, location: &Location) -> Error {
+    if e.kind() != Kind::NotFound || !matches!(location, Location::Path(_)) {
+        return e;
+    }
+    match recognized(medium) {
+        Ok(Some(foreign)) => e.found(foreign.to_string()).remedy(foreign.advice()),
+        Ok(None) | Err(_) => e,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_medium::MemoryMedium;
+
+    const LUKS: &[u8] = b"LUKS\xba\xbe\x00\x02";
+
+    fn with(len: u64, at: u64, bytes: &[u8]) -> MemoryMedium {
+        let medium = MemoryMedium::new(len);
+        medium.write_at(at, bytes).unwrap();
+        medium
+    }
+
+    #[test]
+    fn a_medium_of_any_length_is_searched() {
+        for len in [0, 1, 511, 512, 4096, 65_536, 131_072, 1 << 20, (1 << 20) + 1] {
+            assert_eq!(recognized(&MemoryMedium::new(len)).unwrap(), None, "{len}");
+        }
+        let luks = recognized(&with(4096, 0, LUKS)).unwrap().unwrap();
+        assert_eq!(luks.to_string(), "a LUKS volume");
+        // The superblock of the array counts, and not the file system in it.
+        let member = with(1 << 20, 0, b"XFSB");
+        member.write_at((1 << 20) - 8192, b"\xfc\x4e\x2b\xa9\x01\x00\x00\x00").unwrap();
+        let member = recognized(&member).unwrap().unwrap();
+        assert!(member.to_string().contains("MD array"), "{member}");
+        assert_eq!(member.advice().to_string(), "check the path, or name the array");
+    }
+
+    #[test]
+    fn an_error_for_a_missing_header_names_the_content() {
+        let path = Location::parse("disk.img").unwrap();
+        let e = || Error::new(Kind::NotFound, "not a lacuna disk").found("no header").remedy("restore it");
+        let named = named_in(e(), &with(1 << 20, 0, LUKS), &path);
+        assert_eq!(named.to_string(), "not a lacuna disk; found: a LUKS volume; check the path");
+        let kept = e().to_string();
+        assert_eq!(named_in(e(), &MemoryMedium::new(1 << 20), &path).to_string(), kept);
+        let pool = Location::parse("rados:pool/name").unwrap();
+        assert_eq!(named_in(e(), &with(1 << 20, 0, LUKS), &pool).to_string(), kept);
+        let damaged = named_in(e().with_kind(Kind::Corrupt), &with(1 << 20, 0, LUKS), &path);
+        assert_eq!(damaged.to_string(), kept);
+    }
+}
