@@ -35,9 +35,11 @@ mod watch;
 
 pub use cover_retry::{Cover, CoverRetry, CoverSource};
 pub use growth::Growth;
-pub use mkfs::check_type;
+pub use mkfs::{NO_FILE_SYSTEM, check_type};
 pub use mount_method::{MountMethod, Program, lacking_for_fuse};
-pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted, is_mounted_elsewhere};
+pub use mount_table::{
+    FUSE_SOURCE, FUSE_SUBTYPE, has_automount, is_automount, is_mounted, is_mounted_elsewhere,
+};
 pub use mounted::{DiskFile, Follow, MountRequest, Mounted};
 pub use tool::search_path;
 pub use trim::trim;

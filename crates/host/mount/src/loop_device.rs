@@ -86,12 +86,24 @@ fn attach_next(backing: &Path, read_only: bool) -> io::Result<(PathBuf, String)>
             Err(e) => return Err(e.into()),
         }
     };
-    match system_call::set_direct_io(&device) {
-        Ok(()) | Err(Errno::INVAL) => Ok((node, number)),
+    match configure(&device, read_only) {
+        Ok(()) => Ok((node, number)),
         Err(e) => {
             system_call::clear_backing_file(&device)?;
             Err(e.into())
         }
+    }
+}
+
+/// Configures an attached device.
+fn configure(device: &File, read_only: bool) -> rustix::io::Result<()> {
+    if !read_only {
+        // The device is still read-only if an earlier user made it so (`blockdev --setro`).
+        system_call::set_read_only(device, false)?;
+    }
+    match system_call::set_direct_io(device) {
+        Err(Errno::INVAL) => Ok(()),
+        set => set,
     }
 }
 
@@ -237,5 +249,37 @@ mod tests {
         drop(device);
         assert!(resting_on(&path).unwrap().contains(&node));
         drop(user);
+    }
+
+    #[test]
+    fn a_device_that_was_left_read_only_takes_writes_again() {
+        if File::options().read(true).write(true).open(LOOP_CONTROL).is_err() {
+            return eprintln!("skipped: there are no loop devices for this user");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("disk");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let set = |node: &Path, read_only| {
+            system_call::set_read_only(&File::open(node).unwrap(), read_only).unwrap();
+        };
+        let is_read_only = |node: &Path| attribute(node, "ro").unwrap().unwrap() == "1";
+
+        let device = LoopDevice::attach(&path, false).unwrap();
+        let left = device.node().to_owned();
+        set(&left, true);
+        drop(device);
+        // The lowest free device is that one, unless another program has it at this moment.
+        let mut taken = Vec::new();
+        while taken.len() < 8 {
+            let device = LoopDevice::attach(&path, false).unwrap();
+            if device.node() == left {
+                let was_kept = is_read_only(&left);
+                set(&left, false);
+                return assert!(!was_kept);
+            }
+            taken.push(device);
+        }
+        set(&left, false);
+        eprintln!("skipped: another program has {}", left.display());
     }
 }

@@ -22,6 +22,32 @@ pub fn check_type(name: &str) -> Result<()> {
         .expected("a type such as ext4, xfs or btrfs"))
 }
 
+/// What is found on a disk without a file system.
+pub const NO_FILE_SYSTEM: &str = "no file system that is known here";
+
+/// Checks that there is a program that makes this type. Errors: [`Kind::NotFound`] if it is not
+/// installed, [`Kind::Usage`] if no such program is known.
+pub(crate) fn check_program(kind: &str) -> Result<()> {
+    let program = format!("mkfs.{kind}");
+    if tool::is_installed(&program) {
+        return Ok(());
+    }
+    let missing = |as_kind| Error::new(as_kind, format!("cannot make {kind}"));
+    Err(match tool::package(&program) {
+        Some(package) => missing(Kind::NotFound)
+            .found(format!("no program {program}"))
+            .remedy(format!("install the package {package}")),
+        None => missing(Kind::Usage)
+            .found(format!("a type that is not known, and no program {program}"))
+            .expected("ext4, xfs, btrfs, f2fs, vfat or another type with such a program"),
+    })
+}
+
+/// Whether it is one of the types that e2fsprogs makes and repairs.
+pub(crate) fn is_ext(kind: &str) -> bool {
+    matches!(kind, "ext2" | "ext3" | "ext4")
+}
+
 /// A user and a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
@@ -47,7 +73,8 @@ pub(crate) struct Making<'m> {
     pub wanted: Option<&'m str>,
     /// Whether to make it over unrecognized data.
     pub overwrite: bool,
-    /// The owner of its root directory, if mkfs for this type has an option for it.
+    /// The owner of the directories that it begins with, if mkfs for this type has an option for
+    /// it.
     pub owner: Owner,
 }
 
@@ -60,8 +87,10 @@ pub(crate) struct Prepared {
 }
 
 /// Makes sure that `device`, which is `disk` and has the content `found`, holds a file system.
-/// Makes one if the disk is blank and one is wanted; refuses to overwrite existing content.
+/// Makes one if the disk is blank and one is wanted; refuses to overwrite existing content. `what`
+/// begins the errors.
 pub(crate) fn prepare(
+    what: &str,
     device: &Path,
     disk: &ByteDisk,
     found: Option<Content>,
@@ -69,7 +98,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     match (found, making.wanted) {
         (Some(Content::FileSystem(kind)), None) => Ok(Prepared { kind, made: false }),
-        (Some(Content::Other(words)), None) => Err(Error::new(Kind::Usage, "cannot mount the disk")
+        (Some(Content::Other(words)), None) => Err(Error::new(Kind::Usage, what)
             .found(words)
             .expected("a file system on the whole disk")
             .remedy(
@@ -82,31 +111,31 @@ pub(crate) fn prepare(
             let punch = format!("fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk");
             let advice = Advice::from("open it without ").setting(Setting("mkfs"));
             let advice = advice.text("; or, to lose what is there, open it with ").setting(Setting("raw"));
-            Err(not_blank(wanted, format!("{found} already on the disk"))
+            Err(not_blank(what, wanted, format!("{found} already on the disk"))
                 .remedy(advice.text(format!(", run `{punch}`, and close it"))))
         }
-        (None, None) => Err(Error::new(Kind::NotFound, "cannot mount the disk")
-            .found("no file system that is known here")
+        (None, None) => Err(Error::new(Kind::NotFound, what)
+            .found(NO_FILE_SYSTEM)
             .remedy(Advice::from("on a new disk give ").setting(Setting("mkfs")).text(" ext4 to make one"))),
         (None, Some(wanted)) => {
             if !making.overwrite
-                && let Some(at) = first_data(disk)?
+                && let Some(at) = first_data(disk).map_err(|e| e.context(what))?
             {
                 let found =
                     format!("data of no known kind from byte {at} on, as an interrupted mkfs leaves it");
                 let advice = Advice::from("open it without ").setting(Setting("mkfs"));
                 let advice = advice.text(" if it is a file system; to lose what is there, give ");
                 let advice = advice.setting(Setting("overwrite")).text(" with ").setting(Setting("mkfs"));
-                return Err(not_blank(wanted, found).remedy(advice));
+                return Err(not_blank(what, wanted, found).remedy(advice));
             }
-            make(device, wanted, making.owner)?;
+            make(device, wanted, making.owner).map_err(|e| e.context(what))?;
             Ok(Prepared { kind: wanted.to_owned(), made: true })
         }
     }
 }
 
-fn not_blank(wanted: &str, found: String) -> Error {
-    Error::new(Kind::Usage, format!("refused to make {wanted}")).found(found).expected("a blank disk")
+fn not_blank(what: &str, wanted: &str, found: String) -> Error {
+    Error::new(Kind::Usage, format!("{what}: refused to make {wanted}")).found(found).expected("a blank disk")
 }
 
 /// The offset of the first byte that is not zero.
@@ -181,7 +210,7 @@ pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
         Some(0) => Ok(Some(recognized(&probe.stdout))),
         Some(2) if probe.stderr.is_empty() => Ok(None),
         Some(8) => Ok(Some(Content::Other("signatures of more than one file system".to_owned()))),
-        _ => Err(Error::new(Kind::Io, what).found(format!("blkid: {}", probe.words()))),
+        _ => Err(Error::new(Kind::Io, what).found(probe.words_of("blkid"))),
     }
 }
 
@@ -201,9 +230,9 @@ fn recognized(export: &str) -> Content {
 /// Makes a file system. Sets the block size to 4096 bytes if the type has an option for it, because
 /// the tools choose 1024 bytes on small disks.
 fn make(device: &Path, wanted: &str, owner: Owner) -> Result<()> {
-    let owner = format!("root_owner={}:{}", owner.user, owner.group);
+    let root_owner = format!("root_owner={}:{}", owner.user, owner.group);
     let mut args: Vec<&OsStr> = match wanted {
-        "ext2" | "ext3" | "ext4" => vec!["-q", "-b", "4096", "-E", &owner],
+        ext if is_ext(ext) => vec!["-q", "-b", "4096", "-E", &root_owner],
         "xfs" => vec!["-q", "-s", "size=4096"],
         _ => vec![],
     }
@@ -211,7 +240,23 @@ fn make(device: &Path, wanted: &str, owner: Owner) -> Result<()> {
     .map(OsStr::new)
     .collect();
     args.push(device.as_os_str());
-    tool::succeed(&format!("cannot make {wanted}"), &format!("mkfs.{wanted}"), &args).map(|_| ())
+    tool::succeed(&format!("cannot make {wanted}"), &format!("mkfs.{wanted}"), &args)?;
+    // Some distributions have debugfs in a package of its own. Without it the directory is root's.
+    if is_ext(wanted) && owner.user != Owner::ROOT.user && tool::is_installed("debugfs") {
+        give_lost_and_found(device, owner)?;
+    }
+    Ok(())
+}
+
+/// Gives the directory `lost+found` of a new ext2, ext3 or ext4 to the owner of its root directory.
+/// mke2fs makes it for root, and has no option for it.
+fn give_lost_and_found(device: &Path, owner: Owner) -> Result<()> {
+    for (field, number) in [("uid", owner.user), ("gid", owner.group)] {
+        let request = format!("set_inode_field /lost+found {field} {number}");
+        let args = [OsStr::new("-w"), OsStr::new("-R"), OsStr::new(&request), device.as_os_str()];
+        tool::succeed("cannot give lost+found to its user", "debugfs", &args)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -226,6 +271,40 @@ mod tests {
         for bad in ["", "../sh", "ext4 -F", "EXT4", "a.b", "abcdefghijklmnopq"] {
             assert_eq!(check_type(bad).unwrap_err().kind(), Kind::Usage);
         }
+    }
+
+    #[test]
+    fn a_missing_program_is_named_with_its_package_or_the_known_types() {
+        let refused = check_program("ext9").unwrap_err();
+        assert_eq!(refused.kind(), Kind::Usage);
+        assert!(refused.to_string().contains("no program mkfs.ext9; expected: ext4, xfs,"), "{refused}");
+        for (kind, package) in [("ext4", "e2fsprogs"), ("ntfs", "ntfs-3g"), ("exfat", "exfatprogs")] {
+            // A type is accepted if its program is installed.
+            let Err(refused) = check_program(kind) else { continue };
+            assert_eq!(refused.kind(), Kind::NotFound);
+            assert!(refused.to_string().ends_with(&format!("install the package {package}")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_user_owns_every_directory_of_a_new_file_system() {
+        if !["mkfs.ext4", "debugfs"].iter().all(|program| tool::is_installed(program)) {
+            return eprintln!("skipped: there is no mkfs.ext4 or no debugfs");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let disk = dir.path().join("disk");
+        std::fs::File::create(&disk).unwrap().set_len(16 << 20).unwrap();
+        make(&disk, "ext4", Owner { user: 70_000, group: 70_001 }).unwrap();
+        for directory in ["/", "/lost+found"] {
+            let request = format!("stat {directory}");
+            let args = [OsStr::new("-R"), OsStr::new(&request), disk.as_os_str()];
+            let said = tool::run("debugfs", &args).unwrap().stdout;
+            let words: Vec<&str> = said.split_whitespace().collect();
+            let owned = |field: &str, number: &str| words.windows(2).any(|pair| pair == [field, number]);
+            assert!(owned("User:", "70000") && owned("Group:", "70001"), "{directory}: {said}");
+        }
+        let checked = tool::run("e2fsck", &[OsStr::new("-fn"), disk.as_os_str()]).unwrap();
+        assert!(checked.success(), "{}", checked.stdout);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The methods to mount the file system on a disk, and which of them this process can use.
 
 use crate::loop_device::LOOP_CONTROL;
+use crate::mkfs::{self, is_ext};
 use crate::{proc, tool};
 use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -36,7 +37,7 @@ impl Program {
 }
 
 /// The first part of errors about mounting with a program.
-const WITH_PROGRAM: &str = "cannot mount a file system with a program";
+const WITH_PROGRAM: &str = "no program serves its file system";
 
 impl MountMethod {
     /// All methods.
@@ -52,24 +53,26 @@ impl MountMethod {
     }
 
     /// Checks that the wanted method can be used, or that there is one that this process would
-    /// choose before it knows the file system. Does not access the disk, so it can run before a
-    /// passphrase is asked for. `kind` is the type of the file system that will be made, if any.
+    /// choose before it knows the file system, and that the file system can be made. Does not
+    /// access the disk, so it can run before a passphrase is asked for. `kind` is the type of the
+    /// file system that will be made, if any.
     ///
     /// Errors: [`Kind::Permission`] if `wanted` is the loop device and it cannot be used,
     /// [`Kind::NotFound`] if a program is missing, [`Kind::Usage`] if the program does not support
-    /// this type.
+    /// this type, or no program makes it.
     pub fn check(wanted: Option<MountMethod>, kind: Option<&str>) -> Result<()> {
         match Choice::of(wanted) {
-            Choice::Loop if wanted.is_some() => match lacking_for_loop() {
-                Some(lacking) => Err(offer_others(
-                    Error::new(Kind::Permission, "cannot mount a file system from a loop device")
-                        .found(lacking),
-                )),
-                None => Ok(()),
-            },
-            Choice::Loop => Ok(()),
-            Choice::Program(choice) => choice.for_type(kind).map(drop),
+            Choice::Loop => {
+                if let Some(lacking) = wanted.and_then(|_| lacking_for_loop()) {
+                    let what = "cannot mount a file system from a loop device";
+                    return Err(offer_others(Error::new(Kind::Permission, what).found(lacking), kind));
+                }
+            }
+            Choice::Program(choice) => {
+                choice.for_type(kind)?;
+            }
         }
+        kind.map_or(Ok(()), mkfs::check_program)
     }
 
     /// Whether the method is the loop device: it is wanted, or no method is wanted and it can be
@@ -149,11 +152,6 @@ impl ProgramChoice {
     }
 }
 
-/// Whether fuse2fs and e2fsck support this type.
-pub(crate) fn is_ext(kind: &str) -> bool {
-    matches!(kind, "ext2" | "ext3" | "ext4")
-}
-
 /// The reason why this process cannot mount from a loop device; `None` if it may try. The root of a
 /// user namespace cannot: it has no loop devices, and the kernel refuses to mount a file system
 /// from a block device for it.
@@ -183,15 +181,17 @@ fn may_mount() -> bool {
     capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Adds methods that need fewer privileges to a permission error.
-pub(crate) fn offer_others(error: Error) -> Error {
+/// Adds methods that need fewer privileges to a permission error. `kind` is the type of the file
+/// system, if it is known.
+pub(crate) fn offer_others(error: Error, kind: Option<&str>) -> Error {
     if error.kind() != Kind::Permission {
         return error;
     }
-    let advice =
-        Advice::from("run as root where loop devices are allowed, open it with ").setting(Setting("via"));
-    let advice =
-        advice.text(" fuse2fs, serve the disk to NBD clients, or open it with ").setting(Setting("raw"));
+    let mut advice = Advice::from("run as root where loop devices are allowed, ");
+    if kind.is_none_or(is_ext) {
+        advice = advice.text("open it with ").setting(Setting("via")).text(" fuse2fs, ");
+    }
+    let advice = advice.text("serve the disk to NBD clients, or open it with ").setting(Setting("raw"));
     error.remedy(advice.text(", which gives it as a file"))
 }
 
@@ -233,6 +233,18 @@ mod tests {
                 chosen.is_ok_and(|program| program == Program::Fuse2fs) || !tool::is_installed("fuse2fs")
             );
         }
+    }
+
+    #[test]
+    fn fuse2fs_is_offered_for_its_family_alone() {
+        let offered = |kind: Option<&str>| {
+            let refused = offer_others(Error::new(Kind::Permission, "cannot mount"), kind).to_string();
+            assert!(refused.contains("NBD clients") && refused.contains("`raw`"), "{refused}");
+            refused.contains("`via` fuse2fs")
+        };
+        assert!(offered(None) && offered(Some("ext3")) && !offered(Some("btrfs")));
+        let other = offer_others(Error::new(Kind::Other, "cannot mount"), None);
+        assert!(other.advice().is_none());
     }
 
     #[test]

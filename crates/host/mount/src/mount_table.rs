@@ -7,8 +7,10 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The source in mount tables of every FUSE mount of lacuna.
+/// The source in mount tables of FUSE mounts of lacuna without a name of their own.
 pub const FUSE_SOURCE: &str = "lacuna";
+/// The subtype of every FUSE mount of lacuna: mount tables show the type `fuse.lacuna`.
+pub const FUSE_SUBTYPE: &str = "lacuna";
 
 /// One entry of a mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct Entry {
 impl Entry {
     /// Whether this is a FUSE mount of lacuna.
     pub fn is_our_fuse(&self) -> bool {
-        self.fs_type.starts_with("fuse") && self.source == FUSE_SOURCE
+        self.fs_type.strip_prefix("fuse.") == Some(FUSE_SUBTYPE)
     }
 
     /// Whether a program serves it through FUSE from the file of a disk.
@@ -167,6 +169,8 @@ mod tests {
         let fuse =
             parse(b"36 35 0:41 / /mnt/a rw - fuse.ext4 /run/a\\040b rw,user_id=1000,group_id=7").unwrap();
         assert_eq!((fuse.user, &*fuse.source), (Some(1000), "/run/a b"));
+        let vault = parse(b"36 35 0:41 / /mnt/a rw - fuse.lacuna /home/me/v rw,user_id=1000").unwrap();
+        assert!(vault.is_our_fuse() && !fuse.is_our_fuse());
         let ext4 = parse(line).unwrap();
         assert!(ext4.is_on(Path::new("/dev/loop9"), "7:3") && !ext4.is_on(Path::new("/dev/loop3"), "7:9"));
         let btrfs = parse(b"36 35 0:53 / /mnt/a rw - btrfs /dev/loop3 rw").unwrap();

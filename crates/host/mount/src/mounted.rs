@@ -9,7 +9,7 @@ use crate::program_mount::{ProgramMount, ProgramRequest, check_options};
 use crate::unmount::{busy_or_failed, mounted_over};
 use crate::watch::{ServerLog, Watch};
 use crate::{mkfs, mount_method, mount_table, repair, tool};
-use lacuna_contracts::{Advice, ByteDisk, Error, Kind, Result, Setting};
+use lacuna_contracts::{Advice, ByteDisk, Error, Kind, Result, Setting, Term};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -80,11 +80,11 @@ struct SetUp<'s> {
 
 impl SetUp<'_> {
     /// Prefers the first error of the disk: programs report an error of the disk as a number at
-    /// best.
-    fn words(&self, e: Error) -> Error {
+    /// best. `kind` is the type of the file system, if it is known.
+    fn words(&self, e: Error, kind: Option<&str>) -> Error {
         match self.from.watch.first_failure() {
             Some(failure) => failure.context(&self.what),
-            None => mount_method::offer_others(e),
+            None => mount_method::offer_others(e, kind),
         }
     }
 
@@ -105,16 +105,18 @@ impl SetUp<'_> {
     ) -> Result<Prepared> {
         let keep = request.keep_existing && found.as_ref().and_then(Content::file_system).is_some();
         let making = Making { wanted: request.mkfs.filter(|_| !keep), overwrite: request.overwrite, owner };
-        mkfs::prepare(place, self.from.bytes, found, making).map_err(|e| self.words(e.context(&self.what)))
+        mkfs::prepare(&self.what, place, self.from.bytes, found, making)
+            .map_err(|e| self.words(e, making.wanted))
     }
 
-    /// The error of a failed mount. If the content has a journal that can be skipped, advises the
-    /// option `journalled`.
-    fn not_mounted(&self, e: Error, journalled: Option<&'static str>, options: Option<&str>) -> Error {
-        match journalled {
+    /// The error of a failed mount of `content`. If its journal could not be replayed and can be
+    /// skipped, advises the option for that.
+    fn not_mounted(&self, e: Error, content: &Mountable, options: Option<&str>) -> Error {
+        match content.without_journal {
             Some(option)
                 if self.from.watch.first_failure().is_none()
                     && e.kind() == Kind::Other
+                    && is_of_journal(&e)
                     && !options.is_some_and(|options| options.contains(option)) =>
             {
                 let advice = Advice::from("if it was not unmounted, as in a copy of a disk in use, give ");
@@ -123,9 +125,27 @@ impl SetUp<'_> {
                 );
                 e.remedy(advice.setting(Setting("mount_options")).text(what))
             }
-            _ => self.words(e),
+            _ => self.words(e, Some(&content.kind)),
         }
     }
+}
+
+/// The content of a disk that is mounted next.
+struct Mountable {
+    /// The type of the file system.
+    kind: String,
+    /// The option that skips the replay of its journal, if it is mounted read-only and has one.
+    without_journal: Option<&'static str>,
+}
+
+/// Whether an error of a read-only mount may come from a journal that has to be replayed. The
+/// kernel refuses it as a write (EROFS), fuse2fs names the recovery. The journal alone proves
+/// nothing: fuse2fs mentions it at every mount.
+fn is_of_journal(e: &Error) -> bool {
+    e.text(Term::quoted).found.is_some_and(|found| {
+        let found = found.to_lowercase();
+        ["read-only", "recover"].iter().any(|word| found.contains(word))
+    })
 }
 
 impl Mounted {
@@ -162,8 +182,9 @@ impl Mounted {
         self.made
     }
 
-    /// Makes a file system on a disk, if one is wanted, and mounts it. `released` is called when a
-    /// program that serves it has ended.
+    /// Makes a file system on a disk, if one is wanted, and mounts it. `before` is called when
+    /// nothing but the mount itself remains to be done; its error ends the set-up. `released` is
+    /// called when a program that serves it has ended.
     ///
     /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing or the disk has no
     /// file system, [`Kind::Usage`] if the disk has other content or a file system was to be made
@@ -173,22 +194,32 @@ impl Mounted {
         request: &MountRequest<'_>,
         from: DiskFile<'_>,
         mountpoint: PathBuf,
+        before: impl FnOnce() -> Result<()>,
         released: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
         let what = format!("cannot mount the disk at {}", mountpoint.display());
         let set_up = SetUp { from, what };
         match Choice::of(request.via) {
-            Choice::Loop => Self::by_loop(request, &set_up, mountpoint),
-            Choice::Program(choice) => Self::by_program(request, &set_up, mountpoint, &choice, released),
+            Choice::Loop => Self::by_loop(request, &set_up, mountpoint, before),
+            Choice::Program(choice) => {
+                Self::by_program(request, &set_up, mountpoint, &choice, before, released)
+            }
         }
     }
 
-    fn by_loop(request: &MountRequest<'_>, set_up: &SetUp<'_>, mountpoint: PathBuf) -> Result<Self> {
+    fn by_loop(
+        request: &MountRequest<'_>,
+        set_up: &SetUp<'_>,
+        mountpoint: PathBuf,
+        before: impl FnOnce() -> Result<()>,
+    ) -> Result<Self> {
         let read_only = request.read_only;
-        let device = LoopDevice::attach(set_up.from.file, read_only).map_err(|e| set_up.words(e))?;
+        let device = LoopDevice::attach(set_up.from.file, read_only)
+            .map_err(|e| set_up.words(e.context(&set_up.what), request.mkfs))?;
         let found = set_up.content(device.node())?;
-        let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
-        let made = set_up.prepare(device.node(), found, Owner::ROOT, request)?.made;
+        let without_journal = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
+        let Prepared { kind, made } = set_up.prepare(device.node(), found, Owner::ROOT, request)?;
+        before()?;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(request.mount_options);
         let options = options.join(",");
@@ -202,8 +233,9 @@ impl Mounted {
         // At an automount, the kernel blocks every process outside of systemd's process group.
         let waits = mount_table::is_automount(&mountpoint)?;
         let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
-        run(&set_up.what, "mount", &args)
-            .map_err(|e| set_up.not_mounted(e, journalled, request.mount_options))?;
+        run(&set_up.what, "mount", &args).map_err(|e| {
+            set_up.not_mounted(e, &Mountable { kind, without_journal }, request.mount_options)
+        })?;
         let (below, log) = (Below::Loop(device), Arc::clone(request.log));
         let mut mounted = Mounted { mountpoint, below, made, log };
         if let Below::Loop(device) = &mut mounted.below {
@@ -217,24 +249,34 @@ impl Mounted {
         set_up: &SetUp<'_>,
         mountpoint: PathBuf,
         choice: &ProgramChoice,
+        before: impl FnOnce() -> Result<()>,
         released: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
         let (file, read_only) = (set_up.from.file, request.read_only);
         let found = set_up.content(file)?;
-        let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
+        let without_journal = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
         let kind = found.as_ref().and_then(Content::file_system).or(request.mkfs);
         // Check the method before anything is made that could not be mounted.
         let program = choice.for_type(kind).map_err(|e| e.context(&set_up.what))?;
-        check_options(program, request.mount_options).map_err(|e| e.context(&set_up.what))?;
+        check_options(&set_up.what, program, request.mount_options)?;
         let Prepared { kind, made } = set_up.prepare(file, found, Owner::of_this_process(), request)?;
         if program == Program::Fuse2fs && !made && !read_only {
-            repair::repair(file).map_err(|e| set_up.words(e.context(&set_up.what)))?;
+            repair::repair(file).map_err(|e| set_up.words(e.context(&set_up.what), Some(&kind)))?;
         }
-        let options = request.mount_options;
-        let (disk, kind) = (set_up.from.disk, kind.as_str());
-        let how = ProgramRequest { program, disk, file, kind, mountpoint: &mountpoint, options, read_only };
+        before()?;
+        let content = Mountable { kind, without_journal };
+        let how = ProgramRequest {
+            what: &set_up.what,
+            program,
+            disk: set_up.from.disk,
+            file,
+            kind: &content.kind,
+            mountpoint: &mountpoint,
+            options: request.mount_options,
+            read_only,
+        };
         let mount = ProgramMount::start(&how, released)
-            .map_err(|e| set_up.not_mounted(e.context(&set_up.what), journalled, options))?;
+            .map_err(|e| set_up.not_mounted(e, &content, request.mount_options))?;
         Ok(Mounted { mountpoint, below: Below::Program(mount), made, log: Arc::clone(request.log) })
     }
 
@@ -355,6 +397,27 @@ impl Drop for Mounted {
         // After an orderly close this does nothing.
         if let Err(e) = self.unmount(|| {}) {
             (self.log)(&e.context("cannot take everything down"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_blamed_only_where_it_can_be_the_reason() {
+        let refused = |found: &str| Error::new(Kind::Other, "cannot mount the disk at /mnt").found(found);
+        for found in [
+            "mount: /mnt: cannot mount /dev/loop0 read-only.",
+            "mount: /mnt: fsconfig() failed: Read-only file system.",
+            "fuse2fs: Journal needs recovery; running `e2fsck -E journal_only' is required.",
+        ] {
+            assert!(is_of_journal(&refused(found)), "{found}");
+        }
+        let full = "fuse: mountpoint is not empty / fuse2fs: Writing to the journal is not supported.";
+        for found in [full, "mount: /mnt: wrong fs type, bad option, bad superblock on /dev/loop0."] {
+            assert!(!is_of_journal(&refused(found)), "{found}");
         }
     }
 }

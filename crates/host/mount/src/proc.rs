@@ -44,18 +44,49 @@ pub(crate) fn name_of(process: u32) -> String {
         .map_or_else(|_| "?".to_owned(), |name| String::from_utf8_lossy(&name).trim().to_owned())
 }
 
-/// Whether a process has a file, a directory or a mapping below `mountpoint`, as far as this user
-/// may inspect it.
-pub(crate) fn uses(process: u32, mountpoint: &Path) -> bool {
-    let within = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
-    if ["cwd", "root", "exe"].iter().any(|link| within(path(process, link))) {
-        return true;
+/// A process in messages, such as `bash (process 812)`; its number alone if it has ended, or if
+/// this user may not see its name.
+pub fn described(process: u32) -> String {
+    match fs::read(path(process, "comm")) {
+        Ok(name) => format!("{} (process {process})", String::from_utf8_lossy(&name).trim()),
+        Err(_) => format!("process {process}"),
     }
+}
+
+/// How a process uses a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MountUse {
+    /// Its working directory is there, and nothing else.
+    WorkingDirectory,
+    /// It has a file, its root directory, its program or a mapping there.
+    Content,
+}
+
+/// How a process uses the mount at `mountpoint`, as far as this user may inspect it; `None` if it
+/// does not.
+pub(crate) fn use_of(process: u32, mountpoint: &Path) -> Option<MountUse> {
+    let within = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
     let mut descriptors = fs::read_dir(path(process, "fd")).into_iter().flatten().flatten();
     let has_mapping = |maps: Vec<u8>| {
         maps.split(|byte| *byte == b'\n').any(|l| mapped(l).is_some_and(|p| p.starts_with(mountpoint)))
     };
-    descriptors.any(|d| within(d.path())) || fs::read(path(process, "maps")).is_ok_and(has_mapping)
+    if ["root", "exe"].iter().any(|link| within(path(process, link)))
+        || descriptors.any(|d| within(d.path()))
+        || fs::read(path(process, "maps")).is_ok_and(has_mapping)
+    {
+        return Some(MountUse::Content);
+    }
+    within(path(process, "cwd")).then_some(MountUse::WorkingDirectory)
+}
+
+/// The number of the parent of a process; 0, which no process has, if it is unknown.
+pub(crate) fn parent_of(process: u32) -> u32 {
+    let parent = |status: Vec<u8>| {
+        let status = String::from_utf8_lossy(&status).into_owned();
+        let number = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        number.map_or(0, |number| number.trim().parse().unwrap_or(0))
+    };
+    fs::read(path(process, "status")).map_or(0, parent)
 }
 
 /// The path at the end of a line of `/proc/PID/maps`.
@@ -141,6 +172,9 @@ mod tests {
     fn a_process_that_was_killed_is_dying() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         assert!(!is_dying(child.id()).unwrap());
+        assert_eq!((parent_of(child.id()), parent_of(u32::MAX)), (std::process::id(), 0));
+        assert_eq!(described(child.id()), format!("sleep (process {})", child.id()));
+        assert_eq!(described(u32::MAX), format!("process {}", u32::MAX));
         child.kill().unwrap();
         // Killed, ending, or ended and not reaped: all count as dying.
         assert!(is_dying(child.id()).unwrap());

@@ -23,6 +23,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The options of a mount with a program.
 pub(crate) struct ProgramRequest<'r> {
+    /// The first part of errors.
+    pub what: &'r str,
     /// The program.
     pub program: Program,
     /// The disk.
@@ -179,12 +181,11 @@ impl ProgramMount {
         let running = RunningProgram::start(program.name(), &words(request), request.disk, ended)?;
         let (file, mountpoint) = (request.file.to_owned(), request.mountpoint.to_owned());
         let mount = ProgramMount { program, file, mountpoint, running, given_up: Mutex::default() };
-        let what = format!("cannot mount with {}", program.name());
         match mount.running.wait(IDLE_LIMIT, || mount.is_listed()) {
             Ok(None) => Ok(mount),
             Ok(Some(Ending { words: said, .. })) => {
                 let kind = if tool::denied(&said) { Kind::Permission } else { Kind::Other };
-                Err(Error::new(kind, what).found(said))
+                Err(Error::new(kind, request.what).found(tool::of_program(program.name(), said)))
             }
             Err(e) => {
                 mount.running.kill();
@@ -193,7 +194,7 @@ impl ProgramMount {
                 if is_there()? {
                     let _ = unmount_lazily(&mount.mountpoint, is_there);
                 }
-                Err(e.context(what))
+                Err(e.context(request.what))
             }
         }
     }
@@ -336,13 +337,13 @@ impl Drop for ProgramMount {
 }
 
 /// Refuses mount options that would change the source of the mount, by which it is recognized.
-/// Errors: [`Kind::Usage`].
-pub(crate) fn check_options(program: Program, options: Option<&str>) -> Result<()> {
+/// `what` begins the error. Errors: [`Kind::Usage`].
+pub(crate) fn check_options(what: &str, program: Program, options: Option<&str>) -> Result<()> {
     let mut given = options.into_iter().flat_map(|list| list.split(','));
     let unknown = |option: &&str| *option == "no_default_opts" || option.starts_with("fsname=");
     let Some(refused) = given.find(unknown) else { return Ok(()) };
-    Err(Error::new(Kind::Usage, format!("cannot mount with {}", program.name()))
-        .found(format!("the mount option {refused}"))
+    Err(Error::new(Kind::Usage, what)
+        .found(format!("the mount option {refused} for {}", program.name()))
         .expected("no option that gives the mount another name: the mount is known by its name")
         .remedy("leave it out"))
 }
@@ -436,7 +437,8 @@ mod tests {
         read_only: bool,
     ) -> ProgramRequest<'r> {
         let (file, mountpoint) = (Path::new("/run/x/disk"), Path::new("/mnt/a b"));
-        ProgramRequest { program, disk, file, kind: "ext4", mountpoint, options, read_only }
+        let (what, kind) = ("cannot mount", "ext4");
+        ProgramRequest { what, program, disk, file, kind, mountpoint, options, read_only }
     }
 
     fn told(program: Program, options: Option<&str>, read_only: bool) -> String {
@@ -457,7 +459,8 @@ mod tests {
         let of_user = "/run/x/disk|/mnt/a b|-f|-o|type=ext4,fsname=/run/x/disk,noexec,nosuid";
         assert_eq!(told(Program::Lklfuse, Some("noexec,nosuid,symfollow"), false), of_user);
         for option in ["noatime,no_default_opts", "fsname=other"] {
-            assert_eq!(check_options(Program::Fuse2fs, Some(option)).unwrap_err().kind(), Kind::Usage);
+            let refused = check_options("cannot mount", Program::Fuse2fs, Some(option)).unwrap_err();
+            assert_eq!(refused.kind(), Kind::Usage);
         }
     }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use rustix::io::Result;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl, opcode};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, Updater, ioctl, opcode};
 use std::ffi::{c_int, c_uint, c_void};
 use std::fs::File;
 use std::io;
@@ -16,7 +16,8 @@ const LOOP_CLR_FD: Opcode = 0x4c01;
 const LOOP_SET_CAPACITY: Opcode = 0x4c07;
 const LOOP_SET_DIRECT_IO: Opcode = 0x4c08;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
-/// From `linux/fs.h`.
+// From `linux/fs.h`.
+const BLKROSET: Opcode = opcode::none(0x12, 93);
 const FITRIM: Opcode = opcode::read_write::<TrimRange>(b'X', 121);
 /// The first descriptor after standard input, output and error.
 const FIRST_DESCRIPTOR: c_uint = 3;
@@ -72,6 +73,12 @@ pub(crate) fn clear_backing_file(device: &File) -> Result<()> {
 /// does not support it.
 pub(crate) fn set_direct_io(device: &File) -> Result<()> {
     ask(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
+}
+
+/// Sets whether a block device refuses writes. This outlives the attachment of a loop device.
+pub(crate) fn set_read_only(device: &File, read_only: bool) -> Result<()> {
+    // SAFETY: the request reads one number of the type `int`, during the call only.
+    unsafe { ioctl(device, Setter::<BLKROSET, c_int>::new(c_int::from(read_only))) }
 }
 
 /// Sets the length of a loop device to that of its file now.

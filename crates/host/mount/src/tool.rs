@@ -44,9 +44,9 @@ impl Finished {
     /// The text to quote: the program's standard error, and how it ended if that is empty or a
     /// signal ended it.
     pub fn words(&self) -> String {
-        let mut said: String = self.stderr.chars().take(MOST_WORDS).collect();
-        // Some programs print their whole usage when they refuse one option.
-        if said.len() < self.stderr.len() {
+        let whole = without_usage(&self.stderr);
+        let mut said: String = whole.chars().take(MOST_WORDS).collect();
+        if said.len() < whole.len() {
             said.push_str("...");
         }
         match (said.is_empty(), self.code, self.signal) {
@@ -57,6 +57,23 @@ impl Finished {
             (false, _, None) => said,
         }
     }
+
+    /// [`Finished::words`] with the name of the program before them, unless they begin with it.
+    pub fn words_of(&self, program: &str) -> String {
+        of_program(program, self.words())
+    }
+}
+
+/// The words of a program with its name before them, unless they begin with it.
+pub(crate) fn of_program(program: &str, words: String) -> String {
+    let is_named = words.strip_prefix(program).is_some_and(|rest| rest.starts_with(':'));
+    if is_named { words } else { format!("{program}: {words}") }
+}
+
+/// Cuts off the usage that some programs print after their error.
+fn without_usage(said: &str) -> &str {
+    let usage = [" / Usage:", " / usage:"].into_iter().filter_map(|begin| said.find(begin)).min();
+    usage.map_or(said, |at| &said[..at])
 }
 
 /// [`succeed`] for a program that must stay in the process group of this process.
@@ -189,7 +206,8 @@ fn in_our_group<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
 fn not_started(program: &str, e: &io::Error) -> Error {
     let error = Error::io(format!("cannot run {program}"), e);
     if e.kind() == io::ErrorKind::NotFound {
-        error.remedy(format!("install the package that has {program} ({})", package(program)))
+        let package = package(program).unwrap_or("often util-linux");
+        error.remedy(format!("install the package that has {program} ({package})"))
     } else {
         error
     }
@@ -205,7 +223,7 @@ fn succeeded(what: &str, program: &str, finished: Finished) -> Result<Finished> 
         return Ok(finished);
     }
     let kind = if denied(&finished.stderr) { Kind::Permission } else { Kind::Other };
-    Err(Error::new(kind, what).found(format!("{program}: {}", finished.words())))
+    Err(Error::new(kind, what).found(finished.words_of(program)))
 }
 
 /// Whether a program's error output means a lack of privileges.
@@ -245,17 +263,20 @@ fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
     std::env::join_paths(dirs.chain(["/usr/local/sbin".into()])).unwrap_or_else(|_| SYSTEM.into())
 }
 
-fn package(program: &str) -> &'static str {
-    match program {
-        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" | "e2fsck" | "resize2fs" => "e2fsprogs",
+/// The package of a program, if it is known.
+pub(crate) fn package(program: &str) -> Option<&'static str> {
+    Some(match program {
+        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" | "debugfs" | "e2fsck" | "resize2fs" => "e2fsprogs",
         "mkfs.xfs" | "xfs_growfs" => "xfsprogs",
         "mkfs.btrfs" | "btrfs" => "btrfs-progs",
         "mkfs.f2fs" => "f2fs-tools",
-        "mkfs.vfat" => "dosfstools",
+        "mkfs.vfat" | "mkfs.fat" | "mkfs.msdos" => "dosfstools",
+        "mkfs.exfat" => "exfatprogs",
+        "mkfs.ntfs" => "ntfs-3g",
         "fusermount3" => "fuse3",
         "sync" => "coreutils",
-        _ => "often util-linux",
-    }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -280,7 +301,18 @@ mod tests {
         let e = succeed("cannot list", "no-such-program-here", &["x"]).err().unwrap();
         assert!(e.to_string().contains("install the package"), "{e}");
         assert_eq!(e.kind(), Kind::NotFound);
-        assert_eq!((package("sync"), package("umount")), ("coreutils", "often util-linux"));
+        assert!(e.to_string().contains("(often util-linux)"), "{e}");
+        assert_eq!((package("sync"), package("mkfs.ntfs")), (Some("coreutils"), Some("ntfs-3g")));
+    }
+
+    #[test]
+    fn a_program_is_named_once_and_its_usage_is_left_out() {
+        let of = |script: &str| run("sh", &["-c", script]).unwrap().words_of("mkfs.xfs");
+        let refused = "mkfs.xfs: Filesystem must be larger than 300MB.";
+        assert_eq!(of("printf 'Filesystem must be larger than 300MB.\\nUsage: mkfs.xfs\\n' >&2"), refused);
+        assert_eq!(of(&format!("echo '{refused}' >&2")), refused);
+        assert_eq!(of("echo mkfs.xfs2: no >&2"), "mkfs.xfs: mkfs.xfs2: no");
+        assert_eq!(of("echo Usage: mkfs.xfs >&2"), "mkfs.xfs: Usage: mkfs.xfs");
     }
 
     #[test]
