@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
-use std::io::{self, BufReader, ErrorKind, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Connects without blocking. Errors: [`ErrorKind::TimedOut`] if the accept backlog stays full. The
 /// backlog of a stopped server never drains, and a blocking connect would wait for ever.
-fn to_server(path: &Path) -> io::Result<UnixStream> {
+pub(crate) fn to_server(path: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -72,7 +72,7 @@ pub(crate) fn silence(limit: Duration) -> String {
 }
 
 /// Whether a read or a connect timed out.
-fn is_over_time(e: &io::Error) -> bool {
+pub(crate) fn is_over_time(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
@@ -81,15 +81,27 @@ fn is_over_time(e: &io::Error) -> bool {
 ///
 /// Errors: the server cannot be reached.
 pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
+    call_over(to_server(path), op)
+}
+
+/// [`call`] over this connection.
+pub(crate) fn call_over(stream: io::Result<UnixStream>, op: &Op) -> io::Result<Reply> {
+    match stream {
+        Err(e) if is_over_time(&e) => Ok(Reply::Silent(UNACCEPTED)),
+        stream => ask(&stream?, op, None),
+    }
+}
+
+/// Sends a request and waits for the outcome. `until` ends the wait even if the server sends
+/// keepalives; without it there is no time limit while the server sends them.
+///
+/// Errors: those of the connection.
+pub(crate) fn ask(mut stream: &UnixStream, op: &Op, until: Option<Instant>) -> io::Result<Reply> {
     let line = op.line().map_err(io::Error::other)?;
-    let mut stream = match to_server(path) {
-        Err(e) if is_over_time(&e) => return Ok(Reply::Silent(UNACCEPTED)),
-        stream => stream?,
-    };
     let mut limit = HEARD_WITHIN;
     stream.set_read_timeout(Some(limit))?;
     stream.write_all(line.as_bytes())?;
-    let mut reader = BufReader::new(&stream);
+    let mut reader = BufReader::new(AnswerReader { stream, until });
     loop {
         let line = match read_line(&mut reader) {
             // The line was cut short.
@@ -111,6 +123,27 @@ pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
     }
 }
 
+/// Reads the answers of a server. After the moment `until` every read has timed out, however slowly
+/// the server sends.
+struct AnswerReader<'s> {
+    stream: &'s UnixStream,
+    until: Option<Instant>,
+}
+
+impl Read for AnswerReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        let mut stream = self.stream;
+        stream.read(into)
+    }
+}
+
 /// A message or the outcome of a job.
 pub enum Heard {
     /// A message; the job goes on.
@@ -128,8 +161,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Sends the request to the server at the socket `path`; errors call it `server`.
-    pub(crate) fn begin(path: &Path, job: &Job, server: String) -> Result<Self> {
+    /// Sends the request over this connection to a server; errors call it `server`.
+    pub(crate) fn begin(stream: io::Result<UnixStream>, job: &Job, server: String) -> Result<Self> {
         let failed = |e: &io::Error| {
             if is_over_time(e) {
                 return Error::new(Kind::TimedOut, format!("no answer from {server}"))
@@ -139,7 +172,7 @@ impl Conversation {
             Error::new(Kind::Busy, format!("cannot reach {server}")).found(e.to_string()).remedy("try again")
         };
         let line = Op::Job(job.clone()).line()?;
-        let mut stream = to_server(path).map_err(|e| failed(&e))?;
+        let mut stream = stream.map_err(|e| failed(&e))?;
         stream.set_read_timeout(Some(HEARD_WITHIN)).map_err(|e| failed(&e))?;
         stream.set_write_timeout(Some(ALIVE_WITHIN)).map_err(|e| failed(&e))?;
         stream.write_all(line.as_bytes()).map_err(|e| failed(&e))?;
@@ -216,7 +249,6 @@ impl Conversation {
 mod tests {
     use super::*;
     use rustix::net::{bind, listen, socket};
-    use std::io::Read;
     use std::os::unix::net::UnixListener;
 
     #[test]
@@ -263,7 +295,7 @@ mod tests {
             "{\"error\":{\"kind\":\"busy\",\"message\":\"x\",\"private\":false,\"server\":\"stays\"}}\n",
         ] {
             liar(nonsense, |path| {
-                let talk = Conversation::begin(path, &Job::Flush, "the liar".into());
+                let talk = Conversation::begin(to_server(path), &Job::Flush, "the liar".into());
                 assert!(talk.and_then(|mut talk| talk.hear()).is_err(), "{nonsense:?}");
             });
         }
@@ -278,6 +310,21 @@ mod tests {
         liar("\n\n{\"ok\":7}\n", |path| {
             assert!(matches!(call(path, &Op::Status), Ok(Reply::Done(value)) if value == 7));
         });
+    }
+
+    #[test]
+    fn a_server_that_only_sends_keepalives_is_given_up_on_at_the_given_moment() {
+        let (stream, mut server) = UnixStream::pair().unwrap();
+        let beats = std::thread::spawn(move || {
+            // Ends when the client has left.
+            while server.write_all(ALIVE).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(50);
+        assert!(matches!(ask(&stream, &Op::Status, Some(until)), Ok(Reply::Silent(_))));
+        drop(stream);
+        beats.join().unwrap();
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Dead servers: detects them and cleans up their mounts.
 
+use crate::made_mountpoint;
 use crate::record::{MountRecord, Record};
 use crate::run_dir::{DISK_NAME, RunPaths};
 use lacuna_contracts::{Error, Result};
 use lacuna_mount::mount_table::Entry;
 use lacuna_mount::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
 use lacuna_mount::{RELEASE_LIMIT, loop_device, mount_table, proc, tool};
+use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::fs::TryLockError;
 use std::io;
@@ -32,9 +34,10 @@ pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
     }
 }
 
-/// Cleans up after a dead server: unmounts the file system, detaches its loop device and removes
-/// the FUSE mount. The caller holds the lock. `mountpoint` is used if there is no record of a
-/// mount; without both, only the run directory and the loop devices on its disk file are touched.
+/// Cleans up after a dead server: unmounts the file system, detaches its loop device, and removes
+/// the FUSE mount and a mount point that the server made. The caller holds the lock. `mountpoint`
+/// is used if there is no record of a mount; without both, only the run directory and the loop
+/// devices on its disk file are touched.
 pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
     let record = paths.record()?;
     let mount = record.as_ref().and_then(Record::mount);
@@ -54,12 +57,18 @@ pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
             // Lazy unmount: a process that still uses the file system can neither read nor write
             // any more.
             unmount_lazily(at, || Ok(mount_table::at(at)?.is_some_and(|top| top.is_served_from(&backing))))?;
-        } else if mount.is_some_and(MountRecord::fuse_at_mountpoint) && top.is_our_fuse() {
+        } else if mount.is_some_and(MountRecord::fuse_at_mountpoint) && may_be_own(&top) {
             unmount_dead(at)?;
         }
     }
     for device in devices {
         loop_device::detach_from(&device, &backing)?;
+    }
+    if let Some(record) = &record
+        && let (Some(mount), Some(made)) = (record.mount(), record.made_mountpoint)
+    {
+        // A directory that cannot be removed stays without permissions, and takes no files.
+        let _stays = made_mountpoint::remove(&mount.mountpoint, made);
     }
     unmount_dead(&paths.fuse())
 }
@@ -89,7 +98,7 @@ pub(crate) fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
     if shows_disk(paths, top)? {
         return Ok(true);
     }
-    let record = if top.is_our_fuse() { paths.record()? } else { None };
+    let record = if may_be_own(top) { paths.record()? } else { None };
     let mount = record.as_ref().and_then(Record::mount);
     Ok(mount.is_some_and(|mount| mount.fuse_at_mountpoint() && mount.mountpoint == top.mountpoint))
 }
@@ -99,6 +108,12 @@ pub(crate) fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
 pub(crate) fn shows_disk(paths: &RunPaths, top: &Entry) -> Result<bool> {
     let backing = paths.fuse().join(DISK_NAME);
     Ok(top.is_served_from(&backing) || rests_on(top, &loop_device::resting_on(&backing)?)?)
+}
+
+/// Whether a mount may be the FUSE mount of a server of this user. Another user may have mounted at
+/// the place of a dead server of root.
+fn may_be_own(top: &Entry) -> bool {
+    top.is_our_fuse() && top.user.is_none_or(|user| user == geteuid().as_raw())
 }
 
 /// Whether `top` is mounted from one of these loop devices.

@@ -1,20 +1,31 @@
-//! Limits how many failed requests a server writes to its log.
+//! Limits how many failed requests and refused clients a server writes to its log.
 
 use lacuna_contracts::{Action, Advice, Error, Kind};
 use lacuna_mount::ServerLog;
 
-/// The number of failed requests that are logged individually.
+/// The number of failures that are logged individually.
 const LOGGED: u64 = 32;
 
 /// Logs a request that failed after `before` earlier failures. After the first 32, one line stands
 /// for all further failures: the reader of the log, such as that of standard error, may have
 /// stopped reading, and the server would block on it.
 pub fn log_failure(e: &Error, before: u64, log: &ServerLog) {
+    log_first(e, before, "more requests failed", log);
+}
+
+/// Logs a client that was refused after `before` earlier refusals, with the same limit: any machine
+/// that reaches the server can cause refusals.
+pub fn log_refused_client(e: &Error, before: u64, log: &ServerLog) {
+    log_first(e, before, "more clients were refused", log);
+}
+
+/// Logs the first failures one by one, and then `rest` once.
+fn log_first(e: &Error, before: u64, rest: &str, log: &ServerLog) {
     if before < LOGGED {
         log(e);
     } else if before == LOGGED {
         let last = Advice::from(Action("status")).text(" shows the last one");
-        log(&Error::new(Kind::Io, "more requests failed").remedy(last));
+        log(&Error::new(Kind::Io, rest).remedy(last));
     }
 }
 
@@ -31,8 +42,10 @@ mod tests {
         let log: ServerLog = Arc::new(move |e: &Error| heard.lock().push(e.to_string()));
         let failed = Error::new(Kind::Corrupt, "a block does not verify");
         (0..100).for_each(|before| log_failure(&failed, before, &log));
+        (0..100).for_each(|before| log_refused_client(&failed, before, &log));
         let said = said.lock();
-        assert!(said.len() == 33 && said[31] == failed.to_string(), "{said:?}");
+        assert!(said.len() == 66 && said[31] == failed.to_string(), "{said:?}");
         assert_eq!(said[32], "more requests failed; `status` shows the last one");
+        assert_eq!(said[65], "more clients were refused; `status` shows the last one");
     }
 }

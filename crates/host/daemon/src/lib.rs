@@ -4,9 +4,11 @@
 //!
 //! A server claims an [`Instance`], writes its [`Record`], and answers clients with a [`Server`]:
 //! the status of its [`StatusSource`]s, a purge, a close, and [`Jobs`], which are longer work with
-//! messages both ways. A front end that mounts calls [`check_mountpoint`] to tell a free directory
-//! from the mount of a dead server, and waits for an [`Event`] in its [`WakeUps`]. Another process
-//! finds instances in the [`Registry`], and queries or closes each [`Peer`] over one protocol.
+//! messages both ways. A front end that mounts calls [`clear_mountpoint`] to clear away the mount
+//! of a dead server, checks its directory with [`check_mountpoint`] or makes it
+//! ([`MadeMountpoint`]), and waits for an [`Event`] in its [`WakeUps`]. Another process finds
+//! instances in the [`Registry`], and queries or closes each [`Peer`] over one protocol. Root finds
+//! those of other users too ([`OtherUsers`]).
 //!
 //! Invariants kept here:
 //! - A server holds the lock of its run directory for its whole life. Holding the lock proves that
@@ -14,10 +16,13 @@
 //! - The content of a record does not depend on the number of levels of a disk.
 //! - Each request has one outcome. The server answers an unknown request with an error, and goes
 //!   on.
-//! - The number of threads for clients is limited. A client that does not read delays only its own
-//!   work.
+//! - Root follows no link of another user, trusts no record of another user, and changes none of
+//!   the user's files: only living servers are asked, and the kernel names their user and process.
+//! - The number of threads for clients is limited. A client that says nothing, or does not read,
+//!   delays only its own work.
 #![warn(missing_docs)]
 
+mod all_users;
 mod background;
 mod client;
 mod counters;
@@ -26,8 +31,10 @@ mod disk_query;
 mod exchange;
 mod failure_log;
 mod file;
+mod incoming;
 mod instance;
 mod jobs;
+mod made_mountpoint;
 mod mountpoint;
 mod other_users;
 mod peer;
@@ -39,23 +46,28 @@ mod registry;
 mod run_base;
 mod run_dir;
 mod server;
+mod server_end;
 mod status;
 mod system_call;
 mod untold;
+mod user_base;
+mod user_server;
 mod wake_ups;
 mod worker;
 
+pub use all_users::{OtherUsers, UserPeer};
 pub use background::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use client::{Conversation, Heard};
 pub use counters::Counters;
 pub use disk_query::{DiskQuery, PoolQuery};
 pub use exchange::Exchange;
-pub use failure_log::log_failure;
+pub use failure_log::{log_failure, log_refused_client};
 pub use file::{FileIdentity, FileNow, FileState, HeldFile};
 pub use instance::Instance;
 pub use jobs::{JobHandler, Jobs};
-pub use mountpoint::check_mountpoint;
-pub use peer::{Closed, Peer};
+pub use made_mountpoint::MadeMountpoint;
+pub use mountpoint::{IfMissing, check_mountpoint, clear_mountpoint};
+pub use peer::Peer;
 pub use protocol::{Job, Meant, Op, Refusal};
 pub use purge::purge;
 pub use record::{Front, Identity, InPool, MountKind, MountRecord, MountedBy, Record, seconds_now};
@@ -63,7 +75,10 @@ pub use registry::{Registry, await_dying, close};
 pub use run_base::default_run_base;
 pub use run_dir::DISK_NAME;
 pub use server::{ClosingClient, Server, Service};
-pub use status::{Condition, Counter, ServerState, ServerStatus, StatusSource};
+pub use server_end::Closed;
+pub use status::{
+    Condition, ConnectedClients, Counter, RefusedClients, ServerState, ServerStatus, StatusSource,
+};
 pub use system_call::{
     become_io_flusher, bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal,
     note_inherited_descriptors,

@@ -3,15 +3,15 @@
 
 use crate::run_dir::is_disk_file;
 use lacuna_mount::loop_device::backing_file;
-use lacuna_mount::mount_table::{Entry, FUSE_SOURCE};
+use lacuna_mount::mount_table::Entry;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The user that has a lacuna mount open, such as `user 1000`; `None` for other mounts.
 pub(crate) fn owner(entry: &Entry) -> Option<String> {
-    let fuse = entry.fs_type.starts_with("fuse");
-    let ours = fuse && (entry.source == FUSE_SOURCE || is_disk_file(Path::new(&entry.source)));
+    let is_of_program = entry.fs_type.starts_with("fuse") && is_disk_file(Path::new(&entry.source));
+    let ours = entry.is_our_fuse() || is_of_program;
     let user = if ours { entry.user } else { backing(entry).and_then(|file| owner_of(&file)) };
     let own = rustix::process::geteuid().as_raw();
     match user {
@@ -41,20 +41,20 @@ mod tests {
 
     #[test]
     fn other_users_are_told_by_the_mount() {
-        let fuse = |source: &str, user| Entry {
+        let fuse = |fs_type: &str, source: &str, user| Entry {
             device: "0:41".into(),
             mountpoint: "/mnt".into(),
-            fs_type: "fuse.ext4".into(),
+            fs_type: fs_type.into(),
             source: source.into(),
             user,
             follows: false,
         };
-        assert_eq!(
-            owner(&fuse("/run/user/7/lacuna/0123456789abcdef/fuse/disk", Some(77))).unwrap(),
-            "user 77"
-        );
-        assert_eq!(owner(&fuse("lacuna", None)).unwrap(), "another user");
-        assert_eq!(owner(&fuse("/home/me/disk", Some(77))), None);
-        assert_eq!(owner(&fuse("/dev/no-such", None)), None);
+        let file = "/run/user/7/lacuna/0123456789abcdef/fuse/disk";
+        assert_eq!(owner(&fuse("fuse.ext4", file, Some(77))).unwrap(), "user 77");
+        assert_eq!(owner(&fuse("fuse.lacuna", "/home/me/vault", Some(77))).unwrap(), "user 77");
+        assert_eq!(owner(&fuse("fuse.lacuna", "lacuna", None)).unwrap(), "another user");
+        assert_eq!(owner(&fuse("fuse.ext4", "/home/me/disk", Some(77))), None);
+        assert_eq!(owner(&fuse("fuse.ext4", "lacuna", None)), None);
+        assert_eq!(owner(&fuse("fuse", "/dev/no-such", None)), None);
     }
 }

@@ -1,36 +1,27 @@
-//! A peer: an instance of this user as another process sees it. That process asks for its status,
-//! gives it work, and closes it.
+//! A peer: an instance as another process sees it. That process asks for its status, gives it work,
+//! and closes it. It is an instance of the same user, or root sees that of another user.
 
-use crate::client::{Conversation, Reply, call, silence};
+use crate::client::{Conversation, Reply, call, call_over, silence, to_server};
 use crate::dead;
 use crate::protocol::{Afterwards, Job, Op};
 use crate::record::{MountRecord, Record};
 use crate::run_dir::{RunPaths, lock_past_probes};
+use crate::server_end::{Closed, GONE_WITHIN, PAUSE};
 use crate::status::ServerStatus;
+use crate::user_server::UserServer;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_mount::RELEASE_LIMIT;
+use lacuna_mount::mount_table::Entry;
 use serde_json::Value;
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The time between two attempts to take a lock.
-const PAUSE: Duration = Duration::from_millis(20);
-/// How long the process of a server may take to exit after it has closed its disk or vault, or has
-/// dropped its clients.
-const GONE_WITHIN: Duration = Duration::from_secs(60);
-
-/// The outcome of a close.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// The server unmounted, flushed, and exited.
-    Cleanly,
-    /// The server was dead; its mount was cleaned up. Writes that were not flushed before it died
-    /// are lost.
-    AfterCrash,
-}
+/// How long other processes that look at a dead server may hold its lock.
+pub(crate) const PROBED_WITHIN: Duration = Duration::from_millis(50);
 
 /// An instance that was found in the registry.
 #[derive(Clone, Debug)]
@@ -39,13 +30,47 @@ pub struct Peer {
     pub record: Record,
     /// Whether its server was alive when it was found.
     pub alive: bool,
-    pub(crate) paths: RunPaths,
+    pub(crate) reach: Reach,
+}
+
+/// How a peer is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// Through the run directory of this user.
+    Own(RunPaths),
+    /// Through the control socket of another user.
+    OtherUser(UserServer),
 }
 
 impl Peer {
     /// Its mount point, if it has one.
     pub fn mount(&self) -> Option<&MountRecord> {
         self.record.mount()
+    }
+
+    /// The number of its user, if it is another user than that of this process.
+    pub fn user(&self) -> Option<u32> {
+        match &self.reach {
+            Reach::Own(_) => None,
+            Reach::OtherUser(server) => Some(server.user()),
+        }
+    }
+
+    /// Whether it is the mount of another user that this process does not see: it is in another
+    /// mount namespace, as of a container, or the server did not tell the truth.
+    pub fn is_elsewhere(&self) -> bool {
+        match &self.reach {
+            Reach::Own(_) => false,
+            Reach::OtherUser(server) => self.mount().is_some() && !server.has_mount(),
+        }
+    }
+
+    /// Whether a mount is the file system of its disk, which this user opened.
+    pub(crate) fn shows_disk(&self, top: &Entry) -> Result<bool> {
+        match &self.reach {
+            Reach::Own(paths) => dead::shows_disk(paths, top),
+            Reach::OtherUser(_) => Ok(false),
+        }
     }
 
     /// The status of the server; for a dead server, its record.
@@ -56,8 +81,12 @@ impl Peer {
         if !self.alive {
             return Ok(ServerStatus::of_dead(self.record.clone()));
         }
+        let paths = match &self.reach {
+            Reach::Own(paths) => paths,
+            Reach::OtherUser(server) => return server.status(),
+        };
         let answer = match self.ask(&Op::Status) {
-            Err(e) if e.kind() == Kind::NotFound && self.has_died()? => {
+            Err(e) if e.kind() == Kind::NotFound && self.has_died(paths)? => {
                 return Ok(ServerStatus::of_dead(self.record.clone()));
             }
             answer => answer?,
@@ -67,12 +96,12 @@ impl Peer {
 
     /// Whether the server of a mount, alive when it was found, has died since and left the mount.
     /// Errors: a failure to inspect it.
-    fn has_died(&self) -> Result<bool> {
+    fn has_died(&self, paths: &RunPaths) -> Result<bool> {
         if self.mount().is_none() {
             return Ok(false);
         }
-        dead::wait_while_dying(&self.paths, self.record.pid)?;
-        Ok(dead::is_alive(&self.paths)? == Some(false))
+        dead::wait_while_dying(paths, self.record.pid)?;
+        Ok(dead::is_alive(paths)? == Some(false))
     }
 
     /// Sends a request and waits for the outcome, however long it takes.
@@ -102,31 +131,69 @@ impl Peer {
 
     /// Starts a job. Errors: [`Kind::TimedOut`] if the server does not answer, and its refusal.
     pub fn begin(&self, job: &Job) -> Result<Conversation> {
-        Conversation::begin(&self.paths.control(), job, self.server())
+        Conversation::begin(self.connect(), job, self.server())
     }
 
     /// Closes the server: waits until it has closed its disk or vault and has exited. Cleans up the
     /// mount of a dead server.
     ///
-    /// Errors: [`Kind::Busy`] (naming the users) if it is in use, [`Kind::NoCover`] if it waited
-    /// for cover in vain and stays open, [`Kind::TimedOut`] if it does not answer, or does not exit
-    /// after it has closed, and any failure of the server while it closed.
+    /// Errors: [`Kind::Busy`] (naming the users or clients) if it is in use, [`Kind::NoCover`] if
+    /// it waited for cover in vain and stays open, [`Kind::TimedOut`] if it does not answer, or
+    /// does not exit after it has closed, and any failure of the server while it closed.
     pub fn close(&self) -> Result<Closed> {
+        self.close_with(&Op::Close { force: false })
+    }
+
+    /// Closes the server as [`Peer::close`] does, also if clients use its disk over the network:
+    /// they are cut off.
+    pub fn close_forced(&self) -> Result<Closed> {
+        self.close_with(&Op::Close { force: true })
+    }
+
+    /// Clears away what a dead server of this user left. False if nothing is left, or if a living
+    /// server has the mount point by now: that one stays.
+    ///
+    /// Errors: [`Kind::Busy`], naming the users, if it is in use; a failure to inspect it.
+    pub fn clear_dead(&self) -> Result<bool> {
+        let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
+        match &self.reach {
+            Reach::Own(paths) => clear_dead(paths, mountpoint, PROBED_WITHIN),
+            Reach::OtherUser(_) => Ok(false),
+        }
+    }
+
+    fn close_with(&self, op: &Op) -> Result<Closed> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
         let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
-        // `None` means that the server has exited by now, and so has closed.
-        Ok(close(&self.paths, &shown, mountpoint)?.unwrap_or(Closed::Cleanly))
+        match &self.reach {
+            // `None` means that the server has exited by now, and so has closed.
+            Reach::Own(paths) => {
+                Ok(close_within(paths, &shown, mountpoint, op, GONE_WITHIN)?.unwrap_or(Closed::Cleanly))
+            }
+            Reach::OtherUser(server) => server.close(op, &shown, mountpoint),
+        }
     }
 
     pub(crate) fn call(&self, op: &Op) -> io::Result<Reply> {
-        call(&self.paths.control(), op)
+        call_over(self.connect(), op)
+    }
+
+    fn connect(&self) -> io::Result<UnixStream> {
+        match &self.reach {
+            Reach::Own(paths) => to_server(&paths.control()),
+            Reach::OtherUser(server) => server.connect(),
+        }
     }
 
     /// The name of the server in errors.
     pub(crate) fn server(&self) -> String {
-        match self.mount() {
+        let server = match self.mount() {
             Some(mount) => format!("the server of {}", mount.mountpoint.display()),
             None => "the server of the disk".to_owned(),
+        };
+        match self.user() {
+            Some(user) => format!("{server} of user {user}"),
+            None => server,
         }
     }
 
@@ -151,14 +218,16 @@ fn let_go_on(record: Option<&Record>, e: Error) -> Error {
 /// Asks the server of a run directory to close, and waits until it has exited. `shown` names its
 /// disk in errors; `mountpoint` is its mount point, if it has one. `None` if it is gone already.
 pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) -> Result<Option<Closed>> {
-    close_within(paths, shown, mountpoint, GONE_WITHIN)
+    close_within(paths, shown, mountpoint, &Op::Close { force: false }, GONE_WITHIN)
 }
 
-/// [`close`] with a limit on how long a server that has dropped its client may take to exit.
+/// [`close`] with this request, and with a limit on how long a server that has dropped its client
+/// may take to exit.
 fn close_within(
     paths: &RunPaths,
     shown: &str,
     mountpoint: Option<&Path>,
+    op: &Op,
     limit: Duration,
 ) -> Result<Option<Closed>> {
     let what = format!("cannot close {shown}");
@@ -171,7 +240,7 @@ fn close_within(
     // The record serves only the advice in errors.
     let record = || paths.record().ok().flatten();
     let gone = || wait_gone(&lock, limit).map_err(|e| let_go_on(record().as_ref(), e.context(&what)));
-    let closed = match call(&paths.control(), &Op::Close) {
+    let closed = match call(&paths.control(), op) {
         Ok(Reply::Done(_)) => gone().map(|()| Closed::Cleanly),
         Ok(Reply::Refused(e, Afterwards::Stays)) => Err(e),
         Ok(Reply::Refused(e, Afterwards::Ends)) => {
@@ -208,6 +277,13 @@ fn close_within(
             .remedy("it is still starting, or about to end: try again in a moment")),
     };
     closed.map(Some)
+}
+
+/// Cleans up the mount of a dead server while this process holds its lock, which proves its death.
+/// Waits up to `limit` for the lock. False if another process holds it, or if nothing is left.
+pub(crate) fn clear_dead(paths: &RunPaths, mountpoint: Option<&Path>, limit: Duration) -> Result<bool> {
+    let Some(lock) = paths.lock_file()? else { return Ok(false) };
+    Ok(is_gone_within(&lock, limit)? && clear_away(&lock, paths, mountpoint)? == Closed::AfterCrash)
 }
 
 /// Cleans up the mount of a server after this process took its lock. The server exited by itself at
@@ -308,7 +384,8 @@ mod tests {
             stream.write_all(answer.line().as_bytes()).unwrap();
         });
         let paths = RunPaths::of_mount(base.path(), at);
-        let failed = close_within(&paths, "/mnt/x", Some(at), Duration::from_millis(50)).unwrap_err();
+        let (op, limit) = (Op::Close { force: false }, Duration::from_millis(50));
+        let failed = close_within(&paths, "/mnt/x", Some(at), &op, limit).unwrap_err();
         assert_eq!(failed.kind(), Kind::Io, "{failed}");
         server.join().unwrap();
         drop(instance);

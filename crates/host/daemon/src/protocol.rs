@@ -11,22 +11,17 @@
 //! with an error, and goes on.
 
 use crate::file::FileIdentity;
-use lacuna_contracts::{Error, Kind, Naming, Result};
+use lacuna_contracts::{Error, ErrorText, Kind, Naming, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{self, BufRead, ErrorKind, Read};
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 /// The version of the protocol.
 const VERSION: u64 = 1;
 /// The longest first line of a client, in bytes.
-const REQUEST_LIMIT: usize = 1024;
+pub(crate) const REQUEST_LIMIT: usize = 1024;
 /// The longest line that is read, in bytes. Two copies of a header in hexadecimal digits fit.
 pub(crate) const LINE_LIMIT: u64 = 1 << 17;
-/// How long a client may take to send its request. The server answers no other client meanwhile,
-/// and other clients wait longer than this.
-const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 
 /// The keepalive of a working server.
 pub(crate) const ALIVE: &[u8] = b"\n";
@@ -38,7 +33,11 @@ pub enum Op {
     /// Report the status.
     Status,
     /// Close the disk or vault, and end.
-    Close,
+    Close {
+        /// Also if clients use the disk over the network. Without it the server refuses then.
+        #[serde(default)]
+        force: bool,
+    },
     /// Make deleted data unrecoverable.
     Purge {
         /// The UUID that the disk must have; `None` accepts any disk.
@@ -134,39 +133,6 @@ fn not_done(found: String) -> Error {
     refused(found).remedy("close it and give the command then")
 }
 
-/// Reads the first line of a client, without its newline. Ignores bytes after it.
-///
-/// Errors: [`Kind::TimedOut`] if the line is not complete within 2 seconds, [`Kind::Usage`] if it
-/// is too long or has no end.
-pub(crate) fn first_line(mut stream: &UnixStream) -> Result<Vec<u8>> {
-    let nothing = |kind, found: String| Error::new(kind, "the server was asked for nothing").found(found);
-    let until = Instant::now() + REQUEST_WITHIN;
-    let (mut line, mut part) = (Vec::new(), [0; 256]);
-    while line.len() <= REQUEST_LIMIT {
-        let left = until.saturating_duration_since(Instant::now());
-        let read = if left.is_zero() {
-            Err(ErrorKind::TimedOut.into())
-        } else {
-            stream.set_read_timeout(Some(left)).and_then(|()| stream.read(&mut part))
-        };
-        match read {
-            Ok(0) => return Err(nothing(Kind::Usage, "a line that has no end".to_owned())),
-            Ok(len) => line.extend_from_slice(&part[..len]),
-            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                let seconds = REQUEST_WITHIN.as_secs();
-                return Err(nothing(Kind::TimedOut, format!("no line within {seconds} seconds")));
-            }
-            Err(e) => return Err(nothing(Kind::Usage, e.to_string())),
-        }
-        if let Some(end) = line.iter().position(|byte| *byte == b'\n').filter(|end| *end <= REQUEST_LIMIT) {
-            line.truncate(end);
-            return Ok(line);
-        }
-    }
-    Err(nothing(Kind::Usage, format!("a line of more than {REQUEST_LIMIT} bytes")))
-}
-
 /// A line with its newline; empty when the other side has left. Errors: [`ErrorKind::InvalidData`]
 /// for a line that is too long or was cut short.
 pub(crate) fn read_line(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
@@ -210,19 +176,20 @@ pub(crate) enum Afterwards {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Refusal {
     kind: Kind,
-    message: String,
+    #[serde(flatten)]
+    text: ErrorText,
     private: bool,
 }
 
 impl Refusal {
     /// Encodes an error; `naming` gives names to the settings in advice.
     pub fn of(e: &Error, naming: Naming) -> Refusal {
-        Refusal { kind: e.kind(), message: e.named(naming), private: e.is_private() }
+        Refusal { kind: e.kind(), text: e.text(naming), private: e.is_private() }
     }
 
     /// The error, with the text of the other process.
     pub fn error(self) -> Error {
-        let error = Error::new(self.kind, self.message);
+        let error = Error::of_text(self.kind, self.text);
         if self.private { error.private() } else { error }
     }
 }
@@ -256,14 +223,15 @@ pub(crate) fn message(message: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_contracts::{Advice, Setting};
+    use lacuna_contracts::{Advice, Setting, Term};
 
     #[test]
     fn a_request_crosses_as_it_is() {
         let disk = Meant { file: FileIdentity::File(u64::MAX, u64::MAX), id: Some("7".repeat(64)) };
         for op in [
             Op::Status,
-            Op::Close,
+            Op::Close { force: false },
+            Op::Close { force: true },
             Op::Job(Job::Flush),
             Op::Job(Job::Cover),
             Op::Purge { uuid: None },
@@ -280,6 +248,7 @@ mod tests {
         assert_eq!(Op::Status.line().unwrap(), "{\"v\":1,\"op\":\"status\"}\n");
         assert_eq!(Op::Job(Job::Flush).line().unwrap(), "{\"v\":1,\"op\":\"job\",\"job\":\"flush\"}\n");
         // An optional field may be left out.
+        assert_eq!(Op::parse(br#"{"op":"close","v":1}"#).unwrap(), Op::Close { force: false });
         assert_eq!(Op::parse(br#"{"op":"purge","v":1}"#).unwrap(), Op::Purge { uuid: None });
     }
 
@@ -306,6 +275,7 @@ mod tests {
             (r#"{"v":1,"op":"job","job":"check"}"#, "disk"),
             (r#"{"v":1,"op":"job","job":"check","disk":{"file":"file:1"}}"#, "file:1"),
             (r#"{"v":1,"op":"purge","uuid":7}"#, "7"),
+            (r#"{"v":1,"op":"close","force":7}"#, "7"),
         ] {
             let refused = Op::parse(line.as_bytes()).unwrap_err();
             assert_eq!(refused.kind(), Kind::Usage, "{line}");
@@ -331,6 +301,10 @@ mod tests {
         let advice = Error::new(Kind::NoSpace, "full").remedy(Advice::from("give ").setting(Setting("size")));
         let got = cross(Err(advice)).unwrap_err();
         assert_eq!((got.kind(), got.to_string().as_str()), (Kind::NoSpace, "full; give --size"));
+        // In its parts, so that a terminal can show them on lines of their own.
+        let parts = Error::new(Kind::Usage, "what").found("found").expected("expected").remedy("advice");
+        let got = cross(Err(parts.clone())).unwrap_err();
+        assert_eq!(got.text(Term::quoted), parts.text(Term::quoted));
         assert!(matches!(
             Answer::parse(message(&Value::from(7)).as_bytes()),
             Some(Answer::Message(said)) if said == 7

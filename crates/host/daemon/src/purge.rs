@@ -1,7 +1,6 @@
 //! Purging a disk that a server has open, from another process.
 
 use crate::client::{Reply, silence};
-use crate::dead::shows_disk;
 use crate::peer::Peer;
 use crate::protocol::Op;
 use crate::status::{Counter, Purged};
@@ -22,7 +21,7 @@ pub fn purge(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
         check_forgets(peer)?;
         if !mount.is_raw() {
             let top = mount_table::at(&mount.mountpoint)?;
-            if !top.map_or(Ok(false), |top| shows_disk(&peer.paths, &top))? {
+            if !top.map_or(Ok(false), |top| peer.shows_disk(&top))? {
                 return Err(covered(&mount.mountpoint));
             }
             discard_freed(&mount.mountpoint)?;
@@ -76,9 +75,9 @@ fn covered(mountpoint: &Path) -> Error {
         .found("another file system mounted there, or none")
         .expected("the file system of the disk, whose freed blocks are discarded first")
         .remedy(
-            Advice::from("unmount what covers it; or ")
+            Advice::from("unmount what covers it; or close it with ")
                 .action(Action("close"))
-                .text(" it, which purges as well"),
+                .text(", which purges as well"),
         )
 }
 

@@ -57,6 +57,9 @@ pub struct Record {
     pub since: u64,
     /// The server's process number.
     pub pid: u32,
+    /// The directory of the mount point, if the server made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_mountpoint: Option<FileIdentity>,
 }
 
 /// The front end of a server.
@@ -120,6 +123,7 @@ impl Record {
             read_only,
             since: seconds_now(),
             pid: std::process::id(),
+            made_mountpoint: None,
         }
     }
 
@@ -227,6 +231,19 @@ mod tests {
             assert_eq!(record.loop_device().is_some(), shown.2 == Some("loop"));
             assert_eq!(record.fuse_at_mountpoint(), shown.0 || shown.1);
         }
+    }
+
+    #[test]
+    fn a_record_names_the_mount_point_that_its_server_made() {
+        let mount = MountRecord { mountpoint: "/mnt".into(), kind: MountKind::Raw };
+        let record = Record::new(&Identity::default(), Front::Fuse(mount), false);
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(!text.contains("made_mountpoint"), "{text}");
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+        let record = Record { made_mountpoint: Some(FileIdentity::File(1, 2)), ..record };
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(text.contains(r#""made_mountpoint":"file:1:2""#), "{text}");
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! The registry: all instances of this user, found by disk, vault or mount point.
 
+use crate::all_users::OtherUsers;
 use crate::dead::{self, is_alive};
 use crate::disk_query::DiskQuery;
 use crate::file::FileIdentity;
 use crate::other_users;
-use crate::peer::{self, Closed, Peer};
+use crate::peer::{self, Peer, Reach};
 use crate::run_base::run_bases;
 use crate::run_dir::RunPaths;
+use crate::server_end::Closed;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
 use lacuna_mount::mount_table;
 use lacuna_mount::mount_table::Entry;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The directories to search for instances of this user.
 pub struct Registry {
@@ -207,7 +210,7 @@ fn look(paths: RunPaths) -> Result<Option<Peer>> {
         let _ = dead::remove_served(&paths);
         return Ok(None);
     }
-    Ok(Some(Peer { record, alive, paths }))
+    Ok(Some(Peer { record, alive, reach: Reach::Own(paths) }))
 }
 
 /// Closes the disk or vault that is open at `mountpoint`: unmounts, and waits until the server has
@@ -218,6 +221,15 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
     let what = "cannot close";
     let (paths, at) = Registry::open(run_base)?.find(mountpoint, what)?;
     peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at, what))
+}
+
+/// Clears away what a dead server left at `mountpoint`, while this process holds its lock. Waits up
+/// to `limit` for the lock. A living server stays.
+///
+/// Errors: [`Kind::Busy`], naming the users, if it is in use; a failure to inspect the server.
+pub(crate) fn clear_dead(mountpoint: &Path, run_base: Option<&Path>, limit: Duration) -> Result<()> {
+    let Some((paths, at)) = Registry::open(run_base)?.find_if_open(mountpoint)? else { return Ok(()) };
+    peer::clear_dead(&paths, Some(&at), limit).map(drop)
 }
 
 /// Waits while a server of `mountpoint` is dying, for at most
@@ -268,10 +280,15 @@ fn not_open(mountpoint: &Path, what: &str) -> Error {
     let error = Error::new(Kind::NotFound, what);
     let Some(entry) = mounted else { return error.found("nothing of lacuna open there") };
     match other_users::owner(&entry) {
-        Some(owner) => error
-            .found(format!("what lacuna has open for {owner}"))
-            .expected("what this user opened")
-            .remedy("each user closes what is theirs"),
+        Some(owner) => {
+            let error = error.found(format!("what lacuna has open for {owner}"));
+            match entry.user.filter(|user| *user != 0 && OtherUsers::may_look()) {
+                Some(user) => error
+                    .expected("a server that answers root")
+                    .remedy(format!("if it died, close it as that user, with `sudo -u '#{user}'`")),
+                None => error.expected("what this user opened").remedy("each user closes what is theirs"),
+            }
+        }
         None => error
             .found(format!("a mount of type {} that lacuna did not make", entry.fs_type))
             .remedy(format!("unmount it with `umount {}`", shell_word(mountpoint))),

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Permission bits that a base must not have: group and world write.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
+pub(crate) const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The number of names that a shared directory has for the base of one user, so that another user
 /// cannot lock this user out by taking some of them.
@@ -93,7 +93,7 @@ impl Candidates {
 }
 
 /// The names of a user's base in a directory that all users share.
-fn names(dir: &Path, user: u32) -> Vec<PathBuf> {
+pub(crate) fn names(dir: &Path, user: u32) -> Vec<PathBuf> {
     let suffix = |n| if n == 1 { String::new() } else { format!("-{n}") };
     (1..=NAMES).map(|n| dir.join(format!("lacuna-{user}{}", suffix(n)))).collect()
 }

@@ -15,7 +15,8 @@ use std::time::Duration;
 const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
 const NEW_RECORD: &str = "record.new";
-const CONTROL: &str = "control";
+/// Name of the control socket.
+pub(crate) const CONTROL: &str = "control";
 const FUSE: &str = "fuse";
 /// Hexadecimal digits of the name of a run directory.
 const NAME_DIGITS: usize = 16;
@@ -30,10 +31,13 @@ const PROBE_PAUSE: Duration = Duration::from_millis(2);
 /// Name of the file that is the disk.
 pub const DISK_NAME: &str = "disk";
 
+/// Whether this is the name of a run directory.
+pub(crate) fn is_name(name: &OsStr) -> bool {
+    name.len() == NAME_DIGITS && name.as_bytes().iter().all(u8::is_ascii_hexdigit)
+}
+
 /// Whether a path is that of a disk file in a run directory: `BASE/NAME/fuse/disk`.
 pub(crate) fn is_disk_file(path: &Path) -> bool {
-    let is_name =
-        |part: &OsStr| part.len() == NAME_DIGITS && part.as_bytes().iter().all(u8::is_ascii_hexdigit);
     let mut parts = path.iter().rev();
     parts.next() == Some(OsStr::new(DISK_NAME))
         && parts.next() == Some(OsStr::new(FUSE))

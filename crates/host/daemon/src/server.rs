@@ -4,9 +4,10 @@
 use crate::counters::Counters;
 use crate::exchange::{Beats, Line};
 use crate::file::HeldFile;
+use crate::incoming::{Asked, Incoming};
 use crate::instance::Instance;
 use crate::jobs::Jobs;
-use crate::protocol::{ALIVE, Afterwards, Answer, Op, first_line};
+use crate::protocol::{ALIVE, Afterwards, Answer, Op};
 use crate::record::{Identity, Record};
 use crate::status::{Condition, Counter, Purged, ServerState, ServerStatus, StatusSource};
 use crate::untold::Untold;
@@ -15,7 +16,7 @@ use lacuna_contracts::{Action, Advice, Error, Kind, Naming, Result};
 use serde::Serialize;
 use serde_json::Value;
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -23,6 +24,8 @@ use std::time::Duration;
 
 /// How long to wait after a failed accept, for example for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a client may take to send its request.
+const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 /// The most `stat` requests at a time. Each takes two threads: one waits for the file, the other
 /// sends keepalives.
 const MOST_STATS: usize = 8;
@@ -37,14 +40,20 @@ pub struct ClosingClient {
     beats: Beats,
     naming: Naming,
     permit: WorkerPermit,
+    force: bool,
 }
 
 impl ClosingClient {
-    fn new(line: Arc<Line>, naming: Naming, permit: WorkerPermit) -> Self {
+    fn new(line: Arc<Line>, naming: Naming, permit: WorkerPermit, force: bool) -> Self {
         // Sent at once, since closing may take long.
         line.send(ALIVE);
         let beats = Beats::start(&line);
-        ClosingClient { line, beats, naming, permit }
+        ClosingClient { line, beats, naming, permit, force }
+    }
+
+    /// Whether to close even if clients use the disk over the network.
+    pub fn is_forced(&self) -> bool {
+        self.force
     }
 
     /// Sends the outcome of the close.
@@ -58,7 +67,7 @@ impl ClosingClient {
     }
 
     fn say(self, outcome: Result<Value>, server: Afterwards) {
-        let ClosingClient { line, beats, naming, permit: _permit } = self;
+        let ClosingClient { line, beats, naming, permit: _permit, .. } = self;
         // Stop the keepalives first: the answer is the last line.
         drop(beats);
         line.answer(&Answer::of(outcome, server, naming));
@@ -95,18 +104,23 @@ pub struct Server {
 impl Server {
     /// Listens at the control socket of an instance. Errors: those of the system.
     pub fn start(instance: &Instance, service: Service) -> Result<Self> {
+        Server::with_limit(instance, service, REQUEST_WITHIN)
+    }
+
+    fn with_limit(instance: &Instance, service: Service, request_within: Duration) -> Result<Self> {
         let path = instance.control();
         let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
         // Remove a stale socket. Safe: the instance holds the lock.
         let _ = std::fs::remove_file(&path);
         let listener = Arc::new(UnixListener::bind(&path).map_err(failed)?);
+        listener.set_nonblocking(true).map_err(failed)?;
         let ending = Arc::new(AtomicBool::new(false));
         let (jobs, file) = (service.jobs.clone(), Arc::clone(&service.identity.file));
         let (accepting, told) = (Arc::clone(&listener), Arc::clone(&ending));
-        let desk = Desk::new(service);
+        let (desk, incoming) = (Desk::new(service), Incoming::new(request_within));
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
-            .spawn(move || desk.serve(&accepting, &told))
+            .spawn(move || desk.serve(&accepting, incoming, &told))
             .map_err(failed)?;
         Ok(Server { listener, ending, thread: Some(thread), jobs, file })
     }
@@ -153,23 +167,25 @@ impl Desk {
         Desk { service, counters, untold, stats, purges, closing }
     }
 
-    fn serve(&self, listener: &UnixListener, ending: &AtomicBool) {
-        while !ending.load(Ordering::SeqCst) {
-            match listener.accept() {
-                Ok((stream, _)) => self.answer(stream),
-                Err(e) => {
-                    self.untold.not_accepted(Error::io("cannot accept a client of the server", &e));
-                    std::thread::sleep(PAUSE);
-                }
+    fn serve(&self, listener: &UnixListener, mut incoming: Incoming, ending: &AtomicBool) {
+        loop {
+            let waited = incoming.wait(listener);
+            if ending.load(Ordering::SeqCst) {
+                return;
             }
+            if let Err(e) = waited.and_then(|()| incoming.accept(listener)) {
+                self.untold.not_accepted(Error::io("cannot accept a client of the server", &e));
+                std::thread::sleep(PAUSE);
+            }
+            incoming.take().into_iter().for_each(|asked| self.answer(asked));
         }
     }
 
     /// Answers one client, or has another thread answer it.
-    fn answer(&self, stream: UnixStream) {
-        let asked = first_line(&stream).and_then(|line| Op::parse(&line));
+    fn answer(&self, Asked { stream, line: asked }: Asked) {
         let line = Line::new(stream);
-        if let Some(outcome) = asked.and_then(|op| self.perform(op, &line)).transpose() {
+        let done = asked.and_then(|asked| self.perform(Op::parse(&asked)?, &line));
+        if let Some(outcome) = done.transpose() {
             line.answer(&Answer::of(outcome, Afterwards::Stays, self.service.naming));
         }
     }
@@ -181,9 +197,9 @@ impl Desk {
         let service = &self.service;
         match op {
             Op::Status => return to_value(&self.status()).map(Some),
-            Op::Close => {
+            Op::Close { force } => {
                 let permit = self.closing.admit()?;
-                (service.close)(ClosingClient::new(Arc::clone(line), service.naming, permit));
+                (service.close)(ClosingClient::new(Arc::clone(line), service.naming, permit, force));
             }
             Op::Purge { uuid } => self.purge(line, self.purgeable(uuid.as_deref())?)?,
             Op::Stat { ino } => self.stat(line, ino)?,
@@ -204,6 +220,8 @@ impl Desk {
             file: identity.file.state(),
             items: Counter::all(&self.counters.now()),
             size: state.size(),
+            clients: state.clients(),
+            refused_clients: state.refused_clients(),
             last_error: last_error.map(|e| e.named(*naming)),
             ..ServerStatus::of(record.clone(), condition)
         }

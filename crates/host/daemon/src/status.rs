@@ -50,6 +50,16 @@ pub trait ServerState: Send + Sync + 'static {
     fn size(&self) -> Option<u64> {
         None
     }
+
+    /// The clients that use the disk over the network; `None` for a mount.
+    fn clients(&self) -> Option<ConnectedClients> {
+        None
+    }
+
+    /// The clients that were refused; `None` for a mount.
+    fn refused_clients(&self) -> Option<RefusedClients> {
+        None
+    }
 }
 
 impl ServerState for Watch {
@@ -85,6 +95,24 @@ impl Counter {
     }
 }
 
+/// The clients that use a disk over the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectedClients {
+    /// Number of their connections.
+    pub count: u64,
+    /// The first of them in words, such as `qemu-img (process 812)` or `10.0.0.5`.
+    pub named: Vec<String>,
+}
+
+/// The clients that a server refused, because their TLS handshakes failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedClients {
+    /// Number of refusals.
+    pub count: u64,
+    /// The last of them, as text.
+    pub last: Option<String>,
+}
+
 /// The counters of a purge, and the UUID of the purged disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Purged {
@@ -105,6 +133,10 @@ pub struct ServerStatus {
     pub items: Vec<Counter>,
     /// The length of the disk in bytes, where clients see it.
     pub size: Option<u64>,
+    /// The clients that use the disk over the network; `None` for a mount.
+    pub clients: Option<ConnectedClients>,
+    /// The clients that were refused; `None` for a mount.
+    pub refused_clients: Option<RefusedClients>,
     /// The last request that failed, as text.
     pub last_error: Option<String>,
     /// The condition of the server.
@@ -142,8 +174,8 @@ impl ServerStatus {
     /// A status with nothing else that changes while the server runs.
     pub(crate) fn of(record: Record, condition: Condition) -> ServerStatus {
         let (id, file, size, last_error) = (None, None, None, None);
-        let items = Vec::new();
-        ServerStatus { record, id, file, items, size, last_error, condition }
+        let (items, clients, refused_clients) = (Vec::new(), None, None);
+        ServerStatus { record, id, file, items, size, clients, refused_clients, last_error, condition }
     }
 
     /// Whether it died without closing.
@@ -176,6 +208,7 @@ impl ServerStatus {
             "pid": record.pid,
             "read_only": record.read_only,
             "closing": self.condition == Condition::Closing,
+            "clients": self.clients.as_ref().map(|clients| clients.count),
             "items": self.items,
             "last_error": self.last_error,
             "id": self.id,
@@ -196,6 +229,8 @@ impl ServerStatus {
                 out["uri"] = json!(uris.first());
                 out["uris"] = json!(uris);
                 out["size"] = json!(self.size);
+                out["peers"] = json!(self.clients.as_ref().map(|clients| &clients.named));
+                out["refused_clients"] = json!(self.refused_clients);
                 if self.is_silent() {
                     out["silent"] = json!(true);
                 }
@@ -240,22 +275,26 @@ mod tests {
             let file = Some(FileState { place: FileIdentity::File(1, 2), now: Some(now) });
             let items = vec![Counter { name: "dirty".into(), value: 1, unit: "bytes".into() }];
             let (id, size) = (Some("ID".into()), Some(4096));
-            ServerStatus { id, file, items, size, ..ServerStatus::of(record(front), Condition::Serving) }
-                .to_json()
-                .to_string()
+            let of_network = matches!(front, Front::Nbd { .. });
+            let clients = ConnectedClients { count: 2, named: vec!["10.0.0.5".into()] };
+            let refused = RefusedClients { count: 1, last: Some("no TLS".into()) };
+            let (clients, refused_clients) =
+                (Some(clients).filter(|_| of_network), Some(refused).filter(|_| of_network));
+            let known = ServerStatus::of(record(front), Condition::Serving);
+            ServerStatus { id, file, items, size, clients, refused_clients, ..known }.to_json().to_string()
         };
         let file = r#""file":{"deleted":false,"path":"/a.img","place":"file:1:2","removed":false}"#;
         let items = r#""items":[{"name":"dirty","unit":"bytes","value":1}],"last_error":null"#;
         assert_eq!(
             answered(mount()),
             format!(
-                r#"{{"closing":false,"died":false,{file},"format":"sealed","front":"fuse","id":"ID",{items},"location":"/a.img","mountpoint":"/mnt","pid":7,"raw":false,"read_only":false,"silent":false,"since":1714570620,"vault":false,"via":"loop"}}"#
+                r#"{{"clients":null,"closing":false,"died":false,{file},"format":"sealed","front":"fuse","id":"ID",{items},"location":"/a.img","mountpoint":"/mnt","pid":7,"raw":false,"read_only":false,"silent":false,"since":1714570620,"vault":false,"via":"loop"}}"#
             )
         );
         assert_eq!(
             answered(served()),
             format!(
-                r#"{{"closing":false,{file},"format":"sealed","front":"nbd","id":"ID",{items},"location":"/a.img","pid":7,"read_only":false,"since":1714570620,"size":4096,"uri":"nbd://h","uris":["nbd://h"]}}"#
+                r#"{{"clients":2,"closing":false,{file},"format":"sealed","front":"nbd","id":"ID",{items},"location":"/a.img","peers":["10.0.0.5"],"pid":7,"read_only":false,"refused_clients":{{"count":1,"last":"no TLS"}},"since":1714570620,"size":4096,"uri":"nbd://h","uris":["nbd://h"]}}"#
             )
         );
     }

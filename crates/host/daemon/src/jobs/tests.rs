@@ -1,12 +1,12 @@
 //! Tests jobs with well-behaved, slow and hostile clients.
 
 use super::*;
-use crate::client::{Conversation, Heard};
+use crate::client::{Conversation, Heard, to_server};
 use crate::file::FileIdentity;
-use crate::protocol::{Afterwards, Answer, LINE_LIMIT, Meant, first_line};
+use crate::protocol::{Afterwards, Answer, LINE_LIMIT, Meant, read_line};
 use lacuna_contracts::Term;
 use serde_json::json;
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,7 +72,8 @@ impl Place {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
-                if let Ok(Op::Job(job)) = first_line(&stream).and_then(|line| Op::parse(&line)) {
+                let request = read_line(&mut BufReader::new(&stream)).unwrap_or_default();
+                if let Ok(Op::Job(job)) = Op::parse(&request) {
                     let line = Line::new(stream);
                     if let Err(e) = jobs.take(job, &line) {
                         line.answer(&Answer::of(Err(e), Afterwards::Stays, Term::quoted));
@@ -88,7 +89,7 @@ impl Place {
     }
 
     fn begin(&self, job: &Job) -> Result<Conversation> {
-        Conversation::begin(&self.socket(), job, "the parrot".into())
+        Conversation::begin(to_server(&self.socket()), job, "the parrot".into())
     }
 
     /// Begins a job as soon as there is room.

@@ -125,6 +125,11 @@ fn the_mount_of_a_living_server_is_none_that_a_dead_one_left() {
     kill(dead, one.path());
     let registry = Registry { bases: vec![one.path().to_owned(), other.path().to_owned()] };
     assert!(registry.is_of_dead(&at, &top).unwrap() && registry.all().unwrap().len() == 1);
+    let own = rustix::process::geteuid().as_raw();
+    for (user, is_left) in [(own, true), (own + 1, false)] {
+        let top = Entry { user: Some(user), ..top.clone() };
+        assert_eq!(registry.is_of_dead(&at, &top).unwrap(), is_left, "{user}");
+    }
     let living = Instance::of_mount(other.path(), &at).unwrap();
     living.write(&record("/b.img", mount(&at), FileIdentity::Unknown)).unwrap();
     assert!(!registry.is_of_dead(&at, &top).unwrap());
@@ -168,6 +173,33 @@ fn of_dead_servers_those_stay_that_left_something_mounted() {
     let next = Instance::of_server(base.path(), "/a.img").unwrap();
     assert_eq!(next.control(), dir);
     assert!(!dir.with_file_name("record.json").exists());
+}
+
+#[test]
+fn only_a_server_that_is_dead_is_cleared_away() {
+    let base = tempfile::tempdir().unwrap();
+    let at = base.path().canonicalize().unwrap().join("mnt");
+    let registry = Registry::open(Some(base.path())).unwrap();
+    let clear = || clear_dead(&at, Some(base.path()), Duration::ZERO).unwrap();
+    let open = |location: &str| {
+        let instance = Instance::of_mount(base.path(), &at).unwrap();
+        instance.write(&record(location, mount(&at), FileIdentity::Unknown)).unwrap();
+        instance
+    };
+    kill(open("/a.img"), base.path());
+    let left = registry.by_mountpoint(&at).unwrap();
+    // Another process has opened a disk there since.
+    let living = open("/b.img");
+    clear();
+    assert!(!left.alive && !left.clear_dead().unwrap());
+    let found = registry.by_mountpoint(&at).unwrap();
+    assert!(found.alive && found.record.location == "/b.img");
+    kill(living, base.path());
+    assert!(left.clear_dead().unwrap() && !left.clear_dead().unwrap());
+    kill(open("/c.img"), base.path());
+    clear();
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    clear();
 }
 
 #[test]

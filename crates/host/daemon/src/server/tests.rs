@@ -4,14 +4,16 @@ use super::*;
 use crate::client::{Reply, call};
 use crate::exchange::Exchange;
 use crate::file::FileIdentity;
+use crate::incoming::MOST_INCOMING;
 use crate::jobs::JobHandler;
 use crate::protocol::{Job, Meant};
 use crate::record::{Front, MountKind, MountRecord};
 use lacuna_contracts::{Status, StatusItem, Term};
 use parking_lot::Mutex;
 use serde_json::json;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tempfile::TempDir;
@@ -115,10 +117,19 @@ impl Scene {
     }
 
     fn of(front: Front, source: Arc<dyn StatusSource>) -> Scene {
+        Scene::with_limit(front, source, REQUEST_WITHIN)
+    }
+
+    /// Clients may take as long as they like to send their request.
+    fn patient(front: Front) -> Scene {
+        Scene::with_limit(front, Arc::new(Source), Duration::from_secs(1_000_000))
+    }
+
+    fn with_limit(front: Front, source: Arc<dyn StatusSource>, request_within: Duration) -> Scene {
         let base = tempfile::tempdir().unwrap();
         let instance = Instance::of_server(base.path(), "/a.img").unwrap();
         let (service, closing) = service(front, source);
-        let server = Server::start(&instance, service).unwrap();
+        let server = Server::with_limit(&instance, service, request_within).unwrap();
         let socket = instance.control();
         Scene { server: Some(server), closing, socket, _instance: instance, _base: base }
     }
@@ -211,18 +222,58 @@ fn whatever_a_client_says_both_fronts_tell_it_the_same_and_go_on() {
     assert!(scenes.iter().all(|scene| scene.closing.try_recv().is_err()), "no client asked for the end");
 }
 
+/// Sends the rest of a request of the status, and reads the answer.
+fn finish(client: &mut UnixStream, rest: &[u8]) {
+    client.write_all(rest).unwrap();
+    let mut heard = String::new();
+    client.read_to_string(&mut heard).unwrap();
+    assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
+}
+
+/// Checks that the server still waits for the request of a client.
+fn check_waited_for(client: &mut UnixStream) {
+    client.set_nonblocking(true).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    client.set_nonblocking(false).unwrap();
+}
+
 #[test]
 fn a_client_that_is_silent_or_leaves_keeps_no_other_from_its_answer() {
+    let request = b"{\"v\":1,\"op\":\"status\"}\n";
     for front in [mount(), served()] {
-        let scene = Scene::new(front);
-        let mut half = UnixStream::connect(&scene.socket).unwrap();
-        half.write_all(b"{\"v\":1,").unwrap();
+        let scene = Scene::patient(front);
+        let mut waited_for =
+            [0, 1, 7, 20].map(|sent| (client(&scene.socket, &request[..sent]), &request[sent..]));
         drop(UnixStream::connect(&scene.socket).unwrap());
-        // The server waits 2 seconds for the rest of the line, and this client waits 5.
         assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
-        drop(half);
         let disk = Meant { file: FileIdentity::Unknown, id: None };
         assert!(matches!(call(&scene.socket, &Op::Job(Job::Check { disk })), Ok(Reply::Done(_))));
+        for (client, _) in &mut waited_for {
+            check_waited_for(client);
+        }
+        for (client, rest) in waited_for.iter_mut().rev() {
+            finish(client, rest);
+        }
+        // The end of the server does not wait for a silent client that it has accepted.
+        let _silent = client(&scene.socket, b"");
+        assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
+        drop(scene);
+    }
+}
+
+#[test]
+fn of_too_many_silent_clients_those_are_refused_that_came_first() {
+    let request = b"{\"v\":1,\"op\":\"status\"}\n";
+    let scene = Scene::patient(served());
+    let mut silent: Vec<UnixStream> = (0..=MOST_INCOMING).map(|_| client(&scene.socket, b"")).collect();
+    // It connects before it sends: the second silent client may be refused as well.
+    finish(&mut client(&scene.socket, b""), request);
+    let mut refused = String::new();
+    silent[0].read_to_string(&mut refused).unwrap();
+    assert_eq!(refusal(&refused, b""), Kind::Busy);
+    for client in &mut silent[2..] {
+        check_waited_for(client);
+        finish(client, request);
     }
 }
 
@@ -230,22 +281,25 @@ fn a_client_that_is_silent_or_leaves_keeps_no_other_from_its_answer() {
 fn a_client_that_closes_waits_for_the_end_and_others_are_told_meanwhile() {
     for front in [mount(), served()] {
         let mut scene = Scene::new(front);
-        let close = |socket: PathBuf| std::thread::spawn(move || call(&socket, &Op::Close).unwrap());
-        let refused = close(scene.socket.clone());
+        let close =
+            |socket: PathBuf, force| std::thread::spawn(move || call(&socket, &Op::Close { force }).unwrap());
+        let refused = close(scene.socket.clone(), false);
         let client = scene.closing.recv().unwrap();
+        assert!(!client.is_forced());
         assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
         client.refuse(&Error::new(Kind::Busy, "it is in use"));
         assert!(
             matches!(refused.join().unwrap(), Reply::Refused(e, Afterwards::Stays) if e.kind() == Kind::Busy)
         );
-        let closed = close(scene.socket.clone());
+        let closed = close(scene.socket.clone(), true);
         let client = scene.closing.recv().unwrap();
+        assert!(client.is_forced());
         drop(scene.server.take());
         assert!(call(&scene.socket, &Op::Status).is_err());
         client.answer(&Ok(()));
         assert!(matches!(closed.join().unwrap(), Reply::Done(Value::Null)));
         let scene = Scene::new(served());
-        let failed = close(scene.socket.clone());
+        let failed = close(scene.socket.clone(), false);
         scene.closing.recv().unwrap().answer(&Err(Error::new(Kind::Io, "what was written is lost")));
         assert!(
             matches!(failed.join().unwrap(), Reply::Refused(e, Afterwards::Ends) if e.kind() == Kind::Io)
@@ -321,8 +375,8 @@ fn client(socket: &Path, said: &[u8]) -> UnixStream {
 fn check_refused(socket: &Path, said: &[u8], most: usize) {
     let refused = answers(socket, said, true);
     assert_eq!(refusal(&refused, said), Kind::Busy);
-    let found = format!("{most} clients that asked for the same before; try again when they are done");
-    assert!(refused.contains(&found), "{refused}");
+    let found = format!("{most} clients that asked for the same before");
+    assert!(refused.contains(&found) && refused.contains("try again when they are done"), "{refused}");
 }
 
 #[test]
