@@ -19,6 +19,7 @@
 // `IoSlice::advance_slices` takes the remaining slices as `&mut &mut`.
 #![allow(clippy::mut_mut)]
 
+mod clients;
 mod exports;
 mod extents;
 mod input;
@@ -38,6 +39,7 @@ mod tls_mode;
 mod transmit;
 mod wire;
 
+pub use clients::{ClientPeer, Clients};
 pub use exports::Exports;
 pub use listen::{Listen, passed_addresses};
 pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};

@@ -1,5 +1,6 @@
 //! Replaces `tls.rs` in builds without TLS: certificates cannot be loaded.
 
+use crate::clients::ClientGuard;
 use crate::exports::Exports;
 use crate::negotiate::{Greeting, Session};
 use crate::stream::{Socket, Timed};
@@ -12,11 +13,11 @@ pub(crate) enum Certificates {}
 impl Certificates {
     pub(crate) fn secure(
         &self,
-        _: &Socket,
+        _: &ClientGuard,
         _: &mut Timed<'_>,
         _: &Exports,
         _: Greeting,
-    ) -> Option<(Socket, Session)> {
+    ) -> Result<Option<(Socket, Session)>> {
         match *self {}
     }
 }

@@ -1,5 +1,6 @@
 //! The server: accepts clients until it is told to stop, and serves each in a thread of its own.
 
+use crate::clients::{ClientGuard, Clients};
 use crate::exports::Exports;
 use crate::listen::{self, Listen, Listener};
 use crate::memory::ServerMemory;
@@ -10,9 +11,7 @@ use crate::tls::{self, Certificates};
 use crate::tls_mode::TlsMode;
 use crate::transmit::{Connection, Crew};
 use lacuna_contracts::{Error, Kind, Result};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Settings of a server.
 #[derive(Clone)]
@@ -35,7 +34,8 @@ pub struct ServerSettings {
     /// Maximum number of threads of a connection while operations take long, and so of requests in
     /// progress.
     pub max_workers: usize,
-    /// Maximum number of connections; further ones are closed at once.
+    /// Maximum number of connections. At one more, a connection without an export is closed; if
+    /// there is none, the new one is. Threads of up to 128 closed ones may have yet to end.
     pub max_connections: usize,
     /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each
     /// further level has a third of that. A request to level 0 that finds none in a few seconds
@@ -56,6 +56,11 @@ pub struct ServerSettings {
     pub before_drain: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Receives failures of the disk, and failures of the system to let a client in.
     pub report: Option<Reporter>,
+    /// Receives the reason for each failed TLS handshake, except that the client left or was
+    /// silent. Any machine that reaches the server can cause such failures, in any number.
+    pub report_refused: Option<Reporter>,
+    /// Lists the clients for the program that runs the server. One handle is for one server.
+    pub clients: Clients,
 }
 
 impl Default for ServerSettings {
@@ -74,6 +79,8 @@ impl Default for ServerSettings {
             in_use: None,
             before_drain: None,
             report: None,
+            report_refused: None,
+            clients: Clients::default(),
         }
     }
 }
@@ -149,18 +156,18 @@ impl Server {
     /// connections are closed and the socket file is removed. The disks stay open; the caller
     /// flushes and closes them.
     pub fn run(self, stop: &StopHandle) -> Result<()> {
-        let clients = Clients::default();
+        let clients = &self.settings.clients;
         thread::scope(|scope| {
-            let result = self.accept_until(stop, &clients, |socket| {
-                let Some(guest) = clients.admit(socket, self.settings.max_connections) else {
+            let result = self.accept_until(stop, clients, |socket| {
+                let Some(client) = clients.admit(socket, self.settings.max_connections) else {
                     return;
                 };
-                let (server, stopping) = (&self, &clients.stopping);
+                let server = &self;
                 let serve = move || {
                     // A panic ends this connection, not the server; the panic hook has reported it.
-                    let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&guest.socket, stopping)));
+                    let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&client)));
                 };
-                // If the system has no thread left, dropping the guest closes the connection.
+                // If the system has no thread left, dropping the client closes the connection.
                 if let Err(e) = thread::Builder::new().name("lacuna-nbd".into()).spawn_scoped(scope, serve) {
                     self.report(&Error::io("cannot serve a client", &e));
                 }
@@ -169,7 +176,7 @@ impl Server {
             if let Some(before_drain) = &self.settings.before_drain {
                 before_drain();
             }
-            clients.see_off(self.settings.drain_timeout);
+            clients.drain(self.settings.drain_timeout);
             result
         })
     }
@@ -187,7 +194,7 @@ impl Server {
                 if !self.settings.in_use.as_ref().is_some_and(|in_use| in_use()) {
                     return Ok(());
                 }
-                clients.begin_again();
+                clients.restart_idle_time();
                 continue;
             }
             let patience = patience.and_then(|left| Timespec::try_from(left).ok());
@@ -229,7 +236,8 @@ impl Server {
         }
     }
 
-    fn serve(&self, socket: &Socket, stopping: &AtomicBool) {
+    fn serve(&self, client: &ClientGuard) {
+        let socket = &*client.socket;
         if socket.prepare().is_err() {
             return;
         }
@@ -240,28 +248,29 @@ impl Server {
         };
         let mut timed = Timed::new(socket, self.settings.handshake_timeout);
         match handshake(&mut timed, &self.exports, tls) {
-            Ok(Outcome::Transmit(session)) if socket.patient().is_ok() => {
-                self.transmit(socket, session, stopping);
-            }
+            Ok(Outcome::Transmit(session)) => self.transmit(client, socket, session),
             Ok(Outcome::StartTls(greeting)) => {
                 let Some(certificates) = &self.tls else { return };
-                let secured = certificates.secure(socket, &mut timed, &self.exports, greeting);
-                if let Some((stream, session)) = secured
-                    && socket.patient().is_ok()
-                {
-                    self.transmit(&stream, session, stopping);
+                match certificates.secure(client, &mut timed, &self.exports, greeting) {
+                    Ok(Some((stream, session))) => self.transmit(client, &stream, session),
+                    Ok(None) => {}
+                    Err(e) => self.settings.report_refused.iter().for_each(|report| report(&e)),
                 }
             }
             _ => {}
         }
     }
 
-    fn transmit<T: Transport>(&self, transport: &T, session: Session, stopping: &AtomicBool) {
+    /// Serves the requests of a client, unless the server takes no further users of a disk.
+    fn transmit<T: Transport>(&self, client: &ClientGuard, transport: &T, session: Session) {
+        if client.socket.patient().is_err() || !client.begin_use() {
+            return;
+        }
         let workers = self.settings.workers.max(1);
         let crew = Crew { workers, max_workers: self.settings.max_workers.max(workers) };
         let report = self.settings.report.as_ref();
         let memory = self.memory.of(session.level);
-        Connection::new(transport, session, report, stopping, crew, memory).run();
+        Connection::new(transport, session, report, client.stopping(), crew, memory).run();
     }
 }
 
@@ -275,86 +284,4 @@ fn is_final(e: &io::Error) -> bool {
 fn pause(stop: &StopHandle) {
     let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let _ = poll(&mut [PollFd::new(&stop.0.event, PollFlags::IN)], Some(&limit));
-}
-
-/// The connected clients.
-#[derive(Default)]
-struct Clients {
-    sockets: Mutex<HashMap<u64, Arc<Socket>>>,
-    left: Condvar,
-    stopping: AtomicBool,
-    /// When the last client left, or when an idle period was first measured.
-    last_left: Mutex<Option<Instant>>,
-}
-
-/// A client's entry in [`Clients`], removed on drop.
-struct Guest<'a> {
-    clients: &'a Clients,
-    number: u64,
-    socket: Arc<Socket>,
-}
-
-impl Clients {
-    /// How long no client has been connected.
-    fn idle_for(&self) -> Duration {
-        let sockets = self.sockets();
-        let now = Instant::now();
-        if !sockets.is_empty() {
-            return Duration::ZERO;
-        }
-        now.saturating_duration_since(*self.last_left.lock().get_or_insert(now))
-    }
-
-    /// Restarts the idle period.
-    fn begin_again(&self) {
-        *self.last_left.lock() = Some(Instant::now());
-    }
-
-    fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
-        self.sockets.lock()
-    }
-
-    /// Returns `None`, and closes the connection, if there are `most` already.
-    fn admit(&self, socket: Socket, most: usize) -> Option<Guest<'_>> {
-        let mut sockets = self.sockets();
-        if sockets.len() >= most {
-            return None;
-        }
-        let number = (0..u64::MAX).find(|number| !sockets.contains_key(number))?;
-        let socket = Arc::new(socket);
-        sockets.insert(number, socket.clone());
-        Some(Guest { clients: self, number, socket })
-    }
-
-    /// Stops reading on all connections.
-    fn stop_reading(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.sockets().values().for_each(|socket| socket.stop_reading());
-    }
-
-    /// Waits up to `patience` for the last replies, then closes the remaining connections.
-    fn see_off(&self, patience: Duration) {
-        let mut sockets = self.sockets();
-        let deadline = Instant::now() + patience;
-        while !sockets.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                sockets.values().for_each(|socket| socket.hang_up());
-                return;
-            }
-            self.left.wait_for(&mut sockets, left);
-        }
-    }
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        let mut sockets = self.clients.sockets();
-        sockets.remove(&self.number);
-        if sockets.is_empty() {
-            *self.clients.last_left.lock() = Some(Instant::now());
-        }
-        drop(sockets);
-        self.clients.left.notify_all();
-    }
 }

@@ -1,6 +1,7 @@
 //! The byte streams of a connection: a socket, a socket under TLS (`tls.rs`), or bytes in memory.
 
 use lacuna_contracts::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -73,6 +74,13 @@ impl Socket {
     /// Stops reading; replies in progress can still be sent.
     pub(crate) fn stop_reading(&self) {
         let _ = rustix::net::shutdown(self, Shutdown::Read);
+    }
+
+    /// Whether the client has ended its side, and so sends no further request.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut side = [PollFd::new(self, PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut side, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
     fn sendmsg(&self, slices: &mut &mut [IoSlice<'_>], flags: SendFlags) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! TLS: certificates in the layout that qemu and nbdkit share, and the encrypted transport.
 
+use crate::clients::{ClientGuard, ClientPeer};
 use crate::exports::Exports;
 use crate::negotiate::{Greeting, Outcome, Session, TlsState, negotiate};
 use crate::stream::{Socket, Timed, Transport};
@@ -9,32 +10,78 @@ use parking_lot::{Mutex, MutexGuard};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ServerConfig, ServerConnection, WebPkiClientVerifier};
+use rustls::{AlertDescription, CertificateError};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 const SERVER_CERTIFICATE: &str = "server-cert.pem";
 const SERVER_KEY: &str = "server-key.pem";
+/// The most characters that a message takes from the words of rustls.
+const LONGEST_REASON: usize = 300;
 
 /// The server's certificates and TLS configuration.
 pub(crate) struct Certificates(Arc<ServerConfig>);
 
 impl Certificates {
-    /// Continues with a client that has asked for TLS. `None` if the client left or the handshake
-    /// failed.
+    /// Continues with a client that has asked for TLS. `None` if the client left, was silent or
+    /// broke the NBD protocol.
+    ///
+    /// Errors: the reason why the TLS handshake failed.
     pub(crate) fn secure<'a>(
         &self,
-        socket: &'a Socket,
+        client: &'a ClientGuard,
         timed: &mut Timed<'_>,
         exports: &Exports,
         greeting: Greeting,
-    ) -> Option<(TlsStream<'a>, Session)> {
-        let mut state = ServerConnection::new(self.0.clone()).ok()?;
+    ) -> Result<Option<(TlsStream<'a>, Session)>> {
+        let mut state = ServerConnection::new(self.0.clone()).map_err(|e| not_secured(client.peer, &e))?;
         let mut stream = rustls::Stream::new(&mut state, timed);
-        match negotiate(&mut stream, exports, TlsState::Active, greeting).ok()? {
-            Outcome::Transmit(session) => Some((TlsStream::new(socket, state), session)),
-            Outcome::StartTls(_) | Outcome::Left => None,
+        match negotiate(&mut stream, exports, TlsState::Active, greeting) {
+            Ok(Outcome::Transmit(session)) => Ok(Some((TlsStream::new(&client.socket, state), session))),
+            Ok(Outcome::StartTls(_) | Outcome::Left) => Ok(None),
+            Err(e) => match e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
+                Some(e) => Err(not_secured(client.peer, e)),
+                None => Ok(None),
+            },
         }
+    }
+}
+
+/// The error of a client with a failed TLS handshake.
+fn not_secured(peer: ClientPeer, failed: &rustls::Error) -> Error {
+    let error = Error::new(Kind::Permission, format!("a client of {peer} was refused"));
+    let signed = || format!("one that {CLIENT_AUTHORITY} signed");
+    match failed {
+        rustls::Error::NoCertificatesPresented => {
+            error.found("no certificate of the client").expected(signed()).remedy(format!(
+                "give the client a certificate and key of that authority, and {CLIENT_AUTHORITY}"
+            ))
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => error
+            .found("a client's certificate of another authority")
+            .expected(signed())
+            .remedy(format!("have that authority sign it, or add the other one to {CLIENT_AUTHORITY}")),
+        rustls::Error::AlertReceived(
+            alert @ (AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA),
+        ) => Error::new(Kind::Permission, format!("a client of {peer} refused this server"))
+            .found(format!("the TLS alert {alert:?}"))
+            .expected(format!("a client that trusts {SERVER_CERTIFICATE}"))
+            .remedy(format!(
+                "give the client the {CLIENT_AUTHORITY} that signed it, and connect to a name in the certificate"
+            )),
+        other if is_of_version_1(other) => {
+            of_version_1(error, "a client's certificate", "extendedKeyUsage=clientAuth")
+        }
+        // The words may contain a list from the certificate of a client without any right.
+        other => error.found(other.to_string().chars().take(LONGEST_REASON).collect::<String>()),
     }
 }
 
@@ -55,6 +102,7 @@ pub(crate) fn load(directory: &Path) -> Result<Certificates> {
     let builder = if found.is_ok() || found.is_err_and(|e| e.kind() != ErrorKind::NotFound) {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in certificates(&authority)? {
+            check_version(&authority, &certificate)?;
             roots.add(certificate).map_err(|e| refused(&authority, &e))?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
@@ -88,22 +136,60 @@ fn unreadable(path: &Path, error: pem::Error) -> Error {
 }
 
 fn refused(path: &Path, error: &dyn std::error::Error) -> Error {
-    let refused = Error::new(Kind::Usage, format!("cannot use the certificates in {}", path.display()));
-    let words = error.to_string();
-    // The output of `openssl x509 -req` without extensions. The library's error names the version
-    // only.
-    if words.contains("UnsupportedCertVersion") {
-        return refused.found("a certificate of X.509 version 1").expected("one of version 3").remedy(
-            "make it with extensions: `openssl x509 -req -extfile FILE` and all else as before, where FILE says for example \
-             subjectAltName=DNS:localhost",
-        );
+    let refused = not_usable(path);
+    if is_of_version_1(error) {
+        return of_version_1(refused, "a certificate", "subjectAltName=DNS:localhost");
     }
+    let words = error.to_string();
     if words.contains("KeyMismatch") {
         return refused
             .found("a certificate of another key")
             .expected(format!("the one of the key in {SERVER_KEY}"));
     }
     refused.found(words)
+}
+
+fn not_usable(path: &Path) -> Error {
+    Error::new(Kind::Usage, format!("cannot use the certificates in {}", path.display()))
+}
+
+/// Whether a certificate was refused because it is not of X.509 version 3. The library tells that
+/// by a name only.
+fn is_of_version_1(error: &dyn std::error::Error) -> bool {
+    error.to_string().contains("UnsupportedCertVersion")
+}
+
+/// The findings of a certificate that `openssl x509 -req` made without extensions.
+fn of_version_1(error: Error, which: &str, extension: &str) -> Error {
+    error
+        .found(format!("{which} of X.509 version 1"))
+        .expected("one of version 3")
+        .remedy(format!("make it with `openssl x509 -req -extfile FILE`, where FILE says {extension}"))
+}
+
+/// Refuses an authority of X.509 version 1, although rustls accepts it: the certificate does not
+/// say that it is of an authority, so QEMU refuses it.
+fn check_version(path: &Path, certificate: &CertificateDer<'_>) -> Result<()> {
+    // The version comes first, and only a certificate of version 1 has none (RFC 5280, 4.1).
+    let fields = in_sequence(certificate).and_then(in_sequence);
+    if fields.and_then(<[u8]>::first).is_none_or(|tag| *tag == VERSION_TAG) {
+        return Ok(());
+    }
+    Err(not_usable(path).found("an authority of X.509 version 1").expected("one of version 3").remedy(
+        "make it with `openssl req -x509`, or `openssl x509 -extfile FILE` with basicConstraints=CA:TRUE",
+    ))
+}
+
+/// The DER tag of the version of a certificate.
+const VERSION_TAG: u8 = 0xa0;
+
+/// The bytes after the tag and the length of a SEQUENCE in DER; `None` for anything else.
+fn in_sequence(der: &[u8]) -> Option<&[u8]> {
+    match der {
+        [0x30, length @ 0..0x80, rest @ ..] => rest.get(..usize::from(*length)),
+        [0x30, length, rest @ ..] => rest.get(usize::from(length & 0x7f)..),
+        _ => None,
+    }
 }
 
 /// The transport under TLS.
@@ -214,5 +300,54 @@ impl Transport for TlsStream<'_> {
         if taken.is_ok() {
             let _ = self.send_sealed(&mut sealed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{ExtendedKeyPurpose, OtherError};
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_failed_handshake_is_told_with_its_reason() {
+        let peer = ClientPeer::Address(Ipv4Addr::new(10, 0, 0, 5).into());
+        let version = OtherError(Arc::new(io::Error::other("UnsupportedCertVersion")));
+        let long = CertificateError::InvalidPurposeContext {
+            required: ExtendedKeyPurpose::ClientAuth,
+            presented: vec![ExtendedKeyPurpose::Other(vec![7; 30_000])],
+        };
+        for (failed, found) in [
+            (rustls::Error::NoCertificatesPresented, "no certificate"),
+            (CertificateError::UnknownIssuer.into(), "of another authority; expected: one that ca-cert.pem"),
+            (CertificateError::BadSignature.into(), "of another authority"),
+            (CertificateError::Other(version).into(), "of X.509 version 1; expected: one of version 3"),
+            (CertificateError::Expired.into(), "xpired"),
+            (long.into(), "extended key usage"),
+            (rustls::Error::AlertReceived(AlertDescription::UnknownCA), "a client that trusts server-cert"),
+            (rustls::Error::AlertReceived(AlertDescription::HandshakeFailure), "HandshakeFailure"),
+        ] {
+            let told = not_secured(peer, &failed);
+            assert!(told.to_string().starts_with("a client of 10.0.0.5 "), "{told}");
+            assert!(told.to_string().contains(found) && told.to_string().len() < 1000, "{told}");
+            assert!(told.advice().is_none_or(|advice| advice.to_string().len() <= 100), "{told}");
+        }
+    }
+
+    #[test]
+    fn an_authority_of_version_1_is_refused_and_one_of_version_3_is_not() {
+        let check = |der: &[u8]| check_version(Path::new("tls/ca-cert.pem"), &CertificateDer::from(der));
+        let serial = [0x02_u8, 0x01, 0x07];
+        for old in [
+            [&[0x30, 0x05, 0x30, 0x03][..], &serial].concat(),
+            [&[0x30, 0x81, 0x06, 0x30, 0x81, 0x03][..], &serial].concat(),
+            [&[0x30, 0x82, 0x00, 0x07, 0x30, 0x82, 0x00, 0x03][..], &serial].concat(),
+        ] {
+            let told = check(&old).unwrap_err().to_string();
+            assert!(told.contains("tls/ca-cert.pem") && told.contains("X.509 version 1"), "{told}");
+        }
+        check(&[0x30, 0x82, 0x00, 0x09, 0x30, 0x82, 0x00, 0x05, 0xa0, 0x03, 0x02, 0x01, 0x02]).unwrap();
+        // Bytes that are no certificate are left to the parser.
+        [&[0_u8; 0][..], &[0x30], &[0x30, 0x82], &serial].iter().for_each(|der| check(der).unwrap());
     }
 }

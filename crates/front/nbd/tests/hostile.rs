@@ -4,7 +4,7 @@ mod harness;
 
 use harness::client::*;
 use harness::{Memory, Random, Running, noise, wait_until};
-use lacuna_nbd::{Exports, REQUEST_LEN, Request, ServerSettings, serve_replayed};
+use lacuna_nbd::{Clients, Exports, REQUEST_LEN, Request, ServerSettings, serve_replayed};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -165,12 +165,14 @@ fn silence_before_an_export_is_chosen_ends() {
 }
 
 #[test]
-fn more_connections_than_allowed_are_closed_at_once() {
-    let disk = Memory::new(4);
-    let server =
-        Running::unix(disk.exports(), ServerSettings { max_connections: 2, ..ServerSettings::default() });
+fn more_users_of_a_disk_than_allowed_are_closed_at_once() {
+    let (disk, clients) = (Memory::new(4), Clients::default());
+    let settings =
+        ServerSettings { max_connections: 2, clients: clients.clone(), ..ServerSettings::default() };
+    let server = Running::unix(disk.exports(), settings);
     let first = Client::connect(&server.socket(), true);
     let second = Client::connect(&server.socket(), true);
+    wait_until("both clients", || clients.connected().len() == 2);
     let mut stream = UnixStream::connect(server.socket()).unwrap();
     let mut nothing = Vec::new();
     let _ = stream.read_to_end(&mut nothing);
@@ -178,6 +180,40 @@ fn more_connections_than_allowed_are_closed_at_once() {
     drop(first);
     wait_until("a free place", || Client::greet(&server.socket(), 3).is_ok());
     drop(second);
+}
+
+/// There are more clients that say nothing than places, and the server waits days for each.
+#[test]
+fn silent_clients_keep_no_other_out() {
+    let disk = Memory::new(4);
+    let settings = ServerSettings {
+        handshake_timeout: Duration::from_secs(1_000_000),
+        max_connections: 4,
+        ..ServerSettings::default()
+    };
+    let server = Running::unix(disk.exports(), settings);
+    let silent = [(); 8].map(|()| UnixStream::connect(server.socket()).unwrap());
+    let mut client = Client::connect(&server.socket(), true);
+    client.write(3, b"data");
+    assert_eq!(client.read(3, 4), b"data");
+    // Four places were taken when four more silent clients came, and then the client.
+    let [gone @ .., one, two, three] = silent;
+    assert_eq!(gone.len(), 5);
+    for mut stream in gone {
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        assert!(heard.len() <= 18, "a greeting at most");
+    }
+    // The remaining clients have not sent a byte, and can begin now.
+    for mut stream in [one, two, three] {
+        stream.read_exact(&mut [0; 18]).unwrap();
+        stream.write_all(&opening()).unwrap();
+        stream.write_all(&Client::header(0, DISC, 1, 0, 0)).unwrap();
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        assert!(heard.len() > 100, "{} bytes of replies to options", heard.len());
+    }
+    assert_eq!(client.read(3, 4), b"data");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod harness;
 use harness::client::*;
 use harness::{Memory, Running, run, skipped, text, wait_until};
 use lacuna_contracts::Kind;
-use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
+use lacuna_nbd::{ClientPeer, Clients, Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
 use lacuna_testkit::have;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -119,6 +119,27 @@ fn what_requests_wait_for_can_be_ended_once_nothing_more_is_read() {
     assert_eq!(client.receive(|_| None), (flush, Reply::Done));
     assert!(client.closed());
     server.join();
+}
+
+#[test]
+fn clients_are_counted_until_they_leave() {
+    let clients = Clients::default();
+    let settings = ServerSettings { clients: clients.clone(), ..ServerSettings::default() };
+    let server = Running::unix(Memory::new(4).exports(), settings);
+    let mut negotiating = Client::greet(&server.socket(), 3).unwrap();
+    assert_eq!(negotiating.option(OPT_LIST, &[]).last().unwrap().0, ACK);
+    let [one, two] = [true, false].map(|structured| Client::connect(&server.socket(), structured));
+    wait_until("both clients", || clients.connected().len() == 2);
+    let own = ClientPeer::Process(std::process::id());
+    assert_eq!((clients.connected(), clients.close()), (vec![own; 2], Err(vec![own; 2])));
+    drop(one);
+    wait_until("one client", || clients.connected().len() == 1);
+    drop(two);
+    wait_until("no client", || clients.connected().is_empty());
+    // A client that only negotiates does not count, and gets no disk once the server is closed.
+    clients.close().unwrap();
+    negotiating.go("");
+    assert!(negotiating.closed() && clients.connected().is_empty());
 }
 
 #[test]
