@@ -5,15 +5,17 @@
 //! times of files as root when it writes its cache back. Here the kernel alone checks access.
 
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_mount::FUSE_SOURCE;
+use lacuna_mount::{FUSE_SOURCE, FUSE_SUBTYPE};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{getegid, geteuid};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -29,10 +31,14 @@ const SOCKET: &str = "_FUSE_COMMFD";
 const TOOL_SETTINGS: &str = "/etc/fuse.conf";
 /// The line that allows it.
 const ALLOW: &str = "user_allow_other";
+/// The longest source: the kernel takes longer ones from some mount calls only (fsconfig(2)).
+const SOURCE_MAX: usize = 255;
 
 /// How to mount.
 #[derive(Clone, Copy)]
-pub(crate) struct Access {
+pub(crate) struct Access<'s> {
+    /// The source in mount tables; [`FUSE_SOURCE`] stands for a longer one than they take.
+    pub source: &'s OsStr,
     /// Whether users other than the mounting user have access.
     pub allow_other: bool,
     /// Whether the kernel refuses changes.
@@ -55,7 +61,9 @@ pub(crate) fn device_opens() -> bool {
 ///
 /// Errors: [`Kind::Permission`] where mounting, or access for other users, is not allowed;
 /// [`Kind::NotFound`] without FUSE.
-pub(crate) fn mount(mountpoint: &Path, access: Access) -> Result<OwnedFd> {
+pub(crate) fn mount(mountpoint: &Path, access: Access<'_>) -> Result<OwnedFd> {
+    let source = Some(access.source).filter(|source| source.len() <= SOURCE_MAX);
+    let access = Access { source: source.unwrap_or(OsStr::new(FUSE_SOURCE)), ..access };
     let what = format!("cannot mount FUSE at {}", mountpoint.display());
     let failed = |e: &io::Error| Error::io(&what, e);
     if !geteuid().is_root() && access.allow_other && !others_allowed() {
@@ -90,10 +98,10 @@ pub(crate) fn mount(mountpoint: &Path, access: Access) -> Result<OwnedFd> {
     }
 }
 
-fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
+fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access<'_>) -> io::Result<OwnedFd> {
     let mode = rustix::fs::stat(mountpoint)?.st_mode;
     let mut data = format!(
-        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions,subtype={FUSE_SOURCE}",
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions,subtype={FUSE_SUBTYPE}",
         device.as_raw_fd(),
         geteuid().as_raw(),
         getegid().as_raw(),
@@ -104,28 +112,24 @@ fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access) -> io::Resul
     let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
     flags.set(MountFlags::RDONLY, access.read_only);
     flags.set(MountFlags::NOEXEC, access.no_exec);
-    let data = std::ffi::CString::new(data)?;
-    rustix::mount::mount(FUSE_SOURCE, mountpoint, "fuse", flags, Some(data.as_c_str()))?;
+    let data = CString::new(data)?;
+    rustix::mount::mount(access.source, mountpoint, "fuse", flags, Some(data.as_c_str()))?;
     Ok(device)
 }
 
 /// Mounts with `fusermount3`, which passes the device over a socket.
-fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
+fn mount_by_tool(mountpoint: &Path, access: Access<'_>) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    let mut options = format!("fsname={FUSE_SOURCE},subtype={FUSE_SOURCE},default_permissions,nodev,nosuid");
-    if access.allow_other {
-        options.push_str(",allow_other");
-    }
-    if access.read_only {
-        options.push_str(",ro");
-    }
-    if access.no_exec {
-        options.push_str(",noexec");
-    }
+    let mut options = OsString::from("fsname=");
+    options.push(escaped(access.source));
+    options.push(format!(",subtype={FUSE_SUBTYPE},default_permissions,nodev,nosuid"));
+    let chosen =
+        [(access.allow_other, ",allow_other"), (access.read_only, ",ro"), (access.no_exec, ",noexec")];
+    chosen.iter().filter(|(is_chosen, _)| *is_chosen).for_each(|(_, option)| options.push(option));
     // The PATH of root may contain directories that other users can write to.
     let mut tool = Command::new(TOOL);
     tool.env("PATH", lacuna_mount::search_path());
-    tool.args(["-o", &options, "--"]).arg(mountpoint).env(SOCKET, "0");
+    tool.arg("-o").arg(&options).arg("--").arg(mountpoint).env(SOCKET, "0");
     tool.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = tool.spawn()?;
     // The command keeps its end of the socket open until it is dropped.
@@ -137,6 +141,19 @@ fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
         Some(device) if finished.status.success() => Ok(device),
         _ => Err(io::Error::other(words)),
     }
+}
+
+/// A source as a value in the option list of the tool: a comma ends an option there, and a
+/// backslash takes the meaning of the next character away.
+fn escaped(source: &OsStr) -> OsString {
+    let mut bytes = Vec::with_capacity(source.len());
+    for byte in source.as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            bytes.push(b'\\');
+        }
+        bytes.push(*byte);
+    }
+    OsString::from_vec(bytes)
 }
 
 /// Receives the device from the socket; `None` if the tool ended without sending one.
@@ -161,5 +178,21 @@ fn others_allowed() -> bool {
     match fs::read_to_string(TOOL_SETTINGS) {
         Ok(text) => text.lines().any(|line| line.trim() == ALLOW),
         Err(e) => e.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_byte_of_a_source_ends_its_option() {
+        for (source, value) in [
+            (&b"/home/me/v"[..], &b"/home/me/v"[..]),
+            (b"/a,b=c d", b"/a\\,b=c d"),
+            (b"/a\\,\xe9", b"/a\\\\\\,\xe9"),
+        ] {
+            assert_eq!(escaped(OsStr::from_bytes(source)).as_bytes(), value);
+        }
     }
 }

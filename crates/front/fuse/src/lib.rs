@@ -22,6 +22,8 @@
 //!   contents, names, missing names, attributes, targets of symbolic links, and writes.
 //! - The kernel owns length and change times of a regular file while it knows the file (write-back
 //!   cache): its values are passed to the vault, and nothing here changes them without the kernel.
+//! - The kernel alone checks access, by permission bits and access control lists. The vault keeps
+//!   both in agreement, and gives new nodes the lists that they inherit.
 //! - `fsync` returns after the vault's `fsync`, and the kernel has sent every write that it held
 //!   back before that.
 //! - A deleted node is served until the kernel forgets it: open files with their content, every

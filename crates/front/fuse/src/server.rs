@@ -4,8 +4,9 @@
 use crate::reports::Reports;
 use lacuna_contracts::{Error, Kind, Naming, Result};
 use lacuna_daemon::{
-    ClosingClient, Event, Front, Identity, Instance, Jobs, MountKind, MountRecord, MountedBy, Record, Server,
-    ServerState, Service, StatusSource, WakeUps, default_run_base, ends_later,
+    ClosingClient, Event, Front, Identity, IfMissing, Instance, Jobs, MadeMountpoint, MountKind, MountRecord,
+    MountedBy, Record, Server, ServerState, Service, StatusSource, WakeUps, check_mountpoint,
+    clear_mountpoint, default_run_base, ends_later,
 };
 use lacuna_mount::{ServerLog, Watch, is_mounted, is_mounted_elsewhere};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub trait Served {
 
 /// The registered instance of a server, before anything is mounted.
 pub(crate) struct Claim {
+    // In drop order.
+    made: Option<MadeMountpoint>,
     instance: Instance,
     identity: Identity,
     record: Record,
@@ -56,6 +59,13 @@ pub(crate) struct Terms {
     pub idle_timeout: Option<Duration>,
     /// Whether logs must not contain the reason of a refused close (deniability contract).
     pub private: bool,
+}
+
+/// The canonical path of a mount point with nothing mounted, after the mount of a dead server was
+/// cleared away there. If `makes`, it may be missing.
+pub(crate) fn free_mountpoint(given: &Path, run_base: Option<&Path>, makes: bool) -> Result<PathBuf> {
+    clear_mountpoint(given, run_base)?;
+    check_mountpoint(given, run_base, if makes { IfMissing::Make } else { IfMissing::Refuse })
 }
 
 impl Claim {
@@ -77,7 +87,16 @@ impl Claim {
         instance.write(&record)?;
         let (wake, events) = channel();
         let reports = Reports { watch: Arc::new(Watch::default()), events: wake, log: Arc::clone(log) };
-        Ok(Claim { instance, identity, record, mountpoint, events, reports })
+        Ok(Claim { made: None, instance, identity, record, mountpoint, events, reports })
+    }
+
+    /// Makes the mount point if it may be made and is missing, and adds that to the record. The
+    /// caller mounts next.
+    pub(crate) fn make_mountpoint(&mut self, makes: bool) -> Result<()> {
+        self.made = if makes { MadeMountpoint::make(&self.mountpoint)? } else { None };
+        let Some(made) = &self.made else { return Ok(()) };
+        self.record.made_mountpoint = Some(made.identity());
+        self.instance.write(&self.record)
     }
 
     /// Makes the directory for the FUSE mount below a file system.
@@ -93,13 +112,18 @@ impl Claim {
         self.instance.write(&self.record)
     }
 
-    /// Begins to answer clients. Status requests get the counters of `source`.
+    /// Begins to answer clients, with the mount in place. Status requests get the counters of
+    /// `source`.
     pub(crate) fn serve<S: Served>(
-        self,
+        mut self,
         served: S,
         source: Arc<dyn StatusSource>,
         terms: Terms,
     ) -> Result<MountServer<S>> {
+        // The mount covers the directory by now.
+        if let Some(made) = &mut self.made {
+            made.forbid();
+        }
         let closing = self.reports.clone();
         let service = Service {
             record: self.record,
@@ -114,6 +138,7 @@ impl Claim {
         Ok(MountServer {
             server,
             served,
+            made: self.made,
             instance: self.instance,
             mountpoint: self.mountpoint,
             events: self.events,
@@ -142,6 +167,7 @@ pub struct MountServer<S> {
     // In drop order.
     server: Server,
     pub(crate) served: S,
+    made: Option<MadeMountpoint>,
     instance: Instance,
     mountpoint: PathBuf,
     events: Receiver<Event>,
@@ -233,14 +259,17 @@ impl<S: Served> MountServer<S> {
         self.served.flush();
     }
 
-    /// Closes the disk or vault, removes the run directory, and answers the clients that wait for
-    /// that.
+    /// Closes the disk or vault, removes the run directory and a mount point that was made, and
+    /// answers the clients that wait for that.
     fn finish(self, waiting: Option<ClosingClient>) -> Result<()> {
-        let MountServer { server, mut served, instance, events, reports, .. } = self;
+        let MountServer { server, mut served, made, instance, events, reports, .. } = self;
         // The jobs of clients use the disk or vault, so they end before it is closed.
         server.end_work();
         let result = served.close();
         drop((server, served));
+        if let Some(Err(e)) = made.map(MadeMountpoint::remove) {
+            (reports.log)(&e);
+        }
         let closes = events.try_iter().filter_map(|event| match event {
             Event::Close(waiting) => Some(waiting),
             _ => None,

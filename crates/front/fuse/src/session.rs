@@ -28,7 +28,7 @@ impl FuseMount {
     pub(crate) fn start(
         filesystem: impl Filesystem,
         mountpoint: &Path,
-        access: Access,
+        access: Access<'_>,
         watch: Arc<Watch>,
         begun: impl FnOnce(Notifier) + Send + 'static,
     ) -> Result<Self> {

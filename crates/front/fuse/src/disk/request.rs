@@ -14,8 +14,11 @@ pub struct DiskRequest {
     pub disk: Arc<dyn Disk>,
     /// The names of the disk for clients.
     pub identity: Identity,
-    /// An existing directory on which nothing is mounted.
+    /// A directory on which nothing is mounted, except the mount of a dead server.
     pub mountpoint: PathBuf,
+    /// Make the directory if it is missing. It has no permissions below the mount, and is removed
+    /// with it.
+    pub make_mountpoint: bool,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
     pub mkfs: Option<String>,
     /// Make the file system even if the disk holds data of an unknown kind.
@@ -53,6 +56,7 @@ impl DiskRequest {
             disk,
             identity: Identity { location: location.into(), ..Identity::default() },
             mountpoint: mountpoint.into(),
+            make_mountpoint: false,
             mkfs: None,
             overwrite: false,
             keep_existing: false,

@@ -4,11 +4,14 @@ use crate::device::Access;
 use crate::disk::filesystem::DiskFilesystem;
 use crate::disk::request::DiskRequest;
 use crate::reports::Reports;
-use crate::server::{Claim, MountServer, Served, Terms};
+use crate::server::{Claim, MountServer, Served, Terms, free_mountpoint};
 use crate::session::FuseMount;
 use lacuna_contracts::{ByteDisk, Disk, Error, Kind, Result};
-use lacuna_daemon::{DISK_NAME, Event, Jobs, MountKind, MountRecord, MountedBy, Server, check_mountpoint};
-use lacuna_mount::{Cover, CoverRetry, DiskFile, Follow, MountMethod, MountRequest, Mounted, RELEASE_LIMIT};
+use lacuna_daemon::{DISK_NAME, Event, Jobs, MountKind, MountRecord, MountedBy, Server};
+use lacuna_mount::{
+    Cover, CoverRetry, DiskFile, FUSE_SOURCE, Follow, MountMethod, MountRequest, Mounted, RELEASE_LIMIT,
+};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,9 +66,9 @@ impl MountedDisk {
 
 fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     request.check()?;
-    let (raw, run_base) = (request.raw, request.run_base.as_deref());
+    let (raw, makes, run_base) = (request.raw, request.make_mountpoint, request.run_base.as_deref());
     let read_only = request.read_only || request.disk.read_only();
-    let mountpoint = check_mountpoint(&request.mountpoint, run_base)?;
+    let mountpoint = free_mountpoint(&request.mountpoint, run_base, makes)?;
     let kind = if raw { MountKind::Raw } else { MountKind::FileSystem { by: None } };
     let mount = MountRecord { mountpoint: mountpoint.clone(), kind };
     let location = request.identity.location.clone();
@@ -75,10 +78,15 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let bytes = ByteDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
     let filesystem = DiskFilesystem::new(bytes.clone(), read_only, reports.clone());
     let fuse_at = if raw { mountpoint.clone() } else { claim.make_fuse()? };
+    if raw {
+        claim.make_mountpoint(makes)?;
+    }
+    // Deniability contract: the mounts of a disk with levels all look alike.
+    let source = if raw && !request.private { location.as_str() } else { FUSE_SOURCE };
     // For root, requests of the loop device may carry the name of the user that caused them; the
     // file's mode and the directory above deny access to other users.
     let allow_other = rustix::process::geteuid().is_root();
-    let access = Access { allow_other, read_only, no_exec: false };
+    let access = Access { source: OsStr::new(source), allow_other, read_only, no_exec: false };
     let fuse = FuseMount::start(filesystem, &fuse_at, access, Arc::clone(&reports.watch), |_| {})
         .map_err(|e| e.remedy(WITHOUT_FUSE))?;
     let mounted = if raw {
@@ -97,7 +105,8 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         let waking = reports.clone();
         let released = move || waking.wake(Event::DiskReleased);
         let from = DiskFile { disk: &disk, bytes: &bytes, file: &file, watch: &reports.watch };
-        let mounted = Mounted::set_up(&how, from, mountpoint.clone(), released)?;
+        let before = || claim.make_mountpoint(makes);
+        let mounted = Mounted::set_up(&how, from, mountpoint.clone(), before, released)?;
         claim.note(MountedBy::of(&mounted))?;
         Some(mounted)
     };

@@ -3,9 +3,11 @@
 use crate::session::MOST_THREADS;
 use crate::use_count::UseCounted;
 use crate::vault::attributes::{file_attr, file_type, no_entry, time_or_now, unknown};
+use crate::vault::caller::Caller;
 use crate::vault::copy::{Place, copy};
-use crate::vault::front::{Caller, Front, changes};
+use crate::vault::front::{Front, changes};
 use crate::vault::listing::fill;
+use crate::vault::xattrs;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -13,7 +15,7 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use lacuna_contracts::{IdlePool, Plain};
-use lacuna_vault::{Attr, BLOCK, FsError, FsResult, NAME_MAX, NewNode, SetXattr};
+use lacuna_vault::{Attr, BLOCK, FsError, FsResult, NAME_MAX, NewNode};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -72,21 +74,6 @@ fn reply_done(front: &Front, doing: &str, ino: INodeNo, done: FsResult<()>, repl
     }
 }
 
-fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
-}
-
-/// Answers with the value, or with its length if the caller gives no room.
-fn reply_value(value: &[u8], room: u32, reply: ReplyXattr) {
-    if room == 0 {
-        reply.size(value.len() as u32);
-    } else if value.len() > room as usize {
-        reply.error(Errno::ERANGE);
-    } else {
-        reply.data(value);
-    }
-}
-
 impl Filesystem for VaultFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let front = self.front.without_use();
@@ -111,6 +98,10 @@ impl Filesystem for VaultFilesystem {
                 front.dates.store(granted, Ordering::Relaxed);
             }
         }
+        // The kernel applies the umask itself, unless new nodes may get access control lists
+        // instead.
+        let lists = InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
+        front.access_lists.store(config.add_capabilities(lists).is_ok(), Ordering::Relaxed);
         let able = config.capabilities();
         self.free_directories = able.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         self.free_files = front.read_only && able.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
@@ -169,7 +160,7 @@ impl Filesystem for VaultFilesystem {
         let front = self.front.by_use();
         let (atime, mtime) = (atime.map(time_or_now), mtime.map(time_or_now));
         let changes = changes(mode, uid, gid, size, atime, mtime, ctime);
-        match front.set_attr(ino.0, &changes, caller(request)) {
+        match front.set_attr(ino.0, &changes, Caller::of(request)) {
             Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
             Err(e) => reply.error(front.report_node("change the attributes of", ino.0, e)),
         }
@@ -189,25 +180,34 @@ impl Filesystem for VaultFilesystem {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
         let front = self.front.by_use();
-        let made = front.make_node(parent.0, name.as_bytes(), mode, rdev, caller(request));
+        let made = front.make_node(parent.0, name.as_bytes(), mode, umask, rdev, Caller::of(request));
         reply_entry(front, "make a node in", parent, made, reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
         let front = self.front.by_use();
-        let made = front.make(parent.0, name.as_bytes(), NewNode::Directory, mode, caller(request));
+        let (name, caller) = (name.as_bytes(), Caller::of(request));
+        let made = front.make(parent.0, name, NewNode::Directory, mode, umask, caller);
         reply_entry(front, "make a directory in", parent, made, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let front = self.front.by_use();
         let new = NewNode::Symlink(target.as_os_str().as_bytes());
-        let made = front.make(parent.0, name.as_bytes(), new, 0o777, caller(request));
+        let made = front.make(parent.0, name.as_bytes(), new, 0o777, 0, Caller::of(request));
         reply_entry(front, "make a symbolic link in", parent, made, reply);
     }
 
@@ -231,7 +231,7 @@ impl Filesystem for VaultFilesystem {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -241,7 +241,8 @@ impl Filesystem for VaultFilesystem {
     ) {
         let front = self.front.by_use();
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
-        let done = front.rename(parent.0, name, new_parent.0, new_name, flags.bits());
+        let caller = Caller::of(request);
+        let done = front.rename(parent.0, name, new_parent.0, new_name, flags.bits(), caller);
         reply_done(front, "rename in", parent, done, reply);
     }
 
@@ -250,7 +251,7 @@ impl Filesystem for VaultFilesystem {
         if self.free_files {
             return reply.error(Errno::ENOSYS);
         }
-        match front.open(ino.0, flags, caller(request)) {
+        match front.open(ino.0, flags, Caller::of(request)) {
             Ok(()) => reply.opened(HANDLE, FopenFlags::FOPEN_KEEP_CACHE),
             Err(e) => reply.error(front.report_node("open", ino.0, e)),
         }
@@ -262,13 +263,13 @@ impl Filesystem for VaultFilesystem {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         let front = self.front.by_use();
-        let caller = caller(request);
-        let made = front.make(parent.0, name.as_bytes(), NewNode::File, mode, caller);
+        let caller = Caller::of(request);
+        let made = front.make(parent.0, name.as_bytes(), NewNode::File, mode, umask, caller);
         // A new file has nothing to truncate.
         let flags = OpenFlags(flags & !libc::O_TRUNC);
         let opened = made.and_then(|attr| front.open(attr.ino, flags, caller).map(|()| attr));
@@ -411,7 +412,7 @@ impl Filesystem for VaultFilesystem {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -420,21 +421,14 @@ impl Filesystem for VaultFilesystem {
         reply: ReplyEmpty,
     ) {
         let front = self.front.by_use();
-        let how = match flags {
-            libc::XATTR_CREATE => SetXattr::Create,
-            libc::XATTR_REPLACE => SetXattr::Replace,
-            _ => SetXattr::Any,
-        };
-        let name = name.as_bytes();
-        let done = Front::keeps_attribute(name).and_then(|()| front.vault.set_xattr(ino.0, name, value, how));
+        let done = xattrs::set(front, ino.0, name.as_bytes(), value, flags, Caller::of(request));
         reply_done(front, "set an extended attribute of", ino, done, reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
         let front = self.front.by_use();
-        let name = name.as_bytes();
-        match Front::keeps_attribute(name).and_then(|()| front.vault.get_xattr(ino.0, name)) {
-            Ok(value) => reply_value(&value, room, reply),
+        match xattrs::get(front, ino.0, name.as_bytes()) {
+            Ok(value) => xattrs::reply_value(&value, room, reply),
             Err(e) => reply.error(front.report("read an extended attribute of", ino.0, e)),
         }
     }
@@ -444,7 +438,7 @@ impl Filesystem for VaultFilesystem {
         match front.vault.list_xattrs(ino.0) {
             Ok(names) => {
                 let list: Vec<u8> = names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect();
-                reply_value(&list, room, reply);
+                xattrs::reply_value(&list, room, reply);
             }
             Err(e) => reply.error(front.report("list the extended attributes of", ino.0, e)),
         }
@@ -452,8 +446,7 @@ impl Filesystem for VaultFilesystem {
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let front = self.front.by_use();
-        let name = name.as_bytes();
-        let done = Front::keeps_attribute(name).and_then(|()| front.vault.remove_xattr(ino.0, name));
+        let done = xattrs::remove(front, ino.0, name.as_bytes());
         reply_done(front, "remove an extended attribute of", ino, done, reply);
     }
 
@@ -468,7 +461,7 @@ impl Filesystem for VaultFilesystem {
         reply: ReplyEmpty,
     ) {
         let front = self.front.by_use();
-        let done = front.allocate(ino.0, mode, offset, length, caller(request));
+        let done = front.allocate(ino.0, mode, offset, length, Caller::of(request));
         reply_done(front, "allocate in", ino, done, reply);
     }
 

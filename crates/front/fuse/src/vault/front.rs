@@ -2,12 +2,14 @@
 
 use crate::reports::Reports;
 use crate::vault::attributes::requested;
+use crate::vault::caller::Caller;
 use crate::vault::nodes::Nodes;
 use crate::vault::seek::{KernelNotifier, PendingSeek, Seeks};
 use fuser::{Errno, INodeNo, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
 use lacuna_contracts::{Error, Traffic};
 use lacuna_vault::{
-    Allocate, Attr, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo, Time, Vault,
+    ACL_DEFAULT_XATTR, Allocate, Attr, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo,
+    Time, Vault,
 };
 use std::io;
 use std::sync::Arc;
@@ -18,8 +20,8 @@ use std::time::SystemTime;
 const ATTRIBUTES: i64 = -1;
 /// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
-/// The name spaces of extended attributes that the vault stores.
-const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+/// The flags of `renameat2` for a whiteout if the new name is free.
+const WHITEOUT_NO_REPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
 
 /// The vault and the state of its mount.
 pub(crate) struct Front {
@@ -33,23 +35,9 @@ pub(crate) struct Front {
     /// Whether the kernel has a write-back cache, and so keeps the times of the files that it
     /// writes.
     pub dates: AtomicBool,
+    /// Whether the kernel checks access by access control lists, and leaves the umask to the vault.
+    pub access_lists: AtomicBool,
     notifier: KernelNotifier,
-}
-
-/// The user that a request of the kernel names.
-#[derive(Clone, Copy)]
-pub(crate) struct Caller {
-    pub uid: u32,
-    pub gid: u32,
-}
-
-impl Caller {
-    /// Whether writing clears set-user-ID and set-group-ID. The kernel checks whether the process
-    /// has `CAP_FSETID`, but `fuser` 0.18 drops that result except for plain writes; a user other
-    /// than root does not have it.
-    fn clears_set_ids(self) -> bool {
-        self.uid != 0
-    }
 }
 
 impl Front {
@@ -63,8 +51,8 @@ impl Front {
         let seeks = Seeks::start(KernelNotifier::clone(&notifier))
             .map_err(|e| Error::io("cannot start the thread that answers seeks", &e))?;
         let traffic = Traffic::default();
-        let (nodes, dates) = (Nodes::default(), AtomicBool::new(false));
-        Ok(Front { vault, read_only, nodes, seeks, reports, traffic, dates, notifier })
+        let (nodes, dates, access_lists) = (Nodes::default(), AtomicBool::default(), AtomicBool::default());
+        Ok(Front { vault, read_only, nodes, seeks, reports, traffic, dates, access_lists, notifier })
     }
 
     /// The error number of a failed request. Failures of the storage go to the log, since the
@@ -132,6 +120,7 @@ impl Front {
         parent: u64,
         name: &[u8],
         mode: u32,
+        umask: u32,
         rdev: u32,
         caller: Caller,
     ) -> FsResult<Attr> {
@@ -143,19 +132,32 @@ impl Front {
             libc::S_IFBLK => NewNode::BlockDevice(rdev),
             _ => return Err(FsError::Errno(libc::EINVAL)),
         };
-        self.make(parent, name, new, mode, caller)
+        self.make(parent, name, new, mode, umask, caller)
     }
 
-    /// Makes a node with the permissions in `mode`.
+    /// Makes a node with the permissions in `mode`, without those in `umask` unless the directory
+    /// has a default access control list.
     pub(crate) fn make(
         &self,
         parent: u64,
         name: &[u8],
         new: NewNode<'_>,
         mode: u32,
+        umask: u32,
         caller: Caller,
     ) -> FsResult<Attr> {
+        let mode = if self.inherits_access(parent)? { mode } else { mode & !umask };
         self.vault.make(parent, name, new, (mode & PERMISSIONS) as u16, caller.uid, caller.gid)
+    }
+
+    /// Whether new nodes in a directory get an access control list from it; then the umask of the
+    /// caller does not count.
+    fn inherits_access(&self, directory: u64) -> FsResult<bool> {
+        match self.vault.get_xattr(directory, ACL_DEFAULT_XATTR) {
+            // Making the node fails with the same error if there is no such directory.
+            Err(FsError::Errno(_)) => Ok(false),
+            found => found.map(|_| true),
+        }
     }
 
     /// Opens a handle on a regular file.
@@ -203,14 +205,19 @@ impl Front {
         new_parent: u64,
         new_name: &[u8],
         flags: u32,
+        caller: Caller,
     ) -> FsResult<()> {
+        let whiteout = |replaces| RenameMode::Whiteout { replaces, uid: caller.uid, gid: caller.gid };
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => whiteout(true),
+            WHITEOUT_NO_REPLACE => whiteout(false),
             _ => return Err(FsError::Errno(libc::EINVAL)),
         };
-        let last = if mode == RenameMode::Replace { self.bury_last(new_parent, new_name)? } else { None };
+        let replaces = matches!(flags, 0 | libc::RENAME_WHITEOUT);
+        let last = if replaces { self.bury_last(new_parent, new_name)? } else { None };
         // A process may have just looked up the replaced file and open it now, so the file lives
         // until the kernel has forgotten it.
         let kept = match last.map(|ino| self.vault.opened(ino).map(|()| ino)) {
@@ -311,19 +318,6 @@ impl Front {
             self.clear_set_ids(ino)?;
         }
         self.vault.allocate(ino, how, offset, length)
-    }
-
-    /// Whether the vault stores an extended attribute of this name. Names in `system` belong to the
-    /// file system itself, above all access control lists: storing one without obeying it would
-    /// promise a protection that is not enforced. The kernel knows no other name spaces than these,
-    /// and passes on every name to FUSE.
-    pub(crate) fn keeps_attribute(name: &[u8]) -> FsResult<()> {
-        let rest = NAME_SPACES.iter().find_map(|space| name.strip_prefix(*space));
-        match rest {
-            None => Err(FsError::Errno(libc::EOPNOTSUPP)),
-            Some([]) => Err(FsError::Errno(libc::EINVAL)),
-            Some(_) => Ok(()),
-        }
     }
 
     /// Returns when all acknowledged changes of this node are durable. For a deleted node, that

@@ -1,6 +1,7 @@
 //! A vault as a mounted file system.
 
 mod attributes;
+mod caller;
 mod copy;
 mod filesystem;
 mod front;
@@ -10,6 +11,7 @@ mod request;
 mod seek;
 mod served;
 mod status;
+mod xattrs;
 
 pub use request::VaultRequest;
 pub use served::MountedVault;

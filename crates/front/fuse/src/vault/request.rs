@@ -5,18 +5,25 @@ use lacuna_daemon::Identity;
 use lacuna_mount::ServerLog;
 use lacuna_vault::Vault;
 use std::any::Any;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The vault, the mount point and the settings.
+#[allow(clippy::struct_excessive_bools)]
 pub struct VaultRequest {
     /// The vault. [`MountedVault`](crate::MountedVault) closes it at the end.
     pub vault: Arc<Vault>,
     /// The names of the vault for clients.
     pub identity: Identity,
-    /// An existing directory on which nothing is mounted, except the mount of a dead server.
+    /// A directory on which nothing is mounted, except the mount of a dead server.
     pub mountpoint: PathBuf,
+    /// Make the directory if it is missing. It has no permissions below the mount, and is removed
+    /// with it.
+    pub make_mountpoint: bool,
+    /// The source of the mount in mount tables.
+    pub source: OsString,
     /// Give other users the access that the permissions of files grant. For users other than root
     /// the system must allow it.
     pub allow_other: bool,
@@ -40,11 +47,13 @@ pub struct VaultRequest {
 impl VaultRequest {
     /// A request with everything else at its default; messages are discarded.
     pub fn new(vault: Arc<Vault>, location: impl Into<String>, mountpoint: impl Into<PathBuf>) -> Self {
-        let (location, format) = (location.into(), "vault".to_owned());
+        let (location, format): (String, String) = (location.into(), "vault".to_owned());
         VaultRequest {
             vault,
+            source: location.clone().into(),
             identity: Identity { location, format, ..Identity::default() },
             mountpoint: mountpoint.into(),
+            make_mountpoint: false,
             allow_other: false,
             read_only: false,
             no_exec: false,

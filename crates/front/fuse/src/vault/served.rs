@@ -2,7 +2,7 @@
 
 use crate::device::Access;
 use crate::reports::Reports;
-use crate::server::{Claim, MountServer, Served, Terms};
+use crate::server::{Claim, MountServer, Served, Terms, free_mountpoint};
 use crate::session::FuseMount;
 use crate::vault::filesystem::VaultFilesystem;
 use crate::vault::front::{Front, in_words};
@@ -10,8 +10,8 @@ use crate::vault::request::VaultRequest;
 use crate::vault::seek::KernelNotifier;
 use crate::vault::status::VaultStatus;
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_daemon::{Jobs, MountKind, MountRecord, Registry, Server, await_dying, check_mountpoint, close};
-use lacuna_mount::{RELEASE_LIMIT, unmount_fuse};
+use lacuna_daemon::{Jobs, MountKind, MountRecord, Server};
+use lacuna_mount::RELEASE_LIMIT;
 use lacuna_vault::Vault;
 use std::any::Any;
 use std::fs;
@@ -59,18 +59,18 @@ impl MountedVault {
 
 fn set_up(request: VaultRequest) -> Result<MountedVault> {
     let (run_base, read_only) = (request.run_base.as_deref(), request.read_only);
-    await_dying(&request.mountpoint, run_base)?;
-    clear_dead(&request.mountpoint, run_base)?;
-    let mountpoint = check_mountpoint(&request.mountpoint, run_base)?;
+    let mountpoint = free_mountpoint(&request.mountpoint, run_base, request.make_mountpoint)?;
     let mount = MountRecord { mountpoint: mountpoint.clone(), kind: MountKind::Vault };
-    let claim = Claim::new(mount, request.identity, read_only, run_base, &request.log)?;
+    let mut claim = Claim::new(mount, request.identity, read_only, run_base, &request.log)?;
     let reports = claim.reports.clone();
     let (vault, kernel) = (request.vault, KernelNotifier::default());
     let front = Front::new(Arc::clone(&vault), read_only, Arc::clone(&kernel), reports.clone())?;
     let status = VaultStatus { vault: Arc::clone(&vault), traffic: front.traffic.clone() };
-    let access = Access { allow_other: request.allow_other, read_only, no_exec: request.no_exec };
+    let (source, allow_other, no_exec) = (&*request.source, request.allow_other, request.no_exec);
+    let access = Access { source, allow_other, read_only, no_exec };
     let begun = move |notifier| _ = kernel.set(notifier);
     let watch = Arc::clone(&reports.watch);
+    claim.make_mountpoint(request.make_mountpoint)?;
     let fuse = FuseMount::start(VaultFilesystem::new(front), &mountpoint, access, watch, begun)?;
     read_further_ahead(&mountpoint);
     let (naming, idle_timeout) = (request.naming, request.idle_timeout);
@@ -122,34 +122,4 @@ fn read_further_ahead(mountpoint: &Path) {
         let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
         let _ = fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB);
     }
-}
-
-/// Removes the mount of a dead server, as found by its run directory or by the errors of the mount
-/// itself.
-fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
-    let dead = match fs::metadata(mountpoint) {
-        // A program that asks while the connection ends gets ECONNABORTED.
-        Err(e) => matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)),
-        // The kernel may answer from its cache.
-        Ok(_) => is_left(mountpoint, run_base),
-    };
-    if !dead {
-        return Ok(());
-    }
-    match close(mountpoint, run_base) {
-        // The record is gone or elsewhere; a FUSE mount of this program without a server is
-        // useless.
-        Err(e) if e.kind() == Kind::NotFound => unmount_fuse(
-            &std::path::absolute(mountpoint)
-                .map_err(|e| Error::io(format!("cannot find {}", mountpoint.display()), &e))?,
-        ),
-        other => other.map(drop),
-    }
-}
-
-/// Whether the mount belongs to a dead server. If that cannot be determined, the check of the mount
-/// point reports it.
-fn is_left(mountpoint: &Path, run_base: Option<&Path>) -> bool {
-    let found = Registry::open(run_base).and_then(|registry| registry.by_mountpoint(mountpoint));
-    found.is_ok_and(|peer| !peer.alive)
 }

@@ -3,9 +3,10 @@
 
 use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
-use crate::place::{Place, Process, needs, run, text};
+use crate::place::{Place, Process, Server, needs, run, text};
 use lacuna_contracts::Kind;
-use lacuna_daemon::{Closed, check_mountpoint};
+use lacuna_daemon::{Closed, IfMissing, check_mountpoint};
+use lacuna_fuse::{DiskRequest, MountedDisk};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -62,6 +63,37 @@ fn plain_umount_ends_the_server() {
     assert_eq!(fs::read(place.mountpoint().join("file")).unwrap(), b"kept");
     server.stop().unwrap();
     place.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_point_that_a_server_made_goes_with_its_mount() {
+    needs!(true);
+    let place = Place::new();
+    let at = place.mountpoint();
+    fs::remove_dir(&at).unwrap();
+    let disk = Arc::new(MemoryDisk::new(64));
+    let request = |raw: bool, mkfs: Option<&str>| {
+        let mut request = place.request(&disk);
+        (request.raw, request.mkfs) = (raw, mkfs.map(str::to_owned));
+        DiskRequest { make_mountpoint: true, ..request }
+    };
+    let refused = MountedDisk::start(request(false, None)).err().expect("a refusal");
+    assert!(refused.kind() == Kind::NotFound && !at.exists(), "{refused}");
+    for (raw, mkfs) in [(true, None), (false, Some("ext4"))] {
+        Server::start(request(raw, mkfs)).stop().unwrap();
+        assert!(!at.exists(), "raw: {raw}");
+        place.assert_nothing_left();
+    }
+    let mut server = Server::start(request(false, None));
+    run("umount", &[text(&at)]);
+    server.ended().unwrap();
+    assert!(!at.exists());
+    let refused = MountedDisk::start(place.request(&disk)).err().expect("a refusal");
+    assert!(refused.kind() == Kind::NotFound && !at.exists(), "{refused}");
+    // A directory that is there stays.
+    fs::create_dir(&at).unwrap();
+    Server::start(request(true, None)).stop().unwrap();
+    assert!(at.is_dir());
 }
 
 #[test]
@@ -141,9 +173,12 @@ fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
         wait_until("the end of the server", || !place.mounted_by(false).is_empty());
         let at = place.mountpoint();
         assert_eq!(place.mounted_by(false), [at.canonicalize().unwrap_or(at)]);
-        let refused = check_mountpoint(&place.mountpoint(), Some(&place.base())).unwrap_err();
+        let refused =
+            check_mountpoint(&place.mountpoint(), Some(&place.base()), IfMissing::Refuse).unwrap_err();
         assert_eq!(refused.kind(), Kind::Busy);
         assert!(refused.to_string().contains("when it died"), "{refused}");
+        // A new server clears the mount away.
+        kill(&start(&[mode]));
         assert_eq!(wait_closed(&place), Closed::AfterCrash);
         place.assert_nothing_left();
     }

@@ -26,7 +26,7 @@ fn refusals_say_what_to_do() {
     says(refused(&|r| r.mountpoint = "/proc/version".into()), Kind::Usage, "expected: a directory");
     says(refused(&|r| r.mountpoint = "/proc".into()), Kind::Busy, "mounted there already");
     says(refused(&|r| r.mkfs = Some("../sh".into())), Kind::Usage, "../sh");
-    says(refused(&|r| r.mkfs = Some("nosuchfs".into())), Kind::NotFound, "mkfs.nosuchfs");
+    says(refused(&|r| r.mkfs = Some("nosuchfs".into())), Kind::Usage, "no program mkfs.nosuchfs");
     says(refused(&|r| (r.raw, r.mkfs) = (true, Some("ext4".into()))), Kind::Usage, "in raw mode");
     disk.fail_reads.store(true, Ordering::SeqCst);
     says(refused(&|r| r.mkfs = Some("ext4".into())), Kind::Corrupt, "does not verify");

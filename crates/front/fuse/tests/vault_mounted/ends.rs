@@ -122,6 +122,24 @@ fn running_server_tells_of_itself() {
 }
 
 #[test]
+fn the_source_of_a_mount_is_its_vault() {
+    needs!(lacking());
+    let places = [Place::new(), Place::new()];
+    let servers = places.each_ref().map(|place| place.mount(How::Create));
+    places.iter().for_each(assert_found_by_source);
+    for (place, server) in places.iter().zip(servers) {
+        place.unmount(server);
+    }
+}
+
+/// Requires that the directory of the vault names its mount, and no other.
+fn assert_found_by_source(place: &Place) {
+    let mut findmnt = Command::new("findmnt");
+    let mount = run(findmnt.args(["-rno", "TARGET,FSTYPE", "--source"]).arg(place.backing()));
+    assert_eq!(mount.trim_end(), format!("{} fuse.lacuna", place.mountpoint().display()));
+}
+
+#[test]
 fn synced_content_outlives_a_killed_server() {
     needs!(lacking());
     let place = Place::new();
@@ -365,6 +383,7 @@ fn user_without_root_mounts() {
         std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
     }
     let server = place.mount(How::AsUser(USER));
+    assert_found_by_source(&place);
     let sh = |script: &str| run(as_user("sh").args(["-ec", script]).current_dir(place.mountpoint()));
     sh("echo content > file; mkdir dir; ln file dir/link; sync file");
     assert_eq!(sh("cat dir/link; stat -c '%u %h' file"), format!("content\n{USER} 2\n"));

@@ -13,6 +13,7 @@ mod ends;
 mod fsx;
 #[path = "../machine/mod.rs"]
 mod machine;
+mod overlay;
 mod place;
 mod programs;
 mod serving;

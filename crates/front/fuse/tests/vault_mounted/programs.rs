@@ -332,6 +332,57 @@ fn archives_of_tar_come_out_as_they_went_in() {
     place.assert_nothing_left();
 }
 
+/// An access control list: `u::rwx,u:12:rw-,g::r-x,m::rwx,o::---`.
+const LIST: &[u8] = b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x06\0\x0c\0\0\0\
+    \x04\0\x05\0\xff\xff\xff\xff\x10\0\x07\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+/// The places of lists in a tree: a path and the name of the attribute.
+const LISTS: [(&str, &str); 3] = [
+    (".", "system.posix_acl_access"),
+    (".", "system.posix_acl_default"),
+    ("file", "system.posix_acl_access"),
+];
+
+#[track_caller]
+fn assert_has_lists(dir: &Path) {
+    for (path, name) in LISTS {
+        let mut value = vec![0; 4096];
+        let len = rustix::fs::getxattr(dir.join(path), name, &mut value[..])
+            .unwrap_or_else(|e| panic!("{}: {path}, {name}: {e}", dir.display()));
+        assert_eq!(&value[..len], LIST, "{}: {path}, {name}", dir.display());
+    }
+}
+
+#[test]
+fn copies_keep_their_access_control_lists() {
+    needs!(lacking());
+    let place = Place::new();
+    let (source, outside) = (place.dir().join("source"), place.dir().join("outside"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), b"content").unwrap();
+    for (path, name) in LISTS {
+        let done = rustix::fs::setxattr(source.join(path), name, LIST, rustix::fs::XattrFlags::empty());
+        if done == Err(rustix::io::Errno::OPNOTSUPP) {
+            return skipped("directories of this machine take no access control lists");
+        }
+        done.unwrap();
+    }
+    let copy = |from: &Path, to: &Path| run(Command::new("cp").arg("-a").arg(from).arg(to));
+    let server = place.mount(How::Create);
+    let inside = place.mountpoint().join("copy");
+    copy(&source, &inside);
+    assert_has_lists(&inside);
+    place.unmount(server);
+
+    let server = place.mount(How::Open);
+    assert_has_lists(&inside);
+    copy(&inside, &outside);
+    assert_has_lists(&outside);
+    assert_eq!(listing(&source), listing(&outside));
+    place.unmount(server);
+    place.verify();
+    place.assert_nothing_left();
+}
+
 /// Makes a tree with every kind of node that an archive can hold.
 fn make_tree(dir: &Path) {
     let script = "

@@ -87,6 +87,7 @@ fn mounted(place: &Place, how: How) -> Result<MountedVault, Error> {
     };
     let mut request = VaultRequest::new(Arc::new(vault), "vault", place.mountpoint());
     request.run_base = Some(place.run_base());
+    request.source = place.backing().into();
     request.allow_other = !matches!(how, How::AsUser(_));
     request.read_only = matches!(how, How::ReadOnly | How::FromReadOnly);
     request.idle_timeout = (how == How::WhileUsed).then_some(IDLE_LIMIT);

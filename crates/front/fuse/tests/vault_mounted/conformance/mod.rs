@@ -1,6 +1,7 @@
 //! Small checks of a file system's behaviour, by theme. Each theme runs in a mounted vault, and in
 //! a plain directory of the machine, which validates the checks.
 
+mod acls;
 mod at;
 mod copies;
 mod data;
@@ -62,6 +63,7 @@ macro_rules! themes {
 }
 
 themes![
+    acls,
     copies,
     data,
     directories,

@@ -3,11 +3,12 @@
 
 use super::at::{At, fails, fails_among, stat, stored};
 use super::{Check, checks};
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FileType, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const CHECKS: &[Check] = checks![
@@ -20,6 +21,9 @@ pub(super) const CHECKS: &[Check] = checks![
     directory_through_a_symlink,
     symlink_moves_itself,
     flags_that_contradict,
+    whiteout_takes_the_old_name,
+    whiteout_of_a_directory,
+    whiteout_over_other_names,
     replaced_file_loses_a_link,
     link_counts_of_directories_follow,
     open_file_is_not_disturbed,
@@ -108,10 +112,67 @@ fn flags_that_contradict(at: &At) {
     let (one, two) = (at.file("one", b""), at.path("two"));
     let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
     fails(renameat_with(CWD, &one, CWD, &two, both), Errno::INVAL);
-    if at.vault {
-        fails(renameat_with(CWD, &one, CWD, &two, RenameFlags::WHITEOUT), Errno::INVAL);
-    }
+    fails(renameat_with(CWD, &one, CWD, &two, RenameFlags::WHITEOUT | RenameFlags::EXCHANGE), Errno::INVAL);
     assert!(one.exists() && !two.exists());
+}
+
+/// Renames and leaves a whiteout. `false` where a plain directory does not support that.
+fn leave_whiteout(at: &At, from: &Path, to: &Path) -> bool {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT) {
+        Err(Errno::INVAL) if !at.vault => return false,
+        done => done.unwrap(),
+    }
+    let left = stat(from);
+    assert_eq!(FileType::from_raw_mode(left.st_mode), FileType::CharacterDevice);
+    assert_eq!((left.st_rdev, left.st_nlink, left.st_mode & 0o7777), (0, 1, 0));
+    true
+}
+
+fn whiteout_takes_the_old_name(at: &At) {
+    let (one, two, dir) = (at.file("one", b"moved"), at.path("two"), at.dir("dir"));
+    let ino = stat(&one).st_ino;
+    if !leave_whiteout(at, &one, &two) {
+        return;
+    }
+    assert_eq!((stat(&two).st_ino, stored(&two)), (ino, b"moved".to_vec()));
+    assert!(leave_whiteout(at, &two, &dir.join("three")));
+    assert_eq!(stored(dir.join("three")), b"moved");
+    assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 3);
+    // A whiteout is an ordinary name for every other call.
+    fs::rename(dir.join("three"), &two).unwrap();
+    fs::remove_file(&one).unwrap();
+    assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 2);
+}
+
+fn whiteout_of_a_directory(at: &At) {
+    let (above, moved) = (at.dir("above"), at.dir("above/moved"));
+    at.file("above/moved/file", b"kept");
+    let links = || (stat(&at.dir).st_nlink, stat(&above).st_nlink);
+    let before = links();
+    if !leave_whiteout(at, &moved, &at.path("elsewhere")) {
+        return;
+    }
+    assert_eq!(stored(at.path("elsewhere/file")), b"kept");
+    // Some file systems do not count.
+    if before.1 == 3 {
+        assert_eq!(links(), (before.0 + 1, 2));
+    }
+}
+
+fn whiteout_over_other_names(at: &At) {
+    let (one, two) = (at.file("one", b"one"), at.file("two", b"two"));
+    let only_free = RenameFlags::WHITEOUT | RenameFlags::NOREPLACE;
+    fails_among(renameat_with(CWD, &one, CWD, &two, only_free), &[Errno::EXIST, Errno::INVAL]);
+    let kept = at.open("two", OFlags::RDONLY).unwrap();
+    if !leave_whiteout(at, &one, &two) {
+        return;
+    }
+    assert_eq!((stored(&two), rustix::fs::fstat(&kept).unwrap().st_nlink), (b"one".to_vec(), 0));
+    renameat_with(CWD, &two, CWD, at.path("three"), only_free).unwrap();
+    assert_eq!(stored(at.path("three")), b"one");
+    assert_eq!(FileType::from_raw_mode(stat(&two).st_mode), FileType::CharacterDevice);
+    fails(renameat_with(CWD, at.path("none"), CWD, at.path("new"), RenameFlags::WHITEOUT), Errno::NOENT);
+    assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 3);
 }
 
 fn replaced_file_loses_a_link(at: &At) {

@@ -33,7 +33,7 @@ pub(super) const CHECKS: &[Check] = checks![
     new_file_has_none,
     attributes_of_a_handle,
     attribute_name_spaces,
-    access_control_lists_are_refused,
+    other_names_of_the_system_are_refused,
     setting_needs_permission,
     reading_needs_permission,
     trusted_is_for_root,
@@ -274,12 +274,11 @@ fn attribute_name_spaces(at: &At) {
     assert!(names(&file).is_empty());
 }
 
-fn access_control_lists_are_refused(at: &At) {
+fn other_names_of_the_system_are_refused(at: &At) {
     let file = at.file("file", b"");
-    if at.vault {
-        fails(setxattr(&file, "system.posix_acl_access", b"\x02\0\0\0", ANY), Errno::OPNOTSUPP);
-        fails_among(get(&file, "system.posix_acl_access"), &[Errno::OPNOTSUPP, Errno::NODATA]);
-    }
+    fails(setxattr(&file, "system.other", b"x", ANY), Errno::OPNOTSUPP);
+    fails(get(&file, "system.other"), Errno::OPNOTSUPP);
+    fails(removexattr(&file, "system.other"), Errno::OPNOTSUPP);
     assert!(names(&file).is_empty());
 }
 
