@@ -5,9 +5,9 @@
 //! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an
 //!   argument or the environment, and no core dump of the process can contain one.
 //! - Every refusal happens before the first write.
-//! - An error is one line on standard error that begins with `lacuna: ` and names settings by their
-//!   options; its kind decides the exit code. Errors of disks with levels are shown in full only on
-//!   a terminal: any other output may be a log.
+//! - An error on standard error begins with `lacuna: ` and names settings by their options: up to
+//!   three lines on a terminal, one line elsewhere. Its kind decides the exit code. Errors of disks
+//!   with levels are shown in full only on a terminal: any other output may be a log.
 //! - A process that goes to the background unlocks first, and then starts its threads, its random
 //!   source, its disk and its connection to a cluster.
 #![warn(missing_docs)]
@@ -30,7 +30,7 @@ use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use terminal::console::Console;
-use terminal::{console, exit_code, settings, token};
+use terminal::{console, exit_code, settings, token, usage_error};
 use verbs::{
     bench, check, close, create, doctor, erase, header, info, key, list, mounted_disk, purge, rescue, resize,
     serve, snapshot, status, vault,
@@ -50,22 +50,22 @@ fn main() -> ExitCode {
     lacuna_daemon::ignore_file_size_signal();
     raise_descriptor_limit();
     lacuna_daemon::find_programs_of_the_system();
-    let words = match refuse_borrowed_rights().and_then(|()| words()) {
-        Ok(Some(words)) => words,
+    let given = match refuse_borrowed_rights().and_then(|()| words()) {
+        Ok(Some(given)) => given,
         Ok(None) => return ExitCode::SUCCESS,
         Err(e) => {
             console::error(&e);
             return ExitCode::from(console::exit_code(&e));
         }
     };
-    let matches = match Cli::command().try_get_matches_from(words) {
+    let matches = match args::command().try_get_matches_from(&given) {
         Ok(matches) => matches,
-        Err(e) => return usage(&e),
+        Err(e) => return usage(&e, &given),
     };
     settings::remember(&Cli::command(), &matches);
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
-        Err(e) => return usage(&e.format(&mut Cli::command())),
+        Err(e) => return usage(&e.format(&mut Cli::command()), &given),
     };
     let console = Console::new(cli.quiet, cli.verbose);
     let code = match run(cli.verb, console) {
@@ -142,6 +142,7 @@ fn run(mut verb: Verb, console: Console) -> Result<()> {
         Verb::Key(KeyVerb::Remove(args)) => key::remove(&args, console),
         Verb::Key(KeyVerb::Refresh(args)) => key::refresh(&args, console),
         Verb::Header(HeaderVerb::Backup(args)) => header::backup(&args, console),
+        Verb::Header(HeaderVerb::Check(args)) => header::check(&args),
         Verb::Header(HeaderVerb::Restore(args)) => header::restore(&args, console),
         Verb::Header(HeaderVerb::Repair(args)) => header::repair(&args, console),
         Verb::Purge(args) => purge::run(&args, console),
@@ -162,16 +163,21 @@ fn run(mut verb: Verb, console: Console) -> Result<()> {
     }
 }
 
-/// Prints a message of clap: help and version are answers, anything else is a usage error.
-fn usage(e: &clap::Error) -> ExitCode {
+/// Prints a message of clap about the command line `given`: help and version are answers, anything
+/// else is a usage error.
+fn usage(e: &clap::Error, given: &[OsString]) -> ExitCode {
     match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader that closed the pipe has read enough.
             let _ = e.print();
             ExitCode::SUCCESS
         }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            console::help_instead(e);
+            ExitCode::from(exit_code::of(Kind::Usage))
+        }
         _ => {
-            console::usage_error(e);
+            console::error(&usage_error::of(e, given));
             ExitCode::from(exit_code::of(Kind::Usage))
         }
     }

@@ -5,6 +5,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+/// A hint should have at most this number of characters.
+const LONG_HINT: usize = 100;
+/// The number of hints in libraries that may have more. The number only falls.
+const LONG_HINTS: usize = 30;
 /// Crates that are programs.
 const PROGRAMS: [&str; 2] = ["cli", "bench"];
 /// Verbs of the command. Messages may use them as words next to "lacuna", so a verb counts only
@@ -97,6 +101,27 @@ fn a_command_is_found_in_a_message() {
     assert_eq!(commands(&code(text)), ["vault"]);
     assert_eq!(commands("\"no lacuna header; nothing of lacuna open there; `lacuna.vault`\""), [""; 0]);
     assert_eq!(names("a.setting(Setting(\"size\")).action(Action(\"close\"))", "Setting"), ["size"]);
+}
+
+/// The literal beginnings of the hints in a code.
+fn hints(code: &str) -> Vec<&str> {
+    let calls = code.match_indices(".remedy(").map(|(at, call)| code[at + call.len()..].trim_start());
+    let texts = calls.map(|call| call.trim_start_matches("Advice::from(").trim_start());
+    let texts = texts.map(|text| text.trim_start_matches("format!(").trim_start());
+    texts.filter_map(|text| text.strip_prefix('"')?.split('"').next()).collect()
+}
+
+#[test]
+fn hints_are_short() {
+    let code =
+        code("e.remedy(\n    Advice::from(\"do \\\n        this\"))\n    .remedy(text)\n    .remedy(\"x\")");
+    assert_eq!(hints(&code), ["do this", "x"]);
+    let all = libraries();
+    let long = all.iter().flat_map(|(file, code)| {
+        hints(code).into_iter().filter(|hint| hint.chars().count() > LONG_HINT).map(move |hint| (file, hint))
+    });
+    let long: Vec<_> = long.collect();
+    assert!(long.len() <= LONG_HINTS, "{} hints are long: {long:#?}", long.len());
 }
 
 #[test]

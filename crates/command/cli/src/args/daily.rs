@@ -9,6 +9,9 @@ use std::time::Duration;
 /// `list`.
 #[derive(Args)]
 pub(crate) struct ListArgs {
+    /// For root: also list the disks and vaults of all other users
+    #[arg(long)]
+    pub all_users: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -20,6 +23,10 @@ pub(crate) struct StatusArgs {
     /// A location or a mount point; every running server if not given
     #[arg(value_parser = location())]
     pub target: Option<Location>,
+    /// For root: also show the servers of all other users. With a target, root sees them without
+    /// this
+    #[arg(long, conflicts_with = "target")]
+    pub all_users: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -42,10 +49,18 @@ pub(crate) struct CloseArgs {
     /// The mount point, or the disk itself: then all its mounts and servers are closed
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
     pub targets: Vec<PathBuf>,
-    /// Close everything that this user has open, mounted or served to NBD clients. A failure does
-    /// not stop the rest; the exit code is that of the first failure
+    /// Close everything that this user has open, mounted or served to NBD clients. A disk or vault
+    /// in use stays open and is named. A failure does not stop the rest; the exit code is that of
+    /// the first failure
     #[arg(long, conflicts_with = "targets")]
     pub all: bool,
+    /// With --all, for root: close everything of all other users too, theirs first
+    #[arg(long, requires = "all")]
+    pub all_users: bool,
+    /// Also close a disk that clients use over NBD: they are cut off. Without this, such a disk
+    /// stays open (exit code 5), as does a mount in use, which --force does not close
+    #[arg(long)]
+    pub force: bool,
     /// Also close a disk with a file that was deleted while the disk was open: its data is lost
     #[arg(long)]
     pub deleted: bool,

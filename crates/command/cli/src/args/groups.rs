@@ -1,7 +1,6 @@
 //! Options that several verbs share.
 
 use crate::args::size::Size;
-use crate::terminal::settings;
 use clap::{Args, ValueEnum};
 use lacuna_storage::{BLOCK_SIZE, ChipShape, DiskId, Geometry, PurgePolicy};
 use std::path::PathBuf;
@@ -63,8 +62,8 @@ pub(crate) struct ExpectArgs {
     pub expect: Option<DiskId>,
 }
 
-fn id(text: &str) -> Result<DiskId, String> {
-    text.parse::<DiskId>().map_err(|e| settings::words(&e))
+fn id(text: &str) -> lacuna_storage::Result<DiskId> {
+    text.parse()
 }
 
 /// When writes are acknowledged.
@@ -102,19 +101,19 @@ pub(crate) struct ShapeArgs {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=86_400_000))]
     pub cover: Option<u32>,
     /// Deniable: public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]
-    #[arg(long, value_name = "P+H", value_parser = geometry)]
+    #[arg(long, value_name = "P+H", value_parser = geometry, hide_short_help = true)]
     pub geometry: Option<Geometry>,
     /// Deniable and flash: the fraction of the log that stays spare. A larger one makes the disk
     /// faster and wears flash less, a smaller one leaves more space for data [default: 0.2; flash
     /// 0.15]
-    #[arg(long, value_name = "PART", value_parser = spare)]
+    #[arg(long, value_name = "PART", value_parser = spare, hide_short_help = true)]
     pub spare: Option<u16>,
     /// Oblivious: how hidden operations are hidden [default: opportunistic]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, hide_short_help = true)]
     pub hiding: Option<HidingArg>,
     /// Oblivious: cells that a write rewrites. More cells make writes slower and the stash smaller.
     /// With 2, a third of the cells hold data, with more a half [default: 2]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(2..=16))]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(2..=16), hide_short_help = true)]
     pub cells_per_write: Option<u8>,
 }
 
@@ -133,13 +132,13 @@ pub(crate) enum HidingArg {
 #[command(next_help_heading = "Options for disks on flash")]
 pub(crate) struct FlashArgs {
     /// Bits of the key of each block [default: 256]
-    #[arg(long, value_name = "BITS", value_parser = ["128", "256"])]
+    #[arg(long, value_name = "BITS", value_parser = ["128", "256"], hide_short_help = true)]
     pub key_bits: Option<String>,
     /// For nand: locations, the simulated chip to make, as KEY=VALUE with commas between: page
     /// (bytes of a page) and pages (of an erase block), endurance (erasures that a block survives),
     /// bad (factory bad blocks per thousand), program-faults and erase-faults (per million)
     /// [default: page=4K,pages=64]
-    #[arg(long, value_name = "LIST", value_parser = chip)]
+    #[arg(long, value_name = "LIST", value_parser = chip, hide_short_help = true)]
     pub chip: Option<ChipShape>,
 }
 
@@ -156,7 +155,7 @@ pub(crate) struct PurgingArgs {
     pub purge_above: Option<Size>,
     /// Purge as soon as anything is deleted or overwritten between these bytes of the disk, such as
     /// 0-1M. Writes there become slow; may be repeated
-    #[arg(long, value_name = "FROM-TO", value_parser = byte_range)]
+    #[arg(long, value_name = "FROM-TO", value_parser = byte_range, hide_short_help = true)]
     pub sensitive: Vec<(u64, u64)>,
 }
 

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use lacuna_storage::Location;
 use std::path::PathBuf;
 
-/// Back up, restore or repair the header of a disk.
+/// Back up, check, restore or repair the header of a disk.
 ///
 /// A disk without its header is lost. The medium holds three copies; a backup elsewhere helps if
 /// all of them are overwritten.
@@ -16,6 +16,11 @@ pub(crate) enum HeaderVerb {
     /// Needs no passphrase. The file opens the disk with the present passphrases, even after they
     /// are removed: keep it as safe as the disk, and make a new one after `key` and `resize`.
     Backup(HeaderBackupArgs),
+    /// Test a backup of a header
+    ///
+    /// Prints a description of its disk. Needs no passphrase; with one, the test shows that the
+    /// passphrase opens the backup, and that the backup was not altered.
+    Check(HeaderCheckArgs),
     /// Write a backup of the header over all copies on the disk
     ///
     /// Asks for a passphrase that opens the backup.
@@ -30,11 +35,24 @@ pub(crate) struct HeaderBackupArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// The file to write; it must not exist
+    /// The file to write, which must not exist; `-` is standard output
     pub file: PathBuf,
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
+}
+
+/// `header check`.
+#[derive(Args)]
+pub(crate) struct HeaderCheckArgs {
+    /// The file that `header backup` wrote; `-` is standard input
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A passphrase that should open the backup.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
 }
 
 /// `header restore`.
@@ -43,14 +61,15 @@ pub(crate) struct HeaderRestoreArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// The file that `header backup` wrote
+    /// The file that `header backup` wrote; `-` is standard input
     pub file: PathBuf,
     /// Restore a header that is older than that on the disk. Passphrases removed since the backup
     /// work again, passphrases added since are lost. A header from before the disk grew is always
     /// refused
     #[arg(long)]
     pub older: bool,
-    /// Overwrite the header of another disk, for example after a wrong backup was restored here
+    /// Overwrite the header of another disk, for example after a wrong backup was restored here; or
+    /// content of another program, such as a file system or a LUKS volume
     #[arg(long)]
     pub replace: bool,
     /// Do not ask whether to go on

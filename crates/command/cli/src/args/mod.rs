@@ -3,10 +3,14 @@
 
 pub(crate) mod cost;
 mod daily;
+#[cfg(test)]
+mod documented;
 mod groups;
 mod header;
+mod help_screen;
 mod keys;
 mod location;
+mod open;
 mod passphrases;
 mod rescue;
 pub(crate) mod size;
@@ -18,8 +22,9 @@ pub(crate) use groups::{
     ClusterArgs, CostArgs, ExpectArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, PurgingArgs, ShapeArgs,
     WaitingArgs, WritingArgs,
 };
-pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
+pub(crate) use header::{HeaderBackupArgs, HeaderCheckArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
+pub(crate) use open::OpenArgs;
 pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source};
 pub(crate) use rescue::RescueArgs;
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
@@ -30,8 +35,7 @@ pub(crate) use vault::{
 
 use crate::args::size::Size;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use lacuna_mount::MountMethod;
+use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use lacuna_storage::format::Format;
 use lacuna_storage::{Cipher, FORMATS, Location, ObjectLayout};
 use location::location;
@@ -44,9 +48,9 @@ pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passph
 /// Encrypted storage against adversaries that look more than once.
 ///
 /// A LOCATION is the path of a file or block device; rados:POOL/NAME for a disk in a pool of Ceph
-/// RADOS, and rados:POOL/NAME@SNAPSHOT for its snapshot; ubi:/dev/ubi0_0 for a UBI volume on raw
-/// flash; or nand:PATH for a simulated flash chip in a file. A vault is a directory. Sizes take the
-/// suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB (powers of 1000).
+/// RADOS, and rados:POOL/NAME@SNAPSHOT for its snapshot; or ubi:/dev/ubi0_0 for a UBI volume on raw
+/// flash. A vault is a directory. Sizes take the suffixes K, M, G and T (powers of 1024), or KB,
+/// MB, GB and TB (powers of 1000).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -61,41 +65,62 @@ pub(crate) struct Cli {
     pub verb: Verb,
 }
 
-/// The verb.
+/// The command line, with its first page of help.
+pub(crate) fn command() -> Command {
+    let command = Cli::command();
+    let page = help_screen::template(&command);
+    command.help_template(page)
+}
+
+/// The verb. The first page of help has a line for each, which is not wider than 80 columns.
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     /// Create an encrypted disk
-    #[command(alias = "format")]
+    #[command(visible_alias = "format")]
     Create(CreateArgs),
-    /// Open a disk or a vault and mount its file system, until `lacuna close`
-    #[command(alias = "mount")]
+    /// Open a disk or a vault and mount its file system
+    ///
+    /// It stays open until `lacuna close`.
+    #[command(visible_alias = "mount")]
     Open(OpenArgs),
-    /// Close a mount of `open` or a server of `serve`, and wait until all data is on the medium
-    #[command(aliases = ["umount", "unmount"])]
+    /// Close a disk or a vault, and wait until its data is on the medium
+    ///
+    /// Ends a mount of `open` or a server of `serve`.
+    #[command(visible_aliases = ["umount", "unmount"])]
     Close(CloseArgs),
     /// Serve a disk to NBD clients until INT or TERM
     Serve(ServeArgs),
-    /// Show the public description of a disk or a vault, and with a passphrase its ID
+    /// Describe a disk or a vault; with a passphrase, also show its ID
+    ///
+    /// The description is public and needs no passphrase.
     Info(InfoArgs),
-    /// List the open disks and vaults of this user, one line for each
+    /// List the open disks and vaults of this user
     List(ListArgs),
-    /// Show the activity of running servers; with -v all their counters
+    /// Show the activity of open disks and vaults; with -v all counters
     Status(StatusArgs),
-    /// Read and verify every block; exit code 10 if any is bad
+    /// Read and verify every block of a disk
+    ///
+    /// The exit code is 10 if any block is bad.
     Check(CheckArgs),
-    /// Copy the readable data of a damaged disk into an image; exit code 10 if some cannot be read
+    /// Copy the readable data of a damaged disk into an image
+    ///
+    /// The exit code is 10 if some data cannot be read.
     Rescue(RescueArgs),
-    /// Diagnose a disk or a vault without a passphrase; exit code 10 for damage
+    /// Diagnose a disk or a vault without a passphrase
+    ///
+    /// The exit code is 10 if there is damage.
     Doctor(DoctorArgs),
     /// Add, change, remove or refresh passphrases
     #[command(subcommand)]
     Key(KeyVerb),
-    /// Back up, restore or repair the header of a disk
+    /// Back up, check, restore or repair the header of a disk
     #[command(subcommand)]
     Header(HeaderVerb),
     /// Make a disk larger, open or closed
     Resize(ResizeArgs),
-    /// Make deleted data on a disk on flash unrecoverable for good; exit code 12 if that fails
+    /// Make deleted data on a disk on flash unrecoverable for good
+    ///
+    /// The exit code is 12 if that fails.
     Purge(PurgeArgs),
     /// Manage snapshots of a disk in RADOS
     #[command(subcommand)]
@@ -105,7 +130,9 @@ pub(crate) enum Verb {
     Vault(VaultVerb),
     /// Remove a disk in RADOS with its snapshots and all its data
     Delete(DeleteArgs),
-    /// Make a disk or a vault unreadable for good: destroy all copies of its header
+    /// Make a disk or a vault unreadable for good
+    ///
+    /// Destroys all copies of its header.
     Erase(EraseArgs),
     /// Measure the ciphers and the passphrase cost on this machine
     Bench(BenchArgs),
@@ -123,7 +150,7 @@ pub(crate) struct CreateArgs {
     pub location: Location,
     /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given.
     /// For a disk with levels, the size of the medium, which the levels share
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub size: Option<Size>,
     /// How the medium is used [default: sealed, on flash flash]
     #[arg(long, value_parser = format())]
@@ -135,7 +162,7 @@ pub(crate) struct CreateArgs {
     pub cipher: Option<Cipher>,
     /// In RADOS, where the metadata of each block is kept [default: adaptive in replicated pools,
     /// segment-end in erasure-coded ones]
-    #[arg(long, value_parser = layout())]
+    #[arg(long, value_parser = layout(), hide_short_help = true)]
     pub layout: Option<ObjectLayout>,
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
     #[arg(long)]
@@ -170,76 +197,6 @@ impl CreateArgs {
     pub(crate) fn format(&self) -> &'static dyn Format {
         self.format.unwrap_or_else(|| lacuna_storage::usual(&self.location))
     }
-}
-
-/// `open`.
-#[derive(Args)]
-#[allow(clippy::struct_excessive_bools)]
-pub(crate) struct OpenArgs {
-    /// The disk, or the directory of a vault
-    #[arg(value_parser = location())]
-    pub location: Location,
-    /// Existing directories: one, or one for each level of a disk, starting at level 0
-    #[arg(required = true, num_args = 1..=8)]
-    pub mountpoints: Vec<PathBuf>,
-    /// Make a file system of this type first, such as ext4; refused if the disk is not blank. With
-    /// several mount points, levels that have a file system keep it
-    #[arg(long, value_name = "TYPE")]
-    pub mkfs: Option<String>,
-    /// With --mkfs: also overwrite data of unknown kind, such as an interrupted mkfs leaves. A
-    /// known file system is never overwritten
-    #[arg(long, requires = "mkfs")]
-    pub force: bool,
-    /// Refuse writes
-    #[arg(long)]
-    pub read_only: bool,
-    /// Stay in the foreground
-    #[arg(long)]
-    pub foreground: bool,
-    /// Mount only a file `disk` that is the disk; needs no loop device. Mapping it with mmap and
-    /// MAP_SHARED needs Linux 6.6; on older kernels it fails with ENODEV, and `serve` is the
-    /// alternative
-    #[arg(long)]
-    pub raw: bool,
-    /// How the file system is mounted. loop: by the kernel from a loop device, which needs root.
-    /// fuse2fs: by the program fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program
-    /// lklfuse, without root [default: loop if possible, otherwise the program that is installed]
-    #[arg(long, value_name = "WAY", value_parser = mount_method(), conflicts_with = "raw")]
-    pub via: Option<MountMethod>,
-    /// More options for mount -o, separated by commas: for example discard, or noload to read, with
-    /// --read-only, an ext4 that was not unmounted
-    #[arg(long, value_name = "LIST", conflicts_with = "raw")]
-    pub mount_options: Option<String>,
-    /// The required identity of the disk or vault.
-    #[command(flatten)]
-    pub expect: ExpectArgs,
-    /// Memory for all caches
-    #[arg(long, default_value = "64M", value_name = "SIZE")]
-    pub cache: Size,
-    /// The cluster, and whether to take the disk over from another client.
-    #[command(flatten)]
-    pub holder: HolderArgs,
-    /// Closing when unused.
-    #[command(flatten)]
-    pub idle: IdleArgs,
-    /// When writes are acknowledged.
-    #[command(flatten)]
-    pub writing: WritingArgs,
-    /// How long hidden writes wait.
-    #[command(flatten)]
-    pub waiting: WaitingArgs,
-    /// When a disk on flash is purged.
-    #[command(flatten)]
-    pub purging: PurgingArgs,
-    /// The anchor of a vault.
-    #[command(flatten)]
-    pub anchor: AnchorArgs,
-    /// How a vault is mounted.
-    #[command(flatten)]
-    pub vault: VaultMountArgs,
-    /// The passphrase.
-    #[command(flatten)]
-    pub passphrase: PassphraseArgs,
 }
 
 /// `serve`.
@@ -281,11 +238,15 @@ pub(crate) struct ServeArgs {
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
-    /// Maximum number of connections; further ones are closed at once
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Maximum number of connections. A further client takes the place of one that has not chosen
+    /// an export yet; if all have, it is refused
+    #[arg(
+        long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096),
+        hide_short_help = true
+    )]
     pub max_connections: u16,
     /// Threads for each connection [default: one per processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), hide_short_help = true)]
     pub workers: Option<u16>,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
@@ -396,7 +357,7 @@ pub(crate) struct ResizeArgs {
     pub location: Location,
     /// The new size, a multiple of 4096 and not less than the present one; on a block device the
     /// whole device if not given
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub size: Option<Size>,
     /// Also grow the file system that is mounted from the disk: ext2, ext3, ext4, xfs or btrfs,
     /// with its own tool. Without --size it grows to the present size of the disk; on a block
@@ -424,7 +385,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "1G", value_name = "SIZE")]
     pub kdf_memory: Size,
     /// Milliseconds for each cipher
-    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(
+        long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000),
+        hide_short_help = true
+    )]
     pub millis: u64,
 }
 
@@ -440,12 +404,6 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct ManArgs {
     /// An existing directory
     pub dir: PathBuf,
-}
-
-fn mount_method() -> impl TypedValueParser<Value = MountMethod> {
-    PossibleValuesParser::new(MountMethod::ALL.map(MountMethod::name)).try_map(|name| {
-        MountMethod::ALL.into_iter().find(|method| method.name() == name).ok_or("no such method")
-    })
 }
 
 /// A parser of formats that can be created.

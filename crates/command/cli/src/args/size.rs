@@ -1,10 +1,12 @@
 //! Parses sizes.
 
-use lacuna_storage::{BLOCK_SIZE, Budget, Error, Kind};
+use lacuna_storage::{BLOCK_SIZE, Budget, Error, Kind, human, total_memory};
 use std::str::FromStr;
 
 /// Minimum memory for caches.
 const LEAST_CACHE: u64 = 1 << 20;
+/// The default, which every machine may use.
+const DEFAULT_CACHE: u64 = 64 << 20;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,10 @@ impl FromStr for Size {
                 )
                 .remedy("write for example 20G or 1.5T")
         };
+        if text.starts_with(['+', '-']) {
+            return Err(refused(format!("{text:?}, a change and not a size"))
+                .remedy("give the whole size, for example 20G; a disk does not shrink"));
+        }
         let (number, unit) =
             text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
         let unit = unit_of(unit).ok_or_else(|| refused(format!("{text:?}")))?;
@@ -72,20 +78,52 @@ fn unit_of(text: &str) -> Option<u64> {
     }
 }
 
-/// The memory budget of `--cache`.
+/// The memory budget of `--cache`. Errors: [`Kind::Memory`] for more than half of the memory.
 pub(crate) fn budget(cache: Size) -> Result<Budget, Error> {
-    if cache.0 >= LEAST_CACHE {
-        return Ok(Budget::bytes(cache.0));
+    budget_within(cache.0, total_memory())
+}
+
+fn budget_within(cache: u64, memory: Option<u64>) -> Result<Budget, Error> {
+    let refused = |kind| Error::new(kind, "cannot use this memory for caches").found(human(cache));
+    if cache < LEAST_CACHE {
+        return Err(refused(Kind::Usage).expected("at least 1M"));
     }
-    Err(Error::new(Kind::Usage, "cannot use this --cache")
-        .found(format!("{} bytes", cache.0))
-        .expected("at least 1M"))
+    // A system that does not report its memory sets no limit.
+    let most = memory.map_or(u64::MAX, |memory| (memory / 2).max(DEFAULT_CACHE));
+    if cache > most {
+        return Err(refused(Kind::Memory).expected(format!(
+            "at most {}, half of the memory of this machine or control group",
+            human(most)
+        )));
+    }
+    Ok(Budget::bytes(cache))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_storage::human;
+
+    #[test]
+    fn caches_take_at_most_half_of_the_memory() {
+        let kind = |cache: u64, memory| budget_within(cache, memory).err().map(|e| e.kind());
+        assert_eq!(kind((1 << 20) - 1, None), Some(Kind::Usage));
+        for (cache, memory) in
+            [(1 << 20, Some(1 << 30)), (512 << 20, Some(1 << 30)), (64 << 20, Some(1 << 20)), (1 << 40, None)]
+        {
+            assert_eq!(kind(cache, memory), None, "{cache} of {memory:?}");
+        }
+        for (cache, memory) in [((512 << 20) + 1, Some(1 << 30)), (65 << 20, Some(1 << 20))] {
+            assert_eq!(kind(cache, memory), Some(Kind::Memory), "{cache} of {memory:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_is_no_size() {
+        for text in ["-5M", "+10G", "--force"] {
+            let said = text.parse::<Size>().unwrap_err().to_string();
+            assert!(said.contains("does not shrink"), "{said}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

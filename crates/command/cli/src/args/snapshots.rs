@@ -1,9 +1,8 @@
 //! Arguments of `snapshot` and `delete`, which apply only to disks in RADOS.
 
 use super::{ClusterArgs, HolderArgs, PassphraseArgs, location};
-use crate::terminal::settings;
 use clap::{Args, Subcommand};
-use lacuna_storage::Location;
+use lacuna_storage::{Location, Result};
 
 /// Manage snapshots of a disk in RADOS.
 ///
@@ -65,6 +64,6 @@ pub(crate) struct DeleteArgs {
     pub holder: HolderArgs,
 }
 
-fn snapshot_name(name: &str) -> Result<String, String> {
-    Location::check_snapshot_name(name).map(|()| name.to_owned()).map_err(|e| settings::words(&e))
+fn snapshot_name(name: &str) -> Result<String> {
+    Location::check_snapshot_name(name).map(|()| name.to_owned())
 }

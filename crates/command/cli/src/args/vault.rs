@@ -16,23 +16,21 @@ use std::path::PathBuf;
 pub(crate) enum VaultVerb {
     /// Create a vault in an empty directory; the directory is made if missing
     Init(VaultInitArgs),
-    /// Read and verify every block of every file, and both copies of the namespace; exit code 10 if
-    /// any is bad
+    /// Read and verify every block of every file, and both copies of the namespace
     ///
-    /// The vault must not be open. Without --repair nothing is written, not even to complete
-    /// operations that a crash interrupted.
+    /// The exit code is 10 if any is bad. The vault must not be open. Without --repair nothing is
+    /// written, not even to complete operations that a crash interrupted.
     Check(VaultCheckArgs),
     /// Accept the present state of the vault instead of the state in the anchor, for example after
     /// a backup was restored
     ///
     /// After that the newer state that was expected counts as altered.
     Accept(VaultAcceptArgs),
-    /// Copy the data of a damaged vault that verifies to a new or empty directory; exit code 10 if
-    /// anything is missing
+    /// Copy the data of a damaged vault that verifies to a new or empty directory
     ///
-    /// The vault must not be open. Nothing is written to it. Missing files are listed by name if
-    /// the name verifies, and by number otherwise. Permissions, times and extended attributes are
-    /// copied, owners are not.
+    /// The exit code is 10 if anything is missing. The vault must not be open. Nothing is written
+    /// to it. Missing files are listed by name if the name verifies, and by number otherwise.
+    /// Permissions, times and extended attributes are copied, owners are not.
     Rescue(VaultRescueArgs),
     /// Show how a file of an open vault is protected
     Stat(VaultStatArgs),
@@ -44,8 +42,9 @@ pub(crate) struct VaultInitArgs {
     /// The directory: created if missing, otherwise it must be empty
     pub dir: PathBuf,
     /// How files are protected by default: mt has a tree of tags; rand and comp store fewer tags,
-    /// for blocks that look random or do not compress; auto chooses for each file by its content.
-    /// The extended attribute user.lacuna.integrity sets it for one file or directory
+    /// for blocks that look random or do not compress; auto begins with mt, and converts a file
+    /// that compresses and is read often to comp. The extended attribute user.lacuna.integrity sets
+    /// it for one file or directory
     #[arg(long, value_parser = integrity(), default_value = "auto")]
     pub integrity: Choice,
     /// The anchor of the vault.

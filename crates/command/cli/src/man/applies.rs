@@ -11,6 +11,8 @@ enum Need {
     Nothing,
     /// It takes a disk, a vault, a mount point or a file.
     Place,
+    /// It takes a place, or looks at the disks of other users.
+    Permission,
     /// It looks for servers, or is one.
     Servers,
     /// It takes a passphrase.
@@ -44,7 +46,8 @@ impl Need {
             || match self {
                 Need::Nothing => true,
                 Need::Place => takes(&place),
-                Need::Servers => takes(&["location", "mountpoints", "targets", "target"]),
+                Need::Permission => takes(&place) || has("all_users"),
+                Need::Servers => takes(&["location", "mountpoints", "targets", "target", "all_users"]),
                 Need::Passphrase => has("key_file"),
                 Need::Looking => {
                     has("key_file") || ["doctor", "info", "backup"].contains(&command.get_name())
@@ -63,7 +66,8 @@ impl Need {
 /// The property that makes a command return an exit code.
 fn need_of_code(code: &str) -> Need {
     match code {
-        "2" | "4" | "5" => Need::Place,
+        "2" => Need::Permission,
+        "4" | "5" => Need::Place,
         "3" => Need::Passphrase,
         "10" => Need::Looking,
         "11" => Need::Older,

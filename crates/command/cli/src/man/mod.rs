@@ -71,6 +71,7 @@ fn more(command: &Command) -> Roff {
     let page = name(command);
     let own = |section| text::entries(&page, section);
     for (title, entries) in [
+        ("LOCATIONS", own("LOCATIONS")),
         ("SIGNALS", applies::signals(command, own("SIGNALS"))),
         ("EXIT STATUS", applies::exit_codes(command)),
         ("ENVIRONMENT", applies::environment(command)),

@@ -29,6 +29,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "lacuna-doctor",
     "lacuna-erase",
     "lacuna-header-backup",
+    "lacuna-header-check",
     "lacuna-header-repair",
     "lacuna-header-restore",
     "lacuna-info",

@@ -6,11 +6,11 @@ pub(crate) mod options;
 
 use crate::args::ExpectArgs;
 use crate::mount_helper::options::Options;
-use crate::terminal::passphrase;
+use crate::terminal::{console, passphrase};
 use crate::verbs::online;
 use crate::verbs::status;
 use lacuna_daemon::Registry;
-use lacuna_storage::{Error, Kind, Location, Result};
+use lacuna_storage::{Error, Kind, Location, Result, shell_word};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -53,10 +53,31 @@ impl Helper {
     ///
     /// Errors: [`Kind::Usage`].
     pub(crate) fn words(self, given: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
-        let given = Given::parse(self, given)?;
+        let given: Vec<OsString> = given.collect();
+        if let Some(answer) = self.answer(&given) {
+            return console::line(&answer).map(|()| None);
+        }
+        let given = Given::parse(self, given.into_iter())?;
         match self {
             Helper::Mount => given.to_open(),
             Helper::Unmount => given.to_close(),
+        }
+    }
+
+    /// The help or the version, if it was asked for.
+    fn answer(self, given: &[OsString]) -> Option<String> {
+        let is_given = |wanted: [&str; 2]| given.iter().any(|word| wanted.iter().any(|one| word == one));
+        if is_given(["-h", "--help"]) {
+            return Some(format!("Usage: {}\n\n`man mount.lacuna` explains the options.", self.usage()));
+        }
+        let name = self.usage().split(' ').next()?;
+        is_given(["-V", "--version"]).then(|| format!("{name} of lacuna {}", env!("CARGO_PKG_VERSION")))
+    }
+
+    fn usage(self) -> &'static str {
+        match self {
+            Helper::Mount => "mount.lacuna LOCATION DIRECTORY [-sfnvrw] [-o OPTIONS]",
+            Helper::Unmount => "umount.lacuna DIRECTORY [-flnrv]",
         }
     }
 }
@@ -78,13 +99,9 @@ impl Given {
             Helper::Unmount => "cannot unmount",
         };
         let usage = |found: String| {
-            let expected = match helper {
-                Helper::Mount => "mount.lacuna LOCATION DIRECTORY [-sfnvrw] [-o OPTIONS]",
-                Helper::Unmount => "umount.lacuna DIRECTORY [-flnrv]",
-            };
             Error::new(Kind::Usage, what)
                 .found(found)
-                .expected(expected)
+                .expected(helper.usage())
                 .remedy("`man mount.lacuna` explains them")
         };
         while let Some(word) = words.next() {
@@ -134,9 +151,10 @@ impl Given {
         options.read_only = (options.read_only || self.has('r')) && !self.has('w');
         // `-f` is a dry run. A disk that is open already is skipped, because `mount -a` does not
         // recognise it: mount(8) sees its loop device instead of its location.
-        if self.has('f') || self.is_there(options.expected())? {
+        if self.has('f') || self.is_there(&options)? {
             return Ok(None);
         }
+        refuse_missing(Path::new(&self.names[1]))?;
         let asks = !options.names_key && passphrase::credential_path().is_none();
         // Without systemd the question would have no answer.
         let can_ask = || Path::new(SYSTEMD).exists() && Path::new(ASKING).exists();
@@ -164,8 +182,8 @@ impl Given {
     }
 
     /// Whether a server has this location open at this directory. Errors: the open disk is not the
-    /// `expected` one.
-    fn is_there(&self, expected: Option<&str>) -> Result<bool> {
+    /// expected one, or takes writes although it is to be mounted read-only.
+    fn is_there(&self, options: &Options) -> Result<bool> {
         let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
         let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
         for peer in Registry::open(None)?.all()? {
@@ -176,7 +194,12 @@ impl Given {
                 && lacuna_mount::is_mounted(&mount.mountpoint)?
                 && !lacuna_mount::is_automount(&mount.mountpoint)?
             {
-                return expected.map_or(Ok(()), |id| check_there(&mount.mountpoint, id)).map(|()| true);
+                options.expected().map_or(Ok(()), |id| check_there(&mount.mountpoint, id))?;
+                // `rw` is no wish to write: mount(8) passes it unless it was told `ro`.
+                if options.read_only && !peer.record.read_only {
+                    return Err(takes_writes(&mount.mountpoint));
+                }
+                return Ok(true);
             }
         }
         Ok(false)
@@ -194,6 +217,27 @@ impl Given {
         let words = ["lacuna", said, "close", "--"].map(OsString::from);
         Ok(Some(words.into_iter().chain([at.into_os_string()]).collect()))
     }
+}
+
+/// Refuses a mount point that does not exist, as mount(8) does. `open` would make it, and remove it
+/// with the mount.
+fn refuse_missing(mountpoint: &Path) -> Result<()> {
+    match mountpoint.canonicalize() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let word = shell_word(mountpoint);
+            Err(Error::io(format!("cannot mount at {}", mountpoint.display()), &e)
+                .remedy(format!("create the directory: mkdir -p {word}")))
+        }
+        // `open` reports any other error.
+        _ => Ok(()),
+    }
+}
+
+/// The error for a mount that takes writes where a read-only one is wanted.
+fn takes_writes(mountpoint: &Path) -> Error {
+    Error::new(Kind::Busy, format!("cannot mount read-only at {}", mountpoint.display()))
+        .found("it is mounted there for writing")
+        .remedy(format!("umount it first: umount {}", shell_word(mountpoint)))
 }
 
 /// Refuses a mount point with another disk or vault than the expected one.
@@ -283,6 +327,21 @@ mod tests {
         assert_eq!(words[..4], ["lacuna", "--verbose", "open", "--key-file=/k"]);
         assert!(words[4].starts_with("--mount-options=noatime"), "{words:?}");
         assert_eq!(words[5..], ["--", "d.img", "/mnt"]);
+    }
+
+    #[test]
+    fn help_and_version_are_answers() {
+        for (helper, usage) in
+            [(Helper::Mount, "Usage: mount.lacuna LOCATION"), (Helper::Unmount, "Usage: umount.lacuna DIR")]
+        {
+            for word in ["-h", "--help", "-V", "--version"] {
+                assert_eq!(words(helper, &[word]).unwrap(), None, "{word}");
+            }
+            let answer = |word: &str| helper.answer(&[word.into()]);
+            assert!(answer("--help").is_some_and(|help| help.starts_with(usage)));
+            assert!(answer("-V").is_some_and(|version| version.contains("mount.lacuna of lacuna 0.")));
+            assert_eq!(answer("d.img"), None);
+        }
     }
 
     #[test]

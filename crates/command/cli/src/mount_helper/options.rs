@@ -8,7 +8,15 @@ use std::path::Path;
 
 /// Options of `open` that are refused as mount options: they would create a file system, or there
 /// is another way to give them.
-const UNFIT: [&str; 6] = ["mkfs", "force", "mount-options", "key-fd", "help", "json"];
+const UNFIT: [&str; 7] = ["mkfs", "force", "mount-options", "level", "key-fd", "help", "json"];
+
+/// Options of mount.lacuna that are not those of `open`.
+const OWN: [&str; 5] = ["keyfile", "credential", "level1", "level2", "level3"];
+/// The fewest letters of an option of lacuna that an unknown option is compared with: file systems
+/// have options that look like shorter ones.
+const COMPARED: usize = 4;
+/// An option of lacuna with this number of letters may have two wrong ones, a shorter one has one.
+const LONG: usize = 8;
 
 /// Options between mount(8), libmount and systemd, which helpers ignore.
 const IGNORED: [&str; 15] = [
@@ -90,6 +98,11 @@ impl Options {
                 .remedy(format!("leave it out; `lacuna open` has it as --{long}")));
         }
         let Some((_, takes)) = known.iter().find(|(option, _)| *option == long) else {
+            if let Some(meant) = meant(name, known) {
+                return Err(refused(name)
+                    .expected("an option of lacuna or of the file system")
+                    .remedy(format!("did you mean {meant}?")));
+            }
             self.passed.push(match value {
                 // The kernel splits its list at commas too.
                 Some(value) if value.contains(',') => format!("{name}=\"{value}\""),
@@ -125,6 +138,15 @@ impl Options {
         }
         Err(refused(name).expected(format!("the options level1 to {name}, in this order")))
     }
+}
+
+/// The option of lacuna, in the form of fstab, that an unknown one misspells.
+fn meant(name: &str, known: &[(String, bool)]) -> Option<String> {
+    let known = known.iter().map(|(option, _)| option.replace('-', "_"));
+    let all = OWN.iter().map(|own| (*own).to_owned()).chain(known);
+    let wrong = |option: &String| strsim::damerau_levenshtein(option, name);
+    let most = |option: &String| 1 + usize::from(option.len() >= LONG);
+    all.filter(|option| option.len() >= COMPARED && wrong(option) <= most(option)).min_by_key(wrong)
 }
 
 fn refused(name: &str) -> Error {
@@ -212,9 +234,36 @@ mod tests {
         }
         let e = parse("remount,ro").unwrap_err().to_string();
         assert!(e.contains("cannot remount") && e.contains("unmount it and mount it again"), "{e}");
-        for list in ["mkfs=ext4", "force", "key_fd=3", "json", "mount_options=noatime"] {
+        for list in ["mkfs=ext4", "force", "key_fd=3", "json", "level=1", "mount_options=noatime"] {
             let e = parse(list).unwrap_err();
             assert!(e.kind() == Kind::Usage && e.to_string().contains("leave it out"), "{list}");
         }
+    }
+
+    #[test]
+    fn a_misspelt_option_is_not_passed_to_the_file_system() {
+        for (option, meant) in [
+            ("keyfil=/k", "keyfile"),
+            ("keyfiel=/k", "keyfile"),
+            ("credentail=k", "credential"),
+            ("level4=/c", "level1"),
+            ("cach=1M", "cache"),
+            ("idle_timout=5m", "idle_timeout"),
+            ("write-trough", "write_through"),
+            ("allowother", "allow_other"),
+        ] {
+            let e = parse(option).unwrap_err();
+            let said = e.to_string();
+            assert!(e.kind() == Kind::Usage && said.ends_with(&format!("did you mean {meant}?")), "{said}");
+        }
+        // Options of mount(8) and of file systems.
+        let passed = "async,sync,atime,noatime,dirsync,relatime,lazytime,exec,noexec,dev,nodev,suid,nosuid,acl,noacl,barrier,\
+                      nobarrier,commit=5,data=ordered,dax,delalloc,discard,nodiscard,errors=remount-ro,grpid,iversion,mand,\
+                      norecovery,nouid32,quota,usrquota,resuid=1,resgid=1,sb=1,stripe=8,user_xattr,compress=zstd,degraded,\
+                      device=/dev/a,space_cache=v2,ssd,subvol=a,subvolid=5,thread_pool=4,uid=1,gid=1,umask=22,fmask=1,dmask=1,\
+                      codepage=437,iocharset=utf8,utf8,quiet,inode64,inode32,allocsize=1m,logbufs=8,logbsize=64k,largeio,\
+                      nodiratime,nosymfollow,context=a,sunit=1,swidth=1,wsync,mode=lfs,active_logs=6,extent_cache,inline_data";
+        let count = passed.split(',').count();
+        assert_eq!(parse(passed).unwrap().passed.len(), count);
     }
 }

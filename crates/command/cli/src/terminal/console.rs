@@ -6,13 +6,15 @@
 use crate::terminal::exit_code;
 use crate::terminal::settings;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lacuna_storage::{Error, Kind, Result};
+use lacuna_storage::{Error, Kind, Result, printable};
 use serde::Serialize;
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 /// Replaces the text of every private error if standard error is not a terminal.
-const HIDDEN: &str = "the disk could not do what it was asked; what and why is told on a terminal only: run the \
-    same command on one, or ask `lacuna status` while the disk is open";
+const HIDDEN: &str = "failed, and this disk keeps the reason out of logs: run the same command on a terminal to see it, \
+    or ask `lacuna status` while the disk is open";
 
 /// Verbosity.
 #[derive(Clone, Copy)]
@@ -88,12 +90,18 @@ impl Console {
     }
 }
 
-/// Prints an error; `--quiet` does not silence it.
+/// Prints an error: on up to three lines on a terminal, on one line elsewhere. `--quiet` does not
+/// silence it.
 ///
 /// Deniability contract: a log gets the same sentence for every private error.
 pub(crate) fn error(e: &Error) {
-    let words = if hides(e) { HIDDEN.into() } else { settings::words(e) };
-    to_stderr(&format!("lacuna: {words}"));
+    let text = if hides(e) { HIDDEN.into() } else { shown(e) };
+    to_stderr(&format!("lacuna: {text}"));
+}
+
+/// The text of an error for standard error: on up to three lines on a terminal, on one elsewhere.
+pub(crate) fn shown(e: &Error) -> String {
+    if is_watched() { settings::lines(e) } else { settings::words(e) }
 }
 
 /// Combines the results of two steps of a command. If both failed, the second error is printed at
@@ -164,11 +172,27 @@ pub(crate) fn line(text: &str) -> Result<()> {
     bytes(format!("{text}\n").as_bytes())
 }
 
-/// A JSON document.
+/// A JSON document. It may have names of other users in it, and reach a terminal.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::io("cannot write the answer as JSON", &e.into()))?;
-    line(&text)
+    line(&escaped(&text))
+}
+
+/// Escapes the control characters that JSON permits in strings, such as U+009B.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for letter in json.chars() {
+        let mut bytes = [0; 4];
+        // Line ends stand between the strings.
+        if letter == '\n' || matches!(printable(letter.encode_utf8(&mut bytes)), Cow::Borrowed(_)) {
+            out.push(letter);
+        } else {
+            // All of them have a number of at most four digits.
+            let _ = write!(out, "\\u{:04x}", u32::from(letter));
+        }
+    }
+    out
 }
 
 /// Raw bytes.
@@ -180,17 +204,25 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Prints a message of clap in the form of the other errors.
-pub(crate) fn usage_error(e: &clap::Error) {
-    let text = e.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    // A mistyped option is not meant as a file name.
-    let said: Vec<&str> =
-        text.lines().filter(|line| !line.trim_start().starts_with("tip: to pass")).collect();
-    to_stderr(&format!("lacuna: {}", said.join("\n").trim_end()));
+/// Prints help that was not asked for, because the command line lacks a verb.
+pub(crate) fn help_instead(e: &clap::Error) {
+    to_stderr(e.render().to_string().trim_end());
 }
 
 fn to_stderr(text: &str) {
     // A failure to write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_reaches_a_terminal_without_control_characters() {
+        let value = serde_json::json!({ "at": "a\u{9b}2J\u{202e}b\n\u{1b}", "größer": "日本" });
+        let text = escaped(&serde_json::to_string_pretty(&value).unwrap());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        assert!(text.contains("a\\u009b2J\\u202eb\\n\\u001b") && text.contains("größer"), "{text}");
+    }
 }

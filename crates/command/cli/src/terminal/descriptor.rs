@@ -1,5 +1,5 @@
 //! Takes over a file descriptor that the program inherited. The only `unsafe` code of terminal
-//! input.
+//! input beside the handler of signals.
 
 use lacuna_storage::{Error, Kind, Result};
 use std::fs::File;

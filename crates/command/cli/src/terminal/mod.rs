@@ -1,13 +1,17 @@
 //! The terminal: console, passphrases and tokens, progress, names of settings, exit codes.
 
 pub(crate) mod bad_runs;
+pub(crate) mod caught_signals;
 pub(crate) mod console;
-mod descriptor;
+pub(crate) mod descriptor;
 pub(crate) mod exit_code;
+mod hidden_input;
 pub(crate) mod observer;
 pub(crate) mod passphrase;
 pub(crate) mod recovery;
 pub(crate) mod settings;
 pub(crate) mod token;
+pub(crate) mod usage_error;
 pub(crate) mod utc;
+mod weak_passphrase;
 pub(crate) mod working;

@@ -3,10 +3,15 @@
 use crate::terminal::console::{self, Console};
 use crate::terminal::working;
 use indicatif::ProgressBar;
-use lacuna_storage::{Observer, Result};
+use lacuna_storage::{MISSING_AFTER_GROWTH, Observer, Result};
 
 /// Text on a damaged copy of a header, with the remedy.
 pub(crate) fn damaged_copy(text: &str) -> String {
+    if text.contains(MISSING_AFTER_GROWTH) {
+        return format!(
+            "{text}; `lacuna resize` takes the new space where the format can grow, `lacuna header repair` writes all copies anew"
+        );
+    }
     format!("{text}; `lacuna header repair` writes all copies anew")
 }
 

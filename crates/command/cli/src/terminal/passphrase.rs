@@ -3,7 +3,9 @@
 use crate::args::{PassphraseArgs, RecoveryArgs, Source};
 use crate::terminal::console;
 use crate::terminal::descriptor;
+use crate::terminal::hidden_input;
 use crate::terminal::token;
+use crate::terminal::weak_passphrase;
 use lacuna_storage::keys::same;
 use lacuna_storage::{
     Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, PublicHeader, Result, Unlocked, Uuid,
@@ -66,10 +68,8 @@ pub(crate) fn to_keep(
     let (mut unlocked, mut passphrases) = opened_by(args, prompt, disk, open)?;
     let mut already = "";
     while !args.is_given() {
-        let number = passphrases.len() + 1;
-        let prompt =
-            format!("{already}Passphrase {number} that is to keep working (just Enter if there is none): ");
-        let typed = typed_in(&prompt)?;
+        let prompt = format!("{already}Another passphrase to keep? (Enter = no more): ");
+        let typed = hidden_input::read_line(&prompt)?;
         if typed.expose().is_empty() {
             break;
         }
@@ -93,7 +93,7 @@ fn tried_from(typed: Passphrase, open: Opener<'_>) -> Result<(Unlocked, Passphra
     let prompt = "Type the passphrase to keep again (Ctrl-C: nothing is changed): ";
     tried(prompt, open, |prompt| match typed.take() {
         Some(typed) => Ok(typed),
-        None => checked(typed_in(prompt)?, "the terminal"),
+        None => checked(hidden_input::read_line(prompt)?, "the terminal"),
     })
 }
 
@@ -132,7 +132,7 @@ fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error 
         _ => e,
     };
     e.remedy(format!(
-        "if it is that of the token: {}. Give the recovery passphrase instead, and enrol the token anew with `lacuna key add LOCATION \
+        "if it is that of the token: {}. Give the recovery passphrase instead, and enrol the token anew with `lacuna key add DISK \
          --token {}`",
         token::why_not(token),
         shell_word(token.to_string())
@@ -225,10 +225,7 @@ fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, l
         return Err(refused()
             .found("a token, and nobody to ask for a recovery passphrase")
             .expected("a terminal, or a program that asks")
-            .remedy(
-                "give --askpass CMD, which is asked for a recovery passphrase; or create the disk with a passphrase and enrol \
-                 the token with `lacuna key add`; or give --no-recovery",
-            ));
+            .remedy("give --askpass CMD; or create it with a passphrase, then `lacuna key add`; or give --no-recovery"));
     }
     Ok(())
 }
@@ -337,13 +334,18 @@ pub(crate) fn credential_path() -> Option<PathBuf> {
     (!is_missing).then_some(path)
 }
 
-/// Asks until both answers agree, at most [`ATTEMPTS`] times.
+/// Asks until both answers agree, at most [`ATTEMPTS`] times. A weak passphrase that was typed gets
+/// a note on the terminal, which is the same for every level.
 fn twice(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
         let first = ask(args, &prompt)?;
         let second = ask(args, "The same again: ")?;
         if same(&first, &second) {
+            let weak = weak_passphrase::note(&first).filter(|_| args.askpass.is_none());
+            if let Some(note) = weak.filter(|_| console::is_watched()) {
+                console::now(&format!("note: {note}"));
+            }
             return Ok(first);
         }
         if attempt == 0 {
@@ -359,17 +361,7 @@ fn ask(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
     if let Some(program) = &args.askpass {
         return from_program(program, prompt);
     }
-    checked(typed_in(prompt)?, "the terminal")
-}
-
-fn typed_in(prompt: &str) -> Result<Passphrase> {
-    let typed = rpassword::prompt_password(prompt).map_err(|e| {
-        Error::new(Kind::Usage, "cannot ask for a passphrase")
-            .found(e.to_string())
-            .expected("a terminal")
-            .remedy("give --key-file PATH, --key-fd N or --askpass CMD")
-    })?;
-    Ok(Passphrase::new(typed.into_bytes()))
+    checked(hidden_input::read_line(prompt)?, "the terminal")
 }
 
 /// Whether there is neither a program nor a terminal to ask.
@@ -395,7 +387,7 @@ fn is_typed_source(source: &Source) -> bool {
 fn from_path(path: &Path) -> Result<Passphrase> {
     if path == Path::new("-") {
         if is_typed(path) {
-            return checked(typed_in("Passphrase: ")?, "the terminal");
+            return checked(hidden_input::read_line("Passphrase: ")?, "the terminal");
         }
         return read(descriptor::stdin()?, "standard input");
     }

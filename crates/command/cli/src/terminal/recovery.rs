@@ -27,10 +27,7 @@ pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
     Err(Error::new(Kind::Usage, "nothing was changed")
         .found("a token among the passphrases of a disk with levels, and no terminal")
         .expected("a terminal: whether a passphrase opens as much as the token is told there alone, whatever there is")
-        .remedy(
-            "run the same command with standard error on a terminal; or give --no-recovery, if you know that a passphrase opens as much, \
-             or do without",
-        ))
+        .remedy("run it with standard error on a terminal; or give --no-recovery, if a passphrase opens as much"))
 }
 
 /// Refuses a key operation if, for one of the given tokens, no passphrase given opens the same or a
@@ -44,8 +41,7 @@ pub(crate) fn check(works: &[Works], args: RecoveryArgs) -> Result<()> {
         .found("no passphrase given that would still open what the token opens if the token were lost")
         .expected("a recovery passphrase, which is no secret of a token")
         .remedy(
-            "give one with --key-file, or add one first with `lacuna key add LOCATION --token TOKEN --new-key-file PATH` (`-` asks for \
-             it); or give --no-recovery",
+            "give one with --key-file; or first `lacuna key add DISK --token TOKEN --new-key-file PATH`; or --no-recovery",
         );
     // Deniability contract: the error concerns another level than that of the given passphrase.
     Err(if works.iter().any(|one| !one.token) { e.private() } else { e })

@@ -1,8 +1,9 @@
 //! Names of the command line for the settings and actions in errors of the library.
 
 use clap::{Arg, ArgMatches, Command};
-use lacuna_storage::{Action, Error, Setting, Term};
+use lacuna_storage::{Action, Error, ErrorText, Location, Setting, Term, shell_word};
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::sync::OnceLock;
 
 /// The option for each setting, and a command that has it.
@@ -36,11 +37,15 @@ const OPTION_OF: &[(&str, &str, &str)] = &[
     ("via", "--via", "open"),
 ];
 
-/// The command for each action, with its arguments.
+/// The command for each action, with its arguments. DIR and DISK stand for the location that the
+/// running command has.
 const COMMAND_OF: &[(&str, &str)] = &[
-    ("close", "close"),
+    ("close", "close DISK"),
+    ("create", "create DISK"),
     ("examine", "doctor"),
-    ("header::restore", "header restore DISK BACKUP"),
+    // Advice for a location that is a backup.
+    ("header::check", "header check DISK"),
+    ("header::restore", "header restore LOCATION DISK"),
     ("rescue", "rescue"),
     ("status", "status"),
     ("vault::accept", "vault accept DIR"),
@@ -49,8 +54,28 @@ const COMMAND_OF: &[(&str, &str)] = &[
 
 /// The long options of the command that runs.
 static OPTIONS: OnceLock<Vec<String>> = OnceLock::new();
+/// The location of the command that runs.
+static LOCATION: OnceLock<Given> = OnceLock::new();
 
-/// Remembers which command of `cli` runs.
+/// A location as a word of a shell.
+struct Given {
+    typed: String,
+    /// For readers with another working directory.
+    absolute: String,
+}
+
+impl Given {
+    fn of(word: &OsStr) -> Given {
+        let typed = shell_word(word);
+        let absolute = match Location::of_word(word) {
+            Ok(Location::Path(path)) => shell_word(std::path::absolute(&path).unwrap_or(path)),
+            _ => typed.clone(),
+        };
+        Given { typed, absolute }
+    }
+}
+
+/// Remembers which command of `cli` runs, and for which location.
 pub(crate) fn remember(cli: &Command, matches: &ArgMatches) {
     let (mut command, mut given) = (cli, matches);
     while let Some((name, below)) = given.subcommand()
@@ -61,17 +86,58 @@ pub(crate) fn remember(cli: &Command, matches: &ArgMatches) {
     let options = command.get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();
     // A process runs one command.
     let _ = OPTIONS.set(options);
+    let ids = command.get_arguments().map(|arg| arg.get_id().as_str());
+    let location = ids.filter(|id| ["location", "dir"].contains(id)).find_map(|id| given.get_raw(id)?.next());
+    if let Some(location) = location {
+        let _ = LOCATION.set(Given::of(location));
+    }
 }
 
-/// Renders an error with the names of the command line.
+/// Renders an error with the names of the command line, on one line.
 pub(crate) fn words(e: &Error) -> String {
-    e.named(name)
+    text(e).line()
+}
+
+/// Renders an error with the names of the command line, on up to three lines.
+pub(crate) fn lines(e: &Error) -> String {
+    text(e).lines()
+}
+
+fn text(e: &Error) -> ErrorText {
+    let mut text = e.text(name);
+    let typed = LOCATION.get().map(|given| given.typed.as_str());
+    text.advice = text.advice.map(|advice| filled(&advice, typed));
+    text
+}
+
+/// The text with the location in its commands, instead of DIR and DISK. Without a location, they
+/// are left out at the end of a command.
+fn filled(text: &str, location: Option<&str>) -> String {
+    let fill = |word: &str| match location {
+        Some(location) if matches!(word, "DIR" | "DISK") => location.to_owned(),
+        _ => word.to_owned(),
+    };
+    let part = |part: &str| {
+        if !part.starts_with("lacuna ") {
+            return part.to_owned();
+        }
+        let mut words: Vec<String> = part.split(' ').map(fill).collect();
+        if location.is_none() {
+            words.pop_if(|last| matches!(last.as_str(), "DIR" | "DISK"));
+        }
+        words.join(" ")
+    };
+    text.split('`').map(part).collect::<Vec<_>>().join("`")
 }
 
 /// The option or the command for a term. If the running command lacks the option, the name includes
 /// a command that has it.
 pub(crate) fn name(term: Term) -> Cow<'static, str> {
-    let Term::Setting(setting) = term else { return full_name(term) };
+    let setting = match term {
+        Term::Setting(setting) => setting,
+        // The location is filled in with the rest of the advice.
+        Term::Action(action) => return command(action).map_or_else(|| term.quoted(), Cow::Owned),
+    };
     let Some((option, _)) = option(setting) else { return full_name(term) };
     // Commands that take the cost and refuse it must name the command that accepts it.
     let known = setting != Setting("cost")
@@ -86,7 +152,8 @@ pub(crate) fn full_name(term: Term) -> Cow<'static, str> {
         Term::Setting(setting) => {
             option(setting).map(|(option, command)| format!("{option} of `lacuna {command}`"))
         }
-        Term::Action(action) => command(action).map(|command| format!("`lacuna {command}`")),
+        Term::Action(action) => command(action)
+            .map(|command| filled(&command, LOCATION.get().map(|given| given.absolute.as_str()))),
     };
     words.map_or_else(|| term.quoted(), Cow::Owned)
 }
@@ -97,9 +164,9 @@ fn option(setting: Setting) -> Option<(&'static str, &'static str)> {
     found.map(|(_, option, command)| (*option, *command))
 }
 
-/// The command for an action, with its arguments.
-fn command(action: Action) -> Option<&'static str> {
-    COMMAND_OF.iter().find(|(name, _)| *name == action.0).map(|(_, command)| *command)
+/// The command for an action, with its arguments, in backquotes.
+fn command(action: Action) -> Option<String> {
+    COMMAND_OF.iter().find(|(name, _)| *name == action.0).map(|(_, command)| format!("`lacuna {command}`"))
 }
 
 #[cfg(test)]
@@ -141,11 +208,28 @@ mod tests {
         let e =
             Error::new(Kind::ReadOnly, "refused").remedy(Advice::from("give ").setting(Setting("read_only")));
         assert_eq!(words(&e), "refused; give --read-only of `lacuna open`");
+        assert_eq!(lines(&e), "refused\n  hint: give --read-only of `lacuna open`");
     }
 
     #[test]
     fn an_action_is_named_by_its_command() {
         let e = Error::new(Kind::NotFound, "no answer").remedy(Advice::from("see ").action(Action("status")));
         assert_eq!(words(&e), "no answer; see `lacuna status`");
+    }
+
+    #[test]
+    fn commands_in_advice_name_the_location() {
+        let advice = "`lacuna vault accept DIR` takes it, not DIR; `lacuna key add DISK --token T`";
+        assert_eq!(
+            filled(advice, Some("'my v'")),
+            "`lacuna vault accept 'my v'` takes it, not DIR; `lacuna key add 'my v' --token T`"
+        );
+        assert_eq!(
+            filled(advice, None),
+            "`lacuna vault accept` takes it, not DIR; `lacuna key add DISK --token T`"
+        );
+        let given = Given::of(OsStr::new("a b"));
+        assert!(given.typed == "'a b'" && given.absolute.starts_with("'/"), "{}", given.absolute);
+        assert_eq!(Given::of(OsStr::new("rados:pool/x")).absolute, "rados:pool/x");
     }
 }

@@ -5,7 +5,10 @@ use crate::args::size::budget;
 use crate::terminal::bad_runs::{BadRuns, blocks};
 use crate::terminal::console::{self, Console};
 use crate::terminal::settings;
+use crate::verbs::empty_level;
+use crate::verbs::info::open_levels::{self, LevelFacts};
 use crate::verbs::online;
+use crate::verbs::status;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use indicatif::ProgressBar;
 use lacuna_daemon::{Conversation, Heard, Job};
@@ -15,6 +18,7 @@ use lacuna_storage::{
 };
 use serde::Serialize;
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of bad blocks listed in a JSON answer. The count in the answer is always
@@ -66,7 +70,7 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let read_only = read_only || volume.parameters.has_levels();
     let opening =
         Opening { read_only, budget, cover_timeout: Duration::ZERO, purging: None, ..Opening::default() };
-    let disk = unlock::open(volume.into_key(false)?, opening)?;
+    let disk = Arc::new(unlock::open(volume.into_key(false)?, opening)?);
     let bar = console.progress(disk.all_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let mut findings = Findings::of(args, &bar);
     let report = disk.check(
@@ -82,8 +86,12 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     );
     bar.finish_and_clear();
     let unsaid = findings.end();
+    let empty = empty_level::among(&disk.levels());
     let closed = disk.close();
     let told = report.and_then(|report| findings.conclude(&report, verified)).and(unsaid);
+    if !args.json {
+        empty_level::tell(empty, console);
+    }
     console::both(told.and_then(|()| findings.verdict()), closed)
 }
 
@@ -119,7 +127,20 @@ fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Resu
     let report = CheckReport { good: count("good")?, unwritten: count("unwritten")?, bad: count("bad")? };
     findings.conclude(&report, done["verified"] == true)?;
     unsaid?;
-    findings.verdict()
+    let told = if args.json || !console::is_watched() {
+        Ok(())
+    } else {
+        empty_of_server(args, console).map(|empty| empty_level::tell(empty, console))
+    };
+    console::both(findings.verdict(), told)
+}
+
+/// The numbers of the hidden levels without data that the server has open.
+fn empty_of_server(args: &CheckArgs, console: Console) -> Result<Vec<u64>> {
+    let servers = status::servers_of(&args.location, &args.holder.cluster.of(&args.location)?, console)?;
+    let items: Vec<Value> =
+        servers.iter().filter_map(|server| server["items"].as_array()).flatten().cloned().collect();
+    Ok(open_levels::facts(&items).iter().filter_map(LevelFacts::empty).collect())
 }
 
 /// A bad block and its description.

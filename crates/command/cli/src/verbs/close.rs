@@ -2,36 +2,81 @@
 
 use crate::args::{CloseArgs, ClusterArgs};
 use crate::terminal::console::{self, Console};
+use crate::terminal::settings;
 use crate::terminal::working::{self, Looking, Working};
 use crate::verbs::open_at::{Mount, OpenAt};
 use crate::verbs::serve::closing::{self, Closing, CoverSession, Patience};
 use crate::verbs::status;
-use lacuna_daemon::{Closed, Registry, ServerStatus};
-use lacuna_storage::{Error, Kind, Location, Result};
+use lacuna_daemon::{Closed, OtherUsers, Peer, Registry, ServerStatus};
+use lacuna_mount::proc;
+use lacuna_storage::{Error, Kind, Location, Result, printable};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long root's own disks wait for the close of those of other users.
+const OTHERS_WITHIN: Duration = Duration::from_secs(300);
 
 /// `lacuna close`. A failure does not stop the rest. Each failure is printed; the first one is the
 /// result of the command. If a level cannot be closed, level 0 stays open, because the level would
 /// get no more cover without it.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let patience = Patience::new(args.wait, args.now, console);
+    let manner = Manner { force: args.force, deleted: args.deleted, patience, console };
+    let unheard = |e: Error| console.detail(&format!("no note at an interrupt: {e}"));
+    tell_when_interrupted().unwrap_or_else(unheard);
     if args.all {
-        return close_all(args.deleted, patience, console);
+        return close_all(args.all_users, manner);
     }
     let (namespace, ceph_conf) = (args.namespace.clone(), args.ceph_conf.clone());
     let cluster = ClusterArgs { namespace, ceph_conf, ceph_id: None, timeout: None };
     let mut open = OpenAt::default();
     let mut failures = Failures::default();
     for target in &args.targets {
-        match open_at(target, &cluster, args.deleted) {
+        match open_at(target, &cluster, manner) {
             Ok(of_target) => open.extend(of_target),
             Err(e) => failures.add(e),
         }
     }
-    close_each(open, &mut failures, patience, console);
+    open.by_user().into_iter().for_each(|of_user| close_each(of_user, &mut failures, manner));
     failures.end()
+}
+
+/// How things are closed.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// Whether served disks are closed although clients use them.
+    force: bool,
+    /// Whether disks with a deleted file are closed.
+    deleted: bool,
+    patience: Patience,
+    console: Console,
+}
+
+/// Prints a note when INT or TERM ends this command, because the servers that it asked to close go
+/// on. A signal that was ignored at the start stays ignored.
+///
+/// Deniability contract: the note is the same whatever is being closed, and how far it is.
+fn tell_when_interrupted() -> Result<()> {
+    let failed = |e: &io::Error| Error::io("cannot listen for signals", e);
+    let ends = [SIGINT, SIGTERM].into_iter().filter(|signal| !proc::ignores(*signal));
+    let mut signals = Signals::new(ends).map_err(|e| failed(&e))?;
+    let thread = thread::Builder::new().name("lacuna-signals".into());
+    let spawned = thread.spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            console::now("interrupted: closing goes on where it has begun; `lacuna status` shows it");
+            // The shell that waits for this command learns that the signal ended it.
+            let _ends = emulate_default_handler(signal);
+        }
+    });
+    spawned.map(drop).map_err(|e| failed(&e).with_kind(Kind::Other))
 }
 
 /// Collects failures. The first one becomes the command's error and is printed at the end; the
@@ -56,22 +101,29 @@ impl Failures {
         }
     }
 
+    /// Adds the failure that another collection has not printed.
+    fn add_first_of(&mut self, other: Failures) {
+        other.first.into_iter().for_each(|e| self.add(e));
+        self.private |= other.private;
+    }
+
     pub(crate) fn end(self) -> Result<()> {
         self.first.map_or(Ok(()), Err)
     }
 }
 
 /// Closes mounts first, then served disks.
-fn close_each(open: OpenAt, failures: &mut Failures, patience: Patience, console: Console) {
-    close_mounts(open.mounts, failures, patience, console);
+fn close_each(open: OpenAt, failures: &mut Failures, manner: Manner) {
+    close_mounts(open.mounts, failures, manner);
     for peer in &open.served {
-        closing::close_served(peer, patience).unwrap_or_else(|e| failures.add(e));
+        let closed = closing::close_served(peer, manner.patience, manner.force);
+        closed.unwrap_or_else(|e| failures.add(e));
     }
 }
 
 /// The mounts and servers of a target. Errors: [`Kind::Usage`] if several disks match, and
-/// [`Kind::Other`] for a disk with a deleted file, unless `deleted`.
-fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt> {
+/// [`Kind::Other`] for a disk with a deleted file, unless the user wants to close it all the same.
+fn open_at(target: &Path, cluster: &ClusterArgs, manner: Manner) -> Result<OpenAt> {
     let open = if let Some(mount) = mounted_at(target)? {
         // Refuses options that do not apply to a mount point.
         cluster.of(&Location::Path(target.to_owned()))?;
@@ -79,36 +131,112 @@ fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt
     } else {
         let location = location_of(target);
         let mut open = OpenAt::find(&location, cluster)?;
-        if open.mounts.is_empty() && open.served.is_empty() {
+        if open.is_empty() {
+            open = of_other_users(&location, manner.console);
+        }
+        if open.is_empty() {
             // Closing it reports that nothing is open there.
             let mountpoint = location.path().map_or_else(|| target.to_owned(), status::canonical_path);
-            open.mounts.push(Mount { mountpoint, location: None, vault: false });
+            open.mounts.push(Mount { mountpoint, location: None, vault: false, peer: None });
         }
         open
     };
-    if !deleted {
+    if !manner.deleted {
         open.refuse_deleted()?;
     }
     Ok(open)
 }
 
-/// Closes everything that this user has open; disks with a deleted file only with `deleted`. Each
-/// failure is printed; the first one is the result of the command.
-fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> {
+/// Mounts and servers of a target that other users have open, for root. A disk in a pool is found
+/// by its mount point alone, because its name may mean several disks.
+fn of_other_users(location: &Location, console: Console) -> OpenAt {
+    if location.path().is_none() || !OtherUsers::may_look() {
+        return OpenAt::default();
+    }
+    let others = status::of_other_users(location);
+    if others.seen.is_empty() {
+        others.unseen.iter().for_each(|e| console.note(&settings::words(e)));
+    }
+    for user in others.seen.iter().map(|seen| seen.user).collect::<BTreeSet<u32>>() {
+        console.note(&format!("it is open for user {user}"));
+    }
+    others.seen.into_iter().map(|seen| seen.peer).collect::<Vec<Peer>>().into()
+}
+
+/// Closes everything that this user has open, in this manner, and with `all_users` first everything
+/// of all other users. Each failure is printed; the first one is the result of the command.
+fn close_all(all_users: bool, manner: Manner) -> Result<()> {
     let mut failures = Failures::default();
-    let (mut peers, unseen) = Registry::open(None)?.seen();
+    let others = if all_users { close_other_users(manner, &mut failures)? } else { 0 };
+    let (peers, unseen) = Registry::open(None)?.seen();
     unseen.into_iter().for_each(|e| failures.add(e));
+    if peers.is_empty() && others == 0 && failures.first.is_none() {
+        return manner.console.done("nothing is open");
+    }
+    close_peers(peers, &mut failures, manner);
+    failures.end()
+}
+
+/// Closes everything of all other users, and returns the number of mounts and servers.
+///
+/// Each user has a thread, because the server of a hostile user may never finish. Disks of other
+/// users may be on disks of root: those are closed afterwards, at the latest after
+/// [`OTHERS_WITHIN`].
+fn close_other_users(manner: Manner, failures: &mut Failures) -> Result<usize> {
+    let OtherUsers { seen, unseen } = OtherUsers::look()?;
+    unseen.into_iter().for_each(|e| failures.add(e));
+    let count = seen.len();
+    let mut of_users: BTreeMap<u32, Vec<Peer>> = BTreeMap::new();
+    seen.into_iter().for_each(|seen| of_users.entry(seen.user).or_default().push(seen.peer));
+    let (console, patience) = (manner.console.without_drawing(), manner.patience.without_drawing());
+    let theirs = Manner { patience, console, ..manner };
+    let (done, ended) = channel();
+    let mut waiting = BTreeSet::new();
+    for (user, peers) in of_users {
+        let done = done.clone();
+        let close = move || {
+            let mut failures = Failures::default();
+            close_peers(peers, &mut failures, theirs);
+            // The receiver may have given up.
+            let _late = done.send((user, failures));
+        };
+        match thread::Builder::new().name("lacuna-user".into()).spawn(close) {
+            Ok(_thread) => {
+                waiting.insert(user);
+            }
+            Err(e) => failures.add(Error::io(format!("cannot close the disks of user {user}"), &e)),
+        }
+    }
+    drop(done);
+    let mut of_all = Vec::new();
+    working::show(manner.console, "closing the disks of other users", |_| {
+        let until = Instant::now() + OTHERS_WITHIN;
+        while let Ok((user, of_user)) = ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            waiting.remove(&user);
+            of_all.push(of_user);
+        }
+    });
+    of_all.into_iter().for_each(|of_user| failures.add_first_of(of_user));
+    waiting.into_iter().for_each(|user| failures.add(still_closing(user)));
+    Ok(count)
+}
+
+/// The error for a user with disks that are not closed in time.
+fn still_closing(user: u32) -> Error {
+    Error::new(Kind::TimedOut, format!("cannot close the disks of user {user}"))
+        .found(format!("servers that are still closing after {} minutes", OTHERS_WITHIN.as_secs() / 60))
+        .remedy("closing goes on; `lacuna status --all-users` shows it")
+}
+
+/// Closes all these mounts and servers, except disks with a deleted file.
+fn close_peers(mut peers: Vec<Peer>, failures: &mut Failures, manner: Manner) {
     // Mounts before served disks, and newer ones first: a mount may depend on a served disk, and a
     // newer one on an older one.
     peers.sort_by_key(|peer| (peer.mount().is_none(), Reverse(peer.record.since)));
-    let all: Vec<OpenAt> = peers.into_iter().map(|peer| OpenAt::from(vec![peer])).collect();
-    if all.is_empty() && failures.first.is_none() {
-        return console.done("nothing is open");
-    }
     let mut open = OpenAt::default();
     let mut kept = BTreeSet::new();
-    for one in all {
-        match if deleted { Ok(()) } else { one.refuse_deleted() } {
+    for one in peers.into_iter().map(|peer| OpenAt::from(vec![peer])) {
+        match if manner.deleted { Ok(()) } else { one.refuse_deleted() } {
             Ok(()) => open.extend(one),
             Err(e) => {
                 // All levels of a disk have the same file and the same server. Deniability
@@ -120,8 +248,7 @@ fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> 
             }
         }
     }
-    close_each(open, &mut failures, patience, console);
-    failures.end()
+    close_each(open, failures, manner);
 }
 
 /// Closes mounts, deeper levels first.
@@ -129,7 +256,8 @@ fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> 
 /// Deniability contract: all deeper levels of a disk are closed at once, so that their pending data
 /// is dropped at the same moment, regardless of their number. Level 0 is closed when the cover of
 /// the closing is written, regardless of the time that the deeper levels took.
-fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience, console: Console) {
+fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, manner: Manner) {
+    let Manner { patience, console, .. } = manner;
     let levels = deepest_first(mounts);
     let mut covers = covers(&levels, patience, console);
     let mut stay = Vec::new();
@@ -142,10 +270,10 @@ fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience,
         for (level, closed) in together.iter().zip(close_together(&together, &covers, console)) {
             if let Err(e) = closed.map(|closed| tell(closed, console)) {
                 // A level that was unmounted in spite of the error needs no more cover.
-                if !matches!(mounted_at(&level.mount.mountpoint), Ok(None)) {
+                if !level.mount.is_gone() {
                     stay.push(level.mount.location.clone());
                 }
-                failures.add(not_mounted(e));
+                failures.add(if manner.force { not_forced(e) } else { not_mounted(e) });
             }
         }
     }
@@ -179,13 +307,13 @@ fn cover_of<'c>(level: &Level, covers: &'c Covers) -> Option<&'c CoverSession> {
     covers.iter().find(|(of, _)| *of == level.mount.location).map(|(_, cover)| cover)
 }
 
-/// Starts the cover of the closing for every disk with its level 0 in this list.
+/// Starts the cover of the closing for every disk with its lowest mounted level in this list.
 fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option<String>, CoverSession)> {
     let mut covers = Vec::new();
-    for level in levels.iter().filter(|level| level.has_levels && level.number == 0) {
+    for level in levels.iter().filter(|level| level.has_levels && (level.number == 0 || level.is_alone)) {
         let of_disk = |other: &&Level| other.number > 0 && other.mount.location == level.mount.location;
-        let hidden = levels.iter().filter(of_disk).map(|other| other.mount.mountpoint.clone()).collect();
-        match CoverSession::of_mounted(&level.mount.mountpoint, hidden, patience) {
+        let hidden = levels.iter().filter(of_disk).map(|other| other.mount.clone()).collect();
+        match CoverSession::of_mounted(&level.mount, hidden, patience) {
             Ok(cover) => covers.push((level.mount.location.clone(), cover)),
             // Closing the level reports the failure too.
             Err(e) => console.detail(&format!("no cover for the closing: {e}")),
@@ -214,12 +342,25 @@ fn not_mounted(e: Error) -> Error {
     e.remedy("`lacuna list` says what is open, and where")
 }
 
+/// Adds to the error of a mount in use that `--force` does not apply to it: the kernel keeps a file
+/// system that programs use.
+fn not_forced(e: Error) -> Error {
+    if e.kind() != Kind::Busy {
+        return not_mounted(e);
+    }
+    let before = e.advice().map_or_else(String::new, |advice| advice.named(settings::name) + "; ");
+    e.remedy(before + "--force applies to served disks alone")
+}
+
 /// A mount and its level, as its server reports it.
 struct Level {
     mount: Mount,
     /// Also 0 for a disk without levels.
     number: u64,
     has_levels: bool,
+    /// Whether it is a hidden level, and level 0 is open and not mounted. Its server keeps level 0
+    /// open until the cover has settled.
+    is_alone: bool,
 }
 
 /// Deeper levels first: pending hidden writes get cover while level 0 is still in use.
@@ -227,10 +368,12 @@ fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
     let level = |mount: Mount| {
         // A server that does not answer counts as level 0: the server of level 0 refuses a wrong
         // order.
-        let status = status::at_mountpoint(&mount.mountpoint).ok();
+        let status = mount.status().ok();
         let level = status.as_ref().and_then(|of| of.counters().find(|(name, _)| *name == "level"));
         let number = level.map_or(0, |(_, level)| level);
-        Level { mount, number, has_levels: status.as_ref().is_some_and(closing::has_levels) }
+        let is = |property: fn(&ServerStatus) -> bool| status.as_ref().is_some_and(property);
+        let (has_levels, is_alone) = (is(closing::has_levels), is(closing::is_mounted_alone));
+        Level { mount, number, has_levels, is_alone }
     };
     let mut levels: Vec<Level> = mounts.into_iter().map(level).collect();
     levels.sort_by_key(|level| Reverse(level.number));
@@ -239,9 +382,10 @@ fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
 
 /// Closes these mounts concurrently, and returns the result of each.
 fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<Result<Closed>> {
-    let mountpoints: Vec<PathBuf> = levels.iter().map(|level| level.mount.mountpoint.clone()).collect();
-    let shown: Vec<String> = mountpoints.iter().map(|at| at.display().to_string()).collect();
-    let shown = shown.join(", ");
+    let mounts: Vec<Mount> = levels.iter().map(|level| level.mount.clone()).collect();
+    let shown: Vec<String> = mounts.iter().map(|mount| mount.mountpoint.display().to_string()).collect();
+    // The server of another user may give its mount point any name.
+    let shown = printable(&shown.join(", ")).into_owned();
     let closing = levels.iter().map(|level| {
         let cover = cover_of(level, covers).filter(|_| level.number > 0);
         cover.map(|cover| cover.closing(level.number))
@@ -250,29 +394,33 @@ fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<R
     // Progress is shown only on a terminal. Closing takes long mainly on disks with levels that
     // have pending hidden writes.
     working::show(console, &format!("closing {shown}"), |working| {
-        let _looking = console.draws().then(|| look(working.clone(), mountpoints.clone(), shown.clone()));
-        std::thread::scope(|scope| {
-            let each = mountpoints.iter().zip(begun);
+        let _looking = console.draws().then(|| look(working.clone(), mounts, shown.clone()));
+        thread::scope(|scope| {
+            let each = levels.iter().zip(begun);
             let each: Vec<_> =
-                each.map(|(at, closing)| scope.spawn(move || close_one(at, closing))).collect();
+                each.map(|(level, closing)| scope.spawn(move || close_one(&level.mount, closing))).collect();
             let panicked = || Error::new(Kind::Other, "a defect of lacuna (a panic)");
             each.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(panicked()))).collect()
         })
     })
 }
 
-fn close_one(mountpoint: &Path, closing: Option<Closing>) -> Result<Closed> {
-    let closed = lacuna_daemon::close(mountpoint, None);
+/// Closes a mount. A mount that was found and has ended since counts as closed.
+fn close_one(mount: &Mount, closing: Option<Closing>) -> Result<Closed> {
+    let closed = match &mount.peer {
+        Some(peer) => peer.close(),
+        None => lacuna_daemon::close(&mount.mountpoint, None),
+    };
     drop(closing);
     closed
 }
 
 /// Shows the remaining work of these mounts.
-fn look(working: Working, mountpoints: Vec<PathBuf>, shown: String) -> Looking {
+fn look(working: Working, mounts: Vec<Mount>, shown: String) -> Looking {
     Looking::start(move || {
         let mut statuses: Vec<ServerStatus> = Vec::new();
-        for at in &mountpoints {
-            if let Ok(status) = status::at_mountpoint(at) {
+        for mount in &mounts {
+            if let Ok(status) = mount.status() {
                 statuses.push(status);
             }
         }
@@ -301,8 +449,9 @@ mod tests {
     #[test]
     fn deeper_levels_are_closed_at_once_and_first_unless_others_are_mounted_in_them() {
         let level = |(at, number): (&str, u64)| {
-            let mount = Mount { mountpoint: at.into(), location: Some("disk".into()), vault: false };
-            Level { mount, number, has_levels: true }
+            let (mountpoint, location) = (at.into(), Some("disk".into()));
+            let mount = Mount { mountpoint, location, vault: false, peer: None };
+            Level { mount, number, has_levels: true, is_alone: false }
         };
         let groups = |of: &[(&str, u64)]| {
             let levels: Vec<Level> = of.iter().copied().map(level).collect();

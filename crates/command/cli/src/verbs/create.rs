@@ -5,7 +5,10 @@ use crate::args::{CreateArgs, DeleteArgs, HidingArg, ShapeArgs};
 use crate::terminal::console::{self, Console};
 use crate::terminal::observer::Removing;
 use crate::terminal::passphrase;
-use lacuna_storage::{CreateOptions, Error, Hiding, Kind, Result, Shape, create_with, human};
+use lacuna_storage::format::{Description, Value};
+use lacuna_storage::{CreateOptions, Error, Hiding, Kind, Location, Result, Shape, create_with, human};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 
 /// `lacuna create`.
 pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
@@ -25,6 +28,7 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
     let created = create_with(&options, &observer, passphrases).map_err(|e| match e.kind() {
         // An existing disk is a usage error of `create`, like its other refusals.
         Kind::Exists => e.with_kind(Kind::Usage),
+        Kind::ReadOnly => e.remedy("choose a place that can be written"),
         _ => e,
     })?;
     drop(observer);
@@ -35,15 +39,46 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
     } else {
         String::new()
     };
-    let layout = disk.layout.map(|layout| format!(", {layout}")).unwrap_or_default();
+    let layout = disk.layout.as_ref().map(|layout| format!(", {layout}")).unwrap_or_default();
     console.done(&format!(
-        "created {location}: {}{shares}, {}{layout}, UUID {}\nID {}\ntrying a passphrase costs {}",
+        "created {location}: {}{shares}, {}{layout}, UUID {}\nID {}\ntrying a passphrase costs {}{}",
         human(disk.size),
         disk.cipher,
         created.header.uuid,
         created.id,
-        cost::words(&created.header.cost)
+        cost::words(&created.header.cost),
+        device_len(&args.location).and_then(|len| uses(&disk, len)).unwrap_or_default()
     ))
+}
+
+/// The length of a block device, if it is known.
+fn device_len(location: &Location) -> Option<u64> {
+    let path = location.path().filter(|_| location.is_block_device())?;
+    // The disk is made; without the length only the uses of the device are not shown.
+    File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0))).ok()
+}
+
+/// The uses of the part of a device that is not the disk, on a line of their own. `None` for
+/// formats without a journal and tags beside the data.
+fn uses(disk: &Description, device: u64) -> Option<String> {
+    let number = |name: &str| {
+        let value = disk.details.iter().find(|detail| detail.name == name)?.value;
+        if let Value::Number(number) = value { Some(number) } else { None }
+    };
+    let [journal, map, tags] = shares(device, disk.size, number("ring")?, number("data_offset")?);
+    Some(format!(
+        "\nof {} on the device: journal {}, header and map with room to grow {}, tags and spare segments {}",
+        human(device),
+        human(journal),
+        human(map),
+        human(tags)
+    ))
+}
+
+/// The bytes of a device for the journal, for the header and the map, and for the rest.
+fn shares(device: u64, size: u64, journal: u64, data_offset: u64) -> [u64; 3] {
+    let map = data_offset.saturating_sub(journal);
+    [journal, map, device.saturating_sub(size.saturating_add(journal).saturating_add(map))]
 }
 
 fn shape(args: &CreateArgs) -> Shape {
@@ -85,4 +120,17 @@ pub(crate) fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
     })?;
     drop(observer);
     console.done(&format!("deleted {}{place}", args.location))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_a_device_add_up_to_it() {
+        let (device, size) = (1 << 30, 812 << 20);
+        let shares = shares(device, size, 128 << 20, 150 << 20);
+        assert_eq!(shares, [128 << 20, 22 << 20, 62 << 20]);
+        assert_eq!(shares.iter().sum::<u64>() + size, device);
+    }
 }

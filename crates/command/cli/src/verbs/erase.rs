@@ -24,11 +24,22 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
         refuse_unasked(args)?;
         console.note(&doom(location, doomed));
         if args.yes { Ok(()) } else { console::confirm() }
-    })?;
+    })
+    .map_err(|e| unerased(location, e))?;
     drop(observer);
     console.done(&format!("erased {location}: all copies of its header are overwritten{}", more(&erased)))?;
     worth(location, &erased).iter().for_each(|sentence| console.note(sentence));
     Ok(())
+}
+
+/// Adds the advice for this verb to an error of the medium.
+fn unerased(location: &Location, e: Error) -> Error {
+    let is_missing = || location.path().is_some_and(|path| !path.exists());
+    match e.kind() {
+        Kind::NotFound if is_missing() => e.remedy("nothing is there to erase: check the path"),
+        Kind::ReadOnly => e.remedy("make it writable, or destroy the medium"),
+        _ => e,
+    }
 }
 
 /// Refuses to erase without `--yes` if the user cannot be asked.
@@ -72,7 +83,7 @@ fn refuse_last_alone(location: &Location) -> Error {
     Error::new(Kind::Usage, format!("cannot erase {location} without a question"))
         .found("a copy of a header at its end alone, and something else where the first should be")
         .expected("a disk of lacuna, and not one whose last partition is such a disk")
-        .remedy("name the partition; if this is what is left of a disk that was overwritten, run it on a terminal without --yes")
+        .remedy("name the partition; if it is a disk that was overwritten, use a terminal, without --yes")
 }
 
 fn more(erased: &Erased) -> String {

@@ -1,31 +1,135 @@
-//! `header backup|restore|repair`: questions and messages around the operations of
+//! `header backup|check|restore|repair`: questions and messages around the operations of
 //! [`lacuna_storage::header`].
 
-use crate::args::{ExpectArgs, HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
+use crate::args::{
+    ExpectArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderRepairArgs, HeaderRestoreArgs, PassphraseArgs,
+    Source, cost,
+};
 use crate::terminal::console::{self, Console};
+use crate::terminal::descriptor;
 use crate::terminal::passphrase;
 use crate::verbs::online;
 use crate::verbs::unlock::say_whose;
-use lacuna_storage::header::{self, MayLose};
-use lacuna_storage::{DiskRef, Error, Kind, Location, OpenHeader, Result};
+use lacuna_storage::header::{self, HeaderBackup, MayLose};
+use lacuna_storage::{DiskRef, Error, Kind, Location, OpenHeader, Result, human};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+/// The name of standard input and standard output in place of a file.
+const STREAM: &str = "-";
 
 /// `lacuna header backup`.
 pub(crate) fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
+    let is_stream = args.file == Path::new(STREAM);
+    if is_stream && io::stdout().is_terminal() {
+        return Err(Error::new(Kind::Usage, "cannot write the backup of a header to a terminal")
+            .found("`-`, which is standard output")
+            .expected("a pipe, or the name of a file")
+            .remedy("for a file of this name write ./-"));
+    }
     let backup = header::backup(&args.location, &args.cluster.of(&args.location)?, &console)?;
+    let public = backup.public();
+    let wrote = |place: &str| {
+        let (location, uuid, generation) = (&args.location, public.uuid, public.generation);
+        format!("wrote the header of {location} (UUID {uuid}, generation {generation}) to {place}")
+    };
+    let care =
+        "it opens with the passphrases of today, even after they are removed: keep it as safe as the disk";
+    if is_stream {
+        to_stdout(&backup)?;
+        console.note(&wrote("standard output"));
+        console.note(care);
+        return Ok(());
+    }
     header::save(&backup, &args.file)?;
-    console.done(&format!(
-        "wrote the header of {} (UUID {}, generation {}) to {}\n\
-         it opens with the passphrases of today, even after they are removed: keep it as safe as the disk",
-        args.location,
-        backup.public().uuid,
-        backup.public().generation,
-        args.file.display()
-    ))
+    console.done(&format!("{}\n{care}", wrote(&args.file.display().to_string())))
+}
+
+/// Unlike other output, a backup that its reader did not take whole is a failure.
+fn to_stdout(backup: &HeaderBackup) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(backup.bytes()).and_then(|()| out.flush());
+    written.map_err(|e| Error::io("cannot write the backup to standard output", &e))
+}
+
+/// The backup in a file or on standard input, which then cannot have a passphrase, too.
+fn load(file: &Path, passphrase: &PassphraseArgs) -> Result<HeaderBackup> {
+    if file != Path::new(STREAM) {
+        return header::load(file);
+    }
+    let refused = || Error::new(Kind::Usage, "cannot read a backup from standard input");
+    let is_stdin = |source: &Source| match source {
+        Source::File(path) => path == Path::new(STREAM),
+        Source::Descriptor(number) => *number == 0,
+        Source::Token(_) => false,
+    };
+    if passphrase.sources.iter().any(is_stdin) {
+        return Err(refused()
+            .found("the passphrase there, too")
+            .remedy("give the name of one of the two files"));
+    }
+    let stdin = descriptor::stdin()?;
+    if stdin.is_terminal() {
+        return Err(refused().found("a terminal").expected("a pipe, or the name of a file"));
+    }
+    header::read(stdin, "standard input")
+}
+
+/// `lacuna header check`.
+///
+/// Deniability contract: the output does not depend on the level that a passphrase opens.
+pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
+    let backup = load(&args.file, &args.passphrase).map_err(|e| match e.kind() {
+        Kind::NotFound if args.file.exists() => {
+            e.remedy("if it is a disk, `lacuna doctor` examines its header, and `lacuna check` its blocks")
+        }
+        _ => e,
+    })?;
+    let is_stream = args.file == Path::new(STREAM);
+    let shown = if is_stream { "standard input".to_owned() } else { args.file.display().to_string() };
+    let naming = |e: Error| e.context(&shown);
+    let disk = header::parameters(&backup).map_err(naming)?.describe();
+    let public = backup.public();
+    let mut id = None;
+    if args.passphrase.is_given() {
+        let open = |given: &[lacuna_storage::Passphrase]| backup.open(given).map_err(naming);
+        let (unlocked, _) = passphrase::to_open(&args.passphrase, &shown, public, &open)?;
+        id = Some(unlocked.id().to_string());
+    }
+    let size = (disk.size > 0).then_some(disk.size);
+    if args.json {
+        let opened = id.is_some();
+        return console::json(
+            &json!({ "file": shown, "header": public, "id": id, "size": size, "opened": opened }),
+        );
+    }
+    let version = disk.version.map_or_else(String::new, |version| format!(" version {version}"));
+    let tried = match id {
+        Some(_) => "each of those given opens it",
+        None => "none was tried: with one, the backup is opened",
+    };
+    let mut rows = vec![
+        ("backup", format!("{shown}, whole")),
+        ("UUID", public.uuid.to_string()),
+        ("ID", id.unwrap_or_else(|| "shown with a passphrase".to_owned())),
+        ("format", format!("{}{version}, header version {}", public.format, public.version)),
+        ("generation", public.generation.to_string()),
+    ];
+    rows.extend(size.map(|size| ("size", format!("{} ({size} bytes)", human(size)))));
+    rows.push(("passphrase cost", cost::words(&public.cost)));
+    rows.push(("passphrases", tried.to_owned()));
+    let mut words = String::new();
+    for (name, value) in rows {
+        let _ = writeln!(words, "{name:<16} {value}");
+    }
+    console::bytes(words.as_bytes())
 }
 
 /// `lacuna header restore`.
 pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
-    let backup = header::load(&args.file).map_err(|e| match &args.location {
+    let backup = load(&args.file, &args.passphrase).map_err(|e| match &args.location {
         Location::Path(path) if header::load(path).is_ok() => {
             e.remedy("the disk comes first: `lacuna header restore LOCATION BACKUP`")
         }

@@ -10,7 +10,6 @@ use crate::verbs::online;
 use crate::verbs::unlock::{check_id, say_whose};
 use lacuna_storage::keys::{Keys, Rewrites, same};
 use lacuna_storage::{DiskRef, Error, Kind, OpenHeader, Opened, Opener, Passphrase, PublicHeader, Result};
-use std::fmt::Write;
 
 /// The note when a token is enrolled on a disk with levels, for any level.
 const ANYBODY_CAN_TRY: &str = "whoever has this token, and the PIN if it has one, can try it on the disk under any name, and so open what it \
@@ -97,8 +96,8 @@ pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
             .found("a token for the new level")
             .expected("a passphrase, which opens the level if the token is lost")
             .remedy(
-                "make the level with --new-key-file PATH (`-` asks for it), then enrol the token with `lacuna key add LOCATION \
-                 --key-file PATH --new-token TOKEN` and all others that are to keep working; or give --no-recovery",
+                "make the level with --new-key-file PATH, then enrol the token: `lacuna key add DISK --new-token TOKEN`; \
+                 or give --no-recovery",
             ));
     }
     let given = &key.passphrase;
@@ -274,14 +273,26 @@ fn write(keys: Keys, console: Console, done: &str) -> Result<()> {
     })
 }
 
-/// The number of working passphrases and the lost levels, for the question.
+/// The passphrases that will work and the levels that will be lost, for the question.
 fn afterwards(levels: &[u8], has_levels: bool) -> String {
-    let mut words = format!("{} {} afterwards, and no other", levels.len(), work(levels.len()));
-    if let Some(deepest) = levels.iter().max().filter(|_| has_levels) {
-        let _ = write!(words, "; every level deeper than {deepest} is lost for ever");
-        if levels.iter().all(|level| *level > 0) {
-            words.push_str("; none of them opens level 0 alone");
-        }
+    let passphrases = match levels.len() {
+        1 => "the passphrase that you give".to_owned(),
+        several => format!("the {several} passphrases that you give"),
+    };
+    let Some(deepest) = levels.iter().max().filter(|_| has_levels) else {
+        return format!("only {passphrases} will work");
+    };
+    let kept = match deepest {
+        0 => "level 0".to_owned(),
+        1 => "level 0 and level 1".to_owned(),
+        _ => format!("levels 0 to {deepest}"),
+    };
+    let deeper = deepest + 1;
+    let mut words = format!(
+        "you will have {kept}, with {passphrases}; if there is a level {deeper} or a deeper one, it is lost for ever"
+    );
+    if levels.iter().all(|level| *level > 0) {
+        words.push_str("; none of these passphrases opens level 0 alone");
     }
     words
 }
@@ -293,19 +304,19 @@ fn work(passphrases: usize) -> &'static str {
 /// Refuses to rewrite all slots if the user cannot be asked and did not give the number of
 /// passphrases.
 fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
+    let warning = warning.trim_end_matches('.');
     if !args.yes && !console::can_ask() {
         return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
             .found("no terminal")
-            .remedy(format!("read this, then give --yes --keep N. {warning}")));
+            .expected(format!("consent. {warning}"))
+            .remedy("give --yes, and with --keep N the number of passphrases that you keep"));
     }
     if args.yes && args.keep.is_none() {
         // A script that was written for one passphrase would drop a second one.
         return Err(Error::new(Kind::Usage, "cannot go on without asking")
             .found("--yes without --keep")
-            .expected("--keep N: the number of existing passphrases that keep working")
-            .remedy(format!(
-                "count the passphrases you give without the new one, for example --keep 1. {warning}"
-            )));
+            .expected(format!("consent, and the number of passphrases that you keep. {warning}"))
+            .remedy("also say how many passphrases you are keeping, without the new one: --keep 1"));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod close;
 pub(crate) mod create;
 pub(crate) mod doctor;
+mod empty_level;
 pub(crate) mod erase;
 pub(crate) mod header;
 mod holder;

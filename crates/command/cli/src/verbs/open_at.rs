@@ -1,4 +1,4 @@
-//! Mounts and servers of one location that this user has open.
+//! Mounts and servers of one location: those of this user, and for root those of other users.
 
 use crate::args::ClusterArgs;
 use crate::verbs::in_pool;
@@ -6,7 +6,7 @@ use crate::verbs::place::file_at;
 use crate::verbs::status;
 use lacuna_daemon::{DiskQuery, FileIdentity, InPool, Peer, PoolQuery, Registry, ServerStatus};
 use lacuna_storage::{Error, Kind, Location, Result, shell_word};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Mounts and servers of one location.
@@ -53,6 +53,25 @@ impl OpenAt {
         Ok(deleted.into())
     }
 
+    /// Whether nothing was found.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mounts.is_empty() && self.served.is_empty()
+    }
+
+    /// Divides mounts and servers by user, because the servers of another user may say that they
+    /// have a disk of this user. Those of this user come first.
+    pub(crate) fn by_user(self) -> Vec<OpenAt> {
+        let mut by_user: BTreeMap<Option<u32>, OpenAt> = BTreeMap::new();
+        for mount in self.mounts {
+            let user = mount.peer.as_ref().and_then(Peer::user);
+            by_user.entry(user).or_default().mounts.push(mount);
+        }
+        for peer in self.served {
+            by_user.entry(peer.user()).or_default().served.push(peer);
+        }
+        by_user.into_values().collect()
+    }
+
     /// Adds mounts and servers of another location.
     pub(crate) fn extend(&mut self, other: OpenAt) {
         self.mounts.extend(other.mounts);
@@ -68,7 +87,7 @@ impl OpenAt {
     pub(crate) fn refuse_deleted(&self) -> Result<()> {
         let mut told = Vec::new();
         for mount in self.mounts.iter().filter(|mount| !mount.vault && mount.location.is_some()) {
-            told.extend(status::unless_ended(status::at_mountpoint(&mount.mountpoint))?);
+            told.extend(status::unless_ended(mount.status())?);
         }
         for peer in &self.served {
             told.extend(status::unless_ended(peer.status())?);
@@ -105,12 +124,16 @@ fn several(location: &Location, places: &BTreeSet<&InPool>) -> Error {
 }
 
 /// A mount point to close.
+#[derive(Clone)]
 pub(crate) struct Mount {
     pub mountpoint: PathBuf,
     /// The location of its disk, if lacuna mounted it.
     pub location: Option<String>,
     /// Whether a vault is mounted there.
     pub vault: bool,
+    /// Its instance, if one was found: closing it succeeds also if it has ended by then, for
+    /// example because a user unmounted it by hand.
+    pub peer: Option<Peer>,
 }
 
 impl Mount {
@@ -118,6 +141,35 @@ impl Mount {
     pub(crate) fn of(peer: &Peer) -> Option<Mount> {
         let mount = peer.mount()?;
         let location = Some(peer.record.location.clone());
-        Some(Mount { mountpoint: mount.mountpoint.clone(), location, vault: mount.is_vault() })
+        let (mountpoint, vault) = (mount.mountpoint.clone(), mount.is_vault());
+        Some(Mount { mountpoint, location, vault, peer: Some(peer.clone()) })
+    }
+
+    /// Its server now. Errors: [`Kind::NotFound`] if there is none.
+    pub(crate) fn server(&self) -> Result<Peer> {
+        match self.of_other_user() {
+            Some(peer) => Ok(peer.clone()),
+            None => Registry::open(None)?.by_mountpoint(&self.mountpoint),
+        }
+    }
+
+    /// The status of its server. Errors: [`Kind::NotFound`] if there is none or it has just ended,
+    /// [`Kind::TimedOut`] if it does not answer.
+    pub(crate) fn status(&self) -> Result<ServerStatus> {
+        self.server()?.status()
+    }
+
+    /// Whether it is certain that it is no longer mounted. Does not access the mount point itself.
+    pub(crate) fn is_gone(&self) -> bool {
+        if let Some(peer) = self.of_other_user() {
+            return matches!(peer.status(), Err(e) if e.kind() == Kind::NotFound);
+        }
+        let here = Registry::open(None).and_then(|registry| registry.mounted_at(&self.mountpoint));
+        here.is_ok_and(|here| here.is_empty())
+    }
+
+    /// Its server, if it is of another user.
+    fn of_other_user(&self) -> Option<&Peer> {
+        self.peer.as_ref().filter(|peer| peer.user().is_some())
     }
 }

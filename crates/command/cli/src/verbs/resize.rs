@@ -156,8 +156,7 @@ fn grow(growth: &Growth, record: &MountRecord, failed: &str, console: Console) -
             return e;
         }
         e.remedy(format!(
-            "where the kernel does not let a mounted file system grow, `lacuna close` it, open it with --raw, and use its tool there (for \
-             ext4: `e2fsck -f` and `resize2fs`); otherwise try again with {growth}"
+            "try {growth} again; or close the disk, open it with --raw, and use the tool there (ext4: `e2fsck -f`, `resize2fs`)"
         ))
     })?;
     console.done(&format!("the file system at {at} is as large as its disk"))
@@ -174,5 +173,5 @@ fn no_size(args: &ResizeArgs) -> Error {
     Error::new(Kind::Usage, format!("cannot resize {}", args.location))
         .found("no --size")
         .expected("the new size of the disk; only on a block device it need not be given")
-        .remedy("give for example --size 20G; --grow-fs alone makes the mounted file system as large as the disk is already")
+        .remedy("give for example --size 20G; or --grow-fs alone, if the disk has grown and its file system has not")
 }

@@ -5,12 +5,13 @@ use crate::allocator;
 use crate::args::{ExpectArgs, HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
 use crate::terminal::console::Console;
 use crate::terminal::passphrase;
+use crate::terminal::settings;
 use crate::verbs::online;
 use crate::verbs::status;
 use lacuna_storage::vault::is_vault;
 use lacuna_storage::{
-    Access, BLOCK_SIZE, ClusterOptions, DEEPER_LEVELS, DiskId, Error, Key, Kind, Location, OpenDisk, Opened,
-    Opener, Opening, PublicHeader, Result, Volume, no_write_through, peek, shell_word,
+    Access, BLOCK_SIZE, ClusterOptions, DiskId, Error, Key, Kind, Location, OpenDisk, Opened, Opener,
+    Opening, PublicHeader, Result, Volume, no_write_through, peek, shell_word,
 };
 use std::fmt::Display;
 
@@ -51,9 +52,10 @@ pub(crate) fn unlock_expected(
     let ask = asking(location, with);
     let volume = lacuna_storage::unlock(location, &holder.of(location)?, access, &console, ask)
         .map_err(|e| say_whose(location, e, console))?;
-    if volume.parameters.has_levels() && access == Access::Write {
-        // Deniability contract: the text does not depend on the levels.
-        console.note(DEEPER_LEVELS);
+    // Deniability contract: the text follows from the public parameters alone.
+    let warning = volume.parameters.describe().overwriting_warning();
+    if let Some(warning) = warning.filter(|_| access == Access::Write) {
+        console.note(&warning.named(settings::name));
     }
     Ok(volume)
 }

@@ -87,7 +87,7 @@ fn comments(text: &str) -> String {
 }
 
 /// The prose of a document, without fenced code.
-fn prose(text: &str) -> String {
+pub(crate) fn prose(text: &str) -> String {
     text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
 }
 

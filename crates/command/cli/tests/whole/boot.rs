@@ -82,11 +82,20 @@ fn mount_and_umount_find_their_helpers() {
         run(&scene, "mount", &["-t", "lacuna", "disk.img", "mnt", "-o", &options]),
         (0, String::new())
     );
+    // It takes writes, and so is no read-only mount.
+    for only_read in [["-o", "ro"], ["-r", "-n"]] {
+        let (code, said) = run(&scene, "mount.lacuna", &[["disk.img", "mnt"], only_read].concat());
+        assert!(code == 32 && said.contains("mounted there for writing"), "{code} {said}");
+    }
     fs::write(scene.path("mnt/file"), b"written").unwrap();
     let held = fs::File::open(scene.path("mnt/file")).unwrap();
     let (code, said) = run(&scene, "umount", &["mnt"]);
     assert!(code == 32 && said.contains("in use by"), "{code} {said}");
     drop(held);
+    // The shell in the directory is named, and not the programs that it runs to unmount.
+    let (code, said) = run(&scene, "sh", &["-c", "cd mnt && umount \"$PWD\"; exit $?"]);
+    assert!(code == 32 && said.contains("in use by sh (process "), "{code} {said}");
+    assert!(!said.contains("umount (process") && !said.contains("umount.lacuna (process"), "{said}");
     assert_eq!(run(&scene, "umount", &["mnt"]), (0, String::new()));
     // `umount` waited for the server, which has released the disk.
     assert!(!in_use(&scene, "disk.img"));
@@ -99,23 +108,42 @@ fn mount_and_umount_find_their_helpers() {
     assert_eq!(run(&scene, "mount", &["--fstab", &fstab, &at]).0, 0);
     assert_eq!(fs::read(scene.path("mnt/file")).unwrap(), b"written");
     assert!(fs::write(scene.path("mnt/file"), b"more").is_err());
+    // mount(8) says `rw` whenever it was not told `ro`.
+    assert_eq!(run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", "rw"]), (0, String::new()));
     let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", "remount,rw"]);
     assert!(code == 32 && said.contains("cannot remount"), "{code} {said}");
     assert_eq!(run(&scene, "umount", &["--lazy", "mnt"]).0, 0);
     scene.wait_until_free("disk.img");
 
-    fs::write(scene.path("wrong"), b"wrong").unwrap();
-    for (options, expected) in [("keyfile=wrong", 32), ("keyfile=none", 1), ("raw=1", 1), ("credential=x", 1)]
-    {
-        let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", options]);
-        assert!(code == expected && said.starts_with("lacuna: "), "{options}: {code} {said}");
-    }
     // A raw mount: a file. umount(8) calls no helper there.
     let raw = format!("raw,keyfile={key}");
     assert_eq!(run(&scene, "mount", &["-t", "lacuna", "disk.img", "mnt", "-o", &raw]).0, 0);
     assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
     assert_eq!(run(&scene, "umount", &["mnt"]), (0, String::new()));
     scene.wait_until_free("disk.img");
+}
+
+#[test]
+fn a_helper_refuses_what_it_cannot_mount_and_explains_itself() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") {
+        return;
+    }
+    let Some(_helpers) = Helpers::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    fs::write(scene.path("wrong"), b"wrong").unwrap();
+    for (options, expected) in
+        [("keyfile=wrong", 32), ("keyfile=none", 1), ("keyfil=wrong", 1), ("raw=1", 1), ("credential=x", 1)]
+    {
+        let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", options]);
+        assert!(code == expected && said.starts_with("lacuna: "), "{options}: {code} {said}");
+    }
+    let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "missing", "-o", "keyfile=key"]);
+    assert!(code == 32 && said.contains("mkdir -p missing") && !scene.path("missing").exists(), "{said}");
+    for helper in ["mount.lacuna", "umount.lacuna"] {
+        let (code, said) = run(&scene, helper, &["--help"]);
+        assert!(code == 0 && said.starts_with(&format!("Usage: {helper} ")), "{said}");
+    }
 }
 
 /// The notifications of a server to its service manager until it ended.

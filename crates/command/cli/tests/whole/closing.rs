@@ -1,11 +1,12 @@
 //! Messages during long operations, their recipients, and the output of `status` meanwhile.
 
 use crate::nbd_client::Client;
-use crate::scene::{Scene, Signal, Terminal, can_mount, have, noise, wait_until};
+use crate::scene::{Scene, Signal, Terminal, can_mount, have, noise, send, wait_until};
 use lacuna_testkit::StopAtEnd;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -54,7 +55,7 @@ fn hidden_in(format: &str) -> Scene {
 const NEVER: &str = "3600000";
 
 /// A disk of two levels with a clock that beats every `cover` milliseconds.
-fn slow(format: &str, cover: &str) -> Scene {
+pub(crate) fn slow(format: &str, cover: &str) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
@@ -66,8 +67,8 @@ fn slow(format: &str, cover: &str) -> Scene {
 
 /// A number of bytes that the cover of a close carries along, and one that it does not carry but
 /// the queue of the level still holds.
-const FEW: usize = 64 << 10;
-const MANY: usize = 7 << 20;
+pub(crate) const FEW: usize = 64 << 10;
+pub(crate) const MANY: usize = 7 << 20;
 /// The same for `oblivious`, where the level is smaller.
 const MANY_OBLIVIOUS: usize = 3 << 20;
 
@@ -172,6 +173,43 @@ fn a_terminal_hears_what_closing_waits_for_and_the_deepest_level_is_closed_first
 }
 
 #[test]
+fn an_interrupted_close_says_that_closing_goes_on() {
+    let Some(scene) = waiting() else { return };
+    let (mut close, seen, terminal) = on_terminal(&scene, &["close", "disk.img"]);
+    wait_for(&seen, "closing: waiting for cover, ");
+    // The runner of the tests may ignore INT, which counts as a wish not to hear it.
+    send(Signal::TERM, close.id());
+    let ended = close.wait().unwrap();
+    assert_eq!((ended.code(), ended.signal()), (None, Some(libc::SIGTERM)));
+    drop(terminal);
+    wait_for(&seen, "closing goes on where it has begun");
+    // The hidden level is closed, or refuses for want of cover; then another close ends the rest.
+    wait_until("the end of the closing", || {
+        give_cover(&scene);
+        matches!(scene.lacuna(&["close", "disk.img"]).code, 0 | 4)
+    });
+    scene.wait_until_free("disk.img");
+}
+
+#[test]
+fn a_level_unmounted_by_hand_counts_as_closed() {
+    if !can_mount("/dev/fuse") || !have("fusermount3") {
+        return;
+    }
+    let scene = slow("deniable", "20");
+    let open = ["open", "disk.img", "public", "hidden", "--raw", "--key-file", "deep"];
+    for by_hand in ["public", "hidden"] {
+        scene.lacuna(&open).code(0);
+        let hidden = fs::OpenOptions::new().write(true).open(scene.path("hidden/disk")).unwrap();
+        hidden.write_all_at(&noise(1, FEW), 0).unwrap();
+        drop(hidden);
+        scene.tool("fusermount3", &["-u", by_hand]);
+        scene.lacuna(&["close", "disk.img"]).code(0);
+        scene.wait_until_free("disk.img");
+    }
+}
+
+#[test]
 fn a_log_hears_nothing_of_what_closing_waits_for() {
     let Some(scene) = waiting() else { return };
     let close = scene.command(&["close", "disk.img"]).stderr(Stdio::piped()).spawn().unwrap();
@@ -189,7 +227,7 @@ fn a_log_hears_nothing_of_what_closing_waits_for() {
 
 /// Runs a command while the file system of level 0 is used, until it succeeds: on a busy machine
 /// the cover can come too late. Fails after three minutes.
-fn with_cover(scene: &Scene, args: &[&str]) {
+pub(crate) fn with_cover(scene: &Scene, args: &[&str]) {
     let began = Instant::now();
     while_level_0_is_used(scene, || {
         loop {
@@ -296,7 +334,7 @@ fn a_log_learns_nothing_from_what_is_not_closed() {
     // Only level 0 is open, and it is busy: the message is the same as when a deeper level needs
     // it.
     let refused = scene.lacuna(&["close", "public"]).code(20).stderr;
-    assert!(refused.contains("is told on a terminal only"), "{refused}");
+    assert!(refused.contains("keeps the reason out of logs"), "{refused}");
     drop(user);
     scene.lacuna(&["close", "public"]).code(0);
 }

@@ -9,18 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Prepares a mount namespace with two more users, a vault of one of them in fstab, and a FUSE
-/// device that they may open, as on an ordinary system.
+/// device that they may open, as on an ordinary system. Run directories of the machine are covered.
 const TOWN: &str = "
 mount --bind passwd /etc/passwd && { test ! -e /etc/fstab || mount --bind fstab /etc/fstab; } &&
 mount -t tmpfs -o mode=755,dev none dev && mknod dev/fuse c 10 229 && chmod 666 dev/fuse &&
 mount --bind dev/fuse /dev/fuse &&
 mount -t tmpfs -o mode=1777 none /dev/shm &&
+mkdir -p -m 700 /run/lacuna && mount -t tmpfs -o mode=700 none /run/lacuna &&
+{ test ! -d /run/user || mount -t tmpfs -o mode=755 none /run/user; } &&
 echo ready && exec sleep 1000
 ";
 
 /// The users.
 pub(crate) const FIRST: u32 = 64_001;
-const SECOND: u32 = 64_002;
+pub(crate) const SECOND: u32 = 64_002;
 
 /// Two users with homes, in a mount namespace of their own; the first has a vault `v` in fstab.
 pub(crate) struct Town {
@@ -99,17 +101,24 @@ impl Town {
         self.run(user, &[&[self.program()][..], args].concat())
     }
 
+    /// Runs the program as root, who has no run directory besides `/run/lacuna`.
+    pub(crate) fn root(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg(self.program()).args(args);
+        command.env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null()).output().unwrap().into()
+    }
+
     pub(crate) fn program(&self) -> &str {
         self.program.to_str().unwrap()
     }
 
-    fn create(&self, user: u32) {
+    pub(crate) fn create(&self, user: u32) {
         let args = [&["create", "disk.img", "--size", "64M", "--key-file", "key"][..], &CHEAP].concat();
         self.lacuna(user, &args).code(0);
     }
 
     /// The entry of `status --json` for the only server; null without one.
-    fn server(&self, user: u32) -> serde_json::Value {
+    pub(crate) fn server(&self, user: u32) -> serde_json::Value {
         self.lacuna(user, &["status", "--json"]).code(0).json()["servers"].get(0).cloned().unwrap_or_default()
     }
 
@@ -129,14 +138,14 @@ impl Town {
 impl Drop for Town {
     fn drop(&mut self) {
         for user in [FIRST, SECOND] {
-            let _ = self.lacuna(user, &["-q", "close", "mnt"]);
+            let _ = self.lacuna(user, &["-q", "close", "--all", "--force"]);
         }
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
 }
 
-const OPEN: [&str; 5] = ["open", "disk.img", "mnt", "--key-file", "key"];
+pub(crate) const OPEN: [&str; 5] = ["open", "disk.img", "mnt", "--key-file", "key"];
 
 #[test]
 fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
@@ -150,6 +159,7 @@ fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
     assert!(opened.stderr.is_empty(), "{}", opened.stderr);
     assert_eq!(town.server(FIRST)["via"], "fuse2fs");
     fs::write(town.home(FIRST).join("large"), noise(3, 20 << 20)).unwrap();
+    town.run(FIRST, &["ls", "mnt/lost+found"]).code(0);
     town.run(FIRST, &["sh", "-c", "mkdir mnt/d && cp large mnt/d/large && ln mnt/d/large mnt/link"]).code(0);
     let busy = town.run(FIRST, &["sh", "-c", &format!("cd mnt && exec {} close .", town.program())]).code(5);
     assert!(busy.stderr.contains("in use by"), "{}", busy.stderr);
@@ -166,6 +176,50 @@ fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
     town.lacuna(FIRST, &OPEN).code(0);
     town.run(FIRST, &["rm", "-r", "mnt/d", "mnt/link"]).code(0);
     town.lacuna(FIRST, &["close", "disk.img"]).code(0);
+}
+
+#[test]
+fn a_full_directory_is_refused_before_the_passphrase() {
+    let Some(town) = Town::new() else { return };
+    town.create(FIRST);
+    town.run(FIRST, &["touch", "mnt/file"]).code(0);
+    let said = town.lacuna(FIRST, &["open", "disk.img", "mnt", "--askpass", "false"]).code(1).stderr;
+    assert!(said.contains("expected: an empty one, which fuse2fs needs"), "{said}");
+    // lacuna's own file can be mounted over it.
+    town.lacuna(FIRST, &[&OPEN[..], &["--raw"]].concat()).code(0);
+    town.lacuna(FIRST, &["close", "mnt"]).code(0);
+    town.run(FIRST, &["test", "-e", "mnt/file"]).code(0);
+}
+
+#[test]
+fn a_user_gets_a_mount_point_that_goes_with_the_mount() {
+    let Some(town) = Town::new() else { return };
+    town.create(FIRST);
+    let open = |options: &[&str]| {
+        town.lacuna(FIRST, &[&["open", "disk.img", "made", "--key-file", "key"], options].concat())
+    };
+    let is_gone = || town.run(FIRST, &["test", "!", "-e", "made"]).code == 0;
+    for options in [&["--mkfs", "ext4"][..], &["--raw"]] {
+        open(options).code(0);
+        town.lacuna(FIRST, &["close", "made"]).code(0);
+        assert!(is_gone(), "{options:?}");
+    }
+    // Below the mount nothing can be written, also when the mount is gone without the server.
+    open(&[]).code(0);
+    let server = town.server(FIRST)["pid"].take();
+    let program = serde_json::json!(Town::child_of(&server));
+    send(Signal::KILL, &server);
+    send(Signal::KILL, &program);
+    wait_until("the end of the server", || town.lacuna(FIRST, &["status"]).stdout.contains("died"));
+    town.run(FIRST, &["fusermount3", "-u", "-z", "made"]).code(0);
+    assert_ne!(town.run(FIRST, &["touch", "made/file"]).code, 0);
+    town.lacuna(FIRST, &["close", "made"]).code(0);
+    assert!(is_gone());
+    // A stop of the machine leaves such a directory too, and no record.
+    town.run(FIRST, &["mkdir", "-m", "0", "made"]).code(0);
+    open(&[]).code(0);
+    town.lacuna(FIRST, &["close", "made"]).code(0);
+    assert!(is_gone());
 }
 
 /// mount(8) does not pass on `$HOME`: the anchor of the vault is in the home directory from the
@@ -229,17 +283,14 @@ fn what_was_fsynced_survives_the_death_of_everything() {
     send(Signal::KILL, &server);
     send(Signal::KILL, &program);
     wait_until("the end of the server", || town.lacuna(FIRST, &["status"]).stdout.contains("died"));
-    let said = town.lacuna(FIRST, &OPEN).code(5).stderr;
-    assert!(said.contains("died") && said.contains("lacuna close"), "{said}");
-    assert!(town.lacuna(FIRST, &["close", "mnt"]).code(0).stderr.contains("died"));
-    town.lacuna(FIRST, &OPEN).code(0);
+    let said = town.lacuna(FIRST, &OPEN).code(0).stderr;
+    assert!(said.contains("had died; its mount is cleared away"), "{said}");
     town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
 
     // Only the server is killed: the mount of its program is cleaned up as well.
     send(Signal::KILL, &town.server(FIRST)["pid"]);
     wait_until("the end of the server", || town.lacuna(FIRST, &["status"]).stdout.contains("died"));
-    town.lacuna(FIRST, &OPEN).code(5);
-    town.lacuna(FIRST, &["close", "mnt"]).code(0);
+    assert!(town.lacuna(FIRST, &["close", "mnt"]).code(0).stderr.contains("died"));
     assert_eq!(town.run(FIRST, &["grep", "-c", "home-64001", "/proc/self/mountinfo"]).stdout, "0\n");
 
     // Only the program is killed: this is reported and repaired.

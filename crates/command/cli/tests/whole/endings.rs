@@ -201,7 +201,11 @@ fn a_server_that_is_told_to_end_does_not_wait_for_what_hidden_requests_wait_for(
             hidden.is_like(&public, format);
         }
         let full = public_end(&scene, Medium::Full, Signal::TERM);
-        assert!(full.code == 20 && full.said.contains("on a terminal only"), "{format}: {}", full.said);
+        assert!(
+            full.code == 20 && full.said.contains("keeps the reason out of logs"),
+            "{format}: {}",
+            full.said
+        );
         let (hidden, flushed) = hidden_end(&scene, Medium::Full, Signal::TERM, FEW);
         flushed.unwrap_err();
         hidden.is_like(&full, format);

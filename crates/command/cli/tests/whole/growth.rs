@@ -85,6 +85,63 @@ fn a_disk_grows_with_its_device() {
 }
 
 #[test]
+fn growth_is_no_fault_and_a_lost_last_copy_is_one() {
+    for (format, remedy) in [("sealed", "lacuna resize"), ("deniable", "lacuna header repair")] {
+        let Some(grown) = Grown::new(200 << 20, &["--format", format]) else { return };
+        let (scene, device) = (&grown.scene, grown.device.0.as_str());
+        grown.enlarge(500 << 20);
+        let words = scene.lacuna(&["doctor", device]).code(0).stdout;
+        assert!(words.contains("the device is 300 MiB longer than the disk"), "{words}");
+        assert!(words.contains(&format!("`{remedy} {device}`")), "{words}");
+        assert_eq!(scene.lacuna(&["doctor", device, "--json"]).code(0).json()["healthy"], true);
+        let notes = scene.lacuna(&["info", device, "--json"]).code(0).json()["notes"].to_string();
+        assert!(notes.contains("longer than the disk") && notes.contains("`lacuna resize`"), "{notes}");
+        if format == "sealed" {
+            grown.resize(&[]).code(0);
+        } else {
+            scene.lacuna(&["header", "repair", device, "--key-file", "key"]).code(0);
+        }
+        let words = scene.lacuna(&["doctor", device]).code(0).stdout;
+        assert!(words.contains("all 3 copies are whole") && !words.contains("300 MiB"), "{words}");
+
+        // The last copy alone is lost: no copy is where the device ended before.
+        let last = (500 << 20) - (64 << 10);
+        let medium = fs::OpenOptions::new().write(true).open(device).unwrap();
+        medium.write_all_at(&[0; 65_536], last).unwrap();
+        medium.sync_all().unwrap();
+        if format == "sealed" {
+            let words = scene.lacuna(&["doctor", device]).code(10).stdout;
+            assert!(words.contains("2 of 3 copies are whole") && words.contains("header repair"), "{words}");
+        }
+        grown.enlarge(100 << 20);
+        assert!(scene.lacuna(&["doctor", device]).code(10).stdout.contains("was cut short"));
+    }
+}
+
+#[test]
+fn a_length_that_differs_by_a_byte_is_shown_in_bytes() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let disk = fs::OpenOptions::new().append(true).open(scene.path("disk.img")).unwrap();
+    let len = disk.metadata().unwrap().len();
+    disk.set_len(len + 1).unwrap();
+    let words = scene.lacuna(&["doctor", "disk.img"]).code(0).stdout;
+    assert!(words.contains(&format!("{} bytes (the disk needs {len})", len + 1)), "{words}");
+}
+
+#[test]
+fn a_file_that_was_made_longer_gets_its_last_copy_at_the_end() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let disk = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    disk.set_len(disk.metadata().unwrap().len() + (8 << 20)).unwrap();
+    let words = scene.lacuna(&["doctor", "disk.img"]).code(0).stdout;
+    assert!(words.contains("the file is 8 MiB longer than the disk"), "{words}");
+    assert!(words.contains("`lacuna header repair disk.img`"), "{words}");
+    scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(0);
+    let words = scene.lacuna(&["doctor", "disk.img"]).code(0).stdout;
+    assert!(words.contains("all 3 copies are whole"), "{words}");
+}
+
+#[test]
 fn a_device_that_became_shorter_is_not_to_be_truncated() {
     let Some(cut) = Grown::new(200 << 20, &[]) else { return };
     cut.enlarge(100 << 20);

@@ -2,11 +2,11 @@
 //! recognise the disk.
 
 use crate::nbd_client::Client;
-use crate::scene::{Scene, noise, skipped};
+use crate::scene::{Scene, Terminal, noise, skipped};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The positions of the copies on the medium.
 fn copies(scene: &Scene) -> [u64; 3] {
@@ -91,6 +91,86 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
     fs::write(scene.path("damaged"), [&fs::read(scene.path("new")).unwrap()[..9000], &[0; 7384]].concat())
         .unwrap();
     restore("damaged", &["--yes"]).code(10);
+}
+
+#[test]
+fn a_backup_goes_through_a_pipe_and_is_checked() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    scene.lacuna(&["header", "backup", "disk.img", "hdr"]).code(0);
+    let saved = fs::read(scene.path("hdr")).unwrap();
+    let to_stream = ["header", "backup", "disk.img", "-"];
+    let piped = scene.command(&to_stream).output().unwrap();
+    assert!(piped.status.success() && piped.stdout == saved);
+    let said = String::from_utf8(piped.stderr).unwrap();
+    assert!(said.contains("to standard output") && said.contains("keep it as safe as the disk"), "{said}");
+    assert!(!scene.path("-").exists());
+    let terminal = Terminal::new();
+    let refused = scene.command(&to_stream).stdout(terminal.stdio()).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(refused.code(), Some(1));
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let refused = scene.command(&to_stream).stdout(full).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(refused.code(), Some(13), "a backup that was not written");
+
+    let from_stream = |words: &[&str]| {
+        let mut command = scene.command(words);
+        command.stdin(fs::File::open(scene.path("hdr")).unwrap()).output().unwrap()
+    };
+    assert!(from_stream(&["header", "check", "-", "--key-file", "key"]).status.success());
+    assert_eq!(from_stream(&["header", "check", "-", "--key-file", "-"]).status.code(), Some(1));
+    destroy(&scene, &[0, 1, 2]);
+    let restored = from_stream(&["header", "restore", "disk.img", "-", "--key-file", "key", "--yes"]);
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn a_check_of_a_backup_tells_whole_from_damaged_and_wrong() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::write(scene.path("wrong"), "wrong").unwrap();
+    scene.lacuna(&["header", "backup", "disk.img", "hdr"]).code(0);
+    let check = |file: &str, more: &[&str]| scene.lacuna(&[&["header", "check", file][..], more].concat());
+    let uuid = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["header"]["uuid"].clone();
+    let words = check("hdr", &[]).code(0).stdout;
+    for expected in [uuid.as_str().unwrap(), "hdr, whole", "sealed", "64 MiB", "none was tried"] {
+        assert!(words.contains(expected), "{expected}: {words}");
+    }
+    let json = check("hdr", &["--json"]).code(0).json();
+    assert!(json["header"]["uuid"] == uuid && json["opened"] == false && json["id"].is_null(), "{json}");
+    let json = check("hdr", &["--json", "--key-file", "key"]).code(0).json();
+    assert!(json["opened"] == true && json["size"] == 64 << 20, "{json}");
+    let id = scene.lacuna(&["info", "disk.img", "--json", "--key-file", "key"]).code(0).json()["id"].clone();
+    assert_eq!(json["id"], id);
+    check("hdr", &["--key-file", "wrong"]).code(2);
+
+    let mut damaged = fs::read(scene.path("hdr")).unwrap();
+    damaged[5000] ^= 1;
+    fs::write(scene.path("damaged"), &damaged).unwrap();
+    fs::write(scene.path("short"), &damaged[..9000]).unwrap();
+    for file in ["damaged", "short"] {
+        check(file, &[]).code(10);
+    }
+    assert!(check("key", &[]).code(4).stderr.contains("no backup of a header"));
+    check("missing", &[]).code(4);
+    assert!(check("disk.img", &[]).code(4).stderr.contains("lacuna doctor"));
+
+    // A backup in the place of a disk.
+    let doctor = scene.lacuna(&["doctor", "hdr"]).code(10).stdout;
+    assert!(doctor.contains("`lacuna header check hdr`") && doctor.contains("no disk"), "{doctor}");
+    assert!(!doctor.contains("header repair") && !doctor.contains("truncate"), "{doctor}");
+    let info = scene.lacuna(&["info", "hdr"]).code(10).stderr;
+    assert!(info.contains("`lacuna header check hdr`"), "{info}");
+    assert!(info.contains("`lacuna header restore LOCATION hdr`"), "{info}");
+}
+
+#[test]
+fn a_check_of_a_backup_says_the_same_for_every_level() {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];
+    scene.create("disk.img", &shape).code(0);
+    scene.lacuna(&["header", "backup", "disk.img", "hdr"]).code(0);
+    let check = |key: &str| scene.lacuna(&["header", "check", "hdr", "--key-file", key]).code(0).stdout;
+    assert_eq!(check("key"), check("deep"));
 }
 
 #[test]

@@ -184,10 +184,10 @@ fn a_person_adds_a_passphrase_and_each_is_tried_as_it_is_typed() {
         typist.answer("Passphrase for disk.img: ", "correct hose");
         typist.answer("That passphrase opens nothing. Passphrase for disk.img: ", "correct horse");
         if level {
-            typist.answer("Passphrase 2 that is to keep working", "correct horse");
-            typist.answer("You gave that one already. Passphrase 2", "sekond");
+            typist.answer("Another passphrase to keep? (Enter = no more)", "correct horse");
+            typist.answer("You gave that one already. Another passphrase to keep?", "sekond");
             typist.answer("That passphrase opens nothing. Type the passphrase to keep again", "second");
-            typist.answer("Passphrase 3 that is to keep working", "");
+            typist.answer("Another passphrase to keep?", "");
         }
         if level {
             typist.answer("Go on? [y/N]", "y");

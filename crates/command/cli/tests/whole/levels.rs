@@ -2,9 +2,15 @@
 //! levels.
 
 use crate::clients::fio_verifies;
-use crate::scene::{Closing, Scene, can_mount, have, noise};
+use crate::closing::{FEW, MANY, slow, with_cover};
+use crate::scene::{Closing, Scene, Terminal, can_mount, have, noise, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+use std::sync::Arc;
+
+/// A part of the note that every opening of a disk with levels for writing prints.
+const WARNING: &str = "deeper levels that are not open are overwritten";
 
 /// A disk of two levels: `key` opens level 0, `deep` both. Hidden writes get cover often, to save
 /// time.
@@ -82,14 +88,14 @@ fn trees_come_back(shape: &[&str]) {
     scene.wait_until_free("disk.img");
 
     let ran = scene.lacuna(&["open", "disk.img", "public", "--key-file", "key"]).code(0);
-    assert!(ran.stderr.contains("What lies deeper"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(WARNING), "{}", ran.stderr);
     scene.tool("diff", &["-r", "one", "public/tree"]);
     scene.lacuna(&["close", "public"]).code(0);
     scene.wait_until_free("disk.img");
     let before = fs::read(scene.path("disk.img")).unwrap();
     let ran = scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
     assert!(fs::read(scene.path("disk.img")).unwrap() == before, "check wrote");
-    assert!(!ran.stderr.contains("What lies deeper"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains(WARNING), "{}", ran.stderr);
     assert!(!ran.stdout.contains("level 1"), "{}", ran.stdout);
 }
 
@@ -139,6 +145,7 @@ fn says_nothing(format: &str) {
         info["header"]["uuid"] = "".into();
         info["medium"]["used"] = 0.into();
         info["cover_ms"] = 0.into();
+        info["overwritten_within"] = 0.into();
         info
     };
     assert_eq!(facts(&scene), facts(&single));
@@ -261,7 +268,7 @@ fn a_check_writes_nothing() {
         let before = fs::read(scene.path("disk.img")).unwrap();
         for key in ["key", "deep"] {
             let ran = scene.lacuna(&["check", "disk.img", "--key-file", key]).code(0);
-            assert!(!ran.stderr.contains("What lies deeper"), "{}", ran.stderr);
+            assert!(!ran.stderr.contains(WARNING), "{}", ran.stderr);
             assert!(fs::read(scene.path("disk.img")).unwrap() == before, "{shape:?} with {key}");
         }
     }
@@ -303,4 +310,174 @@ fn damage_is_named_by_level_and_the_rest_reads() {
     assert_eq!(words.contains("while that level was not open"), levels.contains(&1), "{words}");
     let words = scene.lacuna(&check).code(10).stderr;
     assert!(!words.contains("level"), "{words}");
+}
+
+/// The messages of a server of the disk on its standard error.
+fn warning(scene: &Scene, key: &str) -> String {
+    let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key];
+    let log = fs::File::create(scene.path("log")).unwrap();
+    assert_eq!(scene.served_by_saying(&mut scene.command(&serve), log.into()).stop(), 0);
+    fs::read_to_string(scene.path("log")).unwrap()
+}
+
+#[test]
+fn the_warning_is_the_same_with_and_without_a_hidden_level() {
+    for (format, cover, words) in [
+        ("deniable", "1000", "even if nothing is written: all of them within about 4.2 minutes"),
+        ("oblivious", "1000", "even if nothing is written: all of them within about "),
+        ("deniable", "0", "writing to level 0 overwrites deeper levels"),
+        ("oblivious", "0", "writing to level 0 overwrites deeper levels"),
+    ] {
+        let shape = ["--format", format, "--size", "64M", "--cover", cover];
+        let (two, one) = (scene_of(&shape), Scene::new());
+        one.create("disk.img", &shape).code(0);
+        let told = warning(&one, "key");
+        assert!(told.contains(words) && told.contains("To look only, give --read-only."), "{told}");
+        for key in ["key", "deep"] {
+            assert_eq!(warning(&two, key), told, "{format}, {key}");
+        }
+    }
+}
+
+#[test]
+fn a_hidden_level_that_the_cover_overwrote_is_told_to_its_owner() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = scene_of(&["--format", "deniable", "--size", "24M", "--cover", "20"]);
+    let _closing = Closing(&scene, &["public", "hidden"]);
+    let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
+    scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0);
+    fs::write(scene.path("hidden/secret"), noise(1, 512 << 10)).unwrap();
+    scene.lacuna(&["close", "disk.img", "--wait"]).code(0);
+    scene.wait_until_free("disk.img");
+    // More beats than the log has stripes, and no write.
+    let server = scene.serve_with_key("key");
+    wait_until("a cycle of the log", || {
+        let status = scene.lacuna(&["status", "disk.img", "--json"]).code(0).json();
+        let items = status["servers"][0]["items"].as_array().unwrap();
+        items.iter().any(|item| item["name"] == "refreshes" && item["value"].as_u64().unwrap() > 200)
+    });
+    assert_eq!(server.stop(), 0);
+    for args in [["check", "disk.img", "--key-file", "deep"], ["info", "disk.img", "--key-file", "deep"]] {
+        let words = scene.lacuna_on_terminal(&args).code(0).stderr;
+        assert!(words.contains("level 1 is empty") && words.contains("cannot be brought back"), "{words}");
+        assert!(!scene.lacuna(&args).code(0).stderr.contains("level 1"), "{args:?}");
+    }
+    let words = scene.lacuna_on_terminal(&open).code(4).stderr;
+    assert!(words.contains("cannot mount level 1 of disk.img: an empty level"), "{words}");
+    assert!(words.contains("without its passphrase, and cannot be brought back"), "{words}");
+    let words = scene.lacuna(&open).code(20).stderr;
+    assert!(words.contains("keeps the reason out of logs") && !words.contains("level 1"), "{words}");
+}
+
+#[test]
+fn a_hidden_level_is_mounted_alone_and_closed_with_its_cover() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = slow("deniable", "1000");
+    let _closing = Closing(&scene, &["public", "hidden"]);
+    let both = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
+    with_cover(&scene, &[&both[..], &["--mkfs", "ext4"]].concat());
+    scene.lacuna(&["close", "disk.img", "--wait"]).code(0);
+    scene.wait_until_free("disk.img");
+    let alone = ["open", "disk.img", "hidden", "--level", "1", "--key-file", "deep"];
+    for (target, len, code) in [("hidden", FEW, 0), ("disk.img", MANY, 20)] {
+        let told = scene.lacuna(&alone).code(0).stdout;
+        assert!(!told.contains("level"), "{told}");
+        assert!(scene.path("hidden/lost+found").exists() && !scene.path("public/lost+found").exists());
+        let status = scene.lacuna(&["status", "hidden", "--json"]).code(0).json();
+        assert_eq!(status["servers"][0]["items"][0]["value"], 1);
+        fs::write(scene.path(&format!("hidden/{len}")), noise(1, len)).unwrap();
+        // The cover carries along a little; waiting for all of the rest would take more than a
+        // minute.
+        let words = scene.lacuna(&["close", target]).code(code).stderr;
+        assert!(!["level", "hidden", "cover"].iter().any(|word| words.contains(word)), "{words}");
+        // Level 0 is closed, too, when the command returns.
+        let closed = fs::read(scene.path("disk.img")).unwrap();
+        scene.wait_until_free("disk.img");
+        assert!(fs::read(scene.path("disk.img")).unwrap() == closed, "it was written after the close");
+    }
+    scene.lacuna(&alone).code(0);
+    assert!(fs::read(scene.path(&format!("hidden/{FEW}"))).unwrap() == noise(1, FEW));
+    scene.lacuna(&["close", "disk.img"]).code(0);
+}
+
+#[test]
+fn a_level_that_cannot_be_mounted_alone_is_refused() {
+    if !can_mount("/dev/fuse") || !have("fusermount3") {
+        return;
+    }
+    let scene = scene("deniable", "64M");
+    scene.create("uncovered", &["--format", "deniable", "--size", "64M", "--cover", "0"]).code(0);
+    scene.create("flat", &["--size", "16M"]).code(0);
+    for (args, words) in [
+        (
+            &["disk.img", "hidden", "--level", "1", "--key-file", "key"][..],
+            "expected: one that opens level 1",
+        ),
+        (&["disk.img", "hidden", "--level", "7", "--key-file", "deep"][..], "expected: at most "),
+        (&["disk.img", "public", "hidden", "--level", "1", "--key-file", "deep"][..], "2 mount points"),
+        (&["uncovered", "hidden", "--level", "1", "--key-file", "key"][..], "writes no cover by itself"),
+    ] {
+        let open = [&["open"][..], args, &["--raw"][..]].concat();
+        let told = scene.lacuna_on_terminal(&open).code(1).stderr;
+        assert!(told.contains(words), "{args:?}: {told}");
+        let told = scene.lacuna(&open).code(20).stderr;
+        assert!(told.contains("keeps the reason out of logs"), "{args:?}: {told}");
+    }
+    let flat = ["open", "flat", "hidden", "--level", "0", "--raw", "--key-file", "key"];
+    let told = scene.lacuna(&flat).code(1).stderr;
+    assert!(told.contains("a disk without levels"), "{told}");
+}
+
+/// The arguments that mount files of the levels.
+fn raw<'a>(dirs: &[&'a str], key: &'a str) -> Vec<&'a str> {
+    [&["open", "disk.img"][..], dirs, &["--raw", "--key-file", key][..]].concat()
+}
+
+/// Runs the program with its standard output on a terminal, and closes the disk. Returns the text
+/// shown.
+fn shown_by(scene: &Scene, args: &[&str]) -> String {
+    let terminal = Terminal::new();
+    let seen = terminal.watch();
+    let mut command = scene.command(args);
+    assert!(command.stdout(terminal.stdio()).stderr(Stdio::null()).status().unwrap().success());
+    drop((command, terminal));
+    wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+    scene.lacuna(&["close", "disk.img"]).code(0);
+    scene.wait_until_free("disk.img");
+    seen.lock().unwrap().clone()
+}
+
+#[test]
+fn a_terminal_is_told_which_level_is_where_and_a_log_is_not() {
+    if !can_mount("/dev/fuse") || !have("fusermount3") {
+        return;
+    }
+    let scene = scene("deniable", "64M");
+    let opened: Vec<(String, String)> =
+        [raw(&["public"], "key"), raw(&["public"], "deep"), raw(&["public", "hidden"], "deep")]
+            .iter()
+            .map(|args| {
+                let ran = scene.lacuna(args).code(0);
+                scene.lacuna(&["close", "disk.img"]).code(0);
+                scene.wait_until_free("disk.img");
+                (ran.stdout, ran.stderr)
+            })
+            .collect();
+    assert!(opened.iter().all(|other| *other == opened[0]), "{opened:?}");
+    assert!(!opened[0].0.contains("level"), "{opened:?}");
+
+    let both = shown_by(&scene, &raw(&["public", "hidden"], "deep"));
+    let at = |dir: &str| scene.path(dir).canonicalize().unwrap().display().to_string();
+    let line = |level: &str, dir: &str| format!("level {level} of disk.img is at {}", at(dir));
+    assert!(both.contains(&line("0 (public)", "public")), "{both}");
+    assert!(both.contains(&line("1 (hidden)", "hidden")), "{both}");
+    let unmounted = "level 1 (hidden) is open, protected and not mounted; `--level 1` mounts it";
+    let protected = shown_by(&scene, &raw(&["public"], "deep"));
+    assert!(protected.contains(unmounted) && !both.contains(unmounted), "{protected}");
+    let public = shown_by(&scene, &raw(&["public"], "key"));
+    assert!(public.contains("level 0 (public)") && !public.contains("level 1"), "{public}");
 }

@@ -1,9 +1,10 @@
 //! Slips of the hand, and the messages about them.
 
 use crate::nbd_client::Client;
-use crate::scene::{Scene, can_mount, have, noise};
+use crate::scene::{Ran, Scene, can_mount, have, noise};
 use crate::typist::Typist;
 use std::fs;
+use std::process::{Command, Stdio};
 
 const CHEAP: &str = "--kdf-memory 1M --kdf-passes 1";
 
@@ -41,8 +42,14 @@ fn the_last_words_before_a_level_is_lost_say_so() {
         typist.answer(&format!("{last}\r\nGo on? [y/N] "), "n");
         assert_eq!(typist.end(), 1);
     };
-    add("key", "2 passphrases work afterwards, and no other; every level deeper than 0 is lost for ever");
-    add("deep", "every level deeper than 1 is lost for ever; none of them opens level 0 alone");
+    add(
+        "key",
+        "you will have level 0, with the 2 passphrases that you give; if there is a level 1 or a deeper one, it is lost for ever",
+    );
+    add(
+        "deep",
+        "if there is a level 2 or a deeper one, it is lost for ever; none of these passphrases opens level 0 alone",
+    );
     for (key, level) in [("key", 0), ("deep", 1)] {
         let info = scene.lacuna(&["info", "disk.img", "--key-file", key, "--json"]).code(0).json();
         assert_eq!(info["levels"].as_array().unwrap().len(), level + 1);
@@ -70,6 +77,44 @@ fn a_script_is_told_which_option_is_missing_or_out_of_place() {
     for word in ["mount", "umount", "unmount", "format"] {
         scene.lacuna(&[word, "--help"]).code(0);
     }
+}
+
+#[test]
+fn each_verb_gives_advice_that_fits_it() {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    let said = |words: &[&str], code: i32| scene.lacuna(words).code(code).stderr;
+    let erase = said(&["erase", "missing", "--yes"], 4);
+    assert!(erase.contains("nothing is there to erase") && !erase.contains("lacuna create"), "{erase}");
+    let info = said(&["info", "missing"], 4);
+    assert!(info.contains("make a disk there with `lacuna create missing`"), "{info}");
+    let create = scene.create("no/disk.img", &["--size", "16M"]).code(4).stderr;
+    assert!(create.contains("make it first"), "{create}");
+    if !can_mount("/proc/self/status") {
+        return;
+    }
+    // As `nobody`.
+    scene.tool("chmod", &["a+rx", "."]);
+    scene.tool("chmod", &["a+r", "key"]);
+    let as_nobody = |words: &str| {
+        let script = format!("exec setpriv --reuid 65534 --clear-groups \"$0\" {words}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scene.path("."));
+        Ran::from(shell.stdin(Stdio::null()).output().unwrap()).code(2).stderr
+    };
+    let info = as_nobody("info disk.img");
+    assert!(info.contains("use sudo, or ask its owner to give you access"), "{info}");
+    let create = as_nobody(&format!("create new.img --size 16M --key-file key {CHEAP}"));
+    assert!(create.contains("choose a directory that you may write to"), "{create}");
+    // On a file system that takes no writes.
+    fs::create_dir(scene.path("ro")).unwrap();
+    scene.tool("mount", &["-t", "tmpfs", "-o", "ro", "lacuna-test", "ro"]);
+    let create = scene.create("ro/new.img", &["--size", "16M"]);
+    scene.tool("umount", &["ro"]);
+    let create = create.code(20).stderr;
+    assert!(
+        create.contains("choose a place that can be written") && !create.contains("--read-only"),
+        "{create}"
+    );
 }
 
 #[test]

@@ -34,6 +34,8 @@ fn words() {
         &["create", "new.img", "--size", "64M", "--kdf-memory", "1K", "--key-file", "key"],
         &["serve", "disk.img", "--key-file", "key"],
         &["serve", "disk.img", "--socket", "a", "--cache", "1K", "--key-file", "key"],
+        &["create", "new.img", "--size", "-5M", "--key-file", "key"],
+        &["create", "new.img", "--size", "--force", "--key-file", "key"],
         &["info", "rados:pool"],
         &["info", "nand:"],
         &[],
@@ -44,6 +46,29 @@ fn words() {
     for args in [&["--help"][..], &["--version"], &["help", "create"], &["key", "add", "--help"]] {
         assert!(!scene.lacuna(args).code(0).stdout.is_empty());
     }
+}
+
+#[test]
+fn words_of_other_tools_name_the_verb() {
+    let scene = Scene::new();
+    for (words, hint) in [
+        (&["vault", "open", "v", "mnt"][..], "`lacuna open` does that"),
+        (&["key", "list", "disk.img"], "`lacuna info` does that"),
+        (&["passwd", "disk.img"], "`lacuna key change` does that"),
+        (&["luksOpen", "disk.img", "name"], "`lacuna open` does that"),
+        (&["version"], "`lacuna --version` does that"),
+        (&["resize", "disk.img", "--size", "-5M"], "a disk does not shrink"),
+    ] {
+        let said = scene.lacuna(words).code(1).stderr;
+        assert!(said.contains(hint) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn caches_larger_than_half_of_the_memory() {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    let said = scene.lacuna(&["check", "disk.img", "--cache", "900000G", "--key-file", "key"]).code(3).stderr;
+    assert!(said.contains("memory for caches") && !said.contains("--cache"), "{said}");
 }
 
 #[test]
@@ -236,6 +261,8 @@ fn a_file_that_could_not_be_made_whole_goes_again() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lacuna")]);
     let out = shell.args(args).current_dir(scene.path(".")).output().unwrap();
-    assert_eq!(out.status.code(), Some(13), "{}", String::from_utf8_lossy(&out.stderr));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(13), "{said}");
+    assert!(said.contains("`ulimit -f`") && said.contains("16 TiB"), "{said}");
     assert!(!scene.path("new.img").exists());
 }

@@ -3,7 +3,7 @@
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -237,7 +237,22 @@ impl Terminal {
 
     /// Types a line, before or while a program asks.
     pub(crate) fn types(&mut self, line: &str) {
-        self.keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.press(format!("{line}\n").as_bytes());
+    }
+
+    /// Presses keys.
+    pub(crate) fn press(&mut self, keys: &[u8]) {
+        self.keyboard.write_all(keys).unwrap();
+    }
+
+    /// Its settings.
+    pub(crate) fn modes(&self) -> Termios {
+        tcgetattr(&self.screen).unwrap()
+    }
+
+    /// Changes its settings, as a shell does.
+    pub(crate) fn set_modes(&self, modes: &Termios) {
+        tcsetattr(&self.screen, OptionalActions::Now, modes).unwrap();
     }
 
     /// The output of all programs; they must have ended.

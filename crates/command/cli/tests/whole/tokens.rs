@@ -178,7 +178,7 @@ fn a_tpm_opens_the_disk_until_a_pcr_changes_and_says_what_to_do_then() {
     tpm.measure(11);
     let ran = check(&scene, &plain).code(2);
     for words in
-        ["one of the PCRs 7, 11 changed", "recovery passphrase", "lacuna key add LOCATION --token tpm2:"]
+        ["one of the PCRs 7, 11 changed", "recovery passphrase", "lacuna key add disk.img --token tpm2:"]
     {
         assert!(ran.stderr.contains(words), "{}", ran.stderr);
     }

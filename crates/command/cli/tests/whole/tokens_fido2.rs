@@ -110,7 +110,7 @@ fn nothing_is_made_in_a_token_before_all_else_is_settled() {
     scene.create("hidden.img", &["--size", "64M", "--format", "deniable"]).code(0);
     let mut typist = Typist::new(&scene, &format!("key add hidden.img --token {TOKEN}"));
     typist.answer("Passphrase for hidden.img: ", "correct horse");
-    typist.answer("Passphrase 2 that is to keep working", "");
+    typist.answer("Another passphrase to keep?", "");
     typist.answer("Go on? [y/N]", "n");
     assert_eq!((typist.end(), credentials()), (1, 0));
     // A disk with all slots used.

@@ -292,7 +292,7 @@ fn what_a_killed_server_left_is_cleared_away_by_the_next_opening() {
     scene.kill_server();
 
     let opened = scene.open().code(0);
-    assert!(opened.stderr.contains("what it left mounted is cleared away"), "{}", opened.stderr);
+    assert!(opened.stderr.contains("its mount is cleared away"), "{}", opened.stderr);
     assert!(scene.read("kept").unwrap() == kept);
     assert!(scene.read("perhaps").map_or(true, |bytes| bytes.is_empty() || bytes == b"not synced"));
     scene.close().code(0);

@@ -1,6 +1,7 @@
 //! The part of `doctor` that checks the medium of a disk or vault: the location, the copies of the
 //! header, the length, the files, and the free space of the host.
 
+use crate::terminal::settings;
 use crate::verbs::doctor::findings::Findings;
 use lacuna_storage::vault::{self, is_vault, lacks_header};
 use lacuna_storage::{
@@ -38,10 +39,15 @@ pub(crate) fn look(
             return None;
         }
     };
+    if examined.is_backup() {
+        backup(&examined.header, location, findings);
+        // A disk with this UUID may be open: it is not this file.
+        return None;
+    }
     // A truncated medium lacks the last copy of its header, which cannot be repaired before the
     // medium has its full length.
     let whole = length(&examined, location, findings);
-    copies(&examined.header, location, whole, findings);
+    copies(&examined, location, whole, findings);
     if let Some(path) = location.path() {
         space(path, &examined, findings);
         if path.is_dir() {
@@ -150,38 +156,47 @@ fn permit(path: &Path, mode: &str) -> String {
     if is_owner {
         format!("`chmod {mode} {}`", shell_word(path))
     } else {
-        "be its owner or root, or a user whom one of them permits it".to_owned()
+        "use sudo, or ask its owner for access".to_owned()
     }
 }
 
-fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings: &mut Findings) {
-    let Some(public) = &header.header else {
-        let found: Vec<String> = header.copies.iter().map(words).collect();
-        let (kind, remedy) = if header.is_of_ours() {
-            let newer = header.copies.iter().any(|copy| matches!(copy.state, CopyState::UnknownVersion(_)));
-            let remedy = if newer {
-                "use a newer lacuna"
-            } else {
-                "`lacuna header restore` brings it back from a backup; without one the disk is lost"
-            };
-            (if newer { Kind::Other } else { Kind::Corrupt }, remedy)
-        } else {
-            (
-                Kind::NotFound,
-                "check that it is the right place; if a disk was there and something wrote over it, `lacuna header restore` brings its header back from a backup",
-            )
-        };
-        findings.wrong("header", kind, format!("no whole copy: {}", found.join("; ")), remedy);
-        return;
-    };
-    let whole = header.copies.iter().filter(|copy| copy.state == CopyState::Whole).count();
-    let all = header.copies.len();
-    let about = format!(
+/// Names a file that is no disk, but a backup of the header of one.
+fn backup(header: &Diagnosis, location: &Location, findings: &mut Findings) {
+    let named = shell_word(location.to_string());
+    let whose = header.header.as_ref().map_or_else(|| "a damaged header".to_owned(), about);
+    findings.wrong(
+        "header",
+        Kind::Corrupt,
+        format!("a backup of a header, and no disk: {whose}"),
+        format!(
+            "`lacuna header check {named}` tests it; if it is what is left of a disk, restore the disk from a backup"
+        ),
+    );
+}
+
+fn about(public: &PublicHeader) -> String {
+    format!(
         "format {}, header version {}, generation {}, UUID {}",
         public.format, public.version, public.generation, public.uuid
-    );
+    )
+}
+
+fn copies(examined: &Examination, location: &Location, medium_whole: bool, findings: &mut Findings) {
+    let header = &examined.header;
+    if let Err(e) = &examined.foreign {
+        findings.failed("medium", e);
+    }
+    let Some(public) = &header.header else { return no_copy(examined, findings) };
+    let whole = header.copies.iter().filter(|copy| copy.state == CopyState::Whole).count();
+    let all = header.copies.len();
+    let about = about(public);
     if whole == all {
         findings.fine("header", format!("all {all} copies are whole and equal; {about}"));
+        return;
+    }
+    if let Some(former) = examined.former_copy.filter(|_| whole + 1 == all) {
+        let place = format!("the last one is at byte {former}, where the medium ended before it grew");
+        findings.note("header", format!("{whole} of {all} copies are in their place; {place}; {about}"), "");
         return;
     }
     let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(words);
@@ -190,12 +205,42 @@ fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings:
         if whole == 1 { "is" } else { "are" },
         bad.collect::<Vec<_>>().join("; ")
     );
+    if let Some(e) = examined.written_over() {
+        let remedy = e.advice().map_or_else(String::new, |advice| advice.named(settings::full_name));
+        findings.wrong("header", Kind::Corrupt, format!("{}; {found}", e.finding()), remedy);
+        return;
+    }
     let mut remedy =
         format!("`lacuna header repair {}` writes all copies anew", shell_word(location.to_string()));
     if !medium_whole {
         remedy.push_str(", once the medium is as long as it was");
     }
     findings.wrong("header", Kind::Corrupt, found, remedy);
+}
+
+/// Adds the finding for a medium without a whole copy.
+fn no_copy(examined: &Examination, findings: &mut Findings) {
+    let header = &examined.header;
+    if let (false, Ok(Some(foreign))) = (header.is_of_ours(), &examined.foreign) {
+        let found = format!("{foreign}, and no lacuna disk");
+        return findings.wrong("header", Kind::NotFound, found, foreign.advice().to_string());
+    }
+    let found: Vec<String> = header.copies.iter().map(words).collect();
+    let (kind, remedy) = if header.is_of_ours() {
+        let newer = header.copies.iter().any(|copy| matches!(copy.state, CopyState::UnknownVersion(_)));
+        let remedy = if newer {
+            "use a newer lacuna"
+        } else {
+            "`lacuna header restore` brings it back from a backup; without one the disk is lost"
+        };
+        (if newer { Kind::Other } else { Kind::Corrupt }, remedy)
+    } else {
+        (
+            Kind::NotFound,
+            "check that it is the right place; if a disk was there and something wrote over it, `lacuna header restore` brings its header back from a backup",
+        )
+    };
+    findings.wrong("header", kind, format!("no whole copy: {}", found.join("; ")), remedy);
 }
 
 fn words(copy: &CopyReport) -> String {
@@ -249,8 +294,10 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
         );
         return true;
     }
-    let words = format!("{} (the disk needs {})", human(len), human(needed));
-    if examined.is_longer() {
+    let words = lengths(len, needed);
+    if let Some(growth) = examined.growth() {
+        grown(growth, parameters.grows_on_medium(), location, findings);
+    } else if examined.is_longer() {
         findings.note(
             "length",
             format!("{words}: the header may be one from before the disk grew, or the file a copy of a longer device"),
@@ -261,6 +308,28 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
         findings.fine("length", words);
     }
     true
+}
+
+/// The length of the medium and of the disk: in bytes, if they differ by less than rounded numbers
+/// show.
+fn lengths(len: u64, needed: u64) -> String {
+    let (shown, least) = (human(len), human(needed));
+    if len != needed && (shown == least || len.abs_diff(needed) < 1 << 16) {
+        return format!("{len} bytes (the disk needs {needed})");
+    }
+    format!("{shown} (the disk needs {least})")
+}
+
+/// Notes that the medium has grown since the header was written. `follows`: the disk can grow, too.
+fn grown(growth: u64, follows: bool, location: &Location, findings: &mut Findings) {
+    let named = shell_word(location.to_string());
+    let repair = format!("`lacuna header repair {named}` writes the last copy of its header at the end");
+    let (medium, remedy) = match (location.is_block_device(), follows) {
+        (true, true) => ("device", format!("`lacuna resize {named}` takes it")),
+        (true, false) => ("device", format!("the disk keeps its size; {repair}")),
+        (false, _) => ("file", repair),
+    };
+    findings.note("length", format!("the {medium} is {} longer than the disk", human(growth)), remedy);
 }
 
 /// Checks the free space of the file system that holds a file or a vault.
@@ -318,7 +387,10 @@ fn vault_files(dir: &Path, findings: &mut Findings) {
         }
         Ok(missing) => {
             let found = format!("missing in the directory: {}", missing.join(", "));
-            let remedy = "`lacuna vault check DIR --repair` makes one of two superblocks anew; if it refuses, restore the directory from a backup, whole";
+            let remedy = format!(
+                "`lacuna vault check {} --repair` makes one of two superblocks anew; if it refuses, restore the directory from a backup, whole",
+                shell_word(dir)
+            );
             findings.wrong("files", Kind::Corrupt, found, remedy);
         }
         Err(e) => findings.failed("files", &e),

@@ -4,13 +4,14 @@
 
 mod forgetting;
 mod of_vault;
-mod open_levels;
+pub(crate) mod open_levels;
 mod opened;
 
 use crate::args::InfoArgs;
 use crate::args::cost;
 use crate::terminal::console::{self, Console};
 use crate::terminal::observer::damaged_copy;
+use crate::verbs::empty_level;
 use crate::verbs::info::forgetting::Forgetting;
 use crate::verbs::info::open_levels::LevelFacts;
 use crate::verbs::info::opened::{Told, UNKNOWN};
@@ -55,6 +56,7 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
     } else {
         facts.notes().iter().for_each(|note| console.note(note));
         console::bytes(facts.words().as_bytes())?;
+        empty_level::tell(facts.levels.iter().filter_map(LevelFacts::empty), console);
     }
     let About { parameters, medium, .. } = &facts.about;
     match medium {
@@ -96,6 +98,7 @@ impl Facts {
         if let Some(sizes) = &disk.hidden_sizes {
             out["hidden_size"] = json!(sizes.iter().sum::<u64>());
             out["hidden_sizes"] = json!(sizes);
+            out["overwritten_within"] = json!(disk.overwritten_within.map(|time| time.as_secs_f64()));
             out["levels"] = self.levels.iter().map(LevelFacts::to_json).collect();
         }
         if parameters.format().info().forgets {
@@ -148,6 +151,7 @@ impl Facts {
             // Deniability contract: the row is the same on a disk without hidden levels.
             rows.push(("hidden levels", format!("none to {}: {}", sizes.len(), disk.hidden_words())));
         }
+        rows.extend(disk.overwriting_words().map(|words| ("overwritten", words)));
         rows.extend(disk.details.iter().filter_map(|detail| detail.row.clone()));
         if parameters.format().info().forgets {
             let words = self.forgetting.as_ref().map_or_else(|| UNKNOWN.to_owned(), Forgetting::words);

@@ -33,6 +33,12 @@ impl LevelFacts {
         })
     }
 
+    /// Its number, if it is a hidden level without data.
+    pub(crate) fn empty(&self) -> Option<u64> {
+        let is_empty = self.data == 0 && self.waiting.is_none_or(|waiting| waiting == 0);
+        (self.level > 0 && is_empty).then_some(self.level)
+    }
+
     /// As text: a name and its value.
     pub(crate) fn words(&self) -> (String, String) {
         let bytes = |blocks: u64| human(blocks.saturating_mul(BLOCK_SIZE as u64));
@@ -100,6 +106,11 @@ mod tests {
             LevelFacts { level: 1, capacity: 900, data: 7, waiting: Some(4096), amplification: None };
         assert_eq!(found, [level0, level1]);
         assert!(found[1].words().1.contains("4 KiB wait for cover"), "{:?}", found[1].words());
+        let empty = |level, data, waiting| {
+            LevelFacts { data, waiting: Some(waiting), ..facts(&items).swap_remove(level) }.empty()
+        };
+        assert_eq!((empty(1, 0, 0), empty(0, 0, 0)), (Some(1), None));
+        assert_eq!((empty(1, 7, 0), empty(1, 0, 4096)), (None, None));
         assert!(facts(&[item("cache_hits", 5)]).is_empty());
         // Servers are not found in the order of their levels.
         items.rotate_left(5);

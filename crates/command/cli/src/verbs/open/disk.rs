@@ -5,31 +5,28 @@ use crate::args::size::budget;
 use crate::terminal::console::{self, Console};
 use crate::terminal::settings;
 use crate::terminal::working::{self, Stage};
-use crate::verbs::open::mountpoint;
+use crate::verbs::empty_level;
+use crate::verbs::open::left_mounts;
+use crate::verbs::open::lowest_level::{LowestLevel, UnmountedLevels};
+use crate::verbs::open::mountpoint::{self, MountPlan};
+use crate::verbs::open::report::OpenedDisk;
+use crate::verbs::open::stopping::{StoppedLevel, stop_all};
 use crate::verbs::serve::background::{self, Ready};
 use crate::verbs::serve::disk_jobs::ServedDisk;
 use crate::verbs::serve::notify;
+use crate::verbs::serve::settling::Settling;
 use crate::verbs::status;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
-use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
+use lacuna_daemon::{HeldFile, Identity, become_io_flusher};
 use lacuna_fuse::{DiskRequest, MountedDisk, Stopper};
 use lacuna_mount::{Cover, CoverSource, MountMethod, Program, ServerLog};
-use lacuna_storage::{Disk, Error, Key, Kind, OpenDisk, Opening, Pace, Result, shell_word};
-use std::io::{self, IsTerminal};
+use lacuna_storage::format::Description;
+use lacuna_storage::{Disk, Error, Key, Kind, OpenDisk, Opening, Result};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-/// Two pauses of this length follow the cover of a closing after a signal, on every disk with
-/// levels. During the first one, deeper levels still wait for more cover. At its end they drop
-/// their pending data, all at once (except on a terminal, where closing waits for it), and are
-/// unmounted during the second one, while level 0 is still open.
-const SETTLE: Duration = Duration::from_secs(1);
-/// How long deeper levels still drop pending data after that.
-const GIVEN_UP: Duration = Duration::from_secs(5);
 
 /// `lacuna open`.
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
@@ -37,34 +34,32 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     check_mount_method(&args)?;
     unlock::check_idle(&args.location, &args.idle)?;
     let budget = budget(args.cache)?;
+    let peeked = lacuna_storage::peek(&args.location)?;
+    let has_levels = peeked.as_ref().is_some_and(|disk| disk.has_levels());
     // Deniability contract: messages on mount points would tell a log the number of levels.
-    let secretive =
-        !console::is_watched() && lacuna_storage::peek(&args.location)?.is_some_and(|at| at.has_levels());
-    check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
+    let secretive = has_levels && !console::is_watched();
+    let refused = |e: Error| if secretive { e.private() } else { e };
+    let plan = MountPlan::of_disk(has_levels, args.raw, args.via);
+    let (shown, told) = (status::canonical(&args.location), (!secretive).then_some(console));
+    left_mounts::clear(&shown, &args.mountpoints, told).map_err(refused)?;
+    check_mountpoints(&mut args, plan, told).map_err(refused)?;
+    peeked.map_or(Ok(()), |disk| check_level(&args, &disk.describe())).map_err(refused)?;
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     args.read_only |= args.location.snapshot().is_some();
-    let shown = status::canonical(&args.location);
-    for left in Registry::open(None)?.all()? {
-        let is_left = !left.alive && left.record.location == shown && !secretive;
-        if let Some(mount) =
-            left.mount().filter(|mount| is_left && !args.mountpoints.contains(&mount.mountpoint))
-        {
-            let (at, word) = (mount.mountpoint.display(), shell_word(&mount.mountpoint));
-            console.note(&format!(
-                "a server that had it open at {at} died; `lacuna close {word}` clears away what it left"
-            ));
-        }
-    }
     let access = unlock::access(args.read_only);
     let place = DiskArgs { location: &args.location, holder: &args.holder };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
-    let verifies = volume.parameters.describe().verifies;
+    let described = volume.parameters.describe();
+    let verifies = described.verifies;
     let key = volume.into_key(!args.foreground)?;
     unlock::refuse_idle(key.has_levels(), &args.idle)?;
-    // Before the disk is opened: closing a disk that was opened for writing writes to it.
-    check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
+    // Before the disk is opened: closing a disk that was opened for writing writes to it. The
+    // location may have held another disk before.
+    check_level(&args, &described)
+        .and_then(|()| check_count(&args, &key))
+        .map_err(|e| if key.has_levels() { e.private() } else { e })?;
     let opening = Opening {
         read_only: args.read_only,
         budget,
@@ -90,15 +85,15 @@ struct UnlockedDisk {
     file: Option<OwnedFd>,
 }
 
-/// Refuses unsuitable mount points before a passphrase is asked for.
-fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> Result<()> {
+/// Refuses unsuitable mount points before a passphrase is asked for. `console` gets notes.
+fn check_mountpoints(args: &mut OpenArgs, plan: MountPlan, console: Option<Console>) -> Result<()> {
     if args.mkfs.is_some() && (args.raw || args.read_only) {
         return Err(Error::new(Kind::Usage, "cannot make a file system")
             .found(if args.raw { "--mkfs with --raw" } else { "--mkfs with --read-only" })
             .remedy("leave one of them away"));
     }
     for at in 0..args.mountpoints.len() {
-        let mountpoint = mountpoint::check(&args.mountpoints[at], (!secretive).then_some(console))?;
+        let mountpoint = mountpoint::check(&args.mountpoints[at], plan, console)?;
         if args.mountpoints[..at].contains(&mountpoint) {
             return Err(Error::new(Kind::Usage, "cannot mount two levels in one place")
                 .found(format!("{} twice", mountpoint.display()))
@@ -131,14 +126,50 @@ fn check_of_vaults(args: &OpenArgs) -> Result<()> {
         .remedy("leave it out"))
 }
 
-/// Refuses more mount points than open levels.
+/// Refuses a level to mount alone that this disk cannot have, or that could not write.
+///
+/// Deniability contract: the checks follow from the options and the public parameters alone.
+fn check_level(args: &OpenArgs, disk: &Description) -> Result<()> {
+    let Some(level) = args.level else { return Ok(()) };
+    let refused = |found: String| {
+        Error::new(Kind::Usage, format!("cannot open {} with --level {level}", args.location)).found(found)
+    };
+    let Some(hidden) = &disk.hidden_sizes else {
+        return Err(refused("a disk without levels".to_owned()).remedy("leave it out"));
+    };
+    if usize::from(level) > hidden.len() {
+        return Err(refused("a disk that has no such level whatever the passphrase is".to_owned())
+            .expected(format!("at most {}", hidden.len())));
+    }
+    if args.mountpoints.len() > 1 {
+        return Err(refused(format!("{} mount points", args.mountpoints.len()))
+            .expected("one, for that level")
+            .remedy("leave --level out to mount the levels in order, level 0 first"));
+    }
+    if level > 0 && !args.read_only && disk.overwritten_within.is_none() {
+        return Err(refused("a disk that writes no cover by itself (--cover 0)".to_owned())
+            .expected("level 0 mounted too: its writes are the cover")
+            .remedy("give a mount point for each level, level 0 first; or --read-only"));
+    }
+    Ok(())
+}
+
+/// Refuses mount points for levels that are not open.
 fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
-    if args.mountpoints.len() <= key.levels() {
+    let (first, count, open) = (args.first_level(), args.mountpoints.len(), key.levels());
+    if first + count as u64 <= open as u64 {
         return Ok(());
     }
-    Err(Error::new(Kind::Usage, format!("cannot open {}", args.location))
-        .found(format!("{} mount points", args.mountpoints.len()))
-        .expected(format!("at most {}, one for each level that the passphrase opens", key.levels())))
+    let refused = Error::new(Kind::Usage, format!("cannot open {}", args.location));
+    Err(if first > 0 {
+        refused
+            .found(format!("a passphrase that opens level {} and no deeper one", open - 1))
+            .expected(format!("one that opens level {first}"))
+    } else {
+        refused
+            .found(format!("{count} mount points"))
+            .expected(format!("at most {open}, one for each level that the passphrase opens"))
+    })
 }
 
 fn serve(
@@ -169,11 +200,13 @@ fn serve(
     }
     let levels = disk.levels();
     let say = background::reporter(!args.foreground, disk.has_levels());
+    let settling = Arc::<Settling>::default();
     let opened = ready.working(console, opening_stage(args, &levels), || {
         // Only the server holds the file: once it has ended, the user may remove the file.
         let identity = status::identity(&args.location, format.to_string(), &cluster, &disk, held);
         let identity = Identity { location, ..identity };
-        mount(args, &ServedDisk::new(Arc::clone(&disk), verifies, identity), &levels, &say)
+        let served = ServedDisk::with_settling(Arc::clone(&disk), verifies, identity, Arc::clone(&settling));
+        mount(args, &served, &levels, &settling, &say)
     })?;
     let closing: Vec<_> = opened.iter().map(MountedDisk::closing).collect();
     let covering = Arc::new(AtomicBool::new(false));
@@ -182,43 +215,26 @@ fn serve(
     let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()), is_closing);
     notes(args, &disk, &levels, console);
     let stoppers: Vec<_> = opened.iter().map(MountedDisk::stopper).collect();
-    let deeper_closing: Vec<_> = opened.iter().skip(1).map(MountedDisk::closing).collect();
+    let stopped: Vec<_> =
+        (args.first_level()..).zip(&opened).map(|(number, one)| StoppedLevel::of(number, one)).collect();
     let ending = Arc::downgrade(&disk);
-    let made: Vec<bool> = opened.iter().map(MountedDisk::made_file_system).collect();
-    let now = stoppers.clone();
-    let stop_now = move || now.iter().for_each(Stopper::request);
     let forward =
-        move || signals.into_iter().for_each(|()| stop_all(&stoppers, &deeper_closing, &ending, &covering));
+        move || signals.into_iter().for_each(|()| stop_all(&stopped, &ending, &settling, &covering));
     let started = std::thread::Builder::new().name("lacuna-stop".into()).spawn(forward);
+    let report = OpenedDisk {
+        has_levels: disk.has_levels(),
+        levels: levels.len() as u64,
+        made: opened.iter().map(MountedDisk::made_file_system).collect(),
+    };
     let told = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
-        .and_then(|_| {
-            // Standard output may be a log too.
-            let told = if io::stdout().is_terminal() { args.mountpoints.len() } else { 1 };
-            args.mountpoints
-                .iter()
-                .zip(made)
-                .take(told)
-                .try_for_each(|(at, made)| tell(args, at, made, console))
-        })
+        .and_then(|_| report.report(args, console))
         .and_then(|()| ready.tell());
     if told.is_err() {
         // The parent process is gone: unmount everything.
-        stop_now();
+        stoppers.iter().for_each(Stopper::request);
     }
-    let ended = wait_all(opened, &say);
-    let rest = close_unmounted(&levels[args.mountpoints.len()..], &say);
-    background::both(background::both(told, ended, &say), rest, &say)
-}
-
-/// Closes levels that are open only for their protection and are not mounted. Returns the first
-/// failure; further ones go to `say`.
-fn close_unmounted(levels: &[Arc<dyn Disk>], say: &ServerLog) -> Result<()> {
-    let mut closed = Ok(());
-    for level in levels {
-        closed = background::both(closed, level.close(), say);
-    }
-    closed
+    background::both(told, wait_all(opened, &say), &say)
 }
 
 /// The stage of an opening and its remaining work.
@@ -230,40 +246,6 @@ fn opening_stage(args: &OpenArgs, levels: &[Arc<dyn Disk>]) -> impl Fn() -> Stag
         let making =
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
-    }
-}
-
-/// Ends all levels, level 0 when the cover of the closing is written (deniability contract). As
-/// with `lacuna close`, pending data of closing deeper levels is waited for only on a terminal.
-/// `covering` is set until level 0 is asked to end, so that the service manager extends its timeout
-/// in the same way on every disk.
-fn stop_all(
-    stoppers: &[Stopper],
-    deeper_closing: &[impl Fn() -> bool],
-    disk: &Weak<OpenDisk>,
-    covering: &AtomicBool,
-) {
-    let Some((level_0, deeper)) = stoppers.split_first() else { return };
-    deeper.iter().for_each(Stopper::request);
-    let Some(disk) = disk.upgrade() else { return };
-    covering.store(true, Ordering::Relaxed);
-    // Closing reports the same failure.
-    let _told = disk.cover_closing(Pace::Even);
-    let settle = || {
-        if disk.has_levels() && !disk.read_only() {
-            std::thread::sleep(SETTLE);
-        }
-    };
-    settle();
-    let closing = (1..).zip(deeper_closing).filter(|(_, closing)| !console::is_watched() && closing());
-    let given_up: Vec<u64> = closing.map(|(level, _)| level).collect();
-    given_up.iter().for_each(|level| disk.give_up(*level, true));
-    settle();
-    level_0.request();
-    covering.store(false, Ordering::Relaxed);
-    if !given_up.is_empty() {
-        std::thread::sleep(GIVEN_UP);
-        given_up.iter().for_each(|level| disk.give_up(*level, false));
     }
 }
 
@@ -294,92 +276,102 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
 /// are closed.
 ///
 /// Deniability contract: the disk is closed together with the last of its levels, and closing
-/// writes cover. If unmounted levels stayed open, the medium would reveal that there are some.
+/// writes cover. If unmounted levels stayed open, the medium would reveal that there are some. The
+/// lowest mounted level closes them.
 fn mount(
     args: &OpenArgs,
-    ServedDisk { disk, jobs, identity }: &ServedDisk,
+    served: &ServedDisk,
     levels: &[Arc<dyn Disk>],
+    settling: &Arc<Settling>,
     say: &ServerLog,
 ) -> Result<Vec<MountedDisk>> {
+    let disk = &served.disk;
     let mut opened: Vec<MountedDisk> = Vec::new();
-    let source = CoverSource::default();
+    let (source, unmounted) = (CoverSource::default(), UnmountedLevels::of(levels));
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
-    for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
-        let mut request = DiskRequest::new(Arc::clone(level), identity.location.as_str(), mountpoint);
-        request.identity = identity.clone();
-        request.mkfs.clone_from(&args.mkfs);
-        request.overwrite = args.force;
-        // One of several levels may have got its file system before another one failed.
-        request.keep_existing = args.mountpoints.len() > 1;
-        request.read_only = args.read_only;
-        request.raw = args.raw;
-        request.via = args.via;
-        request.private = disk.has_levels();
-        request.idle_timeout = args.idle.idle_timeout;
+    let chosen = (0..).zip(levels).skip_while(|(number, _)| *number < args.first_level());
+    for ((number, level), mountpoint) in chosen.zip(&args.mountpoints) {
+        unmounted.remove(number);
+        let lowest = || LowestLevel {
+            number,
+            level: Arc::clone(level),
+            disk: Arc::downgrade(disk),
+            unmounted: unmounted.clone(),
+            settling: Arc::clone(settling),
+            log: Arc::clone(say),
+        };
+        let data = empty_level::data(&**level);
+        let is_lowest = disk.has_levels() && opened.is_empty();
+        let level: Arc<dyn Disk> = if is_lowest { Arc::new(lowest()) } else { Arc::clone(level) };
+        let mut request = request(args, served, level, mountpoint, say);
         request.cover = match opened.is_empty() {
             _ if !uncovered || args.read_only => Cover::Unneeded,
             true => Cover::Gives(source.clone()),
             false => Cover::Needs(source.clone()),
         };
-        // Otherwise reading would write access times to every level, and wait for cover on one
-        // without.
-        let given = args.mount_options.as_deref();
-        let chosen = given.is_some_and(|given| given.split(',').any(|option| option.ends_with("atime")));
-        let quiet = disk.has_levels().then_some("noatime").filter(|_| !args.raw && !chosen);
-        // Deleted data is forgotten only if the file system discards it.
-        let discards =
-            |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
-        let told = given.is_some_and(|given| given.split(',').any(discards));
-        let forgets =
-            disk.forgets() && !args.raw && !args.read_only && !told && MountMethod::is_loop(args.via);
-        let forget = forgets.then_some("discard");
-        let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
-        request.mount_options = (!options.is_empty()).then(|| options.join(","));
-        // If another client takes the disk over, the mount stays and fails: without it, programs
-        // would write to the directory below.
-        request.log = Arc::clone(say);
-        // `lacuna close` and `lacuna status` print the server's errors, so commands are named in
-        // full.
-        request.naming = settings::full_name;
-        request.jobs = Some(Arc::clone(jobs));
         // The same advice for every level: a failure must not reveal whether it concerns level 0.
         let started = MountedDisk::start(request);
         let started = started.map_err(|e| match e.kind() {
             Kind::NoCover => e.remedy(
                 "nothing is mounted now: give the command again, and write to level 0 while it runs (level 0 is mounted first)",
             ),
+            Kind::NotFound => empty_level::not_mounted(e, &args.location, number, data),
             _ => e,
         });
         match started {
             Ok(server) => opened.push(server),
             Err(e) => {
                 let failed: Result<()> = Err(if disk.has_levels() { e.private() } else { e });
-                let rest = &levels[opened.len() + 1..];
                 // Level 0 first: then no other level waits for cover that does not come.
                 let ended = opened
                     .into_iter()
                     .fold(failed, |ended, server| background::both(ended, server.end(), say));
-                return background::both(ended, close_unmounted(rest, say), say).map(|()| Vec::new());
+                return ended.map(|()| Vec::new());
             }
         }
     }
     Ok(opened)
 }
 
-/// Prints the mount point of a level. `made`: its file system was made now.
-fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Result<()> {
-    let shown = mountpoint.display();
-    let file_system = match &args.mkfs {
-        Some(wanted) if made => format!(", with {wanted} made on it"),
-        Some(_) => ", with the file system that was there already".to_owned(),
-        None => String::new(),
-    };
-    // With several levels, a mount point would close only one.
-    let word = match args.mountpoints.as_slice() {
-        [_] => shell_word(mountpoint),
-        _ => shell_word(Path::new(&args.location.to_string())),
-    };
-    console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {word}` ends it", args.location))
+/// The request to mount a level, or a disk without levels.
+fn request(
+    args: &OpenArgs,
+    ServedDisk { disk, jobs, identity }: &ServedDisk,
+    level: Arc<dyn Disk>,
+    mountpoint: &Path,
+    say: &ServerLog,
+) -> DiskRequest {
+    let mut request = DiskRequest::new(level, identity.location.as_str(), mountpoint);
+    request.make_mountpoint = mountpoint::may_be_made(mountpoint, disk.has_levels());
+    request.identity = identity.clone();
+    request.mkfs.clone_from(&args.mkfs);
+    request.overwrite = args.force;
+    // One of several levels may have got its file system before another one failed.
+    request.keep_existing = args.mountpoints.len() > 1;
+    request.read_only = args.read_only;
+    request.raw = args.raw;
+    request.via = args.via;
+    request.private = disk.has_levels();
+    request.idle_timeout = args.idle.idle_timeout;
+    // Otherwise reading would write access times to every level, and wait for cover on one without.
+    let given = args.mount_options.as_deref();
+    let chosen = given.is_some_and(|given| given.split(',').any(|option| option.ends_with("atime")));
+    let quiet = disk.has_levels().then_some("noatime").filter(|_| !args.raw && !chosen);
+    // Deleted data is forgotten only if the file system discards it.
+    let discards =
+        |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
+    let told = given.is_some_and(|given| given.split(',').any(discards));
+    let forgets = disk.forgets() && !args.raw && !args.read_only && !told && MountMethod::is_loop(args.via);
+    let forget = forgets.then_some("discard");
+    let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
+    request.mount_options = (!options.is_empty()).then(|| options.join(","));
+    // If another client takes the disk over, the mount stays and fails: without it, programs would
+    // write to the directory below.
+    request.log = Arc::clone(say);
+    // `lacuna close` and `lacuna status` print the server's errors, so commands are named in full.
+    request.naming = settings::full_name;
+    request.jobs = Some(Arc::clone(jobs));
+    request
 }
 
 /// Serves until all levels are closed. Returns the first failure; further ones go to `say`.

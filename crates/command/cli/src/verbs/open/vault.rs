@@ -6,13 +6,14 @@ use crate::args::size::budget;
 use crate::terminal::console::Console;
 use crate::terminal::settings;
 use crate::terminal::working::Stage;
-use crate::verbs::open::mountpoint;
+use crate::verbs::open::left_mounts;
+use crate::verbs::open::mountpoint::{self, MountPlan};
 use crate::verbs::serve::background::{self, Ready};
 use crate::verbs::serve::notify;
 use crate::verbs::status;
 use crate::verbs::unlock::{self, UnlockArgs};
 use crate::verbs::vault;
-use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
+use lacuna_daemon::{HeldFile, Identity, become_io_flusher};
 use lacuna_fuse::{MountedVault, VaultRequest};
 use lacuna_storage::vault::{OpenVault, VaultKey, VaultOpening};
 use lacuna_storage::{Error, Kind, Location, Result, shell_word};
@@ -37,8 +38,8 @@ pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> 
         ..VaultOpening::default()
     };
     let location = status::canonical(&args.location);
-    clear_dead(&location, &args.mountpoints[0], console)?;
-    let mountpoint = mountpoint::check(&args.mountpoints[0], Some(console))?;
+    left_mounts::clear(&location, &args.mountpoints, Some(console))?;
+    let mountpoint = mountpoint::check(&args.mountpoints[0], MountPlan::default(), Some(console))?;
     check_apart(dir, &mountpoint)?;
     let access = unlock::access(args.read_only);
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
@@ -69,6 +70,7 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
     let given = [
         ("--mkfs", args.mkfs.is_some()),
         ("--raw", args.raw),
+        ("--level", args.level.is_some()),
         ("--via", args.via.is_some()),
         ("--write-through", args.writing.write_through),
         ("--cover-timeout", args.waiting.cover_timeout.is_some()),
@@ -93,24 +95,6 @@ const TAKEN: [&str; 5] = ["nodev", "nosuid", "relatime", "noexec", "exec"];
 fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
     let options = args.mount_options.iter().flat_map(|list| list.split(','));
     options.filter(|option| !option.is_empty())
-}
-
-/// Removes mounts of dead servers: of this vault, and at this mount point.
-fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()> {
-    let mountpoint = status::canonical(&Location::Path(mountpoint.to_owned()));
-    for left in Registry::open(None)?.all()? {
-        let Some(mount) = left.mount().filter(|mount| mount.is_vault() && !left.alive) else { continue };
-        if left.record.location != location && mount.mountpoint != Path::new(&mountpoint) {
-            continue;
-        }
-        left.close()?;
-        let (at, of) = (mount.mountpoint.display(), &left.record.location);
-        console.note(&format!(
-            "the server that had {of} open at {at} had died; what it left mounted is cleared away, and what was written in its \
-             last seconds without fsync may be lost"
-        ));
-    }
-    Ok(())
 }
 
 /// Refuses the vault's directory as a mount point, and a mount point inside or above it.
@@ -189,6 +173,8 @@ fn mount(
     say: &lacuna_mount::ServerLog,
 ) -> Result<MountedVault> {
     let mut request = VaultRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
+    request.make_mountpoint = true;
+    request.source = status::canonical_path(place.dir).into_os_string();
     request.allow_other = args.vault.allow_other;
     request.idle_timeout = args.idle.idle_timeout;
     request.read_only = args.read_only;

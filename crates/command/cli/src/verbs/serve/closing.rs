@@ -8,30 +8,27 @@
 
 use crate::terminal::console::{self, Console};
 use crate::terminal::working::{self, Looking};
+use crate::verbs::open_at::Mount;
+use crate::verbs::serve::clients;
 use crate::verbs::serve::disk_jobs::GIVE_UP;
-use crate::verbs::status;
-use lacuna_daemon::{Conversation, Heard, Job, Peer, Registry, ServerStatus};
+use crate::verbs::serve::settling::{GRACE, SETTLE};
+use lacuna_daemon::{Condition, Conversation, Heard, Job, Peer, ServerStatus};
 use lacuna_storage::{Error, Kind, OpenDisk, Pace, Result, human};
 use parking_lot::Mutex;
 use serde_json::json;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// The counter of a hidden level that is mounted while level 0 is not.
+pub(crate) const MOUNTED_ALONE: &str = "mounted_alone";
+
 /// Interval between checks of pending data, and of levels to give up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Minimum time for which a level is being closed before it is given up. A level that is in use is
-/// refused earlier, and is not given up.
-const GRACE: Duration = Duration::from_secs(1);
 /// Time for requests in progress when a server stops, before the cover of the closing; the same for
 /// any number of levels.
 const REQUESTS_END: Duration = Duration::from_millis(250);
-/// How long level 0 stays open after the cover is written, regardless of the number of mounted
-/// deeper levels: all are given up at once, and are unmounted in this time. A level with another
-/// mount inside is closed after that one; the time suffices for a chain of three.
-const SETTLE: Duration = Duration::from_secs(3);
 
 /// Whether closing waits for pending data of hidden levels.
 #[derive(Clone, Copy)]
@@ -44,6 +41,11 @@ impl Patience {
     /// As the options say; by default, closing waits on a terminal, where it prints a note.
     pub(crate) fn new(wait: bool, now: bool, console: Console) -> Self {
         Patience { waits: wait || (!now && console::is_watched()), console }
+    }
+
+    /// The same without bars and spinners.
+    pub(crate) fn without_drawing(self) -> Self {
+        Patience { console: self.console.without_drawing(), ..self }
     }
 
     /// Prints on a terminal that closing waits, and how to drop the data instead.
@@ -116,7 +118,7 @@ pub(crate) struct CoverSession {
     /// Receives the time when the cover was written; disconnected if it cannot be written, which
     /// closing reports. `None` after a wait.
     written: Option<Receiver<Instant>>,
-    /// How long level 0 stays open after the cover, while other levels are given up.
+    /// How long a mounted level 0 stays open after the cover, while other levels are given up.
     settle: Duration,
     closing: ClosingLevels,
     end: Option<Sender<()>>,
@@ -124,13 +126,12 @@ pub(crate) struct CoverSession {
 }
 
 impl CoverSession {
-    /// The session of the disk with level 0 at this mount point. `hidden`: the mount points of its
-    /// other levels.
-    pub(crate) fn of_mounted(level_0: &Path, hidden: Vec<PathBuf>, patience: Patience) -> Result<Self> {
-        let talk = Registry::open(None)?.by_mountpoint(level_0)?.begin(&Job::Cover)?;
+    /// The session of the disk with this lowest mounted level. `hidden`: its hidden levels.
+    pub(crate) fn of_mounted(lowest: &Mount, hidden: Vec<Mount>, patience: Patience) -> Result<Self> {
+        let talk = lowest.server()?.begin(&Job::Cover)?;
         let pending = move || {
             // A server that does not answer counts as closed.
-            patience.tell(hidden.iter().map(|at| pending(&status::at_mountpoint(at))).sum());
+            patience.tell(hidden.iter().map(|level| pending(&level.status())).sum());
         };
         Self::begin(talk, patience, SETTLE, pending)
     }
@@ -230,10 +231,13 @@ impl Drop for CoverSession {
     }
 }
 
-/// Closes a server without a mount point.
-pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
-    let cover = cover_served(peer, patience);
-    working::show(patience.console, "closing what is served", |_| peer.close())?;
+/// Closes a server without a mount point; with `force` also one with clients, which are cut off.
+///
+/// Errors: [`Kind::Busy`] if clients use the disk, and those of [`Peer::close`].
+pub(crate) fn close_served(peer: &Peer, patience: Patience, force: bool) -> Result<()> {
+    let cover = cover_served(peer, patience, force)?;
+    let close = || if force { peer.close_forced() } else { peer.close() };
+    working::show(patience.console, "closing what is served", |_| close())?;
     drop(cover);
     Ok(())
 }
@@ -242,11 +246,22 @@ pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
 /// wait also until pending data is written. The result keeps its hidden levels registered until the
 /// server has ended. `None` for a disk without levels, and if the server does not write cover:
 /// closing reports that.
-fn cover_served(peer: &Peer, patience: Patience) -> Option<(CoverSession, Vec<Closing>)> {
+///
+/// Errors: [`Kind::Busy`] if clients use the disk, unless `force`. Then nothing is written, and no
+/// pending data of the clients is given up. The server checks again when it is closed.
+fn cover_served(
+    peer: &Peer,
+    patience: Patience,
+    force: bool,
+) -> Result<Option<(CoverSession, Vec<Closing>)>> {
     let account = match peer.status() {
         Ok(account) if has_levels(&account) => account,
-        _ => return None,
+        _ => return Ok(None),
     };
+    let users = account.clients.as_ref().filter(|clients| clients.count > 0);
+    if let Some(users) = users.filter(|_| !force && account.condition == Condition::Serving) {
+        return Err(clients::in_use(&account.record.location, users, true));
+    }
     let talk = peer.begin(&Job::Cover);
     match talk.and_then(|talk| CoverSession::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
         Ok(mut cover) => {
@@ -257,9 +272,9 @@ fn cover_served(peer: &Peer, patience: Patience) -> Option<(CoverSession, Vec<Cl
             if patience.waits {
                 wait_for_pending(peer, patience);
             }
-            Some((cover, closing))
+            Ok(Some((cover, closing)))
         }
-        Err(_) => None,
+        Err(_) => Ok(None),
     }
 }
 
@@ -289,6 +304,11 @@ fn wait_while(left: impl Fn() -> u64, flush: impl Fn() -> Result<()>) {
             _ => thread::sleep(LOOK_EVERY),
         }
     }
+}
+
+/// Whether it is the server of a hidden level that is mounted while level 0 is not.
+pub(crate) fn is_mounted_alone(account: &ServerStatus) -> bool {
+    account.counters().any(|(name, value)| name == MOUNTED_ALONE && value > 0)
 }
 
 /// Whether the disk has levels, regardless of the open ones.

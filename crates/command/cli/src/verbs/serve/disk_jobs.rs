@@ -3,6 +3,7 @@
 
 use crate::terminal::settings;
 use crate::verbs::serve::header_wire;
+use crate::verbs::serve::settling::{GRACE, SETTLE, Settling};
 use lacuna_daemon::{Exchange, FileIdentity, Identity, Job, JobHandler, Meant};
 use lacuna_storage::{
     BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Pace, Result, human, is_of_version_table,
@@ -32,7 +33,18 @@ pub(crate) struct ServedDisk {
 impl ServedDisk {
     /// `verifies`: whether its cipher detects altered data.
     pub(crate) fn new(disk: Arc<OpenDisk>, verifies: bool, identity: Identity) -> ServedDisk {
-        let jobs = DiskJobs::of(&disk, verifies, identity.file.identity());
+        ServedDisk::with_settling(disk, verifies, identity, Arc::default())
+    }
+
+    /// The same; closings set the time until which level 0 stays open in `settling`.
+    pub(crate) fn with_settling(
+        disk: Arc<OpenDisk>,
+        verifies: bool,
+        identity: Identity,
+        settling: Arc<Settling>,
+    ) -> ServedDisk {
+        let (id, file, weak) = (disk.id(), identity.file.identity(), Arc::downgrade(&disk));
+        let jobs = Arc::new(DiskJobs { disk: weak, id, verifies, file, settling });
         ServedDisk { disk, jobs, identity }
     }
 }
@@ -46,14 +58,10 @@ struct DiskJobs {
     verifies: bool,
     /// The file that was opened.
     file: FileIdentity,
+    settling: Arc<Settling>,
 }
 
 impl DiskJobs {
-    /// A handler for a disk that was opened from this file.
-    fn of(disk: &Arc<OpenDisk>, verifies: bool, file: FileIdentity) -> Arc<dyn JobHandler> {
-        Arc::new(DiskJobs { disk: Arc::downgrade(disk), id: disk.id(), verifies, file })
-    }
-
     /// Refuses a client that means another disk, with a file that may be at this path by now.
     ///
     /// Errors: [`Kind::Busy`] for another file, and [`Kind::Corrupt`] for another ID.
@@ -129,12 +137,14 @@ fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &Exchange) -> Result<Val
     }))
 }
 
-fn closing(disk: &OpenDisk, exchange: &mut Exchange) -> Result<Value> {
+fn closing(disk: &OpenDisk, settling: &Settling, exchange: &mut Exchange) -> Result<Value> {
+    let (begun, covering) = (Instant::now(), settling.begin());
     match disk.cover_closing(Pace::Even) {
         // Closing reports it again. Pending data is given up even on a medium that takes no writes.
         Err(e) if e.kind().is_refusal() => {}
         covered => covered?,
     }
+    covering.settles_at(Instant::now().max(begun + GRACE) + SETTLE);
     exchange.tell(&json!({ "covered": true }))?;
     let heard = until_it_leaves(disk, exchange);
     // Levels that could not be closed continue as before.
@@ -165,7 +175,7 @@ impl JobHandler for DiskJobs {
         let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
         match job {
             // Clients address the server directly, so the disk needs no check.
-            Job::Cover => closing(&disk, exchange),
+            Job::Cover => closing(&disk, &self.settling, exchange),
             Job::Flush => disk.levels()[0].flush().map(|()| Value::Null),
             Job::Check { disk: meant } => self.check_meant(meant).and_then(|()| self.check(&disk, exchange)),
             Job::Header { disk: meant } => {

@@ -1,6 +1,7 @@
 //! `serve`: serves a disk to NBD clients, until a signal.
 
 pub(crate) mod background;
+pub(crate) mod clients;
 pub(crate) mod closing;
 pub(crate) mod disk_jobs;
 pub(crate) mod header_wire;
@@ -8,6 +9,7 @@ mod network;
 pub(crate) mod notify;
 mod pid_file;
 mod served;
+pub(crate) mod settling;
 
 use crate::args::size::budget;
 use crate::args::{ServeArgs, Tls};
@@ -16,6 +18,7 @@ use crate::terminal::settings;
 use crate::terminal::working::{self, Looking};
 use crate::verbs::lacks;
 use crate::verbs::serve::background::Ready;
+use crate::verbs::serve::clients::ServedClients;
 use crate::verbs::serve::disk_jobs::ServedDisk;
 use crate::verbs::serve::pid_file::PidFile;
 use crate::verbs::serve::served::{NbdState, Served};
@@ -254,6 +257,8 @@ fn serve_disk(
     let say = background::reporter(args.fork, disk.has_levels());
     let last_error = Arc::new(Mutex::new(None));
     let remembered = Arc::clone(&last_error);
+    let clients = ServedClients::new(disk.has_levels());
+    let report_refused = clients.note_refused(Arc::clone(&say));
     let failures = AtomicU64::new(0);
     let stopping = stop.clone();
     let report = move |e: &Error| {
@@ -270,6 +275,8 @@ fn serve_disk(
         in_use: Some(Arc::new(move || working.is_at_work() || file.is_deleted())),
         before_drain: Some(before_drain),
         report: Some(Arc::new(report)),
+        report_refused: Some(report_refused),
+        clients: clients.handle(),
         max_connections: usize::from(args.max_connections),
         idle_timeout: args.idle.idle_timeout,
         ..ServerSettings::default()
@@ -292,7 +299,7 @@ fn serve_disk(
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), server_settings)?;
     let uris = server.uris();
-    let state = NbdState { stop: stop.clone(), last_error, level_0: levels[0].clone() };
+    let state = NbdState { stop: stop.clone(), last_error, level_0: levels[0].clone(), clients };
     let served = Served::start(identity, uris.clone(), &levels, state, jobs);
     let unseen = |e: &Error| {
         console.note(&format!("`lacuna status` will not see this server: {}", settings::words(e)));

@@ -1,9 +1,10 @@
 //! Registers an NBD server: its instance in the registry, and its control socket.
 
 use crate::terminal::settings;
+use crate::verbs::serve::clients::ServedClients;
 use lacuna_daemon::{
-    ClosingClient, Front, Identity, Instance, Jobs, Record, Server, ServerState, Service, StatusSource,
-    default_run_base,
+    ClosingClient, ConnectedClients, Front, Identity, Instance, Jobs, Record, RefusedClients, Server,
+    ServerState, Service, StatusSource, default_run_base,
 };
 use lacuna_nbd::StopHandle;
 use lacuna_storage::{ByteDisk, Error, Result};
@@ -18,6 +19,7 @@ pub(crate) struct NbdState {
     pub last_error: Arc<Mutex<Option<Error>>>,
     /// The level with the reported length: a client may resize it while the server runs.
     pub level_0: ByteDisk,
+    pub clients: Arc<ServedClients>,
 }
 
 impl ServerState for NbdState {
@@ -31,6 +33,14 @@ impl ServerState for NbdState {
 
     fn size(&self) -> Option<u64> {
         Some(self.level_0.len())
+    }
+
+    fn clients(&self) -> Option<ConnectedClients> {
+        Some(self.clients.connected())
+    }
+
+    fn refused_clients(&self) -> Option<RefusedClients> {
+        Some(self.clients.refused())
     }
 }
 
@@ -56,7 +66,8 @@ impl Served {
         let instance = Instance::of_server(&default_run_base()?, &identity.location)?;
         let record = Record::new(&identity, Front::Nbd { uris }, levels[0].read_only());
         let (waiting, stop) = (Arc::<Mutex<Vec<ClosingClient>>>::default(), state.stop.clone());
-        let closing = Arc::clone(&waiting);
+        let (closing, clients) = (Arc::clone(&waiting), Arc::clone(&state.clients));
+        let location = identity.location.clone();
         let service = Service {
             record: record.clone(),
             identity,
@@ -64,7 +75,14 @@ impl Served {
             state: Arc::new(state),
             jobs,
             naming: settings::full_name,
-            close: Box::new(move |client| {
+            close: Box::new(move |client: ClosingClient| {
+                // A server that ends already takes no request of its clients any more.
+                if !client.is_forced()
+                    && !stop.stopped()
+                    && let Err(e) = clients.close(&location)
+                {
+                    return client.refuse(&e);
+                }
                 closing.lock().push(client);
                 stop.stop();
             }),

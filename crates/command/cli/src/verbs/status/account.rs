@@ -2,13 +2,18 @@
 
 use crate::terminal::utc::utc;
 use crate::verbs::status::activity::{Activity, CacheUse};
+use crate::verbs::status::terminal_size::{filled, fits, listed};
 use lacuna_storage::{Location, human, shell_word};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The text for a server; with `all` also all its counters.
-pub(crate) fn of(server: &Value, all: bool) -> String {
+/// The width of the names of rows.
+const NAME: usize = 24;
+
+/// The text for a server; with `all` also all its counters. With a `width` its lines are folded,
+/// except sentences, which may have commands in them.
+pub(crate) fn of(server: &Value, all: bool, width: Option<usize>) -> String {
     let server = &printable(server);
     let place = place(server);
     let location = server["location"].as_str().unwrap_or("a disk");
@@ -22,22 +27,73 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
     if server["silent"] == true {
         return format!("{location} at {place}: its server {}; {}\n", no_answer(server), go_on(server));
     }
-    let mut out = format!("{location} at {place} ({})\n", facts(server));
+    let mut out = heading(location, &place, facts(server), width);
     if let Some(changed) = changed_file(server) {
         let _ = writeln!(out, "  {changed}");
     }
     if let Some(error) = server["last_error"].as_str() {
         let _ = writeln!(out, "  last failure: {error}");
     }
+    if let Some(refused) = refused_clients(server) {
+        let _ = writeln!(out, "  {refused}");
+    }
     let mut rows = short(server);
     if all {
         rows.extend(server["id"].as_str().map(|id| ("ID".to_owned(), id.to_owned())));
         rows.extend(counters(server));
     }
-    for (name, value) in rows {
-        let _ = writeln!(out, "  {name:<24} {value}");
-    }
+    rows.iter().for_each(|(name, value)| out.push_str(&row(name, value, width)));
     out
+}
+
+/// The first line, or several lines where it is wider than the terminal.
+fn heading(location: &str, place: &str, facts: Vec<String>, width: Option<usize>) -> String {
+    let line = format!("{location} at {place} ({})", facts.join(", "));
+    let lines = match width.filter(|_| !fits(&line, width)) {
+        None => vec![line],
+        Some(width) => {
+            let facts = [vec![format!("at {place}")], facts].concat();
+            [vec![location.to_owned()], listed(&facts, "  ", width)].concat()
+        }
+    };
+    lines.join("\n") + "\n"
+}
+
+/// A name and its value, folded below the value.
+fn row(name: &str, value: &str, width: Option<usize>) -> String {
+    let begin = format!("  {name:<NAME$} ");
+    let lines = match width {
+        None => vec![value.to_owned()],
+        Some(width) => filled(value.split(' '), width.saturating_sub(begin.chars().count())),
+    };
+    begin + &lines.join(&format!("\n{:1$}", "", NAME + 3)) + "\n"
+}
+
+/// The number of clients that use a served disk, if there are any.
+pub(crate) fn clients(server: &Value) -> Option<String> {
+    match server["clients"].as_u64()? {
+        0 => None,
+        1 => Some("1 client".to_owned()),
+        count => Some(format!("{count} clients")),
+    }
+}
+
+/// The clients that use a served disk, with the names of the first; `None` for a mount.
+fn named_clients(server: &Value) -> Option<String> {
+    let count = server["clients"].as_u64()?;
+    let names: Vec<&str> =
+        server["peers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    Some(if count == 0 { "none".to_owned() } else { format!("{count}: {}", names.join(", ")) })
+}
+
+/// The clients that a server refused, if there are any.
+fn refused_clients(server: &Value) -> Option<String> {
+    let refused = &server["refused_clients"];
+    let last = refused["last"].as_str()?;
+    Some(match refused["count"].as_u64()? {
+        1 => format!("1 client refused: {last}"),
+        count => format!("{count} clients refused, the last: {last}"),
+    })
 }
 
 /// A server's status with printable texts: file names are untrusted.
@@ -112,29 +168,38 @@ pub(crate) fn since(server: &Value) -> Option<String> {
     server["since"].as_u64().map(utc)
 }
 
-/// The text in parentheses after the name.
-fn facts(server: &Value) -> String {
+/// The user, if it is another one than this.
+pub(crate) fn user(server: &Value) -> Option<String> {
+    let user = server["user"].as_u64()?;
+    let elsewhere = if server["elsewhere"] == true { ", in another mount namespace" } else { "" };
+    Some(format!("user {user}{elsewhere}"))
+}
+
+/// The facts after the name.
+fn facts(server: &Value) -> Vec<String> {
     let mut facts = vec![format!("process {}", server["pid"])];
+    facts.extend(user(server));
     facts.extend(server["namespace"].as_str().map(|namespace| format!("namespace {namespace}")));
     facts.extend(server["format"].as_str().map(str::to_owned));
     facts.extend(since(server).map(|moment| format!("since {moment}")));
     let marks = [("read_only", "read-only"), ("closing", "closing")];
     facts.extend(marks.into_iter().filter(|(field, _)| server[*field] == true).map(|(_, word)| word.into()));
-    facts.join(", ")
+    facts
 }
 
 /// The counters that most users need.
 fn short(server: &Value) -> Vec<(String, String)> {
     let activity = Activity::of(&server["items"]);
+    let clients = named_clients(server);
     if server["items"].as_array().is_none_or(Vec::is_empty) {
-        return vec![("counters".into(), "none now: it waits for its medium".into())];
+        let none = ("counters".to_owned(), "none now: it waits for its medium".to_owned());
+        return clients.map(|words| ("clients".to_owned(), words)).into_iter().chain([none]).collect();
     }
     let levels = Some(activity.level_words()).filter(|words| !words.is_empty());
-    let levels =
-        levels.map(|words| words.trim_start_matches("levels ").trim_start_matches("level ").to_owned());
     let requests = |count: u64| if count == 1 { "1 request".to_owned() } else { format!("{count} requests") };
     let rows = [
-        ("open levels", levels),
+        ("open", levels),
+        ("clients", clients),
         ("read", activity.read.map(human)),
         ("written", activity.written.map(human)),
         ("in flight", activity.in_flight.map(requests)),
@@ -162,8 +227,11 @@ pub(crate) fn cover(activity: &Activity) -> Option<String> {
         millis => format!("every {} s, {} so far", millis as f64 / 1000.0, activity.cover.unwrap_or(0)),
     };
     let (medium, public) = activity.amplified.filter(|(_, public)| *public > 0).unwrap_or((0, 1));
+    if medium == 0 {
+        return Some(own);
+    }
     let factor = medium as f64 / public as f64;
-    Some(if medium > 0 { format!("{own}; {factor:.1} blocks on the medium for each written") } else { own })
+    Some(format!("{own}; {factor:.1} times as much went to the medium as to level 0"))
 }
 
 /// All counters.

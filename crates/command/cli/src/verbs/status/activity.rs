@@ -80,12 +80,11 @@ impl Activity {
 
     /// The levels as text; empty for a disk without levels.
     pub(crate) fn level_words(&self) -> String {
-        let numbers: Vec<String> = self.levels.iter().map(u64::to_string).collect();
-        match numbers.len() {
-            0 => String::new(),
-            1 => format!("level {}", numbers[0]),
-            _ => format!("levels {}", numbers.join(", ")),
-        }
+        let words = |level: &u64| {
+            let kind = if *level == 0 { "public" } else { "hidden" };
+            format!("level {level} ({kind})")
+        };
+        self.levels.iter().map(words).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -137,7 +136,8 @@ mod tests {
         list.push(("waiting_for_cover", 4096));
         let activity = Activity::of(&items(&list));
         assert_eq!((activity.read, activity.in_flight, activity.cover), (Some(20), Some(2), Some(7)));
-        assert_eq!((activity.level_words(), activity.pending), ("levels 0, 1".to_owned(), Some(4096)));
+        assert_eq!(activity.level_words(), "level 0 (public), level 1 (hidden)");
+        assert_eq!(activity.pending, Some(4096));
         let vault = Activity::of(&items(&[("changed_inodes", 2)]));
         assert_eq!(vault.pending_words().unwrap(), "2 files");
         assert_eq!(Activity::of(&json!([])), Activity::default());

@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 pub(crate) mod activity;
+pub(crate) mod terminal_size;
 mod watch;
 
 use crate::args::StatusArgs;
@@ -9,7 +10,9 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::settings;
 use crate::verbs::in_pool;
 use crate::verbs::place::file_at;
-use lacuna_daemon::{DiskQuery, HeldFile, Identity, Peer, PoolQuery, Registry, ServerStatus};
+use lacuna_daemon::{
+    DiskQuery, HeldFile, Identity, OtherUsers, Peer, PoolQuery, Registry, ServerStatus, UserPeer,
+};
 use lacuna_storage::{ClusterOptions, Error, Kind, Location, OpenDisk, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -24,11 +27,17 @@ pub(crate) struct Account {
 /// `lacuna status`.
 pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = &args.target;
-    let look = || -> Result<Vec<Value>> {
-        match target {
-            Some(target) => Ok(to_json(&accounts(peers_at(target, None)?, console))),
-            None => all(console),
+    let mut is_told = false;
+    let mut look = || -> Result<Vec<Value>> {
+        let seen = match target {
+            Some(target) => seen_at(target, console)?,
+            None => seen(args.all_users, console)?,
+        };
+        if !is_told {
+            seen.tell_unseen(console);
         }
+        is_told = true;
+        Ok(seen.to_json())
     };
     let servers = look()?;
     if let Some(target) = target
@@ -47,7 +56,67 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     if args.watch {
         return watch::run(args, look);
     }
-    servers.iter().try_for_each(|server| console::line(account::of(server, console.is_verbose()).trim_end()))
+    let (all, width) = (console.is_verbose(), terminal_size::width());
+    servers.iter().try_for_each(|server| console::line(account::of(server, all, width).trim_end()))
+}
+
+/// The servers that were found, of this user and of other users.
+pub(crate) struct SeenServers {
+    accounts: Vec<Account>,
+    /// The errors of other users' servers.
+    unseen: Vec<Error>,
+}
+
+impl SeenServers {
+    /// As JSON.
+    pub(crate) fn to_json(&self) -> Vec<Value> {
+        to_json(&self.accounts)
+    }
+
+    /// Prints why servers of other users are missing.
+    pub(crate) fn tell_unseen(&self, console: Console) {
+        self.unseen.iter().for_each(|e| console.note(&settings::words(e)));
+    }
+}
+
+/// All servers of this user, and with `all_users` those of all other users.
+///
+/// Errors: those of [`all`]; [`Kind::Permission`] for the servers of other users, unless this is
+/// root.
+pub(crate) fn seen(all_users: bool, console: Console) -> Result<SeenServers> {
+    let mut accounts = all_accounts(console)?;
+    let others = if all_users { OtherUsers::look()? } else { OtherUsers::default() };
+    accounts.extend(accounts_of_others(others.seen));
+    Ok(SeenServers { accounts, unseen: others.unseen })
+}
+
+/// The servers of this user at a target, or else for root those of other users.
+fn seen_at(target: &Location, console: Console) -> Result<SeenServers> {
+    let accounts = accounts(peers_at(target, None)?, console);
+    if !accounts.is_empty() || !OtherUsers::may_look() {
+        return Ok(SeenServers { accounts, unseen: Vec::new() });
+    }
+    let OtherUsers { seen, mut unseen } = of_other_users(target);
+    if !seen.is_empty() {
+        unseen.clear();
+    }
+    Ok(SeenServers { accounts: accounts_of_others(seen), unseen })
+}
+
+fn accounts_of_others(seen: Vec<UserPeer>) -> Vec<Account> {
+    seen.into_iter().map(|UserPeer { peer, status, .. }| Account { peer, status }).collect()
+}
+
+/// The servers of other users at a target, for root.
+pub(crate) fn of_other_users(target: &Location) -> OtherUsers {
+    let mountpoint = match target {
+        Location::Path(path) => Some(canonical_path(path)),
+        Location::Nand(_) | Location::Ubi(_) | Location::Rados { .. } => None,
+    };
+    match OtherUsers::look() {
+        Ok(others) => others.at(mountpoint.as_deref(), &canonical(target), file_at(target)),
+        Err(e) => OtherUsers { unseen: vec![e], ..OtherUsers::default() },
+    }
 }
 
 /// All servers of this user, as JSON. Errors: a server that cannot be inspected.
@@ -65,7 +134,15 @@ pub(crate) fn servers_of(
 }
 
 fn to_json(accounts: &[Account]) -> Vec<Value> {
-    accounts.iter().map(|account| account.status.to_json()).collect()
+    let one = |Account { peer, status }: &Account| {
+        let mut out = status.to_json();
+        if let Some(user) = peer.user() {
+            out["user"] = json!(user);
+            out["elsewhere"] = json!(peer.is_elsewhere());
+        }
+        out
+    };
+    accounts.iter().map(one).collect()
 }
 
 /// All servers of this user. Errors: a server that cannot be inspected.

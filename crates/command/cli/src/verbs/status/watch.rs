@@ -1,21 +1,23 @@
 //! `status --watch`: shows the counters of running servers and their rates periodically.
 //!
-//! A terminal shows one screen that is redrawn. Other output gets one line per server and update,
-//! for logs and programs.
+//! A terminal shows one screen that is redrawn, and gets its former screen back before a signal
+//! ends or stops the process. Other output gets one line per server and update, for logs and
+//! programs.
 
 use crate::args::StatusArgs;
+use crate::terminal::caught_signals::CaughtSignals;
 use crate::terminal::utc::utc;
-use crate::verbs::serve::background;
-use crate::verbs::status::account::{self, no_answer, place, since};
+use crate::verbs::status::account::{self, no_answer, place, printable, since};
 use crate::verbs::status::activity::{Activity, CacheUse};
+use crate::verbs::status::terminal_size::{TerminalSize, size};
 use lacuna_storage::{Error, Result, human};
-use rustix::termios::tcgetwinsize;
 use serde_json::Value;
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::raise;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::iter::once;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Switches to the alternate screen, so that the old content comes back; hides the cursor.
@@ -26,41 +28,76 @@ const HOME: &str = "\x1b[H";
 /// Clear the rest of the line, and of the screen.
 const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
-/// The size of a terminal that does not report one.
-const USUAL: TerminalSize = TerminalSize { columns: 80, rows: 24 };
 /// Lines above the servers.
 const TITLE: usize = 2;
 
-/// Shows the results of `look` until INT, until there are no servers any more, or until the given
-/// count is reached. Errors: those of `look`.
+/// Shows the results of `look` until INT, TERM or HUP, until there are no servers any more, or
+/// until the given count is reached. Another signal has its usual effect, after which the display
+/// goes on if the process does. Errors: those of `look`.
 pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Result<Vec<Value>>) -> Result<()> {
-    let (interrupt, interrupted) = channel();
-    background::on_signal(move || {
-        let _ = interrupt.send(());
-    })?;
-    let screen = Screen::start();
-    let mut before = History::default();
-    let mut left = args.count;
+    let mut watch = Watching { interval: args.interval, left: args.count, before: History::default() };
     loop {
-        let begun = Instant::now();
-        let servers = look()?;
-        if servers.is_empty() {
-            return screen.end("what was watched is closed");
-        }
-        let seen: Vec<Seen> = servers.iter().map(|server| before.see(server, begun)).collect();
-        before.keep(&seen);
-        if !screen.show(&seen, args.interval)? {
-            return Ok(());
-        }
-        left = left.map(|left| left - 1);
-        if left == Some(0) {
-            return screen.end("");
-        }
-        let pause = args.interval.saturating_sub(begun.elapsed());
-        if interrupted.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return screen.end("");
+        match watch.until_end(&mut look)? {
+            Ended::Closed => {
+                write("what was watched is closed\n")?;
+                return Ok(());
+            }
+            Ended::Shown | Ended::Signal(SIGINT | SIGTERM | SIGHUP) => return Ok(()),
+            // Another program may have used the terminal meanwhile.
+            Ended::Signal(SIGCONT) => {}
+            Ended::Signal(signal) => raise(signal).map_err(|e| signals_failed(&e))?,
         }
     }
+}
+
+/// Why the display ends.
+enum Ended {
+    /// There are no servers any more.
+    Closed,
+    /// The given count is reached, or the reader has closed the stream.
+    Shown,
+    /// This signal came.
+    Signal(i32),
+}
+
+/// The progress of a display.
+struct Watching {
+    interval: Duration,
+    left: Option<u64>,
+    before: History,
+}
+
+impl Watching {
+    /// Shows one update after another. The terminal and the handlers of signals are as before when
+    /// this returns.
+    fn until_end(&mut self, mut look: impl FnMut() -> Result<Vec<Value>>) -> Result<Ended> {
+        // A shell starts commands in the background with INT ignored.
+        let signals = CaughtSignals::new(&[SIGINT, SIGTERM]).map_err(|e| signals_failed(&e))?;
+        let screen = Screen::start();
+        loop {
+            let begun = Instant::now();
+            // The names may be those of other users.
+            let servers: Vec<Value> = look()?.iter().map(printable).collect();
+            if servers.is_empty() {
+                return Ok(Ended::Closed);
+            }
+            let seen: Vec<Seen> = servers.iter().map(|server| self.before.see(server, begun)).collect();
+            self.before.keep(&seen);
+            let is_read = screen.show(&seen, self.interval)?;
+            self.left = self.left.map(|left| left - 1);
+            if !is_read || self.left == Some(0) {
+                return Ok(Ended::Shown);
+            }
+            let pause = self.interval.saturating_sub(begun.elapsed());
+            if let Some(signal) = signals.wait(pause).map_err(|e| signals_failed(&e))? {
+                return Ok(Ended::Signal(signal));
+            }
+        }
+    }
+}
+
+fn signals_failed(e: &io::Error) -> Error {
+    Error::io("cannot listen for signals", e)
 }
 
 /// A server at one update.
@@ -153,14 +190,6 @@ impl Screen {
         }
         write(&text)
     }
-
-    fn end(self, word: &str) -> Result<()> {
-        drop(self);
-        if !word.is_empty() {
-            write(&format!("{word}\n"))?;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Screen {
@@ -179,18 +208,6 @@ fn write(text: &str) -> Result<bool> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(e) => Err(Error::io("cannot write to standard output", &e)),
     }
-}
-
-/// The size of a terminal in characters.
-#[derive(Clone, Copy)]
-struct TerminalSize {
-    columns: usize,
-    rows: usize,
-}
-
-fn size() -> TerminalSize {
-    let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    size.map_or(USUAL, |size| TerminalSize { columns: size.ws_col.into(), rows: size.ws_row.into() })
 }
 
 /// The line cut to the width, without control characters.
@@ -234,11 +251,15 @@ fn block(seen: &Seen) -> Vec<String> {
     }
     let moment = since(server).map(|moment| format!(", since {moment}")).unwrap_or_default();
     let closing = if server["closing"] == true { ", closing" } else { "" };
+    let clients = account::clients(server).map(|words| format!(", {words}"));
+    let clients = clients.as_deref().unwrap_or("");
+    let user = account::user(server).map(|words| format!(", {words}"));
+    let user = user.as_deref().unwrap_or("");
     let levels = Some(activity.level_words()).filter(|words| !words.is_empty());
     let levels = levels.map(|words| format!(", {words}")).unwrap_or_default();
     let mut lines = vec![
         format!("{} at {}", text("location"), place(server)),
-        format!("  {}{levels}, process {}{moment}{closing}", text("format"), server["pid"]),
+        format!("  {}{levels}, process {}{user}{moment}{clients}{closing}", text("format"), server["pid"]),
         format!("  {:<14}{:>14}{:>14}{:>14}", "", "now", "most", "in all"),
     ];
     let traffic = [
@@ -307,6 +328,8 @@ fn line(seen: &Seen) -> String {
     parts.extend(
         seen.hits.or(activity.cache.and_then(CacheUse::percent)).map(|hits| format!("cache hits {hits}%")),
     );
+    parts.extend(account::clients(server));
+    parts.extend(account::user(server));
     parts.extend((server["closing"] == true).then(|| "closing".to_owned()));
     parts.extend(server["last_error"].as_str().map(|error| format!("last failure: {error}")));
     cut(&format!("{name}: {}", parts.join(", ")), usize::MAX)
@@ -327,6 +350,7 @@ fn speed(bytes: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::status::terminal_size::USUAL;
     use serde_json::json;
 
     fn seen(number: u64) -> Value {

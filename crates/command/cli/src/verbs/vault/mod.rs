@@ -9,7 +9,6 @@ use crate::args::size::budget;
 use crate::args::{VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs};
 use crate::terminal::console::{self, Console};
 use crate::terminal::passphrase;
-use crate::terminal::settings;
 use crate::terminal::working;
 use crate::verbs::place::file_at;
 use crate::verbs::unlock::{UnlockArgs, check_id};
@@ -26,7 +25,7 @@ use std::sync::Arc;
 
 /// The note if the anchor of this machine has no state of the vault.
 const FIRST_OPENING: &str =
-    "the anchor remembers no state of this vault, so nobody can tell whether this is the newest one";
+    "first time on this computer: lacuna cannot tell whether this copy of the vault is the newest";
 
 /// `lacuna vault init`.
 pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
@@ -111,7 +110,7 @@ fn running() -> Result<Vec<Peer>> {
 pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
     if open.is_first_opening() {
         // A read-only opening stores no state in the anchor.
-        let later = if read_only { "" } else { "; from now on it remembers" };
+        let later = if read_only { "" } else { "; from now on it can" };
         console.note(&format!("{FIRST_OPENING}{later}"));
     }
 }
@@ -171,10 +170,7 @@ fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result
     }
     Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
         .found(format!("{} that cannot be read", many(report.places, "place")))
-        .remedy(
-            "bring the backing files that are named above back as they were, or write these files anew from another copy; \
-             everything else can be read",
-        ))
+        .remedy("bring the named backing files back, or write these files anew; everything else can be read"))
 }
 
 /// Sentences on the copies of the namespace and the superblock.
@@ -276,7 +272,7 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
 /// another one by then.
 fn consent(yes: bool, console: Console) -> Consent {
     Consent::asked(move |refusal| {
-        console.note(&settings::words(&refusal.remedy("go on only if this is the state that you want")));
+        console.note(&console::shown(&refusal.remedy("go on only if this is the state that you want")));
         console.note(
             "accepting it makes this state the newest one: what was written to the vault in states that are not in its history \
              is gone",

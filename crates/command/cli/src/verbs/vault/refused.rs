@@ -61,7 +61,9 @@ fn misplaced(verb: &Verb) -> Option<(&'static str, &Location, &'static str)> {
         | Verb::Erase(_)
         | Verb::Vault(_)
         | Verb::Key(KeyVerb::Add(_) | KeyVerb::Change(_) | KeyVerb::Remove(_) | KeyVerb::Refresh(_))
-        | Verb::Header(HeaderVerb::Backup(_) | HeaderVerb::Restore(_) | HeaderVerb::Repair(_))
+        | Verb::Header(
+            HeaderVerb::Backup(_) | HeaderVerb::Check(_) | HeaderVerb::Restore(_) | HeaderVerb::Repair(_),
+        )
         | Verb::Bench(_)
         | Verb::Completions(_)
         | Verb::Man(_) => return None,
