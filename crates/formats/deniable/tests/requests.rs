@@ -4,66 +4,20 @@
 mod fixture;
 
 use fixture::{create, fill, flush_hidden, open, params, stamp_of};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent, near_runs};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_medium::Medium;
 use lacuna_sim::Rng;
+use lacuna_testkit::CountingMedium;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const BLOCKS: u64 = 60;
-
-/// A medium in memory that counts the requests of reads for hidden levels as a file would serve
-/// them.
-struct Counting {
-    memory: MemoryMedium,
-    requests: AtomicUsize,
-}
-
-impl Counting {
-    /// The number of requests since the last call.
-    fn take(&self) -> usize {
-        self.requests.swap(0, Ordering::Relaxed)
-    }
-}
-
-impl Medium for Counting {
-    fn len(&self) -> u64 {
-        self.memory.len()
-    }
-
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.memory.read(batch)
-    }
-
-    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.requests.fetch_add(near_runs(batch).count(), Ordering::Relaxed);
-        self.memory.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.memory.write(batch)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.memory.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.memory.discard(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.memory.set_len(len)
-    }
-}
 
 /// A read makes one request for each stripe, or one for a single block: the summaries are in
 /// memory.
 #[test]
 fn a_hidden_level_is_read_by_stripes() {
     let params = params();
-    let memory = MemoryMedium::new(params.end());
-    let counting = Arc::new(Counting { memory, requests: AtomicUsize::new(0) });
+    let counting = Arc::new(CountingMedium::new(params.end()));
     let medium: Arc<dyn Medium> = counting.clone();
     create(&medium, &params, 2, 1).unwrap();
     let disk = open(&medium, &params, 2, 2).unwrap();
@@ -80,7 +34,7 @@ fn a_hidden_level_is_read_by_stripes() {
     hidden.read(BlockAddr(0), &mut back).unwrap();
     counting.take();
     hidden.read(BlockAddr(0), &mut back).unwrap();
-    let requests = counting.take();
+    let requests = counting.take().requests;
     println!("{requests} requests for {BLOCKS} blocks");
     assert!(back == data && requests > 0 && 2 * requests <= BLOCKS as usize, "{requests} requests");
 
@@ -89,6 +43,6 @@ fn a_hidden_level_is_read_by_stripes() {
     for _ in 0..100 {
         let at = rng.below(BLOCKS);
         hidden.read(BlockAddr(at), &mut block).unwrap();
-        assert_eq!((stamp_of(at, &block), counting.take()), (Some(7), 1), "block {at}");
+        assert_eq!((stamp_of(at, &block), counting.take().requests), (Some(7), 1), "block {at}");
     }
 }

@@ -251,7 +251,7 @@ fn not_open_for_long(level: u8, batches: u64) -> Error {
     }
     Error::new(Kind::Corrupt, format!("cannot open level {level}"))
         .found(format!("it was not open while the last {batches} batches were written"))
-        .expected("that it is opened whenever the disk is written to")
+        .expected("that it is opened whenever the disk is opened for writing")
         .remedy("what it held was overwritten: open the disk without it, and restore the level from a backup")
 }
 

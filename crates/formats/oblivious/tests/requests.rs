@@ -4,85 +4,24 @@
 mod fixture;
 
 use fixture::{create, fill, flush_hidden, open, stamp_of};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent, near_runs};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_medium::Medium;
 use lacuna_oblivious::{Levels, Params, Plan};
 use lacuna_sim::Rng;
+use lacuna_testkit::{CountingMedium, DiscreetReads};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A MiB.
 const BLOCKS: u64 = 256;
 /// Bytes of eight cells in place: their blocks, and the page of their metadata.
 const GROUP_LEN: u64 = 9 * 4096;
 
-/// The reads for hidden levels.
-#[derive(Default)]
-struct Asked {
-    extents: usize,
-    /// As a file would serve them.
-    requests: usize,
-    /// The beginnings of groups of cells in place, and the offsets of extents in the ring.
-    groups: BTreeSet<u64>,
-}
-
-/// A medium in memory that counts reads for hidden levels.
-struct Counting {
-    memory: MemoryMedium,
-    cells_start: u64,
-    asked: Mutex<Asked>,
-}
-
-impl Counting {
-    fn new(params: &Params) -> Counting {
-        let cells_start = params.end() - params.cells / 8 * GROUP_LEN;
-        Counting { memory: MemoryMedium::new(params.end()), cells_start, asked: Mutex::default() }
-    }
-
-    /// The reads since the last call.
-    fn take(&self) -> Asked {
-        std::mem::take(&mut *self.asked.lock().unwrap())
-    }
-
-    fn group(&self, offset: u64) -> u64 {
-        let within = offset.checked_sub(self.cells_start);
-        within.map_or(offset, |at| offset - at % GROUP_LEN)
-    }
-}
-
-impl Medium for Counting {
-    fn len(&self) -> u64 {
-        self.memory.len()
-    }
-
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.memory.read(batch)
-    }
-
-    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let mut asked = self.asked.lock().unwrap();
-        asked.extents += batch.len();
-        asked.requests += near_runs(batch).count();
-        asked.groups.extend(batch.iter().map(|extent| self.group(extent.offset)));
-        drop(asked);
-        self.memory.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.memory.write(batch)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.memory.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.memory.discard(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.memory.set_len(len)
-    }
+/// The beginning of the group of cells in place at an offset; an offset in the ring is its own.
+fn group(params: &Params, offset: u64) -> u64 {
+    let cells_start = params.end() - params.cells / 8 * GROUP_LEN;
+    let within = offset.checked_sub(cells_start);
+    within.map_or(offset, |at| offset - at % GROUP_LEN)
 }
 
 /// A read makes one request for each group of cells, however blocks lie in them, and one for a
@@ -90,7 +29,7 @@ impl Medium for Counting {
 #[test]
 fn a_hidden_level_is_read_by_groups_of_cells() {
     let params = Params::plan(80 << 20, Plan::DEFAULT).unwrap();
-    let counting = Arc::new(Counting::new(&params));
+    let counting = Arc::new(CountingMedium::new(params.end()));
     let medium: Arc<dyn Medium> = counting.clone();
     create(&medium, &params, 2, 1).unwrap();
     let disk = open(&medium, &params, 2, 2).unwrap();
@@ -119,7 +58,9 @@ fn a_hidden_level_is_read_by_groups_of_cells() {
     for (at, block) in (0..).zip(data.chunks_exact(BLOCK_SIZE)) {
         assert_eq!(stamp_of(at, block), Some(7), "block {at}");
     }
-    let Asked { extents, requests, groups } = counting.take();
+    let DiscreetReads { offsets, requests } = counting.take();
+    let extents = offsets.len();
+    let groups: BTreeSet<u64> = offsets.iter().map(|offset| group(&params, *offset)).collect();
     let shown = format!("{requests} requests for {extents} extents in {} groups", groups.len());
     println!("{shown}");
     assert_eq!(extents, 2 * BLOCKS as usize, "a block and its metadata: {shown}");

@@ -70,6 +70,8 @@ enum Deeper {
     Idle,
     /// It is open, and some of its blocks are pending.
     Pending,
+    /// The same, and after the cover it waits for no more: as a level that is mounted alone.
+    GivenUp,
 }
 
 /// The calls and the time of a close.
@@ -100,13 +102,17 @@ fn closing<F: LevelFormat>(params: &F, deeper: Deeper, pace: Pace, beats: u64) -
     let public = &levels[0];
     (0..600).for_each(|n| public.write(BlockAddr(n % public.blocks()), &[5; BLOCK_SIZE]).unwrap());
     public.flush().unwrap();
-    if deeper == Deeper::Pending {
+    if matches!(deeper, Deeper::Pending | Deeper::GivenUp) {
         put(8..10);
     }
     recorder.take();
     let begun = timed.elapsed();
     disk.cover_closing(pace).unwrap();
     (0..beats).for_each(|_| disk.refresh().unwrap());
+    if deeper == Deeper::GivenUp {
+        disk.cover_closing(Pace::AtOnce).unwrap();
+        disk.give_up(1, true);
+    }
     levels.iter().rev().for_each(|level| level.close().unwrap());
     let time = timed.elapsed().saturating_sub(begun);
     let records = recorder.take();
@@ -118,7 +124,7 @@ fn closing<F: LevelFormat>(params: &F, deeper: Deeper, pace: Pace, beats: u64) -
 fn a_closing_takes_the_same_time_whatever_levels_there_are<F: LevelFormat>(params: &F) {
     for pace in [Pace::AtOnce, Pace::Even] {
         let absent = closing(params, Deeper::Absent, pace, 0);
-        for deeper in [Deeper::Unopened, Deeper::Idle, Deeper::Pending] {
+        for deeper in [Deeper::Unopened, Deeper::Idle, Deeper::Pending, Deeper::GivenUp] {
             let other = closing(params, deeper, pace, 0);
             assert_eq!(other.time, absent.time, "{deeper:?}, {pace:?}");
             assert!(other.asked == absent.asked, "{deeper:?}, {pace:?}: other calls");

@@ -186,7 +186,34 @@ impl<'a> Answer<'a> {
     }
 }
 
+/// Passes these calls, about which no lie is told, on to the field `honest`.
+macro_rules! pass_on_to_honest {
+    () => {
+        fn object_limit(&self) -> u64 {
+            self.honest.object_limit()
+        }
+
+        fn has_keys(&self) -> bool {
+            self.honest.has_keys()
+        }
+
+        fn create_snapshot(&self) -> Result<SnapshotId> {
+            self.honest.create_snapshot()
+        }
+
+        fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+            self.honest.remove_snapshot(id)
+        }
+
+        fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+            self.honest.set_snapshots(ids)
+        }
+    };
+}
+
 impl ObjectStore for LyingObjects {
+    pass_on_to_honest!();
+
     fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
         let one = |transaction: &Transaction<'_>| {
             let before = self.now(transaction.object);
@@ -203,28 +230,8 @@ impl ObjectStore for LyingObjects {
         self.answer(&*self.honest, batch)
     }
 
-    fn object_limit(&self) -> u64 {
-        self.honest.object_limit()
-    }
-
-    fn has_keys(&self) -> bool {
-        self.honest.has_keys()
-    }
-
     fn list(&self) -> Result<Vec<u64>> {
         self.listed(&*self.honest)
-    }
-
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.honest.create_snapshot()
-    }
-
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.honest.remove_snapshot(id)
-    }
-
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.honest.set_snapshots(ids)
     }
 
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
@@ -265,6 +272,8 @@ struct Snapshot {
 }
 
 impl ObjectStore for Snapshot {
+    pass_on_to_honest!();
+
     fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
         self.honest.apply(batch)
     }
@@ -273,28 +282,8 @@ impl ObjectStore for Snapshot {
         self.store.answer(&*self.honest, batch)
     }
 
-    fn object_limit(&self) -> u64 {
-        self.honest.object_limit()
-    }
-
-    fn has_keys(&self) -> bool {
-        self.honest.has_keys()
-    }
-
     fn list(&self) -> Result<Vec<u64>> {
         self.store.listed(&*self.honest)
-    }
-
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.honest.create_snapshot()
-    }
-
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.honest.remove_snapshot(id)
-    }
-
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.honest.set_snapshots(ids)
     }
 
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
