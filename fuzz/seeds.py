@@ -253,6 +253,7 @@ def vault():
     put("vault_namespace", "inode", bytes([1, 1]) + bytes(100) + struct.pack("<H", 3) + b"TS.")
     put("vault_namespace", "symlink", bytes([1, 3]) + bytes(102) + b"../target")
     put("vault_namespace", "bucket", b"".join(struct.pack("<BBQB", slot, 1, 9, 4) + b"name" for slot in range(3)))
+    put("vault_namespace", "acl", struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, 6, 0) for tag in (1, 2, 4, 16, 32)))
     put("vault_namespace", "puts", b"\1" + struct.pack("<H", 3) + b"\0ab" + struct.pack("<I", 2) + b"cd" + struct.pack("<H", 2) + b"\0x" + b"\xff" * 4)
 
 

@@ -1,8 +1,8 @@
-//! Inodes, directories and batches of changes forged by an adversary with the keys: values that
-//! parse are encoded to the same bytes.
+//! Inodes, directories, access control lists and batches of changes forged by an adversary with the
+//! keys: values that parse are encoded to the same bytes.
 #![no_main]
 
-use lacuna_vault::fuzzing::{bucket_again, count_changes, inode_again};
+use lacuna_vault::fuzzing::{access_list_again, bucket_again, count_changes, inode_again};
 use libfuzzer_sys::fuzz_target;
 
 /// Offset of the flags of an inode, and the known flags; the parser ignores unknown ones.
@@ -16,6 +16,9 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(written, known);
     }
     if let Some(written) = bucket_again(input) {
+        assert_eq!(written, input);
+    }
+    if let Some(written) = access_list_again(input) {
         assert_eq!(written, input);
     }
     // Each change has at least the lengths of its key and of its value.
