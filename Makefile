@@ -12,6 +12,7 @@
 # make lint       formatting, clippy, licences
 # make check      lint, and the tests that need no root, no packages and no cluster
 # make install    PREFIX=/usr/local: the program, completions, manual pages, units and what else belongs to it
+# make uninstall  PREFIX=/usr/local: removes the same; disks and vaults stay
 # make deb        a Debian package of the same, which lintian has nothing against: target/debian; `make deb-test` tries it in a clean root
 # make release    an archive that runs on other distributions: target/dist; `make release-test` tries it on three
 # make publish-check   whether a registry would take the crates
@@ -50,7 +51,7 @@ SIXTH = --manifest-path examples/sixth-format/Cargo.toml
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all check demo test test-all test-long campaign bench bench-compare bench-self-test papers fuzz lint install deb deb-test release release-test publish-check packages
+.PHONY: all check demo test test-all test-long campaign bench bench-compare bench-self-test papers fuzz lint install uninstall deb deb-test release release-test publish-check packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -131,8 +132,15 @@ lint:
 		$(CARGO) deny check && $(CARGO) deny --manifest-path papers/Cargo.toml check --config deny.toml; \
 	else echo "skipped: cargo-deny is not installed (licences and advisories)"; fi
 
-install: all
-	scripts/install.sh $(LACUNA) $(PREFIX) $(DESTDIR)
+# The place is checked before a build that takes minutes. Root builds nothing for another user: with sudo, and where root has no cargo,
+# the program is that of `make`.
+install:
+	@scripts/install.sh --check "$(PREFIX)" "$(DESTDIR)"
+	@if [ -x $(LACUNA) ] && { [ -n "$$SUDO_USER" ] || ! command -v $(firstword $(CARGO)) >/dev/null; }; then :; else $(MAKE) all; fi
+	scripts/install.sh $(LACUNA) "$(PREFIX)" "$(DESTDIR)"
+
+uninstall:
+	scripts/install.sh --uninstall "$(PREFIX)" "$(DESTDIR)"
 
 # DEB_PROGRAM: another program than the one that is built.
 DEB_PROGRAM ?= $(LACUNA)

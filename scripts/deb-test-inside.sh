@@ -18,6 +18,7 @@ state >/tmp/before
 dpkg -i /given/lacuna_*.deb
 dpkg --verify lacuna
 test "$(dpkg-query -W -f '${db:Status-Abbrev}' lacuna)" = "ii "
+dpkg-query -W -f '${Homepage}' lacuna | grep -q '^https://'
 
 echo "== every manual page"
 pages=$(dpkg -L lacuna | sed -n 's#^/usr/share/man/man\([0-9]\)/\(.*\)\.[0-9]\.gz$#\1 \2#p')

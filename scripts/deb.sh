@@ -3,7 +3,8 @@
 #
 #   deb.sh [PROGRAM [DIRECTORY]]      default: target/release/lacuna, target/debian; prints the path of the package
 #
-# DEB_MAINTAINER, DEB_REVISION: who makes it, and which package of this version it is. DEB_LEVEL: how hard xz tries.
+# DEB_MAINTAINER, DEB_REVISION: who makes it, and which package of this version it is. DEB_HOMEPAGE: its page, if not the repository
+# or documentation in Cargo.toml. DEB_LEVEL: how hard xz tries.
 # SOURCE_DATE_EPOCH: the date in it; that of the last commit if not set, so that the same source and program make the same package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +19,11 @@ done
 
 maintainer=${DEB_MAINTAINER:-The lacuna developers <lacuna@packages.invalid>}
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)-${DEB_REVISION:-0lacuna1}
+field() { # NAME
+    sed -n "s/^$1 = \"\(.*\)\"/\1/p" Cargo.toml
+}
+homepage=${DEB_HOMEPAGE:-$(field repository)}
+homepage=${homepage:-$(field documentation)}
 architecture=$(dpkg --print-architecture)
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 umask 022
@@ -50,7 +56,7 @@ needs=$(cd "$work" && dpkg-shlibdeps -O -e"$tree/usr/bin/lacuna" 2>"$work/shlibs
 }
 size=$(du -k -s --apparent-size --exclude=DEBIAN "$tree" | cut -f1)
 sed -e "s#@VERSION@#$version#; s#@ARCHITECTURE@#$architecture#; s#@MAINTAINER@#$maintainer#" \
-    -e "s#@NEEDS@#$needs#; s#@SIZE@#$size#" packaging/debian/control >"$tree/DEBIAN/control"
+    -e "s#@NEEDS@#$needs#; s#@SIZE@#$size#; s#@HOMEPAGE@#$homepage#" packaging/debian/control >"$tree/DEBIAN/control"
 for script in postinst prerm postrm; do
     install -m 755 "packaging/debian/$script" "$tree/DEBIAN/$script"
 done

@@ -3,18 +3,76 @@
 # from here. Manual pages and completions are written by the program itself.
 #
 #   install.sh PROGRAM PREFIX [DESTDIR]
+#   install.sh --check PREFIX [DESTDIR]         whether this user may install there; nothing is written
+#   install.sh --uninstall PREFIX [DESTDIR]     removes what this script installed; no disk or vault, and nothing that they need
 #
 # PREFIX is where it will run, such as /usr/local, or empty for a tree that somebody moves; DESTDIR comes before every path.
-# ZSH_COMPLETIONS is where zsh looks below PREFIX, if not in share/zsh/site-functions.
+# ZSH_COMPLETIONS is where zsh looks below PREFIX, if not in share/zsh/site-functions. LICENCES=no leaves out those of other crates.
 set -eu
 
 [ $# -ge 2 ] || {
-    echo "usage: install.sh PROGRAM PREFIX [DESTDIR]" >&2
+    echo "usage: install.sh PROGRAM|--check|--uninstall PREFIX [DESTDIR]" >&2
     exit 1
 }
 program=$1 prefix=$2
 to=${3:-}$2
 from=$(cd "$(dirname "$0")/.." && pwd)
+goal=install
+[ "$program" != --uninstall ] || goal=uninstall
+
+# Each folder, or the nearest one above it that exists, must be writable: no installation fails half-way.
+for folder in bin lib sbin share; do
+    at=$to/$folder
+    until [ -e "$at" ]; do
+        at=$(dirname "$at")
+    done
+    [ -w "$at" ] || {
+        given=
+        [ "$prefix" = /usr/local ] || given=" PREFIX=$prefix"
+        hint="run \`sudo make $goal$given\`"
+        [ $goal = uninstall ] || hint="$hint, or for yourself \`make install PREFIX=\$HOME/.local\`"
+        echo "install.sh: cannot write to $at; $hint" >&2
+        exit 1
+    }
+done
+[ "$program" != --check ] || exit 0
+
+# Removes what this script installs with the installed program. Folders go that are empty then, except those that every prefix has.
+uninstall() {
+    [ -x "$to/bin/lacuna" ] || {
+        echo "install.sh: there is no $to/bin/lacuna; nothing was removed" >&2
+        exit 1
+    }
+    list=$(mktemp -d)
+    trap 'rm -rf "$list"' EXIT
+    LICENCES=no "$0" "$to/bin/lacuna" "$prefix" "$list" >/dev/null
+    (cd "$list$prefix" && find . ! -type d) | sed 's#^\./##' | while read -r file; do
+        rm -f "$to/$file"
+        folder=$(dirname "$file")
+        until [ "$folder" = bin ] || [ "$folder" = lib ] || [ "$folder" = sbin ] || [ "$folder" = share ] ||
+            [ "$folder" = share/man ] || [ "$folder" = . ] || ! rmdir "$to/$folder" 2>/dev/null; do
+            folder=$(dirname "$folder")
+        done
+    done
+    # Documents of an older version, and the licences.
+    rm -rf "$to/share/doc/lacuna"
+    rmdir "$to/share/doc" 2>/dev/null || true
+    # The links that an installation asks for.
+    for helper in mount.lacuna umount.lacuna; do
+        if [ "$(readlink "/sbin/$helper")" = "$to/sbin/$helper" ]; then
+            rm -f "/sbin/$helper" || echo "left: /sbin/$helper, which leads nowhere now" >&2
+        fi
+    done
+    echo "removed from $to"
+}
+[ $goal = install ] || {
+    uninstall
+    exit 0
+}
+[ -x "$program" ] || {
+    echo "install.sh: there is no program $program; \`make\` builds it" >&2
+    exit 1
+}
 
 put() { # MODE FILE PLACE
     install -D -m "$1" "$2" "$to/$3"
@@ -84,7 +142,9 @@ for file in "$from"/docs/*.md "$from"/docs/format/*.md "$from"/docs/plots/*.svg;
 done
 put 644 "$from/packaging/debian/copyright" $docs/copyright
 # These licences go with every copy that is given to others. An installation of one person can do without.
-if "$from/scripts/third-party.py" >"$pages/third-party"; then
+if [ "${LICENCES:-}" = no ]; then
+    :
+elif "$from/scripts/third-party.py" >"$pages/third-party"; then
     gzip -9n "$pages/third-party"
     put 644 "$pages/third-party.gz" $docs/third-party.gz
 else
