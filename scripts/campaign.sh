@@ -52,7 +52,7 @@ lies/flash games flash_lies
 lies/vault games vault_lies
 games/integrity games integrity_game
 games/vault games vault_game
-games/levels games levels_together
+games/levels games levels_stress
 PLAYS
 }
 

@@ -5,15 +5,15 @@
 
 use lacuna_contracts::Kind;
 use lacuna_crypto::SeededRandom;
-use lacuna_fuzz::bytes::Bytes;
-use lacuna_fuzz::header_image::{damage, medium, open_over_lies, passphrase};
-use lacuna_fuzz::lying::lies;
+use lacuna_fuzz::bytes::InputCursor;
+use lacuna_fuzz::header_image::{damage, medium, open_under_lies, passphrase};
+use lacuna_fuzz::lying::decode_lies;
 use lacuna_header::{Keyring, PublicHeader, change_keys, open, read_public, update_params};
 use lacuna_medium::MemoryMedium;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let mut input = Bytes::new(input);
+    let mut input = InputCursor::new(input);
     let selector = input.byte();
     if selector & 7 == 0 {
         let raw = input.rest();
@@ -22,8 +22,8 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     if selector & 8 == 8 {
-        let told = lies(&mut input);
-        return open_over_lies(told, &mut input);
+        let told = decode_lies(&mut input);
+        return open_under_lies(told, &mut input);
     }
     let medium = medium();
     damage(&medium, &mut input);

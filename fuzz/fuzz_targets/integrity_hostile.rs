@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Untrusted storage with unwritten blocks and pages cut from the input; if it lies, each read cuts
 /// at another offset.
-struct Made<'i> {
+struct InputStorage<'i> {
     input: &'i [u8],
     lies: bool,
     reads: AtomicU64,
     written: Mutex<BTreeMap<(Part, u64), Option<Vec<u8>>>>,
 }
 
-impl Made<'_> {
+impl InputStorage<'_> {
     fn cut(&self, seed: u64, len: usize) -> Vec<u8> {
         let read = self.reads.fetch_add(u64::from(self.lies), Ordering::Relaxed);
         let from = (seed ^ read << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % (self.input.len() + 1);
@@ -32,7 +32,7 @@ impl Made<'_> {
     }
 }
 
-impl Untrusted for Made<'_> {
+impl Untrusted for InputStorage<'_> {
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let cut = self.cut(first, out.len());
         out[..cut.len()].copy_from_slice(&cut);
@@ -64,7 +64,7 @@ fuzz_target!(|input: &[u8]| {
     let keys = FileKeys::derive(&Secret::copy_from(&[1; 32]), 1).unwrap();
     // Inputs of odd length lie.
     let lies = !input.len().is_multiple_of(2);
-    let us = Made { input: rest, lies, reads: AtomicU64::new(0), written: Mutex::default() };
+    let us = InputStorage { input: rest, lies, reads: AtomicU64::new(0), written: Mutex::default() };
     let Ok(mut file) = ProtectedFile::open(keys, &trusted, Session(7), Budget::bytes(1 << 16)) else {
         return;
     };

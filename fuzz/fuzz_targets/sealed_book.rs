@@ -4,7 +4,9 @@
 
 use lacuna_contracts::Secret;
 use lacuna_crypto::{derive, keyed_hash};
-use lacuna_sealed_objects::fuzzing::{snapshots_again, verified_snapshots_again, version_page_again};
+use lacuna_sealed_objects::fuzzing::{
+    reencode_snapshots, reencode_verified_snapshots, reencode_version_page,
+};
 use libfuzzer_sys::fuzz_target;
 
 const UUID: [u8; 16] = [2; 16];
@@ -14,20 +16,20 @@ const SIGNED: usize = 32;
 const HEAD: usize = 64;
 
 fuzz_target!(|input: &[u8]| {
-    judge(input);
+    check_contents(input);
     // Real tables and pages are longer than the input: pad it with zeros.
     let mut whole = input.to_vec();
     whole.resize(PAGE, 0);
-    judge(&whole);
+    check_contents(&whole);
 });
 
-fn judge(bytes: &[u8]) {
+fn check_contents(bytes: &[u8]) {
     let master = Secret::copy_from(&[0; 32]);
-    if let Some(table) = snapshots_again(bytes, &master) {
-        let again = verified_snapshots_again(&table, &master).expect("what was written is read");
+    if let Some(table) = reencode_snapshots(bytes, &master) {
+        let again = reencode_verified_snapshots(&table, &master).expect("what was written is read");
         assert_eq!(again, table);
     }
-    let page = |bytes: &[u8]| version_page_again(bytes, &master, &UUID, 1, 2);
+    let page = |bytes: &[u8]| reencode_version_page(bytes, &master, &UUID, 1, 2);
     assert!(page(bytes).is_none(), "bytes without the key pass for a page");
     if bytes.len() != PAGE {
         return;

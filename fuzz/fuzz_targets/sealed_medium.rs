@@ -5,8 +5,8 @@
 #![no_main]
 
 use lacuna_contracts::{BlockAddr, Disk, SEGMENT_BLOCKS};
-use lacuna_fuzz::bytes::Bytes;
-use lacuna_fuzz::lying::{Lies, LyingMedium, lies};
+use lacuna_fuzz::bytes::InputCursor;
+use lacuna_fuzz::lying::{LyingMedium, ReadLies, decode_lies};
 use lacuna_fuzz::sealed_image::{
     BLOCKS, NEW, each_readable_block, image, is_content, open, was_written, write,
 };
@@ -14,19 +14,19 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 
 fuzz_target!(|input: &[u8]| {
-    let mut input = Bytes::new(input);
+    let mut input = InputCursor::new(input);
     let selector = input.byte();
     let image = image(selector >> 1);
     let extra = input.byte();
-    let told = if extra >= 0x80 { lies(&mut input) } else { Lies::new() };
+    let told = if extra >= 0x80 { decode_lies(&mut input) } else { ReadLies::new() };
     let medium = Arc::new(image.altered(&mut input));
     let lying = !told.is_empty();
-    let seen_by_disk = Arc::new(LyingMedium::over(medium.clone(), image.past(), told));
+    let seen_by_disk = Arc::new(LyingMedium::new(medium.clone(), image.past(), told));
     let Ok(disk) = open(seen_by_disk, &image.params, 7, selector & 1 == 1) else { return };
     let authenticated = image.params.cipher.authenticates();
 
     let mut seen = 0;
-    let report = lacuna_contracts::check(
+    let report = lacuna_contracts::check_disk(
         &disk,
         |done| {
             seen = done;
@@ -41,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(known, "block {block} reads as something never written there");
     });
     let _ = disk.extents(BlockAddr(0), BLOCKS);
-    if disk.read_only() {
+    if disk.is_read_only() {
         return;
     }
 

@@ -6,8 +6,8 @@
 #![no_main]
 
 use lacuna_contracts::{BlockAddr, Disk, SEGMENT_BLOCKS};
-use lacuna_fuzz::bytes::Bytes;
-use lacuna_fuzz::objects_image::{Image, SNAPSHOT, SNAPSHOT_PHASE, image, open};
+use lacuna_fuzz::bytes::InputCursor;
+use lacuna_fuzz::objects_image::{ObjectsImage, SNAPSHOT, SNAPSHOT_PHASE, image, open};
 use lacuna_fuzz::sealed_image::{
     BLOCKS, NEW, PHASES, each_readable_block, is_content, was_written_until, write,
 };
@@ -15,25 +15,25 @@ use lacuna_sealed_objects::ObjectDisk;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let mut input = Bytes::new(input);
+    let mut input = InputCursor::new(input);
     let image = image(input.byte());
     let extra = input.byte();
     let lies = (extra >= 0x80).then(|| input.u32());
     let lying = lies.is_some();
     let mut pool = image.altered(&mut input);
-    lies.into_iter().for_each(|seed| image.lie(&mut pool, seed));
+    lies.into_iter().for_each(|seed| image.start_lying(&mut pool, seed));
     let authenticated = image.params.cipher.authenticates();
 
     if let Ok(past) = open(&pool, &image.params, 6, true) {
-        judge(&past, authenticated, SNAPSHOT_PHASE);
+        check_disk(&past, authenticated, SNAPSHOT_PHASE);
         let _ = past.close();
     }
     let Ok(disk) = open(&pool, &image.params, 7, false) else { return };
-    judge(&disk, authenticated, PHASES);
+    check_disk(&disk, authenticated, PHASES);
     let _ = disk.extents(BlockAddr(0), BLOCKS);
     if extra & 2 == 2 && disk.rollback(SNAPSHOT).is_ok() {
         // A lying store may return blocks from before the rollback.
-        judge(&disk, authenticated, if lying { PHASES } else { SNAPSHOT_PHASE });
+        check_disk(&disk, authenticated, if lying { PHASES } else { SNAPSHOT_PHASE });
     }
 
     let first = u64::from(extra) % (BLOCKS - 300);
@@ -45,7 +45,7 @@ fuzz_target!(|input: &[u8]| {
     let flushed = disk.flush().is_ok();
     let _ = disk.close();
     drop(disk);
-    Image::be_honest(&mut pool);
+    ObjectsImage::stop_lying(&mut pool);
     let Ok(disk) = open(&pool, &image.params, 8, false) else {
         assert!(!flushed || lying, "a disk that took a flush does not open again");
         return;
@@ -65,7 +65,7 @@ fuzz_target!(|input: &[u8]| {
 
 /// Checks and reads the disk. Each block of an authenticated disk must have the content of a phase
 /// up to `until`.
-fn judge(disk: &ObjectDisk, authenticated: bool, until: u8) {
+fn check_disk(disk: &ObjectDisk, authenticated: bool, until: u8) {
     let mut seen = 0;
     let report = disk
         .check(

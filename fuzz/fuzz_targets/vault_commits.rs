@@ -2,11 +2,11 @@
 //! encoded to the same bytes.
 #![no_main]
 
-use lacuna_vault_store::fuzzing::{record_again, superblock_again};
+use lacuna_vault_store::fuzzing::{reencode_record, reencode_superblock};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    for again in [record_again(input), superblock_again(input)].into_iter().flatten() {
+    for again in [reencode_record(input), reencode_superblock(input)].into_iter().flatten() {
         assert_eq!(again, input);
     }
 });

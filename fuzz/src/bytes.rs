@@ -1,12 +1,12 @@
 //! A cursor over the fuzzer's input.
 
 /// A cursor over the input. Reads past the end return zeros, so that short inputs are valid too.
-pub struct Bytes<'a>(&'a [u8]);
+pub struct InputCursor<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> InputCursor<'a> {
     /// A cursor at the start of `input`.
     pub fn new(input: &'a [u8]) -> Self {
-        Bytes(input)
+        InputCursor(input)
     }
 
     /// Whether all bytes were taken.

@@ -2,12 +2,12 @@
 //! level 0. They are sealed as in `docs/format/deniable.md`. The medium may answer some reads with
 //! other summaries.
 
-use crate::bytes::Bytes;
-use crate::lying::{FilledMedium, asked};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
+use crate::bytes::InputCursor;
+use crate::lying::{FilledMedium, requested_sim_lies};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, LeWriter, Result, Secret};
 use lacuna_crypto::{SeededRandom, derive};
-use lacuna_deniable::{Geometry, Params, fuzzing};
-use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, SALT_LEN, WriteKey};
+use lacuna_deniable::{Params, StripeGeometry, fuzzing};
+use lacuna_levels::{DiskKeys, LevelFormat, Levels, OpenOptions, Randomness, SALT_LEN, WriteKey};
 use lacuna_medium::Medium;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const LIES_AT: usize = 123;
 const LOG: u64 = 1_310_720;
 /// Stripes of the log.
 const STRIPES: u64 = 64;
-/// Blocks of a stripe of [`Geometry::PAPER`].
+/// Blocks of a stripe of [`StripeGeometry::PAPER`].
 const STRIPE_BLOCKS: u64 = 3;
 /// Offsets of the tag of the public part and of the digest in a summary. The tag binds the bytes
 /// between the digest's offset and the public part.
@@ -41,16 +41,16 @@ pub fn use_forged(input: &[u8]) {
     record.resize(BLOCK_SIZE, 0);
     let _ranges = fuzzing::discards(&record);
     let Ok(params) = params() else { return };
-    let lies = input.get(LIES_AT..).and_then(|rest| asked(&mut Bytes::new(rest)));
+    let lies = input.get(LIES_AT..).and_then(|rest| requested_sim_lies(&mut InputCursor::new(rest)));
     let filled = FilledMedium::new(params.end(), lies);
-    if filled.is_to_lie() {
+    if filled.will_lie() {
         fill(&**filled.medium(), &params, input.get(PIECE..).unwrap_or_default());
     }
     fill(&**filled.medium(), &params, input);
-    filled.lie();
+    filled.start_lying();
     use_log(filled.medium(), &params);
-    filled.be_honest();
-    if filled.is_to_lie() {
+    filled.stop_lying();
+    if filled.will_lie() {
         use_log(filled.medium(), &params);
     }
 }
@@ -65,9 +65,9 @@ fn fill(medium: &dyn Medium, params: &Params, input: &[u8]) {
 }
 
 fn use_log(medium: &Arc<dyn Medium>, params: &Params) {
-    let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random());
+    let options = OpenOptions::foreground(Budget::bytes(1 << 20), random());
     let masters = masters();
-    let opened = params.open(medium.clone(), Masters { keys: &masters, uuid: &UUID }, options);
+    let opened = params.open(medium.clone(), DiskKeys { keys: &masters, uuid: &UUID }, options);
     let Ok(disk) = opened else { return };
     let disk = Arc::new(disk);
     let mut block = vec![7; BLOCK_SIZE];
@@ -87,7 +87,7 @@ fn use_log(medium: &Arc<dyn Medium>, params: &Params) {
 }
 
 fn params() -> Result<Params> {
-    Params::plan(LOG + STRIPES * STRIPE_BLOCKS * BLOCK_SIZE as u64, Geometry::PAPER, 200, 0)
+    Params::plan(LOG + STRIPES * STRIPE_BLOCKS * BLOCK_SIZE as u64, StripeGeometry::PAPER, 200, 0)
 }
 
 fn masters() -> [Secret<32>; 2] {
@@ -114,7 +114,7 @@ fn summary(level0: &Secret<32>, seq: u64, made_up: &[u8]) -> Result<Vec<u8>> {
     let key = stripe_key(level0, &salt)?;
     let mut plain = vec![0; BLOCK_SIZE - PUBLIC_AT];
     let len = made_up.len().min(plain.len() - 8);
-    RecordMut(&mut plain).u64(0, seq).put(8, &made_up[..len]);
+    LeWriter(&mut plain).u64(0, seq).put(8, &made_up[..len]);
     let mut block = vec![0; BLOCK_SIZE];
     block[..SALT_LEN].copy_from_slice(&salt);
     let (clear, body) = block.split_at_mut(PUBLIC_AT);
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_up_is_refused_or_read() {
+    fn a_forged_log_is_refused_or_read() {
         use_forged(&[]);
         for byte in [0, 1, 2, 3, 0x7f, 0x80, 0xff] {
             use_forged(&[byte; 2000]);
@@ -157,11 +157,11 @@ mod tests {
     /// The forger seals like the disk: the summary of a new disk verifies with the forger's keys
     /// and offsets.
     #[test]
-    fn what_the_disk_wrote_verifies() {
+    fn a_summary_of_the_disk_verifies_with_the_keys_of_the_forger() {
         let params = params().unwrap();
         let (masters, filled) = (masters(), FilledMedium::new(params.end(), None));
         let medium = filled.medium();
-        params.create(medium, Masters { keys: &masters[..1], uuid: &UUID }, random()).unwrap();
+        params.create(medium, DiskKeys { keys: &masters[..1], uuid: &UUID }, random()).unwrap();
         let mut block = vec![0; BLOCK_SIZE];
         medium.read_at(offset(&params, 1), &mut block).unwrap();
         let (clear, body) = block.split_at_mut(PUBLIC_AT);

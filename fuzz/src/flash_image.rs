@@ -1,7 +1,7 @@
 //! A small disk on flash at several moments, and damage to it: bits flipped, bytes set, pages and
 //! erase blocks replaced by earlier or other ones.
 
-use crate::ram_flash::{Contents, Lies, RamFlash};
+use crate::ram_flash::{FlashContents, FlashLies, RamFlash};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
@@ -34,7 +34,7 @@ pub fn use_damaged(input: &[u8]) {
     let mut contents = IMAGES[image].clone();
     changes.chunks(CHANGE).take(16).for_each(|change| damage(&mut contents, image, change));
     let flash = Arc::new(RamFlash::new(GEOMETRY, contents));
-    flash.lie(told(lies));
+    flash.set_lies(decode_lies(lies));
     let Ok(disk) = open(flash.clone(), 3) else { return };
     let read = read_all(&disk);
     let written = disk.write(BlockAddr(3), &content(3, LATER)).is_ok() && disk.flush().is_ok();
@@ -46,9 +46,9 @@ pub fn use_damaged(input: &[u8]) {
         let _damaged = disk.close();
     }
     drop(disk);
-    flash.lie(Lies::new());
+    flash.set_lies(FlashLies::new());
     let Ok(disk) = open(flash, 4) else {
-        assert!(!written || !lies.is_empty(), "a disk that took a flush opens no more");
+        assert!(!written || !lies.is_empty(), "a disk does not open again after a successful flush");
         return;
     };
     let after = read_all(&disk);
@@ -70,7 +70,7 @@ pub fn use_damaged(input: &[u8]) {
 
 /// The lying reads that these bytes encode: in pairs, the number of truthful reads before each, and
 /// the image that it returns.
-fn told(bytes: &[u8]) -> Lies {
+fn decode_lies(bytes: &[u8]) -> FlashLies {
     let mut number = 0;
     let mut lie = |pair: &[u8; 2]| {
         number += 1 + u64::from(pair[0]);
@@ -81,9 +81,9 @@ fn told(bytes: &[u8]) -> Lies {
 
 /// The disk at several moments: created; written; overwritten; purged, partly discarded and written
 /// again; closed.
-pub static IMAGES: LazyLock<Vec<Contents>> = LazyLock::new(|| {
-    let flash = Arc::new(RamFlash::new(GEOMETRY, Contents::new()));
-    make(&flash).expect("flash without faults");
+pub static IMAGES: LazyLock<Vec<FlashContents>> = LazyLock::new(|| {
+    let flash = Arc::new(RamFlash::new(GEOMETRY, FlashContents::new()));
+    create_disk(&flash).expect("flash without faults");
     let mut images = vec![flash.contents()];
     let disk = open(flash.clone(), 1).expect("a disk");
     let mut step = |disk: &FlashDisk, version: u8, blocks: std::ops::Range<u64>| {
@@ -115,7 +115,7 @@ pub fn master() -> Secret<32> {
     Secret::copy_from(&[5; 32])
 }
 
-fn make(flash: &Arc<RamFlash>) -> Result<()> {
+fn create_disk(flash: &Arc<RamFlash>) -> Result<()> {
     let flash: Arc<dyn Flash> = flash.clone();
     let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
     FlashDisk::create(&flash, &params(), &master(), &random)
@@ -168,29 +168,33 @@ fn read_all(disk: &FlashDisk) -> BTreeMap<u64, u8> {
 ///   5  bit, value, or the other erase block
 ///   6  length
 /// ```
-fn damage(contents: &mut Contents, image: usize, change: &[u8]) {
-    let mut said = [0; CHANGE];
-    said[..change.len()].copy_from_slice(change);
-    let Some(leb) = contents.keys().nth(usize::from(said[1]) % contents.len().max(1)).copied() else {
+fn damage(contents: &mut FlashContents, image: usize, change: &[u8]) {
+    let mut change_bytes = [0; CHANGE];
+    change_bytes[..change.len()].copy_from_slice(change);
+    let Some(leb) = contents.keys().nth(usize::from(change_bytes[1]) % contents.len().max(1)).copied() else {
         return;
     };
-    let past = &IMAGES[usize::from(said[4]) % image];
+    let past = &IMAGES[usize::from(change_bytes[4]) % image];
     let page = GEOMETRY.page as usize;
     let held = contents.get_mut(&leb).expect("a block that is mapped");
-    let offset = usize::from(u16::from_le_bytes([said[2], said[3]])) % held.len().max(1);
+    let offset = usize::from(u16::from_le_bytes([change_bytes[2], change_bytes[3]])) % held.len().max(1);
     let on_page = offset / page * page;
-    match said[0] % 6 {
-        0 if !held.is_empty() => held[offset] ^= 1 << (said[5] % 8),
-        1 => held.iter_mut().skip(offset).take(usize::from(said[6])).for_each(|byte| *byte = said[5]),
+    match change_bytes[0] % 6 {
+        0 if !held.is_empty() => held[offset] ^= 1 << (change_bytes[5] % 8),
+        1 => held
+            .iter_mut()
+            .skip(offset)
+            .take(usize::from(change_bytes[6]))
+            .for_each(|byte| *byte = change_bytes[5]),
         2 => match past.get(&leb) {
             Some(before) => held.clone_from(before),
             None => drop(contents.remove(&leb)),
         },
         3 | 4 => {
-            let other = if said[0] % 6 == 3 {
+            let other = if change_bytes[0] % 6 == 3 {
                 past.get(&leb)
             } else {
-                past.values().nth(usize::from(said[5]) % past.len())
+                past.values().nth(usize::from(change_bytes[5]) % past.len())
             };
             let from = other.and_then(|other| other.get(on_page..on_page + page));
             if let (Some(from), Some(to)) = (from, held.get_mut(on_page..on_page + page)) {

@@ -1,13 +1,13 @@
 //! A valid header at the lowest passphrase cost, with earlier versions; damage that its unkeyed
 //! digest does not detect; and a medium that answers some reads with the earlier versions.
 
-use crate::bytes::Bytes;
-use crate::lying::{Lies, LyingMedium};
+use crate::bytes::InputCursor;
+use crate::lying::{LyingMedium, ReadLies};
 use crate::sparse::SparseMedium;
 use lacuna_contracts::SecretVec;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_header::{
-    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, Keyring, NewHeader, PublicHeader,
+    COPY_A, COPY_B, FormatId, HEADER_AREA, HEADER_LEN, Keyring, NewHeader, NewHeaderSpec, PublicHeader,
     change_keys, copy_c, medium_len, open, repair, update_params,
 };
 use lacuna_medium::Medium;
@@ -31,7 +31,7 @@ pub fn medium() -> SparseMedium {
     static MEDIUM: OnceLock<SparseMedium> = OnceLock::new();
     let made = MEDIUM.get_or_init(|| {
         let medium = SparseMedium::new(medium_len(HEADER_AREA + 4096));
-        let new = CreateHeader {
+        let new = NewHeaderSpec {
             format: FormatId::SEALED,
             params: vec![7; 40],
             end: HEADER_AREA + 4096,
@@ -48,25 +48,25 @@ pub fn medium() -> SparseMedium {
 
 /// A header at three moments: created, with other keys, with other parameters. [`passphrase`] opens
 /// it at each of them.
-struct Life {
+struct HeaderHistory {
     moments: Vec<SparseMedium>,
     /// The header at each moment.
-    said: Vec<PublicHeader>,
+    headers: Vec<PublicHeader>,
 }
 
-static LIFE: LazyLock<Life> = LazyLock::new(|| {
+static HISTORY: LazyLock<HeaderHistory> = LazyLock::new(|| {
     let medium = medium();
     let mut unlocked = open(&medium, &[passphrase()]).expect("a valid header");
-    let mut life = Life { moments: vec![medium.snapshot()], said: vec![unlocked.header.clone()] };
+    let mut life = HeaderHistory { moments: vec![medium.snapshot()], headers: vec![unlocked.header.clone()] };
     let keyring = Keyring::from_opened(&unlocked, vec![passphrase()]).expect("the passphrase that opened it");
     let (cost, end) = (unlocked.header.cost, unlocked.header.end);
     change_keys(&medium, &mut unlocked, &keyring, cost, &SeededRandom::new(3))
         .expect("a medium without faults");
     life.moments.push(medium.snapshot());
-    life.said.push(unlocked.header.clone());
+    life.headers.push(unlocked.header.clone());
     update_params(&mut unlocked, &medium, vec![8; 30], end).expect("a medium without faults");
     life.moments.push(medium.snapshot());
-    life.said.push(unlocked.header.clone());
+    life.headers.push(unlocked.header.clone());
     life
 });
 
@@ -77,22 +77,22 @@ static LIFE: LazyLock<Life> = LazyLock::new(|| {
 /// # Panics
 ///
 /// If a check fails.
-pub fn open_over_lies(told: Lies, input: &mut Bytes<'_>) {
-    let Life { moments, said } = &*LIFE;
+pub fn open_under_lies(lies: ReadLies, input: &mut InputCursor<'_>) {
+    let HeaderHistory { moments, headers: said } = &*HISTORY;
     let medium = Arc::new(moments[moments.len() - 1].snapshot());
     damage(&medium, input);
-    let lying = LyingMedium::over(medium.clone(), moments, told);
+    let lying = LyingMedium::new(medium.clone(), moments, lies);
     let Ok(mut unlocked) = open(&lying, &[passphrase()]) else { return };
-    assert!(said.contains(&unlocked.header), "what opens was never written: {:?}", unlocked.header);
+    assert!(said.contains(&unlocked.header), "a header opens that was never written: {:?}", unlocked.header);
     if repair(&lying, &mut unlocked).is_ok() {
         let again = open(&*medium, &[passphrase()]).expect("a header that was repaired opens");
-        assert!(said.contains(&again.header), "what was repaired was never written: {:?}", again.header);
+        assert!(said.contains(&again.header), "a repaired header was never written: {:?}", again.header);
     }
 }
 
 /// Damages a header by `input`: up to 16 changes to the copies, each at an offset of a copy. Then,
 /// unless flags forbid it, the digests are corrected; costs that would only take time are lowered.
-pub fn damage(medium: &SparseMedium, input: &mut Bytes<'_>) {
+pub fn damage(medium: &SparseMedium, input: &mut InputCursor<'_>) {
     let flags = input.byte();
     let copies = [COPY_A, COPY_B, copy_c(medium.len()).expect("the medium has room for all copies")];
     for _ in 0..16 {
@@ -138,11 +138,11 @@ fn lower_cost(header: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lying::lies;
+    use crate::lying::decode_lies;
     use lacuna_sim::Rng;
 
     #[test]
-    fn over_lies_a_header_is_one_that_was_written() {
+    fn a_header_that_opens_under_lies_was_written() {
         let mut random = Rng::new(1);
         for round in 0..300 {
             // Some of the first reads lie; the damage follows.
@@ -152,20 +152,20 @@ mod tests {
             }
             let damage = random.bytes(1 + (round % 40));
             input.extend(damage);
-            let mut input = Bytes::new(&input);
-            let told = lies(&mut input);
-            open_over_lies(told, &mut input);
+            let mut input = InputCursor::new(&input);
+            let told = decode_lies(&mut input);
+            open_under_lies(told, &mut input);
         }
     }
 
     /// The header opens at each moment, if all reads return that moment.
     #[test]
     fn each_moment_opens() {
-        let Life { moments, said } = &*LIFE;
+        let HeaderHistory { moments, headers: said } = &*HISTORY;
         for (which, header) in (0..).zip(said) {
             let now = Arc::new(SparseMedium::new(moments[0].len()));
             let told = (0..8).map(|read| (read, which)).collect();
-            let opened = open(&LyingMedium::over(now, moments, told), &[passphrase()]).unwrap();
+            let opened = open(&LyingMedium::new(now, moments, told), &[passphrase()]).unwrap();
             assert_eq!(opened.header, *header);
         }
     }

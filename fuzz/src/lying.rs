@@ -1,6 +1,6 @@
 //! Media that answer some reads with earlier contents, and the decoding of such lies from an input.
 
-use crate::bytes::Bytes;
+use crate::bytes::InputCursor;
 use crate::sparse::SparseMedium;
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Maximum number of lying reads.
 const LIES: usize = 48;
 /// Reads with this number or a higher one do not lie.
-const LAST: u64 = 4096;
+const MAX_LYING_READ: u64 = 4096;
 
 /// The lies of a simulated medium, folder or store that follow from a seed: their rate, whether
 /// some are forged, and their choices.
-pub fn of_seed(seed: u32) -> lacuna_sim::Lies {
-    let of_a_thousand = [20, 100, 400][(seed % 3) as usize];
-    lacuna_sim::Lies { of_a_thousand, rng: Rng::new(seed.into()), forges: seed >> 16 & 1 == 1 }
+pub fn sim_lies_of_seed(seed: u32) -> lacuna_sim::Lies {
+    let per_mille = [20, 100, 400][(seed % 3) as usize];
+    lacuna_sim::Lies { per_mille, rng: Rng::new(seed.into()), may_forge: seed >> 16 & 1 == 1 }
 }
 
 /// Such lies, if a byte of the input asks for them, with the next four bytes as seed.
-pub fn asked(input: &mut Bytes<'_>) -> Option<lacuna_sim::Lies> {
+pub fn requested_sim_lies(input: &mut InputCursor<'_>) -> Option<lacuna_sim::Lies> {
     let [ask, seed @ ..]: [u8; 5] = input.array();
-    (ask >= 0x80).then(|| of_seed(u32::from_le_bytes(seed)))
+    (ask >= 0x80).then(|| sim_lies_of_seed(u32::from_le_bytes(seed)))
 }
 
 /// A medium in memory that a forger fills. If it is to lie, later reads return any contents that it
@@ -41,7 +41,7 @@ impl FilledMedium {
             None => FilledMedium { medium: Arc::new(MemoryMedium::new(len)), lying: None },
             Some(lies) => {
                 let medium = Arc::new(CrashMedium::new(len));
-                medium.keep_past();
+                medium.keep_history();
                 FilledMedium { medium: medium.clone(), lying: Some((medium, lies)) }
             }
         }
@@ -53,76 +53,77 @@ impl FilledMedium {
     }
 
     /// Whether the medium is to lie.
-    pub fn is_to_lie(&self) -> bool {
+    pub fn will_lie(&self) -> bool {
         self.lying.is_some()
     }
 
     /// Starts lying, when the medium is filled.
-    pub fn lie(&self) {
+    pub fn start_lying(&self) {
         if let Some((medium, lies)) = &self.lying {
-            medium.lie(Some(lies.clone()));
+            medium.set_lies(Some(lies.clone()));
         }
     }
 
     /// Answers truthfully again.
-    pub fn be_honest(&self) {
+    pub fn stop_lying(&self) {
         if let Some((medium, _)) = &self.lying {
-            medium.lie(None);
+            medium.set_lies(None);
         }
     }
 }
 
 /// The numbers of lying reads, each with the index of the earlier state that it returns.
-pub type Lies = BTreeMap<u64, u8>;
+pub type ReadLies = BTreeMap<u64, u8>;
 
 /// The lies that `input` asks for.
-pub fn lies(input: &mut Bytes<'_>) -> Lies {
+pub fn decode_lies(input: &mut InputCursor<'_>) -> ReadLies {
     let count = usize::from(input.byte()) % LIES;
-    (0..count).map(|_| (u64::from(input.u16()) % LAST, input.byte())).collect()
+    (0..count).map(|_| (u64::from(input.u16()) % MAX_LYING_READ, input.byte())).collect()
 }
 
 /// The medium `now`, with reads that return states of the past as `lies` tells.
 pub struct LyingMedium {
-    now: Arc<SparseMedium>,
+    present: Arc<SparseMedium>,
     past: &'static [SparseMedium],
-    lies: Lies,
+    lies: ReadLies,
     reads: AtomicU64,
 }
 
 impl LyingMedium {
     /// A view of `now`; the reads in `lies` return contents of `past`.
-    pub fn over(now: Arc<SparseMedium>, past: &'static [SparseMedium], lies: Lies) -> Self {
-        LyingMedium { now, past, lies, reads: AtomicU64::new(0) }
+    pub fn new(now: Arc<SparseMedium>, past: &'static [SparseMedium], lies: ReadLies) -> Self {
+        LyingMedium { present: now, past, lies, reads: AtomicU64::new(0) }
     }
 }
 
 impl Medium for LyingMedium {
     fn len(&self) -> u64 {
-        self.now.len()
+        self.present.len()
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         for extent in batch {
             let number = self.reads.fetch_add(1, Ordering::Relaxed);
-            let told = self.lies.get(&number).map(|which| &self.past[usize::from(*which) % self.past.len()]);
-            told.unwrap_or(&self.now).read_at(extent.offset, extent.buf)?;
+            let earlier =
+                self.lies.get(&number).map(|which| &self.past[usize::from(*which) % self.past.len()]);
+            earlier.unwrap_or(&self.present).read_at(extent.offset, extent.buf)?;
         }
         Ok(())
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.now.write(batch)
+        self.present.write(batch)
     }
 
     fn sync(&self) -> Result<()> {
-        self.now.sync()
+        self.present.sync()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.now.discard(offset, len)
+        self.present.discard(offset, len)
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        self.now.set_len(len)
+        self.present.set_len(len)
     }
 }

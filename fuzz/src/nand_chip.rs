@@ -1,11 +1,11 @@
 //! Chips with headers, states and contents forged by an adversary, as in `docs/format/nand.md`.
 //! They may answer some reads with earlier contents of erase blocks, or with those of other blocks.
 
-use crate::lying::of_seed;
-use lacuna_contracts::{RecordMut, Result};
+use crate::lying::sim_lies_of_seed;
+use lacuna_contracts::{LeWriter, Result};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, SimulatedChip, Wearing};
-use lacuna_sim::{CrashMedium, Lies, Truths};
+use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, SimulatedChip, WearModel};
+use lacuna_sim::{CrashMedium, HonestReads, Lies};
 use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 512, pages: 6, blocks: 16 };
@@ -18,7 +18,7 @@ const BLOCKS: u64 = 8192;
 /// Pages of an erase block before the content of its LEB.
 const HEADER_PAGES: usize = 2;
 /// The byte that is written to a chip.
-const NEW: u8 = 7;
+const NEW_BYTE: u8 = 7;
 /// Maximum erase count in an erase header.
 const MOST_ERASURES: u64 = (1 << 48) - 1;
 
@@ -35,7 +35,7 @@ pub fn use_forged(input: &[u8]) {
     file.resize(SimulatedChip::medium_len(GEOMETRY) as usize, 0);
     use_chip(Arc::new(MemoryMedium::from_bytes(file)));
     if let Some(lies) = lies(input)
-        && let Ok(medium) = lived(input)
+        && let Ok(medium) = chip_with_history(input)
     {
         use_lying_chip(&medium, lies);
     }
@@ -49,14 +49,14 @@ pub fn use_forged(input: &[u8]) {
 fn lies(input: &[u8]) -> Option<Lies> {
     let byte = |at: usize| input.get(at).copied().unwrap_or(0);
     (byte(8) >= 0x80)
-        .then(|| of_seed(u32::from_le_bytes([byte(16), byte(PIECE + 8), byte(PIECE + 16) & 1, 0])))
+        .then(|| sim_lies_of_seed(u32::from_le_bytes([byte(16), byte(PIECE + 8), byte(PIECE + 16) & 1, 0])))
 }
 
 /// A chip on which each erase block previously had the content of the next one.
-fn lived(input: &[u8]) -> Result<Arc<CrashMedium>> {
+fn chip_with_history(input: &[u8]) -> Result<Arc<CrashMedium>> {
     let medium = Arc::new(CrashMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    medium.keep_past();
-    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1)?;
+    medium.keep_history();
+    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1)?;
     put_blocks(&*medium, input.get(PIECE..).unwrap_or_default())?;
     put_blocks(&*medium, input)?;
     Ok(medium)
@@ -66,11 +66,14 @@ fn lived(input: &[u8]) -> Result<Arc<CrashMedium>> {
 fn use_lying_chip(medium: &Arc<CrashMedium>, lies: Lies) {
     let Ok(chip) = SimulatedChip::open(medium.clone(), 1) else { return };
     // Reads of the simulation's own state are truthful.
-    medium.lie_but(Some(lies), Truths { at: std::iter::once(0..BLOCKS).collect(), ..Truths::default() });
+    medium.set_lies_except(
+        Some(lies),
+        HonestReads { ranges: std::iter::once(0..BLOCKS).collect(), ..HonestReads::default() },
+    );
     if let Ok(flash) = Mapping::open(Arc::new(chip)) {
         read_and_change(&flash);
     }
-    medium.lie(None);
+    medium.set_lies(None);
     if let Ok(chip) = SimulatedChip::open(medium.clone(), 2)
         && let Ok(flash) = Mapping::open(Arc::new(chip))
     {
@@ -82,7 +85,7 @@ fn use_lying_chip(medium: &Arc<CrashMedium>, lies: Lies) {
 fn read_and_change(flash: &Mapping) -> (Vec<Option<Vec<u8>>>, bool) {
     let geometry = flash.geometry();
     let before = (0..geometry.lebs).map(|leb| content(flash, Leb(leb))).collect();
-    let page = vec![NEW; geometry.page as usize];
+    let page = vec![NEW_BYTE; geometry.page as usize];
     let changed = flash.change(Leb(0), &page).is_ok();
     let last = Leb(geometry.lebs - 1);
     let _refused = flash.unmap(last).and_then(|()| flash.program(last, geometry.page, &page));
@@ -104,13 +107,17 @@ fn use_chip(medium: Arc<MemoryMedium>) {
     let last = Leb(geometry.lebs - 1);
     drop(flash);
     // A reopened chip has the changed content and all unchanged ones.
-    let Ok(chip) = SimulatedChip::open(medium, 2) else { panic!("a chip that was written to opens no more") };
-    let Ok(flash) = Mapping::open(Arc::new(chip)) else { panic!("LEBs that were written to open no more") };
+    let Ok(chip) = SimulatedChip::open(medium, 2) else {
+        panic!("a chip that was written does not open again")
+    };
+    let Ok(flash) = Mapping::open(Arc::new(chip)) else {
+        panic!("flash that was written does not open again")
+    };
     for (leb, before) in (1..last.0).zip(&before[1..]) {
         assert!(content(&flash, Leb(leb)) == *before, "LEB {leb} changed by itself");
     }
     if changed && last != Leb(0) {
-        let page = vec![NEW; geometry.page as usize];
+        let page = vec![NEW_BYTE; geometry.page as usize];
         assert!(
             content(&flash, Leb(0)).is_some_and(|found| found.starts_with(&page)),
             "LEB 0 lost its content"
@@ -134,7 +141,7 @@ fn use_chip(medium: Arc<MemoryMedium>) {
 /// ```
 fn forge(input: &[u8]) -> Result<Arc<MemoryMedium>> {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1)?;
+    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1)?;
     put_blocks(&*medium, input)?;
     Ok(medium)
 }
@@ -195,12 +202,12 @@ fn forge_block(said: &[u8; PIECE]) -> (Vec<u8>, u32) {
 
 /// Writes a header of `len` bytes, which ends with its checksum, to the start of a page. The rest
 /// of the page stays erased.
-fn put_header(page: &mut [u8], len: usize, fill: impl FnOnce(&mut RecordMut<'_>)) {
+fn put_header(page: &mut [u8], len: usize, fill: impl FnOnce(&mut LeWriter<'_>)) {
     let header = &mut page[..len];
     header.fill(0);
-    fill(&mut RecordMut(header));
+    fill(&mut LeWriter(header));
     let checksum = crc32fast::hash(&header[..len - 4]);
-    RecordMut(header).u32(len - 4, checksum);
+    LeWriter(header).u32(len - 4, checksum);
 }
 
 #[cfg(test)]
@@ -208,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_up_is_refused_or_read() {
+    fn a_forged_chip_is_refused_or_read() {
         use_forged(&[]);
         for byte in [0, 1, 4, 16, 48, 64, 0xff] {
             use_forged(&[byte; 1000]);
@@ -237,7 +244,7 @@ mod tests {
     /// Invalid states are refused: an erase count that cannot be incremented, an unknown page, an
     /// unknown flag.
     #[test]
-    fn states_that_make_no_sense_are_refused() {
+    fn invalid_states_are_refused() {
         for (at, bytes) in [(0, vec![0xff; 8]), (8, vec![7, 0, 0, 0]), (12, vec![2])] {
             let medium = forge(&[4; PIECE]).unwrap();
             medium.write_at(STATES + 16 * 3 + at, &bytes).unwrap();
@@ -249,7 +256,7 @@ mod tests {
     /// Erase counts and sequence numbers at their limits are accepted, and the chip opens again
     /// afterwards.
     #[test]
-    fn the_last_numbers_are_borne() {
+    fn counters_at_their_limits_are_accepted() {
         let last: u64 = (1 << 48) - 1;
         for number in [last - 1, last] {
             let mut input = vec![];
@@ -268,7 +275,7 @@ mod tests {
 
     /// A sensible forged chip opens and is read.
     #[test]
-    fn what_makes_sense_opens() {
+    fn a_consistent_forgery_opens() {
         let pieces = (0..GEOMETRY.blocks as u8).flat_map(|peb| {
             let mut piece = [0; PIECE];
             piece[..4].copy_from_slice(&[if peb < 8 { 16 } else { 4 }, peb, 2, peb + 1]);

@@ -1,6 +1,6 @@
 //! The byte stream of an NBD client, made from the fuzzer's input.
 
-use crate::bytes::Bytes;
+use crate::bytes::InputCursor;
 
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -18,7 +18,7 @@ pub fn option(out: &mut Vec<u8>, number: u32, payload: &[u8]) {
 /// Options that the input describes, with the right magic and mostly with right lengths. With a
 /// first byte of 0x80 or more, the rest of the input unchanged.
 pub fn options(input: &[u8]) -> Vec<u8> {
-    let mut input = Bytes::new(input);
+    let mut input = InputCursor::new(input);
     let mode = input.byte();
     if mode >= 0x80 {
         return input.rest().to_vec();
@@ -42,7 +42,7 @@ pub fn options(input: &[u8]) -> Vec<u8> {
 
 /// The number of an option: below 16, the range of the protocol, by default; below 32 with bits 4
 /// and 5 of `shape` equal to 1; any number with 2.
-fn option_number(input: &mut Bytes<'_>, shape: u8) -> u32 {
+fn option_number(input: &mut InputCursor<'_>, shape: u8) -> u32 {
     match shape >> 4 & 3 {
         1 => u32::from(shape & 31),
         2 => input.u32(),
@@ -55,7 +55,7 @@ fn named_payload(number: u32, raw: &[u8]) -> Vec<u8> {
     if !matches!(number, 6 | 7 | 9 | 10) {
         return raw.to_vec();
     }
-    let mut raw = Bytes::new(raw);
+    let mut raw = InputCursor::new(raw);
     let name_len = usize::from(raw.byte() % 4);
     let name = raw.take(name_len);
     let mut payload = (name.len() as u32).to_be_bytes().to_vec();
@@ -94,7 +94,7 @@ fn opening(structured: bool) -> Vec<u8> {
 /// keeps most of them on the disk. With a first byte of 0xf0 or more, the rest of the input
 /// unchanged after the negotiation.
 pub fn requests(input: &[u8], disk_len: u64) -> Vec<u8> {
-    let mut input = Bytes::new(input);
+    let mut input = InputCursor::new(input);
     let mode = input.byte();
     let mut out = opening(mode & 1 != 0);
     if mode >= 0xf0 {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_number_of_an_option_can_be_asked_for() {
+    fn any_option_number_can_be_sent() {
         let number = |input: &[u8]| u32::from_be_bytes(options(input)[12..16].try_into().unwrap());
         assert_eq!(number(&[3, 7, 0]), 7);
         assert_eq!(number(&[3, 0x37, 0]), 7);

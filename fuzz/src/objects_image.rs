@@ -1,12 +1,12 @@
 //! Small sealed disks on objects in every cipher and layout, with a history and a snapshot, and an
 //! adversary that alters the objects.
 
-use crate::bytes::Bytes;
-use crate::lying::of_seed;
+use crate::bytes::InputCursor;
+use crate::lying::sim_lies_of_seed;
 use crate::sealed_image::{BLOCKS, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
 use lacuna_sim::LyingObjects;
 use std::sync::{Arc, OnceLock};
@@ -21,33 +21,33 @@ const CHANGES: usize = 24;
 const OBJECTS: u64 = 3;
 
 /// The objects of a disk at one moment.
-pub struct Pool {
+pub struct ObjectsPool {
     data: MemoryObjects,
     book: MemoryObjects,
     /// The lying view of the objects that clients get, if any.
-    told: Option<[LyingObjects; 2]>,
+    lying_view: Option<[LyingObjects; 2]>,
 }
 
 /// A disk with its history.
-pub struct Image {
+pub struct ObjectsImage {
     /// Its parameters.
     pub params: ObjectParams,
     /// The pool at several moments, oldest first; the last is the present.
-    moments: Vec<Pool>,
+    moments: Vec<ObjectsPool>,
 }
 
-impl Pool {
-    fn new(keys: bool) -> Pool {
-        Pool { data: MemoryObjects::new(keys), book: MemoryObjects::new(keys), told: None }
+impl ObjectsPool {
+    fn new(keys: bool) -> ObjectsPool {
+        ObjectsPool { data: MemoryObjects::new(keys), book: MemoryObjects::new(keys), lying_view: None }
     }
 
-    fn copied(&self) -> Pool {
-        Pool { data: self.data.copied(), book: self.book.copied(), told: None }
+    fn copied(&self) -> ObjectsPool {
+        ObjectsPool { data: self.data.copied(), book: self.book.copied(), lying_view: None }
     }
 
     /// The handles of a client.
     pub fn stores(&self) -> Stores {
-        if let Some([data, book]) = &self.told {
+        if let Some([data, book]) = &self.lying_view {
             return Stores { data: Arc::new(data.clone()), book: Arc::new(book.clone()) };
         }
         Stores { data: Arc::new(self.data.reopened()), book: Arc::new(self.book.reopened()) }
@@ -56,8 +56,8 @@ impl Pool {
 
 /// The image that `selector` chooses: the cipher and layout, and whether the disk was closed or its
 /// power failed.
-pub fn image(selector: u8) -> &'static Image {
-    static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
+pub fn image(selector: u8) -> &'static ObjectsImage {
+    static IMAGES: OnceLock<Vec<ObjectsImage>> = OnceLock::new();
     let images = IMAGES.get_or_init(|| {
         let kinds = Cipher::ALL.into_iter().flat_map(|cipher| {
             let layouts = if cipher.meta_size() == 0 { &ObjectLayout::ALL[1..2] } else { &ObjectLayout::ALL };
@@ -65,7 +65,7 @@ pub fn image(selector: u8) -> &'static Image {
         });
         let made = kinds.flat_map(|params| {
             let params = params.expect("a size that every disk may have");
-            [false, true].map(|closed| Image::make(params, closed).expect("a store without faults"))
+            [false, true].map(|closed| ObjectsImage::make(params, closed).expect("a store without faults"))
         });
         made.collect()
     });
@@ -73,7 +73,7 @@ pub fn image(selector: u8) -> &'static Image {
 }
 
 /// Opens a disk of [`image`], or its snapshot, with a small cache and without background threads.
-pub fn open(pool: &Pool, params: &ObjectParams, seed: u64, snapshot: bool) -> Result<ObjectDisk> {
+pub fn open(pool: &ObjectsPool, params: &ObjectParams, seed: u64, snapshot: bool) -> Result<ObjectDisk> {
     let options = ObjectOptions {
         budget: Budget::bytes(1 << 20),
         read_only: false,
@@ -85,9 +85,9 @@ pub fn open(pool: &Pool, params: &ObjectParams, seed: u64, snapshot: bool) -> Re
     ObjectDisk::open(pool.stores(), params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
 }
 
-impl Image {
-    fn make(params: ObjectParams, closed: bool) -> Result<Image> {
-        let pool = Pool::new(params.layout.needs_keys());
+impl ObjectsImage {
+    fn make(params: ObjectParams, closed: bool) -> Result<ObjectsImage> {
+        let pool = ObjectsPool::new(params.layout.needs_keys());
         ObjectDisk::create(&pool.stores(), &params, &Secret::copy_from(&[5; 32]), &[6; 16])?;
         let mut moments = vec![pool.copied()];
 
@@ -116,11 +116,11 @@ impl Image {
             disk.close()?;
         }
         moments.push(pool.copied());
-        Ok(Image { params, moments })
+        Ok(ObjectsImage { params, moments })
     }
 
     /// The present pool with the changes that `input` encodes.
-    pub fn altered(&self, input: &mut Bytes<'_>) -> Pool {
+    pub fn altered(&self, input: &mut InputCursor<'_>) -> ObjectsPool {
         let pool = self.moments[self.moments.len() - 1].copied();
         for _ in 0..CHANGES {
             if input.is_empty() {
@@ -131,7 +131,7 @@ impl Image {
         pool
     }
 
-    fn change(&self, pool: &Pool, input: &mut Bytes<'_>) {
+    fn change(&self, pool: &ObjectsPool, input: &mut InputCursor<'_>) {
         let [operation, place] = input.array();
         // Three of four changes go to the data objects, which are more than those of the book.
         let (objects, is_book) = if place & 3 == 0 { (&pool.book, true) } else { (&pool.data, false) };
@@ -144,61 +144,64 @@ impl Image {
                     objects.object(object).map_or(0, |o| o.bytes().get(at as usize).copied().unwrap_or(0));
                 let flipped = [old ^ (operation | 1)];
                 let data = if mask.is_empty() { &flipped[..] } else { mask };
-                apply(objects, object, Step::Write { offset: at, data });
+                apply(objects, object, ObjectStep::Write { offset: at, data });
             }
             2 => {
                 let key = self.key(objects.object(object), input);
                 let len = [0, 1, 16, 31, 32, 33, 1024, 2048][usize::from(input.byte() % 8)];
                 let mut value = input.take(len.min(64)).to_vec();
                 value.resize(len, 7);
-                apply(objects, object, Step::SetKeys(vec![(key, value)]));
+                apply(objects, object, ObjectStep::SetKeys(vec![(key, value)]));
             }
             3 => {
                 let (first, last) = (self.key(objects.object(object), input), input.take(2).to_vec());
                 let step = match last.is_empty() {
-                    true => Step::RemoveKeys(vec![first]),
-                    false => Step::RemoveKeyRange(first, last),
+                    true => ObjectStep::RemoveKeys(vec![first]),
+                    false => ObjectStep::RemoveKeyRange(first, last),
                 };
                 apply(objects, object, step);
             }
-            4 => apply(objects, object, Step::Truncate(self.offset(objects.object(object), input))),
-            5 => objects.replace(object, self.past(is_book, input)),
+            4 => apply(objects, object, ObjectStep::Truncate(self.offset(objects.object(object), input))),
+            5 => objects.replace(object, self.past_object(is_book, input)),
             6 => objects.replace(object, None),
             _ => {
                 let Ok(records) = list_snapshots(&pool.book) else { return };
                 let Some(record) = records.first() else { return };
                 let id = if is_book { record.book_id } else { record.data_id };
-                objects.replace_at(object, id, self.past(is_book, input));
+                objects.replace_at(object, id, self.past_object(is_book, input));
             }
         }
     }
 
     /// Lets the pool lie: clients sometimes get objects of earlier moments, or forged ones. `seed`
     /// determines the rate and the choices.
-    pub fn lie(&self, pool: &mut Pool, seed: u32) {
-        let told = |now: &MemoryObjects, of: fn(&Pool) -> &MemoryObjects| {
-            let lying = LyingObjects::over(Arc::new(now.reopened()));
-            self.moments.iter().for_each(|moment| lying.remember(of(moment)));
-            lying.lie(Some(of_seed(seed)));
+    pub fn start_lying(&self, pool: &mut ObjectsPool, seed: u32) {
+        let lying_view_of = |now: &MemoryObjects, of: fn(&ObjectsPool) -> &MemoryObjects| {
+            let lying = LyingObjects::wrap(Arc::new(now.reopened()));
+            self.moments.iter().for_each(|moment| lying.add_history(of(moment)));
+            lying.set_lies(Some(sim_lies_of_seed(seed)));
             lying
         };
-        pool.told = Some([told(&pool.data, |pool| &pool.data), told(&pool.book, |pool| &pool.book)]);
+        pool.lying_view = Some([
+            lying_view_of(&pool.data, |pool| &pool.data),
+            lying_view_of(&pool.book, |pool| &pool.book),
+        ]);
     }
 
     /// Lets the pool answer truthfully again.
-    pub fn be_honest(pool: &mut Pool) {
-        pool.told = None;
+    pub fn stop_lying(pool: &mut ObjectsPool) {
+        pool.lying_view = None;
     }
 
     /// An object at some moment, or `None`.
-    fn past(&self, is_book: bool, input: &mut Bytes<'_>) -> Option<MemoryObject> {
+    fn past_object(&self, is_book: bool, input: &mut InputCursor<'_>) -> Option<MemoryObject> {
         let moment = &self.moments[usize::from(input.byte()) % self.moments.len()];
         let objects = if is_book { &moment.book } else { &moment.data };
         objects.object(u64::from(input.byte()) % OBJECTS)
     }
 
     /// An offset in an object, or shortly after its end.
-    fn offset(&self, object: Option<MemoryObject>, input: &mut Bytes<'_>) -> u64 {
+    fn offset(&self, object: Option<MemoryObject>, input: &mut InputCursor<'_>) -> u64 {
         let number = u64::from(input.u32());
         let len = object.map_or(0, |object| object.bytes().len() as u64);
         match number % 4 {
@@ -210,7 +213,7 @@ impl Image {
     }
 
     /// A key of an object, or one that the input gives.
-    fn key(&self, object: Option<MemoryObject>, input: &mut Bytes<'_>) -> Vec<u8> {
+    fn key(&self, object: Option<MemoryObject>, input: &mut InputCursor<'_>) -> Vec<u8> {
         let number = input.byte();
         let keys = object.map(|object| object.keys().keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
         match number % 4 {
@@ -225,6 +228,6 @@ impl Image {
 }
 
 /// Applies a step; a refused step leaves the store unchanged.
-fn apply(objects: &MemoryObjects, object: u64, step: Step<'_>) {
-    let _ = objects.reopened().apply_one(Transaction { object, steps: vec![step] });
+fn apply(objects: &MemoryObjects, object: u64, step: ObjectStep<'_>) {
+    let _ = objects.reopened().apply_one(ObjectTransaction { object, steps: vec![step] });
 }

@@ -1,15 +1,16 @@
 //! Disks in a write-only ORAM with a journal, a ring and cells forged by an adversary with the
 //! keys, as in `docs/format/oblivious.md`. The medium may answer some reads with other batches.
 
-use crate::bytes::Bytes;
-use crate::lying::{FilledMedium, asked};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
+use crate::bytes::InputCursor;
+use crate::lying::{FilledMedium, requested_sim_lies};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, LeWriter, Result, Secret};
 use lacuna_crypto::{AesBlock, RandomSource, SeededRandom, XAES_NONCE, XaesKey, derive};
 use lacuna_levels::{
-    Entry, LevelFormat, Levels, MapState, Masters, OpenOptions, Randomness, SALT_LEN, STATE_LEN, WriteKey,
+    DiskKeys, LevelFormat, Levels, MapState, OpenOptions, Randomness, SALT_LEN, STATE_LEN, SlotEntry,
+    WriteKey,
 };
 use lacuna_medium::Medium;
-use lacuna_oblivious::{Oblivious, Params, Plan};
+use lacuna_oblivious::{ObliviousDisk, Params, Plan};
 use std::sync::Arc;
 
 /// Bytes of input per batch.
@@ -17,7 +18,7 @@ const PIECE: usize = 128;
 /// Offset of the request for lies in the first batch's input, after its flags.
 const LIES_AT: usize = 1;
 /// Bytes of the medium.
-const ROOM: u64 = 12 << 20;
+const MEDIUM_LEN: u64 = 12 << 20;
 /// Cells of a forged batch that have an entry.
 const FILLED: usize = 3;
 const UUID: [u8; 16] = [3; 16];
@@ -60,10 +61,10 @@ const STASH: u8 = 5;
 pub fn use_forged(input: &[u8]) {
     let _refused = Params::parse(input.get(..64).unwrap_or(input));
     let Ok((filled, params)) = forged(input) else { return };
-    filled.lie();
+    filled.start_lying();
     use_disk(filled.medium(), &params);
-    filled.be_honest();
-    if filled.is_to_lie() {
+    filled.stop_lying();
+    if filled.will_lie() {
         use_disk(filled.medium(), &params);
     }
 }
@@ -89,10 +90,10 @@ fn use_disk(medium: &Arc<dyn Medium>, params: &Params) {
 
 /// A medium with forged batches, and the parameters of its disk.
 fn forged(input: &[u8]) -> Result<(FilledMedium, Params)> {
-    let params = Params::plan(ROOM, Plan { operations: 6, ..Plan::DEFAULT })?;
-    let lies = input.get(LIES_AT..).and_then(|rest| asked(&mut Bytes::new(rest)));
+    let params = Params::plan(MEDIUM_LEN, Plan { operations: 6, ..Plan::DEFAULT })?;
+    let lies = input.get(LIES_AT..).and_then(|rest| requested_sim_lies(&mut InputCursor::new(rest)));
     let filled = FilledMedium::new(params.end(), lies);
-    if filled.is_to_lie() {
+    if filled.will_lie() {
         fill(&**filled.medium(), &params, input.get(PIECE..).unwrap_or_default())?;
     }
     fill(&**filled.medium(), &params, input)?;
@@ -103,7 +104,7 @@ fn forged(input: &[u8]) -> Result<(FilledMedium, Params)> {
 fn fill(medium: &dyn Medium, params: &Params, input: &[u8]) -> Result<()> {
     let masters = masters();
     let levels = [0, 1].map(|level| derive(&masters[level], "oblivious level", &UUID));
-    let forger = Forger { medium, layout: Layout::of(params), levels };
+    let forger = BatchForger { medium, layout: JournalLayout::of(params), levels };
     for (seq, piece) in (1..=u64::from(params.journal)).zip(input.chunks(PIECE)) {
         let mut made_up = [0; PIECE];
         made_up[..piece.len()].copy_from_slice(piece);
@@ -116,25 +117,25 @@ fn masters() -> [Secret<32>; 2] {
     [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])]
 }
 
-fn open(medium: &Arc<dyn Medium>, params: &Params, read_only: bool) -> Result<Oblivious> {
+fn open(medium: &Arc<dyn Medium>, params: &Params, read_only: bool) -> Result<ObliviousDisk> {
     let random = Randomness::of(Arc::new(SeededRandom::new(1)));
-    let options = OpenOptions { read_only, ..OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random) };
-    params.open(medium.clone(), Masters { keys: &masters(), uuid: &UUID }, options)
+    let options = OpenOptions { read_only, ..OpenOptions::foreground(Budget::bytes(1 << 20), random) };
+    params.open(medium.clone(), DiskKeys { keys: &masters(), uuid: &UUID }, options)
 }
 
 /// The cells of a level, or those outside all levels, and the number of cells that a batch rewrites
 /// there.
 #[derive(Clone, Copy)]
-struct Region {
+struct CellRegion {
     first: u64,
     cells: u64,
     drawn: usize,
 }
 
 /// The offsets on a medium.
-struct Layout {
+struct JournalLayout {
     /// The regions of level 0, of the hidden levels, and of the remaining cells.
-    regions: [Region; 5],
+    regions: [CellRegion; 5],
     /// Heads in a copy of the journal, records in the ring, and cells.
     journal: u64,
     ring: u64,
@@ -143,8 +144,8 @@ struct Layout {
     record_len: usize,
 }
 
-impl Layout {
-    fn of(params: &Params) -> Layout {
+impl JournalLayout {
+    fn of(params: &Params) -> JournalLayout {
         let operations = usize::from(params.plan.operations);
         let inserted = [operations, (operations * 8 / 16).max(3), (operations * 2 / 16).max(3), 3, 1];
         let (mut first, mut left) = (0, params.cells);
@@ -155,7 +156,7 @@ impl Layout {
                 _ => left,
             };
             let drawn = inserted[number] * usize::from(params.plan.per_write);
-            let region = Region { first, cells, drawn: drawn.next_multiple_of(GROUP as usize) };
+            let region = CellRegion { first, cells, drawn: drawn.next_multiple_of(GROUP as usize) };
             (first, left) = (first + cells, left - cells);
             region
         });
@@ -163,7 +164,7 @@ impl Layout {
         assert_eq!(drawn, params.batch_cells(), "the shares of the levels");
         let record_len = ((drawn + STASH_SLOTS) * CELL_LEN).next_multiple_of(BLOCK_SIZE);
         let (journal, ring) = (params.journal.into(), params.ring.into());
-        Layout { regions, journal, ring, cells: params.cells, record_len }
+        JournalLayout { regions, journal, ring, cells: params.cells, record_len }
     }
 
     /// The index, in a batch, of the first cell of a level.
@@ -198,15 +199,15 @@ impl Layout {
     }
 }
 
-struct Forger<'m> {
+struct BatchForger<'m> {
     medium: &'m dyn Medium,
-    layout: Layout,
+    layout: JournalLayout,
     /// The keys of levels 0 and 1.
     levels: [Secret<32>; 2],
 }
 
 /// The part of a head that the key of level 0 opens.
-struct Public {
+struct PublicFields {
     seq: u64,
     previous: [u8; 16],
     synced: u64,
@@ -215,21 +216,21 @@ struct Public {
 }
 
 /// A forged batch.
-struct Batch {
+struct ForgedBatch {
     /// Its position in the journal and in the ring.
     at: u64,
-    public: Public,
+    public: PublicFields,
     /// The last level with a record.
     level: u8,
     /// The first cells of that level, with their entries.
-    filled: [(u64, Entry); FILLED],
+    filled: [(u64, SlotEntry); FILLED],
     /// The entry in the first slot of the stash.
-    stashed: Option<Entry>,
+    stashed: Option<SlotEntry>,
     /// The level record of each level.
-    said: [u8; RECORD_PLAIN],
+    level_record: [u8; RECORD_PLAIN],
 }
 
-impl Forger<'_> {
+impl BatchForger<'_> {
     /// Forges a batch: head and record, and its first cells in place as well.
     ///
     /// ```text
@@ -252,15 +253,15 @@ impl Forger<'_> {
         // rewrites the group of the first one; its other groups are the last ones of each region.
         let within =
             |cell: u64| if cell >> 39 == 0 { region.first + cell % region.cells } else { cell % (1 << 40) };
-        let filled =
-            [80, 96, 112].map(|at| (within(word(at)), Entry::unpack(word(at + 8)).unwrap_or(Entry::Empty)));
-        let mut groups: Vec<u64> = self.layout.regions.iter().flat_map(apart).collect();
+        let filled = [80, 96, 112]
+            .map(|at| (within(word(at)), SlotEntry::unpack(word(at + 8)).unwrap_or(SlotEntry::Empty)));
+        let mut groups: Vec<u64> = self.layout.regions.iter().flat_map(last_groups).collect();
         groups[self.layout.slot(level) / GROUP as usize] = filled[0].0 / GROUP;
         let seq = if flag(1) { word(8) } else { at };
         let previous = if flag(0) { [0xee; 16] } else { [(at - 1) as u8; 16] };
-        let public = Public { seq, previous, synced: word(16), applied: word(24), groups };
+        let public = PublicFields { seq, previous, synced: word(16), applied: word(24), groups };
         let stashed = flag(4).then_some(filled[0].1);
-        let batch = Batch { at, public, level, filled, stashed, said: level_record(&word) };
+        let batch = ForgedBatch { at, public, level, filled, stashed, level_record: level_record(&word) };
         // The block contains forged places, for when it is read as a page of a map.
         let block: Vec<u8> = made_up.iter().copied().cycle().take(BLOCK_SIZE).collect();
         let mut record = self.record(&batch, &block)?;
@@ -274,7 +275,7 @@ impl Forger<'_> {
 
     /// The record of a batch with cells that hold this block. Cells that exist on the medium are
     /// written in place as well.
-    fn record(&self, batch: &Batch, block: &[u8]) -> Result<Vec<u8>> {
+    fn record(&self, batch: &ForgedBatch, block: &[u8]) -> Result<Vec<u8>> {
         let (key, seq) = (&self.levels[usize::from(batch.level)], batch.public.seq);
         let mut record = vec![0; self.layout.record_len];
         for (slot, (cell, entry)) in (self.layout.slot(batch.level)..).zip(batch.filled) {
@@ -295,32 +296,32 @@ impl Forger<'_> {
     }
 
     /// The head of a batch with this record.
-    fn head(&self, batch: &Batch, record: &[u8]) -> Result<Vec<u8>> {
+    fn head(&self, batch: &ForgedBatch, record: &[u8]) -> Result<Vec<u8>> {
         let salt = [batch.at as u8; SALT_LEN];
         let key = |level: u8| WriteKey::derive(&self.levels[usize::from(level)], "oblivious batch", &salt);
         let mut block = vec![0; BLOCK_SIZE];
         block[..SALT_LEN].copy_from_slice(&salt);
-        for told in 0..=batch.level {
-            let (key, first) = (key(told)?, self.layout.slot(told));
-            let drawn = self.layout.regions[usize::from(told)].drawn;
+        for level in 0..=batch.level {
+            let (key, first) = (key(level)?, self.layout.slot(level));
+            let drawn = self.layout.regions[usize::from(level)].drawn;
             let covers = COVERS_AT + first * COVER_LEN..COVERS_AT + (first + drawn) * COVER_LEN;
             for slot in 0..drawn {
-                let held = batch.filled.get(slot).filter(|_| told == batch.level);
-                let entry = held.map_or(Entry::Empty, |(_, entry)| *entry);
-                let cover = key.cover(CELL, (first + slot) as u8, entry);
+                let held = batch.filled.get(slot).filter(|_| level == batch.level);
+                let entry = held.map_or(SlotEntry::Empty, |(_, entry)| *entry);
+                let cover = key.encrypt_entry(CELL, (first + slot) as u8, entry);
                 put_cover(&mut block, COVERS_AT, first + slot, &cover);
             }
             let mut bound = block[covers].to_vec();
-            if told == 0 {
+            if level == 0 {
                 for slot in 0..STASH_SLOTS {
-                    let entry = batch.stashed.filter(|_| slot == 0).unwrap_or(Entry::Empty);
-                    put_cover(&mut block, STASH_AT, slot, &key.cover(STASH, slot as u8, entry));
+                    let entry = batch.stashed.filter(|_| slot == 0).unwrap_or(SlotEntry::Empty);
+                    put_cover(&mut block, STASH_AT, slot, &key.encrypt_entry(STASH, slot as u8, entry));
                 }
                 bound.extend(&block[STASH_AT..PUBLIC_AT]);
             }
-            let from = LEVELS_AT + usize::from(told) * RECORD_LEN;
+            let from = LEVELS_AT + usize::from(level) * RECORD_LEN;
             let (body, tag) = block[from..from + RECORD_LEN].split_at_mut(RECORD_PLAIN);
-            tag.copy_from_slice(&key.seal(LEVEL, told, &bound, &batch.said, body));
+            tag.copy_from_slice(&key.seal(LEVEL, level, &bound, &batch.level_record, body));
         }
         let key = key(0)?;
         block[DIGEST_AT..LEVELS_AT].copy_from_slice(&key.digest(DIGEST, record));
@@ -331,10 +332,10 @@ impl Forger<'_> {
     }
 }
 
-impl Public {
+impl PublicFields {
     fn encode(&self) -> [u8; BLOCK_SIZE - PUBLIC_AT] {
         let mut plain = [0; BLOCK_SIZE - PUBLIC_AT];
-        RecordMut(&mut plain)
+        LeWriter(&mut plain)
             .u64(0, self.seq)
             .put(8, &self.previous)
             .u64(24, self.synced)
@@ -347,7 +348,7 @@ impl Public {
 }
 
 /// The last groups of a region; a batch rewrites this number of them.
-fn apart(region: &Region) -> impl Iterator<Item = u64> + use<> {
+fn last_groups(region: &CellRegion) -> impl Iterator<Item = u64> + use<> {
     let end = (region.first + region.cells) / GROUP;
     (1..=region.drawn as u64 / GROUP).map(move |back| end - back)
 }
@@ -356,7 +357,7 @@ fn apart(region: &Region) -> impl Iterator<Item = u64> + use<> {
 fn level_record(word: &dyn Fn(usize) -> u64) -> [u8; RECORD_PLAIN] {
     let state = MapState { root: word(32), covered: word(40), data: word(48), pages: word(56) };
     let mut out = [0; RECORD_PLAIN];
-    RecordMut(&mut out)
+    LeWriter(&mut out)
         .put(0, &state.encode())
         .u64(STATE_LEN, word(80))
         .u64(40, word(64))
@@ -377,14 +378,14 @@ fn place(seq: u64, cell: u64) -> u64 {
 }
 
 /// A cell with a block of a level; it verifies only at this place.
-fn seal_cell(level: &Secret<32>, place: u64, entry: Entry, block: &[u8]) -> Result<Vec<u8>> {
+fn seal_cell(level: &Secret<32>, place: u64, entry: SlotEntry, block: &[u8]) -> Result<Vec<u8>> {
     let mut cell = vec![0; CELL_LEN];
     let (body, meta) = cell.split_at_mut(BLOCK_SIZE);
     SeededRandom::new(place).fill(meta);
     let nonce: [u8; XAES_NONCE] = *meta.first_chunk().expect("metadata are longer");
     let (mut bound, mut claim) = ([0; 16], [0; 16]);
-    RecordMut(&mut bound).u64(0, place).u64(8, entry.pack());
-    RecordMut(&mut claim).u64(0, entry.pack()).u64(8, place);
+    LeWriter(&mut bound).u64(0, place).u64(8, entry.pack());
+    LeWriter(&mut claim).u64(0, entry.pack()).u64(8, place);
     let tag = XaesKey::new(&derive(level, "oblivious cell", &[])).seal(&nonce, &bound, block, body)?;
     let entries = AesBlock::new(&derive(level, "oblivious entry", &[]));
     let pad = entries.encrypt(*nonce.first_chunk().expect("a nonce is longer"));
@@ -399,13 +400,13 @@ mod tests {
     use super::*;
 
     /// Opens the disk that the forger makes from the input.
-    fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
+    fn open_forged(input: &[u8], read_only: bool) -> Result<ObliviousDisk> {
         let (filled, params) = forged(input)?;
         open(filled.medium(), &params, read_only)
     }
 
     #[test]
-    fn what_is_made_up_is_refused_or_read() {
+    fn a_forged_journal_is_refused_or_read() {
         use_forged(&[]);
         for byte in [0, 1, 2, 3, 0x7f, 0x80, 0xff] {
             use_forged(&[byte; 1000]);
@@ -437,8 +438,8 @@ mod tests {
 
     /// A stash that names a block outside the disk is accepted; the block does not enter the stash.
     #[test]
-    fn a_stash_that_names_a_block_outside_is_read() {
-        let nowhere = Entry::Data(1 << 30).pack();
+    fn a_stash_with_a_block_outside_the_disk_is_read() {
+        let nowhere = SlotEntry::Data(1 << 30).pack();
         // Level 1 has a record too, and its first entry is also in the stash.
         let words = [24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, nowhere, 4, 0, 5, 0];
         let input: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
@@ -447,15 +448,15 @@ mod tests {
 
     /// Sensible forged batches open and are read.
     #[test]
-    fn what_makes_sense_opens() {
-        let page = Entry::Page { depth: 0, index: 0 }.pack();
+    fn a_consistent_forgery_opens() {
+        let page = SlotEntry::Page { depth: 0, index: 0 }.pack();
         let words = |synced, root, entries: [u64; 3]| {
             let mut words = vec![0, 0, synced, 0, root, 0, 1, 1, 0, 0];
             entries.iter().enumerate().for_each(|(slot, entry)| words.extend([slot as u64, *entry]));
             words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
         };
         let input =
-            [words(0, 0, [page, Entry::Data(1).pack(), 0]), words(1, place(1, 0), [0, 0, 0])].concat();
+            [words(0, 0, [page, SlotEntry::Data(1).pack(), 0]), words(1, place(1, 0), [0, 0, 0])].concat();
         assert!(open_forged(&input, true).is_ok(), "two batches, the second after the first");
         let refused = open_forged(&words(1, 0, [0; 3]), true);
         assert!(refused.is_err(), "no batch is durable before it is written");

@@ -7,32 +7,32 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// Contents of the mapped logical erase blocks, up to their last programmed byte.
-pub type Contents = BTreeMap<u32, Vec<u8>>;
+pub type FlashContents = BTreeMap<u32, Vec<u8>>;
 
 /// The numbers of lying reads, each with the contents that it returns.
-pub type Lies = BTreeMap<u64, &'static Contents>;
+pub type FlashLies = BTreeMap<u64, &'static FlashContents>;
 
 /// Flash in memory.
 pub struct RamFlash {
     geometry: FlashGeometry,
-    contents: Mutex<Contents>,
+    contents: Mutex<FlashContents>,
     /// The number of reads so far, and the lying reads.
-    reads: Mutex<(u64, Lies)>,
+    reads: Mutex<(u64, FlashLies)>,
 }
 
 impl RamFlash {
     /// Flash with these contents.
-    pub fn new(geometry: FlashGeometry, contents: Contents) -> RamFlash {
+    pub fn new(geometry: FlashGeometry, contents: FlashContents) -> RamFlash {
         RamFlash { geometry, contents: Mutex::new(contents), reads: Mutex::default() }
     }
 
     /// Lets these reads lie; reads are counted anew.
-    pub fn lie(&self, lies: Lies) {
+    pub fn set_lies(&self, lies: FlashLies) {
         *self.reads.lock() = (0, lies);
     }
 
     /// A copy of the contents.
-    pub fn contents(&self) -> Contents {
+    pub fn contents(&self) -> FlashContents {
         self.contents.lock().clone()
     }
 
@@ -64,13 +64,13 @@ impl Flash for RamFlash {
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
         self.check(block, offset, buf.len(), 1)?;
         buf.fill(0xff);
-        let told = {
+        let earlier = {
             let (number, lies) = &mut *self.reads.lock();
             *number += 1;
             lies.get(number).copied()
         };
         let now = self.contents.lock();
-        let contents = told.unwrap_or(&*now);
+        let contents = earlier.unwrap_or(&*now);
         let held = contents.get(&block.0).and_then(|held| held.get(offset as usize..)).unwrap_or(&[]);
         buf.iter_mut().zip(held).for_each(|(to, from)| *to = *from);
         Ok(())

@@ -3,12 +3,12 @@
 //! The address and the phase determine the content of a block, so that reads from an altered disk
 //! can be checked.
 
-use crate::bytes::Bytes;
+use crate::bytes::InputCursor;
 use crate::sparse::SparseMedium;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::Medium;
-use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, SealedDisk};
 use std::sync::{Arc, OnceLock};
 
 /// Blocks of each disk: one whole segment and part of a second one.
@@ -23,7 +23,7 @@ const RUN: usize = 60;
 const CHANGES: usize = 24;
 
 /// A disk with its history.
-pub struct Image {
+pub struct SealedImage {
     /// Its parameters.
     pub params: Params,
     /// The medium at several moments, oldest first; the last is the present.
@@ -32,11 +32,11 @@ pub struct Image {
 
 /// The image that `selector` chooses: the cipher, and whether the disk was closed or its power
 /// failed.
-pub fn image(selector: u8) -> &'static Image {
-    static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
+pub fn image(selector: u8) -> &'static SealedImage {
+    static IMAGES: OnceLock<Vec<SealedImage>> = OnceLock::new();
     let images = IMAGES.get_or_init(|| {
         let made = Cipher::ALL.into_iter().flat_map(|cipher| {
-            [false, true].map(|closed| Image::make(cipher, closed).expect("a medium without faults"))
+            [false, true].map(|closed| SealedImage::make(cipher, closed).expect("a medium without faults"))
         });
         made.collect()
     });
@@ -64,7 +64,7 @@ pub fn was_written_until(block: u64, data: &[u8], last: u8) -> bool {
 }
 
 /// Opens a disk of [`image`], with a small cache and without a background thread.
-pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool) -> Result<Sealed> {
+pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool) -> Result<SealedDisk> {
     let options = OpenOptions {
         budget: Budget::bytes(1 << 20),
         read_only,
@@ -72,7 +72,7 @@ pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool
         background: false,
         random: Arc::new(SeededRandom::new(seed)),
     };
-    Sealed::open(medium, params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
+    SealedDisk::open(medium, params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
 }
 
 /// Writes the contents of `phase` to a range.
@@ -99,14 +99,14 @@ pub fn each_readable_block(disk: &dyn Disk, first: u64, count: u64, mut each: im
     }
 }
 
-impl Image {
-    fn make(cipher: Cipher, closed: bool) -> Result<Image> {
+impl SealedImage {
+    fn make(cipher: Cipher, closed: bool) -> Result<SealedImage> {
         // Half of the disks are laid out as in a file, with room for 1 TiB in the map; the rest as
         // on a device.
         let room = if closed { None } else { Some(1 << 40) };
         let params = Params::plan(cipher, BLOCKS, room)?;
         let medium = Arc::new(SparseMedium::new(params.geometry().end()));
-        Sealed::create(&*medium, &params, &Secret::copy_from(&[5; 32]))?;
+        SealedDisk::create(&*medium, &params, &Secret::copy_from(&[5; 32]))?;
         let mut snapshots = vec![medium.snapshot()];
 
         let disk = open(medium.clone(), &params, 1, false)?;
@@ -132,7 +132,7 @@ impl Image {
             disk.close()?;
         }
         snapshots.push(medium.snapshot());
-        Ok(Image { params, snapshots })
+        Ok(SealedImage { params, snapshots })
     }
 
     /// The medium at several moments, oldest first.
@@ -142,7 +142,7 @@ impl Image {
 
     /// The present medium with the changes that `input` encodes: bits flipped, bytes set, pages of
     /// the past restored, ranges moved or cleared.
-    pub fn altered(&self, input: &mut Bytes<'_>) -> SparseMedium {
+    pub fn altered(&self, input: &mut InputCursor<'_>) -> SparseMedium {
         let medium = self.snapshots[self.snapshots.len() - 1].snapshot();
         for _ in 0..CHANGES {
             if input.is_empty() {
@@ -153,7 +153,7 @@ impl Image {
         medium
     }
 
-    fn change(&self, medium: &SparseMedium, input: &mut Bytes<'_>) {
+    fn change(&self, medium: &SparseMedium, input: &mut InputCursor<'_>) {
         let [place, operation] = input.array();
         let at = self.place(medium, place, input);
         match operation % 6 {
@@ -188,7 +188,7 @@ impl Image {
     }
 
     /// An offset in one of the regions, mostly in written data.
-    fn place(&self, medium: &SparseMedium, selector: u8, input: &mut Bytes<'_>) -> u64 {
+    fn place(&self, medium: &SparseMedium, selector: u8, input: &mut InputCursor<'_>) -> u64 {
         let g = self.params.geometry();
         let number = u64::from(input.u32());
         let within = |start: u64, len: u64| start + number % len.max(1);

@@ -2,17 +2,17 @@
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, pieces};
-use lacuna_sim::{Image, PAGE_SIZE};
+use lacuna_sim::{MediumImage, PAGE_SIZE};
 use parking_lot::RwLock;
 use std::ops::Range;
 
 /// Bytes in shared pages. Every write is durable immediately.
-pub struct SparseMedium(RwLock<Image>);
+pub struct SparseMedium(RwLock<MediumImage>);
 
 impl SparseMedium {
     /// A medium of `len` zero bytes.
     pub fn new(len: u64) -> Self {
-        SparseMedium(RwLock::new(Image::new(len)))
+        SparseMedium(RwLock::new(MediumImage::new(len)))
     }
 
     /// A copy that shares its pages until one side changes them.

@@ -1,19 +1,19 @@
 //! Stores with a superblock and a journal forged by an adversary with the keys, sealed and chained
 //! as in `docs/format/vault.md`, in a folder that may answer some reads with other records.
 
-use crate::bytes::Bytes;
-use crate::lying::asked;
-use lacuna_contracts::{RecordMut, Result, Secret};
+use crate::bytes::InputCursor;
+use crate::lying::requested_sim_lies;
+use lacuna_contracts::{LeWriter, Result, Secret};
 use lacuna_crypto::{SeededRandom, SivKey, XAES_NONCE, XaesKey, derive, keyed_hash};
 use lacuna_medium::{Folder, FolderFile};
 use lacuna_sim::{CrashFolder, Lies};
 use lacuna_vault_store::{
-    JournalSize, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreBase, StoreKeys, StoreOptions,
+    JournalSize, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreBacking, StoreKeys, StoreOptions,
 };
 use std::sync::Arc;
 
 const UUID: [u8; 16] = [1; 16];
-const SIZE: JournalSize = JournalSize { due: 256 * PAGE as u64, most: 4096 * PAGE as u64 };
+const SIZE: JournalSize = JournalSize { checkpoint_at: 256 * PAGE as u64, max: 4096 * PAGE as u64 };
 /// Pages of zeros in a new journal file.
 const PREPARED: usize = 10;
 /// Numbers that may overflow in arithmetic.
@@ -30,7 +30,7 @@ const HEADER_TAG: usize = 80;
 const TAG: usize = 16;
 
 /// The number of an object, and a number that belongs to it.
-type Pair = (u64, u64);
+type NumberPair = (u64, u64);
 
 /// Creates a store in an empty folder with a superblock and a journal that the input forges, after
 /// five bytes that may ask for lies. Checks that a store that opens has the same state or is
@@ -40,20 +40,20 @@ type Pair = (u64, u64);
 ///
 /// If a check fails.
 pub fn use_forged(input: &[u8]) {
-    let mut input = Bytes::new(input);
-    let lies = asked(&mut input);
+    let mut input = InputCursor::new(input);
+    let lies = requested_sim_lies(&mut input);
     let lying = CrashFolder::new();
     if lies.is_some() {
-        lying.keep_past();
+        lying.keep_history();
     }
-    Forger::new(&lying).forge(input);
+    StoreForger::new(&lying).forge(input);
     let folder: Arc<dyn Folder> = Arc::new(lying.clone());
     let anchor = Arc::new(MemoryAnchor::default());
     let open = |seed| open(&folder, &anchor, seed, false);
     let Ok((mut store, _)) = open(2) else { return };
     if let Some(lies) = lies {
         drop(store);
-        look_over_lies(&lying, &anchor, lies);
+        open_under_lies(&lying, &anchor, lies);
         let Ok((again, _)) = open(5) else { return };
         store = again;
     }
@@ -88,20 +88,20 @@ pub fn use_forged(input: &[u8]) {
 
 /// Opens a store while its folder answers some reads with other records or with forged ones. Each
 /// attempt gives the state that the anchor remembers, with all commits since its root, or an error.
-fn look_over_lies(lying: &CrashFolder, anchor: &Arc<MemoryAnchor>, lies: Lies) {
+fn open_under_lies(lying: &CrashFolder, anchor: &Arc<MemoryAnchor>, lies: Lies) {
     let folder: Arc<dyn Folder> = Arc::new(lying.clone());
     let look = |seed| open(&folder, anchor, seed, true).map(|(_, found)| found);
     let Ok(honest) = look(10) else { return };
-    lying.lie(Some(&lies), |_| true);
-    lying.lie_about_names((lies.of_a_thousand < 100).then_some(lies));
+    lying.set_lies(Some(&lies), |_| true);
+    lying.set_name_lies((lies.per_mille < 100).then_some(lies));
     for seed in 11..14 {
         if let Ok(found) = look(seed) {
             assert_eq!(found.state.number, honest.state.number, "another state passes for the newest");
             assert_eq!((&found.root, &found.puts), (&honest.root, &honest.puts), "something was left out");
         }
     }
-    lying.lie(None, |_| true);
-    lying.lie_about_names(None);
+    lying.set_lies(None, |_| true);
+    lying.set_name_lies(None);
 }
 
 fn open(
@@ -110,11 +110,11 @@ fn open(
     seed: u64,
     read_only: bool,
 ) -> Result<(Store, Recovered)> {
-    let base = StoreBase {
+    let base = StoreBacking {
         folder: folder.clone(),
         anchor: anchor.clone(),
         random: Arc::new(SeededRandom::new(seed)),
-        now: Arc::new(|| 1),
+        clock: Arc::new(|| 1),
         uuid: UUID,
     };
     let keys = StoreKeys::derive(&master(), &UUID);
@@ -127,25 +127,25 @@ fn master() -> Secret<32> {
 
 /// A page of a journal file.
 #[derive(Clone, Copy)]
-struct Place {
+struct JournalPage {
     file: usize,
     page: u32,
 }
 
-impl Place {
+impl JournalPage {
     fn offset(self) -> u64 {
         u64::from(self.page) * PAGE as u64
     }
 }
 
 /// The last commit.
-struct Last {
+struct LastCommit {
     number: u64,
     digest: [u8; 32],
 }
 
 /// The files of a store in a folder, and the keys that seal them.
-struct Forger {
+struct StoreForger {
     journal: [Arc<dyn FolderFile>; 2],
     superblocks: [Arc<dyn FolderFile>; 2],
     seal: XaesKey,
@@ -154,14 +154,14 @@ struct Forger {
     pages: SivKey,
 }
 
-impl Forger {
-    fn new(folder: &dyn Folder) -> Forger {
+impl StoreForger {
+    fn new(folder: &dyn Folder) -> StoreForger {
         let file = |name: &str, len: usize| {
             let file = folder.create(name).expect("an empty folder");
             write(&*file, 0, &vec![0; len]);
             file
         };
-        Forger {
+        StoreForger {
             journal: ["journal.0", "journal.1"].map(|name| file(name, PREPARED * PAGE)),
             superblocks: ["super.0", "super.1"].map(|name| file(name, SLOT)),
             seal: XaesKey::new(&derive(&master(), "vault commits", &UUID)),
@@ -172,11 +172,11 @@ impl Forger {
     }
 
     /// Writes a superblock, and then records until the input ends.
-    fn forge(&self, mut input: Bytes<'_>) {
-        let (facts, root) = (facts(&mut input), root(&mut input));
-        let mut last = Last { number: number(&mut input), digest: [1; 32] };
-        let mut at = Place { file: usize::from(input.byte() & 1), page: 0 };
-        let mut text = Text::default();
+    fn forge(&self, mut input: InputCursor<'_>) {
+        let (facts, root) = (commit_state(&mut input), root(&mut input));
+        let mut last = LastCommit { number: number(&mut input), digest: [1; 32] };
+        let mut at = JournalPage { file: usize::from(input.byte() & 1), page: 0 };
+        let mut text = TextWriter::default();
         text.number(last.number).bytes(&last.digest).bytes(&[2; 32]).count(at.file).bytes(&facts);
         text.root(root);
         self.write_superblocks(&text.0);
@@ -191,7 +191,7 @@ impl Forger {
     fn write_superblocks(&self, text: &[u8]) {
         let nonce = [1; XAES_NONCE];
         let mut slot = vec![0; SUPER_HEAD];
-        RecordMut(&mut slot).put(0, b"lacunasb").u64(8, 1).put(16, &nonce).u32(40, (text.len() + TAG) as u32);
+        LeWriter(&mut slot).put(0, b"lacunasb").u64(8, 1).put(16, &nonce).u32(40, (text.len() + TAG) as u32);
         let sealed = self.seal(&nonce, &slot, text);
         slot.extend(sealed);
         assert!(slot.len() <= SLOT, "a superblock of {} bytes", slot.len());
@@ -200,10 +200,15 @@ impl Forger {
 
     /// Writes a record and the pages that it lists. Returns its commit, and the place of the next
     /// record.
-    fn forge_record(&self, input: &mut Bytes<'_>, last: &Last, mut at: Place) -> (Last, Place) {
+    fn forge_record(
+        &self,
+        input: &mut InputCursor<'_>,
+        last: &LastCommit,
+        mut at: JournalPage,
+    ) -> (LastCommit, JournalPage) {
         let session = u64::from(input.byte() & 1);
-        let mut text = Text::default();
-        text.bytes(&facts(input)).pairs(&list(input, pair));
+        let mut text = TextWriter::default();
+        text.bytes(&commit_state(input)).pairs(&list(input, pair));
         let removals = list(input, number);
         text.count(removals.len());
         for object in removals {
@@ -227,16 +232,23 @@ impl Forger {
         write(&*self.journal[at.file], at.offset(), &bytes);
         at.page += (bytes.len() / PAGE) as u32;
         if begins_checkpoint {
-            at = Place { file: 1 - at.file, page: 0 };
+            at = JournalPage { file: 1 - at.file, page: 0 };
         }
         (commit, at)
     }
 
     /// A record that follows `last`, with a number that is higher by `step`, and its commit.
-    fn record(&self, session: u64, at: Place, last: &Last, step: u64, text: &[u8]) -> (Vec<u8>, Last) {
+    fn record(
+        &self,
+        session: u64,
+        at: JournalPage,
+        last: &LastCommit,
+        step: u64,
+        text: &[u8],
+    ) -> (Vec<u8>, LastCommit) {
         let number = last.number.saturating_add(step);
         let mut bytes = vec![0; HEADER];
-        RecordMut(&mut bytes)
+        LeWriter(&mut bytes)
             .put(0, b"lacunarc")
             .u64(8, number)
             .u64(16, session)
@@ -245,15 +257,15 @@ impl Forger {
             .u32(60, (text.len() + TAG) as u32)
             .u32(64, at.file as u32);
         let tag = keyed_hash(&self.headers, &[&bytes[..HEADER_TAG]]);
-        RecordMut(&mut bytes).put(HEADER_TAG, &tag[..TAG]);
+        LeWriter(&mut bytes).put(HEADER_TAG, &tag[..TAG]);
         // The last 12 bytes of the nonce are those of the header at offset 68: zeros.
         let mut nonce = [0; XAES_NONCE];
-        RecordMut(&mut nonce).u64(0, session).u32(8, number as u32);
+        LeWriter(&mut nonce).u64(0, session).u32(8, number as u32);
         let sealed = self.seal(&nonce, &bytes, text);
         let digest = keyed_hash(&self.chain, &[&bytes[..], &sealed[..]]);
         bytes.extend(sealed);
         bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
-        (bytes, Last { number, digest })
+        (bytes, LastCommit { number, digest })
     }
 
     /// The encrypted text followed by its tag.
@@ -266,7 +278,7 @@ impl Forger {
 
     fn page_tag(&self, sequence: u64, content: &[u8]) -> [u8; TAG] {
         let mut counter = [0; 16];
-        RecordMut(&mut counter).u64(0, sequence);
+        LeWriter(&mut counter).u64(0, sequence);
         self.pages.tag(&counter, &[], content)
     }
 }
@@ -277,24 +289,24 @@ fn write(file: &dyn FolderFile, offset: u64, bytes: &[u8]) {
 
 /// The text of a record or of a superblock.
 #[derive(Default)]
-struct Text(Vec<u8>);
+struct TextWriter(Vec<u8>);
 
-impl Text {
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Text {
+impl TextWriter {
+    fn bytes(&mut self, bytes: &[u8]) -> &mut TextWriter {
         self.0.extend(bytes);
         self
     }
 
-    fn number(&mut self, number: u64) -> &mut Text {
+    fn number(&mut self, number: u64) -> &mut TextWriter {
         self.bytes(&number.to_le_bytes())
     }
 
     /// Appends a number of four bytes.
-    fn count(&mut self, count: usize) -> &mut Text {
+    fn count(&mut self, count: usize) -> &mut TextWriter {
         self.bytes(&(count as u32).to_le_bytes())
     }
 
-    fn pairs(&mut self, pairs: &[Pair]) -> &mut Text {
+    fn pairs(&mut self, pairs: &[NumberPair]) -> &mut TextWriter {
         self.count(pairs.len());
         for (object, pages) in pairs {
             self.number(*object).number(*pages);
@@ -302,7 +314,7 @@ impl Text {
         self
     }
 
-    fn root(&mut self, root: Option<Vec<u8>>) -> &mut Text {
+    fn root(&mut self, root: Option<Vec<u8>>) -> &mut TextWriter {
         self.count(usize::from(root.is_some()));
         let root = root.unwrap_or_default();
         self.count(root.len()).bytes(&root)
@@ -310,32 +322,32 @@ impl Text {
 }
 
 /// A small number, or an extreme one.
-fn number(input: &mut Bytes<'_>) -> u64 {
+fn number(input: &mut InputCursor<'_>) -> u64 {
     match input.byte() {
         byte @ 0..0xe0 => byte.into(),
         byte => EXTREME[usize::from(byte) % EXTREME.len()],
     }
 }
 
-fn pair(input: &mut Bytes<'_>) -> Pair {
+fn pair(input: &mut InputCursor<'_>) -> NumberPair {
     (number(input), number(input))
 }
 
-fn list<T>(input: &mut Bytes<'_>, one: impl Fn(&mut Bytes<'_>) -> T) -> Vec<T> {
+fn list<T>(input: &mut InputCursor<'_>, one: impl Fn(&mut InputCursor<'_>) -> T) -> Vec<T> {
     (0..input.byte() % 4).map(|_| one(input)).collect()
 }
 
-fn root(input: &mut Bytes<'_>) -> Option<Vec<u8>> {
+fn root(input: &mut InputCursor<'_>) -> Option<Vec<u8>> {
     (input.byte() % 4 == 3).then(|| vec![9; 20])
 }
 
 /// The commit state, as encoded in a text.
-fn facts(input: &mut Bytes<'_>) -> Vec<u8> {
+fn commit_state(input: &mut InputCursor<'_>) -> Vec<u8> {
     let next_object = number(input);
     let (machine, time) = ([input.byte() % 3; 16], number(input));
     let limit = next_object.saturating_add(number(input));
     let others = list(input, |input| ([input.byte() % 3; 16], number(input)));
-    let mut text = Text::default();
+    let mut text = TextWriter::default();
     text.bytes(&machine).number(time).number(next_object).number(limit).count(others.len());
     for (machine, number) in others {
         text.bytes(&machine).number(number).bytes(&[3; 32]).bytes(&[4; 32]);
@@ -350,7 +362,7 @@ mod tests {
     use lacuna_sim::Rng;
 
     #[test]
-    fn stores_that_are_made_up_are_refused_or_used() {
+    fn a_forged_store_is_refused_or_used() {
         for seed in 0..400 {
             let mut rng = Rng::new(seed);
             let mut input = rng.bytes(200);
@@ -365,14 +377,14 @@ mod tests {
 
     /// A sensible forged store opens and is read.
     #[test]
-    fn what_makes_sense_opens() {
+    fn a_consistent_forgery_opens() {
         let facts = [40, 1, 9, 100, 0, 0];
         // The superblock has no root, commit 5 and the first file. The record has a session, no
         // cuts and no removals, no root, a page, its tag, and puts.
         let superblock = [&facts[..], &[0, 5, 0]].concat();
         let record = [&[1][..], &facts, &[0, 0, 0, 1, 2, 1, 1, 1, 1]].concat();
         let folder: Arc<dyn Folder> = Arc::new(CrashFolder::new());
-        Forger::new(&*folder).forge(Bytes::new(&[superblock, record].concat()));
+        StoreForger::new(&*folder).forge(InputCursor::new(&[superblock, record].concat()));
         let (store, found) = open(&folder, &Arc::default(), 1, false).unwrap();
         assert_eq!((found.records, found.state.number, found.puts), (1, 6, vec![vec![7]]));
         let mut page = vec![0; PAGE];

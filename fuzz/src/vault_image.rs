@@ -2,14 +2,14 @@
 //! removes and swaps files; restores pages and whole files of an earlier state; or answers reads
 //! and lists names with earlier states.
 
-use crate::bytes::Bytes;
-use crate::lying::asked;
+use crate::bytes::InputCursor;
+use crate::lying::requested_sim_lies;
 use lacuna_contracts::{Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_sim::{CrashFolder, FolderImage, Lies};
 use lacuna_vault::store::{Anchor, AnchorState, MemoryAnchor};
 use lacuna_vault::{
-    Base, FsError, FsResult, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions,
+    FsError, FsResult, NewNode, ROOT, SystemWallClock, Vault, VaultBacking, VaultOpenOptions, VaultOptions,
 };
 use std::sync::{Arc, LazyLock};
 
@@ -29,29 +29,29 @@ const NAMES: [&[u8]; 3] = [b"one", b"three", b"two"];
 ///
 /// If a check fails.
 pub fn use_damaged(input: &[u8]) {
-    let mut input = Bytes::new(input);
-    let lies = asked(&mut input);
-    let mut image = MADE.newest.clone();
+    let mut input = InputCursor::new(input);
+    let lies = requested_sim_lies(&mut input);
+    let mut image = HISTORY.newest.clone();
     for change in input.rest().chunks_exact(CHANGE).take(CHANGES) {
-        MADE.damage(&mut image, change);
+        HISTORY.damage(&mut image, change);
     }
-    let folder = MADE.folder(&image, lies);
-    let anchor = Arc::new(MemoryAnchor::new(Some(MADE.anchor.clone())));
+    let folder = HISTORY.folder(&image, lies);
+    let anchor = Arc::new(MemoryAnchor::new(Some(HISTORY.anchor.clone())));
     if let Ok(vault) = open(&folder, &anchor, 1) {
-        MADE.look(&vault);
+        HISTORY.check_vault(&vault);
         let _damaged = vault.check(&mut |_, _| {});
         let _refused = vault.sync().map(|()| vault.close());
     }
-    folder.lie(None, |_| true);
-    folder.lie_about_names(None);
+    folder.set_lies(None, |_| true);
+    folder.set_name_lies(None);
     // Data that the first session sealed in spite of damage and lies is the latest as well, or is
     // refused.
     if let Ok(vault) = open(&folder, &anchor, 2) {
-        MADE.look(&vault);
+        HISTORY.check_vault(&vault);
     }
 }
 
-struct Made {
+struct VaultHistory {
     older: FolderImage,
     newest: FolderImage,
     anchor: AnchorState,
@@ -59,13 +59,13 @@ struct Made {
     contents: Vec<Vec<u8>>,
 }
 
-static MADE: LazyLock<Made> = LazyLock::new(|| {
+static HISTORY: LazyLock<VaultHistory> = LazyLock::new(|| {
     let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
     let options = VaultOptions { open: options(), ..VaultOptions::default() };
     let vault = Vault::create(base(&folder, &anchor, 1), &master(), UUID, &options).expect("an empty folder");
     let mut contents = vec![];
     for (n, name) in NAMES.iter().enumerate() {
-        let ino = vault.make(ROOT, name, NewNode::File, 0o600, 0, 0).expect("a name").ino;
+        let ino = vault.create_node(ROOT, name, NewNode::File, 0o600, 0, 0).expect("a name").ino;
         let mut content = vec![n as u8; (n * 9 + 1) * PAGE + 100];
         vault.write(ino, 0, &content).expect("room");
         content[50..90].fill(0x77);
@@ -81,15 +81,15 @@ static MADE: LazyLock<Made> = LazyLock::new(|| {
     let newest = folder.snapshot();
     drop(vault);
     let anchor = anchor.load().expect("memory").expect("a vault");
-    Made { older, newest, anchor, contents }
+    VaultHistory { older, newest, anchor, contents }
 });
 
 fn master() -> Secret<32> {
     Secret::copy_from(&[1; 32])
 }
 
-fn base(folder: &CrashFolder, anchor: &Arc<MemoryAnchor>, seed: u64) -> Base {
-    Base {
+fn base(folder: &CrashFolder, anchor: &Arc<MemoryAnchor>, seed: u64) -> VaultBacking {
+    VaultBacking {
         folder: Arc::new(folder.clone()),
         anchor: anchor.clone(),
         random: Arc::new(SeededRandom::new(seed)),
@@ -97,8 +97,8 @@ fn base(folder: &CrashFolder, anchor: &Arc<MemoryAnchor>, seed: u64) -> Base {
     }
 }
 
-fn options() -> OpenOptions {
-    OpenOptions { commit_period: None, ..OpenOptions::default() }
+fn options() -> VaultOpenOptions {
+    VaultOpenOptions { commit_period: None, ..VaultOpenOptions::default() }
 }
 
 fn open(folder: &CrashFolder, anchor: &Arc<MemoryAnchor>, seed: u64) -> Result<Vault> {
@@ -118,22 +118,22 @@ fn verified<T>(what: &str, answer: FsResult<T>) -> Option<T> {
     }
 }
 
-impl Made {
+impl VaultHistory {
     /// A folder with this image. If it lies, it returns states of its past and of the vault's past.
     fn folder(&self, image: &FolderImage, lies: Option<Lies>) -> CrashFolder {
         let Some(mut lies) = lies else { return CrashFolder::from_image(image) };
         let folder = CrashFolder::from_image(&self.older);
-        folder.keep_past();
+        folder.keep_history();
         folder.restore(&self.newest);
         folder.restore(image);
         let about_names = lies.rng.chance(1, 4);
-        folder.lie(Some(&lies), |_| true);
-        folder.lie_about_names(about_names.then_some(lies));
+        folder.set_lies(Some(&lies), |_| true);
+        folder.set_name_lies(about_names.then_some(lies));
         folder
     }
 
     /// Checks all that a vault shows, and returns the number of readable pages.
-    fn look(&self, vault: &Vault) -> usize {
+    fn check_vault(&self, vault: &Vault) -> usize {
         let mut pages = 0;
         for (name, content) in NAMES.iter().zip(&self.contents) {
             let Some(attr) = verified("a name", vault.lookup(ROOT, name)) else { continue };
@@ -217,7 +217,7 @@ impl Made {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lying::of_seed;
+    use crate::lying::sim_lies_of_seed;
     use lacuna_sim::Rng;
 
     #[test]
@@ -232,15 +232,15 @@ mod tests {
 
     /// An undamaged vault is readable as a whole, and some pages are readable in spite of lies.
     #[test]
-    fn what_is_whole_is_shown() {
-        let anchor = || Arc::new(MemoryAnchor::new(Some(MADE.anchor.clone())));
-        let all: usize = MADE.contents.iter().map(|content| content.len().div_ceil(PAGE)).sum();
-        let vault = open(&MADE.folder(&MADE.newest, None), &anchor(), 1).unwrap();
-        assert_eq!(MADE.look(&vault), all);
+    fn an_undamaged_vault_is_readable() {
+        let anchor = || Arc::new(MemoryAnchor::new(Some(HISTORY.anchor.clone())));
+        let all: usize = HISTORY.contents.iter().map(|content| content.len().div_ceil(PAGE)).sum();
+        let vault = open(&HISTORY.folder(&HISTORY.newest, None), &anchor(), 1).unwrap();
+        assert_eq!(HISTORY.check_vault(&vault), all);
         drop(vault);
         let shown = |seed: u32| {
-            let folder = MADE.folder(&MADE.newest, Some(of_seed(3 * seed)));
-            open(&folder, &anchor(), 1).map_or(0, |vault| MADE.look(&vault))
+            let folder = HISTORY.folder(&HISTORY.newest, Some(sim_lies_of_seed(3 * seed)));
+            open(&folder, &anchor(), 1).map_or(0, |vault| HISTORY.check_vault(&vault))
         };
         assert!((0..40).map(shown).any(|pages| pages > 0), "lies of two in a hundred reads hide everything");
     }

@@ -2,9 +2,9 @@
 //!
 //! `serve-a-disk DISK SOCKET`; the passphrase is the first line of standard input.
 
-use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle};
+use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle};
 use lacuna_storage::{
-    ByteDisk, CreateOptions, Disk, Kind, Location, Opening, Passphrase, Result, Shape, Silent, create, open,
+    ByteDisk, CreateOptions, Disk, Kind, Location, OpenDiskOptions, Passphrase, Result, Shape, Silent, create, open,
 };
 use std::io::{BufRead, Read, stdin};
 
@@ -22,10 +22,10 @@ fn main() -> Result<()> {
         created => drop(created?),
     }
 
-    let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
+    let disk = open(&location, vec![passphrase()], OpenDiskOptions::default(), &Silent)?;
     let levels = disk.levels().into_iter().map(ByteDisk::new);
     let server =
-        Server::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), ServerSettings::default())?;
+        NbdServer::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), ServerSettings::default())?;
     println!("{}", server.uris()[0]);
     let stop = StopHandle::new()?;
     let stopping = stop.clone();

@@ -6,10 +6,10 @@
 #![forbid(unsafe_code)]
 
 use lacuna_fuse::{DiskRequest, MountedDisk};
-use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle};
+use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle};
 use lacuna_storage::{
-    ByteDisk, CreateOptions, Disk, Error, Kind, Location, OpenDisk, Opening, Passphrase, Result, Shape,
-    Silent, add_format, create, open,
+    ByteDisk, CreateOptions, Disk, Error, Kind, Location, OpenDisk, OpenDiskOptions, Passphrase, Result,
+    Shape, Silent, add_format, create, open,
 };
 use std::io::{BufRead, Read, stdin};
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ fn run() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["create", disk] => make(disk),
+        ["create", disk] => create_disk(disk),
         ["serve", disk, socket] => serve(disk, socket),
         ["mount", disk, directory] => mount(disk, directory),
         ["check", disk] => check(disk),
@@ -50,7 +50,7 @@ fn passphrase() -> Result<Passphrase> {
     Ok(Passphrase::new(line.trim_end().as_bytes().to_vec()))
 }
 
-fn make(disk: &str) -> Result<()> {
+fn create_disk(disk: &str) -> Result<()> {
     let options = CreateOptions::new(Location::parse(disk)?, Shape::of(&TwoSlots), 64 << 20);
     let created = create(&options, &Silent, |_levels| Ok(vec![passphrase()?]))?;
     println!("made the disk {}", created.header.uuid);
@@ -58,7 +58,7 @@ fn make(disk: &str) -> Result<()> {
 }
 
 fn open_disk(disk: &str, read_only: bool) -> Result<Arc<OpenDisk>> {
-    let opening = Opening { read_only, ..Opening::default() };
+    let opening = OpenDiskOptions { read_only, ..OpenDiskOptions::default() };
     open(&Location::parse(disk)?, vec![passphrase()?], opening, &Silent)
 }
 
@@ -66,7 +66,7 @@ fn serve(disk: &str, socket: &str) -> Result<()> {
     let disk = open_disk(disk, false)?;
     let levels = disk.levels().into_iter().map(ByteDisk::new);
     let server =
-        Server::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), ServerSettings::default())?;
+        NbdServer::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), ServerSettings::default())?;
     println!("{}", server.uris()[0]);
     let stop = StopHandle::new()?;
     let stopping = stop.clone();
@@ -90,7 +90,7 @@ fn mount(disk: &str, directory: &str) -> Result<()> {
 
 fn check(disk: &str) -> Result<()> {
     let opened = open_disk(disk, true)?;
-    let report = opened.check(|_done| Ok(()), |_level, bad| eprintln!("{}", bad.error.finding()))?;
+    let report = opened.check(|_done| Ok(()), |_level, bad| eprintln!("{}", bad.error.summary()))?;
     println!("{} blocks are good, {} are bad", report.good, report.bad);
     opened.close()?;
     if report.bad == 0 {

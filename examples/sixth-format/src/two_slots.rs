@@ -40,14 +40,14 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-use lacuna_contracts::{FailStop, Parameters, Plain, Record, RecordMut};
+use lacuna_contracts::{FailStop, LeReader, LeWriter, ParamsReader, WipeOnDrop};
 use lacuna_crypto::{HedgedNonce, RandomSource, SystemRandom, XAES_NONCE, XaesKey, derive};
 use lacuna_storage::format::{
-    CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room,
+    AvailableSpace, CreateOptions, Description, Format, FormatInfo, OpenContext, OpenFormat, Params,
 };
 use lacuna_storage::{
-    BLOCK_SIZE, Backing, BackingKind, BlockAddr, Disk, Error, Extent, FormatId, HEADER_AREA, Kind, Masters,
-    Medium, Result, Status, blocks,
+    BLOCK_SIZE, Backing, BackingKind, BlockAddr, Disk, DiskKeys, Error, Extent, FormatId, HEADER_AREA, Kind,
+    Medium, Result, Status, size_in_blocks,
 };
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -65,9 +65,9 @@ const SLOT: usize = HEAD + BLOCK_SIZE;
 /// Bytes of the two slots of a block.
 const PAIR: usize = 2 * SLOT;
 /// Maximum blocks of a disk: 4 PiB.
-const MOST_BLOCKS: u64 = 1 << 40;
+const MAX_BLOCKS: u64 = 1 << 40;
 /// Maximum blocks written without a sync; it limits memory to a few MiB.
-const MOST_UNSYNCED: usize = 1 << 16;
+const MAX_UNSYNCED: usize = 1 << 16;
 
 /// The format.
 #[derive(Debug)]
@@ -79,18 +79,18 @@ impl Format for TwoSlots {
     }
 
     fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
-        let params = Parameters::of_len(NAME, params, 8)?;
+        let params = ParamsReader::new(NAME, params, 8)?;
         match params.u64(0) {
-            blocks @ 1..=MOST_BLOCKS => Ok(Box::new(TwoSlotsParams { blocks })),
-            other => Err(params.refused(format!("{other} blocks"), format!("1 to {MOST_BLOCKS} blocks"))),
+            blocks @ 1..=MAX_BLOCKS => Ok(Box::new(TwoSlotsParams { blocks })),
+            other => Err(params.invalid(format!("{other} blocks"), format!("1 to {MAX_BLOCKS} blocks"))),
         }
     }
 
-    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
-        let Room::File(_) = room else { return Err(options.misplaced(room.kind())) };
-        let size = options.size.ok_or_else(|| options.no_size("two slots"))?;
-        let too_large = |e: Error| e.with_kind(Kind::Usage).remedy("choose a smaller size");
-        self.parse(&blocks(size)?.to_le_bytes()).map_err(too_large)
+    fn plan(&self, options: &CreateOptions, room: AvailableSpace) -> Result<Box<dyn Params>> {
+        let AvailableSpace::File(_) = room else { return Err(options.wrong_backing(room.kind())) };
+        let size = options.size.ok_or_else(|| options.missing_size("two slots"))?;
+        let too_large = |e: Error| e.with_kind(Kind::Usage).hint("choose a smaller size");
+        self.parse(&size_in_blocks(size)?.to_le_bytes()).map_err(too_large)
     }
 }
 
@@ -114,21 +114,21 @@ impl Params for TwoSlotsParams {
     }
 
     fn end(&self) -> u64 {
-        place_of(self.blocks, 0)
+        slot_offset(self.blocks, 0)
     }
 
-    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(TwoSlotsParams { blocks })
     }
 
-    fn create(&self, backing: &Backing, _keys: Masters<'_>) -> Result<()> {
+    fn create(&self, backing: &Backing, _keys: DiskKeys<'_>) -> Result<()> {
         // A device may contain data. Slots of zeros were never written.
         backing.medium()?.discard(HEADER_AREA, self.end() - HEADER_AREA)
     }
 
-    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
-        let (medium, Masters { keys, uuid }) = (Arc::clone(backing.medium()?), with.keys);
-        let read_only = with.opening.read_only;
+    fn open(&self, backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
+        let (medium, DiskKeys { keys, uuid }) = (Arc::clone(backing.medium()?), with.keys);
+        let read_only = with.options.read_only;
         if !read_only {
             medium.sync()?;
         }
@@ -141,26 +141,26 @@ impl Params for TwoSlotsParams {
             unsynced: RwLock::default(),
             health: FailStop::default(),
             read_only,
-            write_through: with.opening.write_through,
+            write_through: with.options.write_through,
         }))
     }
 }
 
 /// The offset of a slot on the medium.
-fn place_of(block: u64, slot: usize) -> u64 {
+fn slot_offset(block: u64, slot: usize) -> u64 {
     HEADER_AREA + block * PAIR as u64 + (slot * SLOT) as u64
 }
 
 /// The associated data of a version's tag, which its nonce also depends on: block and number.
-fn bound(block: u64, number: u64) -> [u8; 16] {
+fn associated_data(block: u64, number: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
-    RecordMut(&mut bytes).u64(0, block).u64(8, number);
+    LeWriter(&mut bytes).u64(0, block).u64(8, number);
     bytes
 }
 
 /// A version of a block: its slot and its number. A slot that was never written has number 0.
 #[derive(Clone, Copy)]
-struct Version {
+struct SlotVersion {
     slot: usize,
     number: u64,
 }
@@ -174,7 +174,7 @@ struct TwoSlotsDisk {
     random: SystemRandom,
     /// The versions written since the last sync, by block. Readers share the lock; writes and syncs
     /// hold it exclusively.
-    unsynced: RwLock<HashMap<u64, Version>>,
+    unsynced: RwLock<HashMap<u64, SlotVersion>>,
     health: FailStop,
     read_only: bool,
     write_through: bool,
@@ -184,12 +184,12 @@ impl TwoSlotsDisk {
     /// Reads both slots of a block and decrypts them in place. Returns the newest version, or
     /// `None` if neither slot is whole. Of two slots that were never written it returns the second
     /// one, so that the first one is written first.
-    fn newest(&self, block: u64, pair: &mut [u8; PAIR]) -> Result<Option<Version>> {
-        self.medium.read_at(place_of(block, 0), pair)?;
-        let mut newest: Option<Version> = None;
+    fn newest_version(&self, block: u64, pair: &mut [u8; PAIR]) -> Result<Option<SlotVersion>> {
+        self.medium.read_at(slot_offset(block, 0), pair)?;
+        let mut newest: Option<SlotVersion> = None;
         for (slot, bytes) in pair.chunks_exact_mut(SLOT).enumerate() {
             let (head, content) = bytes.split_at_mut(HEAD);
-            let head = Record(head);
+            let head = LeReader(head);
             let number = head.u64(NUMBER);
             let is_whole = if head.is_zero(..) {
                 content.fill(0);
@@ -198,42 +198,47 @@ impl TwoSlotsDisk {
                 let (nonce, tag) = (head.array(NONCE), head.array(TAG));
                 // The tag does not cover these zeros.
                 head.is_zero(ZEROS..)
-                    && self.key.open_in_place(&nonce, &bound(block, number), content, &tag)?.is_ok()
+                    && self.key.open_in_place(&nonce, &associated_data(block, number), content, &tag)?.is_ok()
             };
             if is_whole && newest.is_none_or(|newest| newest.number <= number) {
-                newest = Some(Version { slot, number });
+                newest = Some(SlotVersion { slot, number });
             }
         }
         Ok(newest)
     }
 
     /// Writes a block.
-    fn put(&self, unsynced: &mut HashMap<u64, Version>, block: u64, content: &[u8]) -> Result<()> {
+    fn write_block(
+        &self,
+        unsynced: &mut HashMap<u64, SlotVersion>,
+        block: u64,
+        content: &[u8],
+    ) -> Result<()> {
         self.health.check()?;
-        if unsynced.len() >= MOST_UNSYNCED {
+        if unsynced.len() >= MAX_UNSYNCED {
             self.sync(unsynced)?;
         }
         let version = if let Some(version) = unsynced.get(&block) {
             *version
         } else {
-            let mut pair = Plain::new([0u8; PAIR]);
-            let synced = self.newest(block, &mut pair)?.unwrap_or(Version { slot: 1, number: 0 });
-            Version { slot: 1 - synced.slot, number: synced.number + 1 }
+            let mut pair = WipeOnDrop::new([0u8; PAIR]);
+            let synced = self.newest_version(block, &mut pair)?.unwrap_or(SlotVersion { slot: 1, number: 0 });
+            SlotVersion { slot: 1 - synced.slot, number: synced.number + 1 }
         };
-        let bound = bound(block, version.number);
+        let bound = associated_data(block, version.number);
         let mut random = [0u8; XAES_NONCE];
         self.random.fill(&mut random);
         let nonce = self.nonces.hedge(random, &bound, content);
         let mut bytes = [0u8; SLOT];
         let (head, sealed) = bytes.split_at_mut(HEAD);
         let tag = self.key.seal(&nonce, &bound, content, sealed)?;
-        RecordMut(head).put(NONCE, &nonce).put(TAG, &tag).u64(NUMBER, version.number);
+        LeWriter(head).put(NONCE, &nonce).put(TAG, &tag).u64(NUMBER, version.number);
         unsynced.insert(block, version);
-        let written = self.medium.write_at(place_of(block, version.slot), &bytes);
+        let written = self.medium.write_at(slot_offset(block, version.slot), &bytes);
         written.map_err(|e| self.health.fail(e))
     }
 
-    fn sync(&self, unsynced: &mut HashMap<u64, Version>) -> Result<()> {
+    fn sync(&self, unsynced: &mut HashMap<u64, SlotVersion>) -> Result<()> {
         self.health.check()?;
         self.medium.sync().map_err(|e| self.health.fail(e.of_sync()))?;
         unsynced.clear();
@@ -248,13 +253,13 @@ impl Disk for TwoSlotsDisk {
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         let _unchanged = self.unsynced.read();
-        let mut pair = Plain::new([0u8; PAIR]);
+        let mut pair = WipeOnDrop::new([0u8; PAIR]);
         for (block, out) in (first.0..).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
-            let newest = self.newest(block, &mut pair)?.ok_or_else(|| {
+            let newest = self.newest_version(block, &mut pair)?.ok_or_else(|| {
                 Error::new(Kind::Corrupt, format!("block {block} does not verify"))
                     .found("two slots that were damaged, altered or moved")
-                    .expected("one that this disk wrote there")
-                    .remedy("restore this block from a backup; a check lists all such blocks")
+                    .expected("a slot that this disk wrote there")
+                    .hint("restore this block from a backup; a check lists all such blocks")
             })?;
             out.copy_from_slice(&pair[newest.slot * SLOT + HEAD..][..BLOCK_SIZE]);
         }
@@ -264,17 +269,17 @@ impl Disk for TwoSlotsDisk {
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         let mut unsynced = self.unsynced.write();
         let mut blocks = (first.0..).zip(data.chunks_exact(BLOCK_SIZE));
-        blocks.try_for_each(|(block, content)| self.put(&mut unsynced, block, content))
+        blocks.try_for_each(|(block, content)| self.write_block(&mut unsynced, block, content))
     }
 
     /// Writes zeros to blocks that were ever written or are damaged; no space is freed. Blocks that
     /// were never written stay so.
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
         let mut unsynced = self.unsynced.write();
-        let mut pair = Plain::new([0u8; PAIR]);
+        let mut pair = WipeOnDrop::new([0u8; PAIR]);
         for block in first.0..first.0 + count {
-            if self.newest(block, &mut pair)?.is_none_or(|newest| newest.number > 0) {
-                self.put(&mut unsynced, block, &[0; BLOCK_SIZE])?;
+            if self.newest_version(block, &mut pair)?.is_none_or(|newest| newest.number > 0) {
+                self.write_block(&mut unsynced, block, &[0; BLOCK_SIZE])?;
             }
         }
         Ok(())
@@ -298,7 +303,7 @@ impl Disk for TwoSlotsDisk {
         flushed
     }
 
-    fn read_only(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         self.read_only
     }
 }
@@ -308,7 +313,7 @@ impl OpenFormat for TwoSlotsDisk {
         self
     }
 
-    fn flushes_writes(&self) -> bool {
+    fn needs_flush_per_write(&self) -> bool {
         self.write_through
     }
 }

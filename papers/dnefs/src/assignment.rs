@@ -2,8 +2,8 @@
 //! to replace. Only keys are simulated, by the rules of the format: a key is assigned only if its
 //! block was replaced since the last purge. The figures are the same on every machine.
 
-use lacuna_bench::measured::Measured;
-use lacuna_bench::page::Run;
+use lacuna_bench::page::RunInfo;
+use lacuna_bench::section_results::SectionResults;
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
@@ -14,7 +14,7 @@ const KEYS: u32 = 7874;
 /// Simulated epochs; the second half counts.
 const EPOCHS: u32 = 60;
 /// An epoch overwrites 1/50 of the blocks of the disk.
-const EPOCH: u32 = 50;
+const EPOCH_DIVISOR: u32 = 50;
 
 /// The order of the blocks that this epoch replaced, when new keys are taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Order {
 
 /// How keys are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Policy {
+struct AssignmentPolicy {
     order: Order,
     /// Percentage of unused keys: blocks with a lower percentage are left out while another block
     /// with a higher one can be replaced instead.
@@ -38,18 +38,27 @@ struct Policy {
     streams: bool,
 }
 
-const POLICIES: [(&str, Policy); 6] = [
-    ("emptiest first", Policy { order: Order::Emptiest, least: 0, streams: false }),
-    ("fullest first", Policy { order: Order::Fullest, least: 0, streams: false }),
-    ("by position", Policy { order: Order::First, least: 0, streams: false }),
-    ("emptiest first, none below 25%", Policy { order: Order::Emptiest, least: 25, streams: false }),
-    ("emptiest first, none below 50%", Policy { order: Order::Emptiest, least: 50, streams: false }),
-    ("emptiest first, hot and cold apart", Policy { order: Order::Emptiest, least: 0, streams: true }),
+const POLICIES: [(&str, AssignmentPolicy); 6] = [
+    ("emptiest first", AssignmentPolicy { order: Order::Emptiest, least: 0, streams: false }),
+    ("fullest first", AssignmentPolicy { order: Order::Fullest, least: 0, streams: false }),
+    ("by position", AssignmentPolicy { order: Order::First, least: 0, streams: false }),
+    (
+        "emptiest first, none below 25%",
+        AssignmentPolicy { order: Order::Emptiest, least: 25, streams: false },
+    ),
+    (
+        "emptiest first, none below 50%",
+        AssignmentPolicy { order: Order::Emptiest, least: 50, streams: false },
+    ),
+    (
+        "emptiest first, hot and cold apart",
+        AssignmentPolicy { order: Order::Emptiest, least: 0, streams: true },
+    ),
 ];
 
 /// The blocks that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Traffic {
+enum WritePattern {
     /// Files of 1 to 64 MiB, each written again as a whole.
     Files,
     /// 90 % of the writes go to 10 % of the blocks.
@@ -58,11 +67,14 @@ enum Traffic {
     Uniform,
 }
 
-const TRAFFIC: [(&str, Traffic); 3] =
-    [("files", Traffic::Files), ("hot and cold", Traffic::HotCold), ("uniform", Traffic::Uniform)];
+const TRAFFIC: [(&str, WritePattern); 3] = [
+    ("files", WritePattern::Files),
+    ("hot and cold", WritePattern::HotCold),
+    ("uniform", WritePattern::Uniform),
+];
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
+struct PolicyOutcome {
     /// Percentage of the key blocks that a purge replaces.
     purged: f64,
     /// Percentage of the key blocks that are replaced between two purges to get unused keys.
@@ -72,15 +84,15 @@ struct Outcome {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct KeyBlock {
+struct KeyBlockUse {
     used: u32,
     deleted: u32,
 }
 
 /// The keys of a simulated disk.
-struct Model {
-    policy: Policy,
-    blocks: Vec<KeyBlock>,
+struct KeyModel {
+    policy: AssignmentPolicy,
+    blocks: Vec<KeyBlockUse>,
     used: Vec<bool>,
     deleted: Vec<bool>,
     /// For each block of the disk: its key, and the write that assigned it.
@@ -93,13 +105,13 @@ struct Model {
     renewed: u32,
 }
 
-impl Model {
+impl KeyModel {
     /// A full disk with 32 keys for each 31 blocks.
-    fn new(policy: Policy, key_blocks: u32) -> Model {
+    fn new(policy: AssignmentPolicy, key_blocks: u32) -> KeyModel {
         let keys = key_blocks * KEYS;
-        let mut model = Model {
+        let mut model = KeyModel {
             policy,
-            blocks: vec![KeyBlock::default(); key_blocks as usize],
+            blocks: vec![KeyBlockUse::default(); key_blocks as usize],
             used: vec![false; keys as usize],
             deleted: vec![false; keys as usize],
             key_of: vec![(u32::MAX, 0); (keys - keys / 32) as usize],
@@ -181,8 +193,8 @@ impl Model {
     }
 }
 
-fn run(policy: Policy, traffic: Traffic, key_blocks: u32) -> Outcome {
-    let mut model = Model::new(policy, key_blocks);
+fn run(policy: AssignmentPolicy, traffic: WritePattern, key_blocks: u32) -> PolicyOutcome {
+    let mut model = KeyModel::new(policy, key_blocks);
     model.purge();
     let mut rng = Rng::new(5);
     let blocks = model.key_of.len() as u64;
@@ -193,16 +205,16 @@ fn run(policy: Policy, traffic: Traffic, key_blocks: u32) -> Outcome {
         files.push(end..end + len);
         end += len;
     }
-    let mut sum = Outcome::default();
+    let mut sum = PolicyOutcome::default();
     let (mut purges, mut all_deleted, mut all_purged) = (0, 0, 0);
     for epoch in 0..EPOCHS {
         model.renewed = 0;
-        let until = model.writes + blocks / u64::from(EPOCH);
+        let until = model.writes + blocks / u64::from(EPOCH_DIVISOR);
         while model.writes < until {
             match traffic {
-                Traffic::Files => rng.pick(&files).clone().for_each(|block| model.write(block as u32)),
-                Traffic::HotCold if rng.chance(9, 10) => model.write(rng.below(blocks / 10) as u32),
-                Traffic::HotCold | Traffic::Uniform => model.write(rng.below(blocks) as u32),
+                WritePattern::Files => rng.pick(&files).clone().for_each(|block| model.write(block as u32)),
+                WritePattern::HotCold if rng.chance(9, 10) => model.write(rng.below(blocks / 10) as u32),
+                WritePattern::HotCold | WritePattern::Uniform => model.write(rng.below(blocks) as u32),
             }
         }
         let (purged, deleted) = model.purge();
@@ -214,7 +226,7 @@ fn run(policy: Policy, traffic: Traffic, key_blocks: u32) -> Outcome {
         }
     }
     let all = f64::from(purges) * f64::from(key_blocks) / 100.0;
-    Outcome {
+    PolicyOutcome {
         purged: f64::from(all_purged) / all,
         renewed: sum.renewed / all,
         deleted: f64::from(all_deleted) / f64::from(all_purged),
@@ -222,23 +234,23 @@ fn run(policy: Policy, traffic: Traffic, key_blocks: u32) -> Outcome {
 }
 
 /// The outcomes of all policies.
-struct Assignment {
-    rows: Vec<(&'static str, Vec<Outcome>)>,
+struct AssignmentResults {
+    rows: Vec<(&'static str, Vec<PolicyOutcome>)>,
     key_blocks: u32,
 }
 
 /// Simulates all policies with all kinds of traffic.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let key_blocks = if work.scale.quick { 32 } else { 256 };
     let mut rows = vec![];
     for (name, policy) in POLICIES {
-        work.goes_on(&format!("assignment: {name}"))?;
+        work.report_progress(&format!("assignment: {name}"))?;
         rows.push((name, TRAFFIC.map(|(_, traffic)| run(policy, traffic, key_blocks)).to_vec()));
     }
-    Ok(Box::new(Assignment { rows, key_blocks }))
+    Ok(Box::new(AssignmentResults { rows, key_blocks }))
 }
 
-impl Assignment {
+impl AssignmentResults {
     fn table(&self) -> Table {
         let columns =
             TRAFFIC.map(|(name, _)| format!("{name}: purged + renewed, deleted keys per purged block"));
@@ -246,7 +258,7 @@ impl Assignment {
             "Assignment of keys: key blocks that a purge replaces, and key blocks renewed between purges";
         let mut table = Table::new(title, head("policy", columns));
         for (name, outcomes) in &self.rows {
-            let cell = |outcome: &Outcome| {
+            let cell = |outcome: &PolicyOutcome| {
                 format!("{:.1}% + {:.1}%, {:.0}", outcome.purged, outcome.renewed, outcome.deleted)
             };
             table.row(*name, outcomes.iter().map(cell));
@@ -259,7 +271,7 @@ impl Assignment {
         format!(
             "### Method for the assignment of keys\n\n\
 - This is a simulation of the keys alone: {blocks} key blocks of {KEYS} keys, and a full disk with 32 keys \
-for each 31 blocks. An epoch overwrites one of {EPOCH} blocks; the second half of {EPOCHS} epochs counts. \
+for each 31 blocks. An epoch overwrites one of {EPOCH_DIVISOR} blocks; the second half of {EPOCHS} epochs counts. \
 *purged*: key blocks with deleted keys, which the purge at the end of the epoch replaces. *renewed*: key \
 blocks that are replaced during an epoch because no assignable key is left. *none below*: key blocks with a \
 lower share of unused keys give out no keys while the disk can renew another block. Uniform traffic leaves \
@@ -269,12 +281,12 @@ deleted keys in every key block, under any policy.\n",
     }
 }
 
-impl Measured for Assignment {
+impl SectionResults for AssignmentResults {
     fn tables(&self) -> Vec<Table> {
         vec![self.table()]
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         [self.table().markdown(), self.method()].join("\n")
     }
 }

@@ -8,19 +8,19 @@
 mod assignment;
 mod phone_chip;
 mod phone_files;
-mod phone_grain;
-mod phone_life;
+mod phone_node_size;
 mod phone_plot;
 mod phone_report;
 mod phone_timing;
+mod phone_use;
 mod phone_wear;
 mod phone_week;
 
-use lacuna_bench::section::Section;
+use lacuna_bench::section::BenchSection;
 
 /// The simulated phone: Tables 2 to 5.
-pub const PHONE: Section = Section::new("phone", "Paper 003: the phone", phone_report::measure);
+pub const PHONE: BenchSection = BenchSection::new("phone", "Paper 003: the phone", phone_report::measure);
 
 /// Policies that assign keys to new nodes.
-pub const ASSIGNMENT: Section =
-    Section::new("assignment", "Paper 003: assignment of keys", assignment::measure);
+pub const ASSIGNMENT: BenchSection =
+    BenchSection::new("assignment", "Paper 003: assignment of keys", assignment::measure);

@@ -4,7 +4,7 @@
 
 use lacuna_contracts::Result;
 use lacuna_nand::{
-    Chip, ChipGeometry, Fault, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, Unerased,
+    Chip, ChipFault, ChipGeometry, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, Unerased,
 };
 use std::ops::{Add, Range, Sub};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) const BYTE_NS: u64 = 25;
 
 /// Operations on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct ChipOps {
     /// Pages read into the chip's buffer.
     pub pages_read: u64,
     /// Pages programmed.
@@ -32,7 +32,7 @@ pub(crate) struct Asked {
     pub bytes: u64,
 }
 
-impl Asked {
+impl ChipOps {
     /// Nanoseconds that the chip takes for the operations, one after another.
     pub(crate) fn nanos(self) -> u64 {
         let chip = READ_US * self.pages_read + PROGRAM_US * self.pages_programmed + ERASE_US * self.erased;
@@ -40,10 +40,10 @@ impl Asked {
     }
 }
 
-impl Add for Asked {
-    type Output = Asked;
-    fn add(self, other: Asked) -> Asked {
-        Asked {
+impl Add for ChipOps {
+    type Output = ChipOps;
+    fn add(self, other: ChipOps) -> ChipOps {
+        ChipOps {
             pages_read: self.pages_read + other.pages_read,
             pages_programmed: self.pages_programmed + other.pages_programmed,
             erased: self.erased + other.erased,
@@ -52,10 +52,10 @@ impl Add for Asked {
     }
 }
 
-impl Sub for Asked {
-    type Output = Asked;
-    fn sub(self, other: Asked) -> Asked {
-        Asked {
+impl Sub for ChipOps {
+    type Output = ChipOps;
+    fn sub(self, other: ChipOps) -> ChipOps {
+        ChipOps {
             pages_read: self.pages_read - other.pages_read,
             pages_programmed: self.pages_programmed - other.pages_programmed,
             erased: self.erased - other.erased,
@@ -65,36 +65,36 @@ impl Sub for Asked {
 }
 
 #[derive(Default)]
-struct Tally([AtomicU64; 4]);
+struct OpCounters([AtomicU64; 4]);
 
-impl Tally {
-    fn add(&self, asked: Asked) {
+impl OpCounters {
+    fn add(&self, asked: ChipOps) {
         let figures = [asked.pages_read, asked.pages_programmed, asked.erased, asked.bytes];
         for (count, figure) in self.0.iter().zip(figures) {
             count.fetch_add(figure, Ordering::Relaxed);
         }
     }
 
-    fn get(&self) -> Asked {
+    fn get(&self) -> ChipOps {
         let [pages_read, pages_programmed, erased, bytes] =
             std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed));
-        Asked { pages_read, pages_programmed, erased, bytes }
+        ChipOps { pages_read, pages_programmed, erased, bytes }
     }
 }
 
 /// A simulated chip that counts its operations.
 pub(crate) struct CountingChip {
     chip: SimulatedChip,
-    tally: Tally,
+    tally: OpCounters,
 }
 
 impl CountingChip {
     pub(crate) fn new(chip: SimulatedChip) -> CountingChip {
-        CountingChip { chip, tally: Tally::default() }
+        CountingChip { chip, tally: OpCounters::default() }
     }
 
     /// All operations so far.
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn ops(&self) -> ChipOps {
         self.tally.get()
     }
 
@@ -109,31 +109,31 @@ impl Chip for CountingChip {
         self.chip.geometry()
     }
 
-    fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> std::result::Result<(), Fault> {
+    fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> std::result::Result<(), ChipFault> {
         let page = u64::from(self.geometry().page);
         let (first, bytes) = (u64::from(offset), buf.len() as u64);
         let pages_read = (first + bytes).div_ceil(page) - first / page;
-        self.tally.add(Asked { pages_read, bytes, ..Asked::default() });
+        self.tally.add(ChipOps { pages_read, bytes, ..ChipOps::default() });
         self.chip.read(block, offset, buf)
     }
 
-    fn program(&self, block: Peb, first: u32, data: &[u8]) -> std::result::Result<(), Fault> {
+    fn program(&self, block: Peb, first: u32, data: &[u8]) -> std::result::Result<(), ChipFault> {
         let bytes = data.len() as u64;
         let pages_programmed = bytes / u64::from(self.geometry().page);
-        self.tally.add(Asked { pages_programmed, bytes, ..Asked::default() });
+        self.tally.add(ChipOps { pages_programmed, bytes, ..ChipOps::default() });
         self.chip.program(block, first, data)
     }
 
-    fn erase(&self, block: Peb) -> std::result::Result<(), Fault> {
-        self.tally.add(Asked { erased: 1, ..Asked::default() });
+    fn erase(&self, block: Peb) -> std::result::Result<(), ChipFault> {
+        self.tally.add(ChipOps { erased: 1, ..ChipOps::default() });
         self.chip.erase(block)
     }
 
-    fn is_bad(&self, block: Peb) -> std::result::Result<bool, Fault> {
+    fn is_bad(&self, block: Peb) -> std::result::Result<bool, ChipFault> {
         self.chip.is_bad(block)
     }
 
-    fn mark_bad(&self, block: Peb) -> std::result::Result<(), Fault> {
+    fn mark_bad(&self, block: Peb) -> std::result::Result<(), ChipFault> {
         self.chip.mark_bad(block)
     }
 }
@@ -145,7 +145,7 @@ pub(crate) struct CountingFlash {
     chip: Arc<CountingChip>,
     /// The logical erase blocks of the key storage area.
     keys: Range<u32>,
-    for_keys: Tally,
+    key_area_ops: OpCounters,
     key_updates: AtomicU64,
     checkpoints: AtomicU64,
 }
@@ -155,12 +155,12 @@ impl CountingFlash {
     pub(crate) fn new(mapping: Mapping, chip: Arc<CountingChip>, keys: Range<u32>) -> CountingFlash {
         let counts = [(); 2].map(|()| AtomicU64::default());
         let [key_updates, checkpoints] = counts;
-        CountingFlash { mapping, chip, keys, for_keys: Tally::default(), key_updates, checkpoints }
+        CountingFlash { mapping, chip, keys, key_area_ops: OpCounters::default(), key_updates, checkpoints }
     }
 
     /// Operations on the chip by calls that touch the key storage area.
-    pub(crate) fn for_keys(&self) -> Asked {
-        self.for_keys.get()
+    pub(crate) fn key_area_ops(&self) -> ChipOps {
+        self.key_area_ops.get()
     }
 
     /// Replaced key blocks.
@@ -174,18 +174,18 @@ impl CountingFlash {
     }
 
     /// Blocks that wear levelling moved.
-    pub(crate) fn moved(&self) -> u64 {
+    pub(crate) fn moved_blocks(&self) -> u64 {
         self.mapping.wear().moved
     }
 
-    fn on<R>(&self, block: Leb, f: impl FnOnce() -> R) -> R {
+    fn attribute<R>(&self, block: Leb, f: impl FnOnce() -> R) -> R {
         if !self.keys.contains(&block.0) {
             return f();
         }
         // The difference is the cost of this call, because a simulation has one thread.
-        let before = self.chip.asked();
+        let before = self.chip.ops();
         let done = f();
-        self.for_keys.add(self.chip.asked() - before);
+        self.key_area_ops.add(self.chip.ops() - before);
         done
     }
 }
@@ -196,7 +196,7 @@ impl Flash for CountingFlash {
     }
 
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
-        self.on(block, || self.mapping.read(block, offset, buf))
+        self.attribute(block, || self.mapping.read(block, offset, buf))
     }
 
     fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
@@ -207,7 +207,7 @@ impl Flash for CountingFlash {
         // Only key blocks and checkpoint blocks are replaced as a whole.
         let count = if self.keys.contains(&block.0) { &self.key_updates } else { &self.checkpoints };
         count.fetch_add(1, Ordering::Relaxed);
-        self.on(block, || self.mapping.change(block, data))
+        self.attribute(block, || self.mapping.change(block, data))
     }
 
     fn unmap(&self, block: Leb) -> Result<()> {

@@ -18,7 +18,7 @@ const FILES_PER_META: u32 = 32;
 pub(crate) struct FileId(u32);
 
 /// The files on a disk.
-pub(crate) struct Files {
+pub(crate) struct PhoneFiles {
     disk: Arc<FlashDisk>,
     blocks: BTreeMap<FileId, Vec<u32>>,
     next: u32,
@@ -32,11 +32,11 @@ pub(crate) struct Files {
     writes: u64,
 }
 
-impl Files {
+impl PhoneFiles {
     /// An empty file system on a disk.
-    pub(crate) fn new(disk: Arc<FlashDisk>) -> Files {
+    pub(crate) fn new(disk: Arc<FlashDisk>) -> PhoneFiles {
         let blocks = disk.blocks() as u32;
-        Files {
+        PhoneFiles {
             blocks: BTreeMap::new(),
             next: 0,
             free: (META..blocks).collect(),
@@ -73,7 +73,7 @@ impl Files {
         let file = FileId(self.next);
         self.next += 1;
         self.blocks.insert(file, vec![]);
-        self.touch(file);
+        self.dirty_metadata(file);
         self.append(file, blocks)?;
         Ok(file)
     }
@@ -107,14 +107,14 @@ impl Files {
                 self.free.insert(block)
             };
         }
-        self.touch(file);
+        self.dirty_metadata(file);
     }
 
     /// Writes the dirty blocks of a file and makes them durable.
     pub(crate) fn sync(&mut self, file: FileId) -> Result<()> {
         let blocks = self.blocks.get(&file).into_iter().flatten();
         let dirty: Vec<u32> = blocks.copied().filter(|block| self.dirty.contains(block)).collect();
-        self.put(&dirty)?;
+        self.write_runs(&dirty)?;
         self.disk.flush()
     }
 
@@ -122,7 +122,7 @@ impl Files {
     /// deleted ones.
     pub(crate) fn write_back(&mut self) -> Result<()> {
         let dirty: Vec<u32> = self.dirty.iter().copied().collect();
-        self.put(&dirty)?;
+        self.write_runs(&dirty)?;
         for run in runs(&std::mem::take(&mut self.deleted)) {
             for block in run.clone() {
                 self.versions[block as usize] = 0;
@@ -140,18 +140,18 @@ impl Files {
             self.disk.read(BlockAddr(block), &mut found)?;
             if found != content(block, *version) {
                 return Err(Error::new(Kind::Corrupt, "the simulated phone reads other data than it wrote")
-                    .found(format!("something else in block {block}"))
+                    .found(format!("other data in block {block}"))
                     .expected(format!("version {version}")));
             }
         }
         Ok(())
     }
 
-    fn touch(&mut self, file: FileId) {
+    fn dirty_metadata(&mut self, file: FileId) {
         self.dirty.insert(file.0 / FILES_PER_META % META);
     }
 
-    fn put(&mut self, blocks: &[u32]) -> Result<()> {
+    fn write_runs(&mut self, blocks: &[u32]) -> Result<()> {
         for block in blocks {
             self.dirty.remove(block);
             let version = &mut self.versions[*block as usize];

@@ -1,7 +1,7 @@
 //! Plots of the wear of the simulated phone: erasures per hour by purge period, with intervals,
 //! beside the paper's; and the distribution of a week's erasures over the blocks of the chip.
 
-use crate::phone_wear::{Mean, ROWS, Wear, name, printed_erasures};
+use crate::phone_wear::{Mean, ROWS, WearResults, name, printed_erasures};
 use crate::phone_week::Purging;
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
 use lacuna_contracts::Result;
@@ -14,14 +14,14 @@ const COLOURS: [RGBColor; ROWS.len()] = [GREY, BLACK, BLUE, GREEN, ORANGE, PURPL
 const LEAST: f64 = 10.0;
 
 /// Draws the plots into a directory.
-pub(crate) fn draw(wear: &Wear, plots: &Path) -> Result<()> {
+pub(crate) fn draw(wear: &WearResults, plots: &Path) -> Result<()> {
     by_period(wear, &plots.join("phone-erasures.svg"))?;
     distribution(wear, &plots.join("phone-wear.svg"))
 }
 
 /// Erasures per hour against the purge period, both on logarithmic axes; rates without secure
 /// deletion are horizontal lines.
-fn by_period(wear: &Wear, path: &Path) -> Result<()> {
+fn by_period(wear: &WearResults, path: &Path) -> Result<()> {
     let minutes = |purging: Purging| match purging {
         Purging::Every(minutes) => Some(minutes as f64),
         Purging::KeysOff | Purging::Never => None,
@@ -29,12 +29,14 @@ fn by_period(wear: &Wear, path: &Path) -> Result<()> {
     let ours: Vec<(Purging, Mean)> = ROWS.into_iter().zip((0..).map(|row| wear.erasures(row))).collect();
     let papers: Vec<(Purging, Mean)> = ROWS
         .into_iter()
-        .filter_map(|row| printed_erasures(row).map(|(mean, half)| (row, Mean { mean, half: Some(half) })))
+        .filter_map(|row| {
+            printed_erasures(row).map(|(mean, half)| (row, Mean { mean, half_width: Some(half) }))
+        })
         .collect();
     let most = ours
         .iter()
         .chain(&papers)
-        .map(|(_, mean)| mean.mean + mean.half.unwrap_or(0.0))
+        .map(|(_, mean)| mean.mean + mean.half_width.unwrap_or(0.0))
         .fold(LEAST, f64::max);
     let axes = Axes {
         x: (0.8..80.0).log_scale(),
@@ -51,7 +53,7 @@ fn by_period(wear: &Wear, path: &Path) -> Result<()> {
             let line = points.iter().map(|(minutes, mean)| (*minutes, mean.mean));
             chart.line(line, colour.stroke_width(2), 4, format!("{whose}, purging"))?;
             chart.add(points.iter().filter_map(|(minutes, mean)| {
-                let half = mean.half?;
+                let half = mean.half_width?;
                 let ends = [(mean.mean - half).max(LEAST), mean.mean + half];
                 Some(PathElement::new(ends.map(|end| (*minutes, end)).to_vec(), colour.stroke_width(2)))
             }))?;
@@ -70,7 +72,7 @@ fn by_period(wear: &Wear, path: &Path) -> Result<()> {
 }
 
 /// Erasures in the week by rank, the most worn block first, averaged over all lives.
-fn distribution(wear: &Wear, path: &Path) -> Result<()> {
+fn distribution(wear: &WearResults, path: &Path) -> Result<()> {
     let rows: Vec<Vec<f64>> = (0..ROWS.len()).map(|row| wear.distribution(row)).collect();
     let most = rows.iter().flatten().fold(1.0, |most: f64, erasures| most.max(*erasures));
     let axes = Axes {

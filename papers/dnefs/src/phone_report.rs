@@ -2,22 +2,22 @@
 //! and 4), and the size of nodes (Table 5).
 
 use crate::phone_chip::{BYTE_NS, ERASE_US, PROGRAM_US, READ_US};
-use crate::phone_grain::{self, Grain};
-use crate::phone_life as life;
+use crate::phone_node_size::{self, NodeSizeCosts};
 use crate::phone_plot;
 use crate::phone_timing::{self, Timing};
-use crate::phone_wear::{self, Wear};
+use crate::phone_use as life;
+use crate::phone_wear::{self, WearResults};
 use crate::phone_week::{BUDGET, FULL, FULLER, PAGE, PAGES, Purging};
-use lacuna_bench::measured::Measured;
-use lacuna_bench::page::{History, Run};
+use lacuna_bench::page::{HistoryTable, RunInfo};
 use lacuna_bench::requirement::{self, Requirement};
+use lacuna_bench::section_results::SectionResults;
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
 
-const HISTORY: History = History {
-    heading: "### History of the phone",
+const HISTORY: HistoryTable = HistoryTable {
+    heading: "### HistoryTable of the phone",
     about: "Wear, and throughput on the modelled chip",
     head: &[
         "date",
@@ -30,25 +30,25 @@ const HISTORY: History = History {
 };
 
 /// The results of the section.
-struct Phone {
-    wear: Wear,
+struct PhoneResults {
+    wear: WearResults,
     timing: Timing,
-    grain: Grain,
+    node_size: NodeSizeCosts,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
-    Ok(Box::new(Phone {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
+    Ok(Box::new(PhoneResults {
         wear: phone_wear::measure(work)?,
         timing: phone_timing::measure(work)?,
-        grain: phone_grain::measure(work)?,
+        node_size: phone_node_size::measure(work)?,
     }))
 }
 
-impl Measured for Phone {
+impl SectionResults for PhoneResults {
     fn tables(&self) -> Vec<Table> {
         let mut tables = self.wear.tables();
         tables.extend(self.timing.tables());
-        tables.push(self.grain.table());
+        tables.push(self.node_size.table());
         tables
     }
 
@@ -60,18 +60,18 @@ impl Measured for Phone {
         phone_plot::draw(&self.wear, plots)
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         let mut parts: Vec<String> = self.wear.tables().iter().map(Table::markdown).collect();
         parts.extend([
             "![erasures per hour by the purge period](plots/phone-erasures.svg)\n".into(),
             "![erasures of each block in the week](plots/phone-wear.svg)\n".into(),
         ]);
         parts.extend(self.timing.tables().iter().map(Table::markdown));
-        parts.extend([self.grain.table().markdown(), self.method()]);
+        parts.extend([self.node_size.table().markdown(), self.method()]);
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let erasures = |purging| {
             let row = phone_wear::ROWS.iter().position(|row| *row == purging);
             figure(row.map(|row| self.wear.erasures(row).mean), 1)
@@ -84,11 +84,11 @@ impl Measured for Phone {
             format!("{read:.3} / {write:.3}"),
             requirement::tally(requirements),
         ];
-        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+        Some(HISTORY.with_row(old, &[&run.short_cells()[..], &figures].concat()))
     }
 }
 
-impl Phone {
+impl PhoneResults {
     fn method(&self) -> String {
         format!(
             "### Method for the phone\n\n\
@@ -105,7 +105,7 @@ within {write_back} s, the rest after half a minute to three days, with each dou
 likely. It has {lines} lines appended to logs, 4 to a block; {photos} photos of 192 to 512 blocks; and \
 {updates} update of a program of 128 to 512 blocks; photos and updates are synced. Photos are deleted to \
 keep the disk {full} % full. Then the share of data that never changes makes the wear without secure \
-deletion as unequal as the paper's. The requirement is measured at {FULLER} % as well. Data without a sync \
+deletion as unequal as the paper's. The requirement is section_results at {FULLER} % as well. Data without a sync \
 is written back every {write_back} s, with the metadata of the files that were made or deleted (32 to a \
 block); data that is deleted before that is never written. Then the deleted blocks are discarded. The volume \
 is chosen to match the paper. The paper deletes 437 to 866 nodes an hour (the product of two columns of its \
@@ -138,7 +138,7 @@ for a changed block, minus one; headers of groups, index and checkpoints are inc
             cache = BUDGET >> 20,
             transactions = life::TRANSACTIONS,
             caches = life::CACHE_FILES,
-            brief = life::BRIEF,
+            brief = life::SHORT_LIVED_PERCENT,
             write_back = life::WRITE_BACK,
             lines = life::LOG_LINES,
             photos = life::PHOTOS,

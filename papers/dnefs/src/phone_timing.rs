@@ -3,8 +3,8 @@
 //! with the times of a datasheet, so that these figures are the same on every machine; processor
 //! times are measured here, with a chip in memory.
 
-use crate::phone_chip::Asked;
-use crate::phone_week::{BLOCKS, BUDGET, Device, KEY_LEN};
+use crate::phone_chip::ChipOps;
+use crate::phone_week::{BLOCKS, BUDGET, KEY_LEN, PhoneDevice};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result, Secret};
@@ -21,26 +21,26 @@ const REQUEST: u64 = 32;
 const MINUTES: u64 = 15;
 /// Memory for all caches while single operations are timed: so little that nearly every read loads
 /// its page of keys.
-const LITTLE: u64 = 1 << 20;
+const SMALL_BUDGET: u64 = 1 << 20;
 
 /// Key lengths: with keys, and without.
 const KEYS: [u8; 2] = [KEY_LEN, 0];
 
 /// The operations that the paper timed, with its milliseconds for UBIFS and UBIFSec as printed.
-const OPERATIONS: [(Operation, &str, &str, &str); 9] = [
-    (Operation::Mount, "mount", "179", "236"),
-    (Operation::Unmount, "unmount", "0.55", "0.67"),
-    (Operation::Read, "read data node", "2.8", "4.0"),
-    (Operation::Write, "write data node", "1.3", "2.5"),
-    (Operation::Prepare, "prepare cipher", "-", "0.05"),
-    (Operation::ReadKey, "read key", "-", "0.38"),
-    (Operation::Encrypt, "encrypt", "-", "0.91"),
-    (Operation::Decrypt, "decrypt", "-", "0.94"),
-    (Operation::Purge, "purge one block", "-", "21.2"),
+const OPERATIONS: [(PhoneOperation, &str, &str, &str); 9] = [
+    (PhoneOperation::Mount, "mount", "179", "236"),
+    (PhoneOperation::Unmount, "unmount", "0.55", "0.67"),
+    (PhoneOperation::Read, "read data node", "2.8", "4.0"),
+    (PhoneOperation::Write, "write data node", "1.3", "2.5"),
+    (PhoneOperation::Prepare, "prepare cipher", "-", "0.05"),
+    (PhoneOperation::ReadKey, "read key", "-", "0.38"),
+    (PhoneOperation::Encrypt, "encrypt", "-", "0.91"),
+    (PhoneOperation::Decrypt, "decrypt", "-", "0.94"),
+    (PhoneOperation::Purge, "purge one block", "-", "21.2"),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
+enum PhoneOperation {
     Mount,
     Unmount,
     Read,
@@ -54,32 +54,32 @@ enum Operation {
 
 /// One execution of an operation: nanoseconds of the modelled chip, and of the processor here.
 #[derive(Clone, Copy, Default)]
-struct Sample {
-    chip: Option<u64>,
-    here: Option<u64>,
+struct OperationSample {
+    chip_ns: Option<u64>,
+    processor_ns: Option<u64>,
 }
 
 /// All measurements with one key length.
-struct Timed {
+struct KeyLengthTiming {
     /// MiB per second on the modelled chip.
     read: f64,
     write: f64,
     /// Share of the chip's time that the key storage area took while writing.
     share: f64,
-    samples: Vec<(Operation, Vec<Sample>)>,
+    samples: Vec<(PhoneOperation, Vec<OperationSample>)>,
 }
 
-pub(crate) struct Timing([Timed; 2]);
+pub(crate) struct Timing([KeyLengthTiming; 2]);
 
 pub(crate) fn measure(work: &Workspace) -> Result<Timing> {
     let timed = |key_len: u8| {
-        work.goes_on(&format!("phone: throughput and times, keys of {key_len} bytes"))?;
+        work.report_progress(&format!("phone: throughput and times, keys of {key_len} bytes"))?;
         let (read, (write, share)) = (read_rate(key_len, work)?, write_rate(key_len, work)?);
         let mut samples = single_operations(key_len, work)?;
         if key_len > 0 {
             samples.extend(ciphers(count(work, 1000))?);
         }
-        Ok(Timed { read, write, share, samples })
+        Ok(KeyLengthTiming { read, write, share, samples })
     };
     Ok(Timing([timed(KEYS[0])?, timed(KEYS[1])?]))
 }
@@ -102,41 +102,41 @@ fn write_range(disk: &FlashDisk, first: u64, len: u64) -> Result<()> {
 }
 
 /// MiB per second.
-fn rate(blocks: u64, asked: Asked) -> f64 {
+fn rate(blocks: u64, asked: ChipOps) -> f64 {
     blocks as f64 / 256.0 / (asked.nanos() as f64 / 1e9)
 }
 
 /// Writes a file, reopens the disk with nothing cached, and measures reading the file from end to
 /// end.
 fn read_rate(key_len: u8, work: &Workspace) -> Result<f64> {
-    let device = Device::new(blocks(work), key_len, 1)?;
+    let device = PhoneDevice::new(blocks(work), key_len, 1)?;
     let file = FILE.min(device.params.blocks / 2);
     let disk = device.open(BUDGET)?;
     write_range(&disk, 0, file)?;
     disk.close()?;
     drop(disk);
-    let device = device.reattached()?;
+    let device = device.reattach()?;
     let disk = device.open(BUDGET)?;
-    let before = device.chip.asked();
+    let before = device.chip.ops();
     let mut request = vec![0; REQUEST as usize * BLOCK_SIZE];
     for at in (0..file).step_by(REQUEST as usize) {
         let part = REQUEST.min(file - at) as usize;
         disk.read(BlockAddr(at), &mut request[..part * BLOCK_SIZE])?;
     }
-    Ok(rate(file, device.chip.asked() - before))
+    Ok(rate(file, device.chip.ops() - before))
 }
 
 /// Fills the disk and then overwrites it repeatedly. Returns MiB per second, and the share of the
 /// chip's time that the key storage area took.
 fn write_rate(key_len: u8, work: &Workspace) -> Result<(f64, f64)> {
-    let device = Device::new(blocks(work), key_len, 1)?;
+    let device = PhoneDevice::new(blocks(work), key_len, 1)?;
     let disk = device.open(BUDGET)?;
     let file = device.params.blocks;
     write_range(&disk, 0, file)?;
     let end = count(work, MINUTES * 60) * 1_000_000_000;
-    let (before, keys_before) = (device.chip.asked(), device.flash.for_keys());
+    let (before, keys_before) = (device.chip.ops(), device.flash.key_area_ops());
     let mut written = 0;
-    while (device.chip.asked() - before).nanos() < end {
+    while (device.chip.ops() - before).nanos() < end {
         let len = (256 * REQUEST).min(file - written % file);
         write_range(&disk, written % file, len)?;
         written += len;
@@ -145,13 +145,13 @@ fn write_rate(key_len: u8, work: &Workspace) -> Result<(f64, f64)> {
     if key_len > 0 {
         disk.purge()?;
     }
-    let asked = device.chip.asked() - before;
-    let for_keys = (device.flash.for_keys() - keys_before).nanos();
+    let asked = device.chip.ops() - before;
+    let for_keys = (device.flash.key_area_ops() - keys_before).nanos();
     Ok((rate(written, asked), for_keys as f64 / asked.nanos() as f64))
 }
 
-fn single_operations(key_len: u8, work: &Workspace) -> Result<Vec<(Operation, Vec<Sample>)>> {
-    let mut device = Device::new(blocks(work), key_len, 1)?;
+fn single_operations(key_len: u8, work: &Workspace) -> Result<Vec<(PhoneOperation, Vec<OperationSample>)>> {
+    let mut device = PhoneDevice::new(blocks(work), key_len, 1)?;
     let mut rng = Rng::new(7);
     let span = device.params.blocks * 7 / 10;
     let disk = device.open(BUDGET)?;
@@ -160,16 +160,16 @@ fn single_operations(key_len: u8, work: &Workspace) -> Result<Vec<(Operation, Ve
     drop(disk);
     let [mut mounts, mut unmounts, mut reads, mut keys, mut writes, mut purges] = [const { vec![] }; 6];
     for _ in 0..count(work, 40).max(5) {
-        device = device.reattached()?;
-        let (disk, mount) = sampled(&device, || device.open(LITTLE))?;
+        device = device.reattach()?;
+        let (disk, mount) = sampled(&device, || device.open(SMALL_BUDGET))?;
         mounts.push(mount);
         for _ in 0..25 {
             let mut block = vec![0; BLOCK_SIZE];
             let at = BlockAddr(rng.below(span));
-            let before = device.flash.for_keys();
+            let before = device.flash.key_area_ops();
             reads.push(sampled(&device, || disk.read(at, &mut block))?.1);
-            let key = (device.flash.for_keys() - before).nanos();
-            keys.extend((key > 0).then_some(Sample { chip: Some(key), here: None }));
+            let key = (device.flash.key_area_ops() - before).nanos();
+            keys.extend((key > 0).then_some(OperationSample { chip_ns: Some(key), processor_ns: None }));
         }
         for _ in 0..25 {
             let at = BlockAddr(rng.below(span));
@@ -187,27 +187,33 @@ fn single_operations(key_len: u8, work: &Workspace) -> Result<Vec<(Operation, Ve
         unmounts.push(sampled(&device, || disk.close())?.1);
     }
     Ok(vec![
-        (Operation::Mount, mounts),
-        (Operation::Unmount, unmounts),
-        (Operation::Read, reads),
-        (Operation::ReadKey, keys),
-        (Operation::Write, writes),
-        (Operation::Purge, purges),
+        (PhoneOperation::Mount, mounts),
+        (PhoneOperation::Unmount, unmounts),
+        (PhoneOperation::Read, reads),
+        (PhoneOperation::ReadKey, keys),
+        (PhoneOperation::Write, writes),
+        (PhoneOperation::Purge, purges),
     ])
 }
 
-fn sampled<R>(device: &Device, f: impl FnOnce() -> Result<R>) -> Result<(R, Sample)> {
-    let (before, then) = (device.chip.asked(), Instant::now());
+fn sampled<R>(device: &PhoneDevice, f: impl FnOnce() -> Result<R>) -> Result<(R, OperationSample)> {
+    let (before, then) = (device.chip.ops(), Instant::now());
     let done = f()?;
     let here = then.elapsed().as_nanos() as u64;
-    Ok((done, Sample { chip: Some((device.chip.asked() - before).nanos()), here: Some(here) }))
+    Ok((
+        done,
+        OperationSample { chip_ns: Some((device.chip.ops() - before).nanos()), processor_ns: Some(here) },
+    ))
 }
 
 /// Times the ciphers of a node, without a chip.
-fn ciphers(count: u64) -> Result<Vec<(Operation, Vec<Sample>)>> {
+fn ciphers(count: u64) -> Result<Vec<(PhoneOperation, Vec<OperationSample>)>> {
     let [mut prepared, mut encrypted, mut decrypted] = [const { vec![] }; 3];
     let (plain, mut node) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
-    let sample = |then: Instant| Sample { chip: None, here: Some(then.elapsed().as_nanos() as u64) };
+    let sample = |then: Instant| OperationSample {
+        chip_ns: None,
+        processor_ns: Some(then.elapsed().as_nanos() as u64),
+    };
     for number in 0..count {
         let secret = Secret::copy_from(&[number as u8; 32]);
         let then = Instant::now();
@@ -222,12 +228,20 @@ fn ciphers(count: u64) -> Result<Vec<(Operation, Vec<Sample>)>> {
         debug_assert!(opened.is_ok(), "it is the same key");
         black_box(&node);
     }
-    Ok(vec![(Operation::Prepare, prepared), (Operation::Encrypt, encrypted), (Operation::Decrypt, decrypted)])
+    Ok(vec![
+        (PhoneOperation::Prepare, prepared),
+        (PhoneOperation::Encrypt, encrypted),
+        (PhoneOperation::Decrypt, decrypted),
+    ])
 }
 
-impl Timed {
+impl KeyLengthTiming {
     /// The 80th percentile, as in the paper, in milliseconds.
-    fn percentile(&self, operation: Operation, part: impl Fn(&Sample) -> Option<u64>) -> Option<f64> {
+    fn percentile(
+        &self,
+        operation: PhoneOperation,
+        part: impl Fn(&OperationSample) -> Option<u64>,
+    ) -> Option<f64> {
         let samples = self.samples.iter().filter(|(of, _)| *of == operation).flat_map(|(_, samples)| samples);
         let mut nanos: Vec<u64> = samples.filter_map(part).collect();
         nanos.sort_unstable();
@@ -270,8 +284,8 @@ impl Timing {
         let milliseconds = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.4}"));
         let [on, off] = &self.0;
         for (operation, name, ubifs, ubifsec) in OPERATIONS {
-            let chip = |of: &Timed| of.percentile(operation, |sample| sample.chip);
-            let here = |of: &Timed| of.percentile(operation, |sample| sample.here);
+            let chip = |of: &KeyLengthTiming| of.percentile(operation, |sample| sample.chip_ns);
+            let here = |of: &KeyLengthTiming| of.percentile(operation, |sample| sample.processor_ns);
             let more = chip(on).zip(chip(off)).map(|(on, off)| on - off);
             table.row(
                 name,

@@ -1,7 +1,7 @@
 //! Table 2 of DNEFS redone: wear by purge period, over several lives of the simulated phone, beside
 //! the paper's figures. The figures are functions of the code alone: the same on every machine.
 
-use crate::phone_week::{BLOCKS, Case, FULL, FULLER, OnePurge, Purging, Week, simulate};
+use crate::phone_week::{BLOCKS, FULL, FULLER, PurgeWork, Purging, Week, WeekCase, simulate};
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
@@ -32,7 +32,7 @@ const PAPER_EXTRA: f64 = 40.1 / 21.3 - 1.0;
 const THREADS: usize = 2;
 
 /// A row of the paper's table: means and their intervals.
-struct Printed {
+struct PrintedWear {
     erasures: (f64, f64),
     /// Updates per purge, updates per hour, and deleted keys per purged block; `None` without
     /// purging.
@@ -42,33 +42,33 @@ struct Printed {
     lifetime: f64,
 }
 
-const PRINTED: [Printed; 6] = [
-    Printed { erasures: (21.3, 3.0), keys: None, inequality: (16.6, 0.5), lifetime: 841.0 },
-    Printed {
+const PRINTED: [PrintedWear; 6] = [
+    PrintedWear { erasures: (21.3, 3.0), keys: None, inequality: (16.6, 0.5), lifetime: 841.0 },
+    PrintedWear {
         erasures: (26.4, 1.5),
         keys: Some([(6.8, 0.5), (6.8, 0.5), (64.2, 9.6)]),
         inequality: (17.9, 0.2),
         lifetime: 679.0,
     },
-    Printed {
+    PrintedWear {
         erasures: (34.9, 3.8),
         keys: Some([(5.1, 0.6), (9.7, 2.0), (50.3, 9.5)]),
         inequality: (17.8, 0.3),
         lifetime: 512.0,
     },
-    Printed {
+    PrintedWear {
         erasures: (40.1, 3.6),
         keys: Some([(3.7, 0.4), (14.9, 1.6), (36.3, 8.2)]),
         inequality: (19.0, 0.3),
         lifetime: 447.0,
     },
-    Printed {
+    PrintedWear {
         erasures: (68.5, 4.4),
         keys: Some([(2.6, 0.1), (30.8, 0.7), (22.1, 4.3)]),
         inequality: (19.2, 0.5),
         lifetime: 262.0,
     },
-    Printed {
+    PrintedWear {
         erasures: (158.6, 11.5),
         keys: Some([(1.0, 0.1), (61.4, 4.6), (14.1, 4.4)]),
         inequality: (20.0, 0.2),
@@ -77,10 +77,10 @@ const PRINTED: [Printed; 6] = [
 ];
 
 /// The weeks of all purge periods.
-pub(crate) struct Wear {
+pub(crate) struct WearResults {
     weeks: Vec<Vec<Week>>,
     /// Weeks of fuller phones: with keys off, and with a purge every 15 minutes.
-    fuller: Vec<Vec<Week>>,
+    fuller_weeks: Vec<Vec<Week>>,
     blocks: u32,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Wear {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mean {
     pub mean: f64,
-    pub half: Option<f64>,
+    pub half_width: Option<f64>,
 }
 
 impl Mean {
@@ -100,11 +100,11 @@ impl Mean {
         let mean = values.iter().sum::<f64>() / n;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let t = values.len().checked_sub(2).and_then(|at| T.get(at));
-        Mean { mean, half: t.map(|t| t * (squares / (n - 1.0) / n).sqrt()) }
+        Mean { mean, half_width: t.map(|t| t * (squares / (n - 1.0) / n).sqrt()) }
     }
 
     fn cell(self, decimals: usize) -> String {
-        let half = self.half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"));
+        let half = self.half_width.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"));
         format!("{:.decimals$}{half}", self.mean)
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn name(purging: Purging) -> String {
 }
 
 /// The paper's row for a row here. The paper has none with keys and without purging.
-fn printed(purging: Purging) -> Option<&'static Printed> {
+fn printed(purging: Purging) -> Option<&'static PrintedWear> {
     match purging {
         Purging::KeysOff => PRINTED.first(),
         Purging::Never => None,
@@ -135,24 +135,26 @@ pub(crate) fn printed_erasures(purging: Purging) -> Option<(f64, f64)> {
     printed(purging).map(|printed| printed.erasures)
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Wear> {
+pub(crate) fn measure(work: &Workspace) -> Result<WearResults> {
     let blocks = BLOCKS;
     let (hours, seeds) = if work.scale.quick { (1, 2) } else { (7 * 24, 4) };
-    let cases: Vec<Case> = ROWS
+    let cases: Vec<WeekCase> = ROWS
         .into_iter()
         .map(|purging| (FULL, purging))
         .chain([(FULLER, Purging::KeysOff), (FULLER, Purging::Every(15))])
-        .flat_map(|(full, purging)| (1..=seeds).map(move |seed| Case { blocks, full, hours, purging, seed }))
+        .flat_map(|(full, purging)| {
+            (1..=seeds).map(move |seed| WeekCase { blocks, full, hours, purging, seed })
+        })
         .collect();
-    work.goes_on(&format!("phone: {} lives of {hours} hours", cases.len()))?;
-    let found = all(&cases, || work.interrupt.check())?;
+    work.report_progress(&format!("phone: {} lives of {hours} hours", cases.len()))?;
+    let found = simulate_all(&cases, || work.interrupt.check())?;
     let mut weeks: Vec<Vec<Week>> = found.chunks(seeds as usize).map(<[Week]>::to_vec).collect();
     let fuller = weeks.split_off(ROWS.len());
-    Ok(Wear { weeks, fuller, blocks })
+    Ok(WearResults { weeks, fuller_weeks: fuller, blocks })
 }
 
 /// Simulates cases in parallel; the results have the order of the cases.
-fn all(cases: &[Case], check: impl Fn() -> Result<()> + Sync) -> Result<Vec<Week>> {
+fn simulate_all(cases: &[WeekCase], check: impl Fn() -> Result<()> + Sync) -> Result<Vec<Week>> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new(vec![None; cases.len()]);
     std::thread::scope(|scope| {
@@ -169,18 +171,18 @@ fn all(cases: &[Case], check: impl Fn() -> Result<()> + Sync) -> Result<Vec<Week
         threads.into_iter().try_for_each(|thread| thread.join().expect("a simulation does not panic"))
     })?;
     let found = found.into_inner().expect("no thread panicked with the lock");
-    Ok(found.into_iter().map(|week| week.expect("every case had its turn")).collect())
+    Ok(found.into_iter().map(|week| week.expect("every case was simulated")).collect())
 }
 
 fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
-fn sum(week: &Week, figure: impl Fn(&OnePurge) -> u64) -> u64 {
+fn sum(week: &Week, figure: impl Fn(&PurgeWork) -> u64) -> u64 {
     week.purges.iter().map(figure).sum()
 }
 
-impl Wear {
+impl WearResults {
     fn mean(&self, period: usize, figure: impl Fn(&Week) -> f64) -> Mean {
         Mean::of(&self.weeks[period].iter().map(figure).collect::<Vec<f64>>())
     }
@@ -214,7 +216,7 @@ impl Wear {
     /// Extra erasures at 15 minutes on a fuller phone.
     pub(crate) fn extra_when_fuller(&self) -> f64 {
         let mean = |at: usize| {
-            Mean::of(&self.fuller[at].iter().map(Week::erasures_per_hour).collect::<Vec<f64>>()).mean
+            Mean::of(&self.fuller_weeks[at].iter().map(Week::erasures_per_hour).collect::<Vec<f64>>()).mean
         };
         mean(1) / mean(0) - 1.0
     }
@@ -250,7 +252,7 @@ impl Wear {
             let per_hour = self.mean(at, |week| ratio(week.key_updates, week.hours));
             let deleted = self.mean(at, |week| ratio(sum(week, |p| p.keys), sum(week, |p| p.key_blocks)));
             let inequality = self.mean(at, |week| 100.0 * inequality(&week.erasures));
-            let paper = |(mean, half): (f64, f64)| Mean { mean, half: Some(half) }.cell(1);
+            let paper = |(mean, half): (f64, f64)| Mean { mean, half_width: Some(half) }.cell(1);
             let paper = |figure: Option<(f64, f64)>| figure.map_or_else(|| "-".into(), paper);
             let of_keys = |at: usize| paper(printed.and_then(|printed| printed.keys).map(|keys| keys[at]));
             let purged = |mean: Mean, decimals| match purging {
@@ -290,9 +292,9 @@ impl Wear {
         for (at, purging) in ROWS.into_iter().enumerate() {
             let extra = |extra: f64| if at == 0 { "-".into() } else { format!("{:+.0}%", 100.0 * extra) };
             let paper =
-                |figure: &dyn Fn(&Printed) -> String| printed(purging).map_or_else(|| "-".into(), figure);
+                |figure: &dyn Fn(&PrintedWear) -> String| printed(purging).map_or_else(|| "-".into(), figure);
             let computed =
-                |printed: &Printed| f64::from(BLOCKS) * ENDURANCE as f64 / printed.erasures.0 / YEAR;
+                |printed: &PrintedWear| f64::from(BLOCKS) * ENDURANCE as f64 / printed.erasures.0 / YEAR;
             table.row(
                 name(purging),
                 [
@@ -331,7 +333,7 @@ impl Wear {
             let most = match purging {
                 Purging::KeysOff => "all".into(),
                 Purging::Never | Purging::Every(_) => {
-                    self.mean(at, |week| week.most_recoverable as f64).cell(0)
+                    self.mean(at, |week| week.max_recoverable as f64).cell(0)
                 }
             };
             table.row(
@@ -339,7 +341,7 @@ impl Wear {
                 [
                     hourly(|week| week.written).cell(0),
                     hourly(|week| week.copied).cell(0),
-                    hourly(|week| week.asked.pages_programmed).cell(0),
+                    hourly(|week| week.ops.pages_programmed).cell(0),
                     hourly(log).cell(1),
                     hourly(|week| week.key_updates).cell(2),
                     hourly(|week| week.checkpoint_updates).cell(2),
@@ -365,15 +367,18 @@ impl Wear {
         let mut table = Table::new("Time and data of a purge", head);
         for (at, purging) in ROWS.into_iter().enumerate().filter(|(_, row)| matches!(row, Purging::Every(_)))
         {
-            let per_purge = |figure: fn(&OnePurge) -> u64| {
+            let per_purge = |figure: fn(&PurgeWork) -> u64| {
                 self.mean(at, |week| ratio(sum(week, figure), week.purges.len() as u64))
             };
-            let most = |figure: fn(&OnePurge) -> u64| {
+            let most = |figure: fn(&PurgeWork) -> u64| {
                 self.weeks[at].iter().flat_map(|week| &week.purges).map(figure).max().unwrap_or(0)
             };
-            let programmed = |purge: &OnePurge| purge.asked.pages_programmed * 2;
-            let micros = |purge: &OnePurge| purge.asked.nanos() / 1000;
-            let millis = |mean: Mean| Mean { mean: mean.mean / 1e3, half: mean.half.map(|half| half / 1e3) };
+            let programmed = |purge: &PurgeWork| purge.ops.pages_programmed * 2;
+            let micros = |purge: &PurgeWork| purge.ops.nanos() / 1000;
+            let millis = |mean: Mean| Mean {
+                mean: mean.mean / 1e3,
+                half_width: mean.half_width.map(|half| half / 1e3),
+            };
             table.row(
                 name(purging),
                 [
@@ -394,7 +399,8 @@ impl Wear {
     pub(crate) fn requirement(&self) -> Requirement {
         let line =
             "phone: extra erasures at a purge period of 15 minutes, as a ratio to erasures with keys off";
-        let at = ROWS.iter().position(|row| *row == Purging::Every(15)).expect("it is one of them");
+        let at =
+            ROWS.iter().position(|row| *row == Purging::Every(15)).expect("15 minutes is one of the rows");
         let bound = Bound::AtMost((PAPER_EXTRA * 100.0).floor() / 100.0);
         Requirement::new(line, bound, "")
             .case(name(ROWS[at]), Some(self.extra(at)))
@@ -414,29 +420,31 @@ mod tests {
     use super::*;
 
     /// A shorter week on a smaller chip.
-    const SHORT: Case = Case { blocks: 640, full: 70, hours: 2, purging: Purging::Every(15), seed: 9 };
+    const SHORT: WeekCase =
+        WeekCase { blocks: 640, full: 70, hours: 2, purging: Purging::Every(15), seed: 9 };
 
     #[test]
-    fn the_same_seed_lives_the_same_week_and_purging_costs_keys_alone() {
-        let found = all(&[SHORT, SHORT, Case { purging: Purging::Never, ..SHORT }], || Ok(())).unwrap();
+    fn the_same_seed_gives_the_same_week_and_purges_replace_more_key_blocks() {
+        let found =
+            simulate_all(&[SHORT, SHORT, WeekCase { purging: Purging::Never, ..SHORT }], || Ok(())).unwrap();
         assert_eq!(found[0], found[1]);
         assert!(!found[0].purges.is_empty() && found[2].purges.is_empty());
         assert!(found[0].key_updates > found[2].key_updates);
-        assert!(found[0].most_recoverable < found[2].most_recoverable);
+        assert!(found[0].max_recoverable < found[2].max_recoverable);
     }
 
     #[test]
     fn intervals_are_those_of_student() {
         let mean = Mean::of(&[1.0, 2.0, 3.0, 4.0]);
         assert!((mean.mean - 2.5).abs() < 1e-12);
-        assert!((mean.half.unwrap() - 3.182 * (5.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
+        assert!((mean.half_width.unwrap() - 3.182 * (5.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
         assert_eq!(mean.cell(1), "2.5 ± 2.1");
         assert_eq!(Mean::of(&[7.0]).cell(0), "7");
         assert!((inequality(&[2, 2, 0, 0]) - 0.5).abs() < 1e-12);
     }
 
     #[test]
-    fn the_printed_lifetimes_are_ten_times_what_the_printed_formula_gives() {
+    fn the_printed_lifetimes_are_ten_times_those_of_the_printed_formula() {
         for printed in &PRINTED {
             let years = f64::from(BLOCKS) * ENDURANCE as f64 / printed.erasures.0 / YEAR;
             let factor = printed.lifetime / years;

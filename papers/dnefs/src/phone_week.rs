@@ -2,14 +2,14 @@
 //! begins, as in the paper; the counted week starts at the end of that day. Time is virtual: the
 //! simulation purges at the end of each period.
 
-use crate::phone_chip::{Asked, CountingChip, CountingFlash};
-use crate::phone_files::Files;
-use crate::phone_life::{HOUR, Life};
+use crate::phone_chip::{ChipOps, CountingChip, CountingFlash};
+use crate::phone_files::PhoneFiles;
+use crate::phone_use::{HOUR, PhoneUse};
 use lacuna_contracts::{Budget, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, WearModel};
 use std::sync::Arc;
 
 /// Erase blocks of the data partition of the paper's phone (Table 2).
@@ -31,7 +31,7 @@ pub(crate) const BUDGET: u64 = 8 << 20;
 const MASTER: [u8; 32] = [3; 32];
 
 /// A chip of the phone's geometry with a disk on it.
-pub(crate) struct Device {
+pub(crate) struct PhoneDevice {
     medium: Arc<dyn Medium>,
     key_len: u8,
     pub chip: Arc<CountingChip>,
@@ -40,15 +40,15 @@ pub(crate) struct Device {
     seed: u64,
 }
 
-impl Device {
+impl PhoneDevice {
     /// A new device with `blocks` erase blocks and keys of `key_len` bytes; 0 means no keys. The
     /// length of the disk does not depend on `key_len`.
-    pub(crate) fn new(blocks: u32, key_len: u8, seed: u64) -> Result<Device> {
+    pub(crate) fn new(blocks: u32, key_len: u8, seed: u64) -> Result<PhoneDevice> {
         let geometry = ChipGeometry { page: PAGE, pages: PAGES, blocks };
         let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
-        SimulatedChip::create(&*medium, geometry, Wearing::default(), seed)?;
+        SimulatedChip::create(&*medium, geometry, WearModel::default(), seed)?;
         Mapping::create(&SimulatedChip::open(medium.clone(), seed)?, seed)?;
-        let device = Device::attach(medium, key_len, seed)?;
+        let device = PhoneDevice::attach(medium, key_len, seed)?;
         let flash: Arc<dyn Flash> = device.flash.clone();
         let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(seed));
         FlashDisk::create(&flash, &device.params, &Secret::copy_from(&MASTER), &random)?;
@@ -56,11 +56,11 @@ impl Device {
     }
 
     /// The same device after a power cycle: all state is read from the chip.
-    pub(crate) fn reattached(&self) -> Result<Device> {
-        Device::attach(self.medium.clone(), self.key_len, self.seed + 1)
+    pub(crate) fn reattach(&self) -> Result<PhoneDevice> {
+        PhoneDevice::attach(self.medium.clone(), self.key_len, self.seed + 1)
     }
 
-    fn attach(medium: Arc<dyn Medium>, key_len: u8, seed: u64) -> Result<Device> {
+    fn attach(medium: Arc<dyn Medium>, key_len: u8, seed: u64) -> Result<PhoneDevice> {
         let chip = Arc::new(CountingChip::new(SimulatedChip::open(medium.clone(), seed)?));
         let mapping = Mapping::open(chip.clone())?;
         let with_keys = Params::fitting(mapping.geometry(), KEY_LEN, SPARE)?;
@@ -68,7 +68,7 @@ impl Device {
         let first = header_lebs(params.flash);
         let keys = first..first + params.key_blocks();
         let flash = Arc::new(CountingFlash::new(mapping, chip.clone(), keys));
-        Ok(Device { medium, key_len, chip, flash, params, seed })
+        Ok(PhoneDevice { medium, key_len, chip, flash, params, seed })
     }
 
     /// Opens the disk. Only the caller purges it.
@@ -103,7 +103,7 @@ pub(crate) enum Purging {
 
 /// A simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Case {
+pub(crate) struct WeekCase {
     /// Erase blocks of the chip.
     pub blocks: u32,
     /// Percentage of the blocks of the disk that are in use.
@@ -116,11 +116,11 @@ pub(crate) struct Case {
 
 /// Work of one purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OnePurge {
+pub(crate) struct PurgeWork {
     pub key_blocks: u64,
     pub keys: u64,
     /// All operations on the chip, including erasures that were due before the purge.
-    pub asked: Asked,
+    pub ops: ChipOps,
 }
 
 /// The results of a week.
@@ -129,7 +129,7 @@ pub(crate) struct Week {
     pub hours: u64,
     /// Erasures of each erase block in the week.
     pub erasures: Vec<u64>,
-    pub purges: Vec<OnePurge>,
+    pub purges: Vec<PurgeWork>,
     /// Key blocks that were replaced by purges or because unused keys ran out.
     pub key_updates: u64,
     pub checkpoint_updates: u64,
@@ -138,9 +138,9 @@ pub(crate) struct Week {
     pub written: u64,
     /// Nodes that garbage collection copied.
     pub copied: u64,
-    pub asked: Asked,
+    pub ops: ChipOps,
     /// The maximum of the deleted blocks that were recoverable at the end of a minute.
-    pub most_recoverable: u64,
+    pub max_recoverable: u64,
 }
 
 impl Week {
@@ -150,42 +150,42 @@ impl Week {
 }
 
 /// The counters of a device since its creation.
-struct Counts {
+struct DeviceCounters {
     erasures: Vec<u64>,
     key_updates: u64,
     checkpoint_updates: u64,
     moved: u64,
     written: u64,
     copied: u64,
-    asked: Asked,
+    ops: ChipOps,
 }
 
-impl Counts {
-    fn of(device: &Device, disk: &FlashDisk, files: &Files) -> Counts {
-        Counts {
+impl DeviceCounters {
+    fn of(device: &PhoneDevice, disk: &FlashDisk, files: &PhoneFiles) -> DeviceCounters {
+        DeviceCounters {
             erasures: device.chip.erasures(),
             key_updates: device.flash.key_updates(),
             checkpoint_updates: device.flash.checkpoint_updates(),
-            moved: device.flash.moved(),
+            moved: device.flash.moved_blocks(),
             written: files.writes(),
-            copied: Device::status(disk, "nodes_copied"),
-            asked: device.chip.asked(),
+            copied: PhoneDevice::status(disk, "nodes_copied"),
+            ops: device.chip.ops(),
         }
     }
 }
 
 /// Simulates a case. At the end every block is read and compared.
-pub(crate) fn simulate(case: Case) -> Result<Week> {
+pub(crate) fn simulate(case: WeekCase) -> Result<Week> {
     let key_len = if case.purging == Purging::KeysOff { 0 } else { KEY_LEN };
-    let device = Device::new(case.blocks, key_len, case.seed)?;
+    let device = PhoneDevice::new(case.blocks, key_len, case.seed)?;
     let disk = device.open(BUDGET)?;
-    let mut files = Files::new(disk.clone());
-    let mut life = Life::new(case.seed, case.full, &mut files)?;
-    while Device::status(&disk, "erase_blocks_collected") == 0 || !life.now().is_multiple_of(24 * HOUR) {
+    let mut files = PhoneFiles::new(disk.clone());
+    let mut life = PhoneUse::new(case.seed, case.full, &mut files)?;
+    while PhoneDevice::status(&disk, "erase_blocks_collected") == 0 || !life.now().is_multiple_of(24 * HOUR) {
         minute(&mut life, &mut files)?;
         purge(case, &device, &disk, life.now())?;
     }
-    let before = Counts::of(&device, &disk, &files);
+    let before = DeviceCounters::of(&device, &disk, &files);
     let end = life.now() + case.hours * HOUR;
     let (mut purges, mut most_recoverable) = (vec![], 0);
     while life.now() < end {
@@ -193,7 +193,7 @@ pub(crate) fn simulate(case: Case) -> Result<Week> {
         most_recoverable = most_recoverable.max(disk.recoverable());
         purges.extend(purge(case, &device, &disk, life.now())?);
     }
-    let after = Counts::of(&device, &disk, &files);
+    let after = DeviceCounters::of(&device, &disk, &files);
     files.write_back()?;
     files.verify()?;
     let erasures = after.erasures.iter().zip(&before.erasures).map(|(after, before)| after - before);
@@ -206,23 +206,23 @@ pub(crate) fn simulate(case: Case) -> Result<Week> {
         moved: after.moved - before.moved,
         written: after.written - before.written,
         copied: after.copied - before.copied,
-        asked: after.asked - before.asked,
-        most_recoverable,
+        ops: after.ops - before.ops,
+        max_recoverable: most_recoverable,
     })
 }
 
-fn minute(life: &mut Life, files: &mut Files) -> Result<()> {
-    (0..60).try_for_each(|_| life.second(files))
+fn minute(life: &mut PhoneUse, files: &mut PhoneFiles) -> Result<()> {
+    (0..60).try_for_each(|_| life.run_second(files))
 }
 
 /// Purges if the period is over and a deleted block is recoverable.
-fn purge(case: Case, device: &Device, disk: &FlashDisk, now: u64) -> Result<Option<OnePurge>> {
+fn purge(case: WeekCase, device: &PhoneDevice, disk: &FlashDisk, now: u64) -> Result<Option<PurgeWork>> {
     let due = matches!(case.purging, Purging::Every(minutes) if now.is_multiple_of(minutes * 60));
     if !due || disk.recoverable() == 0 {
         return Ok(None);
     }
-    let before = device.chip.asked();
+    let before = device.chip.ops();
     let purged = disk.purge()?;
-    let asked = device.chip.asked() - before;
-    Ok(Some(OnePurge { key_blocks: purged.key_blocks, keys: purged.keys, asked }))
+    let asked = device.chip.ops() - before;
+    Ok(Some(PurgeWork { key_blocks: purged.key_blocks, keys: purged.keys, ops: asked }))
 }

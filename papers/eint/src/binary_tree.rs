@@ -27,7 +27,7 @@ pub struct BinaryTree {
 }
 
 /// One step from a node up to its parent.
-struct Step {
+struct PathStep {
     parent: u64,
     sibling: u64,
     /// Whether the node is the left child.
@@ -35,7 +35,7 @@ struct Step {
 }
 
 /// A verified path from a node to the root, with the siblings' hashes.
-struct Verified(Vec<(Step, NodeHash)>);
+struct VerifiedPath(Vec<(PathStep, NodeHash)>);
 
 impl BinaryTree {
     /// An empty tree with its nodes in the pages of `part`.
@@ -115,7 +115,7 @@ impl BinaryTree {
         self.update_path(us, *sibling, above)
     }
 
-    fn verified_leaf(&self, us: &dyn Untrusted, index: u64) -> Result<(NodeHash, Verified)> {
+    fn verified_leaf(&self, us: &dyn Untrusted, index: u64) -> Result<(NodeHash, VerifiedPath)> {
         if index >= self.leaves {
             return Err(Error::new(Kind::Corrupt, "a tree has no such leaf")
                 .found(format!("leaf {index}"))
@@ -127,29 +127,34 @@ impl BinaryTree {
     }
 
     /// CheckPathRoot: verifies the path from a node with this hash to the root.
-    fn verify_path(&self, us: &dyn Untrusted, node: u64, value: NodeHash) -> Result<Verified> {
+    fn verify_path(&self, us: &dyn Untrusted, node: u64, value: NodeHash) -> Result<VerifiedPath> {
         let mut path = Vec::with_capacity(40);
         let mut value = value;
         for step in steps(self.leaves, node) {
             let sibling = self.read(us, step.sibling)?;
-            value = above(&step, &value, &sibling);
+            value = parent_hash(&step, &value, &sibling);
             path.push((step, sibling));
         }
         if value == self.root {
-            return Ok(Verified(path));
+            return Ok(VerifiedPath(path));
         }
         // A cached node may be wrong: clear the cache, so that the next attempt reads US.
-        self.forget();
+        self.clear_cache();
         Err(Error::new(Kind::Corrupt, "a Merkle tree was altered")
             .found(format!("a path from node {node} that does not lead to the trusted root"))
             .expected("hashes that agree"))
     }
 
     /// UpdatePathRoot: updates the hashes above a node that is now `value`.
-    fn update_path(&mut self, us: &dyn Untrusted, value: NodeHash, path: &[(Step, NodeHash)]) -> Result<()> {
+    fn update_path(
+        &mut self,
+        us: &dyn Untrusted,
+        value: NodeHash,
+        path: &[(PathStep, NodeHash)],
+    ) -> Result<()> {
         let mut value = value;
         for (step, sibling) in path {
-            value = above(step, &value, sibling);
+            value = parent_hash(step, &value, sibling);
             self.write(us, step.parent, &value)?;
         }
         self.root = value;
@@ -166,12 +171,12 @@ impl BinaryTree {
                 .found(format!("{} bytes of node {node}", page.map_or(0, |bytes| bytes.len())))
                 .expected("32 bytes")
         })?;
-        self.keep(node, &value);
+        self.cache_node(node, &value);
         Ok(value)
     }
 
     fn write(&self, us: &dyn Untrusted, node: u64, value: &NodeHash) -> Result<()> {
-        self.keep(node, value);
+        self.cache_node(node, value);
         us.write_part(self.part, node, Some(value))
     }
 
@@ -182,20 +187,20 @@ impl BinaryTree {
         us.write_part(self.part, node, None)
     }
 
-    fn keep(&self, node: u64, value: &NodeHash) {
+    fn cache_node(&self, node: u64, value: &NodeHash) {
         if let Some(cache) = &self.cache {
             cache.lock().put(node, *value);
         }
     }
 
-    fn forget(&self) {
+    fn clear_cache(&self) {
         if let Some(cache) = &self.cache {
             cache.lock().clear();
         }
     }
 }
 
-fn above(step: &Step, value: &NodeHash, sibling: &NodeHash) -> NodeHash {
+fn parent_hash(step: &PathStep, value: &NodeHash, sibling: &NodeHash) -> NodeHash {
     if step.left { hash(&[value, sibling]) } else { hash(&[sibling, value]) }
 }
 
@@ -206,7 +211,7 @@ fn left_leaves(leaves: u64) -> u64 {
 }
 
 /// The number of the node above the leaves `first` to `end`.
-fn number(first: u64, end: u64) -> u64 {
+fn node_number(first: u64, end: u64) -> u64 {
     if end - first == 1 { 2 * first } else { 2 * (first + left_leaves(end - first)) - 1 }
 }
 
@@ -217,15 +222,15 @@ fn last_complete(leaves: u64) -> u64 {
     while !(leaves - first).is_power_of_two() {
         first += left_leaves(leaves - first);
     }
-    number(first, leaves)
+    node_number(first, leaves)
 }
 
 /// The steps from a node of a tree of `leaves` leaves up to the root.
-fn steps(leaves: u64, node: u64) -> Vec<Step> {
+fn steps(leaves: u64, node: u64) -> Vec<PathStep> {
     let (mut first, mut end) = (0, leaves);
     let mut steps = Vec::with_capacity(40);
     loop {
-        let parent = number(first, end);
+        let parent = node_number(first, end);
         if parent == node || end - first == 1 {
             steps.reverse();
             return steps;
@@ -233,10 +238,10 @@ fn steps(leaves: u64, node: u64) -> Vec<Step> {
         let middle = first + left_leaves(end - first);
         let left = node < parent;
         if left {
-            steps.push(Step { parent, sibling: number(middle, end), left });
+            steps.push(PathStep { parent, sibling: node_number(middle, end), left });
             end = middle;
         } else {
-            steps.push(Step { parent, sibling: number(first, middle), left });
+            steps.push(PathStep { parent, sibling: node_number(first, middle), left });
             first = middle;
         }
     }

@@ -36,7 +36,7 @@ impl TailBound {
     /// # Panics
     /// If `len` is above 4096 or zero.
     pub fn new(len: usize) -> TailBound {
-        let generating = Generating::new(len);
+        let generating = MomentBound::new(len);
         let lambdas = (1..=LAMBDAS).map(|step| step as f64 / LAMBDA_PARTS);
         TailBound { moments: lambdas.map(|lambda| (lambda, generating.log2_moment(lambda))).collect() }
     }
@@ -58,7 +58,7 @@ impl TailBound {
 }
 
 /// An upper bound of log2 of the moment E\[2^(λT)\], for runs of one size.
-struct Generating {
+struct MomentBound {
     len: usize,
     /// t\[c\] in bits.
     terms: Vec<f64>,
@@ -66,15 +66,15 @@ struct Generating {
     factorials: Vec<f64>,
 }
 
-impl Generating {
-    fn new(len: usize) -> Generating {
+impl MomentBound {
+    fn new(len: usize) -> MomentBound {
         let scale = f64::from(1_u32 << STATISTIC_BITS);
         let terms = (0..=len).map(|count| f64::from(statistic_term(count)) / scale).collect();
         let mut factorials = vec![0.0; len + 1];
         for count in 1..=len {
             factorials[count] = factorials[count - 1] + (count as f64).ln();
         }
-        Generating { len, terms, factorials }
+        MomentBound { len, terms, factorials }
     }
 
     /// The bound for the best r for this λ: the logarithm of the bound is convex in ln r, so a

@@ -12,13 +12,13 @@ use lacuna_integrity::{STATISTIC_BITS, is_random_looking, statistic, threshold};
 /// Block sizes: those of the paper's sweeps. Vaults use the last one.
 pub(crate) const SIZES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
 /// Bytes that are drawn and tested at a time.
-const DRAWN: usize = 1 << 20;
+const CHUNK_LEN: usize = 1 << 20;
 /// Minimum count for a comparison with the bound; lower counts scatter.
-pub(crate) const OFTEN: u64 = 100;
+pub(crate) const MIN_COUNT: u64 = 100;
 
 /// The statistic T of random blocks of one size, counted by whole bits of divergence n·D = 8n -
 /// n·log2(n) + T.
-pub(crate) struct Counted {
+pub(crate) struct StatisticCounts {
     /// Bytes of a block.
     pub size: usize,
     /// Blocks tested.
@@ -31,7 +31,7 @@ pub(crate) struct Counted {
 }
 
 pub(crate) struct FalseAccept {
-    counted: Vec<Counted>,
+    counted: Vec<StatisticCounts>,
 }
 
 pub(crate) fn measure(work: &Workspace) -> Result<FalseAccept> {
@@ -42,23 +42,24 @@ pub(crate) fn measure(work: &Workspace) -> Result<FalseAccept> {
             (false, 4096) => 300_000_000,
             (false, _) => 100_000_000,
         };
-        work.goes_on(&format!("false accepts: {blocks} random blocks of {size} bytes"))?;
+        work.report_progress(&format!("false accepts: {blocks} random blocks of {size} bytes"))?;
         counted.push(count(work, size, blocks)?);
     }
     Ok(FalseAccept { counted })
 }
 
 /// Counts in two threads, each with a seed of its own.
-fn count(work: &Workspace, size: usize, blocks: u64) -> Result<Counted> {
+fn count(work: &Workspace, size: usize, blocks: u64) -> Result<StatisticCounts> {
     let threads = 2;
-    let mut all = Counted { size, blocks: 0, bits: Vec::new(), accepted: 0, bound: TailBound::new(size) };
-    let parts: Vec<Result<Tally>> = std::thread::scope(|scope| {
+    let mut all =
+        StatisticCounts { size, blocks: 0, bits: Vec::new(), accepted: 0, bound: TailBound::new(size) };
+    let parts: Vec<Result<ThreadCounts>> = std::thread::scope(|scope| {
         let one = |seed: u64| scope.spawn(move || count_part(work, size, blocks / threads, seed));
         let running: Vec<_> = (0..threads).map(|thread| one(size as u64 * threads + thread)).collect();
         running.into_iter().map(|part| part.join().expect("counting does not panic")).collect()
     });
     for part in parts {
-        let Tally { blocks, bits, accepted } = part?;
+        let ThreadCounts { blocks, bits, accepted } = part?;
         all.blocks += blocks;
         all.accepted += accepted;
         all.bits.resize(all.bits.len().max(bits.len()), 0);
@@ -69,20 +70,20 @@ fn count(work: &Workspace, size: usize, blocks: u64) -> Result<Counted> {
 
 /// The counts of one thread.
 #[derive(Default)]
-struct Tally {
+struct ThreadCounts {
     blocks: u64,
     bits: Vec<u64>,
     pub accepted: u64,
 }
 
-fn count_part(work: &Workspace, size: usize, blocks: u64, seed: u64) -> Result<Tally> {
+fn count_part(work: &Workspace, size: usize, blocks: u64, seed: u64) -> Result<ThreadCounts> {
     let random = SeededRandom::new(seed);
-    let mut counted = Tally::default();
-    let mut drawn = vec![0; DRAWN];
+    let mut counted = ThreadCounts::default();
+    let mut drawn = vec![0; CHUNK_LEN];
     while counted.blocks < blocks {
         work.interrupt.check()?;
         random.fill(&mut drawn);
-        let left = (blocks - counted.blocks).min((DRAWN / size) as u64) as usize;
+        let left = (blocks - counted.blocks).min((CHUNK_LEN / size) as u64) as usize;
         for block in drawn.chunks_exact(size).take(left) {
             let bits = divergence(size, statistic(block)) as usize;
             if counted.bits.len() <= bits {
@@ -108,7 +109,7 @@ fn equal_bytes(size: usize) -> i64 {
     size as i64 * (8 - i64::from(size.ilog2()))
 }
 
-impl Counted {
+impl StatisticCounts {
     /// For each observed divergence in bits: the number of blocks with at least this divergence,
     /// and its probability.
     pub(crate) fn points(&self) -> impl Iterator<Item = (u64, u64, f64)> {
@@ -135,7 +136,7 @@ impl Counted {
 
 impl FalseAccept {
     /// The counts, for the plot.
-    pub(crate) fn counted(&self) -> &[Counted] {
+    pub(crate) fn counted(&self) -> &[StatisticCounts] {
         &self.counted
     }
 

@@ -15,7 +15,7 @@ const SKIPPED: [&str; 3] = ["target", ".git", "proc"];
 
 /// A class of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum FileClass {
     Text,
     Objects,
     Executables,
@@ -23,13 +23,19 @@ pub(crate) enum Class {
     Compressed,
 }
 
-impl Class {
-    pub(crate) const ALL: [Class; 5] =
-        [Class::Text, Class::Objects, Class::Executables, Class::Images, Class::Compressed];
+impl FileClass {
+    pub(crate) const ALL: [FileClass; 5] = [
+        FileClass::Text,
+        FileClass::Objects,
+        FileClass::Executables,
+        FileClass::Images,
+        FileClass::Compressed,
+    ];
     /// The classes of Figure 12.
-    pub(crate) const LOW_ENTROPY: [Class; 3] = [Class::Text, Class::Objects, Class::Executables];
+    pub(crate) const LOW_ENTROPY: [FileClass; 3] =
+        [FileClass::Text, FileClass::Objects, FileClass::Executables];
     /// The classes of Figure 13.
-    pub(crate) const HIGH_ENTROPY: [Class; 2] = [Class::Images, Class::Compressed];
+    pub(crate) const HIGH_ENTROPY: [FileClass; 2] = [FileClass::Images, FileClass::Compressed];
 
     pub(crate) fn name(self) -> &'static str {
         ["text", "objects", "executables", "images", "compressed"][self as usize]
@@ -47,26 +53,26 @@ impl Class {
     }
 
     /// The class of a file by its path.
-    fn of(path: &Path) -> Option<Class> {
+    fn of(path: &Path) -> Option<FileClass> {
         let name = path.file_name()?.to_str()?;
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
         match extension {
-            "txt" | "tex" | "c" | "h" | "cpp" | "java" | "ps" | "pdf" => Some(Class::Text),
-            "so" | "a" | "o" => Some(Class::Objects),
-            "jpg" | "jpeg" | "png" | "gif" | "webp" => Some(Class::Images),
-            "gz" | "tgz" | "bz2" | "xz" | "zst" | "zip" | "whl" | "crate" => Some(Class::Compressed),
-            _ if name.contains(".so.") => Some(Class::Objects),
+            "txt" | "tex" | "c" | "h" | "cpp" | "java" | "ps" | "pdf" => Some(FileClass::Text),
+            "so" | "a" | "o" => Some(FileClass::Objects),
+            "jpg" | "jpeg" | "png" | "gif" | "webp" => Some(FileClass::Images),
+            "gz" | "tgz" | "bz2" | "xz" | "zst" | "zip" | "whl" | "crate" => Some(FileClass::Compressed),
+            _ if name.contains(".so.") => Some(FileClass::Objects),
             _ => {
                 let place = path.parent()?.file_name()?.to_str()?;
-                matches!(place, "bin" | "sbin" | "libexec").then_some(Class::Executables)
+                matches!(place, "bin" | "sbin" | "libexec").then_some(FileClass::Executables)
             }
         }
     }
 }
 
 /// The measured files of a class.
-pub(crate) struct Sample {
-    pub class: Class,
+pub(crate) struct ClassSample {
+    pub class: FileClass,
     /// Contents of the files, padded with zeros to whole blocks.
     pub files: Vec<Vec<u8>>,
     /// Sizes of the files without padding.
@@ -75,15 +81,16 @@ pub(crate) struct Sample {
     pub found: (u64, u64),
 }
 
-impl Sample {
+impl ClassSample {
     pub(crate) fn bytes(&self) -> u64 {
         self.sizes.iter().sum()
     }
 
     /// The first files that fit into `most` bytes in all; a part of the first file if none fits.
-    pub(crate) fn fewer(&self, most: u64) -> Sample {
+    pub(crate) fn within(&self, most: u64) -> ClassSample {
         let mut left = most;
-        let mut fewer = Sample { class: self.class, files: Vec::new(), sizes: Vec::new(), found: self.found };
+        let mut fewer =
+            ClassSample { class: self.class, files: Vec::new(), sizes: Vec::new(), found: self.found };
         for (file, size) in self.files.iter().zip(&self.sizes) {
             if *size <= left {
                 left -= size;
@@ -108,8 +115,8 @@ impl Sample {
 /// Collects up to `most` bytes of each class from the system's directories. If there are more, the
 /// files with the least hashes of their paths are taken, so that the same system gives the same
 /// sample.
-pub(crate) fn collect(most: u64) -> Result<Vec<Sample>> {
-    let mut found: Vec<Vec<(u64, PathBuf, u64)>> = vec![Vec::new(); Class::ALL.len()];
+pub(crate) fn collect(most: u64) -> Result<Vec<ClassSample>> {
+    let mut found: Vec<Vec<(u64, PathBuf, u64)>> = vec![Vec::new(); FileClass::ALL.len()];
     let home = std::env::var_os("HOME").map(PathBuf::from);
     for root in ["/usr", "/opt"].into_iter().map(PathBuf::from).chain(home) {
         walk(&root, 0, &mut |class, path, size| {
@@ -118,13 +125,13 @@ pub(crate) fn collect(most: u64) -> Result<Vec<Sample>> {
             found[class as usize].push((hasher.finish(), path.to_owned(), size));
         });
     }
-    Class::ALL.into_iter().zip(found).map(|(class, files)| sample(class, files, most)).collect()
+    FileClass::ALL.into_iter().zip(found).map(|(class, files)| sample(class, files, most)).collect()
 }
 
-fn sample(class: Class, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Result<Sample> {
+fn sample(class: FileClass, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Result<ClassSample> {
     files.sort_unstable();
     let found = (files.len() as u64, files.iter().map(|(.., size)| size).sum());
-    let mut sample = Sample { class, files: Vec::new(), sizes: Vec::new(), found };
+    let mut sample = ClassSample { class, files: Vec::new(), sizes: Vec::new(), found };
     let mut bytes = 0;
     for (_, path, size) in files {
         // A file may have at most half of the bytes of a class.
@@ -132,7 +139,7 @@ fn sample(class: Class, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Resul
             continue;
         }
         let Ok(mut content) = std::fs::read(&path) else { continue };
-        if class == Class::Executables && !content.starts_with(b"\x7fELF") {
+        if class == FileClass::Executables && !content.starts_with(b"\x7fELF") {
             continue;
         }
         bytes += size;
@@ -148,7 +155,7 @@ fn sample(class: Class, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Resul
 }
 
 /// Visits regular files of at least [`LEAST_FILE`] bytes below `dir`; links are not followed.
-fn walk(dir: &Path, depth: u32, each: &mut dyn FnMut(Class, &Path, u64)) {
+fn walk(dir: &Path, depth: u32, each: &mut dyn FnMut(FileClass, &Path, u64)) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let Ok(kind) = entry.file_type() else { continue };
@@ -159,7 +166,7 @@ fn walk(dir: &Path, depth: u32, each: &mut dyn FnMut(Class, &Path, u64)) {
                 walk(&path, depth + 1, each);
             }
         } else if kind.is_file()
-            && let Some(class) = Class::of(&path)
+            && let Some(class) = FileClass::of(&path)
             && let Ok(metadata) = entry.metadata()
             && metadata.len() >= LEAST_FILE
         {

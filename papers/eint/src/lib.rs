@@ -38,7 +38,7 @@ mod trace_counters;
 mod trace_model;
 mod trace_speed;
 
-use lacuna_bench::section::Section;
+use lacuna_bench::section::BenchSection;
 
 pub use binary_tree::BinaryTree;
 pub use entropy_bound::{RUN_BOUND, TailBound};
@@ -52,8 +52,8 @@ pub use reference_mt::ReferenceMt;
 pub use reference_rand::ReferenceRand;
 
 /// The schemes of the paper and of vaults, compared.
-pub const INTEGRITY: Section = Section::new("integrity", "Paper 002: integrity", report::measure);
+pub const INTEGRITY: BenchSection = BenchSection::new("integrity", "Paper 002: integrity", report::measure);
 
 /// The statistic of IsRand on random blocks, beside its bound.
-pub const FALSE_ACCEPT: Section =
-    Section::new("false-accept", "Paper 002: false accepts", false_accept_report::measure);
+pub const FALSE_ACCEPT: BenchSection =
+    BenchSection::new("false-accept", "Paper 002: false accepts", false_accept_report::measure);

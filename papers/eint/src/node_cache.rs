@@ -26,7 +26,7 @@ const NONE: usize = usize::MAX;
 /// The first algorithm: a doubly linked list with the most recently used node in front. Searching
 /// is linear in the number of nodes; replacing takes the node at the end.
 pub struct ListCache {
-    entries: Vec<Entry>,
+    entries: Vec<ListEntry>,
     free: Vec<usize>,
     front: usize,
     back: usize,
@@ -35,7 +35,7 @@ pub struct ListCache {
     misses: u64,
 }
 
-struct Entry {
+struct ListEntry {
     node: u64,
     hash: NodeHash,
     before: usize,
@@ -63,7 +63,7 @@ impl ListCache {
     }
 
     fn unlink(&mut self, at: usize) {
-        let Entry { before, behind, .. } = self.entries[at];
+        let ListEntry { before, behind, .. } = self.entries[at];
         match before {
             NONE => self.front = behind,
             _ => self.entries[before].behind = behind,
@@ -85,12 +85,12 @@ impl ListCache {
     }
 
     /// An entry for a new node: a free one, a new one, or that of the least recently used node.
-    fn place(&mut self) -> usize {
+    fn take_entry(&mut self) -> usize {
         if let Some(at) = self.free.pop() {
             return at;
         }
         if self.entries.len() < self.capacity {
-            self.entries.push(Entry { node: 0, hash: [0; 32], before: NONE, behind: NONE });
+            self.entries.push(ListEntry { node: 0, hash: [0; 32], before: NONE, behind: NONE });
             return self.entries.len() - 1;
         }
         let at = self.back;
@@ -120,7 +120,7 @@ impl NodeCache for ListCache {
                 self.unlink(at);
                 at
             }
-            None => self.place(),
+            None => self.take_entry(),
         };
         (self.entries[at].node, self.entries[at].hash) = (node, hash);
         self.link_in_front(at);

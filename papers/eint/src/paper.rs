@@ -1,7 +1,7 @@
 //! The figures that EINT prints in its section 7.1, for the paper columns.
 
-use crate::files::Class;
-use crate::measure::Subject;
+use crate::files::FileClass;
+use crate::measure::MeasuredScheme;
 
 /// Table 2: MB in total, files, KB on average.
 pub(crate) const TABLE_2: [(f64, u32, f64); 5] = [
@@ -63,8 +63,8 @@ pub(crate) enum Metric {
 }
 
 /// A printed figure, as a ratio to AES-Merkle; `None` if the paper has none.
-pub(crate) fn to_merkle(metric: Metric, subject: Subject, class: Class) -> Option<f64> {
-    let row = Subject::PAPER.iter().position(|of| *of == subject)?;
+pub(crate) fn to_merkle(metric: Metric, subject: MeasuredScheme, class: FileClass) -> Option<f64> {
+    let row = MeasuredScheme::PAPER.iter().position(|of| *of == subject)?;
     let (merkle, class) = (2, class as usize);
     let ratio =
         |table: &[[f64; 5]], row: usize, base: usize| Some(table.get(row)?[class] / table[base][class]);
@@ -77,8 +77,8 @@ pub(crate) fn to_merkle(metric: Metric, subject: Subject, class: Class) -> Optio
 }
 
 /// A printed figure of Table 4 in seconds, or of Table 5 in bytes and MB.
-pub(crate) fn printed(metric: Metric, subject: Subject, class: Class) -> Option<f64> {
-    let row = Subject::PAPER.iter().position(|of| *of == subject)?;
+pub(crate) fn printed(metric: Metric, subject: MeasuredScheme, class: FileClass) -> Option<f64> {
+    let row = MeasuredScheme::PAPER.iter().position(|of| *of == subject)?;
     let class = class as usize;
     match metric {
         Metric::WriteTime => Some(TABLE_4_WRITE[row][class]),

@@ -1,10 +1,10 @@
 //! Figure 14 of EINT: the parts of the time of a block, for text and compressed files; and Figure
 //! 15: the effect of caches of tree nodes.
 
-use crate::files::{Class, Sample};
-use crate::measure::{CacheKind, Figures, Subject, measure_files};
+use crate::files::{ClassSample, FileClass};
+use crate::measure::{CacheKind, CostFigures, MeasuredScheme, measure_files};
 use crate::speed::{BLOCK, Speeds, both_times, median, read_time, write_time};
-use crate::tables::Shares;
+use crate::tables::BlockShares;
 use lacuna_bench::table::{Table, figure, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
@@ -16,29 +16,29 @@ use std::time::Instant;
 /// Bytes that compression must save: a SHA-256 hash and the header, as in the reference scheme.
 const SAVED: usize = 32 + PACKED_HEADER;
 /// The classes in the figure.
-const SHOWN: [Class; 2] = [Class::Text, Class::Compressed];
+const SHOWN: [FileClass; 2] = [FileClass::Text, FileClass::Compressed];
 /// Cache sizes in bytes. The paper's hashes have 20 bytes, those here 32.
 const CACHES: [usize; 4] = [512, 1024, 2048, 4096];
 
 /// Nanoseconds per block of a class, each primitive measured alone.
 struct Primitives {
-    class: Class,
+    class: FileClass,
     hash: f64,
     is_random: f64,
     compress: f64,
     decompress: f64,
 }
 
-pub(crate) struct Parts {
+pub(crate) struct TimeParts {
     primitives: Vec<Primitives>,
-    caches: Vec<Cached>,
+    caches: Vec<CacheResult>,
 }
 
 /// A cache with one subject and some classes, compared with no cache.
-struct Cached {
+struct CacheResult {
     kind: CacheKind,
     bytes: usize,
-    subject: Subject,
+    subject: MeasuredScheme,
     low: bool,
     /// Ratios of the time with the cache to the time without: write, read.
     times: [f64; 2],
@@ -46,33 +46,38 @@ struct Cached {
     hits: [f64; 2],
 }
 
-pub(crate) fn measure(work: &Workspace, whole: &[Sample], fewer: &[Sample]) -> Result<Parts> {
-    work.goes_on("integrity: parts of the time of a block")?;
-    let of = |class: &Class| whole.iter().find(|sample| sample.class == *class);
+pub(crate) fn measure(work: &Workspace, whole: &[ClassSample], fewer: &[ClassSample]) -> Result<TimeParts> {
+    work.report_progress("integrity: parts of the time of a block")?;
+    let of = |class: &FileClass| whole.iter().find(|sample| sample.class == *class);
     let primitives = SHOWN.iter().filter_map(of).map(|sample| primitives(work, sample)).collect();
     let mut caches = Vec::new();
     for low in [true, false] {
-        let classes: &[Class] = if low { &Class::LOW_ENTROPY } else { &Class::HIGH_ENTROPY };
+        let classes: &[FileClass] = if low { &FileClass::LOW_ENTROPY } else { &FileClass::HIGH_ENTROPY };
         let files: Vec<Vec<u8>> = fewer
             .iter()
             .filter(|sample| classes.contains(&sample.class))
             .flat_map(|sample| sample.files.iter().cloned())
             .collect();
-        for subject in &Subject::PAPER[2..] {
-            work.goes_on(&format!("integrity: caches of {}", subject.name()))?;
-            caches.extend(of_subject(work, *subject, low, &files)?);
+        for subject in &MeasuredScheme::PAPER[2..] {
+            work.report_progress(&format!("integrity: caches of {}", subject.name()))?;
+            caches.extend(measure_caches(work, *subject, low, &files)?);
         }
     }
-    Ok(Parts { primitives, caches })
+    Ok(TimeParts { primitives, caches })
 }
 
-fn of_subject(work: &Workspace, subject: Subject, low: bool, files: &[Vec<u8>]) -> Result<Vec<Cached>> {
+fn measure_caches(
+    work: &Workspace,
+    subject: MeasuredScheme,
+    low: bool,
+    files: &[Vec<u8>],
+) -> Result<Vec<CacheResult>> {
     let mut cached = Vec::new();
     let ways =
         [CacheKind::List, CacheKind::Table].into_iter().flat_map(|kind| CACHES.map(|bytes| (kind, bytes)));
     let ways: Vec<(CacheKind, usize)> = ways.collect();
     let mut without = Vec::new();
-    let mut with: Vec<Vec<Figures>> = vec![Vec::new(); ways.len()];
+    let mut with: Vec<Vec<CostFigures>> = vec![Vec::new(); ways.len()];
     for _ in 0..work.scale.rounds.div_ceil(2) {
         without.push(measure_files(subject, BLOCK, None, files)?);
         for (way, runs) in ways.iter().zip(&mut with) {
@@ -80,22 +85,29 @@ fn of_subject(work: &Workspace, subject: Subject, low: bool, files: &[Vec<u8>]) 
         }
     }
     for ((kind, bytes), runs) in ways.into_iter().zip(with) {
-        let ratio = |of: fn(&Figures) -> f64| {
+        let ratio = |of: fn(&CostFigures) -> f64| {
             let ratios = runs.iter().zip(&without).map(|(with, without)| of(with) / of(without));
             median(ratios.collect()).unwrap_or(1.0)
         };
-        let hits = |of: fn(&Figures) -> u64| match of(&without[0]) {
+        let hits = |of: fn(&CostFigures) -> u64| match of(&without[0]) {
             0 => 0.0,
             all => 1.0 - of(&runs[0]) as f64 / all as f64,
         };
         let hits = [hits(|figures| figures.write_us), hits(|figures| figures.read_us)];
-        cached.push(Cached { kind, bytes, subject, low, times: [ratio(write_time), ratio(read_time)], hits });
+        cached.push(CacheResult {
+            kind,
+            bytes,
+            subject,
+            low,
+            times: [ratio(write_time), ratio(read_time)],
+            hits,
+        });
     }
     Ok(cached)
 }
 
 /// Nanoseconds that `what` takes per block, the median of some passes.
-fn per_block<R>(work: &Workspace, sample: &Sample, mut what: impl FnMut(&[u8]) -> R) -> f64 {
+fn per_block<R>(work: &Workspace, sample: &ClassSample, mut what: impl FnMut(&[u8]) -> R) -> f64 {
     let blocks = sample.blocks(BLOCK).count().max(1);
     let pass = |_| {
         let began = Instant::now();
@@ -105,7 +117,7 @@ fn per_block<R>(work: &Workspace, sample: &Sample, mut what: impl FnMut(&[u8]) -
     median((0..work.scale.rounds.max(3)).map(pass).collect()).unwrap_or(0.0)
 }
 
-fn primitives(work: &Workspace, sample: &Sample) -> Primitives {
+fn primitives(work: &Workspace, sample: &ClassSample) -> Primitives {
     let hash = per_block(work, sample, |block| Sha256::digest(block));
     let is_random = per_block(work, sample, is_random_looking);
     let mut packed = vec![0; BLOCK - 32];
@@ -126,9 +138,9 @@ fn primitives(work: &Workspace, sample: &Sample) -> Primitives {
     Primitives { class: sample.class, hash, is_random, compress: pack, decompress: unpack }
 }
 
-impl Parts {
+impl TimeParts {
     /// Figure 14. The remaining time is the tree, the counters and US.
-    pub(crate) fn table(&self, speeds: &Speeds, shares: &Shares) -> Table {
+    pub(crate) fn table(&self, speeds: &Speeds, shares: &BlockShares) -> Table {
         let heads = [
             "encryption and blocks",
             "SHA-256 of blocks",
@@ -140,14 +152,14 @@ impl Parts {
         let mut table = Table::new(title, head("", heads.map(str::to_owned)));
         for Primitives { class, hash, is_random, compress, decompress } in &self.primitives {
             let (random, _) = shares.of_class(*class);
-            for (does, of) in [("write", write_time as fn(&Figures) -> f64), ("read", read_time)] {
+            for (does, of) in [("write", write_time as fn(&CostFigures) -> f64), ("read", read_time)] {
                 let reads = does == "read";
                 let rows = [
-                    (Subject::ReferenceMt, Subject::Aes, *hash, 0.0),
-                    (Subject::ReferenceRand, Subject::Wide, hash * random, *is_random),
+                    (MeasuredScheme::ReferenceMt, MeasuredScheme::Aes, *hash, 0.0),
+                    (MeasuredScheme::ReferenceRand, MeasuredScheme::Wide, hash * random, *is_random),
                     (
-                        Subject::ReferenceComp,
-                        Subject::Aes,
+                        MeasuredScheme::ReferenceComp,
+                        MeasuredScheme::Aes,
                         *hash,
                         if reads { *decompress } else { *compress },
                     ),
@@ -176,7 +188,7 @@ impl Parts {
             "Caches of tree nodes: ratio of time to no cache, US accesses saved (paper 002, Figure 15)";
         let mut table = Table::new(title, head("", heads.map(str::to_owned)));
         for low in [true, false] {
-            for subject in &Subject::PAPER[2..] {
+            for subject in &MeasuredScheme::PAPER[2..] {
                 for bytes in CACHES {
                     let of = |kind| {
                         self.caches.iter().find(|cached| {
@@ -205,6 +217,6 @@ impl Parts {
 
     /// The time of HCTR2 relative to AES-XTS, for the method section.
     pub(crate) fn of_wide(speeds: &Speeds) -> Option<f64> {
-        speeds.ratio(both_times, [Subject::Wide, Subject::Aes], &Class::ALL, BLOCK)
+        speeds.ratio(both_times, [MeasuredScheme::Wide, MeasuredScheme::Aes], &FileClass::ALL, BLOCK)
     }
 }

@@ -1,7 +1,7 @@
 //! The random-access model of section 2, as a trait of all schemes.
 
 use lacuna_contracts::Result;
-use lacuna_integrity::{Checked, Session, Untrusted};
+use lacuna_integrity::{CheckResult, Session, Untrusted};
 use std::sync::Arc;
 
 /// An integrity scheme in the random-access model (section 2): blocks lie in untrusted storage
@@ -25,7 +25,7 @@ pub trait Integrity: Send + Sync {
 
     /// Check: reads whole blocks, starting at `first`, into `plain` and verifies that they are the
     /// latest ones written.
-    fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked;
+    fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> CheckResult;
 
     /// Append: adds whole blocks after the last one.
     fn append(&mut self, us: &dyn Untrusted, plain: &[u8]) -> Result<()>;

@@ -5,7 +5,7 @@ use crate::node_hash::{NodeHash, hash};
 use crate::reference_keys::ReferenceKeys;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_crypto::XtsSession;
-use lacuna_integrity::Failed;
+use lacuna_integrity::FailedBlock;
 use std::sync::Arc;
 
 /// L_ctr of the reference schemes: the paper's 200 bytes.
@@ -43,14 +43,14 @@ impl ReferenceBlocks {
         first: u64,
         run: &mut [u8],
         mut open: impl FnMut(u64, &mut [u8]) -> Result<bool>,
-    ) -> std::result::Result<(), Failed> {
+    ) -> std::result::Result<(), FailedBlock> {
         let mut done = 0;
         let mut failed = None;
         for (block, bytes) in (first..).zip(run.chunks_exact_mut(self.size)) {
             match open(block, bytes) {
                 Ok(true) => done += self.size,
-                Ok(false) => failed = Some(Failed { block, error: altered(block) }),
-                Err(error) => failed = Some(Failed { block, error }),
+                Ok(false) => failed = Some(FailedBlock { block, error: altered(block) }),
+                Err(error) => failed = Some(FailedBlock { block, error }),
             }
             if failed.is_some() {
                 break;
@@ -69,9 +69,9 @@ fn altered(block: u64) -> Error {
 }
 
 /// Clears a run and fails it at its first block, for an error that concerns the whole run.
-pub(crate) fn all_failed(first: u64, plain: &mut [u8], error: Error) -> Failed {
+pub(crate) fn all_failed(first: u64, plain: &mut [u8], error: Error) -> FailedBlock {
     plain.fill(0);
-    Failed { block: first, error }
+    FailedBlock { block: first, error }
 }
 
 /// Figure 3: the initialisation vector of a block is a pseudorandom function of its index and its

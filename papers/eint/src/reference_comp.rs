@@ -12,7 +12,7 @@ use crate::reference_keys::ReferenceKeys;
 use crate::reference_rand::counted;
 use crate::reference_rtree::RTree;
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_integrity::{Failed, PACKED_HEADER, Session, Untrusted, compress, decompress};
+use lacuna_integrity::{FailedBlock, PACKED_HEADER, Session, Untrusted, compress, decompress};
 use std::sync::Arc;
 
 /// Bytes of the hash at the end of a compressible block.
@@ -119,13 +119,18 @@ impl Integrity for ReferenceComp {
         self.write(us, first, plain)
     }
 
-    fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> std::result::Result<(), Failed> {
-        self.file.whole(first, plain, self.blocks).map_err(|error| Failed { block: first, error })?;
+    fn check(
+        &self,
+        us: &dyn Untrusted,
+        first: u64,
+        plain: &mut [u8],
+    ) -> std::result::Result<(), FailedBlock> {
+        self.file.whole(first, plain, self.blocks).map_err(|error| FailedBlock { block: first, error })?;
         let counters = match self.counters.check(us) {
             Ok(counters) => counters,
             Err(error) => return Err(all_failed(first, plain, error)),
         };
-        us.read_blocks(first, plain).map_err(|error| Failed { block: first, error })?;
+        us.read_blocks(first, plain).map_err(|error| FailedBlock { block: first, error })?;
         let mut cipher = self.file.cipher();
         let mut room = vec![0; self.file.size];
         self.file.open_each(first, plain, |block, bytes| {

@@ -113,10 +113,10 @@ impl CounterIntervals {
 pub(crate) struct ReferenceCounters {
     /// L_ctr: room for the arrays in TS, in bytes.
     room: usize,
-    trusted: InTrusted,
+    trusted: TrustedCounters,
 }
 
-enum InTrusted {
+enum TrustedCounters {
     /// ctr-untr = false: the arrays themselves.
     Arrays(CounterIntervals),
     /// ctr-untr = true: the hashes of both arrays, their length and the number of blocks.
@@ -129,22 +129,22 @@ const ARRAYS: [u64; 2] = [0, 1];
 impl ReferenceCounters {
     /// No counters, with `room` bytes for the arrays in TS.
     pub(crate) fn new(room: usize) -> Self {
-        ReferenceCounters { room, trusted: InTrusted::Arrays(CounterIntervals::default()) }
+        ReferenceCounters { room, trusted: TrustedCounters::Arrays(CounterIntervals::default()) }
     }
 
     /// Bytes in TS.
     pub(crate) fn trusted_bytes(&self) -> usize {
         match &self.trusted {
-            InTrusted::Arrays(arrays) => arrays.bytes(),
-            InTrusted::Hashes { .. } => 2 * size_of::<NodeHash>() + 8,
+            TrustedCounters::Arrays(arrays) => arrays.bytes(),
+            TrustedCounters::Hashes { .. } => 2 * size_of::<NodeHash>() + 8,
         }
     }
 
     /// check_ctr. Returns the authentic counters. Errors: [`Kind::Corrupt`].
     pub(crate) fn check(&self, us: &dyn Untrusted) -> Result<Cow<'_, CounterIntervals>> {
         match &self.trusted {
-            InTrusted::Arrays(arrays) => Ok(Cow::Borrowed(arrays)),
-            InTrusted::Hashes { starts, values, len, end } => {
+            TrustedCounters::Arrays(arrays) => Ok(Cow::Borrowed(arrays)),
+            TrustedCounters::Hashes { starts, values, len, end } => {
                 let starts = read_array(us, ARRAYS[0], *len, starts)?;
                 let values = read_array(us, ARRAYS[1], *len, values)?;
                 Ok(Cow::Owned(CounterIntervals { starts, values, end: *end }))
@@ -156,17 +156,17 @@ impl ReferenceCounters {
     /// in TS.
     pub(crate) fn authenticate(&mut self, us: &dyn Untrusted, counters: CounterIntervals) -> Result<()> {
         let before = match &self.trusted {
-            InTrusted::Arrays(_) => 0,
-            InTrusted::Hashes { len, .. } => pages(*len),
+            TrustedCounters::Arrays(_) => 0,
+            TrustedCounters::Hashes { len, .. } => pages(*len),
         };
         self.trusted = if counters.bytes() <= self.room {
             remove_pages(us, 0..before)?;
-            InTrusted::Arrays(counters)
+            TrustedCounters::Arrays(counters)
         } else {
             remove_pages(us, pages(counters.len())..before)?;
             let starts = write_array(us, ARRAYS[0], &counters.starts)?;
             let values = write_array(us, ARRAYS[1], &counters.values)?;
-            InTrusted::Hashes { starts, values, len: counters.len(), end: counters.end }
+            TrustedCounters::Hashes { starts, values, len: counters.len(), end: counters.end }
         };
         Ok(())
     }
@@ -214,7 +214,7 @@ mod tests {
     use lacuna_sim::Rng;
 
     #[test]
-    fn intervals_say_what_an_array_of_counters_says() {
+    fn intervals_agree_with_an_array_of_counters() {
         let mut rng = Rng::new(1);
         let (mut intervals, mut plain) = (CounterIntervals::default(), Vec::<u32>::new());
         for _ in 0..20_000 {

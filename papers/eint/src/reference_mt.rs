@@ -8,7 +8,7 @@ use crate::reference_blocks::{ReferenceBlocks, leaf};
 use crate::reference_counters::CounterIntervals;
 use crate::reference_keys::ReferenceKeys;
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_integrity::{Failed, Part, Session, Untrusted};
+use lacuna_integrity::{FailedBlock, Part, Session, Untrusted};
 use std::sync::Arc;
 
 /// MT-EINT: a hash of every block in a binary Merkle tree. The write counters need no
@@ -74,8 +74,13 @@ impl Integrity for ReferenceMt {
         self.write(us, first, plain, false)
     }
 
-    fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> std::result::Result<(), Failed> {
-        let failed = |error| Failed { block: first, error };
+    fn check(
+        &self,
+        us: &dyn Untrusted,
+        first: u64,
+        plain: &mut [u8],
+    ) -> std::result::Result<(), FailedBlock> {
+        let failed = |error| FailedBlock { block: first, error };
         self.file.whole(first, plain, self.blocks()).map_err(failed)?;
         us.read_blocks(first, plain).map_err(failed)?;
         let mut cipher = self.file.cipher();

@@ -10,7 +10,7 @@ use crate::reference_counters::{CounterIntervals, ReferenceCounters};
 use crate::reference_keys::ReferenceKeys;
 use crate::reference_rtree::RTree;
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_integrity::{Failed, Session, Untrusted, is_random_looking};
+use lacuna_integrity::{FailedBlock, Session, Untrusted, is_random_looking};
 use std::sync::Arc;
 
 /// RAND-EINT: a wide-block cipher with the authentic write counter in its tweak; hashes of only the
@@ -103,13 +103,18 @@ impl Integrity for ReferenceRand {
         self.write(us, first, plain)
     }
 
-    fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> std::result::Result<(), Failed> {
-        self.file.whole(first, plain, self.blocks).map_err(|error| Failed { block: first, error })?;
+    fn check(
+        &self,
+        us: &dyn Untrusted,
+        first: u64,
+        plain: &mut [u8],
+    ) -> std::result::Result<(), FailedBlock> {
+        self.file.whole(first, plain, self.blocks).map_err(|error| FailedBlock { block: first, error })?;
         let counters = match self.counters.check(us) {
             Ok(counters) => counters,
             Err(error) => return Err(all_failed(first, plain, error)),
         };
-        us.read_blocks(first, plain).map_err(|error| Failed { block: first, error })?;
+        us.read_blocks(first, plain).map_err(|error| FailedBlock { block: first, error })?;
         self.file.open_each(first, plain, |block, bytes| {
             self.file.keys.wide().decrypt_in_place(&tweak(block, counters.get(block)), bytes);
             if !is_random_looking(bytes) {

@@ -2,48 +2,49 @@
 //! schemes as reference and those of the vault beside them, in memory.
 
 use crate::claims;
-use crate::files::{self, Class, Sample};
+use crate::files::{self, ClassSample, FileClass};
 use crate::measure::Trace;
-use crate::parts::{self, Parts};
+use crate::parts::{self, TimeParts};
 use crate::speed::{self, Speeds};
 use crate::speed_plot;
-use crate::tables::{self, Shares};
+use crate::tables::{self, BlockShares};
 use crate::trace_counters;
-use crate::trace_model::{MODELS, Model};
+use crate::trace_model::{MODELS, TraceModel};
 use crate::trace_speed::{self, Replays};
-use lacuna_bench::measured::Measured;
-use lacuna_bench::page::{History, Run};
+use lacuna_bench::page::{HistoryTable, RunInfo};
 use lacuna_bench::requirement::{self, Requirement};
+use lacuna_bench::section_results::SectionResults;
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
 
-const HISTORY: History = History {
-    heading: "### History of integrity",
+const HISTORY: HistoryTable = HistoryTable {
+    heading: "### HistoryTable of integrity",
     about: "Low-entropy files: times of reference RAND and of vault rand to reference MT, write / read; \
             bandwidth of RAND / COMP, as the factor below reference MT",
     head: &["date", "lacuna", "processor", "repeats", "reference", "vault", "bandwidth", "reached"],
 };
 
-struct OnIntegrity {
-    samples: Vec<Sample>,
-    shares: Shares,
+struct IntegrityResults {
+    samples: Vec<ClassSample>,
+    shares: BlockShares,
     speeds: Speeds,
-    parts: Parts,
-    traces: Vec<(Model, Trace)>,
+    parts: TimeParts,
+    traces: Vec<(TraceModel, Trace)>,
     replays: Replays,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let (whole, fewer, part) =
         if work.scale.quick { (200 << 10, 100 << 10, 100) } else { (64 << 20, 12 << 20, 1) };
-    work.goes_on("integrity: collecting files")?;
+    work.report_progress("integrity: collecting files")?;
     let samples = files::collect(whole)?;
-    let few: Vec<Sample> = samples.iter().map(|sample| sample.fewer(fewer)).collect();
-    let traces: Vec<(Model, Trace)> = MODELS.iter().map(|model| (*model, model.trace(1, part))).collect();
-    Ok(Box::new(OnIntegrity {
-        shares: Shares::of(&samples),
+    let few: Vec<ClassSample> = samples.iter().map(|sample| sample.within(fewer)).collect();
+    let traces: Vec<(TraceModel, Trace)> =
+        MODELS.iter().map(|model| (*model, model.trace(1, part))).collect();
+    Ok(Box::new(IntegrityResults {
+        shares: BlockShares::of(&samples),
         speeds: speed::measure(work, &samples, &few)?,
         parts: parts::measure(work, &samples, &few)?,
         replays: trace_speed::measure(work, &traces)?,
@@ -52,7 +53,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     }))
 }
 
-impl Measured for OnIntegrity {
+impl SectionResults for IntegrityResults {
     fn tables(&self) -> Vec<Table> {
         let mut tables = vec![claims::table(&self.speeds)];
         tables.extend([tables::files(&self.samples), self.shares.table()]);
@@ -61,12 +62,12 @@ impl Measured for OnIntegrity {
         tables.push(tables::sweep(
             &self.speeds,
             "Low-entropy files by block size (paper 002, Figure 12)",
-            &Class::LOW_ENTROPY,
+            &FileClass::LOW_ENTROPY,
         ));
         tables.push(tables::sweep(
             &self.speeds,
             "High-entropy files by block size (paper 002, Figure 13)",
-            &Class::HIGH_ENTROPY,
+            &FileClass::HIGH_ENTROPY,
         ));
         tables.extend([self.parts.table(&self.speeds, &self.shares), self.parts.caches()]);
         tables.extend(trace_counters::tables(&self.traces));
@@ -82,7 +83,7 @@ impl Measured for OnIntegrity {
         speed_plot::draw(&self.speeds, plots)
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         parts.extend([
             "![time of low-entropy files by block size](plots/integrity-low.svg)\n".into(),
@@ -92,16 +93,16 @@ impl Measured for OnIntegrity {
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let figures = claims::history(&self.speeds);
         let cells = [&run.cells()[..], &figures, &[requirement::tally(requirements)]].concat();
-        Some(HISTORY.and(old, &cells))
+        Some(HISTORY.with_row(old, &cells))
     }
 }
 
-impl OnIntegrity {
+impl IntegrityResults {
     fn method(&self) -> String {
-        let wide = figure(Parts::of_wide(&self.speeds), 2);
+        let wide = figure(TimeParts::of_wide(&self.speeds), 2);
         format!(
             "### Method for integrity\n\n\
 - Everything runs in this process and in memory, on one thread. Encrypted blocks and US lie in memory that \

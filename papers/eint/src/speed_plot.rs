@@ -1,8 +1,8 @@
 //! Plots of Figures 12 and 13 of EINT: the time to write and read a MiB by block size, both axes
 //! logarithmic.
 
-use crate::files::Class;
-use crate::measure::Subject;
+use crate::files::FileClass;
+use crate::measure::MeasuredScheme;
 use crate::paper::SIZES;
 use crate::speed::{Speeds, both_times};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
@@ -11,25 +11,25 @@ use plotters::prelude::*;
 use std::path::Path;
 
 /// Lines, colours and widths: the vault's schemes have thick lines.
-const LINES: [(Subject, RGBColor, u32); 8] = [
-    (Subject::Aes, GREY, 1),
-    (Subject::Wide, BLACK, 1),
-    (Subject::ReferenceMt, ORANGE, 1),
-    (Subject::ReferenceRand, BLUE, 1),
-    (Subject::ReferenceComp, GREEN, 1),
-    (Subject::FILES[1], ORANGE, 3),
-    (Subject::FILES[2], BLUE, 3),
-    (Subject::FILES[3], PURPLE, 3),
+const LINES: [(MeasuredScheme, RGBColor, u32); 8] = [
+    (MeasuredScheme::Aes, GREY, 1),
+    (MeasuredScheme::Wide, BLACK, 1),
+    (MeasuredScheme::ReferenceMt, ORANGE, 1),
+    (MeasuredScheme::ReferenceRand, BLUE, 1),
+    (MeasuredScheme::ReferenceComp, GREEN, 1),
+    (MeasuredScheme::FILES[1], ORANGE, 3),
+    (MeasuredScheme::FILES[2], BLUE, 3),
+    (MeasuredScheme::FILES[3], PURPLE, 3),
 ];
 
 /// Draws both plots into a directory.
 pub(crate) fn draw(speeds: &Speeds, plots: &Path) -> Result<()> {
-    one(speeds, &Class::LOW_ENTROPY, "text, objects, executables", &plots.join("integrity-low.svg"))?;
-    one(speeds, &Class::HIGH_ENTROPY, "images, compressed", &plots.join("integrity-high.svg"))
+    one(speeds, &FileClass::LOW_ENTROPY, "text, objects, executables", &plots.join("integrity-low.svg"))?;
+    one(speeds, &FileClass::HIGH_ENTROPY, "images, compressed", &plots.join("integrity-high.svg"))
 }
 
-fn one(speeds: &Speeds, classes: &[Class], which: &str, path: &Path) -> Result<()> {
-    let points = |subject: Subject| -> Vec<(f64, f64)> {
+fn one(speeds: &Speeds, classes: &[FileClass], which: &str, path: &Path) -> Result<()> {
+    let points = |subject: MeasuredScheme| -> Vec<(f64, f64)> {
         let of = |size: &usize| {
             let blocks = f64::from(1 << 20) / *size as f64;
             Some((*size as f64, speeds.mean(both_times, subject, classes, *size)? * blocks / 1e6))

@@ -1,14 +1,14 @@
 //! Tables 2 to 5 and Figures 12 and 13 of EINT as tables, with the paper's figures.
 
-use crate::files::{Class, Sample};
-use crate::measure::Subject;
+use crate::files::{ClassSample, FileClass};
+use crate::measure::MeasuredScheme;
 use crate::paper::{Metric, SIZES, TABLE_2, TABLE_3, printed, to_merkle};
-use crate::speed::{BLOCK, Of, Speeds, bandwidth, read_time, storage, subjects, write_time};
+use crate::speed::{BLOCK, MetricFn, Speeds, bandwidth, read_time, storage, subjects, write_time};
 use lacuna_bench::table::{Table, figure, head};
 use lacuna_integrity::{PACKED_HEADER, compress, is_random_looking};
 
 /// Table 2: the files.
-pub(crate) fn files(samples: &[Sample]) -> Table {
+pub(crate) fn files(samples: &[ClassSample]) -> Table {
     let heads = ["files", "MB", "KB a file", "found on the system", "paper: files, MB, KB a file", "types"];
     let mut table =
         Table::new("The classes of files (paper 002, Table 2)", head("", heads.map(str::to_owned)));
@@ -30,7 +30,7 @@ pub(crate) fn files(samples: &[Sample]) -> Table {
 }
 
 /// The share of blocks that satisfy `is`.
-fn share(sample: &Sample, size: usize, is: impl Fn(&[u8]) -> bool) -> f64 {
+fn share(sample: &ClassSample, size: usize, is: impl Fn(&[u8]) -> bool) -> f64 {
     let (mut all, mut some) = (0_u64, 0_u64);
     for block in sample.blocks(size) {
         all += 1;
@@ -41,24 +41,24 @@ fn share(sample: &Sample, size: usize, is: impl Fn(&[u8]) -> bool) -> f64 {
 
 /// The shares of Table 3 for each class: random-looking blocks by block size, and incompressible
 /// ones at 4096 bytes.
-pub(crate) struct Shares(Vec<(Class, [f64; SIZES.len()], f64)>);
+pub(crate) struct BlockShares(Vec<(FileClass, [f64; SIZES.len()], f64)>);
 
-impl Shares {
-    pub(crate) fn of(samples: &[Sample]) -> Shares {
+impl BlockShares {
+    pub(crate) fn of(samples: &[ClassSample]) -> BlockShares {
         let mut room = vec![0; BLOCK];
         let mut packs =
             |block: &[u8]| compress(block, &mut room[..block.len() - 16], 16 + PACKED_HEADER).is_none();
-        let mut of = |sample: &Sample| {
+        let mut of = |sample: &ClassSample| {
             let random = SIZES.map(|size| share(sample, size, is_random_looking));
             let blocks = sample.blocks(BLOCK).count().max(1);
             let hard = sample.blocks(BLOCK).filter(|block| packs(block)).count();
             (sample.class, random, hard as f64 / blocks as f64)
         };
-        Shares(samples.iter().map(&mut of).collect())
+        BlockShares(samples.iter().map(&mut of).collect())
     }
 
     /// The shares of random-looking and of incompressible blocks of 4096 bytes.
-    pub(crate) fn of_class(&self, class: Class) -> (f64, f64) {
+    pub(crate) fn of_class(&self, class: FileClass) -> (f64, f64) {
         let found = self.0.iter().find(|(of, ..)| *of == class);
         found.map_or((0.0, 0.0), |(_, random, hard)| (random[SIZES.len() - 1], *hard))
     }
@@ -77,7 +77,7 @@ impl Shares {
 }
 
 /// A metric, its function, and the title of its table.
-const METRICS: [(Metric, Of, &str); 4] = [
+const METRICS: [(Metric, MetricFn, &str); 4] = [
     (Metric::WriteTime, write_time, "ns to write a block (paper 002, Table 4)"),
     (Metric::ReadTime, read_time, "ns to read a block (paper 002, Table 4)"),
     (Metric::Bandwidth, bandwidth, "bytes of US accessed for a block (paper 002, Table 5)"),
@@ -86,23 +86,23 @@ const METRICS: [(Metric, Of, &str); 4] = [
 
 /// Tables 4 and 5: a figure, and in parentheses its ratio to reference MT here and in the paper.
 pub(crate) fn tables_4_and_5(speeds: &Speeds) -> Vec<Table> {
-    let of = |(metric, of, title): (Metric, Of, &str)| {
-        let heads = Class::ALL.map(|class| class.name().to_owned());
+    let of = |(metric, of, title): (Metric, MetricFn, &str)| {
+        let heads = FileClass::ALL.map(|class| class.name().to_owned());
         let title = format!("{title}; ratio to reference MT, here / paper");
         let mut table = Table::new(title, head("blocks of 4096 bytes", heads));
         for subject in subjects() {
-            let no_us = Subject::PAPER[..2].contains(&subject) || subject == Subject::FILES[0];
+            let no_us = MeasuredScheme::PAPER[..2].contains(&subject) || subject == MeasuredScheme::FILES[0];
             if no_us && matches!(metric, Metric::Bandwidth | Metric::Storage) {
                 continue;
             }
-            let cell = |class: Class| {
+            let cell = |class: FileClass| {
                 let value = speeds.mean(of, subject, &[class], BLOCK);
-                let ratio = speeds.ratio(of, [subject, Subject::ReferenceMt], &[class], BLOCK);
+                let ratio = speeds.ratio(of, [subject, MeasuredScheme::ReferenceMt], &[class], BLOCK);
                 let paper = to_merkle(metric, subject, class);
                 let decimals = if value.is_some_and(|value| value < 10.0) { 2 } else { 0 };
                 format!("{} ({} / {})", figure(value, decimals), figure(ratio, 2), figure(paper, 2))
             };
-            table.row(subject.name(), Class::ALL.map(cell));
+            table.row(subject.name(), FileClass::ALL.map(cell));
         }
         table
     };
@@ -111,12 +111,12 @@ pub(crate) fn tables_4_and_5(speeds: &Speeds) -> Vec<Table> {
 
 /// Tables 4 and 5 of the paper, for comparison.
 pub(crate) fn papers_tables() -> Table {
-    let heads = Class::ALL.map(|class| class.name().to_owned());
+    let heads = FileClass::ALL.map(|class| class.name().to_owned());
     let title = "The paper's Tables 4 and 5: seconds to write / read, bytes of bandwidth / MB of storage";
     let mut table = Table::new(title, head("", heads));
-    for subject in Subject::PAPER {
+    for subject in MeasuredScheme::PAPER {
         let of = |metric, class, decimals| figure(printed(metric, subject, class), decimals);
-        let cell = |class: Class| {
+        let cell = |class: FileClass| {
             format!(
                 "{} / {}, {} / {}",
                 of(Metric::WriteTime, class, 1),
@@ -125,28 +125,28 @@ pub(crate) fn papers_tables() -> Table {
                 of(Metric::Storage, class, 2)
             )
         };
-        table.row(subject.name(), Class::ALL.map(cell));
+        table.row(subject.name(), FileClass::ALL.map(cell));
     }
     table
 }
 
 /// Figures 12 and 13: write time, read time, bandwidth and storage by block size, as ratios to
 /// reference MT.
-pub(crate) fn sweep(speeds: &Speeds, title: &str, classes: &[Class]) -> Table {
+pub(crate) fn sweep(speeds: &Speeds, title: &str, classes: &[FileClass]) -> Table {
     let shown = [
-        Subject::ReferenceRand,
-        Subject::ReferenceComp,
-        Subject::FILES[1],
-        Subject::FILES[2],
-        Subject::FILES[3],
-        Subject::FILES[4],
+        MeasuredScheme::ReferenceRand,
+        MeasuredScheme::ReferenceComp,
+        MeasuredScheme::FILES[1],
+        MeasuredScheme::FILES[2],
+        MeasuredScheme::FILES[3],
+        MeasuredScheme::FILES[4],
     ];
     let heads =
         ["reference MT itself".to_owned()].into_iter().chain(shown.map(|subject| subject.name().to_owned()));
     let title = format!("{title}: write / read / bandwidth / storage, to reference MT");
     let mut table = Table::new(title, head("block", heads));
     for size in SIZES {
-        let base = |of: Of| speeds.mean(of, Subject::ReferenceMt, classes, size);
+        let base = |of: MetricFn| speeds.mean(of, MeasuredScheme::ReferenceMt, classes, size);
         let own = format!(
             "{} ns / {} ns / {} B / {} B",
             figure(base(write_time), 0),
@@ -154,9 +154,11 @@ pub(crate) fn sweep(speeds: &Speeds, title: &str, classes: &[Class]) -> Table {
             figure(base(bandwidth), 0),
             figure(base(storage), 0)
         );
-        let cell = |subject: Subject| {
-            let of = |of: Of| figure(speeds.ratio(of, [subject, Subject::ReferenceMt], classes, size), 2);
-            [write_time as Of, read_time, bandwidth, storage].map(of).join(" / ")
+        let cell = |subject: MeasuredScheme| {
+            let of = |of: MetricFn| {
+                figure(speeds.ratio(of, [subject, MeasuredScheme::ReferenceMt], classes, size), 2)
+            };
+            [write_time as MetricFn, read_time, bandwidth, storage].map(of).join(" / ")
         };
         table.row(format!("{size} bytes"), [own].into_iter().chain(shown.map(cell)));
     }

@@ -1,9 +1,9 @@
 //! The write counters after a trace: Table 1, Figures 4, 5 and 17 and section 7.3 of EINT. Only
 //! counts; no file is written.
 
-use crate::measure::{Access, Trace};
+use crate::measure::{AccessKind, Trace};
 use crate::reference_counters::CounterIntervals;
-use crate::trace_model::{MODELS, Model};
+use crate::trace_model::{MODELS, TraceModel};
 use lacuna_bench::table::{Table, head};
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ pub(crate) const TRUSTED: [usize; 6] = [8, 50, 100, 150, 200, 400];
 const AT_LEAST: [usize; 7] = [1, 2, 4, 10, 50, 100, 1000];
 
 /// The counters after a trace.
-pub(crate) struct Counted {
+pub(crate) struct CounterStats {
     /// Bytes of intervals of each file, with numbers of writes as counters.
     bytes: Vec<usize>,
     /// Intervals of each file, with the pass counters of vault files.
@@ -26,33 +26,34 @@ pub(crate) struct Counted {
 /// The pass counters of one file, in memory and without limits: a second write to a block in the
 /// same pass begins the next pass.
 #[derive(Default)]
-struct Passes {
+struct PassCounters {
     pass: u32,
-    of: HashMap<u64, u32>,
+    pass_of_block: HashMap<u64, u32>,
 }
 
-impl Passes {
+impl PassCounters {
     fn write(&mut self, first: u64, count: u64) {
-        let again = (first..first + count).any(|block| self.of.get(&block) == Some(&self.pass));
-        if again || self.of.is_empty() {
+        let again = (first..first + count).any(|block| self.pass_of_block.get(&block) == Some(&self.pass));
+        if again || self.pass_of_block.is_empty() {
             self.pass += 1;
         }
-        self.of.extend((first..first + count).map(|block| (block, self.pass)));
+        self.pass_of_block.extend((first..first + count).map(|block| (block, self.pass)));
     }
 
     fn intervals(&self) -> usize {
-        let mut all: Vec<(u64, u32)> = self.of.iter().map(|(block, pass)| (*block, *pass)).collect();
+        let mut all: Vec<(u64, u32)> =
+            self.pass_of_block.iter().map(|(block, pass)| (*block, *pass)).collect();
         all.sort_unstable();
         let apart = |pair: &[(u64, u32)]| pair[0].1 != pair[1].1 || pair[0].0 + 1 != pair[1].0;
         usize::from(!all.is_empty()) + all.windows(2).filter(|pair| apart(pair)).count()
     }
 }
 
-impl Counted {
-    pub(crate) fn of(trace: &Trace) -> Counted {
+impl CounterStats {
+    pub(crate) fn of(trace: &Trace) -> CounterStats {
         let mut intervals: Vec<CounterIntervals> = vec![CounterIntervals::default(); trace.files.len()];
-        let mut passes: Vec<Passes> = trace.files.iter().map(|_| Passes::default()).collect();
-        let written = trace.requests.iter().filter(|request| request.access == Access::Write);
+        let mut passes: Vec<PassCounters> = trace.files.iter().map(|_| PassCounters::default()).collect();
+        let written = trace.requests.iter().filter(|request| request.access == AccessKind::Write);
         for request in written.clone() {
             let of = &mut intervals[request.file];
             // Blocks that the trace does not write have no counter; writes begin at or before the
@@ -67,9 +68,9 @@ impl Counted {
             blocks += of.blocks();
             (0..of.blocks()).for_each(|block| *writes.entry(of.get(block)).or_default() += 1);
         }
-        Counted {
+        CounterStats {
             bytes: intervals.iter().map(CounterIntervals::bytes).collect(),
-            passes: passes.iter().map(Passes::intervals).collect(),
+            passes: passes.iter().map(PassCounters::intervals).collect(),
             writes,
             blocks,
         }
@@ -104,13 +105,13 @@ impl Counted {
 }
 
 /// The tables on counters of sections 7.2 and 7.3.
-pub(crate) fn tables(traces: &[(Model, Trace)]) -> Vec<Table> {
-    let counted: Vec<Counted> = traces.iter().map(|(_, trace)| Counted::of(trace)).collect();
+pub(crate) fn tables(traces: &[(TraceModel, Trace)]) -> Vec<Table> {
+    let counted: Vec<CounterStats> = traces.iter().map(|(_, trace)| CounterStats::of(trace)).collect();
     vec![representations(traces, &counted), distributions(&counted), fitting(&counted)]
 }
 
 /// Tables 1 and 6.
-fn representations(traces: &[(Model, Trace)], counted: &[Counted]) -> Table {
+fn representations(traces: &[(TraceModel, Trace)], counted: &[CounterStats]) -> Table {
     let heads = [
         "files",
         "blocks written",
@@ -128,8 +129,8 @@ fn representations(traces: &[(Model, Trace)], counted: &[Counted]) -> Table {
             model.name,
             [
                 trace.files.len().to_string(),
-                trace.blocks(Access::Write).to_string(),
-                trace.blocks(Access::Read).to_string(),
+                trace.blocks(AccessKind::Write).to_string(),
+                trace.blocks(AccessKind::Read).to_string(),
                 format!("{:.1} ({})", counted.interval_bytes(), model.interval_bytes),
                 format!("{passes:.1}"),
                 format!("{:.0}", counted.blocks as f64 * 4.0 / files),
@@ -140,7 +141,7 @@ fn representations(traces: &[(Model, Trace)], counted: &[Counted]) -> Table {
 }
 
 /// Figures 4 and 5.
-fn distributions(counted: &[Counted]) -> Table {
+fn distributions(counted: &[CounterStats]) -> Table {
     let heads = MODELS.iter().flat_map(|model| {
         [
             format!("{}: blocks by number of writes", model.name),
@@ -159,7 +160,7 @@ fn distributions(counted: &[Counted]) -> Table {
 }
 
 /// Figure 17 and section 7.3.
-fn fitting(counted: &[Counted]) -> Table {
+fn fitting(counted: &[CounterStats]) -> Table {
     let heads = MODELS.iter().map(|model| format!("{}: writes / passes", model.name));
     let title =
         "Synthetic traces: percent of files with counters within trusted storage (paper 002, Figure 17)";

@@ -6,12 +6,12 @@
 //! that fit into 200 bytes (Figure 17), and tails that are straight on a log-log scale (Figures 4
 //! and 5). Everything else is a guess; each trace is marked as synthetic.
 
-use crate::measure::{Access, Request, Trace};
+use crate::measure::{AccessKind, Trace, TraceRequest};
 use lacuna_sim::Rng;
 
 /// A model of one of the three traces.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Model {
+pub(crate) struct TraceModel {
     /// The name of the original trace.
     pub name: &'static str,
     /// Table 6: files, and blocks written and read.
@@ -33,8 +33,8 @@ pub(crate) struct Model {
 }
 
 /// The three traces.
-pub(crate) const MODELS: [Model; 3] = [
-    Model {
+pub(crate) const MODELS: [TraceModel; 3] = [
+    TraceModel {
         name: "LAIR",
         files: 7017,
         writes: 66_331,
@@ -46,7 +46,7 @@ pub(crate) const MODELS: [Model; 3] = [
         partial: 30,
         scattered_writes: 0,
     },
-    Model {
+    TraceModel {
         name: "DEASNA",
         files: 890,
         writes: 64_091,
@@ -58,7 +58,7 @@ pub(crate) const MODELS: [Model; 3] = [
         partial: 80,
         scattered_writes: 0,
     },
-    Model {
+    TraceModel {
         name: "HOME02",
         files: 183,
         writes: 89_425,
@@ -75,7 +75,7 @@ pub(crate) const MODELS: [Model; 3] = [
 /// Maximum blocks of a request.
 const REQUEST: u64 = 8;
 
-impl Model {
+impl TraceModel {
     /// Generates the trace; the same seed gives the same trace. `part` divides all counts, for
     /// quick runs.
     pub(crate) fn trace(&self, seed: u64, part: u64) -> Trace {
@@ -85,11 +85,11 @@ impl Model {
         let scattered = (of_thousand(self.scattered)).max(usize::from(self.scattered > 0));
         let written = of_thousand(self.written).max(scattered + 1);
         let to_scattered = self.writes / part * self.scattered_writes / 100;
-        let mut queues: Vec<Vec<Request>> = vec![Vec::new(); files];
+        let mut queues: Vec<Vec<TraceRequest>> = vec![Vec::new(); files];
         let mut lengths = vec![0; files];
         let shares = heavy_shares(&mut rng, scattered, to_scattered);
         for (file, writes) in shares.into_iter().enumerate() {
-            lengths[file] = scatter(&mut rng, file, writes, &mut queues[file]);
+            lengths[file] = scatter_writes(&mut rng, file, writes, &mut queues[file]);
         }
         let shares = heavy_shares(&mut rng, written - scattered, self.writes / part - to_scattered);
         let partial = of_thousand(self.partial);
@@ -98,7 +98,7 @@ impl Model {
         }
         read(&mut rng, written, self.reads / part, &mut queues, &mut lengths);
         Trace {
-            about: vec![
+            comments: vec![
                 format!(
                     "synthetic: like {} in Tables 1 and 6 and Figures 4, 5 and 17 of paper 002",
                     self.name
@@ -117,7 +117,7 @@ impl Model {
 
 /// Adds reads from the start of files, including the files that are only read; requests of a file
 /// keep their order.
-fn read(rng: &mut Rng, written: usize, reads: u64, queues: &mut [Vec<Request>], lengths: &mut [u64]) {
+fn read(rng: &mut Rng, written: usize, reads: u64, queues: &mut [Vec<TraceRequest>], lengths: &mut [u64]) {
     let only_read = queues.len() - written;
     let mut left = reads;
     // Every file that is never written is read, starting at its first block.
@@ -125,7 +125,7 @@ fn read(rng: &mut Rng, written: usize, reads: u64, queues: &mut [Vec<Request>], 
     for (file, blocks) in (written..).zip(shares) {
         lengths[file] = blocks;
         runs(0, blocks, |first, count| {
-            queues[file].push(Request { access: Access::Read, file, first, count });
+            queues[file].push(TraceRequest { access: AccessKind::Read, file, first, count });
         });
         left -= blocks;
     }
@@ -134,15 +134,15 @@ fn read(rng: &mut Rng, written: usize, reads: u64, queues: &mut [Vec<Request>], 
         let blocks = lengths[file].min(left).min(1 + rng.below(64));
         let first = if rng.chance(4, 5) { 0 } else { rng.below(lengths[file] - blocks + 1) };
         runs(first, blocks, |first, count| {
-            queues[file].push(Request { access: Access::Read, file, first, count });
+            queues[file].push(TraceRequest { access: AccessKind::Read, file, first, count });
         });
         left -= blocks;
     }
 }
 
 /// Whether a file needs its blocks before the trace begins.
-fn queues_read_first(queue: &[Request]) -> bool {
-    queue.first().is_some_and(|request| request.access == Access::Read)
+fn queues_read_first(queue: &[TraceRequest]) -> bool {
+    queue.first().is_some_and(|request| request.access == AccessKind::Read)
 }
 
 /// Splits `sum` into `count` shares of at least one, most of them small and a few large (Pareto,
@@ -165,7 +165,7 @@ fn heavy_shares(rng: &mut Rng, count: usize, sum: u64) -> Vec<u64> {
 
 /// A file that is written from end to end, several times; its length follows from its writes.
 /// Returns its length.
-fn sequential(rng: &mut Rng, file: usize, writes: u64, partial: bool, queue: &mut Vec<Request>) -> u64 {
+fn sequential(rng: &mut Rng, file: usize, writes: u64, partial: bool, queue: &mut Vec<TraceRequest>) -> u64 {
     // The number of passes is straight on a log-log scale (Figure 4).
     let mut passes = 1;
     while passes < 64 && rng.chance(1, 3) {
@@ -173,7 +173,7 @@ fn sequential(rng: &mut Rng, file: usize, writes: u64, partial: bool, queue: &mu
     }
     let passes = passes.min(writes).max(1);
     let length = writes / passes;
-    let mut push = |first, count| queue.push(Request { access: Access::Write, file, first, count });
+    let mut push = |first, count| queue.push(TraceRequest { access: AccessKind::Write, file, first, count });
     let mut left = writes;
     if length > 1 && partial {
         runs(0, length, &mut push);
@@ -194,9 +194,9 @@ fn sequential(rng: &mut Rng, file: usize, writes: u64, partial: bool, queue: &mu
 }
 
 /// A file with overwrites of scattered blocks: each adds an interval. Returns its length.
-fn scatter(rng: &mut Rng, file: usize, writes: u64, queue: &mut Vec<Request>) -> u64 {
+fn scatter_writes(rng: &mut Rng, file: usize, writes: u64, queue: &mut Vec<TraceRequest>) -> u64 {
     let length = (writes / 2).max(1);
-    let mut push = |first, count| queue.push(Request { access: Access::Write, file, first, count });
+    let mut push = |first, count| queue.push(TraceRequest { access: AccessKind::Write, file, first, count });
     runs(0, length, &mut push);
     let mut left = writes - length;
     while left > 0 {
@@ -216,7 +216,7 @@ fn runs(first: u64, count: u64, mut push: impl FnMut(u64, u64)) {
 
 /// Merges the requests of all files as from many clients: several requests of a file, then another
 /// file.
-fn interleave(rng: &mut Rng, mut queues: Vec<Vec<Request>>) -> Vec<Request> {
+fn interleave(rng: &mut Rng, mut queues: Vec<Vec<TraceRequest>>) -> Vec<TraceRequest> {
     queues.iter_mut().for_each(|queue| queue.reverse());
     let mut busy: Vec<usize> = (0..queues.len()).filter(|file| !queues[*file].is_empty()).collect();
     let mut all = Vec::new();
@@ -236,17 +236,17 @@ fn interleave(rng: &mut Rng, mut queues: Vec<Vec<Request>>) -> Vec<Request> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace_counters::Counted;
+    use crate::trace_counters::CounterStats;
 
     /// Table 6 is met exactly, Table 1 and Figure 17 approximately.
     #[test]
-    fn the_traces_are_like_the_papers() {
+    fn the_traces_match_the_figures_of_the_paper() {
         for model in MODELS {
             let trace = model.trace(1, 1);
             assert_eq!(trace.files.len(), model.files);
-            assert_eq!(trace.blocks(Access::Write), model.writes, "{}", model.name);
-            assert_eq!(trace.blocks(Access::Read), model.reads, "{}", model.name);
-            let counted = Counted::of(&trace);
+            assert_eq!(trace.blocks(AccessKind::Write), model.writes, "{}", model.name);
+            assert_eq!(trace.blocks(AccessKind::Read), model.reads, "{}", model.name);
+            let counted = CounterStats::of(&trace);
             let bytes = counted.interval_bytes();
             let near = bytes / model.interval_bytes;
             assert!((0.75..=1.25).contains(&near), "{}: {bytes} bytes of intervals", model.name);

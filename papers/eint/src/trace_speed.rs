@@ -1,8 +1,8 @@
 //! Replayed traces: Figure 16 of EINT and the figures in its text.
 
-use crate::measure::{Contents, Figures, Subject, Trace, replay};
-use crate::speed::{Of, bandwidth, median};
-use crate::trace_model::Model;
+use crate::measure::{CostFigures, MeasuredScheme, SyntheticContents, Trace, replay};
+use crate::speed::{MetricFn, bandwidth, median};
+use crate::trace_model::TraceModel;
 use lacuna_bench::table::{Table, figure, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
@@ -21,22 +21,25 @@ const PAPER_HIGH: [[f64; 2]; 3] = [[1.4125, 1.378], [1.3449, 1.7018], [1.3015, 1
 const BLOCK: usize = 4096;
 
 /// The replayed subjects: the reference schemes, then those of vaults.
-fn subjects() -> impl Iterator<Item = Subject> {
-    Subject::PAPER[2..].iter().chain(&Subject::FILES[1..]).copied()
+fn subjects() -> impl Iterator<Item = MeasuredScheme> {
+    MeasuredScheme::PAPER[2..].iter().chain(&MeasuredScheme::FILES[1..]).copied()
 }
 
-pub(crate) struct Replays(Vec<(usize, u64, Subject, Vec<Figures>)>, Vec<&'static str>);
+pub(crate) struct Replays(Vec<(usize, u64, MeasuredScheme, Vec<CostFigures>)>, Vec<&'static str>);
 
-pub(crate) fn measure(work: &Workspace, traces: &[(Model, Trace)]) -> Result<Replays> {
+pub(crate) fn measure(work: &Workspace, traces: &[(TraceModel, Trace)]) -> Result<Replays> {
     let mut all = Vec::new();
     for (number, (model, trace)) in traces.iter().enumerate() {
         for percent in PERCENT {
-            work.goes_on(&format!("integrity: trace like {}, {percent} % random-looking", model.name))?;
-            let mut runs: Vec<(Subject, Vec<Figures>)> =
+            work.report_progress(&format!(
+                "integrity: trace like {}, {percent} % random-looking",
+                model.name
+            ))?;
+            let mut runs: Vec<(MeasuredScheme, Vec<CostFigures>)> =
                 subjects().map(|subject| (subject, Vec::new())).collect();
             for turn in 0..work.scale.rounds.div_ceil(2) {
                 for (subject, runs) in &mut runs {
-                    let mut contents = Contents::new(BLOCK, percent, u64::from(turn) + 1);
+                    let mut contents = SyntheticContents::new(BLOCK, percent, u64::from(turn) + 1);
                     runs.push(replay(*subject, BLOCK, trace, &mut contents)?);
                 }
             }
@@ -46,23 +49,29 @@ pub(crate) fn measure(work: &Workspace, traces: &[(Model, Trace)]) -> Result<Rep
     Ok(Replays(all, traces.iter().map(|(model, _)| model.name).collect()))
 }
 
-fn time(figures: &Figures) -> f64 {
+fn time(figures: &CostFigures) -> f64 {
     figures.time().as_secs_f64()
 }
 
-fn held(figures: &Figures) -> f64 {
-    figures.held as f64
+fn held(figures: &CostFigures) -> f64 {
+    figures.stored_us as f64
 }
 
 impl Replays {
-    fn runs(&self, trace: usize, percent: u64, subject: Subject) -> &[Figures] {
+    fn runs(&self, trace: usize, percent: u64, subject: MeasuredScheme) -> &[CostFigures] {
         let found = self.0.iter().find(|(t, p, s, _)| (*t, *p, *s) == (trace, percent, subject));
         found.map_or(&[], |(.., runs)| runs)
     }
 
     /// The ratio of a subject's figure to that of reference MT.
-    pub(crate) fn to_merkle(&self, of: Of, trace: usize, percent: u64, subject: Subject) -> Option<f64> {
-        let base = self.runs(trace, percent, Subject::ReferenceMt);
+    pub(crate) fn to_merkle(
+        &self,
+        of: MetricFn,
+        trace: usize,
+        percent: u64,
+        subject: MeasuredScheme,
+    ) -> Option<f64> {
+        let base = self.runs(trace, percent, MeasuredScheme::ReferenceMt);
         let pairs = self.runs(trace, percent, subject).iter().zip(base);
         median(pairs.map(|(one, base)| of(one) / of(base)).filter(|ratio| ratio.is_finite()).collect())
     }
@@ -78,15 +87,15 @@ impl Replays {
         let mut table = Table::new(title, head("", cells));
         for subject in subjects() {
             let cell = |percent: u64| {
-                let of = |of: Of| figure(self.to_merkle(of, trace, percent, subject), 3);
-                if subject == Subject::ReferenceMt {
+                let of = |of: MetricFn| figure(self.to_merkle(of, trace, percent, subject), 3);
+                if subject == MeasuredScheme::ReferenceMt {
                     let runs = self.runs(trace, percent, subject);
-                    let of = |of: Of| median(runs.iter().map(of).collect());
+                    let of = |of: MetricFn| median(runs.iter().map(of).collect());
                     let [ms, kb] = [of(time).map(|s| s * 1e3), of(held).map(|bytes| bytes / 1e3)];
                     let bytes = figure(of(bandwidth), 0);
                     return format!("{} ms / {bytes} B a block / {} kB", figure(ms, 0), figure(kb, 0));
                 }
-                [time as Of, bandwidth, held].map(of).join(" / ")
+                [time as MetricFn, bandwidth, held].map(of).join(" / ")
             };
             table.row(subject.name(), PERCENT.map(cell));
         }

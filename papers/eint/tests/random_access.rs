@@ -7,7 +7,7 @@ mod fixture;
 use eint::Integrity;
 use fixture::{MemoryUs, content, keys};
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_integrity::{Checked, Choice, FileKeys, ProtectedFile, Scheme, Session, Untrusted};
+use lacuna_integrity::{CheckResult, Choice, FileKeys, ProtectedFile, Scheme, Session, Untrusted};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl<const SCHEME: usize> Integrity for Standalone<SCHEME> {
         self.0.update(us, first, plain)
     }
 
-    fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
+    fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> CheckResult {
         self.0.check(us, first, plain)
     }
 

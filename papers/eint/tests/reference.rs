@@ -41,7 +41,7 @@ fn root_of(leaves: &[NodeHash]) -> NodeHash {
 }
 
 #[test]
-fn the_tree_is_the_unique_one_whose_left_subtrees_are_complete() {
+fn all_left_subtrees_of_the_tree_are_complete() {
     let caches: [Option<Box<dyn NodeCache>>; 3] =
         [None, Some(Box::new(ListCache::new(512))), Some(Box::new(TableCache::new(512)))];
     for cache in caches {
@@ -76,7 +76,7 @@ fn the_tree_is_the_unique_one_whose_left_subtrees_are_complete() {
 }
 
 /// Compares random updates, appends, deletes and checks with a plain array.
-fn returns_what_was_written<I: Integrity>(make: impl Fn(usize) -> I) {
+fn assert_returns_written_data<I: Integrity>(make: impl Fn(usize) -> I) {
     for size in SIZES {
         let (us, mut rng) = (UntrustedMemory::new(size), Rng::new(size as u64));
         let mut file = make(size);
@@ -116,26 +116,26 @@ fn returns_what_was_written<I: Integrity>(make: impl Fn(usize) -> I) {
 }
 
 #[test]
-fn merkle_returns_what_was_written() {
-    returns_what_was_written(|size| ReferenceMt::init(keys(), size, Session(1)));
-    returns_what_was_written(|size| {
+fn merkle_returns_the_written_data() {
+    assert_returns_written_data(|size| ReferenceMt::init(keys(), size, Session(1)));
+    assert_returns_written_data(|size| {
         ReferenceMt::with_cache(keys(), size, Some(Box::new(ListCache::new(1024))))
     });
 }
 
 #[test]
-fn randomness_returns_what_was_written() {
-    returns_what_was_written(|size| ReferenceRand::init(keys(), size, Session(1)));
+fn randomness_returns_the_written_data() {
+    assert_returns_written_data(|size| ReferenceRand::init(keys(), size, Session(1)));
 }
 
 #[test]
-fn compression_returns_what_was_written() {
-    returns_what_was_written(|size| ReferenceComp::init(keys(), size, Session(1)));
+fn compression_returns_the_written_data() {
+    assert_returns_written_data(|size| ReferenceComp::init(keys(), size, Session(1)));
 }
 
 /// Updates and appends while an adversary alters, moves and rolls back blocks and pages: a read
 /// returns the latest data or an error.
-fn notices<I: Integrity>(make: impl Fn(usize) -> I) {
+fn assert_detects_tampering<I: Integrity>(make: impl Fn(usize) -> I) {
     let (mut refused, mut returned) = (0, 0);
     for seed in 0..150 {
         let (us, mut rng) = (UntrustedMemory::new(512), Rng::new(seed));
@@ -180,19 +180,21 @@ fn notices<I: Integrity>(make: impl Fn(usize) -> I) {
 }
 
 #[test]
-fn merkle_notices() {
-    notices(|size| ReferenceMt::init(keys(), size, Session(1)));
-    notices(|size| ReferenceMt::with_cache(keys(), size, Some(Box::new(TableCache::new(512)))));
+fn merkle_detects_tampering() {
+    assert_detects_tampering(|size| ReferenceMt::init(keys(), size, Session(1)));
+    assert_detects_tampering(|size| {
+        ReferenceMt::with_cache(keys(), size, Some(Box::new(TableCache::new(512))))
+    });
 }
 
 #[test]
-fn randomness_notices() {
-    notices(|size| ReferenceRand::init(keys(), size, Session(1)));
+fn randomness_detects_tampering() {
+    assert_detects_tampering(|size| ReferenceRand::init(keys(), size, Session(1)));
 }
 
 #[test]
-fn compression_notices() {
-    notices(|size| ReferenceComp::init(keys(), size, Session(1)));
+fn compression_detects_tampering() {
+    assert_detects_tampering(|size| ReferenceComp::init(keys(), size, Session(1)));
 }
 
 /// Delete loses the counter and Append starts at 1 again (Figure 8), so the new block gets the

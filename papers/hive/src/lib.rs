@@ -8,7 +8,7 @@ mod stash;
 mod stash_plot;
 mod stash_report;
 
-use lacuna_bench::section::Section;
+use lacuna_bench::section::BenchSection;
 
 /// The stash beside its bound.
-pub const STASH: Section = Section::new("stash", "Paper 001: the stash", stash_report::measure);
+pub const STASH: BenchSection = BenchSection::new("stash", "Paper 001: the stash", stash_report::measure);

@@ -6,38 +6,38 @@ use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
-use lacuna_oblivious::{World, tail_base};
+use lacuna_oblivious::{StashSimulation, tail_base};
 
 const CELLS: usize = 8192;
 /// Minimum count for a comparison with the bound; lower counts scatter.
-const OFTEN: u64 = 1000;
+const MIN_COUNT: u64 = 1000;
 /// Maximum ratio of the measured tail to the bound; above 1 because of scatter.
 const MOST_TO_BOUND: f64 = 1.1;
 /// Maximum stash size in the table and the plot.
-pub(crate) const MOST: usize = 14;
+pub(crate) const MAX_SHOWN: usize = 14;
 
 /// A region: its *k*, operations in a batch, and the size of its cell groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Case {
+pub(crate) struct OramRegion {
     /// The paper's *k*.
     pub per_write: u8,
-    at_once: usize,
+    batch: usize,
     /// Adjacent cells that are drawn together.
     group: usize,
 }
 
 /// The simulated regions.
-pub(crate) const CASES: [Case; 5] = [
-    Case { per_write: 2, at_once: 1, group: 1 },
-    Case { per_write: 3, at_once: 1, group: 1 },
-    Case { per_write: 4, at_once: 1, group: 1 },
-    Case { per_write: 2, at_once: 4, group: 8 },
-    Case { per_write: 2, at_once: 32, group: 8 },
+pub(crate) const CASES: [OramRegion; 5] = [
+    OramRegion { per_write: 2, batch: 1, group: 1 },
+    OramRegion { per_write: 3, batch: 1, group: 1 },
+    OramRegion { per_write: 4, batch: 1, group: 1 },
+    OramRegion { per_write: 2, batch: 4, group: 8 },
+    OramRegion { per_write: 2, batch: 32, group: 8 },
 ];
 
-impl Case {
+impl OramRegion {
     pub(crate) fn name(self) -> String {
-        match self.at_once {
+        match self.batch {
             1 => self.region(),
             n => format!("{}, {n} at once", self.region()),
         }
@@ -66,44 +66,45 @@ impl Case {
     }
 }
 
-pub(crate) struct Stash {
+pub(crate) struct StashResults {
     /// For each case: the number of observations, and for each stash size how often it was reached
     /// or exceeded.
-    tails: Vec<(Case, u64, Vec<u64>)>,
+    tails: Vec<(OramRegion, u64, Vec<u64>)>,
     operations: u64,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Stash> {
+pub(crate) fn measure(work: &Workspace) -> Result<StashResults> {
     let operations = if work.scale.quick { 100_000 } else { 10_000_000 };
     let mut tails = Vec::new();
     for case in CASES {
-        work.goes_on(&format!("stash: {}", case.name()))?;
-        let looks = operations / case.at_once as u64;
-        let mut world = World::full(1, CELLS, case.per_write.into(), case.group);
-        tails.push((case, looks, world.tail(looks, case.at_once, false)));
+        work.report_progress(&format!("stash: {}", case.name()))?;
+        let looks = operations / case.batch as u64;
+        let mut world = StashSimulation::filled(1, CELLS, case.per_write.into(), case.group);
+        tails.push((case, looks, world.tail(looks, case.batch, false)));
     }
-    Ok(Stash { tails, operations })
+    Ok(StashResults { tails, operations })
 }
 
-impl Stash {
+impl StashResults {
     /// For each observed stash size up to [`MOST`]: the probability that the stash has at least
     /// this size.
-    pub(crate) fn points(&self, case: Case) -> Vec<(usize, f64)> {
+    pub(crate) fn points(&self, case: OramRegion) -> Vec<(usize, f64)> {
         let found = self.tails.iter().filter(|(of, ..)| *of == case);
         found
             .flat_map(|(_, looks, reached)| {
-                reached.iter().map(|count| *count as f64 / *looks as f64).enumerate().take(MOST + 1)
+                reached.iter().map(|count| *count as f64 / *looks as f64).enumerate().take(MAX_SHOWN + 1)
             })
             .collect()
     }
 
     pub(crate) fn table(&self) -> Table {
-        let columns = |bound: &dyn Fn(Case) -> String, counted: &dyn Fn(Case) -> String| {
-            let of_case =
-                |case: Case| case.is_first_of_bound().then(|| bound(case)).into_iter().chain([counted(case)]);
+        let columns = |bound: &dyn Fn(OramRegion) -> String, counted: &dyn Fn(OramRegion) -> String| {
+            let of_case = |case: OramRegion| {
+                case.is_first_of_bound().then(|| bound(case)).into_iter().chain([counted(case)])
+            };
             CASES.into_iter().flat_map(of_case).collect::<Vec<_>>()
         };
-        let heads = columns(&|case| format!("bound, {}", case.region()), &Case::name);
+        let heads = columns(&|case| format!("bound, {}", case.region()), &OramRegion::name);
         let mut table = Table::new(
             "Probability that at least this number of blocks wait for a cell",
             head("blocks", heads),
@@ -123,7 +124,7 @@ impl Stash {
         let line = "blocks in the stash, to the derived bound";
         let mut requirement = Requirement::new(line, Bound::AtMost(MOST_TO_BOUND), "");
         for (case, looks, reached) in &self.tails {
-            let often = reached.iter().enumerate().skip(1).filter(|(_, count)| **count >= OFTEN);
+            let often = reached.iter().enumerate().skip(1).filter(|(_, count)| **count >= MIN_COUNT);
             let to_bound = often.map(|(blocks, count)| *count as f64 / *looks as f64 / case.bound(blocks));
             requirement.add(case.name(), to_bound.reduce(f64::max));
         }
@@ -131,7 +132,7 @@ impl Stash {
     }
 
     pub(crate) fn method(&self) -> String {
-        let of = |per_write: u8| Case { per_write, at_once: 1, group: 1 }.bound(1);
+        let of = |per_write: u8| OramRegion { per_write, batch: 1, group: 1 }.bound(1);
         let (two, three, four) = (of(2), of(3), of(4));
         format!(
             "### Method for the stash\n\n\

@@ -1,21 +1,21 @@
 //! The section on the stash, for the page of the papers.
 
-use crate::stash::{self, Stash};
+use crate::stash::{self, StashResults};
 use crate::stash_plot;
-use lacuna_bench::measured::Measured;
-use lacuna_bench::page::Run;
+use lacuna_bench::page::RunInfo;
 use lacuna_bench::requirement::Requirement;
+use lacuna_bench::section_results::SectionResults;
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
 
 /// Measures the stash.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     Ok(Box::new(stash::measure(work)?))
 }
 
-impl Measured for Stash {
+impl SectionResults for StashResults {
     fn tables(&self) -> Vec<Table> {
         vec![self.table()]
     }
@@ -28,7 +28,7 @@ impl Measured for Stash {
         stash_plot::draw(self, &plots.join("oblivious-stash.svg"))
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         let plot = "![blocks that wait for a cell, beside the bound](plots/oblivious-stash.svg)\n";
         [&self.table().markdown(), plot, &self.method()].join("\n")
     }

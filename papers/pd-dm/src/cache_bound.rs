@@ -3,19 +3,19 @@
 //! cache holds.
 
 use crate::cache_sizes::{CacheSizes, kib};
-use lacuna_bench::bed::Bed;
-use lacuna_bench::modelled::Case;
+use lacuna_bench::modelled::ModelledDisk;
 use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::simulated_disk::SimulatedDisk;
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
-use lacuna_deniable::{Cached, Caches};
+use lacuna_deniable::{CacheUsage, DiskCacheUsage};
 
 /// Budgets for all caches under spread writes. The first is the minimum of `--cache`.
 const BUDGETS: [u64; 3] = [1 << 20, 2 << 20, 4 << 20];
 
 pub(crate) struct CacheBound {
-    spread: Vec<(u64, Caches)>,
+    spread: Vec<(u64, DiskCacheUsage)>,
     medium: u64,
     writes: u64,
     /// Leaves in the map of each level.
@@ -25,20 +25,20 @@ pub(crate) struct CacheBound {
 /// Measures the caches under spread writes.
 pub(crate) fn measure(work: &Workspace) -> Result<CacheBound> {
     let (medium, writes) = if work.scale.quick { (256 << 20, 500) } else { (2 << 30, 20_000) };
-    let params = Case::Half.params(medium)?;
-    let span = params.blocks.min(params.most_blocks(1) * 15 / 16);
+    let params = ModelledDisk::Half.params(medium)?;
+    let span = params.blocks.min(params.max_blocks(1) * 15 / 16);
     let mut spread = Vec::new();
     for budget in BUDGETS {
-        work.goes_on(&format!("models: spread writes with caches of {}", kib(budget)))?;
-        let (mut bed, disk) = Bed::with_caches(medium, span, &params, budget)?;
-        bed.write(true, writes)?;
+        work.report_progress(&format!("models: spread writes with caches of {}", kib(budget)))?;
+        let (mut simulated_disk, disk) = SimulatedDisk::with_caches(medium, span, &params, budget)?;
+        simulated_disk.write(true, writes)?;
         spread.push((budget, disk.caches()));
     }
     Ok(CacheBound { spread, medium, writes, leaves: span.div_ceil(512) })
 }
 
 /// The caches of a disk, with their names.
-fn named(caches: &Caches) -> Vec<(String, Cached)> {
+fn named(caches: &DiskCacheUsage) -> Vec<(String, CacheUsage)> {
     let leaves =
         (0..).zip(&caches.leaves).map(|(level, leaves): (u8, _)| (format!("map of level {level}"), *leaves));
     leaves.chain([("summaries".into(), caches.summaries)]).collect()
@@ -50,11 +50,11 @@ impl CacheBound {
         let head =
             ["all caches", "writes", "map of level 0: peak", "map of level 1: peak", "summaries: peak"];
         let mut table = Table::new("Memory of the caches (paper 000, section 3.3)", head);
-        let runs = figure_8.held().map(|held| ("as in Figure 8", held));
+        let runs = figure_8.max_held().map(|held| ("as in Figure 8", held));
         let spread = self.spread.iter().map(|(budget, caches)| ("spread", (*budget, caches)));
         for (writes, (budget, caches)) in runs.chain(spread) {
             let held =
-                named(caches).into_iter().map(|(_, of)| format!("{} of {}", kib(of.most), kib(of.share)));
+                named(caches).into_iter().map(|(_, of)| format!("{} of {}", kib(of.peak), kib(of.budget)));
             table.row(kib(budget), std::iter::once(writes.to_owned()).chain(held));
         }
         table
@@ -68,9 +68,10 @@ impl CacheBound {
         );
         let mut all = Requirement::new(line, Bound::AtMost(100.0), "%");
         let spread = self.spread.iter().map(|(budget, caches)| (*budget, caches));
-        for (budget, caches) in figure_8.held().chain(spread).filter(|(budget, _)| *budget >= BUDGETS[0]) {
+        for (budget, caches) in figure_8.max_held().chain(spread).filter(|(budget, _)| *budget >= BUDGETS[0])
+        {
             for (name, held) in named(caches) {
-                let part = held.most as f64 / held.share as f64 * 100.0;
+                let part = held.peak as f64 / held.budget as f64 * 100.0;
                 all.add(format!("{name}, {}", kib(budget)), Some(part));
             }
         }

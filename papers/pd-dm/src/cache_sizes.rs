@@ -1,12 +1,12 @@
 //! Figure 8 of PD-DM: throughput by the size of the caches, on the model of the paper's disk.
 
 use crate::paper_tables::{megabytes, name};
-use lacuna_bench::bed::{Bed, Model, Operation};
-use lacuna_bench::modelled::{Case, Sizes};
+use lacuna_bench::modelled::{ModelledDisk, Sizes};
+use lacuna_bench::simulated_disk::{MediumModel, Operation, SimulatedDisk};
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
-use lacuna_deniable::Caches;
+use lacuna_deniable::DiskCacheUsage;
 use std::collections::HashMap;
 
 /// Budgets for all caches of a disk, in bytes.
@@ -21,46 +21,52 @@ const OPERATIONS: [Operation; 4] =
     [Operation::PublicRead, Operation::PublicWrite, Operation::HiddenRead, Operation::HiddenWrite];
 
 /// Bytes per second by divisor and operation; divisor 0 is the sequential job.
-type Rates = HashMap<(u64, Operation), f64>;
+type RateMap = HashMap<(u64, Operation), f64>;
 
 pub(crate) struct CacheSizes {
-    cells: Vec<(u64, Rates, Caches)>,
+    cells: Vec<(u64, RateMap, DiskCacheUsage)>,
     /// Rates of `sealed`, which has one level.
-    xts: Rates,
+    xts: RateMap,
     sizes: Sizes,
 }
 
 pub(crate) fn measure(work: &Workspace) -> Result<CacheSizes> {
     let sizes = Sizes::of(work)?;
-    let span = sizes.whole / 2;
-    let mut xts = Bed::new(sizes.medium, span, |medium| Case::Xts.open(medium, Budget::bytes(sizes.budget)))?;
+    let span = sizes.full_level_blocks / 2;
+    let mut xts = SimulatedDisk::new(sizes.medium, span, |medium| {
+        ModelledDisk::Xts.open(medium, Budget::bytes(sizes.budget))
+    })?;
     let xts = rates(work, &mut xts)?;
     let mut cells = Vec::new();
     for budget in BUDGETS.into_iter().filter(|budget| !work.scale.quick || *budget == BUDGETS[1]) {
-        work.goes_on(&format!("models: caches of {} KiB", budget >> 10))?;
-        let (mut bed, disk) =
-            Bed::with_caches(sizes.medium, span, &Case::Half.params(sizes.medium)?, budget)?;
-        cells.push((budget, rates(work, &mut bed)?, disk.caches()));
+        work.report_progress(&format!("models: caches of {} KiB", budget >> 10))?;
+        let (mut simulated_disk, disk) = SimulatedDisk::with_caches(
+            sizes.medium,
+            span,
+            &ModelledDisk::Half.params(sizes.medium)?,
+            budget,
+        )?;
+        cells.push((budget, rates(work, &mut simulated_disk)?, disk.caches()));
     }
     Ok(CacheSizes { cells, xts, sizes })
 }
 
-fn rates(work: &Workspace, bed: &mut Bed) -> Result<Rates> {
-    let span = bed.span;
+fn rates(work: &Workspace, simulated_disk: &mut SimulatedDisk) -> Result<RateMap> {
+    let span = simulated_disk.span;
     for _ in 0..PASSES {
-        bed.write(false, span)?;
+        simulated_disk.write(false, span)?;
     }
-    let mut found = Rates::new();
-    let mut note = |divisor: u64, measured: Vec<(Model, Operation, f64)>| {
-        let of_disk = measured.into_iter().filter(|(model, ..)| *model == Model::HardDisk);
+    let mut found = RateMap::new();
+    let mut note = |divisor: u64, measured: Vec<(MediumModel, Operation, f64)>| {
+        let of_disk = measured.into_iter().filter(|(model, ..)| *model == MediumModel::HardDisk);
         found.extend(of_disk.map(|(_, operation, rate)| ((divisor, operation), rate)));
     };
-    note(0, bed.jobs(false)?);
+    note(0, simulated_disk.run_jobs(false)?);
     for divisor in FILES {
         work.interrupt.check()?;
-        bed.span = span / divisor;
-        bed.write(true, bed.span)?;
-        note(divisor, bed.jobs(true)?);
+        simulated_disk.span = span / divisor;
+        simulated_disk.write(true, simulated_disk.span)?;
+        note(divisor, simulated_disk.run_jobs(true)?);
     }
     Ok(found)
 }
@@ -83,7 +89,7 @@ impl CacheSizes {
         });
         let files = [Operation::HiddenWrite, Operation::HiddenRead, Operation::PublicRead];
         let files = files.map(|operation| FILES.map(|divisor| (divisor, operation))).concat();
-        let data = self.sizes.whole / 2 * BLOCK_SIZE as u64;
+        let data = self.sizes.full_level_blocks / 2 * BLOCK_SIZE as u64;
         let by_file = self.rates_table(
             title("Random requests to a part of the data"),
             &files,
@@ -100,7 +106,7 @@ impl CacheSizes {
     ) -> Table {
         let mut table = Table::new(title, head("MB/s", columns.iter().map(|column| name(*column))));
         let cells = self.cells.iter().map(|(budget, rates, _)| (kib(*budget), rates));
-        for (first, rates) in cells.chain([(Case::Xts.name().into(), &self.xts)]) {
+        for (first, rates) in cells.chain([(ModelledDisk::Xts.name().into(), &self.xts)]) {
             let figure =
                 |column| rates.get(column).map_or_else(|| "n/a".into(), |rate| megabytes(rate / 1e6));
             table.row(first, columns.iter().map(figure));
@@ -109,7 +115,7 @@ impl CacheSizes {
     }
 
     /// The maximum that each cache held, by the budget for all caches.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &Caches)> {
+    pub(crate) fn max_held(&self) -> impl Iterator<Item = (u64, &DiskCacheUsage)> {
         self.cells.iter().map(|(budget, _, caches)| (*budget, caches))
     }
 
@@ -123,7 +129,7 @@ Sequential requests come first, after {PASSES} passes from end to end. Then come
 sixteenth of the data, to a quarter and to all of it; each time, a number of random writes equal to the \
 number of its blocks comes before. The rest is as in Tables 2 and 3. *lacuna xts* has {budget} KiB. With a \
 short queue, level 1 needs more public writes for each of its own.\n",
-            leaves = ((self.sizes.whole / 2).div_ceil(512) * BLOCK_SIZE as u64) >> 10,
+            leaves = ((self.sizes.full_level_blocks / 2).div_ceil(512) * BLOCK_SIZE as u64) >> 10,
             budget = self.sizes.budget >> 10,
         )
     }

@@ -12,24 +12,24 @@ use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Result};
-use lacuna_deniable::{Geometry, Params};
+use lacuna_deniable::{Params, StripeGeometry};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
 /// The geometry of the runs.
-pub(crate) const GEOMETRY: Geometry = Geometry { public: 8, hidden: 8 };
+pub(crate) const GEOMETRY: StripeGeometry = StripeGeometry { public: 8, hidden: 8 };
 /// Spare factors ρ in thousandths. The levels are full.
 const SPARES: [u16; 5] = [100, 200, 300, 400, 500];
 /// Spare factors with a requirement.
-const PROMISED: [u16; 3] = [100, 200, 400];
+const REQUIRED_SPARES: [u16; 3] = [100, 200, 400];
 /// Maximum difference between the measured and the calculated cost, in percent.
-const MOST_APART: f64 = 10.0;
+const MAX_DIFFERENCE: f64 = 10.0;
 
 /// Traffic of the hot/cold model (PD-DM, section 3.1): a share `r` of the writes goes to a share
 /// `f` of the addresses, both in percent; the writes are uniform inside each group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Traffic {
+pub(crate) struct HotColdTraffic {
     /// The paper's *r*.
     pub r: u8,
     /// The paper's *f*.
@@ -37,14 +37,14 @@ pub(crate) struct Traffic {
 }
 
 /// The measured kinds of traffic. The first is uniform.
-pub(crate) const TRAFFIC: [Traffic; 4] = [
-    Traffic { r: 100, f: 100 },
-    Traffic { r: 70, f: 30 },
-    Traffic { r: 80, f: 20 },
-    Traffic { r: 90, f: 10 },
+pub(crate) const TRAFFIC: [HotColdTraffic; 4] = [
+    HotColdTraffic { r: 100, f: 100 },
+    HotColdTraffic { r: 70, f: 30 },
+    HotColdTraffic { r: 80, f: 20 },
+    HotColdTraffic { r: 90, f: 10 },
 ];
 
-impl Traffic {
+impl HotColdTraffic {
     pub(crate) fn name(self) -> String {
         if self.r == self.f { "uniform".into() } else { format!("r = {}%, f = {}%", self.r, self.f) }
     }
@@ -96,7 +96,7 @@ pub(crate) fn blocks_per_slot() -> f64 {
 
 pub(crate) struct HotCold {
     /// Medium blocks written per block written, by traffic and ρ in thousandths.
-    cells: Vec<(Traffic, u16, f64)>,
+    cells: Vec<(HotColdTraffic, u16, f64)>,
     laps: u64,
     stripes: u64,
 }
@@ -106,8 +106,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<HotCold> {
     let (stripes, laps) = if quick { (80, 1) } else { (1200, 8) };
     let mut cells = Vec::new();
     for traffic in TRAFFIC {
-        work.goes_on(&format!("models: writes for one write, {}", traffic.name()))?;
-        for spare in SPARES.into_iter().filter(|spare| !quick || *spare == PROMISED[1]) {
+        work.report_progress(&format!("models: writes for one write, {}", traffic.name()))?;
+        for spare in SPARES.into_iter().filter(|spare| !quick || *spare == REQUIRED_SPARES[1]) {
             work.interrupt.check()?;
             cells.push((traffic, spare, cost(traffic, spare, stripes, laps)?));
         }
@@ -118,7 +118,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<HotCold> {
 /// Medium blocks written per block written. First one sequential pass and random writes of `laps`
 /// times the blocks of the level, not counted; then random writes of three times its blocks,
 /// counted.
-fn cost(traffic: Traffic, spare: u16, stripes: u64, laps: u64) -> Result<f64> {
+fn cost(traffic: HotColdTraffic, spare: u16, stripes: u64, laps: u64) -> Result<f64> {
     let room = (2 << 20) + stripes * GEOMETRY.blocks() * BLOCK_SIZE as u64;
     let params = Params::plan(room, GEOMETRY, spare, 0)?;
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
@@ -143,24 +143,24 @@ fn cost(traffic: Traffic, spare: u16, stripes: u64, laps: u64) -> Result<f64> {
 
 impl HotCold {
     /// The cost of one kind of traffic at ρ in thousandths, as medium blocks per block.
-    fn cell(&self, traffic: Traffic, spare: u16) -> Option<f64> {
+    fn cell(&self, traffic: HotColdTraffic, spare: u16) -> Option<f64> {
         self.cells.iter().find(|(t, s, _)| (*t, *s) == (traffic, spare)).map(|cell| cell.2)
     }
 
     /// The points of one kind of traffic: ρ, and medium blocks per block.
-    pub(crate) fn points(&self, traffic: Traffic) -> Vec<(f64, f64)> {
+    pub(crate) fn points(&self, traffic: HotColdTraffic) -> Vec<(f64, f64)> {
         let of = self.cells.iter().filter(|(t, ..)| *t == traffic);
         of.map(|(_, spare, cost)| (f64::from(*spare) / 1000.0, *cost)).collect()
     }
 
     /// The cost of uniform writes at ρ = 0.2, for the history.
     pub(crate) fn uniform(&self) -> Option<f64> {
-        self.cell(TRAFFIC[0], PROMISED[1])
+        self.cell(TRAFFIC[0], REQUIRED_SPARES[1])
     }
 
     pub(crate) fn table(&self) -> Table {
         let columns = ["1 / Equation 1", "expected medium blocks"].map(String::from);
-        let columns = columns.into_iter().chain(TRAFFIC.map(Traffic::name));
+        let columns = columns.into_iter().chain(TRAFFIC.map(HotColdTraffic::name));
         let mut table =
             Table::new("Medium blocks written for one block (paper 000, Figure 4)", head("ρ", columns));
         for spare in SPARES {
@@ -180,8 +180,8 @@ impl HotCold {
     /// The requirement on uniform writes.
     pub(crate) fn requirement(&self) -> Requirement {
         let line = "uniform writes on a full level: distance from Equation 1";
-        let empty = Requirement::new(line, Bound::AtMost(MOST_APART), "%");
-        PROMISED.into_iter().fold(empty, |requirement, spare| {
+        let empty = Requirement::new(line, Bound::AtMost(MAX_DIFFERENCE), "%");
+        REQUIRED_SPARES.into_iter().fold(empty, |requirement, spare| {
             let rho = f64::from(spare) / 1000.0;
             let calculated = TRAFFIC[0].slots_per_write(rho) * blocks_per_slot();
             let apart = self.cell(TRAFFIC[0], spare).map(|cost| (cost / calculated - 1.0).abs() * 100.0);
@@ -191,7 +191,7 @@ impl HotCold {
 
     /// How the figures are obtained.
     pub(crate) fn method(&self) -> String {
-        let Geometry { public, hidden } = GEOMETRY;
+        let StripeGeometry { public, hidden } = GEOMETRY;
         format!(
             "- Figure 4: the disk has {stripes} stripes with {public} public and {hidden} hidden slots, in \
 memory. A level is written from end to end. Then random writes follow, {laps} times the number of its \
@@ -241,7 +241,7 @@ mod tests {
             let costs = TRAFFIC.map(|traffic| traffic.slots_per_write(spare));
             assert!((costs[0] * equation_1(spare) - 1.0).abs() < 1e-6, "{spare}: {costs:?}");
             assert!(costs.is_sorted(), "{spare}: {costs:?}");
-            let focused = Traffic { r: 100, f: 1 }.slots_per_write(spare);
+            let focused = HotColdTraffic { r: 100, f: 1 }.slots_per_write(spare);
             assert!(costs[3] < focused && focused < 1.0 / spare, "{spare}: {focused}");
         }
     }
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn a_share_r_of_the_writes_goes_to_a_share_f_of_the_addresses() {
         let mut rng = Rng::new(1);
-        let traffic = Traffic { r: 80, f: 20 };
+        let traffic = HotColdTraffic { r: 80, f: 20 };
         let hot = (0..10_000).filter(|_| traffic.draw(&mut rng, 1000) < 200).count();
         assert!((7800..8200).contains(&hot), "{hot}");
         assert!((0..1000).all(|_| TRAFFIC[0].draw(&mut rng, 7) < 7));

@@ -1,7 +1,7 @@
 //! Plot of Figure 4 of PD-DM from the counts here: the cost of a write by spare factor, for several
 //! kinds of traffic.
 
-use crate::hot_cold::{HotCold, TRAFFIC, Traffic, blocks_per_slot};
+use crate::hot_cold::{HotCold, HotColdTraffic, TRAFFIC, blocks_per_slot};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
@@ -15,7 +15,7 @@ const STEP: f64 = 0.005;
 
 /// Lines show the calculated costs (Equation 1 for uniform traffic), points the measured ones.
 pub(crate) fn draw(found: &HotCold, path: &Path) -> Result<()> {
-    let curve = |traffic: Traffic| {
+    let curve = |traffic: HotColdTraffic| {
         let rho = (0..=STEPS).map(|i| FIRST + f64::from(i) * STEP);
         rho.map(move |rho| (rho, traffic.slots_per_write(rho) * blocks_per_slot()))
     };

@@ -16,7 +16,7 @@ mod paper_tables;
 mod runs;
 mod runs_plot;
 
-use lacuna_bench::section::Section;
+use lacuna_bench::section::BenchSection;
 
 /// All tables and figures of PD-DM.
-pub const MODELS: Section = Section::new("models", "Paper 000: models", models::measure);
+pub const MODELS: BenchSection = BenchSection::new("models", "Paper 000: models", models::measure);

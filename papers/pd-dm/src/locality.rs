@@ -2,20 +2,21 @@
 //! reads of data that was written sequentially and then partly overwritten at random.
 
 use crate::paper_tables::megabytes;
-use lacuna_bench::bed::{Bed, LONG};
-use lacuna_bench::modelled::{Case, Sizes};
+use lacuna_bench::modelled::{ModelledDisk, Sizes};
+use lacuna_bench::simulated_disk::{SEQUENTIAL_BLOCKS, SimulatedDisk};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 
 /// The measured disks.
-const CASES: [Case; 4] = [Case::Xts, Case::Half, Case::Paper, Case::Oblivious];
+const CASES: [ModelledDisk; 4] =
+    [ModelledDisk::Xts, ModelledDisk::Half, ModelledDisk::Paper, ModelledDisk::Oblivious];
 /// Random writes before the data is read, in percent of its blocks.
 const OVERWRITTEN: [u64; 3] = [0, 10, 50];
 
 /// One sequential read of a whole level.
-struct Reading {
-    case: Case,
+struct SequentialRead {
+    case: ModelledDisk,
     level: usize,
     overwritten: u64,
     /// Extents read from the medium for each request of 1 MiB, modelled seeks for each request, and
@@ -28,40 +29,45 @@ struct Reading {
 }
 
 pub(crate) struct Locality {
-    readings: Vec<Reading>,
+    readings: Vec<SequentialRead>,
 }
 
 pub(crate) fn measure(work: &Workspace) -> Result<Locality> {
     let sizes = Sizes::of(work)?;
     let mut readings = Vec::new();
     for case in CASES {
-        work.goes_on(&format!("models: locality, {}", case.name()))?;
+        work.report_progress(&format!("models: locality, {}", case.name()))?;
         let span = case.span(sizes)?;
         let budget = Budget::bytes(sizes.budget);
-        let mut bed = Bed::new(sizes.medium, span, |medium| case.open(medium, budget))?;
+        let mut simulated_disk = SimulatedDisk::new(sizes.medium, span, |medium| case.open(medium, budget))?;
         for _ in 0..2 {
-            bed.write(false, span)?;
+            simulated_disk.write(false, span)?;
         }
         let mut before = 0;
         for overwritten in OVERWRITTEN {
             work.interrupt.check()?;
-            bed.write(true, span * (overwritten - before) / 100)?;
+            simulated_disk.write(true, span * (overwritten - before) / 100)?;
             before = overwritten;
-            for level in 0..bed.levels() {
-                readings.push(read(&mut bed, case, level, overwritten)?);
+            for level in 0..simulated_disk.levels() {
+                readings.push(read(&mut simulated_disk, case, level, overwritten)?);
             }
         }
     }
     Ok(Locality { readings })
 }
 
-fn read(bed: &mut Bed, case: Case, level: usize, overwritten: u64) -> Result<Reading> {
-    let span = bed.span;
-    let (before, seeks_before, then) = bed.charged();
-    bed.read(level, false, span)?;
-    let (found, seeks, now) = bed.charged();
-    let each = |count: u64| count as f64 / span as f64 * LONG as f64;
-    Ok(Reading {
+fn read(
+    simulated_disk: &mut SimulatedDisk,
+    case: ModelledDisk,
+    level: usize,
+    overwritten: u64,
+) -> Result<SequentialRead> {
+    let span = simulated_disk.span;
+    let (before, seeks_before, then) = simulated_disk.paper_disk_costs();
+    simulated_disk.read(level, false, span)?;
+    let (found, seeks, now) = simulated_disk.paper_disk_costs();
+    let each = |count: u64| count as f64 / span as f64 * SEQUENTIAL_BLOCKS as f64;
+    Ok(SequentialRead {
         case,
         level,
         overwritten,
@@ -98,7 +104,7 @@ impl Locality {
 pub(crate) fn method() -> String {
     format!(
         "- Section 6: the disks of Tables 2 to 4 are written twice from end to end, both levels together. \
-Then they are read from end to end in requests of 1 MiB, {LONG} blocks. They are read again after random \
+Then they are read from end to end in requests of 1 MiB, {SEQUENTIAL_BLOCKS} blocks. They are read again after random \
 writes of single blocks to both levels: a tenth of the number of data blocks, then half of it in all. A \
 *read* is one extent of a call to the medium; reads of summaries and pages of the map count. A *run* is a \
 series of reads without a gap, on `deniable` most often a summary and the blocks that it lists. A *seek* is \

@@ -1,21 +1,27 @@
 //! Tables 2 to 4 of PD-DM redone with latency models: `sealed`, `deniable` and `oblivious` on the
 //! same simulated disks. The time that the model charges is the measured time.
 
-use lacuna_bench::bed::{Bed, HELD_BACK, Model, Operation};
-use lacuna_bench::modelled::{Case, Sizes};
+use lacuna_bench::modelled::{ModelledDisk, Sizes};
+use lacuna_bench::simulated_disk::{CACHE_DIVISOR, MediumModel, Operation, SimulatedDisk};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 use std::collections::HashMap;
 
 pub(crate) struct Modelled {
     /// Bytes per second; the `bool` is true for random requests.
-    rates: HashMap<(Model, bool, Case, Operation), f64>,
+    rates: HashMap<(MediumModel, bool, ModelledDisk, Operation), f64>,
     sizes: Sizes,
 }
 
 impl Modelled {
     /// Bytes per second of a case in an operation, sequential or random.
-    pub(crate) fn rate(&self, model: Model, random: bool, case: Case, operation: Operation) -> Option<f64> {
+    pub(crate) fn rate(
+        &self,
+        model: MediumModel,
+        random: bool,
+        case: ModelledDisk,
+        operation: Operation,
+    ) -> Option<f64> {
         self.rates.get(&(model, random, case, operation)).copied()
     }
 
@@ -47,8 +53,8 @@ they carry the earlier hidden data. An equal number of public writes goes beside
 32 KiB, and more where a hidden write must wait for cover; only the bytes of the hidden level count.\n",
             medium = self.sizes.medium >> 20,
             budget = self.sizes.budget >> 10,
-            data = (self.sizes.whole / 2 * BLOCK_SIZE as u64) >> 20,
-            held = (self.sizes.medium / HELD_BACK) >> 20,
+            data = (self.sizes.full_level_blocks / 2 * BLOCK_SIZE as u64) >> 20,
+            held = (self.sizes.medium / CACHE_DIVISOR) >> 20,
         )
     }
 }
@@ -56,13 +62,14 @@ they carry the earlier hidden data. An equal number of public writes goes beside
 pub(crate) fn measure(work: &Workspace) -> Result<Modelled> {
     let sizes = Sizes::of(work)?;
     let mut found = Modelled { rates: HashMap::new(), sizes };
-    for case in Case::ALL {
-        work.goes_on(&format!("models: {}", case.name()))?;
+    for case in ModelledDisk::ALL {
+        work.report_progress(&format!("models: {}", case.name()))?;
         let span = case.span(sizes)?;
-        let mut bed = Bed::new(sizes.medium, span, |medium| case.open(medium, Budget::bytes(sizes.budget)))?;
+        let mut simulated_disk =
+            SimulatedDisk::new(sizes.medium, span, |medium| case.open(medium, Budget::bytes(sizes.budget)))?;
         for random in [false, true] {
             work.interrupt.check()?;
-            for (model, operation, rate) in bed.aged_jobs(random)? {
+            for (model, operation, rate) in simulated_disk.age_and_run_jobs(random)? {
                 found.rates.insert((model, random, case, operation), rate);
             }
         }

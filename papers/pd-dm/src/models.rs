@@ -9,20 +9,20 @@ use crate::levels_plot;
 use crate::locality::{self, Locality};
 use crate::modelled::{self, Modelled};
 use crate::paper_tables;
-use crate::runs::{self, Runs};
+use crate::runs::{self, RunSeries};
 use crate::runs_plot;
-use lacuna_bench::bed::{Model, Operation};
-use lacuna_bench::measured::Measured;
-use lacuna_bench::modelled::Case;
-use lacuna_bench::page::{History, Run};
+use lacuna_bench::modelled::ModelledDisk;
+use lacuna_bench::page::{HistoryTable, RunInfo};
 use lacuna_bench::requirement::{self, Requirement};
+use lacuna_bench::section_results::SectionResults;
+use lacuna_bench::simulated_disk::{MediumModel, Operation};
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
 
-const HISTORY: History = History {
-    heading: "### History of models",
+const HISTORY: HistoryTable = HistoryTable {
+    heading: "### HistoryTable of models",
     about: "Results of *levels half*",
     head: &[
         "date",
@@ -37,17 +37,17 @@ const HISTORY: History = History {
     ],
 };
 
-struct Models {
+struct PdDmResults {
     writes: HotCold,
     modelled: Modelled,
-    runs: Runs,
+    runs: RunSeries,
     caches: CacheSizes,
     bound: CacheBound,
     locality: Locality,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
-    Ok(Box::new(Models {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
+    Ok(Box::new(PdDmResults {
         writes: hot_cold::measure(work)?,
         modelled: modelled::measure(work)?,
         runs: runs::measure(work)?,
@@ -57,7 +57,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     }))
 }
 
-impl Measured for Models {
+impl SectionResults for PdDmResults {
     fn tables(&self) -> Vec<Table> {
         let mut tables = vec![self.writes.table(), self.runs.table()];
         tables.extend(paper_tables::tables(&self.modelled));
@@ -76,7 +76,7 @@ impl Measured for Models {
         runs_plot::draw(&self.runs, &plots.join("levels-runs.svg"))
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         let [writes, runs, tables @ ..] = &self.tables()[..] else {
             unreachable!("there are always two tables")
         };
@@ -99,24 +99,24 @@ impl Measured for Models {
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let both = |model, random, base: Operation, hidden: Operation| {
             let to_xts = |operation| {
-                let xts = self.modelled.rate(model, random, Case::Xts, base)?;
-                Some(self.modelled.rate(model, random, Case::Half, operation)? / xts)
+                let xts = self.modelled.rate(model, random, ModelledDisk::Xts, base)?;
+                Some(self.modelled.rate(model, random, ModelledDisk::Half, operation)? / xts)
             };
             format!("{} / {}", figure(to_xts(base), 2), figure(to_xts(hidden), 2))
         };
         let writes = |model, random| both(model, random, Operation::PublicWrite, Operation::HiddenWrite);
         let figures = [
             figure(self.writes.uniform(), 2),
-            writes(Model::HardDisk, false),
-            both(Model::HardDisk, false, Operation::PublicRead, Operation::HiddenRead),
-            writes(Model::HardDisk, true),
-            writes(Model::Ssd, false),
-            writes(Model::Ssd, true),
+            writes(MediumModel::HardDisk, false),
+            both(MediumModel::HardDisk, false, Operation::PublicRead, Operation::HiddenRead),
+            writes(MediumModel::HardDisk, true),
+            writes(MediumModel::Ssd, false),
+            writes(MediumModel::Ssd, true),
             requirement::tally(requirements),
         ];
-        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+        Some(HISTORY.with_row(old, &[&run.short_cells()[..], &figures].concat()))
     }
 }

@@ -2,32 +2,32 @@
 //! for the cases without a table in the paper.
 
 use crate::modelled::Modelled;
-use lacuna_bench::bed::{Model, Operation};
-use lacuna_bench::modelled::Case;
+use lacuna_bench::modelled::ModelledDisk;
+use lacuna_bench::simulated_disk::{MediumModel, Operation};
 use lacuna_bench::table::Table;
 
 /// A row of the paper: the operation, and MB/s of dm-crypt, PD-DM and HIVE as printed; `n/a` if the
 /// paper has no number.
-type Row = (Operation, [&'static str; 3]);
+type PaperRow = (Operation, [&'static str; 3]);
 
 /// A table: its title, the model, whether requests are random, and the rows of the paper.
-struct Printed {
+struct PrintedTable {
     title: &'static str,
-    model: Model,
+    model: MediumModel,
     random: bool,
-    rows: [Row; 4],
+    rows: [PaperRow; 4],
 }
 
 use Operation::{HiddenRead, HiddenWrite, PublicRead, PublicWrite};
 
 /// Rows for cases that the paper did not measure.
-const NOTHING: [Row; 4] =
+const UNMEASURED: [PaperRow; 4] =
     [(PublicRead, ["-"; 3]), (PublicWrite, ["-"; 3]), (HiddenRead, ["-"; 3]), (HiddenWrite, ["-"; 3])];
 
-const PRINTED: [Printed; 6] = [
-    Printed {
+const PRINTED: [PrintedTable; 6] = [
+    PrintedTable {
         title: "Sequential, hard disk (paper 000, Table 2)",
-        model: Model::HardDisk,
+        model: MediumModel::HardDisk,
         random: false,
         rows: [
             (PublicRead, ["97.3", "17.452 ± 0.367", "0.095"]),
@@ -36,9 +36,9 @@ const PRINTED: [Printed; 6] = [
             (HiddenWrite, ["n/a", "1.456 ± 0.086", "0.016"]),
         ],
     },
-    Printed {
+    PrintedTable {
         title: "Random, hard disk (paper 000, Table 3)",
-        model: Model::HardDisk,
+        model: MediumModel::HardDisk,
         random: true,
         rows: [
             (PublicRead, ["0.526", "0.309 ± 0.005", "0.012"]),
@@ -48,9 +48,9 @@ const PRINTED: [Printed; 6] = [
             (HiddenWrite, ["n/a", "0.282 ± 0.024", "0.014"]),
         ],
     },
-    Printed {
+    PrintedTable {
         title: "Sequential, SSD (paper 000, Table 4)",
-        model: Model::Ssd,
+        model: MediumModel::Ssd,
         random: false,
         rows: [
             (PublicRead, ["225.56", "99.866 ± 0.015", "0.771"]),
@@ -59,19 +59,19 @@ const PRINTED: [Printed; 6] = [
             (HiddenWrite, ["n/a", "3.176 ± 0.017", "0.609"]),
         ],
     },
-    Printed {
+    PrintedTable {
         title: "Sequential, hard disk behind a write-back cache",
-        model: Model::CachedHardDisk,
+        model: MediumModel::CachedHardDisk,
         random: false,
-        rows: NOTHING,
+        rows: UNMEASURED,
     },
-    Printed {
+    PrintedTable {
         title: "Random, hard disk behind a write-back cache",
-        model: Model::CachedHardDisk,
+        model: MediumModel::CachedHardDisk,
         random: true,
-        rows: NOTHING,
+        rows: UNMEASURED,
     },
-    Printed { title: "Random, SSD", model: Model::Ssd, random: true, rows: NOTHING },
+    PrintedTable { title: "Random, SSD", model: MediumModel::Ssd, random: true, rows: UNMEASURED },
 ];
 
 pub(crate) fn name(operation: Operation) -> &'static str {
@@ -109,16 +109,17 @@ pub(crate) fn tables(found: &Modelled) -> Vec<Table> {
     PRINTED.iter().map(|printed| table(found, printed)).collect()
 }
 
-fn table(found: &Modelled, printed: &Printed) -> Table {
-    let of_paper: &[&str] = if printed.rows == NOTHING { &[] } else { &["dm-crypt", "PD-DM", "HIVE"] };
-    let columns = Case::ALL.map(Case::name);
+fn table(found: &Modelled, printed: &PrintedTable) -> Table {
+    let of_paper: &[&str] = if printed.rows == UNMEASURED { &[] } else { &["dm-crypt", "PD-DM", "HIVE"] };
+    let columns = ModelledDisk::ALL.map(ModelledDisk::name);
     let mut table = Table::new(printed.title, [&["MB/s"], &columns[..], of_paper].concat());
     let rate = |case, operation| found.rate(printed.model, printed.random, case, operation);
     let paper = |operation| &printed.rows.iter().find(|(o, _)| *o == operation).expect("all are there").1;
     for (operation, figures) in &printed.rows {
         let mut cells = vec![];
-        for case in Case::ALL {
-            let base = (case != Case::Xts).then(|| rate(Case::Xts, baseline(*operation))).flatten();
+        for case in ModelledDisk::ALL {
+            let base =
+                (case != ModelledDisk::Xts).then(|| rate(ModelledDisk::Xts, baseline(*operation))).flatten();
             let rate = rate(case, *operation);
             let figure = rate.map_or_else(|| "n/a".into(), |rate| megabytes(rate / 1e6));
             cells.push(with_ratio(figure, rate, base));

@@ -2,9 +2,9 @@
 //! the paper's disk.
 
 use crate::paper_tables::{megabytes, name};
-use lacuna_bench::bed::{Bed, Model, Operation};
-use lacuna_bench::modelled::{Case, Sizes};
+use lacuna_bench::modelled::{ModelledDisk, Sizes};
 use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::simulated_disk::{MediumModel, Operation, SimulatedDisk};
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{Budget, Result};
@@ -16,7 +16,7 @@ const SETTLING: usize = 5;
 /// Number of last runs, which are compared with the same number of runs before them.
 const TAIL: usize = 10;
 /// Minimum ratio of the last runs to the runs before them.
-const LEAST_KEPT: f64 = 0.95;
+const MIN_TAIL_RATIO: f64 = 0.95;
 
 /// Tables 2 and 3 of the paper: mean and standard error of 40 runs, in MB/s.
 const PAPER: [(bool, Operation, f64, f64); 8] = [
@@ -40,33 +40,36 @@ pub(crate) struct Series {
     pub rates: Vec<f64>,
 }
 
-pub(crate) struct Runs {
+pub(crate) struct RunSeries {
     series: Vec<Series>,
     runs: usize,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Runs> {
+pub(crate) fn measure(work: &Workspace) -> Result<RunSeries> {
     let sizes = Sizes::of(work)?;
     let runs = if work.scale.quick { 2 } else { RUNS };
     let mut series = PAPER.map(|(random, operation, ..)| Series { random, operation, rates: Vec::new() });
     for random in [false, true] {
-        work.goes_on(&format!("models: {runs} runs, {}", if random { "random" } else { "sequential" }))?;
-        let mut bed = Bed::new(sizes.medium, sizes.whole / 2, |medium| {
-            Case::Half.open(medium, Budget::bytes(sizes.budget))
+        work.report_progress(&format!(
+            "models: {runs} runs, {}",
+            if random { "random" } else { "sequential" }
+        ))?;
+        let mut simulated_disk = SimulatedDisk::new(sizes.medium, sizes.full_level_blocks / 2, |medium| {
+            ModelledDisk::Half.open(medium, Budget::bytes(sizes.budget))
         })?;
         if random {
             // Fill the disk, so that reads find data.
-            bed.write(false, bed.span)?;
+            simulated_disk.write(false, simulated_disk.span)?;
         }
         for _ in 0..runs {
             work.interrupt.check()?;
-            for (model, operation, rate) in bed.jobs(random)? {
+            for (model, operation, rate) in simulated_disk.run_jobs(random)? {
                 let of = series.iter_mut().find(|of| (of.random, of.operation) == (random, operation));
-                of.filter(|_| model == Model::HardDisk).into_iter().for_each(|of| of.rates.push(rate));
+                of.filter(|_| model == MediumModel::HardDisk).into_iter().for_each(|of| of.rates.push(rate));
             }
         }
     }
-    Ok(Runs { series: series.into(), runs })
+    Ok(RunSeries { series: series.into(), runs })
 }
 
 pub(crate) fn mean(rates: &[f64]) -> f64 {
@@ -89,7 +92,7 @@ fn rank(rates: &[f64], part: usize) -> f64 {
 
 /// Ratio of the median of the last runs to the median of the runs before them; `None` if there are
 /// too few runs.
-fn kept(rates: &[f64]) -> Option<f64> {
+fn tail_ratio(rates: &[f64]) -> Option<f64> {
     let last = rates.len().checked_sub(TAIL)?;
     let before = last.checked_sub(TAIL)?;
     Some(rank(&rates[last..], 1) / rank(&rates[before..last], 1))
@@ -112,13 +115,13 @@ impl Series {
         let figures = [first, rank(later, 0), rank(later, 1), rank(later, 2), mean(later)];
         let deviation = error * (RUNS as f64).sqrt() / paper * 100.0;
         let mut cells = figures.map(|rate| megabytes(rate / 1e6)).to_vec();
-        cells.extend([format!("{:.1}%", spread(later) * 100.0), figure(kept(&self.rates), 3)]);
+        cells.extend([format!("{:.1}%", spread(later) * 100.0), figure(tail_ratio(&self.rates), 3)]);
         cells.extend([format!("{paper:.3}"), format!("{deviation:.0}%")]);
         cells
     }
 }
 
-impl Runs {
+impl RunSeries {
     /// All jobs with their runs.
     pub(crate) fn series(&self) -> &[Series] {
         &self.series
@@ -148,8 +151,8 @@ impl Runs {
     /// The requirement that throughput does not fall from run to run.
     pub(crate) fn requirement(&self) -> Requirement {
         let line = "many runs on one disk: the last ten to the previous ten";
-        let empty = Requirement::new(line, Bound::AtLeast(LEAST_KEPT), "");
-        self.series.iter().fold(empty, |all, series| all.case(series.name(), kept(&series.rates)))
+        let empty = Requirement::new(line, Bound::AtLeast(MIN_TAIL_RATIO), "");
+        self.series.iter().fold(empty, |all, series| all.case(series.name(), tail_ratio(&series.rates)))
     }
 
     /// How the figures are obtained.
@@ -176,8 +179,8 @@ mod tests {
     #[allow(clippy::float_cmp, reason = "small whole numbers are exact")]
     fn the_last_runs_are_compared_with_those_before() {
         let rates: Vec<f64> = (0..25).map(|run| if run < 15 { 2.0 } else { 1.0 }).collect();
-        assert_eq!(kept(&rates), Some(0.5));
-        assert_eq!(kept(&rates[..19]), None);
+        assert_eq!(tail_ratio(&rates), Some(0.5));
+        assert_eq!(tail_ratio(&rates[..19]), None);
         assert_eq!((settled(&rates).len(), settled(&rates[..5]).len()), (20, 5));
         assert_eq!([0, 1, 2].map(|part| rank(&[3.0, 1.0, 2.0], part)), [1.0, 2.0, 3.0]);
         assert!((spread(&[1.0, 2.0, 3.0]) - 0.5).abs() < 1e-9);

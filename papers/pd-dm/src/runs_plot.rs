@@ -1,14 +1,14 @@
 //! Plot of Figure 6 of PD-DM from the runs here: throughput over the number of the run.
 
-use crate::runs::{Runs, mean};
-use lacuna_bench::bed::Operation;
+use crate::runs::{RunSeries, mean};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
+use lacuna_bench::simulated_disk::Operation;
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
 /// A point for each run, filled for sequential requests, and a line at the mean of each job.
-pub(crate) fn draw(runs: &Runs, path: &Path) -> Result<()> {
+pub(crate) fn draw(runs: &RunSeries, path: &Path) -> Result<()> {
     let all = || runs.series().iter().flat_map(|series| &series.rates).map(|rate| rate / 1e6);
     let (low, high) = (all().fold(f64::MAX, f64::min) / 1.5, all().fold(f64::MIN, f64::max) * 1.5);
     let count = runs.series().iter().map(|series| series.rates.len()).max().unwrap_or(1) as f64;

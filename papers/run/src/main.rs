@@ -3,21 +3,21 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use lacuna_bench::page::{Page, Shows};
+use lacuna_bench::page::{PageContents, ReportPage};
 use lacuna_bench::run::run;
 use lacuna_bench::run_args::RunArgs;
-use lacuna_bench::section::Section;
+use lacuna_bench::section::BenchSection;
 use std::process::ExitCode;
 
 /// The sections, in the order of measurement and of the page.
-const SECTIONS: [Section; 6] =
+const SECTIONS: [BenchSection; 6] =
     [pd_dm::MODELS, hive::STASH, eint::INTEGRITY, eint::FALSE_ACCEPT, dnefs::PHONE, dnefs::ASSIGNMENT];
 
-const PAGES: [Page; 1] = [Page {
+const PAGES: [ReportPage; 1] = [ReportPage {
     file: "benchmarks-papers.md",
     introduction: "# Figures of the papers, redone\n\n",
     command: "make papers",
-    shows: Shows::Everything,
+    shows: PageContents::Everything,
 }];
 
 /// Redo the figures and tables of the papers.
@@ -45,7 +45,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn the_words_fit_together() {
+    fn the_command_line_is_consistent() {
         Args::command().debug_assert();
     }
 

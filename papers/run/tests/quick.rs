@@ -62,7 +62,7 @@ fn a_quick_run_redoes_the_papers() {
 }
 
 #[test]
-fn a_section_that_does_not_exist_is_refused_with_those_that_do() {
+fn an_unknown_section_is_refused_with_the_known_names() {
     let dir = tempfile::tempdir().unwrap();
     let done = run(&["--quick", "--only", "disks"], [dir.path(), dir.path()]);
     assert_eq!(done.status.code(), Some(2));

@@ -9,27 +9,33 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
 
-struct Place<K, V> {
+struct CacheEntry<K, V> {
     key: K,
     value: V,
     used: bool,
 }
 
-/// A map with at most `most` values.
+/// A map with at most `capacity` values.
 pub struct BoundedCache<K, V, S = RandomState> {
     index: HashMap<K, usize, S>,
     /// The values in the order of the hand; `None` where a value was removed.
-    places: Vec<Option<Place<K, V>>>,
+    entries: Vec<Option<CacheEntry<K, V>>>,
     /// Indexes of the empty places.
     free: Vec<usize>,
     hand: usize,
-    most: usize,
+    capacity: usize,
 }
 
 impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
     /// A cache of at most `most` values, and at least one.
     pub fn new(most: usize) -> Self {
-        BoundedCache { index: HashMap::default(), places: vec![], free: vec![], hand: 0, most: most.max(1) }
+        BoundedCache {
+            index: HashMap::default(),
+            entries: vec![],
+            free: vec![],
+            hand: 0,
+            capacity: most.max(1),
+        }
     }
 
     /// Number of values.
@@ -43,13 +49,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
     }
 
     /// Maximum number of values.
-    pub fn most(&self) -> usize {
-        self.most
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Whether inserting another value needs an eviction.
     pub fn is_full(&self) -> bool {
-        self.len() >= self.most
+        self.len() >= self.capacity
     }
 
     /// Whether there is a value for the key. Does not count as a use.
@@ -59,13 +65,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
 
     /// The value of a key. Does not count as a use.
     pub fn peek(&self, key: K) -> Option<&V> {
-        let place = self.places[*self.index.get(&key)?].as_ref();
+        let place = self.entries[*self.index.get(&key)?].as_ref();
         place.map(|place| &place.value)
     }
 
     /// The value of a key. Counts as a use.
     pub fn get(&mut self, key: K) -> Option<&mut V> {
-        let place = self.places[*self.index.get(&key)?].as_mut()?;
+        let place = self.entries[*self.index.get(&key)?].as_mut()?;
         place.used = true;
         Some(&mut place.value)
     }
@@ -73,15 +79,15 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
     /// Stores a value, marked unused, and returns the previous value of its key. The cache exceeds
     /// its bound if the caller did not make room with [`BoundedCache::evict`].
     pub fn put(&mut self, key: K, value: V) -> Option<V> {
-        let place = Place { key, value, used: false };
+        let place = CacheEntry { key, value, used: false };
         if let Some(&at) = self.index.get(&key) {
-            return self.places[at].replace(place).map(|old| old.value);
+            return self.entries[at].replace(place).map(|old| old.value);
         }
         let at = self.free.pop().unwrap_or_else(|| {
-            self.places.push(None);
-            self.places.len() - 1
+            self.entries.push(None);
+            self.entries.len() - 1
         });
-        self.places[at] = Some(place);
+        self.entries[at] = Some(place);
         self.index.insert(key, at);
         None
     }
@@ -94,14 +100,14 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         self.put(key, value);
     }
 
-    /// Removes and returns the value that was unused for about the longest time, if `may_go` admits
-    /// it. `None` if it admits no value.
-    pub fn evict(&mut self, mut may_go: impl FnMut(K, &V) -> bool) -> Option<(K, V)> {
-        for _ in 0..2 * self.places.len() {
+    /// Removes and returns the value that was unused for about the longest time, if `may_evict`
+    /// admits it. `None` if it admits no value.
+    pub fn evict(&mut self, mut may_evict: impl FnMut(K, &V) -> bool) -> Option<(K, V)> {
+        for _ in 0..2 * self.entries.len() {
             let at = self.hand;
-            self.hand = (at + 1) % self.places.len();
-            let Some(place) = &mut self.places[at] else { continue };
-            if !std::mem::take(&mut place.used) && may_go(place.key, &place.value) {
+            self.hand = (at + 1) % self.entries.len();
+            let Some(place) = &mut self.entries[at] else { continue };
+            if !std::mem::take(&mut place.used) && may_evict(place.key, &place.value) {
                 let key = place.key;
                 return self.remove(key).map(|value| (key, value));
             }
@@ -113,23 +119,23 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
     pub fn remove(&mut self, key: K) -> Option<V> {
         let at = self.index.remove(&key)?;
         self.free.push(at);
-        self.places[at].take().map(|place| place.value)
+        self.entries[at].take().map(|place| place.value)
     }
 
     /// Drops all values.
     pub fn clear(&mut self) {
-        (self.index, self.places, self.free) = (HashMap::default(), vec![], vec![]);
+        (self.index, self.entries, self.free) = (HashMap::default(), vec![], vec![]);
         self.hand = 0;
     }
 
     /// All values with their keys, in no particular order. Does not count as a use.
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
-        self.places.iter().flatten().map(|place| (place.key, &place.value))
+        self.entries.iter().flatten().map(|place| (place.key, &place.value))
     }
 
     /// Like [`BoundedCache::iter`], with mutable values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> {
-        self.places.iter_mut().flatten().map(|place| (place.key, &mut place.value))
+        self.entries.iter_mut().flatten().map(|place| (place.key, &mut place.value))
     }
 }
 
@@ -138,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_keeps_its_bound_and_never_mixes_values_up() {
+    fn a_cache_keeps_its_bound_and_never_mixes_values_up() {
         let mut cache: BoundedCache<u64, u64> = BoundedCache::new(50);
         let mut x = 7u64;
         for i in 0..50_000u64 {
@@ -164,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_longer() {
+    fn used_values_stay_longer() {
         let mut cache: BoundedCache<u64, ()> = BoundedCache::new(4);
         for key in 0..4 {
             cache.put(key, ());

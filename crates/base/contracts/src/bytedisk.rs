@@ -7,7 +7,7 @@
 
 use crate::range_lock::RangeLocks;
 use crate::{
-    Advice, BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Plain, Result, Setting, Status, Traffic,
+    BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Hint, Kind, Result, Setting, Status, Traffic, WipeOnDrop,
     empty_idle_pools,
 };
 use std::sync::Arc;
@@ -44,14 +44,14 @@ impl ByteDisk {
     }
 
     /// Whether writes are refused by design.
-    pub fn read_only(&self) -> bool {
-        self.disk.read_only()
+    pub fn is_read_only(&self) -> bool {
+        self.disk.is_read_only()
     }
 
     /// Fills `buf` with the bytes starting at `offset`. Errors: [`Kind::Usage`] outside the disk,
     /// and the errors of the disk.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.check(offset, buf.len() as u64)?;
+        self.check_range(offset, buf.len() as u64)?;
         let _in_flight = self.traffic.begin();
         let mut done = 0;
         while done < buf.len() {
@@ -64,7 +64,7 @@ impl ByteDisk {
                 done += whole;
             } else {
                 let part = left.min(BLOCK_SIZE - within);
-                let mut edge = Plain::new([0u8; BLOCK_SIZE]);
+                let mut edge = WipeOnDrop::new([0u8; BLOCK_SIZE]);
                 self.disk.read(BlockAddr(at / BLOCK), &mut edge[..])?;
                 buf[done..done + part].copy_from_slice(&edge[within..within + part]);
                 done += part;
@@ -85,12 +85,12 @@ impl ByteDisk {
             let left = data.len() - done;
             if within == 0 && left >= BLOCK_SIZE {
                 let whole = left / BLOCK_SIZE * BLOCK_SIZE;
-                let _shared = self.locks.share(at / BLOCK, (whole / BLOCK_SIZE) as u64);
+                let _shared = self.locks.lock_shared(at / BLOCK, (whole / BLOCK_SIZE) as u64);
                 self.disk.write(BlockAddr(at / BLOCK), &data[done..done + whole])?;
                 done += whole;
             } else {
                 let part = left.min(BLOCK_SIZE - within);
-                self.change_edge(at, part, |edge| edge.copy_from_slice(&data[done..done + part]))?;
+                self.write_partial_block(at, part, |edge| edge.copy_from_slice(&data[done..done + part]))?;
                 done += part;
             }
         }
@@ -106,13 +106,13 @@ impl ByteDisk {
         let first_whole = offset.next_multiple_of(BLOCK).min(end);
         let last_whole = (end / BLOCK * BLOCK).max(first_whole);
         if offset < first_whole {
-            self.change_edge(offset, (first_whole - offset) as usize, |edge| edge.fill(0))?;
+            self.write_partial_block(offset, (first_whole - offset) as usize, |edge| edge.fill(0))?;
         }
         if first_whole < last_whole {
             self.discard_blocks(first_whole / BLOCK, last_whole / BLOCK)?;
         }
         if last_whole < end {
-            self.change_edge(last_whole, (end - last_whole) as usize, |edge| edge.fill(0))?;
+            self.write_partial_block(last_whole, (end - last_whole) as usize, |edge| edge.fill(0))?;
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl ByteDisk {
     /// The written and unwritten runs of the blocks that the range touches; the first run begins at
     /// `offset` rounded down to a block.
     pub fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
-        self.check(offset, len)?;
+        self.check_range(offset, len)?;
         let first = offset / BLOCK;
         let end = (offset + len).div_ceil(BLOCK);
         if first == end { Ok(Vec::new()) } else { self.disk.extents(BlockAddr(first), end - first) }
@@ -156,11 +156,11 @@ impl ByteDisk {
         status
     }
 
-    fn change_edge(&self, at: u64, len: usize, change: impl FnOnce(&mut [u8])) -> Result<()> {
+    fn write_partial_block(&self, at: u64, len: usize, change: impl FnOnce(&mut [u8])) -> Result<()> {
         let block = at / BLOCK;
         let within = (at % BLOCK) as usize;
-        let _alone = self.locks.alone(block);
-        let mut edge = Plain::new([0u8; BLOCK_SIZE]);
+        let _alone = self.locks.lock_exclusive(block);
+        let mut edge = WipeOnDrop::new([0u8; BLOCK_SIZE]);
         self.disk.read(BlockAddr(block), &mut edge[..])?;
         change(&mut edge[within..within + len]);
         self.disk.write(BlockAddr(block), &edge[..])
@@ -170,7 +170,7 @@ impl ByteDisk {
         let mut at = first;
         while at < end {
             let step = DISCARD_STEP.min(end - at);
-            let _shared = self.locks.share(at, step);
+            let _shared = self.locks.lock_shared(at, step);
             self.disk.discard(BlockAddr(at), step)?;
             at += step;
         }
@@ -178,15 +178,15 @@ impl ByteDisk {
     }
 
     fn check_write(&self, offset: u64, len: u64) -> Result<()> {
-        if self.disk.read_only() {
+        if self.disk.is_read_only() {
             return Err(Error::new(Kind::ReadOnly, "write refused")
                 .found("a disk opened read-only")
-                .remedy(Advice::from("open it without ").setting(Setting("read_only"))));
+                .hint(Hint::from("open it without ").setting(Setting("read_only"))));
         }
-        self.check(offset, len)
+        self.check_range(offset, len)
     }
 
-    fn check(&self, offset: u64, len: u64) -> Result<()> {
+    fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
             _ => Err(Error::new(Kind::Usage, "request outside the disk")
@@ -202,9 +202,9 @@ mod tests {
 
     use parking_lot::Mutex;
 
-    struct Plain(Mutex<Vec<u8>>);
+    struct ArrayDisk(Mutex<Vec<u8>>);
 
-    impl Disk for Plain {
+    impl Disk for ArrayDisk {
         fn blocks(&self) -> u64 {
             self.0.lock().len() as u64 / BLOCK
         }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn any_alignment_reads_and_writes_like_an_array() {
         let len = 8 * BLOCK_SIZE;
-        let disk = ByteDisk::new(Arc::new(Plain(Mutex::new(vec![0x5a; len]))));
+        let disk = ByteDisk::new(Arc::new(ArrayDisk(Mutex::new(vec![0x5a; len]))));
         let mut model = vec![0x5a_u8; len];
         let mut x = 12345u64;
         for round in 0..2000u64 {
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_block_and_the_whole_of_it_do_not_undo_each_other() {
-        let disk = ByteDisk::new(Arc::new(Plain(Mutex::new(vec![0; BLOCK_SIZE]))));
+    fn partial_and_whole_block_writes_do_not_lose_each_other() {
+        let disk = ByteDisk::new(Arc::new(ArrayDisk(Mutex::new(vec![0; BLOCK_SIZE]))));
         std::thread::scope(|scope| {
             for part in 0..4u64 {
                 let disk = disk.clone();
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn ranges_off_the_disk_are_refused() {
-        let disk = ByteDisk::new(Arc::new(Plain(Mutex::new(vec![0; BLOCK_SIZE]))));
+        let disk = ByteDisk::new(Arc::new(ArrayDisk(Mutex::new(vec![0; BLOCK_SIZE]))));
         for (offset, len) in [(BLOCK, 1), (u64::MAX, 1), (1, u64::MAX), (0, BLOCK + 1)] {
             assert_eq!(disk.write_zeroes(offset, len).unwrap_err().kind(), Kind::Usage);
         }

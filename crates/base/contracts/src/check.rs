@@ -1,6 +1,6 @@
 //! Reading and verifying every block of a disk.
 
-use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Plain, Result};
+use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, WipeOnDrop};
 use std::ops::Range;
 
 /// Blocks read at a time.
@@ -16,7 +16,7 @@ pub struct BadBlock {
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CheckReport {
+pub struct DiskCheckReport {
     /// Blocks that were written and were read without error.
     pub good: u64,
     /// Blocks never written, or discarded.
@@ -25,9 +25,9 @@ pub struct CheckReport {
     pub bad: u64,
 }
 
-impl CheckReport {
+impl DiskCheckReport {
     /// Adds the counts of another report.
-    pub fn add(&mut self, other: CheckReport) {
+    pub fn add(&mut self, other: DiskCheckReport) {
         self.good += other.good;
         self.unwritten += other.unwritten;
         self.bad += other.bad;
@@ -48,7 +48,7 @@ impl CheckReport {
     ) -> Result<()> {
         read_range(disk, first, buf, &mut |block, reading| {
             self.count(&reading);
-            if let Reading::Bad(error) = reading {
+            if let ReadOutcome::Bad(error) = reading {
                 bad(BadBlock { block, error });
             }
             Ok(())
@@ -56,17 +56,17 @@ impl CheckReport {
     }
 
     /// Counts a reading.
-    pub fn count(&mut self, reading: &Reading<'_>) {
+    pub fn count(&mut self, reading: &ReadOutcome<'_>) {
         match reading {
-            Reading::Good(content) => self.good += (content.len() / BLOCK_SIZE) as u64,
-            Reading::Unwritten(blocks) => self.unwritten += blocks,
-            Reading::Bad(_) => self.bad += 1,
+            ReadOutcome::Good(content) => self.good += (content.len() / BLOCK_SIZE) as u64,
+            ReadOutcome::Unwritten(blocks) => self.unwritten += blocks,
+            ReadOutcome::Bad(_) => self.bad += 1,
         }
     }
 }
 
 /// Result of reading one block, or a run of adjacent blocks with the same result.
-pub enum Reading<'b> {
+pub enum ReadOutcome<'b> {
     /// The blocks were written, and this is their content, verified as far as the cipher permits.
     Good(&'b [u8]),
     /// This number of blocks was never written, or was discarded; they read as zeros.
@@ -83,7 +83,7 @@ fn read_range(
     disk: &dyn Disk,
     first: BlockAddr,
     buf: &mut [u8],
-    each: &mut dyn FnMut(BlockAddr, Reading<'_>) -> Result<()>,
+    each: &mut dyn FnMut(BlockAddr, ReadOutcome<'_>) -> Result<()>,
 ) -> Result<()> {
     let count = (buf.len() / BLOCK_SIZE) as u64;
     // If the extents cannot be read, all blocks are tried.
@@ -93,7 +93,7 @@ fn read_range(
         if run.written {
             read_run(disk, at, &mut buf[..run.blocks as usize * BLOCK_SIZE], each)?;
         } else {
-            each(BlockAddr(at), Reading::Unwritten(run.blocks))?;
+            each(BlockAddr(at), ReadOutcome::Unwritten(run.blocks))?;
         }
         at += run.blocks;
     }
@@ -104,16 +104,18 @@ fn read_run(
     disk: &dyn Disk,
     first: u64,
     buf: &mut [u8],
-    each: &mut dyn FnMut(BlockAddr, Reading<'_>) -> Result<()>,
+    each: &mut dyn FnMut(BlockAddr, ReadOutcome<'_>) -> Result<()>,
 ) -> Result<()> {
     let count = (buf.len() / BLOCK_SIZE) as u64;
-    let Err(e) = disk.read(BlockAddr(first), buf) else { return each(BlockAddr(first), Reading::Good(buf)) };
+    let Err(e) = disk.read(BlockAddr(first), buf) else {
+        return each(BlockAddr(first), ReadOutcome::Good(buf));
+    };
     damage(e)?;
     // One by one, to find the bad blocks.
     for block in (first..first + count).map(BlockAddr) {
         let buf = &mut buf[..BLOCK_SIZE];
         let read = disk.read(block, buf);
-        each(block, read.map_or_else(Reading::Bad, |()| Reading::Good(buf)))?;
+        each(block, read.map_or_else(ReadOutcome::Bad, |()| ReadOutcome::Good(buf)))?;
     }
     Ok(())
 }
@@ -124,26 +126,26 @@ fn damage(e: Error) -> Result<Error> {
 }
 
 /// A buffer to check blocks with, wiped on drop. Errors: [`Kind::Memory`].
-pub fn check_buffer() -> Result<Plain<Vec<u8>>> {
+pub fn check_buffer() -> Result<WipeOnDrop<Vec<u8>>> {
     let mut buf = Vec::new();
     buf.try_reserve_exact(STEP as usize * BLOCK_SIZE)
         .map_err(|_| Error::new(Kind::Memory, "no memory to check the disk"))?;
     buf.resize(STEP as usize * BLOCK_SIZE, 0);
-    Ok(Plain::new(buf))
+    Ok(WipeOnDrop::new(buf))
 }
 
 /// Reads every written block of a disk. Calls `progress` with the number of blocks done, and `bad`
 /// with each block that fails. The cipher limits the verification: one that authenticates verifies
 /// every bit, any other verifies only that the block can be read.
 ///
-/// Errors: as [`CheckReport::read_range`], [`Kind::Memory`], and an error of `progress`, which ends
-/// the check.
-pub fn check(
+/// Errors: as [`DiskCheckReport::read_range`], [`Kind::Memory`], and an error of `progress`, which
+/// ends the check.
+pub fn check_disk(
     disk: &dyn Disk,
     mut progress: impl FnMut(u64) -> Result<()>,
     mut bad: impl FnMut(BadBlock),
-) -> Result<CheckReport> {
-    let mut report = CheckReport::default();
+) -> Result<DiskCheckReport> {
+    let mut report = DiskCheckReport::default();
     let mut buf = check_buffer()?;
     for first in (0..disk.blocks()).step_by(STEP as usize) {
         let count = STEP.min(disk.blocks() - first);
@@ -157,11 +159,11 @@ pub fn check(
 /// blocks with the same result, with its first block, in order.
 ///
 /// Errors: no error for damaged blocks ([`Kind::Corrupt`], [`Kind::Io`]), which are a
-/// [`Reading::Bad`]; any other error of a read, [`Kind::Memory`], and an error of `each`.
+/// [`ReadOutcome::Bad`]; any other error of a read, [`Kind::Memory`], and an error of `each`.
 pub fn read_blocks(
     disk: &dyn Disk,
     blocks: Range<u64>,
-    mut each: impl FnMut(BlockAddr, Reading<'_>) -> Result<()>,
+    mut each: impl FnMut(BlockAddr, ReadOutcome<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut buf = check_buffer()?;
     let end = blocks.end;

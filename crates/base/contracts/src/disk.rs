@@ -24,9 +24,9 @@ pub struct Extent {
 
 /// Merges the states of consecutive blocks into runs.
 #[derive(Default)]
-pub struct ExtentRuns(Vec<Extent>);
+pub struct ExtentBuilder(Vec<Extent>);
 
-impl ExtentRuns {
+impl ExtentBuilder {
     /// Appends `blocks` blocks to the last run, or begins another run. Does nothing for 0 blocks.
     pub fn add(&mut self, blocks: u64, written: bool) {
         match self.0.last_mut() {
@@ -108,7 +108,7 @@ pub trait Disk: Send + Sync {
     /// has released the disk.
     fn close(&self) -> Result<()>;
     /// Whether writes are refused by design (a snapshot, a disk opened read-only).
-    fn read_only(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         false
     }
 }

@@ -1,7 +1,7 @@
 //! The error type of all crates. Its text has a fixed order (failure, finding, expectation,
 //! advice); programs use its kind and its source.
 
-use crate::{Advice, ErrorText, Term};
+use crate::{ErrorText, Hint, Term};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
@@ -105,9 +105,9 @@ pub struct Error {
     what: String,
     found: Option<String>,
     expected: Option<String>,
-    remedy: Option<Advice>,
+    hint: Option<Hint>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
-    private: bool,
+    confidential: bool,
     of_read: bool,
 }
 
@@ -115,7 +115,16 @@ impl Error {
     /// An error of `kind` with the failure, such as `"cannot open disk.img"`.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
         let (found, expected, remedy, source) = (None, None, None, None);
-        Error { kind, what: what.into(), found, expected, remedy, source, private: false, of_read: false }
+        Error {
+            kind,
+            what: what.into(),
+            found,
+            expected,
+            hint: remedy,
+            source,
+            confidential: false,
+            of_read: false,
+        }
     }
 
     /// An error of the system or the medium, with a kind by its number: a full medium and a refused
@@ -157,8 +166,8 @@ impl Error {
     }
 
     /// Sets the advice.
-    pub fn remedy(mut self, remedy: impl Into<Advice>) -> Self {
-        self.remedy = Some(remedy.into());
+    pub fn hint(mut self, remedy: impl Into<Hint>) -> Self {
+        self.hint = Some(remedy.into());
         self
     }
 
@@ -171,20 +180,20 @@ impl Error {
     /// Removes the finding and the expectation, which must not reach a log. The failure and the
     /// advice stay.
     #[must_use]
-    pub fn without_finding(mut self) -> Self {
+    pub fn without_details(mut self) -> Self {
         (self.found, self.expected) = (None, None);
         self
     }
 
     /// The failure and the finding, printable ([`printable`](crate::printable)), without the
     /// advice: for lists of errors that show the advice once.
-    pub fn finding(&self) -> String {
+    pub fn summary(&self) -> String {
         self.text(Term::quoted).finding()
     }
 
     /// The advice, if there is one.
-    pub fn advice(&self) -> Option<&Advice> {
-        self.remedy.as_ref()
+    pub fn get_hint(&self) -> Option<&Hint> {
+        self.hint.as_ref()
     }
 
     /// The text in its parts; `name` renders settings and actions, for example as options and verbs
@@ -194,31 +203,31 @@ impl Error {
             message: self.what.clone(),
             found: self.found.clone(),
             expected: self.expected.clone(),
-            advice: self.remedy.as_ref().map(|advice| advice.named(name)),
+            advice: self.hint.as_ref().map(|advice| advice.render_with(name)),
         }
     }
 
     /// An error of `kind` with a text that another process sent.
     pub fn of_text(kind: Kind, text: ErrorText) -> Self {
         let ErrorText { message, found, expected, advice } = text;
-        Error { found, expected, remedy: advice.map(Advice::from), ..Error::new(kind, message) }
+        Error { found, expected, hint: advice.map(Hint::from), ..Error::new(kind, message) }
     }
 
     /// Renders the whole error on one line, for logs and JSON; `name` renders settings and actions.
-    pub fn named(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
+    pub fn render_with(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
         self.text(name).line()
     }
 
     /// Marks the error as private: no log may keep it, because its text or even its kind may reveal
     /// hidden levels (deniability contract).
-    pub fn private(mut self) -> Self {
-        self.private = true;
+    pub fn confidential(mut self) -> Self {
+        self.confidential = true;
         self
     }
 
     /// Whether the error is private: shown to the user, and never logged.
-    pub fn is_private(&self) -> bool {
-        self.private
+    pub fn is_confidential(&self) -> bool {
+        self.confidential
     }
 
     /// The kind.
@@ -281,7 +290,7 @@ impl fmt::Debug for Error {
             .field("kind", &self.kind)
             .field("text", &self.text(Term::quoted))
             .field("source", &self.source)
-            .field("private", &self.private)
+            .field("private", &self.confidential)
             .field("of_read", &self.of_read)
             .finish_non_exhaustive()
     }
@@ -299,17 +308,17 @@ mod tests {
     use crate::Setting;
 
     #[test]
-    fn speaks_in_the_fixed_order() {
+    fn an_error_renders_in_the_fixed_order() {
         let e = Error::new(Kind::Usage, "cannot create a.img")
-            .remedy(Advice::from("give ").setting(Setting("size")).text(" a multiple of 4096"))
+            .hint(Hint::from("give ").setting(Setting("size")).text(" a multiple of 4096"))
             .found("size 5")
             .expected("a multiple of 4096");
         assert_eq!(
             e.to_string(),
             "cannot create a.img; found: size 5; expected: a multiple of 4096; give `size` a multiple of 4096"
         );
-        assert!(e.named(|_| "--size".into()).ends_with("; give --size a multiple of 4096"));
-        assert_eq!(e.finding(), "cannot create a.img; found: size 5");
+        assert!(e.render_with(|_| "--size".into()).ends_with("; give --size a multiple of 4096"));
+        assert_eq!(e.summary(), "cannot create a.img; found: size 5");
         let text = e.text(|_| "--size".into());
         assert_eq!(
             text.lines(),
@@ -321,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_main_that_returns_an_error_prints_a_sentence() {
-        let e = Error::new(Kind::Busy, "cannot close").found("a client").private();
+        let e = Error::new(Kind::Busy, "cannot close").found("a client").confidential();
         assert_eq!(format!("{e:?}"), e.to_string());
         let fields = format!("{e:#?}");
         assert!(fields.contains("Busy") && fields.contains("private: true"), "{fields}");
@@ -337,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_keeps_its_number_and_a_sync_is_none() {
+    fn a_refusal_keeps_its_errno_and_a_failed_sync_is_no_refusal() {
         for number in [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EPERM, libc::ENOMEM, libc::EMFILE] {
             let error = Error::io("write", &std::io::Error::from_raw_os_error(number)).context("a vault");
             assert!(error.kind().is_refusal(), "{error}");

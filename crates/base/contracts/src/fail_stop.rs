@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct FailStop {
     cause: Mutex<Option<Error>>,
     failed: AtomicBool,
-    rests_on: &'static str,
+    lower_layer: &'static str,
     /// The noun in messages for the object that the user closes and opens again.
     subject: &'static str,
 }
 
 impl Default for FailStop {
     fn default() -> Self {
-        FailStop::on("medium")
+        FailStop::of_disk("medium")
     }
 }
 
 impl FailStop {
     /// The state of a disk; `rests_on` names its lower layer in messages, such as "medium" or
     /// "store".
-    pub const fn on(rests_on: &'static str) -> Self {
+    pub const fn of_disk(rests_on: &'static str) -> Self {
         FailStop::new("disk", rests_on)
     }
 
@@ -33,7 +33,7 @@ impl FailStop {
     }
 
     const fn new(subject: &'static str, rests_on: &'static str) -> Self {
-        FailStop { cause: Mutex::new(None), failed: AtomicBool::new(false), rests_on, subject }
+        FailStop { cause: Mutex::new(None), failed: AtomicBool::new(false), lower_layer: rests_on, subject }
     }
 
     /// Enters fail-stop permanently and returns the error; the first error stays the cause. Wakes
@@ -66,27 +66,27 @@ impl FailStop {
 
     /// The error that every refused request gets.
     pub fn refusal(&self) -> Error {
-        let cause = self.cause().unwrap_or_else(closed);
+        let cause = self.cause().unwrap_or_else(closed_error);
         // The refusal of a lower layer is passed on: it has the first cause.
         if matches!(cause.kind(), Kind::Fenced | Kind::FailStop) {
             return cause;
         }
-        let (place, subject) = (self.rests_on, self.subject);
+        let (place, subject) = (self.lower_layer, self.subject);
         let mend = match cause.kind() {
             Kind::NoSpace if place == "medium" => {
                 format!("free space on the file system that holds the {place}")
             }
-            _ => format!("mend the {place}"),
+            _ => format!("repair the {place}"),
         };
         Error::new(Kind::FailStop, format!("the {subject} takes no more writes since an earlier failure"))
-            .found(cause.finding())
+            .found(cause.summary())
             .expected(format!("a {place} that takes every write"))
-            .remedy(format!("{mend}, close the {subject} and open it again; what was flushed is safe"))
+            .hint(format!("{mend}, close the {subject} and open it again; what was flushed is safe"))
     }
 }
 
 /// The error of a closed disk.
-pub fn closed() -> Error {
+pub fn closed_error() -> Error {
     Error::new(Kind::FailStop, "the disk is closed")
 }
 
@@ -109,7 +109,7 @@ impl<F: FnMut()> Drop for OnPanic<F> {
 }
 
 /// The error of a write that a panic interrupted.
-pub fn defect() -> Error {
+pub fn panic_error() -> Error {
     Error::new(Kind::Other, "a write was cut short by a defect of lacuna (a panic)")
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_of_a_part_below_is_not_wrapped_in_another() {
+    fn the_refusal_of_a_lower_layer_is_not_wrapped() {
         let (below, above) = (FailStop::of_vault(), FailStop::of_vault());
         below.fail(Error::new(Kind::Io, "the first"));
         above.fail(below.refusal());
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_after_an_orderly_end_names_what_was_closed() {
+    fn the_refusal_after_a_close_names_the_subject() {
         let health = FailStop::of_vault();
         health.close();
         assert_eq!(health.check().unwrap_err().kind(), Kind::FailStop);
@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_noticed_and_nothing_else() {
+    fn only_a_panic_runs_the_guard() {
         let health = FailStop::default();
-        drop(OnPanic::new(|| drop(health.fail(defect()))));
+        drop(OnPanic::new(|| drop(health.fail(panic_error()))));
         assert!(health.is_alive());
         let panicked = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let _guard = OnPanic::new(|| drop(health.fail(defect())));
+                let _guard = OnPanic::new(|| drop(health.fail(panic_error())));
                 panic!("on purpose");
             });
             thread.join().is_err()

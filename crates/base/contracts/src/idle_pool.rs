@@ -12,22 +12,22 @@ use std::time::Duration;
 
 /// Interval of the passes over all pools. A buffer is dropped by the second pass that finds it
 /// idle: two intervals must be shorter than the second that docs/threat-model.md promises.
-const LOOK: Duration = Duration::from_millis(450);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(450);
 
 /// A pool of buffers that wipe themselves on drop.
-pub struct IdlePool<B>(Arc<Mutex<Shelf<B>>>);
+pub struct IdlePool<B>(Arc<Mutex<IdleBuffers<B>>>);
 
-struct Shelf<B> {
+struct IdleBuffers<B> {
     /// Each buffer with the number of passes before it was given back; the oldest first.
     buffers: Vec<(u64, B)>,
     /// Passes so far.
-    looks: u64,
+    sweeps: u64,
 }
 
 impl<B> Default for IdlePool<B> {
-    /// An empty pool that keeps all buffers until [`IdlePool::watch`] is called.
+    /// An empty pool that keeps all buffers until [`IdlePool::register_for_sweep`] is called.
     fn default() -> Self {
-        IdlePool(Arc::new(Mutex::new(Shelf { buffers: vec![], looks: 0 })))
+        IdlePool(Arc::new(Mutex::new(IdleBuffers { buffers: vec![], sweeps: 0 })))
     }
 }
 
@@ -43,10 +43,10 @@ impl<B> IdlePool<B> {
     pub fn give(&self, buffer: B, most: usize) {
         let mut shelf = self.0.lock();
         if shelf.buffers.len() < most {
-            let looks = shelf.looks;
+            let looks = shelf.sweeps;
             shelf.buffers.push((looks, buffer));
             drop(shelf);
-            wake();
+            wake_sweeper();
         }
     }
 
@@ -64,8 +64,8 @@ impl<B> IdlePool<B> {
 impl<B: Send + 'static> IdlePool<B> {
     /// After this call each buffer is dropped once it was idle for half a second to a second, and
     /// [`empty_idle_pools`] drops all.
-    pub fn watch(&self) {
-        let pool: Arc<dyn Watched> = self.0.clone();
+    pub fn register_for_sweep(&self) {
+        let pool: Arc<dyn SweptPool> = self.0.clone();
         let mut pools = POOLS.lock();
         pools.retain(|pool| pool.strong_count() > 0);
         pools.push(Arc::downgrade(&pool));
@@ -73,18 +73,18 @@ impl<B: Send + 'static> IdlePool<B> {
 }
 
 /// A pool with any type of buffer.
-trait Watched: Send + Sync {
+trait SweptPool: Send + Sync {
     /// Drops the buffers that the previous pass found here too, and says whether any are left.
-    fn look(&self) -> bool;
+    fn sweep(&self) -> bool;
     /// Drops all buffers.
     fn empty(&self);
 }
 
-impl<B: Send> Watched for Mutex<Shelf<B>> {
-    fn look(&self) -> bool {
+impl<B: Send> SweptPool for Mutex<IdleBuffers<B>> {
+    fn sweep(&self) -> bool {
         let mut shelf = self.lock();
-        shelf.looks += 1;
-        let looks = shelf.looks;
+        shelf.sweeps += 1;
+        let looks = shelf.sweeps;
         let idle = shelf.buffers.partition_point(|(given, _)| given + 1 < looks);
         let idle: Vec<(u64, B)> = shelf.buffers.drain(..idle).collect();
         let is_any_left = !shelf.buffers.is_empty();
@@ -101,48 +101,48 @@ impl<B: Send> Watched for Mutex<Shelf<B>> {
     }
 }
 
-static POOLS: Mutex<Vec<Weak<dyn Watched>>> = Mutex::new(vec![]);
+static POOLS: Mutex<Vec<Weak<dyn SweptPool>>> = Mutex::new(vec![]);
 /// Whether a buffer was given back, or was left in a pool, since the thread's last pass.
-static GIVEN: AtomicBool = AtomicBool::new(false);
-static SLEEP: Mutex<()> = Mutex::new(());
-static WAKE: Condvar = Condvar::new();
+static HAS_IDLE_BUFFERS: AtomicBool = AtomicBool::new(false);
+static SWEEPER_LOCK: Mutex<()> = Mutex::new(());
+static SWEEPER_WAKEUP: Condvar = Condvar::new();
 
-fn all() -> Vec<Arc<dyn Watched>> {
+fn registered_pools() -> Vec<Arc<dyn SweptPool>> {
     POOLS.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
 /// Empties every watched pool, for example at the end of a purge: deleted data must not stay in
 /// memory.
 pub fn empty_idle_pools() {
-    all().iter().for_each(|pool| pool.empty());
+    registered_pools().iter().for_each(|pool| pool.empty());
 }
 
 /// Starts the thread if necessary and makes it do a pass after one interval.
-fn wake() {
+fn wake_sweeper() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         // If the system cannot start a thread, pools are emptied by purges and when their owners
         // are dropped.
-        drop(std::thread::Builder::new().name("lacuna-wipe".into()).spawn(watch_pools));
+        drop(std::thread::Builder::new().name("lacuna-wipe".into()).spawn(sweep_loop));
     });
-    if !GIVEN.load(Ordering::Acquire) && !GIVEN.swap(true, Ordering::SeqCst) {
-        // A sleeping thread has checked `GIVEN` under this lock.
-        drop(SLEEP.lock());
-        WAKE.notify_one();
+    if !HAS_IDLE_BUFFERS.load(Ordering::Acquire) && !HAS_IDLE_BUFFERS.swap(true, Ordering::SeqCst) {
+        // A sleeping thread has checked `HAS_IDLE_BUFFERS` under this lock.
+        drop(SWEEPER_LOCK.lock());
+        SWEEPER_WAKEUP.notify_one();
     }
 }
 
-fn watch_pools() {
+fn sweep_loop() {
     loop {
-        let mut asleep = SLEEP.lock();
-        while !GIVEN.swap(false, Ordering::SeqCst) {
-            WAKE.wait(&mut asleep);
+        let mut asleep = SWEEPER_LOCK.lock();
+        while !HAS_IDLE_BUFFERS.swap(false, Ordering::SeqCst) {
+            SWEEPER_WAKEUP.wait(&mut asleep);
         }
         drop(asleep);
-        std::thread::sleep(LOOK);
-        let left = all().iter().filter(|pool| pool.look()).count();
+        std::thread::sleep(SWEEP_INTERVAL);
+        let left = registered_pools().iter().filter(|pool| pool.sweep()).count();
         if left > 0 {
-            GIVEN.store(true, Ordering::SeqCst);
+            HAS_IDLE_BUFFERS.store(true, Ordering::SeqCst);
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_kept_until_nothing_uses_them() {
+    fn unused_buffers_are_dropped() {
         let alive = Arc::new(AtomicUsize::new(0));
         let pool = IdlePool::default();
         let new = |len: usize| {
@@ -174,7 +174,7 @@ mod tests {
         // The last buffer that fits.
         assert_eq!(pool.take(|buffer| buffer.1 <= 2).map(|buffer| buffer.1), Some(2));
         assert!(pool.take(|buffer| buffer.1 > 3).is_none());
-        pool.watch();
+        pool.register_for_sweep();
         pool.give(new(7), 4);
         while alive.load(Ordering::SeqCst) > 0 {
             std::thread::sleep(Duration::from_millis(5));
@@ -194,10 +194,10 @@ mod tests {
     /// Two passes keep the promise of docs/threat-model.md for idle memory, which the tests of
     /// servers do not measure.
     #[test]
-    fn two_looks_take_less_than_a_second_and_no_buffer_outlasts_them() {
-        assert!(2 * LOOK < Duration::from_secs(1));
+    fn two_sweeps_take_less_than_a_second_and_drop_every_idle_buffer() {
+        assert!(2 * SWEEP_INTERVAL < Duration::from_secs(1));
         let pool: IdlePool<&str> = IdlePool::default();
-        let looks = || pool.0.look();
+        let looks = || pool.0.sweep();
         ["used", "idle", "used"].iter().for_each(|buffer| pool.give(*buffer, 4));
         // Buffers that are used between any two passes stay, and do not keep an idle buffer alive.
         for look in 1..5 {

@@ -11,7 +11,6 @@
 //!   after the last request.
 #![warn(missing_docs)]
 
-mod advice;
 mod bounded_cache;
 mod budget;
 mod bytedisk;
@@ -21,30 +20,31 @@ mod disk;
 mod error;
 mod error_text;
 mod fail_stop;
+mod hint;
 mod idle_pool;
-mod locked;
-mod plain;
+mod locked_memory;
 mod printable;
 mod range_lock;
 mod record;
 mod secret;
 mod shell_word;
 mod traffic;
+mod wipe;
 
-pub use advice::{Action, Advice, Naming, Setting, Term};
 pub use bounded_cache::BoundedCache;
 pub use budget::Budget;
 pub use bytedisk::ByteDisk;
-pub use check::{BadBlock, CheckReport, Reading, check, check_buffer, read_blocks};
+pub use check::{BadBlock, DiskCheckReport, ReadOutcome, check_buffer, check_disk, read_blocks};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, ExtentRuns, SEGMENT_BLOCKS, Status, StatusItem};
+pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, ExtentBuilder, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};
 pub use error_text::ErrorText;
-pub use fail_stop::{FailStop, OnPanic, closed, defect};
+pub use fail_stop::{FailStop, OnPanic, closed_error, panic_error};
+pub use hint::{Action, Hint, Setting, Term, TermRenderer};
 pub use idle_pool::{IdlePool, empty_idle_pools};
-pub use plain::{Plain, wipe};
 pub use printable::printable;
-pub use record::{Parameters, Record, RecordMut};
+pub use record::{LeReader, LeWriter, ParamsReader};
 pub use secret::{Secret, SecretVec};
 pub use shell_word::shell_word;
-pub use traffic::{InFlight, Traffic};
+pub use traffic::{InFlightGuard, Traffic};
+pub use wipe::{WipeOnDrop, wipe};

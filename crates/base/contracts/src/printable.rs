@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_could_deceive_is_escaped() {
+    fn only_deceptive_characters_are_escaped() {
         for plain in ["", "disk.img", "größer als 3 %", "a\\b", "日本語"] {
             assert!(matches!(printable(plain), Cow::Borrowed(same) if same == plain));
         }

@@ -21,7 +21,7 @@ impl Default for RangeLocks {
 
 impl RangeLocks {
     /// Locks a range, which is not empty, in shared mode.
-    pub(crate) fn share(&self, first: u64, count: u64) -> Vec<RwLockReadGuard<'_, ()>> {
+    pub(crate) fn lock_shared(&self, first: u64, count: u64) -> Vec<RwLockReadGuard<'_, ()>> {
         let groups = first / GROUP..=(first + count - 1) / GROUP;
         let touched = |lock: &u64| {
             // All locks, or the locks of a run of groups that is shorter than one lap.
@@ -33,7 +33,7 @@ impl RangeLocks {
     }
 
     /// Locks a block, with all blocks of its lock, in exclusive mode.
-    pub(crate) fn alone(&self, block: u64) -> RwLockWriteGuard<'_, ()> {
+    pub(crate) fn lock_exclusive(&self, block: u64) -> RwLockWriteGuard<'_, ()> {
         self.0[(block / GROUP % LOCKS) as usize].write()
     }
 }
@@ -54,7 +54,7 @@ mod tests {
             (7, 1 << 30),
             (u64::MAX - 9, 9),
         ] {
-            let held = locks.share(first, count);
+            let held = locks.lock_shared(first, count);
             for lock in 0..LOCKS {
                 let groups = first / GROUP..=(first + count - 1) / GROUP;
                 let touched = groups.end() - groups.start() >= LOCKS - 1
@@ -64,9 +64,9 @@ mod tests {
             }
             drop(held);
         }
-        drop(locks.alone(300));
-        let _shared = locks.share(0, 256);
-        drop(locks.alone(256));
+        drop(locks.lock_exclusive(300));
+        let _shared = locks.lock_shared(0, 256);
+        drop(locks.lock_exclusive(256));
         assert!(locks.0[0].try_write().is_none());
     }
 }

@@ -7,9 +7,9 @@ use std::slice::SliceIndex;
 /// The bytes of a record; the reader has checked its length. Methods panic if an offset is outside
 /// it.
 #[derive(Clone, Copy)]
-pub struct Record<'b>(pub &'b [u8]);
+pub struct LeReader<'b>(pub &'b [u8]);
 
-impl Record<'_> {
+impl LeReader<'_> {
     /// The `N` bytes at `at`.
     pub fn array<const N: usize>(self, at: usize) -> [u8; N] {
         *self.0[at..].first_chunk().expect("the record is longer")
@@ -37,9 +37,9 @@ impl Record<'_> {
 }
 
 /// A record that is being written. Methods panic if an offset is outside it.
-pub struct RecordMut<'b>(pub &'b mut [u8]);
+pub struct LeWriter<'b>(pub &'b mut [u8]);
 
-impl RecordMut<'_> {
+impl LeWriter<'_> {
     /// Writes bytes at `at`.
     pub fn put(&mut self, at: usize, bytes: &[u8]) -> &mut Self {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
@@ -64,35 +64,35 @@ impl RecordMut<'_> {
 
 /// The parameters of a disk, as its header stores them.
 #[derive(Clone, Copy)]
-pub struct Parameters<'b> {
+pub struct ParamsReader<'b> {
     format: &'static str,
-    record: Record<'b>,
+    record: LeReader<'b>,
 }
 
-impl<'b> Parameters<'b> {
+impl<'b> ParamsReader<'b> {
     /// Parameters of a format with `len` bytes of parameters. Errors: [`Kind::Corrupt`] for any
     /// other length.
-    pub fn of_len(format: &'static str, bytes: &'b [u8], len: usize) -> Result<Self> {
-        let parameters = Parameters { format, record: Record(bytes) };
+    pub fn new(format: &'static str, bytes: &'b [u8], len: usize) -> Result<Self> {
+        let parameters = ParamsReader { format, record: LeReader(bytes) };
         if bytes.len() == len {
             return Ok(parameters);
         }
-        Err(parameters.refused(format!("{} bytes", bytes.len()), format!("{len} bytes")))
+        Err(parameters.invalid(format!("{} bytes", bytes.len()), format!("{len} bytes")))
     }
 
     /// The error for parameters that no version of the format wrote.
-    pub fn refused(&self, found: impl Into<String>, expected: impl Into<String>) -> Error {
+    pub fn invalid(&self, found: impl Into<String>, expected: impl Into<String>) -> Error {
         Error::new(Kind::Corrupt, format!("the parameters of the {} format are not usable", self.format))
             .found(found)
             .expected(expected)
-            .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
+            .hint("use the version of lacuna that made this disk, or restore the header from a backup")
     }
 }
 
-impl<'b> Deref for Parameters<'b> {
-    type Target = Record<'b>;
+impl<'b> Deref for ParamsReader<'b> {
+    type Target = LeReader<'b>;
 
-    fn deref(&self) -> &Record<'b> {
+    fn deref(&self) -> &LeReader<'b> {
         &self.record
     }
 }
@@ -102,10 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_read() {
+    fn written_numbers_are_read_back() {
         let mut bytes = [0; 24];
-        RecordMut(&mut bytes).u16(0, 0x0102).u32(2, 7).u64(8, u64::MAX - 1).put(16, b"abc");
-        let record = Record(&bytes);
+        LeWriter(&mut bytes).u16(0, 0x0102).u32(2, 7).u64(8, u64::MAX - 1).put(16, b"abc");
+        let record = LeReader(&bytes);
         assert_eq!((record.u16(0), record.u32(2), record.u64(8)), (0x0102, 7, u64::MAX - 1));
         assert_eq!((&bytes[..2], &record.array::<3>(16)), (&[2, 1][..], b"abc"));
         assert!(record.is_zero(6..8) && record.is_zero(19..) && !record.is_zero(..));

@@ -1,16 +1,16 @@
 //! Key bytes: in separate pages, locked in memory where the system permits it, zeroed on drop, and
 //! without `Debug`, so that they do not reach swap, a core dump or a log by accident.
 
-use crate::locked::Locked;
+use crate::locked_memory::LockedMemory;
 use zeroize::Zeroize;
 
 /// A key of `N` bytes.
-pub struct Secret<const N: usize>(Locked);
+pub struct Secret<const N: usize>(LockedMemory);
 
 impl<const N: usize> Secret<N> {
     /// A secret that `fill` writes in place, so that no copy is left on the stack.
     pub fn fill_with<E>(fill: impl FnOnce(&mut [u8; N]) -> Result<(), E>) -> Result<Self, E> {
-        let mut bytes = Locked::zeroed(N);
+        let mut bytes = LockedMemory::zeroed(N);
         let array = bytes.first_chunk_mut().expect("N bytes were asked for");
         fill(array).map(|()| Secret(bytes))
     }
@@ -39,12 +39,12 @@ impl<const N: usize> Clone for Secret<N> {
 }
 
 /// Secret bytes of any length: a passphrase, or a buffer that holds one.
-pub struct SecretVec(Locked);
+pub struct SecretVec(LockedMemory);
 
 impl SecretVec {
     /// Copies `bytes` into locked memory and zeroes them.
     pub fn new(mut bytes: Vec<u8>) -> Self {
-        let mut locked = Locked::zeroed(bytes.len());
+        let mut locked = LockedMemory::zeroed(bytes.len());
         locked.copy_from_slice(&bytes);
         bytes.zeroize();
         SecretVec(locked)
@@ -52,7 +52,7 @@ impl SecretVec {
 
     /// `len` zero bytes, to be filled in place.
     pub fn zeroed(len: usize) -> Self {
-        SecretVec(Locked::zeroed(len))
+        SecretVec(LockedMemory::zeroed(len))
     }
 
     /// The bytes, for a key derivation.
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_what_it_was_given() {
+    fn a_secret_holds_the_given_bytes() {
         let s = Secret::copy_from(&[7u8; 32]);
         assert_eq!(s.clone().expose(), &[7u8; 32]);
         assert_eq!(SecretVec::new(b"pass".to_vec()).expose(), b"pass");

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_reads_it_back() {
+    fn a_shell_reads_a_quoted_path_back() {
         for (path, word) in [
             ("/mnt/a", "/mnt/a"),
             ("a b", "'a b'"),

@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters that many threads share. Clones share them.
 #[derive(Clone, Default)]
-pub struct Traffic(Arc<Counts>);
+pub struct Traffic(Arc<TrafficCounts>);
 
 #[derive(Default)]
-struct Counts {
+struct TrafficCounts {
     read: AtomicU64,
     written: AtomicU64,
     in_flight: AtomicU64,
 }
 
 /// A request that is in flight until the guard is dropped.
-pub struct InFlight<'t>(&'t AtomicU64);
+pub struct InFlightGuard<'t>(&'t AtomicU64);
 
 impl Traffic {
     /// Counts a request as in flight.
-    pub fn begin(&self) -> InFlight<'_> {
+    pub fn begin(&self) -> InFlightGuard<'_> {
         self.0.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(&self.0.in_flight)
+        InFlightGuard(&self.0.in_flight)
     }
 
     /// Counts bytes that were read.
@@ -46,7 +46,7 @@ impl Traffic {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -85,11 +85,11 @@ const GCM_RESERVED: [u8; 4] = [1, 0, 0, 0];
 /// A cipher with its keys.
 pub struct BlockCipher {
     cipher: Cipher,
-    keys: Keys,
+    keys: CipherKeys,
 }
 
 // A disk has one of these, so the size of the largest variant does not matter.
-enum Keys {
+enum CipherKeys {
     Xts(XtsKey),
     XtsRandom {
         data: XtsKey,
@@ -100,13 +100,13 @@ enum Keys {
         master: Secret<32>,
         nonces: HedgedNonce,
         segments: RwLock<BoundedCache<u64, Arc<GcmKey>>>,
-        bound: Bound,
+        bound: AadBinding,
     },
     Hctr2(Hctr2Key),
 }
 
 /// The associated data of a GCM block.
-enum Bound {
+enum AadBinding {
     /// The block address.
     Address,
     /// The block address, and the number of the newest snapshot at the time of the write, which is
@@ -117,29 +117,29 @@ enum Bound {
 impl BlockCipher {
     /// For a flat medium. Errors: [`Kind::Memory`].
     pub fn new(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
-        Self::with(cipher, master, uuid, Bound::Address)
+        Self::with(cipher, master, uuid, AadBinding::Address)
     }
 
     /// For objects: the entries of AES-256-GCM carry the number of the newest snapshot.
     pub fn for_objects(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
-        Self::with(cipher, master, uuid, Bound::AddressAndSnapshot(AtomicU32::new(0)))
+        Self::with(cipher, master, uuid, AadBinding::AddressAndSnapshot(AtomicU32::new(0)))
     }
 
-    fn with(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16], bound: Bound) -> Result<Self> {
+    fn with(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16], bound: AadBinding) -> Result<Self> {
         let keys = match cipher {
-            Cipher::Xts => Keys::Xts(XtsKey::new(&derive(master, "sealed xts", uuid))?),
-            Cipher::XtsRandom => Keys::XtsRandom {
+            Cipher::Xts => CipherKeys::Xts(XtsKey::new(&derive(master, "sealed xts", uuid))?),
+            Cipher::XtsRandom => CipherKeys::XtsRandom {
                 data: XtsKey::new(&derive(master, "sealed xts-random", uuid))?,
                 binder: AesBlock::new(&derive(master, "sealed xts-random tweak", uuid)),
                 ivs: HedgedNonce::derive(master, "sealed xts-random iv", uuid),
             },
-            Cipher::Gcm => Keys::Gcm {
+            Cipher::Gcm => CipherKeys::Gcm {
                 master: derive(master, "sealed gcm", uuid),
                 nonces: HedgedNonce::derive(master, "sealed gcm nonce", uuid),
                 segments: RwLock::new(BoundedCache::new(GCM_KEYS)),
                 bound,
             },
-            Cipher::Hctr2 => Keys::Hctr2(Hctr2Key::new(&derive(master, "sealed hctr2", uuid))?),
+            Cipher::Hctr2 => CipherKeys::Hctr2(Hctr2Key::new(&derive(master, "sealed hctr2", uuid))?),
         };
         Ok(BlockCipher { cipher, keys })
     }
@@ -151,7 +151,7 @@ impl BlockCipher {
 
     /// Sets the number that new entries carry. Entries with a higher number are refused.
     pub fn set_snapshot_number(&self, number: u32) {
-        if let Keys::Gcm { bound: Bound::AddressAndSnapshot(newest), .. } = &self.keys {
+        if let CipherKeys::Gcm { bound: AadBinding::AddressAndSnapshot(newest), .. } = &self.keys {
             newest.store(number, Ordering::Release);
         }
     }
@@ -168,13 +168,13 @@ impl BlockCipher {
     ) {
         let blocks = plain.chunks_exact(BLOCK_SIZE).zip(sealed.chunks_exact_mut(BLOCK_SIZE));
         match &self.keys {
-            Keys::Xts(key) => {
+            CipherKeys::Xts(key) => {
                 let mut session = key.session();
                 for (addr, (from, to)) in (first..).zip(blocks) {
                     session.encrypt(&address(addr), from, to);
                 }
             }
-            Keys::XtsRandom { data, binder, ivs } => {
+            CipherKeys::XtsRandom { data, binder, ivs } => {
                 random.fill(meta);
                 let mut session = data.session();
                 for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.as_chunks_mut::<16>().0) {
@@ -188,13 +188,13 @@ impl BlockCipher {
                     session.encrypt(&bound_tweak(binder, iv, addr), from, to);
                 }
             }
-            Keys::Gcm { nonces, bound, .. } => {
+            CipherKeys::Gcm { nonces, bound, .. } => {
                 random.fill(meta);
                 let mut key = None;
-                let last = bound.now();
+                let last = bound.entry_suffix();
                 for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.as_chunks_mut::<32>().0) {
                     let key = self.segment_key(addr, &mut key);
-                    let data = bound.data(addr, &last);
+                    let data = bound.associated_data(addr, &last);
                     let random = entry.first_chunk().expect("an entry is longer");
                     // The address also determines the key of the segment, so the key need not be
                     // bound separately.
@@ -205,7 +205,7 @@ impl BlockCipher {
                     entry[28..].copy_from_slice(&last);
                 }
             }
-            Keys::Hctr2(key) => {
+            CipherKeys::Hctr2(key) => {
                 for (addr, (from, to)) in (first..).zip(blocks) {
                     key.encrypt(&address(addr), from, to);
                 }
@@ -218,13 +218,13 @@ impl BlockCipher {
     pub fn open(&self, first: u64, sealed: &[u8], meta: &[u8], plain: &mut [u8]) -> Result<()> {
         let blocks = sealed.chunks_exact(BLOCK_SIZE).zip(plain.chunks_exact_mut(BLOCK_SIZE));
         match &self.keys {
-            Keys::Xts(key) => {
+            CipherKeys::Xts(key) => {
                 let mut session = key.session();
                 for (addr, (from, to)) in (first..).zip(blocks) {
                     if is_zero(from) { to.fill(0) } else { session.decrypt(&address(addr), from, to) }
                 }
             }
-            Keys::XtsRandom { data, binder, .. } => {
+            CipherKeys::XtsRandom { data, binder, .. } => {
                 let mut session = data.session();
                 for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.chunks_exact(16)) {
                     if is_zero(iv) {
@@ -234,7 +234,7 @@ impl BlockCipher {
                     }
                 }
             }
-            Keys::Gcm { bound, .. } => {
+            CipherKeys::Gcm { bound, .. } => {
                 let mut key = None;
                 for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.chunks_exact(32)) {
                     if is_zero(entry) {
@@ -244,11 +244,11 @@ impl BlockCipher {
                         let opened = bound
                             .parse(addr, entry)
                             .map(|(nonce, data, tag)| key.open(nonce, data.bytes(), from, tag, to));
-                        verdict(addr, opened)?;
+                        check_opened(addr, opened)?;
                     }
                 }
             }
-            Keys::Hctr2(key) => {
+            CipherKeys::Hctr2(key) => {
                 for (addr, (from, to)) in (first..).zip(blocks) {
                     if is_zero(from) { to.fill(0) } else { key.decrypt(&address(addr), from, to) }
                 }
@@ -261,13 +261,13 @@ impl BlockCipher {
     pub fn open_in_place(&self, first: u64, blocks: &mut [u8], meta: &[u8]) -> Result<()> {
         let blocks = (first..).zip(blocks.chunks_exact_mut(BLOCK_SIZE));
         match &self.keys {
-            Keys::Xts(key) => {
+            CipherKeys::Xts(key) => {
                 let mut session = key.session();
                 for (addr, block) in blocks.filter(|(_, block)| !is_zero(block)) {
                     session.decrypt_in_place(&address(addr), block);
                 }
             }
-            Keys::XtsRandom { data, binder, .. } => {
+            CipherKeys::XtsRandom { data, binder, .. } => {
                 let mut session = data.session();
                 for ((addr, block), iv) in blocks.zip(meta.chunks_exact(16)) {
                     if is_zero(iv) {
@@ -277,7 +277,7 @@ impl BlockCipher {
                     }
                 }
             }
-            Keys::Gcm { bound, .. } => {
+            CipherKeys::Gcm { bound, .. } => {
                 let mut key = None;
                 for ((addr, block), entry) in blocks.zip(meta.chunks_exact(32)) {
                     if is_zero(entry) {
@@ -287,11 +287,12 @@ impl BlockCipher {
                         let opened = bound
                             .parse(addr, entry)
                             .map(|(nonce, data, tag)| key.open_in_place(nonce, data.bytes(), block, tag));
-                        verdict(addr, opened).map_err(|e| if is_lost(entry) { lost(addr) } else { e })?;
+                        check_opened(addr, opened)
+                            .map_err(|e| if is_lost(entry) { lost(addr) } else { e })?;
                     }
                 }
             }
-            Keys::Hctr2(key) => {
+            CipherKeys::Hctr2(key) => {
                 for (addr, block) in blocks.filter(|(_, block)| !is_zero(block)) {
                     key.decrypt_in_place(&address(addr), block);
                 }
@@ -313,7 +314,7 @@ impl BlockCipher {
     }
 
     fn find_segment_key(&self, segment: u64) -> Arc<GcmKey> {
-        let Keys::Gcm { master, segments, .. } = &self.keys else {
+        let CipherKeys::Gcm { master, segments, .. } = &self.keys else {
             unreachable!("only GCM has segment keys")
         };
         // Readers share the lock, so a lookup does not count as use: the oldest key is evicted
@@ -329,21 +330,21 @@ impl BlockCipher {
     }
 }
 
-impl Bound {
+impl AadBinding {
     /// The last bytes of an entry that is written now.
-    fn now(&self) -> [u8; 4] {
+    fn entry_suffix(&self) -> [u8; 4] {
         match self {
-            Bound::Address => GCM_RESERVED,
-            Bound::AddressAndSnapshot(newest) => newest.load(Ordering::Acquire).to_le_bytes(),
+            AadBinding::Address => GCM_RESERVED,
+            AadBinding::AddressAndSnapshot(newest) => newest.load(Ordering::Acquire).to_le_bytes(),
         }
     }
 
     /// The associated data of a block with an entry that ends in `last`.
-    fn data(&self, addr: u64, last: &[u8; 4]) -> AssociatedData {
+    fn associated_data(&self, addr: u64, last: &[u8; 4]) -> AssociatedData {
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&addr.to_le_bytes());
         bytes[8..].copy_from_slice(last);
-        AssociatedData { bytes, len: if matches!(self, Bound::Address) { 8 } else { 12 } }
+        AssociatedData { bytes, len: if matches!(self, AadBinding::Address) { 8 } else { 12 } }
     }
 
     /// Nonce, associated data and tag of an entry; `None` if this disk cannot have written it.
@@ -352,10 +353,12 @@ impl Bound {
         let (tag, last) = rest.split_first_chunk::<16>()?;
         let last: &[u8; 4] = last.try_into().ok()?;
         let possible = match self {
-            Bound::Address => *last == GCM_RESERVED,
-            Bound::AddressAndSnapshot(newest) => u32::from_le_bytes(*last) <= newest.load(Ordering::Acquire),
+            AadBinding::Address => *last == GCM_RESERVED,
+            AadBinding::AddressAndSnapshot(newest) => {
+                u32::from_le_bytes(*last) <= newest.load(Ordering::Acquire)
+            }
         };
-        possible.then(|| (nonce, self.data(addr, last), tag))
+        possible.then(|| (nonce, self.associated_data(addr, last), tag))
     }
 }
 
@@ -371,14 +374,14 @@ impl AssociatedData {
 }
 
 /// The result for a block, given the check of its tag; `None` if its entry is impossible.
-fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> Result<()> {
+fn check_opened(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> Result<()> {
     if let Some(Ok(())) = opened {
         return Ok(());
     }
     Err(Error::new(Kind::Corrupt, format!("block {addr} does not verify"))
         .found("it is damaged or was tampered with")
         .expected("what this disk wrote there")
-        .remedy("restore this block from a backup; a check lists all such blocks"))
+        .hint("restore this block from a backup; a check lists all such blocks"))
 }
 
 /// Whether the entry marks a lost block.
@@ -392,7 +395,7 @@ fn lost(addr: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {addr} is lost"))
         .found("metadata other than its object's seal says, or the mark that this was found earlier")
         .expected("what this disk wrote there")
-        .remedy("restore this block from a backup: it is good again once it is written or discarded")
+        .hint("restore this block from a backup: it is good again once it is written or discarded")
 }
 
 fn address(addr: u64) -> [u8; 16] {
@@ -432,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_and_zeros_are_unwritten() {
+    fn sealed_blocks_open_and_all_zero_metadata_reads_as_zeros() {
         let plain: Vec<u8> = (0..3 * BLOCK_SIZE).map(|i| (i * 7 / 3) as u8).collect();
         for cipher in ciphers() {
             let (data, meta) = sealed(&cipher, 1022, &plain, 1);

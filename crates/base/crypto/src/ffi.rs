@@ -10,7 +10,7 @@ use zeroize::Zeroize;
 
 /// Which way a block cipher mode runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum CipherDirection {
     Encrypt,
     Decrypt,
 }
@@ -27,11 +27,11 @@ impl XtsContext {
     pub(crate) const MAX_UNIT: usize = 16 << 20;
 
     /// `None` if aws-lc has no memory or refuses the key.
-    pub(crate) fn new(key: &[u8; 64], direction: Direction) -> Option<Self> {
+    pub(crate) fn new(key: &[u8; 64], direction: CipherDirection) -> Option<Self> {
         // SAFETY: takes no arguments; null means that memory ran out.
         let ctx = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })?;
         let this = XtsContext(ctx);
-        let encrypt = i32::from(direction == Direction::Encrypt);
+        let encrypt = i32::from(direction == CipherDirection::Encrypt);
         // SAFETY: the context is live, `key` has the 64 bytes that EVP_aes_256_xts reads, and a
         // null iv is allowed (the tweak is set before each unit).
         let set = unsafe {

@@ -21,10 +21,10 @@ impl std::error::Error for TagMismatch {}
 /// A GCM key, used by any number of threads at once.
 ///
 /// A nonce must never repeat under one key.
-pub struct GcmKey(Engine);
+pub struct GcmKey(GcmEngine);
 
 /// The implementation that is faster on this machine.
-enum Engine {
+enum GcmEngine {
     Library(GcmContext),
     Vector(VectorGcm),
 }
@@ -37,11 +37,11 @@ impl GcmKey {
 
     /// [`GcmKey::new`] for bytes that the caller wipes.
     pub fn from_bytes(key: &[u8; 32]) -> Result<GcmKey> {
-        let vector = if vector_gcm::suits() { VectorGcm::new(key) } else { None };
+        let vector = if vector_gcm::is_preferred() { VectorGcm::new(key) } else { None };
         let engine = match vector {
-            Some(vector) => Engine::Vector(vector),
+            Some(vector) => GcmEngine::Vector(vector),
             None => GcmContext::new(key)
-                .map(Engine::Library)
+                .map(GcmEngine::Library)
                 .ok_or_else(|| Error::new(Kind::Memory, "cannot set up AES-256-GCM"))?,
         };
         Ok(GcmKey(engine))
@@ -50,14 +50,14 @@ impl GcmKey {
     /// Encrypts `src` into `dst` (of the same length) and returns the tag over it and `aad`.
     pub fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         #[cfg(feature = "witness")]
-        self.witness(crate::witness::UseKind::Given, nonce, aad, src);
+        self.log_use(crate::nonce_log::NonceKind::Given, nonce, aad, src);
         self.run(nonce, aad, src, dst)
     }
 
     fn run(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         match &self.0 {
-            Engine::Library(context) => context.seal(nonce, aad, src, dst),
-            Engine::Vector(key) => {
+            GcmEngine::Library(context) => context.seal(nonce, aad, src, dst),
+            GcmEngine::Vector(key) => {
                 dst.copy_from_slice(src);
                 key.seal(nonce, aad, dst)
             }
@@ -73,16 +73,22 @@ impl GcmKey {
     /// [`GcmKey::xor_stream`] in place.
     pub(crate) fn xor_stream_in_place(&self, nonce: &[u8; 12], buf: &mut [u8]) {
         match &self.0 {
-            Engine::Library(context) => context.seal_in_place(nonce, &[], buf),
-            Engine::Vector(key) => key.seal(nonce, &[], buf),
+            GcmEngine::Library(context) => context.seal_in_place(nonce, &[], buf),
+            GcmEngine::Vector(key) => key.seal(nonce, &[], buf),
         };
     }
 
     /// Records the use, for tests that look for repeated nonces.
     #[cfg(feature = "witness")]
-    pub(crate) fn witness(&self, kind: crate::witness::UseKind, nonce: &[u8; 12], aad: &[u8], src: &[u8]) {
+    pub(crate) fn log_use(
+        &self,
+        kind: crate::nonce_log::NonceKind,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        src: &[u8],
+    ) {
         let key = || self.run(&[0xff; 12], b"which key", &[], &mut []);
-        crate::witness::record(kind, key, nonce, aad, src);
+        crate::nonce_log::record(kind, key, nonce, aad, src);
     }
 
     /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
@@ -95,8 +101,8 @@ impl GcmKey {
         dst: &mut [u8],
     ) -> std::result::Result<(), TagMismatch> {
         let good = match &self.0 {
-            Engine::Library(context) => context.open(nonce, aad, src, tag, dst),
-            Engine::Vector(key) => {
+            GcmEngine::Library(context) => context.open(nonce, aad, src, tag, dst),
+            GcmEngine::Vector(key) => {
                 dst.copy_from_slice(src);
                 key.open(nonce, aad, dst, tag)
             }
@@ -113,8 +119,8 @@ impl GcmKey {
         tag: &[u8; 16],
     ) -> std::result::Result<(), TagMismatch> {
         let good = match &self.0 {
-            Engine::Library(context) => context.open_in_place(nonce, aad, buf, tag),
-            Engine::Vector(key) => key.open(nonce, aad, buf, tag),
+            GcmEngine::Library(context) => context.open_in_place(nonce, aad, buf, tag),
+            GcmEngine::Vector(key) => key.open(nonce, aad, buf, tag),
         };
         good.then_some(()).ok_or(TagMismatch)
     }
@@ -126,10 +132,10 @@ mod tests {
 
     /// Shows that both engines give the same ciphertexts and refuse the same tags, on any machine.
     #[test]
-    fn the_engines_agree_and_refuse_alike() {
+    fn both_gcm_engines_give_the_same_results() {
         let key = std::array::from_fn(|i| i as u8 * 3);
-        let library = GcmKey(Engine::Library(GcmContext::new(&key).unwrap()));
-        let vector = GcmKey(Engine::Vector(VectorGcm::new(&key).unwrap()));
+        let library = GcmKey(GcmEngine::Library(GcmContext::new(&key).unwrap()));
+        let vector = GcmKey(GcmEngine::Vector(VectorGcm::new(&key).unwrap()));
         let text: Vec<u8> = (0..5000u32).map(|n| ((n * n) >> 3) as u8).collect();
         for (n, len) in [0, 1, 16, 31, 127, 128, 129, 4096, 5000].into_iter().enumerate() {
             let (nonce, aad) = ([n as u8; 12], &text[..len / 3]);

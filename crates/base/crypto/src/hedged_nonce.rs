@@ -50,13 +50,13 @@ impl HedgedNonce {
     pub fn nonce<const N: usize>(&self, random: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; N] {
         const { assert!(N <= 16, "a nonce is a part of an AES block") };
         #[cfg(feature = "witness")]
-        if crate::witness::is_unhedged() {
+        if crate::nonce_log::is_unhedged() {
             return *random.first_chunk().expect("a part of a block");
         }
-        *self.of_all(random, bound, content).first_chunk().expect("a part of a block")
+        *self.full_nonce(random, bound, content).first_chunk().expect("a part of a block")
     }
 
-    fn of_all(&self, random: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
+    fn full_nonce(&self, random: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
         assert!(bound.len() <= MOST_BOUND, "a place of {} bytes", bound.len());
         let mut tweak = [0; HEDGED + MOST_BOUND];
         tweak[..HEDGED].copy_from_slice(random);
@@ -109,11 +109,11 @@ impl SivKey {
     /// The tag of `content` at the place named by `counter` and `bound`: [`HedgedNonce::nonce`].
     pub fn tag(&self, counter: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
         #[cfg(feature = "witness")]
-        if crate::witness::is_unhedged() {
+        if crate::nonce_log::is_unhedged() {
             // The tag then depends on counter and place alone, like a nonce that is a counter.
-            return self.0.of_all(counter, bound, &[]);
+            return self.0.full_nonce(counter, bound, &[]);
         }
-        self.0.of_all(counter, bound, content)
+        self.0.full_nonce(counter, bound, content)
     }
 
     /// Encrypts `src` into `dst` (of the same length) under `cipher`, and returns the tag. One
@@ -128,7 +128,7 @@ impl SivKey {
     ) -> [u8; 16] {
         let tag = self.tag(counter, bound, src);
         #[cfg(feature = "witness")]
-        cipher.witness(crate::witness::UseKind::Synthetic, nonce_of(&tag), &[], src);
+        cipher.log_use(crate::nonce_log::NonceKind::Synthetic, nonce_of(&tag), &[], src);
         cipher.xor_stream(nonce_of(&tag), src, dst);
         tag
     }
@@ -229,7 +229,7 @@ mod tests {
 
     /// RFC 8452, appendix A.
     #[test]
-    fn the_slow_product_is_that_of_the_specification() {
+    fn the_bitwise_product_matches_rfc_8452() {
         let block = |hex: &str| u128::from_str_radix(hex, 16).unwrap().swap_bytes();
         let key = block("25629347589242761d31f826ba4b757b");
         let blocks = ["4f4f95668c83dfb6401762bb2d01a262", "d1a24ddd2721d006bbe45f20d3c9f362"];
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nonces_are_those_of_a_plain_implementation() {
+    fn nonces_match_a_bitwise_implementation() {
         let hedge = HedgedNonce::derive(&master(), "a test", b"context");
         let keys: Secret<48> = derive(&master(), "a test", b"context");
         let portable = HedgedNonce {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_differs_gives_another_nonce() {
+    fn any_different_input_gives_another_nonce() {
         let hedge = HedgedNonce::derive(&master(), "a test", b"");
         let content = [5; 4096];
         let first: [u8; 12] = hedge.nonce(&[1; 16], &[2; 8], &content);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_siv_sealed_opens_at_its_place_alone() {
+    fn a_siv_ciphertext_opens_only_at_its_place() {
         let (siv, cipher) = (SivKey::derive(&master(), "siv", b""), GcmKey::new(&master()).unwrap());
         for len in [0, 1, 15, 16, 17, 112, 4096] {
             let plain: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();

@@ -1,12 +1,12 @@
 //! Keys from keys (HKDF-SHA256) and keys from passphrases (Argon2id).
 
+use crate::available_memory::{AvailableMemory, available_memory};
 use crate::ffi::AesBlock;
 use crate::gcm::GcmKey;
-use crate::memory::{Memory, memory};
 use crate::random::in_place;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hkdf::Hkdf;
-use lacuna_contracts::{Error, Kind, Record, Result, Secret, SecretVec};
+use lacuna_contracts::{Error, Kind, LeReader, Result, Secret, SecretVec};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::Sha256;
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl Argon2Cost {
 
     /// Parses [`Argon2Cost::to_bytes`], within the bounds of [`Argon2Cost::new`].
     pub fn from_bytes(bytes: &[u8; 12]) -> Result<Self> {
-        let number = |at| Record(bytes).u32(at);
+        let number = |at| LeReader(bytes).u32(at);
         Self::new(number(0), number(4), number(8))
     }
 }
@@ -143,7 +143,7 @@ fn argon2id(passphrase: &[u8], salt: &[u8], cost: &Argon2Cost, key: &mut [u8; 32
         Error::new(Kind::Usage, "cannot stretch a passphrase").found(format!("{e}, with {cost:?}"))
     };
     let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(key.len())).map_err(refused)?;
-    let mut memory = reserve(params.block_count(), cost, memory().as_ref())?;
+    let mut memory = reserve(params.block_count(), cost, available_memory().as_ref())?;
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
     // A separate pool: its threads end with the work, and a forked process makes its own.
     let lanes = rayon::ThreadPoolBuilder::new()
@@ -156,13 +156,13 @@ fn argon2id(passphrase: &[u8], salt: &[u8], cost: &Argon2Cost, key: &mut [u8; 32
     done.map_err(refused)
 }
 
-fn reserve(blocks: usize, cost: &Argon2Cost, there_is: Option<&Memory>) -> Result<Vec<Block>> {
+fn reserve(blocks: usize, cost: &Argon2Cost, there_is: Option<&AvailableMemory>) -> Result<Vec<Block>> {
     if let Some(memory) = there_is.filter(|memory| memory.available_kib < u64::from(cost.memory_kib)) {
         let kib = memory.available_kib;
         return Err(match &memory.limit {
             Some(limit) => out_of_memory(cost)
                 .found(format!("{kib} KiB available under a limit of {limit}"))
-                .remedy("raise the limit, or use the disk outside of it"),
+                .hint("raise the limit, or use the disk outside of it"),
             None => out_of_memory(cost).found(format!("{kib} KiB available")),
         });
     }
@@ -177,7 +177,7 @@ fn reserve(blocks: usize, cost: &Argon2Cost, there_is: Option<&Memory>) -> Resul
 fn out_of_memory(cost: &Argon2Cost) -> Error {
     Error::new(Kind::Memory, "cannot stretch a passphrase")
         .expected(format!("{} KiB of free memory", cost.memory_kib))
-        .remedy("free some memory, or use a machine with more")
+        .hint("free some memory, or use a machine with more")
 }
 
 /// Measures the cost that takes about `target` on this machine. Memory is raised first, up to
@@ -187,11 +187,11 @@ fn out_of_memory(cost: &Argon2Cost) -> Error {
 /// other work on the machine does not lower the cost.
 pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
-    let quarter = memory().map_or(u64::MAX, |memory| memory.total_kib / 4);
+    let quarter = available_memory().map_or(u64::MAX, |memory| memory.total_kib / 4);
     let most = u64::from(max_memory_kib.min(Argon2Cost::MAX_MEMORY_KIB))
         .min(quarter)
         .max(u64::from(8 * lanes)) as u32;
-    measured(most, lanes, target, |cost| {
+    find_cost(most, lanes, target, |cost| {
         let start = processor_time();
         let passphrase = SecretVec::new(b"measuring".to_vec());
         stretch(&passphrase, &[0; 32], cost).ok().map(|_| processor_time().saturating_sub(start) / lanes)
@@ -206,7 +206,7 @@ fn processor_time() -> Duration {
 
 /// The cost that comes nearest to `target` according to `time`, which returns `None` if memory ran
 /// out.
-fn measured(
+fn find_cost(
     most_kib: u32,
     lanes: u32,
     target: Duration,
@@ -262,15 +262,15 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_an_error() {
+    fn unavailable_memory_is_an_error() {
         let cost = Argon2Cost::new(1024 * MIB, 1, 1).unwrap();
         let found = |result: Result<Vec<Block>>| match result {
             Ok(_) => panic!("the memory was granted"),
             Err(e) => e.kind(),
         };
-        let little = Memory { total_kib: 2000, available_kib: 1000, limit: None };
+        let little = AvailableMemory { total_kib: 2000, available_kib: 1000, limit: None };
         assert_eq!(found(reserve(1 << 20, &cost, Some(&little))), Kind::Memory);
-        let limited = Memory { limit: Some("2000 KiB, of the control group /g".into()), ..little };
+        let limited = AvailableMemory { limit: Some("2000 KiB, of the control group /g".into()), ..little };
         let words = reserve(1 << 20, &cost, Some(&limited)).err().unwrap().to_string();
         assert!(
             words.contains("1000 KiB available under a limit of 2000 KiB, of the control group /g"),
@@ -279,10 +279,10 @@ mod tests {
         assert_eq!(found(reserve(1 << 50, &cost, None)), Kind::Memory);
     }
 
-    /// The choice of `measured` on a machine with `have_kib` of memory that processes
+    /// The choice of `find_cost` on a machine with `have_kib` of memory that processes
     /// `kib_per_second`.
     fn chosen(most_kib: u32, kib_per_second: u32, have_kib: u32) -> Argon2Cost {
-        measured(most_kib, 2, Duration::from_secs(1), |cost| {
+        find_cost(most_kib, 2, Duration::from_secs(1), |cost| {
             let work = f64::from(cost.memory_kib) * f64::from(cost.passes);
             let time = Duration::from_secs_f64(work / f64::from(kib_per_second));
             (cost.memory_kib <= have_kib).then_some(time)

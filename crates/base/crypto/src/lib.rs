@@ -12,6 +12,7 @@
 //! - `unsafe` is confined to the wrappers over aws-lc and ring and to vector instructions.
 #![deny(unsafe_code)]
 
+mod available_memory;
 mod block_cipher;
 #[allow(unsafe_code)]
 mod ffi;
@@ -19,7 +20,8 @@ mod gcm;
 mod hctr2;
 mod hedged_nonce;
 mod kdf;
-mod memory;
+#[cfg(feature = "witness")]
+pub mod nonce_log;
 mod random;
 mod resumption;
 mod speed;
@@ -27,19 +29,17 @@ mod speed;
 mod vector_gcm;
 #[allow(unsafe_code)]
 mod vector_stream;
-#[cfg(feature = "witness")]
-pub mod witness;
 mod wrap;
 mod xaes;
 mod xts;
 
+pub use available_memory::total_memory;
 pub use block_cipher::{BlockCipher, Cipher, is_zero};
 pub use ffi::{AesBlock, constant_time_eq};
 pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
 pub use hedged_nonce::{HEDGED, HedgedNonce, SivHash, SivKey};
 pub use kdf::{Argon2Cost, derive, derive_ciphers, derive_gcm, measure_cost, stretch};
-pub use memory::total_memory;
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;
 pub use wrap::{keyed_hash, unwrap, wrap};

@@ -4,7 +4,7 @@
 //! memory of the process does not reveal earlier output.
 
 use crate::ffi::AesBlock;
-use crate::resumption::{ResumptionWatch, about_now};
+use crate::resumption::{ResumptionDetector, coarse_now};
 use crate::vector_stream;
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use parking_lot::Mutex;
@@ -83,7 +83,7 @@ impl Generator {
             buffer: Box::new([0; BUFFER]),
             used: BUFFER,
             since_reseed: 0,
-            reseeded_at: about_now(),
+            reseeded_at: coarse_now(),
             reseeds,
         }
     }
@@ -120,22 +120,22 @@ impl Generator {
     /// Makes a new buffer of key stream, and mixes in fresh entropy if it is due.
     fn refill(&mut self, already_given: usize) {
         let due =
-            self.since_reseed >= RESEED_AFTER || about_now().wrapping_sub(self.reseeded_at) >= RESEED_EVERY;
+            self.since_reseed >= RESEED_AFTER || coarse_now().wrapping_sub(self.reseeded_at) >= RESEED_EVERY;
         if self.reseeds && due {
             self.reseed();
         }
-        self.turn(already_given, false);
+        self.rekey(already_given, false);
     }
 
     /// Mixes fresh entropy into the key and discards the buffer, so later output is new.
     fn reseed(&mut self) {
-        self.turn(0, true);
+        self.rekey(0, true);
         self.buffer.zeroize();
         self.used = BUFFER;
     }
 
     /// Makes a new buffer of key stream. Its first 32 bytes become the next key.
-    fn turn(&mut self, already_given: usize, reseeds: bool) {
+    fn rekey(&mut self, already_given: usize, reseeds: bool) {
         self.buffer.fill(0);
         self.schedule.xor_stream(&[0; 16], &mut self.buffer[..]);
         self.since_reseed += (BUFFER + already_given) as u64;
@@ -145,7 +145,7 @@ impl Generator {
             // If the system gives no entropy, the generator continues safely from its own output.
             if getrandom::fill(&mut fresh).is_ok() {
                 key.iter_mut().zip(&fresh).for_each(|(k, f)| *k ^= f);
-                (self.since_reseed, self.reseeded_at) = (0, about_now());
+                (self.since_reseed, self.reseeded_at) = (0, coarse_now());
             }
             fresh.zeroize();
         }
@@ -166,7 +166,7 @@ impl Drop for Generator {
 /// Create it after any `fork`: two processes that share a source would draw the same bytes.
 pub struct SystemRandom {
     shards: Vec<Mutex<Generator>>,
-    watch: ResumptionWatch,
+    detector: ResumptionDetector,
 }
 
 impl SystemRandom {
@@ -177,12 +177,12 @@ impl SystemRandom {
                 Error::new(Kind::Other, "cannot draw random bytes from the system")
                     .found(e.to_string())
                     .expected("getrandom or /dev/urandom to work")
-                    .remedy("make /dev/urandom available to this process")
+                    .hint("make /dev/urandom available to this process")
             })?;
             Ok(Mutex::new(Generator::new(&key, true)))
         };
         let shards = (0..SHARDS).map(|_| shard()).collect::<Result<_>>()?;
-        Ok(SystemRandom { shards, watch: ResumptionWatch::new() })
+        Ok(SystemRandom { shards, detector: ResumptionDetector::new() })
     }
 }
 
@@ -195,7 +195,7 @@ impl RandomSource for SystemRandom {
     }
 
     fn resumptions(&self) -> u64 {
-        let (times, resumed) = self.watch.look();
+        let (times, resumed) = self.detector.check();
         if resumed {
             self.shards.iter().for_each(|shard| shard.lock().reseed());
         }
@@ -227,7 +227,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn one_seed_replays_and_another_does_not() {
+    fn equal_seeds_give_equal_bytes() {
         let draw = |seed| {
             let random = SeededRandom::new(seed);
             let mut all = Vec::new();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_a_generator_part_when_they_are_keyed_anew() {
+    fn copies_of_a_generator_diverge_after_a_reseed() {
         let copy = || Generator::new(&in_place(|key: &mut [u8; 32]| key.fill(5)), false);
         let (mut one, mut other) = (copy(), copy());
         let draw = |generator: &mut Generator| {

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// A jump of the wall clock by this many nanoseconds or more is not drift.
 const JUMP: i64 = 50_000_000;
 /// Nanoseconds between two reads of the boot id, which cost a system call each.
-const BOOT_LOOK: i64 = 1_000_000_000;
+const BOOT_ID_INTERVAL: i64 = 1_000_000_000;
 /// The kernel's file with the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -23,22 +23,22 @@ fn nanoseconds(clock: ClockId) -> i64 {
 }
 
 /// The time in nanoseconds by a clock that is cheap to read.
-pub(crate) fn about_now() -> i64 {
+pub(crate) fn coarse_now() -> i64 {
     nanoseconds(ClockId::MonotonicCoarse)
 }
 
 /// The values that stay the same while one machine runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Machine {
+struct BootFingerprint {
     /// `None` if the kernel does not provide it.
     boot_id: Option<String>,
     /// Nanoseconds from the boot clock to the wall clock.
     offset: i64,
 }
 
-impl Machine {
+impl BootFingerprint {
     /// Whether this can be the machine of `before`, running on.
-    fn ran_on_from(&self, before: &Machine) -> bool {
+    fn continues(&self, before: &BootFingerprint) -> bool {
         self.boot_id == before.boot_id && self.offset.wrapping_sub(before.offset).unsigned_abs() < JUMP as u64
     }
 }
@@ -48,38 +48,38 @@ fn boot_id() -> Option<String> {
 }
 
 /// Counts the resumptions that it detects.
-pub(crate) struct ResumptionWatch(Mutex<Seen>);
+pub(crate) struct ResumptionDetector(Mutex<ResumptionState>);
 
-struct Seen {
-    machine: Machine,
-    boot_looked: i64,
-    times: u64,
+struct ResumptionState {
+    fingerprint: BootFingerprint,
+    boot_id_read_at: i64,
+    count: u64,
 }
 
-impl ResumptionWatch {
+impl ResumptionDetector {
     pub(crate) fn new() -> Self {
         let boot_looked = nanoseconds(ClockId::Boottime);
         let offset = nanoseconds(ClockId::Realtime).wrapping_sub(boot_looked);
-        ResumptionWatch(Mutex::new(Seen {
-            machine: Machine { boot_id: boot_id(), offset },
-            boot_looked,
-            times: 0,
+        ResumptionDetector(Mutex::new(ResumptionState {
+            fingerprint: BootFingerprint { boot_id: boot_id(), offset },
+            boot_id_read_at: boot_looked,
+            count: 0,
         }))
     }
 
     /// The number of resumptions so far, and whether this call detected one.
-    pub(crate) fn look(&self) -> (u64, bool) {
+    pub(crate) fn check(&self) -> (u64, bool) {
         let mut seen = self.0.lock();
         let since_boot = nanoseconds(ClockId::Boottime);
-        let mut now = seen.machine.clone();
+        let mut now = seen.fingerprint.clone();
         now.offset = nanoseconds(ClockId::Realtime).wrapping_sub(since_boot);
-        if since_boot.wrapping_sub(seen.boot_looked).unsigned_abs() >= BOOT_LOOK as u64 {
-            (now.boot_id, seen.boot_looked) = (boot_id(), since_boot);
+        if since_boot.wrapping_sub(seen.boot_id_read_at).unsigned_abs() >= BOOT_ID_INTERVAL as u64 {
+            (now.boot_id, seen.boot_id_read_at) = (boot_id(), since_boot);
         }
-        let resumed = !now.ran_on_from(&seen.machine);
-        seen.machine = now;
-        seen.times += u64::from(resumed);
-        (seen.times, resumed)
+        let resumed = !now.continues(&seen.fingerprint);
+        seen.fingerprint = now;
+        seen.count += u64::from(resumed);
+        (seen.count, resumed)
     }
 }
 
@@ -88,13 +88,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_boot_and_a_jump_of_the_clock_are_noticed_and_drift_is_not() {
-        let machine = |id: &str, offset| Machine { boot_id: Some(id.into()), offset };
+    fn a_new_boot_id_or_a_clock_jump_is_a_resumption_and_drift_is_none() {
+        let machine = |id: &str, offset| BootFingerprint { boot_id: Some(id.into()), offset };
         let before = machine("a", 1 << 60);
-        assert!(machine("a", (1 << 60) + JUMP / 2).ran_on_from(&before));
-        assert!(!machine("b", 1 << 60).ran_on_from(&before));
-        assert!(!machine("a", (1 << 60) + JUMP).ran_on_from(&before));
-        assert!(!machine("a", (1 << 60) - JUMP).ran_on_from(&before));
-        assert!(!Machine { boot_id: None, offset: 1 << 60 }.ran_on_from(&before));
+        assert!(machine("a", (1 << 60) + JUMP / 2).continues(&before));
+        assert!(!machine("b", 1 << 60).continues(&before));
+        assert!(!machine("a", (1 << 60) + JUMP).continues(&before));
+        assert!(!machine("a", (1 << 60) - JUMP).continues(&before));
+        assert!(!BootFingerprint { boot_id: None, offset: 1 << 60 }.continues(&before));
     }
 }

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use zeroize::Zeroize;
 
 /// Whether ring is faster than aws-lc on this machine.
-pub(crate) fn suits() -> bool {
+pub(crate) fn is_preferred() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("vpclmulqdq")

@@ -9,7 +9,7 @@ use crate::ffi::AesBlock;
 /// `out` has fewer than 2^32 blocks, so the counter does not carry into `head`.
 pub(crate) fn fill(schedule: &AesBlock, head: &[u8; 12], out: &mut [u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if able(schedule) {
+    if is_supported(schedule) {
         assert!(out.len() / 16 < u32::MAX as usize, "a key stream too long for its counter");
         // SAFETY: the features were detected.
         unsafe { x86::fill(schedule.round_keys(), head, out) };
@@ -23,7 +23,7 @@ pub(crate) fn fill(schedule: &AesBlock, head: &[u8; 12], out: &mut [u8]) -> bool
 /// Whether the processor has the instructions, and the library stores round keys in the order that
 /// the instructions need.
 #[cfg(target_arch = "x86_64")]
-fn able(schedule: &AesBlock) -> bool {
+fn is_supported(schedule: &AesBlock) -> bool {
     static ABLE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ABLE.get_or_init(|| {
         let detected = is_x86_feature_detected!("avx2")
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_stream_of_the_library() {
+    fn the_vector_key_stream_matches_aws_lc() {
         let schedule = AesBlock::from_bytes(&std::array::from_fn(|i| i as u8 * 7));
         for len in [0, 1, 16, 255, 256, 257, 4096, 70_001] {
             let mut counter = [0x80; 16];

@@ -1,6 +1,6 @@
 //! AES-256-XTS (IEEE 1619), for whole blocks: the ciphertext is as long as the plaintext.
 
-use crate::ffi::{Direction, XtsContext};
+use crate::ffi::{CipherDirection, XtsContext};
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use parking_lot::Mutex;
 
@@ -11,19 +11,19 @@ const POOL: usize = 64;
 /// [`XtsSession`].
 pub struct XtsKey {
     key: Secret<64>,
-    idle: Mutex<Vec<Pair>>,
+    idle: Mutex<Vec<ContextPair>>,
 }
 
-struct Pair {
+struct ContextPair {
     encrypt: XtsContext,
     decrypt: XtsContext,
 }
 
-impl Pair {
+impl ContextPair {
     fn new(key: &Secret<64>) -> Option<Self> {
-        Some(Pair {
-            encrypt: XtsContext::new(key.expose(), Direction::Encrypt)?,
-            decrypt: XtsContext::new(key.expose(), Direction::Decrypt)?,
+        Some(ContextPair {
+            encrypt: XtsContext::new(key.expose(), CipherDirection::Encrypt)?,
+            decrypt: XtsContext::new(key.expose(), CipherDirection::Decrypt)?,
         })
     }
 }
@@ -37,9 +37,10 @@ impl XtsKey {
             return Err(Error::new(Kind::Usage, "cannot use an XTS key")
                 .found("two equal halves")
                 .expected("halves that differ")
-                .remedy("make a new random key"));
+                .hint("make a new random key"));
         }
-        let first = Pair::new(key).ok_or_else(|| Error::new(Kind::Memory, "cannot set up AES-256-XTS"))?;
+        let first =
+            ContextPair::new(key).ok_or_else(|| Error::new(Kind::Memory, "cannot set up AES-256-XTS"))?;
         Ok(XtsKey { key: key.clone(), idle: Mutex::new(vec![first]) })
     }
 
@@ -47,7 +48,7 @@ impl XtsKey {
     /// session is dropped.
     pub fn session(&self) -> XtsSession<'_> {
         let idle = self.idle.lock().pop();
-        let pair = idle.or_else(|| Pair::new(&self.key)).expect("memory for an XTS context");
+        let pair = idle.or_else(|| ContextPair::new(&self.key)).expect("memory for an XTS context");
         XtsSession { key: self, pair: Some(pair) }
     }
 }
@@ -58,11 +59,11 @@ impl XtsKey {
 /// the caller and panic, because continuing would leave a unit unencrypted.
 pub struct XtsSession<'a> {
     key: &'a XtsKey,
-    pair: Option<Pair>,
+    pair: Option<ContextPair>,
 }
 
 impl XtsSession<'_> {
-    fn pair(&mut self) -> &mut Pair {
+    fn pair(&mut self) -> &mut ContextPair {
         self.pair.as_mut().expect("a session has its contexts until it is dropped")
     }
 
@@ -70,16 +71,16 @@ impl XtsSession<'_> {
     pub fn encrypt(&mut self, tweak: &[u8; 16], src: &[u8], dst: &mut [u8]) {
         debug_assert_eq!(src.len() % 16, 0);
         #[cfg(feature = "witness")]
-        self.witness(tweak, src);
+        self.log_use(tweak, src);
         self.pair().encrypt.run(tweak, src, dst);
     }
 
     /// Records the use, for tests that look for repeated tweaks.
     #[cfg(feature = "witness")]
-    fn witness(&mut self, tweak: &[u8; 16], src: &[u8]) {
+    fn log_use(&mut self, tweak: &[u8; 16], src: &[u8]) {
         let mut key = [0; 16];
         self.pair().encrypt.run(&[0xff; 16], b"which key is it?", &mut key);
-        crate::witness::record(crate::witness::UseKind::Given, || key, tweak, &[], src);
+        crate::nonce_log::record(crate::nonce_log::NonceKind::Given, || key, tweak, &[], src);
     }
 
     /// Decrypts one unit.

@@ -72,7 +72,7 @@ fn xts_gives_the_ciphertexts_of_ieee_1619() {
 
 /// Computed with OpenSSL.
 #[test]
-fn xts_of_a_whole_block() {
+fn xts_encrypts_a_whole_block() {
     let key = ieee_key();
     let mut session = key.session();
     let tweak = 0x1_2345_6789_u128.to_le_bytes();
@@ -211,7 +211,7 @@ fn gcm_gives_the_results_of_its_specification_and_refuses_any_other() {
 
 /// Computed with OpenSSL.
 #[test]
-fn gcm_of_a_whole_block_and_of_much_associated_data() {
+fn gcm_seals_a_whole_block_and_long_associated_data() {
     let (key, nonce) = (gcm(SPEC), fixed(GCM[3][1]));
     let mut out = vec![0; 4096];
     let tag = key.seal(&nonce, &pattern(20), &pattern(4096), &mut out);
@@ -277,7 +277,7 @@ fn stretched_passphrases_are_pinned() {
 }
 
 #[test]
-fn costs_of_strangers_are_bounded() {
+fn costs_from_a_header_are_bounded() {
     let max = Argon2Cost::MAX_MEMORY_KIB;
     for (memory, passes, lanes) in [(8, 1, 1), (max, 16, 16), (1024, 256, 4), (128, 1, 16)] {
         let cost = Argon2Cost::new(memory, passes, lanes).unwrap();
@@ -343,7 +343,7 @@ fn comparison_tells_equal_from_different() {
 
 /// FIPS 197, C.3.
 #[test]
-fn single_blocks() {
+fn single_aes_blocks_match_fips_197() {
     let plain = std::array::from_fn(|i| i as u8 * 0x11);
     assert_eq!(
         AesBlock::new(&counting_key()).encrypt(plain).as_slice(),

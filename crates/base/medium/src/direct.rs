@@ -8,10 +8,10 @@
 //! Deniability contract: `unsynced.rs` determines which ranges must not be read so.
 
 use crate::ReadExtent;
-use crate::discreet::DONT_CACHE;
+use crate::dont_cache::DONT_CACHE;
 use crate::pieces::pieces;
 use crate::runs::MOST_AT_ONCE;
-use crate::unsynced::{Syncing, Unsynced, Writing};
+use crate::unsynced::{SyncInProgress, UnsyncedRanges, WriteInProgress};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FileType, fadvise, fstat, fstatfs};
 use rustix::io::{Errno, preadv, preadv2};
@@ -35,7 +35,7 @@ const READS_DIRECTLY: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010]
 /// A page-aligned page of memory.
 #[derive(Clone)]
 #[repr(align(4096))]
-struct Page([u8; PAGE as usize]);
+struct AlignedPage([u8; PAGE as usize]);
 
 /// Reads one file with O_DIRECT.
 #[derive(Default)]
@@ -46,15 +46,15 @@ pub(crate) struct DirectReader {
     refused: AtomicBool,
     /// The ranges that may be read directly, once discreet reads are expected; shared by all
     /// handles on the file.
-    places: Arc<OnceLock<Unsynced>>,
+    unsynced: Arc<OnceLock<UnsyncedRanges>>,
     /// Memory for later reads. It holds only ciphertext.
-    spare: Mutex<Vec<Box<[Page]>>>,
+    spare: Mutex<Vec<Box<[AlignedPage]>>>,
 }
 
 impl DirectReader {
     /// A reader for another handle on the same file; both know of the writes and syncs of either.
-    pub(crate) fn beside(other: &DirectReader) -> DirectReader {
-        DirectReader { places: Arc::clone(&other.places), ..DirectReader::default() }
+    pub(crate) fn for_other_handle(other: &DirectReader) -> DirectReader {
+        DirectReader { unsynced: Arc::clone(&other.unsynced), ..DirectReader::default() }
     }
 
     /// Opens the file, of `len` bytes, with `open`, and starts to track writes.
@@ -62,19 +62,22 @@ impl DirectReader {
     /// Errors: the reason why it cannot be opened; a later call may succeed. It is no error if the
     /// system does not support direct reads of the file.
     pub(crate) fn prepare(&self, len: u64, open: impl FnOnce() -> Result<File>) -> Result<()> {
-        self.places.get_or_init(|| Unsynced::new(len));
+        self.unsynced.get_or_init(|| UnsyncedRanges::new(len));
         self.file(open).map(|_| ())
     }
 
     /// Announces writes to ranges, each an offset and a length. They are in progress until the
     /// result is dropped.
-    pub(crate) fn begin_write(&self, places: impl Iterator<Item = (u64, u64)>) -> Option<Writing<'_>> {
-        self.places.get().map(|known| known.begin_write(places))
+    pub(crate) fn begin_write(
+        &self,
+        places: impl Iterator<Item = (u64, u64)>,
+    ) -> Option<WriteInProgress<'_>> {
+        self.unsynced.get().map(|known| known.begin_write(places))
     }
 
     /// Announces a sync of all earlier writes.
-    pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
-        self.places.get().and_then(Unsynced::begin_sync)
+    pub(crate) fn begin_sync(&self) -> Option<SyncInProgress<'_>> {
+        self.unsynced.get().and_then(UnsyncedRanges::begin_sync)
     }
 
     /// Whether the system has refused such reads.
@@ -113,15 +116,15 @@ impl DirectReader {
     /// file if needed. False if a direct read is not allowed, or did not read all of the run: the
     /// caller then reads through the cache, which gives the data or the error.
     pub(crate) fn read(&self, open: impl FnOnce() -> Result<File>, run: &mut [ReadExtent<'_>]) -> bool {
-        let (Some(known), Some(span)) = (self.places.get(), Span::of(run)) else { return false };
-        let Some(needed) = span.pages_besides(run).filter(|needed| *needed <= MOST_PAGES) else {
+        let (Some(known), Some(span)) = (self.unsynced.get(), Span::of(run)) else { return false };
+        let Some(needed) = span.bounce_pages(run).filter(|needed| *needed <= MOST_PAGES) else {
             return false;
         };
         let Some(file) = self.file(open).ok().flatten() else { return false };
         let Some(_reading) = known.begin_read(span.start, span.end - span.start) else { return false };
-        let mut memory = self.memory(needed);
+        let mut memory = self.take_bounce_pages(needed);
         let pages = &mut memory[..needed];
-        let whole = match request(file, &span, run, pages) {
+        let whole = match read_pages(file, &span, run, pages) {
             Ok(bytes) => bytes >= span.wanted,
             Err(errno) => {
                 self.refused.fetch_or(is_refusal(errno), Ordering::Relaxed);
@@ -131,20 +134,20 @@ impl DirectReader {
         if whole {
             hand_out(&span, run, pages);
         }
-        self.keep(memory);
+        self.return_bounce_pages(memory);
         whole
     }
 
     /// Memory for `needed` pages, if any.
-    fn memory(&self, needed: usize) -> Box<[Page]> {
+    fn take_bounce_pages(&self, needed: usize) -> Box<[AlignedPage]> {
         if needed == 0 {
             return Box::default();
         }
         let kept = self.spare.lock().pop();
-        kept.unwrap_or_else(|| vec![Page([0; PAGE as usize]); MOST_PAGES].into_boxed_slice())
+        kept.unwrap_or_else(|| vec![AlignedPage([0; PAGE as usize]); MOST_PAGES].into_boxed_slice())
     }
 
-    fn keep(&self, memory: Box<[Page]>) {
+    fn return_bounce_pages(&self, memory: Box<[AlignedPage]>) {
         let mut spare = self.spare.lock();
         if !memory.is_empty() && spare.len() < MOST_SPARE {
             spare.push(memory);
@@ -183,7 +186,7 @@ impl Span {
     }
 
     /// The number of pages that are read into separate memory.
-    fn pages_besides(&self, run: &[ReadExtent<'_>]) -> Option<usize> {
+    fn bounce_pages(&self, run: &[ReadExtent<'_>]) -> Option<usize> {
         let own = run.iter().filter(|extent| is_in_pages(extent)).map(|extent| extent.buf.len() as u64);
         (self.end - self.start).checked_sub(own.sum()).map(|bytes| (bytes / PAGE) as usize)
     }
@@ -197,11 +200,11 @@ fn is_in_pages(extent: &ReadExtent<'_>) -> bool {
 
 /// Requests all pages of a run. Page-aligned extents are read in place, the other pages into
 /// `pages`.
-fn request(
+fn read_pages(
     file: &File,
     span: &Span,
     run: &mut [ReadExtent<'_>],
-    pages: &mut [Page],
+    pages: &mut [AlignedPage],
 ) -> rustix::io::Result<usize> {
     let mut bufs: Vec<IoSliceMut<'_>> = Vec::with_capacity(run.len() + pages.len());
     let mut pages = pages.iter_mut().map(|page| IoSliceMut::new(&mut page.0));
@@ -225,7 +228,7 @@ fn request(
 }
 
 /// Copies the data in `pages` to the unaligned extents.
-fn hand_out(span: &Span, run: &mut [ReadExtent<'_>], pages: &[Page]) {
+fn hand_out(span: &Span, run: &mut [ReadExtent<'_>], pages: &[AlignedPage]) {
     // `first`: the index of the first page in `pages` read at or after `at`.
     let (mut at, mut first) = (span.start, 0);
     for extent in run {

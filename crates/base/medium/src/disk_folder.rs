@@ -1,8 +1,8 @@
 //! A folder on a real directory.
 
-use crate::opening::{close_first, patiently};
+use crate::file_open::{close_first, retry_while_busy};
 use crate::quota::within_quotas;
-use crate::{Access, Folder, FolderFile, Space, check_name};
+use crate::{Access, Folder, FolderFile, FsSpace, check_name};
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -38,8 +38,8 @@ pub struct DiskFolder {
     /// The number of times that a subfolder was opened because it was not cached, and how many of
     /// these openings are covered by a later sync of the top. An existing subfolder may be new,
     /// made by another thread or by a process that was killed.
-    met: AtomicU64,
-    durable: AtomicU64,
+    opened_subfolders: AtomicU64,
+    durable_subfolders: AtomicU64,
 }
 
 impl DiskFolder {
@@ -52,7 +52,7 @@ impl DiskFolder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = retry_on_intr(|| fs::open(path, flags, Mode::empty())).map_err(|e| match e {
             Errno::NOTDIR => failed(e).with_kind(Kind::NotFound).expected("a directory"),
-            Errno::NOENT => failed(e).remedy("check the path"),
+            Errno::NOENT => failed(e).hint("check the path"),
             _ => failed(e),
         })?;
         let read_only = access == Access::Read;
@@ -67,8 +67,8 @@ impl DiskFolder {
             _lock: lock,
             read_only,
             subfolders: Mutex::default(),
-            met: AtomicU64::new(0),
-            durable: AtomicU64::new(0),
+            opened_subfolders: AtomicU64::new(0),
+            durable_subfolders: AtomicU64::new(0),
         })
     }
 
@@ -89,16 +89,16 @@ impl DiskFolder {
 
     /// Runs `act` in a subfolder. If the process has no descriptors left, closes cached subfolders
     /// and tries once more.
-    fn within<T>(
+    fn in_subfolder<T>(
         &self,
         subfolder: &str,
         make: bool,
         mut act: impl FnMut(&OwnedFd) -> rustix::io::Result<T>,
     ) -> rustix::io::Result<T> {
-        match self.within_once(subfolder, make, &mut act) {
+        match self.in_subfolder_once(subfolder, make, &mut act) {
             Err(Errno::MFILE | Errno::NFILE) => {
                 self.subfolders.lock().clear();
-                self.within_once(subfolder, make, &mut act)
+                self.in_subfolder_once(subfolder, make, &mut act)
             }
             done => done,
         }
@@ -125,7 +125,7 @@ impl DiskFolder {
             other => other?,
         };
         // Counted before another thread can create a name in it.
-        self.met.fetch_add(1, Ordering::AcqRel);
+        self.opened_subfolders.fetch_add(1, Ordering::AcqRel);
         let opened = Arc::new(opened);
         let mut known = self.subfolders.lock();
         if known.len() >= share_of_descriptors(OPEN_SUBFOLDERS) {
@@ -137,7 +137,7 @@ impl DiskFolder {
 
     /// Runs `act` in a subfolder. Reopens a subfolder that another program removed and recreated
     /// meanwhile, and repeats calls that a signal interrupts.
-    fn within_once<T>(
+    fn in_subfolder_once<T>(
         &self,
         subfolder: &str,
         make: bool,
@@ -157,15 +157,15 @@ impl DiskFolder {
     }
 
     /// Whether a subfolder may not be durable yet.
-    fn owes_subfolders(&self) -> bool {
-        self.durable.load(Ordering::Acquire) < self.met.load(Ordering::Acquire)
+    fn has_volatile_subfolders(&self) -> bool {
+        self.durable_subfolders.load(Ordering::Acquire) < self.opened_subfolders.load(Ordering::Acquire)
     }
 
     /// Runs `sync`, and counts every subfolder seen before it as durable.
-    fn settle(&self, sync: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
-        let met = self.met.load(Ordering::Acquire);
+    fn sync_subfolders(&self, sync: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+        let met = self.opened_subfolders.load(Ordering::Acquire);
         retry_on_intr(sync)?;
-        self.durable.fetch_max(met, Ordering::AcqRel);
+        self.durable_subfolders.fetch_max(met, Ordering::AcqRel);
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl DiskFolder {
         let kind = fs::fstat(&opened).map(|about| FileType::from_raw_mode(about.st_mode));
         match kind.map_err(|e| self.failed("open", name, e))? {
             FileType::RegularFile => {
-                Ok(Arc::new(DiskFile { file: File::from(opened), path: self.path.join(name) }))
+                Ok(Arc::new(DiskFolderFile { file: File::from(opened), path: self.path.join(name) }))
             }
             _ => Err(self.failed("open", name, Errno::ISDIR)),
         }
@@ -195,7 +195,7 @@ fn named_limit(error: Error, e: Errno) -> Error {
     let limit = limit.map_or_else(String::new, |most| format!(", {most} at present"));
     error
         .expected(format!("fewer open files than the limit of this process (RLIMIT_NOFILE{limit})"))
-        .remedy("raise the limit: `ulimit -n` in the shell that starts the server, LimitNOFILE= in its unit")
+        .hint("raise the limit: `ulimit -n` in the shell that starts the server, LimitNOFILE= in its unit")
 }
 
 /// Locks the directory. If that is impossible, locks a file in it, and returns that file.
@@ -203,11 +203,11 @@ fn lock(path: &Path, top: &OwnedFd, read_only: bool) -> Result<Option<OwnedFd>> 
     let how = |fd: &OwnedFd| {
         let exclusive = FlockOperation::NonBlockingLockExclusive;
         let how = if read_only { FlockOperation::NonBlockingLockShared } else { exclusive };
-        patiently(|| fs::flock(fd, how), |e| *e == Errno::WOULDBLOCK)
+        retry_while_busy(|| fs::flock(fd, how), |e| *e == Errno::WOULDBLOCK)
     };
     let what = || format!("cannot lock {}", path.display());
     let busy = || {
-        Error::new(Kind::Busy, what()).found("another program has this directory open").remedy(close_first())
+        Error::new(Kind::Busy, what()).found("another program has this directory open").hint(close_first())
     };
     match how(top) {
         Ok(()) => return Ok(None),
@@ -229,7 +229,7 @@ fn lock(path: &Path, top: &OwnedFd, read_only: bool) -> Result<Option<OwnedFd>> 
         Err(Errno::WOULDBLOCK) => Err(busy()),
         Err(e) => Err(Error::io(what(), &e.into())
             .expected("a file system with locks")
-            .remedy("mount the file system with locks")),
+            .hint("mount the file system with locks")),
     }
 }
 
@@ -238,7 +238,7 @@ impl Folder for DiskFolder {
         let (subfolder, file) = check_name(name)?;
         let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened = self.within(subfolder, false, |folder| {
+        let opened = self.in_subfolder(subfolder, false, |folder| {
             match fs::openat(folder, file, flags | OFlags::NOATIME, Mode::empty()) {
                 // Only the owner may keep access times unchanged.
                 Err(Errno::PERM) => fs::openat(folder, file, flags, Mode::empty()),
@@ -253,7 +253,7 @@ impl Folder for DiskFolder {
         self.changeable("create", name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = |folder: &OwnedFd| fs::openat(folder, file, flags, Mode::RUSR | Mode::WUSR);
-        let opened = self.within(subfolder, true, |folder| match create(folder) {
+        let opened = self.in_subfolder(subfolder, true, |folder| match create(folder) {
             Err(Errno::EXIST) => {
                 fs::unlinkat(folder, file, AtFlags::empty())?;
                 create(folder)
@@ -266,7 +266,7 @@ impl Folder for DiskFolder {
     fn remove(&self, name: &str) -> Result<()> {
         let (subfolder, file) = check_name(name)?;
         self.changeable("remove", name)?;
-        match self.within(subfolder, false, |folder| fs::unlinkat(folder, file, AtFlags::empty())) {
+        match self.in_subfolder(subfolder, false, |folder| fs::unlinkat(folder, file, AtFlags::empty())) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(self.failed("remove", name, e)),
         }
@@ -275,8 +275,8 @@ impl Folder for DiskFolder {
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let ((from_folder, from_file), (to_folder, to_file)) = (check_name(from)?, check_name(to)?);
         self.changeable("rename", from)?;
-        let renamed = self.within(from_folder, false, |source| {
-            self.within(to_folder, false, |target| fs::renameat(source, from_file, target, to_file))
+        let renamed = self.in_subfolder(from_folder, false, |source| {
+            self.in_subfolder(to_folder, false, |target| fs::renameat(source, from_file, target, to_file))
         });
         renamed.map_err(|e| self.failed("rename", from, e))
     }
@@ -301,7 +301,7 @@ impl Folder for DiskFolder {
     fn sync_names(&self, subfolder: &str) -> Result<()> {
         let failed = |e| self.failed("sync the directory", subfolder, e).with_kind(Kind::Io);
         if !subfolder.is_empty() {
-            match self.within(subfolder, false, |folder| fs::fsync(folder)) {
+            match self.in_subfolder(subfolder, false, |folder| fs::fsync(folder)) {
                 // A removed subfolder has nothing to sync; the sync of the top makes its removal
                 // durable.
                 Ok(()) | Err(Errno::NOENT) => {}
@@ -310,18 +310,18 @@ impl Folder for DiskFolder {
         }
         // Other threads that wait for the same subfolders sync the top as well, so it is durable
         // when any of them returns.
-        if subfolder.is_empty() || self.owes_subfolders() {
-            self.settle(|| fs::fsync(&self.top)).map_err(failed)?;
+        if subfolder.is_empty() || self.has_volatile_subfolders() {
+            self.sync_subfolders(|| fs::fsync(&self.top)).map_err(failed)?;
         }
         Ok(())
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.settle(|| fs::syncfs(&self.top))
+        self.sync_subfolders(|| fs::syncfs(&self.top))
             .map_err(|e| self.failed("sync the file system of", "", e).with_kind(Kind::Io))
     }
 
-    fn space(&self) -> Result<Space> {
+    fn space(&self) -> Result<FsSpace> {
         let about = fs::fstatvfs(&self.top).map_err(|e| self.failed("ask for the space of", "", e))?;
         Ok(within_quotas(&self.top, about.into()))
     }
@@ -338,18 +338,18 @@ impl Folder for DiskFolder {
 }
 
 /// An open file of a [`DiskFolder`].
-struct DiskFile {
+struct DiskFolderFile {
     file: File,
     path: PathBuf,
 }
 
-impl DiskFile {
+impl DiskFolderFile {
     fn failed(&self, what: &str, e: &std::io::Error) -> Error {
         Error::io(format!("{what} {}", self.path.display()), e)
     }
 }
 
-impl FolderFile for DiskFile {
+impl FolderFile for DiskFolderFile {
     fn len(&self) -> Result<u64> {
         let about = fs::fstat(&self.file).map_err(|e| self.failed("cannot look at", &e.into()))?;
         Ok(about.st_size as u64)
@@ -394,7 +394,7 @@ impl FolderFile for DiskFile {
         }
         match retry_on_intr(|| fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-            Err(e) => Err(self.failed(&format!("cannot take {len} bytes for"), &e.into())),
+            Err(e) => Err(self.failed(&format!("cannot allocate {len} bytes for"), &e.into())),
         }
     }
 
@@ -420,13 +420,13 @@ impl FolderFile for DiskFile {
         self.file.sync_data().map_err(|e| self.failed("cannot sync", &e).with_kind(Kind::Io))
     }
 
-    fn longest(&self) -> Result<u64> {
+    fn max_len(&self) -> Result<u64> {
         // The system refuses to seek past the maximum length of the file system. The file position
         // has no other use here.
         let fits = |len: u64| match fs::seek(&self.file, SeekFrom::Start(len)) {
             Ok(_) => Ok(true),
             Err(Errno::INVAL | Errno::OVERFLOW) => Ok(false),
-            Err(e) => Err(self.failed("cannot ask for the longest length of", &e.into())),
+            Err(e) => Err(self.failed("cannot determine the maximum length of", &e.into())),
         };
         let (mut fitting, mut beyond) = (0, i64::MAX as u64);
         while beyond - fitting > 1 {
@@ -459,12 +459,12 @@ pub fn forget_cached(file: &File, path: &Path) -> Result<()> {
         // A file that is open for reading, or on a read-only file system, has nothing to write.
         Err(e) if matches!(e.raw_os_error(), Some(n) if n == Errno::ROFS.raw_os_error()) => {}
         Err(e) => {
-            return Err(failed("what was written earlier did not reach", &e)
-                .remedy("mend the disk, then open it again: what is durable on it is used"));
+            return Err(failed("earlier writes did not reach", &e)
+                .hint("repair the disk, then open it again: it continues from the last durable state"));
         }
     }
     fs::fadvise(file, 0, None, Advice::DontNeed)
-        .map_err(|e| failed("cannot drop what memory holds of", &e.into()))
+        .map_err(|e| failed("cannot drop the cached pages of", &e.into()))
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ fn files_keep_what_is_written() {
 }
 
 #[test]
-fn names_come_and_go() {
+fn files_are_replaced_renamed_and_removed() {
     let (home, folder) = folder();
     let old = folder.create("a").unwrap();
     old.write_at(0, b"old").unwrap();
@@ -70,26 +70,26 @@ fn names_come_and_go() {
 #[test]
 fn a_subfolder_is_durable_before_its_names_are() {
     let (home, folder) = folder();
-    assert!(!folder.owes_subfolders());
+    assert!(!folder.has_volatile_subfolders());
     folder.create("ab/c").unwrap();
     folder.create("cd/e").unwrap();
-    assert!(folder.owes_subfolders());
+    assert!(folder.has_volatile_subfolders());
     folder.sync_names("ab").unwrap();
-    assert!(!folder.owes_subfolders());
+    assert!(!folder.has_volatile_subfolders());
     // A sync covers the subfolders made before it began, not those made meanwhile.
-    folder.settle(|| folder.create("ef/a").map(drop).map_err(|_| Errno::IO)).unwrap();
-    assert!(folder.owes_subfolders());
-    assert!(folder.settle(|| Err(Errno::IO)).is_err() && folder.owes_subfolders());
+    folder.sync_subfolders(|| folder.create("ef/a").map(drop).map_err(|_| Errno::IO)).unwrap();
+    assert!(folder.has_volatile_subfolders());
+    assert!(folder.sync_subfolders(|| Err(Errno::IO)).is_err() && folder.has_volatile_subfolders());
     folder.sync_all().unwrap();
     folder.create("ab/d").unwrap();
-    assert!(!folder.owes_subfolders());
+    assert!(!folder.has_volatile_subfolders());
     drop(folder);
     // The process that created it may have been killed before it was durable.
     let folder = DiskFolder::open(home.path(), Access::Write).unwrap();
     folder.create("ab/e").unwrap();
-    assert!(folder.owes_subfolders());
+    assert!(folder.has_volatile_subfolders());
     folder.sync_names("").unwrap();
-    assert!(!folder.owes_subfolders());
+    assert!(!folder.has_volatile_subfolders());
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn links_and_directories_are_refused_as_files() {
     let (home, folder) = folder();
     let (outside, path) = (tempfile::tempdir().unwrap(), home.path());
     std::fs::write(outside.path().join("secret"), b"secret").unwrap();
@@ -130,12 +130,12 @@ fn what_is_no_file_is_refused() {
 }
 
 #[test]
-fn what_a_signal_interrupts_is_done_again_and_descriptors_are_let_go_where_there_are_none() {
+fn interrupted_calls_are_repeated_and_cached_descriptors_are_closed_when_none_are_left() {
     let (_home, folder) = folder();
     folder.create("ab/cd").unwrap();
     for (errno, times) in [(Errno::INTR, 3), (Errno::MFILE, 1), (Errno::NFILE, 1)] {
         let mut left = times;
-        let done = folder.within("ab", false, |_| {
+        let done = folder.in_subfolder("ab", false, |_| {
             if left == 0 {
                 return Ok(7);
             }
@@ -144,20 +144,20 @@ fn what_a_signal_interrupts_is_done_again_and_descriptors_are_let_go_where_there
         });
         assert_eq!((done, left), (Ok(7), 0), "{errno}");
     }
-    let refused = folder.within("ab", false, |_| rustix::io::Result::<()>::Err(Errno::MFILE));
+    let refused = folder.in_subfolder("ab", false, |_| rustix::io::Result::<()>::Err(Errno::MFILE));
     let error = folder.failed("open", "ab/cd", refused.unwrap_err());
     assert_eq!(error.kind(), Kind::Memory);
     assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
 }
 
 #[test]
-fn a_file_tells_how_long_it_may_become() {
+fn a_file_reports_its_maximum_length() {
     let (_home, folder) = folder();
     let file = folder.create("ab/cd").unwrap();
-    let longest = file.longest().unwrap();
+    let longest = file.max_len().unwrap();
     assert!(longest >= 1 << 30, "{longest}");
     file.set_len(1 << 20).unwrap();
     // Reads and writes do not use the file position.
     file.write_at(4096, b"words").unwrap();
-    assert_eq!((file.longest().unwrap(), file.len().unwrap()), (longest, 1 << 20));
+    assert_eq!((file.max_len().unwrap(), file.len().unwrap()), (longest, 1 << 20));
 }

@@ -2,14 +2,15 @@
 //! cache if they can.
 
 use crate::direct::DirectReader;
-use crate::discreet::DiscreetReader;
-use crate::opening::{
-    Access, Links, check_kind, create_error, lock, open_error, open_untouched, patiently, refuse_other_names,
+use crate::dont_cache::DontCacheReader;
+use crate::file_open::{
+    Access, LinkPolicy, check_kind, create_error, lock, open_error, open_noatime, refuse_hard_links,
+    retry_while_busy,
 };
 use crate::path_only::path_only;
 use crate::runs::near_runs;
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
-use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use rustix::fs::{
     Advice as ReadAdvice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl,
     fcntl_setfl, fstatvfs,
@@ -58,11 +59,11 @@ pub struct FileMedium {
     path: PathBuf,
     len: AtomicU64,
     device: bool,
-    touches: bool,
+    updates_atime: bool,
     /// Whether the file is fully allocated and stays so.
-    keeps: AtomicBool,
+    keeps_allocation: AtomicBool,
     direct: DirectReader,
-    discreet: DiscreetReader,
+    discreet: DontCacheReader,
 }
 
 impl FileMedium {
@@ -72,12 +73,12 @@ impl FileMedium {
     /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if it is mounted, or
     /// another program has it open.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
-        Self::open_linked(path, access, Links::Followed)
+        Self::open_linked(path, access, LinkPolicy::Followed)
     }
 
     /// The same; `links` tells whether the path may be a symbolic link. Errors: also
     /// [`Kind::NotFound`] for a forbidden link.
-    pub fn open_linked(path: &Path, access: Access, links: Links) -> Result<Self> {
+    pub fn open_linked(path: &Path, access: Access, links: LinkPolicy) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
         // Checked before the open: opening a pipe would wait for a writer.
@@ -85,11 +86,13 @@ impl FileMedium {
         check_kind(path, kind)?;
         let alone = if kind.is_block_device() { OFlags::EXCL } else { OFlags::empty() };
         let flags = alone | links.flags();
-        let opened =
-            patiently(|| open_untouched(&mut options, path, flags), |e| e.kind() == ErrorKind::ResourceBusy);
+        let opened = retry_while_busy(
+            || open_noatime(&mut options, path, flags),
+            |e| e.kind() == ErrorKind::ResourceBusy,
+        );
         let (file, touches) = opened.map_err(|e| open_error(path, &e))?;
-        if links == Links::Refused && access == Access::Write {
-            refuse_other_names(&file, path)?;
+        if links == LinkPolicy::Refused && access == Access::Write {
+            refuse_hard_links(&file, path)?;
         }
         Self::locked(file, path, access, touches)
     }
@@ -111,8 +114,8 @@ impl FileMedium {
 
     /// Makes discards free space, even if the file was fully allocated when it was opened. For a
     /// file that is about to be overwritten.
-    pub fn forget_space(&self) {
-        self.keeps.store(false, Ordering::Relaxed);
+    pub fn release_allocation(&self) {
+        self.keeps_allocation.store(false, Ordering::Relaxed);
     }
 
     /// Whether this is a block device. Its length is fixed.
@@ -125,9 +128,9 @@ impl FileMedium {
     ///
     /// Deniability contract: hidden levels are read at times without public reads, and the access
     /// time would reveal it.
-    pub fn touches_access_times(&self) -> bool {
+    pub fn updates_access_time(&self) -> bool {
         let spared = StatVfsMountFlags::NOATIME | StatVfsMountFlags::RDONLY;
-        self.touches && !fstatvfs(&self.file).is_ok_and(|fs| fs.f_flag.intersects(spared))
+        self.updates_atime && !fstatvfs(&self.file).is_ok_and(|fs| fs.f_flag.intersects(spared))
     }
 
     fn locked(mut file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
@@ -147,8 +150,17 @@ impl FileMedium {
         // `blocks()` counts units of 512 bytes, independent of the file system's block size.
         let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
         let (path, len) = (path.to_owned(), AtomicU64::new(len));
-        let (direct, discreet) = (DirectReader::default(), DiscreetReader::default());
-        Ok(FileMedium { file, path, len, device, touches, keeps, direct, discreet })
+        let (direct, discreet) = (DirectReader::default(), DontCacheReader::default());
+        Ok(FileMedium {
+            file,
+            path,
+            len,
+            device,
+            updates_atime: touches,
+            keeps_allocation: keeps,
+            direct,
+            discreet,
+        })
     }
 
     /// A path-only handle (`O_PATH`) on the file or device. It neither reads nor writes, and holds
@@ -165,16 +177,25 @@ impl FileMedium {
         let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
         let (mut file, touches) = self.open_file_again(writes, OFlags::empty())?;
         let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
-        let keeps = AtomicBool::new(self.keeps.load(Ordering::Relaxed));
+        let keeps = AtomicBool::new(self.keeps_allocation.load(Ordering::Relaxed));
         let (path, device) = (self.path.clone(), self.device);
-        let (direct, discreet) = (DirectReader::beside(&self.direct), DiscreetReader::default());
-        Ok(FileMedium { file, path, len, device, touches, keeps, direct, discreet })
+        let (direct, discreet) = (DirectReader::for_other_handle(&self.direct), DontCacheReader::default());
+        Ok(FileMedium {
+            file,
+            path,
+            len,
+            device,
+            updates_atime: touches,
+            keeps_allocation: keeps,
+            direct,
+            discreet,
+        })
     }
 
     /// Opens the file through `/proc/self/fd`, since its path may lead elsewhere by now.
     fn open_file_again(&self, writes: bool, flags: OFlags) -> std::io::Result<(File, bool)> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        open_untouched(OpenOptions::new().read(true).write(writes), Path::new(&path), flags)
+        open_noatime(OpenOptions::new().read(true).write(writes), Path::new(&path), flags)
     }
 
     /// An open file for discreet reads, with additional `flags`.
@@ -189,9 +210,9 @@ impl FileMedium {
         }
         let error = Error::io(what, e);
         if error.errno() == Errno::FBIG.raw_os_error() {
-            error.remedy(LONGER_FILES)
+            error.hint(LONGER_FILES)
         } else if error.kind() == Kind::NoSpace {
-            error.remedy(FREE_SPACE)
+            error.hint(FREE_SPACE)
         } else {
             error
         }
@@ -199,23 +220,22 @@ impl FileMedium {
 
     /// Refuses to allocate more space than the file system has: the attempt would fill the host
     /// first.
-    fn check_room(&self, len: u64) -> Result<()> {
+    fn check_free_space(&self, len: u64) -> Result<()> {
         let taken = self.file.metadata().map_or(0, |about| about.blocks() * 512);
         match fstatvfs(&self.file) {
             Ok(fs) if len.saturating_sub(taken) > fs.f_bavail.saturating_mul(fs.f_frsize) => {
-                Err(self.not_taken(len, &Errno::NOSPC.into()))
+                Err(self.allocation_error(len, &Errno::NOSPC.into()))
             }
             _ => Ok(()),
         }
     }
 
-    fn not_taken(&self, len: u64, e: &std::io::Error) -> Error {
-        let error = Error::io(format!("cannot take {len} bytes for {}", self.path.display()), e);
+    fn allocation_error(&self, len: u64, e: &std::io::Error) -> Error {
+        let error = Error::io(format!("cannot allocate {len} bytes for {}", self.path.display()), e);
         if error.errno() == Errno::FBIG.raw_os_error() {
-            error.remedy(LONGER_FILES)
+            error.hint(LONGER_FILES)
         } else if error.kind() == Kind::NoSpace {
-            error
-                .remedy(Advice::from("free space on the host, or choose a smaller ").setting(Setting("size")))
+            error.hint(Hint::from("free space on the host, or choose a smaller ").setting(Setting("size")))
         } else {
             error
         }
@@ -232,7 +252,7 @@ impl FileMedium {
 
     /// Reads adjacent extents through the cache and leaves nothing of them there, if the system can
     /// do that.
-    fn read_in_passing(&self, run: &mut [ReadExtent<'_>]) -> Result<()> {
+    fn read_dont_cache(&self, run: &mut [ReadExtent<'_>]) -> Result<()> {
         if self.discreet.is_refused() {
             return self.read(run);
         }
@@ -324,7 +344,7 @@ impl Medium for FileMedium {
     fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         for run in near_runs(batch) {
             if !self.direct.read(|| self.open_discreet(OFlags::DIRECT), run) {
-                run.chunk_by_mut(are_adjacent).try_for_each(|run| self.read_in_passing(run))?;
+                run.chunk_by_mut(are_adjacent).try_for_each(|run| self.read_dont_cache(run))?;
             }
         }
         Ok(())
@@ -384,12 +404,12 @@ impl Medium for FileMedium {
         let dropped =
             dropped.and_then(|()| if self.device { block_device::drop_cache(&self.file) } else { Ok(()) });
         synced.map_err(|e| {
-            Error::io(format!("what was written to {} earlier did not reach it", self.path.display()), &e)
+            Error::io(format!("earlier writes did not reach {}", self.path.display()), &e)
                 .with_kind(Kind::Io)
-                .remedy("mend the medium, then open it again: what is durable on it is used")
+                .hint("repair the medium, then open it again: it continues from the last durable state")
         })?;
         dropped.map_err(|e| {
-            Error::io(format!("cannot drop what memory holds of {}", self.path.display()), &e)
+            Error::io(format!("cannot drop the cached pages of {}", self.path.display()), &e)
                 .with_kind(Kind::Io)
         })
     }
@@ -410,7 +430,7 @@ impl Medium for FileMedium {
             return Ok(());
         }
         let _writing = self.direct.begin_write(std::iter::once((offset, len)));
-        let keeps = self.keeps.load(Ordering::Relaxed);
+        let keeps = self.keeps_allocation.load(Ordering::Relaxed);
         let zeros = if keeps { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
         match retry_on_intr(|| fallocate(&self.file, zeros | FallocateFlags::KEEP_SIZE, offset, len)) {
             Ok(()) => Ok(()),
@@ -423,15 +443,15 @@ impl Medium for FileMedium {
         if self.device || len == 0 {
             return Ok(true);
         }
-        self.check_room(len)?;
+        self.check_free_space(len)?;
         match retry_on_intr(|| fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)) {
             Ok(()) => {
                 let whole = offset == 0 && len >= self.len();
-                self.keeps.fetch_or(whole, Ordering::Relaxed);
+                self.keeps_allocation.fetch_or(whole, Ordering::Relaxed);
                 Ok(true)
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
-            Err(e) => Err(self.not_taken(len, &e.into())),
+            Err(e) => Err(self.allocation_error(len, &e.into())),
         }
     }
 
@@ -443,16 +463,16 @@ impl Medium for FileMedium {
                 Err(Error::new(Kind::NoSpace, format!("cannot grow {}", self.path.display()))
                     .found(format!("a device of {} bytes", self.len()))
                     .expected(format!("at least {len} bytes"))
-                    .remedy("enlarge the device first, or ask for less"))
+                    .hint("enlarge the device first, or ask for less"))
             };
         }
         let _writing = self.direct.begin_write(std::iter::once((0, u64::MAX)));
         self.file.set_len(len).map_err(|e| {
             let error = Error::io(format!("cannot make {} {len} bytes long", self.path.display()), &e);
-            if error.errno() == Errno::FBIG.raw_os_error() { error.remedy(LONGER_FILES) } else { error }
+            if error.errno() == Errno::FBIG.raw_os_error() { error.hint(LONGER_FILES) } else { error }
         })?;
         let before = self.len.swap(len, Ordering::Relaxed);
-        if self.keeps.load(Ordering::Relaxed) && before > 0 && len > before {
+        if self.keeps_allocation.load(Ordering::Relaxed) && before > 0 && len > before {
             return self.allocate(before, len - before).map(drop).inspect_err(|_| {
                 // The new space could not be allocated. The old length needs no new space.
                 if self.file.set_len(before).is_ok() {

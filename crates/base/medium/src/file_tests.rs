@@ -1,11 +1,11 @@
 //! Tests of files and block devices as media.
 
 use super::*;
-use crate::opening::open_to_look;
+use crate::file_open::open_for_inspection;
 use std::time::Duration;
 
 #[test]
-fn keeps_what_it_is_given_and_punches_holes() {
+fn a_file_keeps_its_content_and_a_discard_punches_holes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");
     let medium = FileMedium::create(&path, 1 << 20).unwrap();
@@ -22,7 +22,7 @@ fn keeps_what_it_is_given_and_punches_holes() {
 }
 
 #[test]
-fn a_file_that_has_all_of_its_space_keeps_it() {
+fn a_fully_allocated_file_stays_allocated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");
     let medium = FileMedium::create(&path, 1 << 20).unwrap();
@@ -128,14 +128,14 @@ fn expecting(dir: &Path) -> (PathBuf, Vec<u8>, FileMedium) {
 
 /// Whether a range is read past the cache. `medium.direct.is_refused()` tells whether the system
 /// refuses.
-fn past_the_cache(medium: &FileMedium, offset: u64, len: usize) -> bool {
+fn reads_past_the_cache(medium: &FileMedium, offset: u64, len: usize) -> bool {
     let mut buf = vec![0; len];
     let mut run = [ReadExtent { offset, buf: &mut buf }];
     medium.direct.read(|| medium.open_discreet(OFlags::DIRECT), &mut run)
 }
 
 #[test]
-fn discreet_reads_of_any_places_into_any_memory_give_what_is_there() {
+fn discreet_reads_of_any_alignment_return_the_data() {
     let dir = tempfile::tempdir().unwrap();
     let (path, data, medium) = expecting(dir.path());
     let told = resident(&path).filter(|pages| *pages == 0);
@@ -165,7 +165,7 @@ fn discreet_reads_of_any_places_into_any_memory_give_what_is_there() {
             assert!(buf[..] == data[offset as usize..][..buf.len()], "byte {offset}, shift {shift}");
         }
     }
-    assert!(past_the_cache(&medium, 4096, 4096) || medium.direct.is_refused());
+    assert!(reads_past_the_cache(&medium, 4096, 4096) || medium.direct.is_refused());
     let refused = medium.direct.is_refused() && medium.discreet.is_refused();
     assert!(refused || told.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
     let mut beyond = [0; 128];
@@ -177,7 +177,7 @@ fn discreet_reads_of_any_places_into_any_memory_give_what_is_there() {
 /// Shows that an unsynced range is not read past the cache: the system would write it before the
 /// read.
 #[test]
-fn what_is_not_synced_is_read_through_the_cache() {
+fn unsynced_ranges_are_read_through_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let (_, _, medium) = expecting(dir.path());
     let other = medium.open_again().unwrap();
@@ -189,7 +189,7 @@ fn what_is_not_synced_is_read_through_the_cache() {
             assert_eq!(buf, [byte; 8], "byte {offset}");
         }
     };
-    let may_pass = |piece: u64| past_the_cache(&medium, piece * PIECE + 40960, 4096);
+    let may_pass = |piece: u64| reads_past_the_cache(&medium, piece * PIECE + 40960, 4096);
     medium.write_at(PIECE + 700, &[1; 8]).unwrap();
     medium.write_durable(&[WriteExtent { offset: 2 * PIECE, data: &[2; 4096] }]).unwrap();
     medium.discard(3 * PIECE, 4096).unwrap();
@@ -201,7 +201,7 @@ fn what_is_not_synced_is_read_through_the_cache() {
     assert!((0..8).all(may_pass) || medium.direct.is_refused());
     has_contents();
     medium.set_len(PIECE).unwrap();
-    assert!(!past_the_cache(&medium, 0, 4096));
+    assert!(!reads_past_the_cache(&medium, 0, 4096));
 }
 
 #[test]
@@ -210,19 +210,19 @@ fn nothing_is_read_past_the_cache_before_it_is_synced() {
     let path = dir.path().join("m");
     let medium = FileMedium::create(&path, 1 << 20).unwrap();
     medium.write_at(0, &[7; 4096]).unwrap();
-    assert!(!past_the_cache(&medium, 0, 4096), "discreet reads are not asked for");
+    assert!(!reads_past_the_cache(&medium, 0, 4096), "discreet reads are not asked for");
     medium.expect_discreet_reads().unwrap();
-    assert!(!past_the_cache(&medium, 0, 4096), "earlier writes are in the cache only");
+    assert!(!reads_past_the_cache(&medium, 0, 4096), "earlier writes are in the cache only");
     medium.forget_cached().unwrap();
-    assert!(past_the_cache(&medium, 0, 4096) || medium.direct.is_refused());
+    assert!(reads_past_the_cache(&medium, 0, 4096) || medium.direct.is_refused());
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_once_more_is_tried_again() {
+fn a_failed_reopen_is_retried() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");
     std::fs::write(&path, [7; 8192]).unwrap();
-    let reader = DiscreetReader::default();
+    let reader = DontCacheReader::default();
     let none = || -> std::io::Result<File> { Err(Errno::MFILE.into()) };
     let mut block = [0; 4096];
     assert!(reader.prepare(none).is_err());
@@ -253,10 +253,10 @@ fn reading_leaves_no_access_time() {
     file.set_times(std::fs::FileTimes::new().set_accessed(old)).unwrap();
     for access in [Access::Read, Access::Write] {
         let medium = FileMedium::open(&path, access).unwrap();
-        assert!(!medium.touches_access_times());
+        assert!(!medium.updates_access_time());
         medium.read_at(4096, &mut [0; 4096]).unwrap();
     }
-    let mut looked = open_to_look(&path, Links::Followed).unwrap();
+    let mut looked = open_for_inspection(&path, LinkPolicy::Followed).unwrap();
     std::io::Read::read_exact(&mut looked, &mut [0; 4096]).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().accessed().unwrap(), old);
 }
@@ -281,12 +281,12 @@ fn one_writer_and_no_silent_overwrite() {
 }
 
 #[test]
-fn a_file_that_is_overwritten_need_not_keep_its_space() {
+fn discards_free_space_after_the_allocation_is_released() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");
     std::fs::write(&path, [1; 65536]).unwrap();
     let medium = FileMedium::open(&path, Access::Write).unwrap();
-    medium.forget_space();
+    medium.release_allocation();
     // More than any host has: the file gets this length and takes no space.
     medium.set_len(1 << 42).unwrap();
     medium.discard(0, 65536).unwrap();

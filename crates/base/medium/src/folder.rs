@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// The space of the file system that holds a folder: total, and free for this user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Space {
+pub struct FsSpace {
     /// Total bytes that this user may use. `df` shows total minus free as used.
     pub total_bytes: u64,
     /// Free bytes.
@@ -18,11 +18,11 @@ pub struct Space {
     pub free_files: u64,
 }
 
-impl From<StatVfs> for Space {
+impl From<StatVfs> for FsSpace {
     /// Space that is reserved for root counts as absent.
-    fn from(about: StatVfs) -> Space {
+    fn from(about: StatVfs) -> FsSpace {
         let kept_back = about.f_bfree.saturating_sub(about.f_bavail);
-        Space {
+        FsSpace {
             total_bytes: about.f_blocks.saturating_sub(kept_back).saturating_mul(about.f_frsize),
             free_bytes: about.f_bavail.saturating_mul(about.f_frsize),
             total_files: about.f_files,
@@ -65,7 +65,7 @@ pub trait Folder: Send + Sync {
     /// of the same file system.
     fn sync_all(&self) -> Result<()>;
     /// The space of the file system.
-    fn space(&self) -> Result<Space>;
+    fn space(&self) -> Result<FsSpace>;
     /// The number of files that a caller may keep open for later use.
     fn open_files(&self) -> usize {
         256
@@ -104,7 +104,7 @@ pub trait FolderFile: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// The maximum length in bytes, as far as the system tells: the file system has a limit, and
     /// the process may have one. Writes beyond it are refused with [`Kind::NoSpace`].
-    fn longest(&self) -> Result<u64> {
+    fn max_len(&self) -> Result<u64> {
         Ok(u64::MAX)
     }
     /// Whether the file still has a name in a folder. True if that is unknown.
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_inside() {
+    fn names_cannot_leave_the_folder() {
         assert_eq!(check_name("journal").unwrap(), ("", "journal"));
         assert_eq!(check_name("ab/cdef").unwrap(), ("ab", "cdef"));
         for bad in ["", "/", "/a", "a/", "..", "../a", "a/..", "./a", "a/b/c", "a//b", "a\0b"] {
@@ -154,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_back_for_root_is_not_in_use() {
+    fn space_reserved_for_root_does_not_count_as_used() {
         let about = rustix::fs::statvfs("/").unwrap();
         let about = StatVfs { f_blocks: 100, f_bfree: 60, f_bavail: 55, f_frsize: 4096, ..about };
-        let space = Space::from(about);
+        let space = FsSpace::from(about);
         assert_eq!((space.total_bytes, space.free_bytes), (95 * 4096, 55 * 4096));
         assert_eq!((space.total_bytes - space.free_bytes) / 4096, 40);
     }

@@ -15,16 +15,16 @@
 
 mod block_device;
 mod direct;
-mod discreet;
 mod disk_folder;
+mod dont_cache;
 mod file;
+mod file_open;
 mod folder;
 mod medium;
 mod memory;
 mod memory_objects;
 mod memory_pages;
 mod object;
-mod opening;
 mod path_only;
 mod pieces;
 mod quota;
@@ -34,12 +34,14 @@ mod unsynced;
 
 pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
 pub use file::FileMedium;
-pub use folder::{Folder, FolderFile, Space, check_name};
+pub use file_open::{Access, LinkPolicy, open_for_inspection};
+pub use folder::{Folder, FolderFile, FsSpace, check_name};
 pub use medium::{Medium, ReadExtent, WriteExtent};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
-pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
-pub use opening::{Access, Links, open_to_look};
+pub use object::{
+    KeySelection, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
+};
 pub use path_only::path_only;
 pub use pieces::{check_range, pieces};
 pub use runs::near_runs;

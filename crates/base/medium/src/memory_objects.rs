@@ -1,8 +1,10 @@
 //! An object store in memory, for tests and golden images: transactions, keys, and snapshots. As
 //! RADOS does for self-managed snapshots, it copies an object at the first write after a snapshot.
 
-use crate::memory_pages::Pages;
-use crate::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+use crate::memory_pages::PagedBytes;
+use crate::{
+    KeySelection, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
+};
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +16,8 @@ const LIMIT: u64 = 128 << 20;
 /// The state of one object: bytes and keys. Clones share them until one of them changes.
 #[derive(Clone, Default)]
 pub struct MemoryObject {
-    bytes: Pages,
-    keys: Arc<BTreeMap<Key, Vec<u8>>>,
+    bytes: PagedBytes,
+    keys: Arc<BTreeMap<ObjectKey, Vec<u8>>>,
     version: u64,
 }
 
@@ -28,7 +30,7 @@ struct Preserved {
 
 /// An object with its past states. It stays, without a head, while a snapshot may need it.
 #[derive(Clone, Default)]
-struct Line {
+struct ObjectHistory {
     head: Option<MemoryObject>,
     /// The newest snapshot that any write knew. A newer snapshot refers to the head.
     known: SnapshotId,
@@ -36,7 +38,7 @@ struct Line {
     past: BTreeMap<SnapshotId, Preserved>,
 }
 
-impl Line {
+impl ObjectHistory {
     fn at(&self, id: SnapshotId) -> Option<&MemoryObject> {
         if id > self.known {
             return self.head.as_ref();
@@ -60,15 +62,15 @@ impl Line {
 }
 
 #[derive(Clone, Default)]
-struct Shared {
-    lines: BTreeMap<u64, Line>,
+struct StoreState {
+    objects: BTreeMap<u64, ObjectHistory>,
     snapshots: BTreeSet<SnapshotId>,
     last_snapshot: SnapshotId,
     last_version: u64,
 }
 
-impl Shared {
-    fn known(&self, id: SnapshotId) -> Result<()> {
+impl StoreState {
+    fn check_snapshot(&self, id: SnapshotId) -> Result<()> {
         if self.snapshots.contains(&id) {
             return Ok(());
         }
@@ -84,7 +86,7 @@ impl Shared {
 /// Objects in memory. Each handle has its own list of snapshots to preserve;
 /// [`MemoryObjects::reopened`] returns another handle on the same objects.
 pub struct MemoryObjects {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<StoreState>>,
     context: Mutex<BTreeSet<SnapshotId>>,
     view: Option<SnapshotId>,
     has_keys: bool,
@@ -96,7 +98,7 @@ impl MemoryObjects {
         Self::over(Arc::default(), None, has_keys)
     }
 
-    fn over(shared: Arc<Mutex<Shared>>, view: Option<SnapshotId>, has_keys: bool) -> Self {
+    fn over(shared: Arc<Mutex<StoreState>>, view: Option<SnapshotId>, has_keys: bool) -> Self {
         MemoryObjects { shared, context: Mutex::default(), view, has_keys }
     }
 
@@ -121,7 +123,7 @@ impl MemoryObjects {
     pub fn replace(&self, object: u64, state: Option<MemoryObject>) {
         let mut shared = self.lock();
         let version = shared.next_version();
-        let line = shared.lines.entry(object).or_default();
+        let line = shared.objects.entry(object).or_default();
         line.head = state.map(|state| MemoryObject { version, ..state });
     }
 
@@ -129,7 +131,7 @@ impl MemoryObjects {
     pub fn replace_at(&self, object: u64, id: SnapshotId, state: Option<MemoryObject>) {
         let mut shared = self.lock();
         let snapshots: BTreeSet<SnapshotId> = shared.snapshots.range(..=id).copied().collect();
-        let line = shared.lines.entry(object).or_default();
+        let line = shared.objects.entry(object).or_default();
         line.preserve(&snapshots);
         let kept = line.past.range(id..).next().map(|(key, _)| *key);
         if let Some((key, mut kept)) = kept.and_then(|key| line.past.remove_entry(&key)) {
@@ -147,12 +149,12 @@ impl MemoryObjects {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.shared.lock()
     }
 
-    fn seen<'a>(&self, shared: &'a Shared, object: u64) -> Option<&'a MemoryObject> {
-        let line = shared.lines.get(&object)?;
+    fn seen<'a>(&self, shared: &'a StoreState, object: u64) -> Option<&'a MemoryObject> {
+        let line = shared.objects.get(&object)?;
         match self.view {
             None => line.head.as_ref(),
             Some(id) => line.at(id),
@@ -160,7 +162,7 @@ impl MemoryObjects {
     }
 
     /// Refuses changes through a view.
-    fn writable(&self, what: &str) -> Result<()> {
+    fn check_writable(&self, what: &str) -> Result<()> {
         match self.view {
             None => Ok(()),
             Some(id) => Err(Error::new(Kind::ReadOnly, format!("cannot {what}"))
@@ -169,35 +171,35 @@ impl MemoryObjects {
         }
     }
 
-    fn keyed(&self) -> Result<()> {
+    fn check_has_keys(&self) -> Result<()> {
         if self.has_keys {
             return Ok(());
         }
-        Err(Error::new(Kind::Usage, "this store has no keys").remedy("use a layout that needs none"))
+        Err(Error::new(Kind::Usage, "this store has no keys").hint("use a layout that needs none"))
     }
 
-    fn perform(&self, transaction: &Transaction<'_>) -> Result<u64> {
-        self.writable("write objects")?;
+    fn perform(&self, transaction: &ObjectTransaction<'_>) -> Result<u64> {
+        self.check_writable("write objects")?;
         let context = self.context.lock().clone();
         let mut shared = self.lock();
-        let mut head = shared.lines.get(&transaction.object).and_then(|line| line.head.clone());
+        let mut head = shared.objects.get(&transaction.object).and_then(|line| line.head.clone());
         for step in &transaction.steps {
             self.step(&mut head, step).map_err(|e| e.context(format!("object {}", transaction.object)))?;
         }
         let version = shared.next_version();
-        let line = shared.lines.entry(transaction.object).or_default();
+        let line = shared.objects.entry(transaction.object).or_default();
         line.preserve(&context);
         line.head = head.map(|object| MemoryObject { version, ..object });
         Ok(version)
     }
 
-    fn step(&self, head: &mut Option<MemoryObject>, step: &Step<'_>) -> Result<()> {
+    fn step(&self, head: &mut Option<MemoryObject>, step: &ObjectStep<'_>) -> Result<()> {
         match step {
-            Step::Create if head.is_some() => {
+            ObjectStep::Create if head.is_some() => {
                 return Err(Error::new(Kind::Exists, "the object is there already"));
             }
-            Step::Create => *head = Some(MemoryObject::default()),
-            Step::Expect(version) => {
+            ObjectStep::Create => *head = Some(MemoryObject::default()),
+            ObjectStep::Expect(version) => {
                 let found = head.as_ref().map(|object| object.version);
                 if found != Some(*version) {
                     return Err(changed("the object's version")
@@ -205,7 +207,7 @@ impl MemoryObjects {
                         .expected(version.to_string()));
                 }
             }
-            Step::Compare { offset, data } => {
+            ObjectStep::Compare { offset, data } => {
                 let mut stands = vec![0; data.len()];
                 if let Some(object) = head {
                     object.bytes.read(*offset, &mut stands);
@@ -214,35 +216,35 @@ impl MemoryObjects {
                     return Err(changed(&format!("{} bytes at offset {offset}", data.len())));
                 }
             }
-            Step::Write { offset, data } => {
+            ObjectStep::Write { offset, data } => {
                 within(*offset, data.len() as u64)?;
                 head.get_or_insert_default().bytes.write(*offset, data);
             }
-            Step::Zero { offset, len } => {
+            ObjectStep::Zero { offset, len } => {
                 if let Some(object) = head {
                     object.bytes.zero(*offset, *len);
                 }
             }
-            Step::Truncate(len) => {
+            ObjectStep::Truncate(len) => {
                 within(0, *len)?;
                 if let Some(object) = head {
                     object.bytes.set_len(*len);
                 }
             }
-            Step::Remove => *head = None,
-            Step::SetKeys(pairs) => {
-                self.keyed()?;
+            ObjectStep::Remove => *head = None,
+            ObjectStep::SetKeys(pairs) => {
+                self.check_has_keys()?;
                 Arc::make_mut(&mut head.get_or_insert_default().keys).extend(pairs.iter().cloned());
             }
-            Step::RemoveKeys(keys) => {
-                self.keyed()?;
+            ObjectStep::RemoveKeys(keys) => {
+                self.check_has_keys()?;
                 if let Some(object) = head {
                     let map = Arc::make_mut(&mut object.keys);
                     map.retain(|key, _| !keys.contains(key));
                 }
             }
-            Step::RemoveKeyRange(first, end) => {
-                self.keyed()?;
+            ObjectStep::RemoveKeyRange(first, end) => {
+                self.check_has_keys()?;
                 if let Some(object) = head {
                     Arc::make_mut(&mut object.keys).retain(|key, _| key < first || key >= end);
                 }
@@ -251,29 +253,29 @@ impl MemoryObjects {
         Ok(())
     }
 
-    fn answer(&self, query: &mut Query<'_>) -> Result<Found> {
-        if !matches!(query.keys, Keys::None) {
-            self.keyed()?;
+    fn answer(&self, query: &mut Query<'_>) -> Result<QueryAnswer> {
+        if !matches!(query.keys, KeySelection::None) {
+            self.check_has_keys()?;
         }
         let shared = self.lock();
         if let Some(id) = self.view {
-            shared.known(id)?;
+            shared.check_snapshot(id)?;
         }
         query.extents.iter_mut().for_each(|extent| extent.buf.fill(0));
-        let Some(object) = self.seen(&shared, query.object) else { return Ok(Found::default()) };
+        let Some(object) = self.seen(&shared, query.object) else { return Ok(QueryAnswer::default()) };
         for extent in &mut query.extents {
             object.bytes.read(extent.offset, extent.buf);
         }
-        let owned = |(key, value): (&Key, &Vec<u8>)| (key.clone(), value.clone());
+        let owned = |(key, value): (&ObjectKey, &Vec<u8>)| (key.clone(), value.clone());
         let in_range = query
             .keys
             .range()
             .into_iter()
             .flat_map(|(first, end, most)| object.keys.range(first.clone()..end.clone()).take(most));
-        let named: BTreeSet<&Key> = query.keys.named().iter().collect();
+        let named: BTreeSet<&ObjectKey> = query.keys.named().iter().collect();
         let named = named.into_iter().filter_map(|key| object.keys.get_key_value(key));
         let pairs = in_range.chain(named).map(owned).collect();
-        Ok(Found { version: Some(object.version), pairs })
+        Ok(QueryAnswer { version: Some(object.version), pairs })
     }
 }
 
@@ -286,7 +288,7 @@ impl MemoryObject {
     }
 
     /// The object's keys.
-    pub fn keys(&self) -> &BTreeMap<Key, Vec<u8>> {
+    pub fn keys(&self) -> &BTreeMap<ObjectKey, Vec<u8>> {
         &self.keys
     }
 }
@@ -305,11 +307,11 @@ fn within(offset: u64, len: u64) -> Result<()> {
 }
 
 impl ObjectStore for MemoryObjects {
-    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         batch.iter().map(|transaction| self.perform(transaction)).collect()
     }
 
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
         batch.iter_mut().map(|query| self.answer(query)).collect()
     }
 
@@ -324,13 +326,13 @@ impl ObjectStore for MemoryObjects {
     fn list(&self) -> Result<Vec<u64>> {
         let shared = self.lock();
         if let Some(id) = self.view {
-            shared.known(id)?;
+            shared.check_snapshot(id)?;
         }
-        Ok(shared.lines.keys().copied().filter(|&object| self.seen(&shared, object).is_some()).collect())
+        Ok(shared.objects.keys().copied().filter(|&object| self.seen(&shared, object).is_some()).collect())
     }
 
     fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.writable("make a snapshot")?;
+        self.check_writable("make a snapshot")?;
         let mut shared = self.lock();
         shared.last_snapshot += 1;
         let id = shared.last_snapshot;
@@ -339,11 +341,11 @@ impl ObjectStore for MemoryObjects {
     }
 
     fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.writable("remove a snapshot")?;
+        self.check_writable("remove a snapshot")?;
         let mut shared = self.lock();
-        shared.known(id)?;
+        shared.check_snapshot(id)?;
         shared.snapshots.remove(&id);
-        for line in shared.lines.values_mut() {
+        for line in shared.objects.values_mut() {
             for preserved in line.past.values_mut() {
                 preserved.snapshots.remove(&id);
             }
@@ -353,18 +355,18 @@ impl ObjectStore for MemoryObjects {
     }
 
     fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.writable("preserve snapshots")?;
+        self.check_writable("preserve snapshots")?;
         *self.context.lock() = ids.iter().copied().collect();
         Ok(())
     }
 
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
-        self.writable("roll an object back")?;
+        self.check_writable("roll an object back")?;
         let context = self.context.lock().clone();
         let mut shared = self.lock();
-        shared.known(id)?;
+        shared.check_snapshot(id)?;
         let version = shared.next_version();
-        let Some(line) = shared.lines.get_mut(&object) else { return Ok(()) };
+        let Some(line) = shared.objects.get_mut(&object) else { return Ok(()) };
         let past = line.at(id).cloned();
         line.preserve(&context);
         line.head = past.map(|object| MemoryObject { version, ..object });
@@ -372,7 +374,7 @@ impl ObjectStore for MemoryObjects {
     }
 
     fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        self.lock().known(id)?;
+        self.lock().check_snapshot(id)?;
         Ok(Arc::new(Self::over(self.shared.clone(), Some(id), self.has_keys)))
     }
 }

@@ -5,32 +5,32 @@ use super::*;
 use crate::ReadExtent;
 
 fn write(store: &MemoryObjects, object: u64, offset: u64, data: &[u8]) -> u64 {
-    store.apply_one(Transaction { object, steps: vec![Step::Write { offset, data }] }).unwrap()
+    store.apply_one(ObjectTransaction { object, steps: vec![ObjectStep::Write { offset, data }] }).unwrap()
 }
 
-fn read(store: &dyn ObjectStore, object: u64, offset: u64, len: usize) -> (Vec<u8>, Found) {
+fn read(store: &dyn ObjectStore, object: u64, offset: u64, len: usize) -> (Vec<u8>, QueryAnswer) {
     let mut buf = vec![0xee; len];
     let extents = vec![ReadExtent { offset, buf: &mut buf }];
-    let found = store.query_one(Query { object, extents, keys: Keys::None }).unwrap();
+    let found = store.query_one(Query { object, extents, keys: KeySelection::None }).unwrap();
     (buf, found)
 }
 
-fn pairs(store: &dyn ObjectStore, keys: Keys) -> Vec<(Key, Vec<u8>)> {
+fn pairs(store: &dyn ObjectStore, keys: KeySelection) -> Vec<(ObjectKey, Vec<u8>)> {
     store.query_one(Query { object: 1, extents: Vec::new(), keys }).unwrap().pairs
 }
 
-fn key(name: &str) -> Key {
+fn key(name: &str) -> ObjectKey {
     name.as_bytes().to_vec()
 }
 
-fn pair(name: &str, value: &[u8]) -> (Key, Vec<u8>) {
+fn pair(name: &str, value: &[u8]) -> (ObjectKey, Vec<u8>) {
     (key(name), value.to_vec())
 }
 
 #[test]
 fn bytes_past_the_end_and_of_absent_objects_are_zeros() {
     let store = MemoryObjects::new(true);
-    assert_eq!(read(&store, 5, 0, 4), (vec![0; 4], Found::default()));
+    assert_eq!(read(&store, 5, 0, 4), (vec![0; 4], QueryAnswer::default()));
     let version = write(&store, 5, 16380, b"across a page");
     let (bytes, found) = read(&store, 5, 16378, 20);
     assert_eq!(bytes, b"\0\0across a page\0\0\0\0\0");
@@ -40,16 +40,19 @@ fn bytes_past_the_end_and_of_absent_objects_are_zeros() {
 }
 
 #[test]
-fn zeroing_does_not_lengthen_and_cutting_forgets() {
+fn zeroing_does_not_lengthen_and_truncation_discards() {
     let store = MemoryObjects::new(false);
-    let steps = vec![Step::Write { offset: 0, data: b"12345678" }, Step::Zero { offset: 6, len: 1 << 40 }];
-    store.apply_one(Transaction { object: 0, steps }).unwrap();
+    let steps = vec![
+        ObjectStep::Write { offset: 0, data: b"12345678" },
+        ObjectStep::Zero { offset: 6, len: 1 << 40 },
+    ];
+    store.apply_one(ObjectTransaction { object: 0, steps }).unwrap();
     assert_eq!(store.object(0).unwrap().bytes(), b"123456\0\0");
-    let steps = vec![Step::Truncate(3), Step::Truncate(5)];
-    store.apply_one(Transaction { object: 0, steps }).unwrap();
+    let steps = vec![ObjectStep::Truncate(3), ObjectStep::Truncate(5)];
+    store.apply_one(ObjectTransaction { object: 0, steps }).unwrap();
     assert_eq!(store.object(0).unwrap().bytes(), b"123\0\0");
-    let steps = vec![Step::Truncate(100), Step::Zero { offset: 0, len: 5 }];
-    store.apply_one(Transaction { object: 9, steps }).unwrap();
+    let steps = vec![ObjectStep::Truncate(100), ObjectStep::Zero { offset: 0, len: 5 }];
+    store.apply_one(ObjectTransaction { object: 9, steps }).unwrap();
     assert_eq!(store.list().unwrap(), vec![0], "neither makes an object");
 }
 
@@ -57,54 +60,60 @@ fn zeroing_does_not_lengthen_and_cutting_forgets() {
 fn a_refused_transaction_leaves_nothing() {
     let store = MemoryObjects::new(true);
     let version = write(&store, 1, 0, b"old");
-    let refused = |steps: Vec<Step<'_>>| {
-        let mut all = vec![Step::Write { offset: 0, data: b"new" }, Step::SetKeys(vec![pair("k", b"v")])];
+    let refused = |steps: Vec<ObjectStep<'_>>| {
+        let mut all =
+            vec![ObjectStep::Write { offset: 0, data: b"new" }, ObjectStep::SetKeys(vec![pair("k", b"v")])];
         all.extend(steps);
-        store.apply_one(Transaction { object: 1, steps: all }).unwrap_err().kind()
+        store.apply_one(ObjectTransaction { object: 1, steps: all }).unwrap_err().kind()
     };
-    assert_eq!(refused(vec![Step::Create]), Kind::Exists);
-    assert_eq!(refused(vec![Step::Expect(version + 1)]), Kind::Changed);
-    assert_eq!(refused(vec![Step::Compare { offset: 0, data: b"old" }]), Kind::Changed);
-    assert_eq!(refused(vec![Step::Write { offset: u64::MAX, data: b"x" }]), Kind::Usage);
-    assert_eq!(refused(vec![Step::Truncate(LIMIT + 1)]), Kind::Usage);
-    assert_eq!(read(&store, 1, 0, 3), (b"old".to_vec(), Found { version: Some(version), pairs: Vec::new() }));
-    assert!(pairs(&store, Keys::These(vec![key("k")])).is_empty());
+    assert_eq!(refused(vec![ObjectStep::Create]), Kind::Exists);
+    assert_eq!(refused(vec![ObjectStep::Expect(version + 1)]), Kind::Changed);
+    assert_eq!(refused(vec![ObjectStep::Compare { offset: 0, data: b"old" }]), Kind::Changed);
+    assert_eq!(refused(vec![ObjectStep::Write { offset: u64::MAX, data: b"x" }]), Kind::Usage);
+    assert_eq!(refused(vec![ObjectStep::Truncate(LIMIT + 1)]), Kind::Usage);
+    assert_eq!(
+        read(&store, 1, 0, 3),
+        (b"old".to_vec(), QueryAnswer { version: Some(version), pairs: Vec::new() })
+    );
+    assert!(pairs(&store, KeySelection::These(vec![key("k")])).is_empty());
     let steps = vec![
-        Step::Expect(version),
-        Step::Compare { offset: 0, data: b"old\0\0" },
-        Step::Remove,
-        Step::Create,
+        ObjectStep::Expect(version),
+        ObjectStep::Compare { offset: 0, data: b"old\0\0" },
+        ObjectStep::Remove,
+        ObjectStep::Create,
     ];
-    assert!(store.apply_one(Transaction { object: 1, steps }).unwrap() > version);
-    let none = Transaction { object: 2, steps: vec![Step::Expect(0)] };
+    assert!(store.apply_one(ObjectTransaction { object: 1, steps }).unwrap() > version);
+    let none = ObjectTransaction { object: 2, steps: vec![ObjectStep::Expect(0)] };
     assert_eq!(store.apply_one(none).unwrap_err().kind(), Kind::Changed);
 }
 
 #[test]
-fn keys_come_sorted_in_half_open_ranges() {
+fn keys_are_sorted_and_ranges_half_open() {
     let store = MemoryObjects::new(true);
     let all = ["d", "a", "c", "b"].map(|name| pair(name, name.as_bytes())).to_vec();
-    store.apply_one(Transaction { object: 1, steps: vec![Step::SetKeys(all)] }).unwrap();
-    let names = |keys| -> Vec<Key> { pairs(&store, keys).into_iter().map(|(key, _)| key).collect() };
-    assert_eq!(names(Keys::Range(key("b"), key("d"), 9)), [key("b"), key("c")]);
-    assert_eq!(names(Keys::Range(key("a"), key("z"), 3)), [key("a"), key("b"), key("c")]);
-    assert!(names(Keys::Range(key("z"), key("a"), 3)).is_empty());
-    assert_eq!(names(Keys::These(vec![key("d"), key("x"), key("a")])), [key("a"), key("d")]);
-    let and_d = |end: &str, most| Keys::RangeAnd(key("a"), key(end), most, vec![key("x"), key("d")]);
+    store.apply_one(ObjectTransaction { object: 1, steps: vec![ObjectStep::SetKeys(all)] }).unwrap();
+    let names = |keys| -> Vec<ObjectKey> { pairs(&store, keys).into_iter().map(|(key, _)| key).collect() };
+    assert_eq!(names(KeySelection::Range(key("b"), key("d"), 9)), [key("b"), key("c")]);
+    assert_eq!(names(KeySelection::Range(key("a"), key("z"), 3)), [key("a"), key("b"), key("c")]);
+    assert!(names(KeySelection::Range(key("z"), key("a"), 3)).is_empty());
+    assert_eq!(names(KeySelection::These(vec![key("d"), key("x"), key("a")])), [key("a"), key("d")]);
+    let and_d = |end: &str, most| KeySelection::RangeAnd(key("a"), key(end), most, vec![key("x"), key("d")]);
     assert_eq!(names(and_d("c", 9)), [key("a"), key("b"), key("d")]);
     assert_eq!(names(and_d("d", 1)), [key("a"), key("d")]);
     assert_eq!(names(and_d("a", 9)), [key("d")]);
-    let steps =
-        vec![Step::RemoveKeyRange(key("b"), key("d")), Step::RemoveKeys(vec![key("d"), key("nothing")])];
-    store.apply_one(Transaction { object: 1, steps }).unwrap();
-    assert_eq!(names(Keys::Range(key(""), key("z"), 9)), [key("a")]);
+    let steps = vec![
+        ObjectStep::RemoveKeyRange(key("b"), key("d")),
+        ObjectStep::RemoveKeys(vec![key("d"), key("nothing")]),
+    ];
+    store.apply_one(ObjectTransaction { object: 1, steps }).unwrap();
+    assert_eq!(names(KeySelection::Range(key(""), key("z"), 9)), [key("a")]);
     let keyless = MemoryObjects::new(false);
-    let steps = vec![Step::SetKeys(vec![pair("k", b"v")])];
-    assert_eq!(keyless.apply_one(Transaction { object: 1, steps }).unwrap_err().kind(), Kind::Usage);
+    let steps = vec![ObjectStep::SetKeys(vec![pair("k", b"v")])];
+    assert_eq!(keyless.apply_one(ObjectTransaction { object: 1, steps }).unwrap_err().kind(), Kind::Usage);
 }
 
 #[test]
-fn snapshots_keep_what_writes_under_them_overwrite() {
+fn snapshots_keep_overwritten_data() {
     let store = MemoryObjects::new(true);
     write(&store, 1, 0, b"one");
     let first = store.create_snapshot().unwrap();
@@ -114,17 +123,17 @@ fn snapshots_keep_what_writes_under_them_overwrite() {
     write(&store, 2, 0, b"new");
     let second = store.create_snapshot().unwrap();
     store.set_snapshots(&[first, second]).unwrap();
-    store.apply_one(Transaction { object: 1, steps: vec![Step::Remove] }).unwrap();
+    store.apply_one(ObjectTransaction { object: 1, steps: vec![ObjectStep::Remove] }).unwrap();
 
     let (old, new) = (store.at_snapshot(first).unwrap(), store.at_snapshot(second).unwrap());
     assert_eq!(read(&*old, 1, 0, 3).0, b"one");
-    assert_eq!(read(&*old, 2, 0, 3), (vec![0; 3], Found::default()));
+    assert_eq!(read(&*old, 2, 0, 3), (vec![0; 3], QueryAnswer::default()));
     assert_eq!(old.list().unwrap(), [1]);
     assert_eq!(read(&*new, 1, 0, 3).0, b"TWO");
     assert_eq!(read(&*new, 2, 0, 3).0, b"new", "unchanged since");
     assert_eq!(new.list().unwrap(), [1, 2]);
     assert_eq!(store.list().unwrap(), [2]);
-    let refused = old.apply_one(Transaction { object: 1, steps: vec![Step::Remove] });
+    let refused = old.apply_one(ObjectTransaction { object: 1, steps: vec![ObjectStep::Remove] });
     assert_eq!(refused.unwrap_err().kind(), Kind::ReadOnly);
 
     store.roll_back(1, first).unwrap();
@@ -135,13 +144,13 @@ fn snapshots_keep_what_writes_under_them_overwrite() {
 
     store.remove_snapshot(second).unwrap();
     assert_eq!(store.at_snapshot(second).err().unwrap().kind(), Kind::NotFound);
-    let query = Query { object: 1, extents: Vec::new(), keys: Keys::None };
+    let query = Query { object: 1, extents: Vec::new(), keys: KeySelection::None };
     assert_eq!(new.query_one(query).unwrap_err().kind(), Kind::NotFound);
     assert_eq!(read(&*old, 1, 0, 3).0, b"one");
 }
 
 #[test]
-fn a_handle_that_knows_of_no_snapshot_preserves_nothing() {
+fn a_handle_without_snapshots_preserves_nothing() {
     let store = MemoryObjects::new(true);
     write(&store, 1, 0, b"one");
     let id = store.create_snapshot().unwrap();
@@ -150,7 +159,7 @@ fn a_handle_that_knows_of_no_snapshot_preserves_nothing() {
 }
 
 #[test]
-fn copies_and_replacements_go_their_own_way() {
+fn copies_and_replacements_are_independent() {
     let store = MemoryObjects::new(true);
     write(&store, 1, 0, b"one");
     let (copy, before) = (store.copied(), store.object(1));
@@ -165,7 +174,7 @@ fn copies_and_replacements_go_their_own_way() {
 }
 
 #[test]
-fn one_snapshot_can_be_falsified() {
+fn one_snapshot_can_be_replaced() {
     let store = MemoryObjects::new(true);
     write(&store, 1, 0, b"one");
     let ids: Vec<_> = (0..3).map(|_| store.create_snapshot().unwrap()).collect();

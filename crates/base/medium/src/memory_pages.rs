@@ -7,13 +7,13 @@ const PAGE: usize = 16 << 10;
 
 /// Bytes of any length; pages that were never written use no memory.
 #[derive(Clone, Default)]
-pub(crate) struct Pages {
+pub(crate) struct PagedBytes {
     pages: Vec<Option<Arc<[u8; PAGE]>>>,
     /// The length. Bytes of the last page beyond it are zeros.
     len: u64,
 }
 
-impl Pages {
+impl PagedBytes {
     pub(crate) fn len(&self) -> u64 {
         self.len
     }

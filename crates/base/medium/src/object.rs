@@ -5,11 +5,11 @@ use crate::ReadExtent;
 use lacuna_contracts::Result;
 
 /// A key of an object's key-value map; keys are sorted as bytes.
-pub type Key = Vec<u8>;
+pub type ObjectKey = Vec<u8>;
 
-/// One step of a [`Transaction`].
+/// One step of an [`ObjectTransaction`].
 #[derive(Clone, Debug)]
-pub enum Step<'a> {
+pub enum ObjectStep<'a> {
     /// Creates the object; fails with [`lacuna_contracts::Kind::Exists`] if it exists.
     Create,
     /// Fails with [`lacuna_contracts::Kind::Changed`] unless the object has this version.
@@ -41,41 +41,43 @@ pub enum Step<'a> {
     /// Removes the object with its keys. No error if it is absent.
     Remove,
     /// Sets keys. Creates the object as needed.
-    SetKeys(Vec<(Key, Vec<u8>)>),
+    SetKeys(Vec<(ObjectKey, Vec<u8>)>),
     /// Removes keys; absent keys are ignored.
-    RemoveKeys(Vec<Key>),
+    RemoveKeys(Vec<ObjectKey>),
     /// Removes every key from the first (included) to the second (excluded).
-    RemoveKeyRange(Key, Key),
+    RemoveKeyRange(ObjectKey, ObjectKey),
 }
 
 /// An atomic change of one object.
 #[derive(Clone, Debug)]
-pub struct Transaction<'a> {
+pub struct ObjectTransaction<'a> {
     /// The number of the object.
     pub object: u64,
     /// The steps, performed in this order.
-    pub steps: Vec<Step<'a>>,
+    pub steps: Vec<ObjectStep<'a>>,
 }
 
 /// The keys that a [`Query`] asks for.
 #[derive(Clone, Debug, Default)]
-pub enum Keys {
+pub enum KeySelection {
     /// None.
     #[default]
     None,
     /// These keys, if present.
-    These(Vec<Key>),
+    These(Vec<ObjectKey>),
     /// Every key from the first (included) to the second (excluded), up to a maximum count.
-    Range(Key, Key, usize),
+    Range(ObjectKey, ObjectKey, usize),
     /// A range as above, and these keys, if present. All of these keys lie behind the range.
-    RangeAnd(Key, Key, usize, Vec<Key>),
+    RangeAnd(ObjectKey, ObjectKey, usize, Vec<ObjectKey>),
 }
 
-impl Keys {
+impl KeySelection {
     /// The requested range, with its maximum count.
-    pub fn range(&self) -> Option<(&Key, &Key, usize)> {
+    pub fn range(&self) -> Option<(&ObjectKey, &ObjectKey, usize)> {
         match self {
-            Keys::Range(first, end, most) | Keys::RangeAnd(first, end, most, _) if first < end => {
+            KeySelection::Range(first, end, most) | KeySelection::RangeAnd(first, end, most, _)
+                if first < end =>
+            {
                 Some((first, end, *most))
             }
             _ => None,
@@ -83,10 +85,10 @@ impl Keys {
     }
 
     /// The keys that are requested one by one.
-    pub fn named(&self) -> &[Key] {
+    pub fn named(&self) -> &[ObjectKey] {
         match self {
-            Keys::These(keys) | Keys::RangeAnd(_, _, _, keys) => keys,
-            Keys::None | Keys::Range(..) => &[],
+            KeySelection::These(keys) | KeySelection::RangeAnd(_, _, _, keys) => keys,
+            KeySelection::None | KeySelection::Range(..) => &[],
         }
     }
 }
@@ -98,16 +100,16 @@ pub struct Query<'a> {
     /// Bytes past the end of the object, or of an absent object, read as zeros.
     pub extents: Vec<ReadExtent<'a>>,
     /// Keys to fetch with the bytes.
-    pub keys: Keys,
+    pub keys: KeySelection,
 }
 
 /// The result of a [`Query`] besides the bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct QueryAnswer {
     /// The version of the object; `None` if it is absent.
     pub version: Option<u64>,
     /// The requested keys that exist, sorted.
-    pub pairs: Vec<(Key, Vec<u8>)>,
+    pub pairs: Vec<(ObjectKey, Vec<u8>)>,
 }
 
 /// The number of a snapshot in a store; later snapshots have larger numbers.
@@ -120,9 +122,9 @@ pub type SnapshotId = u64;
 pub trait ObjectStore: Send + Sync {
     /// Performs the transactions of a batch concurrently, and returns the new version of each
     /// object. The objects of a batch must be distinct.
-    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>>;
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>>;
     /// Answers the queries of a batch concurrently.
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>>;
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>>;
     /// The most bytes that an object may hold.
     fn object_limit(&self) -> u64;
     /// Whether objects have key-value maps (an erasure-coded pool of RADOS has none).
@@ -144,11 +146,11 @@ pub trait ObjectStore: Send + Sync {
     fn at_snapshot(&self, id: SnapshotId) -> Result<std::sync::Arc<dyn ObjectStore>>;
 
     /// Performs one transaction.
-    fn apply_one(&self, transaction: Transaction<'_>) -> Result<u64> {
+    fn apply_one(&self, transaction: ObjectTransaction<'_>) -> Result<u64> {
         self.apply(std::slice::from_ref(&transaction)).pop().expect("one answer for one transaction")
     }
     /// Answers one query.
-    fn query_one(&self, mut query: Query<'_>) -> Result<Found> {
+    fn query_one(&self, mut query: Query<'_>) -> Result<QueryAnswer> {
         self.query(std::slice::from_mut(&mut query)).pop().expect("one answer for one query")
     }
 }

@@ -19,7 +19,7 @@ pub fn path_only(file: &File, path: &Path) -> Result<OwnedFd> {
 }
 
 fn by_name(file: &File, path: &Path) -> Result<OwnedFd> {
-    let failed = |e: Errno| Error::io(format!("cannot keep an eye on {}", path.display()), &e.into());
+    let failed = |e: Errno| Error::io(format!("cannot track {}", path.display()), &e.into());
     let found = open(path, FLAGS, Mode::empty()).map_err(failed)?;
     let (own, other) = (fstat(file).map_err(failed)?, fstat(&found).map_err(failed)?);
     if (own.st_dev, own.st_ino) == (other.st_dev, other.st_ino) {
@@ -27,7 +27,7 @@ fn by_name(file: &File, path: &Path) -> Result<OwnedFd> {
     }
     Err(Error::new(Kind::Changed, format!("cannot open {}", path.display()))
         .found("another file at this path than the one that was opened a moment ago")
-        .remedy("try again"))
+        .hint("try again"))
 }
 
 #[cfg(test)]
@@ -36,7 +36,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn the_file_counts_and_not_its_name() {
+    fn the_handle_follows_the_file_and_not_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         std::fs::write(&path, "mine").unwrap();

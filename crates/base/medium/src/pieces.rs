@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_lie_one_after_the_other() {
+    fn pieces_cover_the_range_in_order() {
         let all: Vec<_> = pieces(4000, 4300, 4096).collect();
         assert_eq!(all, [(0, 4000..4096, 0..96), (1, 0..4096, 96..4192), (2, 0..108, 4192..4300)]);
         assert_eq!(pieces(4096, 0, 4096).count() + pieces(u64::MAX, 9, 4096).count(), 0);

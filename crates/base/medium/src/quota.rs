@@ -5,7 +5,7 @@
 //! not report its quotas (btrfs, file servers), the first sign is a refused write.
 #![allow(unsafe_code)]
 
-use crate::Space;
+use crate::FsSpace;
 use rustix::process::{getegid, geteuid};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,13 +18,13 @@ const GET_QUOTA: libc::c_uint = 0x0080_0007 << 8;
 const UNIT: u64 = 1024;
 
 /// The space of the file system of a directory, limited by the quotas of this user and group.
-pub(crate) fn within_quotas(dir: impl AsFd, space: Space) -> Space {
+pub(crate) fn within_quotas(dir: impl AsFd, space: FsSpace) -> FsSpace {
     let ids = [geteuid().as_raw(), getegid().as_raw()];
-    (0..).zip(ids).filter_map(|(kind, id)| ask(&dir, kind, id)).fold(space, limited)
+    (0..).zip(ids).filter_map(|(kind, id)| read_quota(&dir, kind, id)).fold(space, limited)
 }
 
 /// A quota; `None` if there is none, or if the kernel does not report it.
-fn ask(dir: impl AsFd, kind: libc::c_uint, id: u32) -> Option<libc::dqblk> {
+fn read_quota(dir: impl AsFd, kind: libc::c_uint, id: u32) -> Option<libc::dqblk> {
     let mut quota = MaybeUninit::<libc::dqblk>::zeroed();
     let dir = dir.as_fd().as_raw_fd();
     // SAFETY: the kernel fills the structure, or reports that it did not; all-zero bytes are valid
@@ -36,7 +36,7 @@ fn ask(dir: impl AsFd, kind: libc::c_uint, id: u32) -> Option<libc::dqblk> {
 }
 
 /// The space under a quota. A limit of zero means no limit.
-fn limited(space: Space, quota: libc::dqblk) -> Space {
+fn limited(space: FsSpace, quota: libc::dqblk) -> FsSpace {
     let least = |(total, free): (u64, u64), limit: u64, used: u64| {
         let (most, left) = if limit == 0 { (total, free) } else { (limit, limit.saturating_sub(used)) };
         (total.min(most), free.min(left))
@@ -46,14 +46,15 @@ fn limited(space: Space, quota: libc::dqblk) -> Space {
     let (total_files, free_files) = least(files, quota.dqb_ihardlimit, quota.dqb_curinodes);
     let most = quota.dqb_bhardlimit.saturating_mul(UNIT);
     let (total_bytes, free_bytes) = least((space.total_bytes, space.free_bytes), most, quota.dqb_curspace);
-    Space { total_bytes, free_bytes, total_files, free_files }
+    FsSpace { total_bytes, free_bytes, total_files, free_files }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SPACE: Space = Space { total_bytes: 1 << 30, free_bytes: 1 << 20, total_files: 0, free_files: 0 };
+    const SPACE: FsSpace =
+        FsSpace { total_bytes: 1 << 30, free_bytes: 1 << 20, total_files: 0, free_files: 0 };
 
     fn quota(kibibytes: u64, bytes: u64, files: u64) -> libc::dqblk {
         let used = files / 2;
@@ -71,19 +72,19 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_leaves_no_more_than_it_has() {
+    fn a_quota_limits_the_space() {
         assert_eq!(limited(SPACE, quota(0, 1 << 20, 0)), SPACE);
         let space = limited(SPACE, quota(100, 60 << 10, 0));
-        assert_eq!(space, Space { total_bytes: 100 << 10, free_bytes: 40 << 10, ..SPACE });
+        assert_eq!(space, FsSpace { total_bytes: 100 << 10, free_bytes: 40 << 10, ..SPACE });
         assert_eq!(limited(SPACE, quota(100, 200 << 10, 0)).free_bytes, 0);
         // The file system may have less space than the quota allows.
         assert_eq!(limited(SPACE, quota(1 << 30, 0, 0)), SPACE);
         let space = limited(SPACE, quota(0, 0, 100));
-        assert_eq!(space, Space { total_files: 100, free_files: 50, ..SPACE });
+        assert_eq!(space, FsSpace { total_files: 100, free_files: 50, ..SPACE });
     }
 
     #[test]
-    fn a_directory_without_quotas_has_all_of_its_space() {
+    fn quotas_never_add_space() {
         let dir = tempfile::tempdir().unwrap();
         let dir = std::fs::File::open(dir.path()).unwrap();
         let within = within_quotas(&dir, SPACE);

@@ -13,7 +13,7 @@ pub(crate) const MOST_AT_ONCE: u64 = 256 << 10;
 pub fn near_runs<'b, 'e>(batch: &'b mut [ReadExtent<'e>]) -> impl Iterator<Item = &'b mut [ReadExtent<'e>]> {
     let mut rest = batch;
     std::iter::from_fn(move || {
-        let count = len_of_run(rest);
+        let count = run_len(rest);
         if count == 0 {
             return None;
         }
@@ -24,7 +24,7 @@ pub fn near_runs<'b, 'e>(batch: &'b mut [ReadExtent<'e>]) -> impl Iterator<Item 
 }
 
 /// The number of extents, starting with the first, that make a run.
-fn len_of_run(batch: &[ReadExtent<'_>]) -> usize {
+fn run_len(batch: &[ReadExtent<'_>]) -> usize {
     let Some(first) = batch.first() else { return 0 };
     let mut end = end_of(first);
     let near = |next: &&ReadExtent<'_>| {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_close_is_one_run_and_steps_back_begin_another() {
+    fn near_extents_form_one_run_and_a_step_back_starts_another() {
         assert_eq!(runs(&[]), [0; 0]);
         // The blocks of a group, and the page of their metadata.
         assert_eq!(runs(&[(0, 4096), (4096, 4096), (20480, 4096), (32768, 64), (32832, 64)]), [5]);

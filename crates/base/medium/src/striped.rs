@@ -10,7 +10,8 @@
 //! - Every write is durable when it returns, as the store's transactions are.
 
 use crate::{
-    Keys, Medium, ObjectStore, Query, ReadExtent, Step, Transaction, WriteExtent, check_range, pieces,
+    KeySelection, Medium, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent, WriteExtent,
+    check_range, pieces,
 };
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::RwLock;
@@ -48,9 +49,9 @@ impl StripedMedium {
     /// Errors: [`Kind::Exists`] if there is one.
     pub fn create(store: Arc<dyn ObjectStore>, len: u64) -> Result<Self> {
         let record = record(len);
-        let steps = vec![Step::Create, Step::Write { offset: STRIPE, data: &record }];
+        let steps = vec![ObjectStep::Create, ObjectStep::Write { offset: STRIPE, data: &record }];
         store
-            .apply_one(Transaction { object: 0, steps })
+            .apply_one(ObjectTransaction { object: 0, steps })
             .map_err(|e| e.context("cannot make a striped medium"))?;
         Ok(StripedMedium { store, len: RwLock::new(len) })
     }
@@ -62,13 +63,14 @@ impl StripedMedium {
         let what = "cannot open a striped medium";
         let mut found = [0; RECORD_LEN];
         let extents = vec![ReadExtent { offset: STRIPE, buf: &mut found }];
-        let answer =
-            store.query_one(Query { object: 0, extents, keys: Keys::None }).map_err(|e| e.context(what))?;
+        let answer = store
+            .query_one(Query { object: 0, extents, keys: KeySelection::None })
+            .map_err(|e| e.context(what))?;
         let len = u64::from_le_bytes(*found.last_chunk().expect("the record ends in the length"));
         if answer.version.is_none() {
             return Err(Error::new(Kind::NotFound, what)
                 .found("no object 0")
-                .remedy("check the name, or create a disk there first"));
+                .hint("check the name, or create a disk there first"));
         }
         if found != record(len) {
             return Err(Error::new(Kind::NotFound, what)
@@ -90,8 +92,8 @@ impl StripedMedium {
         let mut transactions = pieces.map(|(object, within, _)| {
             let (offset, len) = (within.start as u64, within.len() as u64);
             let whole = len == STRIPE && object != 0;
-            let step = if whole { Step::Remove } else { Step::Zero { offset, len } };
-            Transaction { object, steps: vec![step] }
+            let step = if whole { ObjectStep::Remove } else { ObjectStep::Zero { offset, len } };
+            ObjectTransaction { object, steps: vec![step] }
         });
         loop {
             let some: Vec<_> = transactions.by_ref().take(AT_ONCE).collect();
@@ -122,23 +124,23 @@ impl Medium for StripedMedium {
         }
         let mut queries: Vec<_> = queries
             .into_iter()
-            .map(|(object, extents)| Query { object, extents, keys: Keys::None })
+            .map(|(object, extents)| Query { object, extents, keys: KeySelection::None })
             .collect();
         self.store.query(&mut queries).into_iter().try_for_each(|found| found.map(drop))
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let len = self.len.read();
-        let mut transactions: BTreeMap<u64, Vec<Step<'_>>> = BTreeMap::new();
+        let mut transactions: BTreeMap<u64, Vec<ObjectStep<'_>>> = BTreeMap::new();
         for extent in batch {
             check_range(extent.offset, extent.data.len() as u64, *len)?;
             for (object, within, at) in pieces(extent.offset, extent.data.len() as u64, STRIPE) {
-                let step = Step::Write { offset: within.start as u64, data: &extent.data[at] };
+                let step = ObjectStep::Write { offset: within.start as u64, data: &extent.data[at] };
                 transactions.entry(object).or_default().push(step);
             }
         }
         let transactions: Vec<_> =
-            transactions.into_iter().map(|(object, steps)| Transaction { object, steps }).collect();
+            transactions.into_iter().map(|(object, steps)| ObjectTransaction { object, steps }).collect();
         self.store.apply(&transactions).into_iter().try_for_each(|done| done.map(drop))
     }
 
@@ -162,9 +164,9 @@ impl Medium for StripedMedium {
             self.zero(len..*now)?;
         }
         let record = record(len);
-        let steps = vec![Step::Write { offset: STRIPE, data: &record }];
+        let steps = vec![ObjectStep::Write { offset: STRIPE, data: &record }];
         self.store
-            .apply_one(Transaction { object: 0, steps })
+            .apply_one(ObjectTransaction { object: 0, steps })
             .map_err(|e| e.context(format!("cannot set the length to {len} bytes")))?;
         *now = len;
         Ok(())

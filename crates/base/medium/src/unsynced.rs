@@ -23,15 +23,15 @@ const PIECE: u64 = 2 << 20;
 type Bits = Vec<u64>;
 
 /// The state of one file, for all handles of this process on it.
-pub(crate) struct Unsynced {
+pub(crate) struct UnsyncedRanges {
     /// Bytes per part.
     part: u64,
-    state: Mutex<State>,
+    state: Mutex<UnsyncedState>,
     /// Notified when a read ends.
     ended: Condvar,
 }
 
-struct State {
+struct UnsyncedState {
     /// The written parts that neither a successful sync nor the sync in progress covers.
     written: Bits,
     /// The parts that the sync in progress covers.
@@ -42,42 +42,42 @@ struct State {
     reading: Vec<RangeInclusive<usize>>,
 }
 
-impl State {
+impl UnsyncedState {
     fn is_unsynced(&self, parts: &RangeInclusive<usize>) -> bool {
         let has = |bits: &[u64], part: usize| (bits[part / 64] >> (part % 64)) & 1 == 1;
         let is_syncing = |part| self.syncing.as_ref().is_some_and(|bits| has(bits, part));
-        self.writing.iter().any(|place| meet(place, parts))
+        self.writing.iter().any(|place| overlap(place, parts))
             || parts.clone().any(|part| has(&self.written, part) || is_syncing(part))
     }
 }
 
 /// Whether two ranges have a common part.
-fn meet(one: &RangeInclusive<usize>, other: &RangeInclusive<usize>) -> bool {
+fn overlap(one: &RangeInclusive<usize>, other: &RangeInclusive<usize>) -> bool {
     one.start() <= other.end() && other.start() <= one.end()
 }
 
 /// A write in progress, until it is dropped.
-pub(crate) struct Writing<'a> {
-    places: &'a Unsynced,
+pub(crate) struct WriteInProgress<'a> {
+    places: &'a UnsyncedRanges,
     parts: Vec<RangeInclusive<usize>>,
 }
 
 /// A sync in progress. If it never ends, nothing becomes synced.
-pub(crate) struct Syncing<'a>(&'a Unsynced);
+pub(crate) struct SyncInProgress<'a>(&'a UnsyncedRanges);
 
 /// A read past the cache in progress, until it is dropped.
-pub(crate) struct Reading<'a> {
-    places: &'a Unsynced,
+pub(crate) struct ReadInProgress<'a> {
+    places: &'a UnsyncedRanges,
     parts: RangeInclusive<usize>,
 }
 
-impl Unsynced {
+impl UnsyncedRanges {
     /// For a file of `len` bytes with no part known to be synced.
-    pub(crate) fn new(len: u64) -> Unsynced {
+    pub(crate) fn new(len: u64) -> UnsyncedRanges {
         let written = vec![u64::MAX; PARTS / 64];
-        let state = State { written, syncing: None, writing: Vec::new(), reading: Vec::new() };
+        let state = UnsyncedState { written, syncing: None, writing: Vec::new(), reading: Vec::new() };
         let part = len.div_ceil(PARTS as u64).next_multiple_of(PIECE).max(PIECE);
-        Unsynced { part, state: Mutex::new(state), ended: Condvar::new() }
+        UnsyncedRanges { part, state: Mutex::new(state), ended: Condvar::new() }
     }
 
     /// The parts that a range lies in. Bytes beyond all parts count as the last part.
@@ -88,41 +88,41 @@ impl Unsynced {
 
     /// Announces writes to ranges, each an offset and a length. Waits for the reads of them in
     /// progress.
-    pub(crate) fn begin_write(&self, places: impl Iterator<Item = (u64, u64)>) -> Writing<'_> {
+    pub(crate) fn begin_write(&self, places: impl Iterator<Item = (u64, u64)>) -> WriteInProgress<'_> {
         let parts: Vec<_> = places.map(|(offset, len)| self.parts(offset, len)).collect();
         let mut state = self.state.lock();
         state.writing.extend(parts.iter().cloned());
-        while state.reading.iter().any(|read| parts.iter().any(|place| meet(read, place))) {
+        while state.reading.iter().any(|read| parts.iter().any(|place| overlap(read, place))) {
             self.ended.wait(&mut state);
         }
-        Writing { places: self, parts }
+        WriteInProgress { places: self, parts }
     }
 
     /// Announces a sync of all earlier writes; ranges being written meanwhile stay unsynced. `None`
     /// if another sync is in progress: a later sync then records the result.
-    pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
+    pub(crate) fn begin_sync(&self) -> Option<SyncInProgress<'_>> {
         let mut state = self.state.lock();
         if state.syncing.is_some() {
             return None;
         }
         state.syncing = Some(std::mem::replace(&mut state.written, vec![0; PARTS / 64]));
-        Some(Syncing(self))
+        Some(SyncInProgress(self))
     }
 
     /// Starts a read of a range past the cache. `None` if the cache may hold data of the range that
     /// the medium does not have.
-    pub(crate) fn begin_read(&self, offset: u64, len: u64) -> Option<Reading<'_>> {
+    pub(crate) fn begin_read(&self, offset: u64, len: u64) -> Option<ReadInProgress<'_>> {
         let parts = self.parts(offset, len);
         let mut state = self.state.lock();
         if state.is_unsynced(&parts) {
             return None;
         }
         state.reading.push(parts.clone());
-        Some(Reading { places: self, parts })
+        Some(ReadInProgress { places: self, parts })
     }
 }
 
-impl Syncing<'_> {
+impl SyncInProgress<'_> {
     /// Ends the sync; `synced` tells whether it succeeded.
     pub(crate) fn end(self, synced: bool) {
         let mut state = self.0.state.lock();
@@ -133,7 +133,7 @@ impl Syncing<'_> {
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for WriteInProgress<'_> {
     fn drop(&mut self) {
         let mut state = self.places.state.lock();
         for parts in &self.parts {
@@ -148,7 +148,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ReadInProgress<'_> {
     fn drop(&mut self) {
         let mut state = self.places.state.lock();
         if let Some(at) = state.reading.iter().position(|parts| *parts == self.parts) {
@@ -165,15 +165,15 @@ mod tests {
     use std::iter::once;
     use std::sync::mpsc::{TryRecvError, channel};
 
-    fn synced(len: u64) -> Unsynced {
-        let places = Unsynced::new(len);
+    fn synced(len: u64) -> UnsyncedRanges {
+        let places = UnsyncedRanges::new(len);
         places.begin_sync().unwrap().end(true);
         places
     }
 
     #[test]
-    fn what_is_not_synced_is_not_read_past_the_cache() {
-        let places = Unsynced::new(1 << 30);
+    fn unsynced_ranges_are_not_read_past_the_cache() {
+        let places = UnsyncedRanges::new(1 << 30);
         let may_read = |offset, len| places.begin_read(offset, len).is_some();
         assert!(!may_read(0, 4096), "earlier writes count as unsynced");
         places.begin_sync().unwrap().end(true);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_takes_along_what_ended_before_it() {
+    fn a_sync_covers_only_writes_that_ended_before_it() {
         let places = synced(1 << 30);
         let may_read = |part: u64| places.begin_read(part * PIECE, 1).is_some();
         let writing = places.begin_write(once((0, 1)));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_of_a_large_file_is_in_a_part() {
+    fn every_byte_of_a_large_file_belongs_to_a_part() {
         let len = (3 << 40) + 4096;
         let places = synced(len);
         drop(places.begin_write(once((len - 1, 1))));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_waits_for_the_reads_of_its_place_alone() {
+    fn a_write_waits_only_for_reads_of_its_range() {
         let places = synced(1 << 30);
         let reading = places.begin_read(PIECE, 2 * PIECE).unwrap();
         let elsewhere = places.begin_read(9 * PIECE, 4096).unwrap();

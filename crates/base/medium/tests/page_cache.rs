@@ -66,7 +66,7 @@ fn first_bytes(medium: &FileMedium) -> Vec<u8> {
 }
 
 #[test]
-fn what_did_not_reach_a_device_is_forgotten() {
+fn cached_pages_that_did_not_reach_the_device_are_dropped() {
     let Some(device) = Overcommitted::new() else {
         // Written directly, so that the test runner does not capture it.
         let _ =
@@ -98,7 +98,7 @@ fn what_did_not_reach_a_device_is_forgotten() {
 }
 
 #[test]
-fn a_failure_that_nobody_heard_of_is_told() {
+fn an_unreported_write_failure_is_reported() {
     let Some(device) = Overcommitted::new() else { return };
     // Another program wrote, and did not wait for a sync.
     let file = std::fs::OpenOptions::new().write(true).open(device.path()).unwrap();
@@ -106,7 +106,7 @@ fn a_failure_that_nobody_heard_of_is_told() {
     drop(file);
     let medium = FileMedium::open(device.path(), Access::Read).unwrap();
     if let Err(e) = medium.forget_cached() {
-        assert!(e.to_string().contains("did not reach it"), "{e}");
+        assert!(e.to_string().contains("earlier writes did not reach"), "{e}");
     }
     // After the report, the content can be used.
     medium.forget_cached().unwrap();

@@ -23,14 +23,14 @@ const HEADER: usize = 64;
 /// The device below a UBI volume, and the copies in its bad blocks that were not returned yet.
 pub(crate) struct BadBlocks {
     /// The file in `/sys/class/ubi` with the number of bad blocks.
-    count: PathBuf,
+    count_file: PathBuf,
     mtd: PathBuf,
     /// Bytes of a physical block, and the offset of its content.
     block_len: u64,
     content_at: u64,
     volume: u32,
     seen: BTreeSet<u64>,
-    waiting: Vec<Unerased>,
+    unreturned: Vec<Unerased>,
 }
 
 impl BadBlocks {
@@ -44,19 +44,19 @@ impl BadBlocks {
         let Some(content_at) = block_len.checked_sub(leb_len) else {
             return Err(Error::new(
                 Kind::Other,
-                format!("cannot tell where {mtd} has the blocks of {device}"),
+                format!("cannot determine where {mtd} has the blocks of {device}"),
             )
             .found(format!("physical blocks of {block_len} bytes for logical ones of {leb_len}"))
             .expected("logical blocks that are shorter"));
         };
         Ok(BadBlocks {
-            count: ubi.join("bad_peb_count"),
+            count_file: ubi.join("bad_peb_count"),
             mtd: PathBuf::from("/dev").join(mtd),
             block_len: block_len.into(),
             content_at: content_at.into(),
             volume,
             seen: BTreeSet::new(),
-            waiting: vec![],
+            unreturned: vec![],
         })
     }
 
@@ -65,26 +65,26 @@ impl BadBlocks {
     /// Errors: [`Kind::PurgeIncomplete`] if there are bad blocks and the device below cannot be
     /// read.
     pub(crate) fn take(&mut self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
-        if number(&self.count)? as usize > self.seen.len() {
-            self.look().map_err(|e| {
-                Error::new(Kind::PurgeIncomplete, "cannot tell whether everything old is erased")
+        if number(&self.count_file)? as usize > self.seen.len() {
+            self.scan_device().map_err(|e| {
+                Error::new(Kind::PurgeIncomplete, "cannot determine whether all superseded copies are erased")
                     .found(format!("bad blocks, and no way to read them: {}: {e}", self.mtd.display()))
                     .expected("the device below the UBI volume, to see what is left in its bad blocks")
-                    .remedy(format!("permit reading {}", self.mtd.display()))
+                    .hint(format!("permit reading {}", self.mtd.display()))
                     .caused_by(e)
             })?;
         }
-        Ok(self.waiting.extract_if(.., |copy| wanted(copy)).collect())
+        Ok(self.unreturned.extract_if(.., |copy| wanted(copy)).collect())
     }
 
-    fn look(&mut self) -> std::io::Result<()> {
+    fn scan_device(&mut self) -> std::io::Result<()> {
         let device = File::open(&self.mtd)?;
         let mut offset = 0;
         // `is_bad` returns `None` past the end of the device.
         while let Some(bad) = is_bad(&device, offset)? {
             if bad && !self.seen.contains(&offset) {
                 // Marked as seen only after the read: the next call repeats a failure.
-                self.waiting.extend(self.copy_at(&device, offset)?);
+                self.unreturned.extend(self.copy_at(&device, offset)?);
                 self.seen.insert(offset);
             }
             offset += self.block_len;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_header_is_found_wherever_it_stands() {
+    fn a_volume_header_is_found_at_any_offset() {
         let mut headers = vec![0xff; 4096];
         assert_eq!(volume_header(&headers), None);
         for at in [64, 2048] {

@@ -36,7 +36,7 @@ impl ChipGeometry {
 
 /// The reason why an operation on a chip failed.
 #[derive(Debug)]
-pub enum Fault {
+pub enum ChipFault {
     /// The chip reports that pages could not be programmed: the block must be given up.
     Program,
     /// The chip reports that the block could not be erased: it may keep its content forever.
@@ -45,9 +45,9 @@ pub enum Fault {
     Other(Error),
 }
 
-impl From<Error> for Fault {
-    fn from(e: Error) -> Fault {
-        Fault::Other(e)
+impl From<Error> for ChipFault {
+    fn from(e: Error) -> ChipFault {
+        ChipFault::Other(e)
     }
 }
 
@@ -56,20 +56,20 @@ pub trait Chip: Send + Sync {
     /// The geometry.
     fn geometry(&self) -> ChipGeometry;
     /// Reads bytes of a block, starting at byte `offset`. Erased pages read as `0xff`.
-    fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> Result<(), Fault>;
+    fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> Result<(), ChipFault>;
     /// Tells the chip that the first bytes of a block are read soon. It may start to fetch them.
     fn will_read(&self, _block: Peb, _len: u32) {}
     /// Programs whole pages of a block, starting at page `first`, behind all pages programmed since
     /// the block was erased. Pages may be skipped.
-    fn program(&self, block: Peb, first: u32, data: &[u8]) -> Result<(), Fault>;
+    fn program(&self, block: Peb, first: u32, data: &[u8]) -> Result<(), ChipFault>;
     /// Erases a block.
-    fn erase(&self, block: Peb) -> Result<(), Fault>;
+    fn erase(&self, block: Peb) -> Result<(), ChipFault>;
     /// Whether a block is marked as bad, from the factory or later.
-    fn is_bad(&self, block: Peb) -> Result<bool, Fault>;
+    fn is_bad(&self, block: Peb) -> Result<bool, ChipFault>;
     /// Marks a block as bad, permanently.
-    fn mark_bad(&self, block: Peb) -> Result<(), Fault>;
+    fn mark_bad(&self, block: Peb) -> Result<(), ChipFault>;
     /// Returns when completed calls survive a crash of the host of a simulated chip.
-    fn sync(&self) -> Result<(), Fault> {
+    fn sync(&self) -> Result<(), ChipFault> {
         Ok(())
     }
 }

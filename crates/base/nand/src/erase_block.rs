@@ -1,7 +1,7 @@
 //! The two headers at the start of each physical erase block, one page each, as in UBI: the
 //! erasures of the block, and its logical erase block (docs/format/nand.md).
 
-use lacuna_contracts::{Record, RecordMut};
+use lacuna_contracts::{LeReader, LeWriter};
 use std::ops::Range;
 
 /// Pages of a block that the headers take.
@@ -18,15 +18,15 @@ const VOLUME_LEN: usize = 40;
 
 /// The content of a header page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found<T> {
+pub(crate) enum HeaderPage<T> {
     /// No content: the page is erased.
-    Nothing,
+    Erased,
     /// A header.
     Header(T),
     /// A header of a later version, which must stay unchanged.
-    Later,
+    LaterVersion,
     /// Any other content.
-    Rubbish,
+    Invalid,
 }
 
 /// The first page, written after each erasure.
@@ -63,7 +63,7 @@ impl EraseHeader {
         })
     }
 
-    pub(crate) fn parse(page: &[u8]) -> Found<EraseHeader> {
+    pub(crate) fn parse(page: &[u8]) -> HeaderPage<EraseHeader> {
         parse(page, ERASE_LEN, ERASE_MAGIC, 24..28, |record| {
             let header = EraseHeader { lebs: record.u32(4), erasures: record.u64(8), image: record.u64(16) };
             (header.erasures < MOST).then_some(header)
@@ -80,7 +80,7 @@ impl VolumeHeader {
         })
     }
 
-    pub(crate) fn parse(page: &[u8]) -> Found<VolumeHeader> {
+    pub(crate) fn parse(page: &[u8]) -> HeaderPage<VolumeHeader> {
         parse(page, VOLUME_LEN, VOLUME_MAGIC, 28..36, |record| {
             let copied = match record.u32(16) {
                 0 => None,
@@ -94,12 +94,12 @@ impl VolumeHeader {
 }
 
 /// A page that starts with a record, which ends in its checksum; the rest stays erased.
-fn page_of(len: usize, record_len: usize, fill: impl FnOnce(&mut RecordMut<'_>)) -> Vec<u8> {
+fn page_of(len: usize, record_len: usize, fill: impl FnOnce(&mut LeWriter<'_>)) -> Vec<u8> {
     let mut page = vec![0xff; len];
     page[..record_len].fill(0);
-    fill(&mut RecordMut(&mut page[..record_len]));
+    fill(&mut LeWriter(&mut page[..record_len]));
     let checksum = crc32fast::hash(&page[..record_len - 4]);
-    RecordMut(&mut page).u32(record_len - 4, checksum);
+    LeWriter(&mut page).u32(record_len - 4, checksum);
     page
 }
 
@@ -110,19 +110,19 @@ fn parse<T>(
     len: usize,
     magic: &[u8; 4],
     zero: Range<usize>,
-    read: impl FnOnce(Record<'_>) -> Option<T>,
-) -> Found<T> {
+    read: impl FnOnce(LeReader<'_>) -> Option<T>,
+) -> HeaderPage<T> {
     if page.iter().all(|byte| *byte == 0xff) {
-        return Found::Nothing;
+        return HeaderPage::Erased;
     }
-    let record = Record(&page[..len]);
+    let record = LeReader(&page[..len]);
     if page[..KIND] != magic[..KIND] || record.u32(len - 4) != crc32fast::hash(&page[..len - 4]) {
-        return Found::Rubbish;
+        return HeaderPage::Invalid;
     }
     if page[KIND] != magic[KIND] || !record.is_zero(zero) {
-        return Found::Later;
+        return HeaderPage::LaterVersion;
     }
-    read(record).map_or(Found::Rubbish, Found::Header)
+    read(record).map_or(HeaderPage::Invalid, HeaderPage::Header)
 }
 
 #[cfg(test)]
@@ -133,13 +133,13 @@ mod tests {
     fn headers_come_back_and_a_flipped_bit_is_noticed() {
         let erase = EraseHeader { erasures: 77, lebs: 1000, image: 0x1234_5678_9abc };
         let volume = VolumeHeader { leb: 9, sequence: 1 << 40, copied: Some((8192, 0xdead_beef)) };
-        assert_eq!(EraseHeader::parse(&erase.page(2048)), Found::Header(erase));
-        assert_eq!(VolumeHeader::parse(&volume.page(2048)), Found::Header(volume));
-        assert_eq!(VolumeHeader::parse(&[0xff; 2048]), Found::Nothing);
+        assert_eq!(EraseHeader::parse(&erase.page(2048)), HeaderPage::Header(erase));
+        assert_eq!(VolumeHeader::parse(&volume.page(2048)), HeaderPage::Header(volume));
+        assert_eq!(VolumeHeader::parse(&[0xff; 2048]), HeaderPage::Erased);
         for bit in 0..8 * ERASE_LEN {
             let mut page = erase.page(2048);
             page[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(EraseHeader::parse(&page), Found::Rubbish);
+            assert_eq!(EraseHeader::parse(&page), HeaderPage::Invalid);
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Unerased {
 
 impl Unerased {
     /// The same, without a LEB number that is outside of `lebs` blocks.
-    pub(crate) fn among(self, lebs: u32) -> Unerased {
+    pub(crate) fn with_valid_leb(self, lebs: u32) -> Unerased {
         Unerased { leb: self.leb.filter(|leb| leb.0 < lebs), ..self }
     }
 }

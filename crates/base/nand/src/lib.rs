@@ -32,8 +32,8 @@ mod sysfs;
 mod ubi;
 mod ubi_calls;
 
-pub use chip::{Chip, ChipGeometry, Fault, Peb};
+pub use chip::{Chip, ChipFault, ChipGeometry, Peb};
 pub use flash::{Flash, FlashGeometry, Leb, Unerased};
 pub use mapping::{Mapping, Wear};
-pub use simulated::{PowerCut, SimulatedChip, Wearing};
+pub use simulated::{PowerCut, SimulatedChip, WearModel};
 pub use ubi::UbiVolume;

@@ -12,11 +12,11 @@
 //! 4. One erased block is always available for a change, as long as the chip has a good block to
 //!    spare.
 
-use crate::chip::{Chip, ChipGeometry, Fault, Peb};
-use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, MOST, VolumeHeader};
+use crate::chip::{Chip, ChipFault, ChipGeometry, Peb};
+use crate::erase_block::{EraseHeader, HEADER_PAGES, HeaderPage, MOST, VolumeHeader};
 use crate::flash::{Flash, FlashGeometry, Leb, Unerased};
 use crate::scan::{Scan, content_of, fault, read_headers};
-use crate::state::{State, Use};
+use crate::state::{BlockUse, MappingState};
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub struct Mapping {
     chip_geometry: ChipGeometry,
     lebs: u32,
     image: u64,
-    state: RwLock<State>,
+    state: RwLock<MappingState>,
 }
 
 impl Mapping {
@@ -97,12 +97,12 @@ impl Mapping {
                 continue;
             }
             let erasures = match read_headers(chip, peb)?.0 {
-                Found::Header(header) => header.erasures,
+                HeaderPage::Header(header) => header.erasures,
                 _ => 0,
             };
             match chip.erase(peb) {
                 Ok(()) => good.push((peb, erasures + 1)),
-                Err(Fault::Erase) => {
+                Err(ChipFault::Erase) => {
                     chip.mark_bad(peb).map_err(fault)?;
                     bad += 1;
                 }
@@ -119,7 +119,7 @@ impl Mapping {
             let header = EraseHeader { erasures, lebs, image };
             match chip.program(peb, 0, &header.page(geometry.page as usize)) {
                 Ok(()) => {}
-                Err(Fault::Program) => chip.mark_bad(peb).map_err(fault)?,
+                Err(ChipFault::Program) => chip.mark_bad(peb).map_err(fault)?,
                 Err(e) => return Err(fault(e)),
             }
         }
@@ -136,13 +136,13 @@ impl Mapping {
         let Some(EraseHeader { lebs, image, .. }) = scan.first else {
             return Err(Error::new(Kind::NotFound, "there are no logical erase blocks on this chip")
                 .expected("a chip that lacuna has divided")
-                .remedy("create the disk first"));
+                .hint("create the disk first"));
         };
         if lebs == 0 || lebs > geometry.blocks {
-            return Err(Error::new(Kind::Corrupt, "the headers of this chip make no sense")
+            return Err(Error::new(Kind::Corrupt, "the headers of this chip are invalid")
                 .found(format!("{lebs} logical erase blocks"))
                 .expected(format!("fewer than its {} erase blocks", geometry.blocks))
-                .remedy("restore the chip from a backup, or create the disk anew"));
+                .hint("restore the chip from a backup, or create the disk anew"));
         }
         let state = scan.finish(&*chip, lebs)?;
         Ok(Mapping { chip, chip_geometry: geometry, lebs, image, state: RwLock::new(state) })
@@ -151,7 +151,7 @@ impl Mapping {
     /// The wear of the chip.
     pub fn wear(&self) -> Wear {
         let state = self.state.read();
-        let good = |peb: &usize| state.uses[*peb] != Use::Bad;
+        let good = |peb: &usize| state.uses[*peb] != BlockUse::Bad;
         let erasures: Vec<u64> = (0..state.uses.len()).filter(good).map(|peb| state.erasures[peb]).collect();
         let needed = u64::from(self.lebs) + WORKING;
         let spare = (erasures.len() as u64).saturating_sub(needed) as u32;
@@ -168,7 +168,7 @@ impl Mapping {
         if block.0 < self.lebs && end <= u64::from(self.geometry().leb_len) {
             return Ok(());
         }
-        Err(Error::new(Kind::Other, "cannot touch what lies outside of the flash")
+        Err(Error::new(Kind::Other, "access past the end of the flash")
             .found(format!("block {}, bytes {offset} to {end}", block.0))
             .expected(format!("one of {} blocks of {} bytes", self.lebs, self.geometry().leb_len)))
     }
@@ -184,7 +184,7 @@ impl Mapping {
     }
 
     /// Takes an erased block and writes its volume header.
-    fn take(&self, state: &mut State, leb: Leb, copied: Option<(u32, u32)>) -> Result<Peb> {
+    fn allocate_block(&self, state: &mut MappingState, leb: Leb, copied: Option<(u32, u32)>) -> Result<Peb> {
         loop {
             if state.sequence + 1 == MOST {
                 return Err(worn_out());
@@ -194,7 +194,7 @@ impl Mapping {
             let header = VolumeHeader { leb: leb.0, sequence: state.sequence, copied };
             match self.chip.program(peb, 1, &header.page(self.page() as usize)) {
                 Ok(()) => return Ok(peb),
-                Err(Fault::Program) => state.enqueue(peb, None, true),
+                Err(ChipFault::Program) => state.enqueue(peb, None, true),
                 Err(e) => {
                     state.enqueue(peb, None, false);
                     return Err(fault(e));
@@ -203,7 +203,7 @@ impl Mapping {
         }
     }
 
-    fn take_free(&self, state: &mut State) -> Result<Peb> {
+    fn take_free(&self, state: &mut MappingState) -> Result<Peb> {
         loop {
             if let Some((erasures, peb)) = state.free.first().copied() {
                 state.free.remove(&(erasures, peb));
@@ -216,12 +216,12 @@ impl Mapping {
     }
 
     /// Erases the first block in the queue. False if the queue is empty.
-    fn erase_next(&self, state: &mut State) -> Result<bool> {
+    fn erase_next(&self, state: &mut MappingState) -> Result<bool> {
         let Some(queued) = state.queue.front() else { return Ok(false) };
         let (peb, held, failing) = (queued.peb, queued.held, queued.failing);
         let erased = match self.chip.erase(peb) {
             Ok(()) => true,
-            Err(Fault::Erase) => {
+            Err(ChipFault::Erase) => {
                 let content = content_of(&*self.chip, peb)?;
                 state.unerased.push(Unerased { leb: held, content });
                 false
@@ -235,33 +235,34 @@ impl Mapping {
         let header = EraseHeader { erasures: state.erasures[number], lebs: self.lebs, image: self.image };
         let header = header.page(self.page() as usize);
         let again = |_: &Error| state.enqueue(peb, None, false);
-        let usable = erased && !failing && self.programs(peb, 0, &header).inspect_err(again)?;
+        let usable = erased && !failing && self.try_program(peb, 0, &header).inspect_err(again)?;
         if usable {
-            state.uses[number] = Use::Free;
+            state.uses[number] = BlockUse::Free;
             state.free.insert((state.erasures[number], peb));
         } else {
-            state.uses[number] = Use::Bad;
+            state.uses[number] = BlockUse::Bad;
             self.chip.mark_bad(peb).map_err(fault)?;
         }
         Ok(true)
     }
 
     /// Programs pages. False if the chip reports a failure.
-    fn programs(&self, peb: Peb, first: u32, data: &[u8]) -> Result<bool> {
+    fn try_program(&self, peb: Peb, first: u32, data: &[u8]) -> Result<bool> {
         match self.chip.program(peb, first, data) {
             Ok(()) => Ok(true),
-            Err(Fault::Program) => Ok(false),
+            Err(ChipFault::Program) => Ok(false),
             Err(e) => Err(fault(e)),
         }
     }
 
     /// Writes `data` to an erased block, and maps the LEB to it. A block that the chip fails to
     /// program may hold a part of the data: it is erased like a superseded block.
-    fn replace(&self, state: &mut State, leb: Leb, data: &[u8], failing: bool) -> Result<()> {
+    fn replace(&self, state: &mut MappingState, leb: Leb, data: &[u8], failing: bool) -> Result<()> {
         let copied = Some((data.len() as u32, crc32fast::hash(data)));
         let peb = loop {
-            let peb = self.take(state, leb, copied)?;
-            let programmed = if data.is_empty() { Ok(true) } else { self.programs(peb, HEADER_PAGES, data) };
+            let peb = self.allocate_block(state, leb, copied)?;
+            let programmed =
+                if data.is_empty() { Ok(true) } else { self.try_program(peb, HEADER_PAGES, data) };
             if matches!(programmed, Ok(true)) {
                 break peb;
             }
@@ -275,7 +276,7 @@ impl Mapping {
     }
 
     /// Limits the erase queue, and levels wear.
-    fn upkeep(&self, state: &mut State) -> Result<()> {
+    fn maintain(&self, state: &mut MappingState) -> Result<()> {
         while state.queue.len() > LONGEST_QUEUE {
             self.erase_next(state)?;
         }
@@ -288,13 +289,13 @@ impl Mapping {
 
     /// Moves the content of the least worn block, which changes rarely, to the most worn erased
     /// block.
-    fn level(&self, state: &mut State) -> Result<()> {
+    fn level(&self, state: &mut MappingState) -> Result<()> {
         // One erased block stays for the next change.
         while state.free.len() < 2 && self.erase_next(state)? {}
         let (Some(&(least, peb)), Some(&(most, worn))) = (state.mapped.first(), state.free.last()) else {
             return Ok(());
         };
-        let Use::Mapped(leb) = state.uses[peb.0 as usize] else { return Ok(()) };
+        let BlockUse::Mapped(leb) = state.uses[peb.0 as usize] else { return Ok(()) };
         if most < least + WEAR_GAP || state.free.len() < 2 || state.sequence + 1 == MOST {
             return Ok(());
         }
@@ -305,9 +306,9 @@ impl Mapping {
         state.sequence += 1;
         let copied = Some((data.len() as u32, crc32fast::hash(&data)));
         let header = VolumeHeader { leb: leb.0, sequence: state.sequence, copied };
-        let mut programmed = self.programs(worn, 1, &header.page(self.page() as usize));
+        let mut programmed = self.try_program(worn, 1, &header.page(self.page() as usize));
         if !data.is_empty() && matches!(programmed, Ok(true)) {
-            programmed = self.programs(worn, HEADER_PAGES, &data);
+            programmed = self.try_program(worn, HEADER_PAGES, &data);
         }
         if !matches!(programmed, Ok(true)) {
             state.enqueue(worn, Some(leb), programmed.is_ok());
@@ -344,25 +345,25 @@ impl Flash for Mapping {
         let peb = if let Some(peb) = state.map[block.0 as usize] {
             peb
         } else {
-            let peb = self.take(&mut state, block, None)?;
+            let peb = self.allocate_block(&mut state, block, None)?;
             state.map_to(block, Some(peb));
             peb
         };
-        if !self.programs(peb, HEADER_PAGES + offset / self.page(), data)? {
+        if !self.try_program(peb, HEADER_PAGES + offset / self.page(), data)? {
             // Moves the content of the block to another block, with the new data.
             let mut whole = vec![0; offset as usize];
             self.chip.read(peb, HEADER_PAGES * self.page(), &mut whole).map_err(fault)?;
             whole.extend_from_slice(data);
             self.replace(&mut state, block, &whole, true)?;
         }
-        self.upkeep(&mut state)
+        self.maintain(&mut state)
     }
 
     fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
         self.check_pages(block, 0, data)?;
         let mut state = self.state.write();
         self.replace(&mut state, block, data, false)?;
-        self.upkeep(&mut state)
+        self.maintain(&mut state)
     }
 
     fn unmap(&self, block: Leb) -> Result<()> {
@@ -371,7 +372,7 @@ impl Flash for Mapping {
         if let Some(old) = state.map_to(block, None) {
             state.enqueue(old, Some(block), false);
         }
-        self.upkeep(&mut state)
+        self.maintain(&mut state)
     }
 
     fn is_mapped(&self, block: Leb) -> Result<bool> {
@@ -394,5 +395,5 @@ fn worn_out() -> Error {
     Error::new(Kind::ReadOnly, "the flash is worn out: no good block is left to write to")
         .found("more bad blocks than were kept in reserve")
         .expected("an erased block")
-        .remedy("copy what is there to another device; nothing that was written is lost")
+        .hint("copy what is there to another device; nothing that was written is lost")
 }

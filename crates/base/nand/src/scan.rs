@@ -1,9 +1,9 @@
 //! Rebuilds the mapping from the headers of all blocks of a chip.
 
-use crate::chip::{Chip, Fault, Peb};
-use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, VolumeHeader};
+use crate::chip::{Chip, ChipFault, Peb};
+use crate::erase_block::{EraseHeader, HEADER_PAGES, HeaderPage, VolumeHeader};
 use crate::flash::{Leb, Unerased};
-use crate::state::{Queued, State, Use};
+use crate::state::{BlockUse, MappingState, QueuedBlock};
 use lacuna_contracts::{Error, Kind, Result};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,10 +17,10 @@ const AHEAD: u32 = 256;
 pub(crate) struct Scan {
     /// The header of the first block that has one.
     pub(crate) first: Option<EraseHeader>,
-    uses: Vec<Use>,
+    uses: Vec<BlockUse>,
     erasures: Vec<Option<u64>>,
-    holders: Vec<(Peb, VolumeHeader)>,
-    queue: VecDeque<Queued>,
+    volume_headers: Vec<(Peb, VolumeHeader)>,
+    queue: VecDeque<QueuedBlock>,
     unerased: Vec<Unerased>,
 }
 
@@ -34,29 +34,29 @@ impl Scan {
             if peb + AHEAD < blocks {
                 chip.will_read(Peb(peb + AHEAD), start);
             }
-            scan.look(chip, Peb(peb))?;
+            scan.scan_block(chip, Peb(peb))?;
         }
         Ok(scan)
     }
 
     /// Reads the headers of a block.
-    fn look(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
+    fn scan_block(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
         let bad = chip.is_bad(peb).map_err(fault)?;
         let (erase, volume) = read_headers(chip, peb)?;
-        if erase == Found::Later || volume == Found::Later {
+        if erase == HeaderPage::LaterVersion || volume == HeaderPage::LaterVersion {
             return Err(Error::new(Kind::Corrupt, "this chip was divided by a later version of lacuna")
                 .found(format!("a header of block {}", peb.0))
                 .expected("headers of version 1")
-                .remedy("open it with the version of lacuna that wrote it"));
+                .hint("open it with the version of lacuna that wrote it"));
         }
         self.erasures.push(match erase {
-            Found::Header(header) => Some(header.erasures),
+            HeaderPage::Header(header) => Some(header.erasures),
             _ => None,
         });
         if bad {
-            self.uses.push(Use::Bad);
+            self.uses.push(BlockUse::Bad);
             let leb = match volume {
-                Found::Header(header) => Some(Leb(header.leb)),
+                HeaderPage::Header(header) => Some(Leb(header.leb)),
                 // An erasure destroys the header first, and the content behind it may stay.
                 _ => None,
             };
@@ -67,7 +67,7 @@ impl Scan {
             return Ok(());
         }
         match erase {
-            Found::Header(header) => match self.first {
+            HeaderPage::Header(header) => match self.first {
                 None => self.first = Some(header),
                 Some(first) if (first.image, first.lebs) != (header.image, header.lebs) => {
                     return Err(Error::new(
@@ -76,57 +76,57 @@ impl Scan {
                     )
                     .found(format!("block {} of image {:016x}", peb.0, header.image))
                     .expected(format!("image {:016x}", first.image))
-                    .remedy("restore the chip from a backup, or create the disk anew"));
+                    .hint("restore the chip from a backup, or create the disk anew"));
                 }
                 Some(_) => {}
             },
             // Power was cut during an erasure, or between it and this header.
-            Found::Nothing | Found::Rubbish | Found::Later => {
-                self.uses.push(Use::Superseded);
-                self.queue.push_back(Queued { peb, held: None, failing: false });
+            HeaderPage::Erased | HeaderPage::Invalid | HeaderPage::LaterVersion => {
+                self.uses.push(BlockUse::Superseded);
+                self.queue.push_back(QueuedBlock { peb, held: None, failing: false });
                 return Ok(());
             }
         }
         match volume {
-            Found::Nothing => self.uses.push(Use::Free),
-            Found::Header(header) => {
-                self.uses.push(Use::Superseded);
-                self.holders.push((peb, header));
+            HeaderPage::Erased => self.uses.push(BlockUse::Free),
+            HeaderPage::Header(header) => {
+                self.uses.push(BlockUse::Superseded);
+                self.volume_headers.push((peb, header));
             }
-            Found::Rubbish | Found::Later => {
-                self.uses.push(Use::Superseded);
-                self.queue.push_back(Queued { peb, held: None, failing: false });
+            HeaderPage::Invalid | HeaderPage::LaterVersion => {
+                self.uses.push(BlockUse::Superseded);
+                self.queue.push_back(QueuedBlock { peb, held: None, failing: false });
             }
         }
         Ok(())
     }
 
     /// Builds the mapping from the headers.
-    pub(crate) fn finish(mut self, chip: &dyn Chip, lebs: u32) -> Result<State> {
+    pub(crate) fn finish(mut self, chip: &dyn Chip, lebs: u32) -> Result<MappingState> {
         let known: Vec<u64> = self.erasures.iter().flatten().copied().collect();
         // A block with a lost count gets the average count of the other blocks.
         let mean = (known.iter().map(|erasures| u128::from(*erasures)).sum::<u128>()
             / known.len().max(1) as u128) as u64;
-        let mut state = State {
+        let mut state = MappingState {
             map: vec![None; lebs as usize],
             erasures: self.erasures.iter().map(|erasures| erasures.unwrap_or(mean)).collect(),
             uses: std::mem::take(&mut self.uses),
             free: BTreeSet::new(),
             mapped: BTreeSet::new(),
             queue: self.queue,
-            unerased: self.unerased.into_iter().map(|copy| copy.among(lebs)).collect(),
-            sequence: self.holders.iter().map(|(_, header)| header.sequence).max().unwrap_or(0),
+            unerased: self.unerased.into_iter().map(|copy| copy.with_valid_leb(lebs)).collect(),
+            sequence: self.volume_headers.iter().map(|(_, header)| header.sequence).max().unwrap_or(0),
             erased_since_levelling: 0,
             moved: 0,
         };
         for (number, used) in state.uses.iter().enumerate() {
-            if *used == Use::Free {
+            if *used == BlockUse::Free {
                 state.free.insert((state.erasures[number], Peb(number as u32)));
             }
         }
         // In ascending order, so that each valid block replaces its predecessor.
-        self.holders.sort_unstable_by_key(|(_, header)| header.sequence);
-        for (peb, header) in self.holders {
+        self.volume_headers.sort_unstable_by_key(|(_, header)| header.sequence);
+        for (peb, header) in self.volume_headers {
             let leb = Leb(header.leb);
             if header.leb >= lebs || !is_complete(chip, peb, &header)? {
                 state.enqueue(peb, (header.leb < lebs).then_some(leb), false);
@@ -152,14 +152,17 @@ fn is_complete(chip: &dyn Chip, peb: Peb, header: &VolumeHeader) -> Result<bool>
 }
 
 /// Both headers of a block, with one read if the block has headers: chips have many blocks.
-pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHeader>, Found<VolumeHeader>)> {
+pub(crate) fn read_headers(
+    chip: &dyn Chip,
+    peb: Peb,
+) -> Result<(HeaderPage<EraseHeader>, HeaderPage<VolumeHeader>)> {
     let page = chip.geometry().page as usize;
     let mut bytes = vec![0; page + START as usize];
     chip.read(peb, 0, &mut bytes).map_err(fault)?;
     let erase = EraseHeader::parse(&bytes[..page]);
     let volume = match VolumeHeader::parse(&bytes[page..]) {
         // The page is erased only if all of it is.
-        Found::Nothing | Found::Rubbish => {
+        HeaderPage::Erased | HeaderPage::Invalid => {
             let mut whole = bytes[page..].to_vec();
             whole.resize(page, 0);
             // Bytes are not read twice: a chip may answer differently, and a header would appear or
@@ -181,10 +184,10 @@ pub(crate) fn content_of(chip: &dyn Chip, peb: Peb) -> Result<Vec<u8>> {
 }
 
 /// Converts a fault for the callers of a mapping.
-pub(crate) fn fault(fault: Fault) -> Error {
+pub(crate) fn fault(fault: ChipFault) -> Error {
     match fault {
-        Fault::Other(e) => e,
-        Fault::Program => Error::new(Kind::Io, "the chip could not program a block"),
-        Fault::Erase => Error::new(Kind::Io, "the chip could not erase a block"),
+        ChipFault::Other(e) => e,
+        ChipFault::Program => Error::new(Kind::Io, "the chip could not program a block"),
+        ChipFault::Erase => Error::new(Kind::Io, "the chip could not erase a block"),
     }
 }

@@ -9,8 +9,8 @@
 //! content. A cut erasure leaves a block that is erased from its first page to any page; it accepts
 //! no page before it is erased again.
 
-use crate::chip::{Chip, ChipGeometry, Fault, Peb};
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+use crate::chip::{Chip, ChipFault, ChipGeometry, Peb};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result};
 use lacuna_medium::{Medium, WriteExtent};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const MOST: u64 = 1 << 48;
 
 /// The wear model of a simulated chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wearing {
+pub struct WearModel {
     /// Erasures that a block endures; 0 for any number. Each later erasure fails with probability
     /// 1/4.
     pub endurance: u32,
@@ -57,11 +57,11 @@ struct BlockState {
     flags: u32,
 }
 
-struct State {
+struct ChipState {
     blocks: Vec<BlockState>,
     cut: Option<PowerCut>,
-    off: bool,
-    chance: u64,
+    is_off: bool,
+    rng_state: u64,
     operations: u64,
 }
 
@@ -69,8 +69,8 @@ struct State {
 pub struct SimulatedChip {
     medium: Arc<dyn Medium>,
     geometry: ChipGeometry,
-    wearing: Wearing,
-    state: Mutex<State>,
+    wearing: WearModel,
+    state: Mutex<ChipState>,
 }
 
 impl SimulatedChip {
@@ -83,7 +83,7 @@ impl SimulatedChip {
     ///
     /// Errors: [`Kind::Usage`] for an impossible geometry, [`Kind::NoSpace`] if the medium is too
     /// short.
-    pub fn create(medium: &dyn Medium, geometry: ChipGeometry, wearing: Wearing, seed: u64) -> Result<()> {
+    pub fn create(medium: &dyn Medium, geometry: ChipGeometry, wearing: WearModel, seed: u64) -> Result<()> {
         check_geometry(geometry)?;
         if medium.len() < Self::medium_len(geometry) {
             return Err(Error::new(Kind::NoSpace, "the chip does not fit its medium")
@@ -91,7 +91,7 @@ impl SimulatedChip {
                 .expected(format!("{} bytes", Self::medium_len(geometry))));
         }
         let mut head = vec![0; HEAD as usize];
-        let mut record = RecordMut(&mut head);
+        let mut record = LeWriter(&mut head);
         record.put(0, MAGIC);
         record.u32(8, VERSION);
         record.u32(12, geometry.page);
@@ -109,7 +109,7 @@ impl SimulatedChip {
     }
 
     /// The number of factory-bad blocks of a chip created with this seed.
-    pub fn factory_bad(geometry: ChipGeometry, wearing: Wearing, seed: u64) -> u32 {
+    pub fn factory_bad(geometry: ChipGeometry, wearing: WearModel, seed: u64) -> u32 {
         factory_bad(geometry, wearing, seed).count() as u32
     }
 
@@ -119,7 +119,7 @@ impl SimulatedChip {
     /// Errors: those of the medium.
     pub fn whole_len(medium: &dyn Medium) -> Result<Option<u64>> {
         let head = read_head(medium)?;
-        let geometry = geometry_in(Record(&head));
+        let geometry = geometry_in(LeReader(&head));
         let told = head[..8] == *MAGIC && check_geometry(geometry).is_ok();
         Ok(told.then(|| Self::medium_len(geometry)))
     }
@@ -130,7 +130,7 @@ impl SimulatedChip {
     /// sense.
     pub fn open(medium: Arc<dyn Medium>, seed: u64) -> Result<SimulatedChip> {
         let head = read_head(&*medium)?;
-        let record = Record(&head);
+        let record = LeReader(&head);
         if head[..8] != *MAGIC {
             return Err(Error::new(Kind::NotFound, "there is no simulated chip here")
                 .expected("a file that lacuna made for a chip"));
@@ -142,7 +142,7 @@ impl SimulatedChip {
                     record.u32(8)
                 ))
                 .expected(format!("version {VERSION}"))
-                .remedy("open it with the version of lacuna that made it"));
+                .hint("open it with the version of lacuna that made it"));
         }
         let geometry = geometry_in(record);
         check_geometry(geometry).map_err(|e| e.with_kind(Kind::Corrupt))?;
@@ -151,7 +151,7 @@ impl SimulatedChip {
                 .found(format!("{} bytes", medium.len()))
                 .expected(format!("{} bytes", Self::medium_len(geometry))));
         }
-        let wearing = Wearing {
+        let wearing = WearModel {
             endurance: record.u32(24),
             program_faults: record.u32(28),
             erase_faults: record.u32(32),
@@ -169,12 +169,12 @@ impl SimulatedChip {
             |block: &BlockState| block.erasures < MOST && block.next <= geometry.pages && block.flags <= BAD;
         if let Some(peb) = blocks.iter().position(|block| !possible(block)) {
             let BlockState { erasures, next, flags } = blocks[peb];
-            return Err(Error::new(Kind::Corrupt, "the state of an erase block of the chip makes no sense")
+            return Err(Error::new(Kind::Corrupt, "the state of an erase block of the chip is invalid")
                 .found(format!("block {peb}: {erasures} erasures, next page {next}, flags {flags}"))
                 .expected(format!("fewer than 2⁴⁸ erasures, a page up to {}, flags 0 or 1", geometry.pages))
-                .remedy("restore the file of the chip from a backup"));
+                .hint("restore the file of the chip from a backup"));
         }
-        let state = State { blocks, cut: None, off: false, chance: seed, operations: 0 };
+        let state = ChipState { blocks, cut: None, is_off: false, rng_state: seed, operations: 0 };
         Ok(SimulatedChip { medium, geometry, wearing, state: Mutex::new(state) })
     }
 
@@ -186,7 +186,7 @@ impl SimulatedChip {
 
     /// Whether the power was cut.
     pub fn is_off(&self) -> bool {
-        self.state.lock().off
+        self.state.lock().is_off
     }
 
     /// Operations that changed the chip since it was opened.
@@ -220,8 +220,8 @@ impl SimulatedChip {
         Ok(())
     }
 
-    fn refuse(&self, what: &str, found: String) -> Fault {
-        Fault::Other(
+    fn refuse(&self, what: &str, found: String) -> ChipFault {
+        ChipFault::Other(
             Error::new(Kind::Other, format!("the rules of NAND forbid to {what}")).found(found).expected(format!(
                 "whole pages of {} bytes, in ascending order, once after each erasure, in one of {} good blocks",
                 self.geometry.page, self.geometry.blocks
@@ -229,18 +229,18 @@ impl SimulatedChip {
         )
     }
 
-    fn check_block(&self, block: Peb) -> std::result::Result<(), Fault> {
+    fn check_block(&self, block: Peb) -> std::result::Result<(), ChipFault> {
         if block.0 < self.geometry.blocks {
             return Ok(());
         }
-        Err(self.refuse("touch what is not there", format!("block {}", block.0)))
+        Err(self.refuse("access a block past the end", format!("block {}", block.0)))
     }
 
     /// The length of the programmed part of a block; all pages behind it are erased.
-    fn programmed(&self, block: Peb) -> std::result::Result<u32, Fault> {
+    fn programmed(&self, block: Peb) -> std::result::Result<u32, ChipFault> {
         self.check_block(block)?;
         let state = self.state.lock();
-        if state.off {
+        if state.is_off {
             return Err(power_is_off().into());
         }
         // Cannot overflow: no block is longer than 4096 pages of 64 KiB.
@@ -257,7 +257,7 @@ impl Chip for SimulatedChip {
         self.geometry
     }
 
-    fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> std::result::Result<(), Fault> {
+    fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> std::result::Result<(), ChipFault> {
         let programmed = self.programmed(block)?;
         if u64::from(offset) + buf.len() as u64 > self.geometry.block_len() {
             return Err(
@@ -279,7 +279,7 @@ impl Chip for SimulatedChip {
         }
     }
 
-    fn program(&self, block: Peb, first: u32, data: &[u8]) -> std::result::Result<(), Fault> {
+    fn program(&self, block: Peb, first: u32, data: &[u8]) -> std::result::Result<(), ChipFault> {
         self.check_block(block)?;
         let page = self.geometry.page as usize;
         let pages = (data.len() / page) as u32;
@@ -298,11 +298,11 @@ impl Chip for SimulatedChip {
         }
         let cut = begin(&mut state)?;
         let fails = u64::from(self.wearing.program_faults) * u64::from(pages);
-        let fails = fails > 0 && draw(&mut state.chance) % 1_000_000 < fails;
+        let fails = fails > 0 && draw(&mut state.rng_state) % 1_000_000 < fails;
         let mut bytes: Vec<u8> = data.iter().map(|byte| !byte).collect();
         now.next = first + pages;
         if cut.is_some() || fails {
-            let mut seed = cut.unwrap_or(state.chance);
+            let mut seed = cut.unwrap_or(state.rng_state);
             // Some complete pages, then one with arbitrary content.
             let whole = (draw(&mut seed) % u64::from(pages)) as usize;
             bytes.truncate((whole + 1) * page);
@@ -317,12 +317,12 @@ impl Chip for SimulatedChip {
         state.blocks[block.0 as usize] = now;
         match (cut, fails) {
             (Some(_), _) => Err(power_is_off().into()),
-            (None, true) => Err(Fault::Program),
+            (None, true) => Err(ChipFault::Program),
             (None, false) => Ok(()),
         }
     }
 
-    fn erase(&self, block: Peb) -> std::result::Result<(), Fault> {
+    fn erase(&self, block: Peb) -> std::result::Result<(), ChipFault> {
         self.check_block(block)?;
         let mut state = self.state.lock();
         let mut now = state.blocks[block.0 as usize];
@@ -331,8 +331,8 @@ impl Chip for SimulatedChip {
         }
         let cut = begin(&mut state)?;
         let worn = self.wearing.endurance > 0 && now.erasures >= u64::from(self.wearing.endurance);
-        let fails = (worn && draw(&mut state.chance).is_multiple_of(4))
-            || draw(&mut state.chance) % 1_000_000 < u64::from(self.wearing.erase_faults);
+        let fails = (worn && draw(&mut state.rng_state).is_multiple_of(4))
+            || draw(&mut state.rng_state) % 1_000_000 < u64::from(self.wearing.erase_faults);
         let len = self.geometry.block_len();
         if let Some(mut seed) = cut {
             // The first pages are erased. The rest may look intact, but no page may be programmed
@@ -351,15 +351,15 @@ impl Chip for SimulatedChip {
         }
         self.put_state(block, now)?;
         state.blocks[block.0 as usize] = now;
-        if fails { Err(Fault::Erase) } else { Ok(()) }
+        if fails { Err(ChipFault::Erase) } else { Ok(()) }
     }
 
-    fn is_bad(&self, block: Peb) -> std::result::Result<bool, Fault> {
+    fn is_bad(&self, block: Peb) -> std::result::Result<bool, ChipFault> {
         self.check_block(block)?;
         Ok(self.state.lock().blocks[block.0 as usize].flags & BAD != 0)
     }
 
-    fn mark_bad(&self, block: Peb) -> std::result::Result<(), Fault> {
+    fn mark_bad(&self, block: Peb) -> std::result::Result<(), ChipFault> {
         self.check_block(block)?;
         let mut state = self.state.lock();
         if begin(&mut state)?.is_some() {
@@ -371,7 +371,7 @@ impl Chip for SimulatedChip {
         Ok(self.put_state(block, now)?)
     }
 
-    fn sync(&self) -> std::result::Result<(), Fault> {
+    fn sync(&self) -> std::result::Result<(), ChipFault> {
         Ok(self.medium.sync()?)
     }
 }
@@ -379,7 +379,7 @@ impl Chip for SimulatedChip {
 impl BlockState {
     fn bytes(self) -> [u8; STATE as usize] {
         let mut bytes = [0; STATE as usize];
-        let mut record = RecordMut(&mut bytes);
+        let mut record = LeWriter(&mut bytes);
         record.u64(0, self.erasures);
         record.u32(8, self.next);
         record.u32(12, self.flags);
@@ -387,20 +387,20 @@ impl BlockState {
     }
 
     fn parse(bytes: &[u8]) -> BlockState {
-        let record = Record(bytes);
+        let record = LeReader(bytes);
         BlockState { erasures: record.u64(0), next: record.u32(8), flags: record.u32(12) }
     }
 }
 
 /// Counts an operation. Returns a seed for its outcome if it is cut.
-fn begin(state: &mut State) -> std::result::Result<Option<u64>, Fault> {
-    if state.off {
+fn begin(state: &mut ChipState) -> std::result::Result<Option<u64>, ChipFault> {
+    if state.is_off {
         return Err(power_is_off().into());
     }
     state.operations += 1;
     match &mut state.cut {
         Some(cut) if cut.after == 0 => {
-            state.off = true;
+            state.is_off = true;
             Ok(Some(cut.seed))
         }
         Some(cut) => {
@@ -412,7 +412,7 @@ fn begin(state: &mut State) -> std::result::Result<Option<u64>, Fault> {
 }
 
 /// The blocks that are bad from the factory.
-fn factory_bad(geometry: ChipGeometry, wearing: Wearing, seed: u64) -> impl Iterator<Item = Peb> {
+fn factory_bad(geometry: ChipGeometry, wearing: WearModel, seed: u64) -> impl Iterator<Item = Peb> {
     let mut chance = seed;
     (0..geometry.blocks).map(Peb).filter(move |_| draw(&mut chance) % 1000 < u64::from(wearing.factory_bad))
 }
@@ -427,7 +427,7 @@ fn read_head(medium: &dyn Medium) -> Result<Vec<u8>> {
 }
 
 /// The geometry in the head of a chip.
-fn geometry_in(head: Record<'_>) -> ChipGeometry {
+fn geometry_in(head: LeReader<'_>) -> ChipGeometry {
     ChipGeometry { page: head.u32(12), pages: head.u32(16), blocks: head.u32(20) }
 }
 
@@ -439,7 +439,7 @@ fn check_geometry(g: ChipGeometry) -> Result<()> {
     if possible {
         return Ok(());
     }
-    Err(Error::new(Kind::Usage, "no NAND chip is divided like this")
+    Err(Error::new(Kind::Usage, "the geometry is not that of a NAND chip")
         .found(format!("pages of {} bytes, {} to a block, {} blocks", g.page, g.pages, g.blocks))
         .expected("pages of 512 bytes to 64 KiB, a power of two; 4 to 4096 to a block; 8 blocks or more"))
 }

@@ -62,7 +62,7 @@ impl UbiVolume {
             Error::new(Kind::NotFound, format!("{} is not a UBI volume that can be used", path.display()))
                 .found(found)
                 .expected("a dynamic volume of UBI, such as /dev/ubi0_0")
-                .remedy("make one with `ubimkvol`")
+                .hint("make one with `ubimkvol`")
         };
         let number_in = |name: &str| name.parse::<u32>().ok();
         let parts = name.split_once('_').filter(|_| volume.is_dir());
@@ -115,7 +115,7 @@ impl UbiVolume {
             let error = Error::io(what.clone(), &e);
             if error.kind() == Kind::ReadOnly {
                 return error
-                    .remedy("the device is worn out or damaged: copy what is there to another; see `dmesg`");
+                    .hint("the device is worn out or damaged: copy what is there to another; see `dmesg`");
             }
             error
         }
@@ -126,7 +126,7 @@ impl UbiVolume {
         if block.0 < self.geometry.lebs && end <= u64::from(self.geometry.leb_len) {
             return Ok(());
         }
-        Err(Error::new(Kind::Other, "cannot touch what lies outside of the flash")
+        Err(Error::new(Kind::Other, "access past the end of the flash")
             .found(format!("block {}, bytes {offset} to {end}", block.0))
             .expected(format!("one of {} blocks of {} bytes", self.geometry.lebs, self.geometry.leb_len)))
     }
@@ -160,7 +160,7 @@ impl UbiVolume {
         Err(Error::new(Kind::ReadOnly, format!("cannot write to {} any more", self.path.display()))
             .found("a change of a block that failed before")
             .expected("a volume on which every write succeeded")
-            .remedy("see `dmesg`, and open it again"))
+            .hint("see `dmesg`, and open it again"))
     }
 }
 

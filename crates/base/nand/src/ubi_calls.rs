@@ -42,11 +42,11 @@ struct PropertyRequest {
 
 /// A request with an argument that the kernel reads. The answer is the number that the call
 /// returns.
-struct Request<const OPCODE: Opcode, T>(T);
+struct UbiRequest<const OPCODE: Opcode, T>(T);
 
 // SAFETY: the opcodes above are those of UBI and MTD, and each is used with the argument type of
 // the kernel headers. The kernel reads the argument and changes no memory of this process.
-unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
+unsafe impl<const OPCODE: Opcode, T> Ioctl for UbiRequest<OPCODE, T> {
     type Output = IoctlOutput;
     const IS_MUTATING: bool = false;
 
@@ -63,40 +63,40 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
     }
 }
 
-fn ask<const OPCODE: Opcode, T>(file: &File, argument: T) -> Result<IoctlOutput> {
-    // SAFETY: see `Request`. On a file that is neither a UBI volume nor an MTD device, the request
-    // fails.
-    Ok(unsafe { ioctl(file, Request::<OPCODE, T>(argument)) }?)
+fn ubi_ioctl<const OPCODE: Opcode, T>(file: &File, argument: T) -> Result<IoctlOutput> {
+    // SAFETY: see `UbiRequest`. On a file that is neither a UBI volume nor an MTD device, the
+    // request fails.
+    Ok(unsafe { ioctl(file, UbiRequest::<OPCODE, T>(argument)) }?)
 }
 
 /// Erases a block, and all blocks that are queued for erasure on the device.
 pub(crate) fn erase(file: &File, block: u32) -> Result<()> {
-    ask::<ERASE, i32>(file, block as i32).map(drop)
+    ubi_ioctl::<ERASE, i32>(file, block as i32).map(drop)
 }
 
 /// Unmaps a block.
 pub(crate) fn unmap(file: &File, block: u32) -> Result<()> {
-    ask::<UNMAP, i32>(file, block as i32).map(drop)
+    ubi_ioctl::<UNMAP, i32>(file, block as i32).map(drop)
 }
 
 /// Whether a block is mapped.
 pub(crate) fn is_mapped(file: &File, block: u32) -> Result<bool> {
-    ask::<IS_MAPPED, i32>(file, block as i32).map(|answer| answer != 0)
+    ubi_ioctl::<IS_MAPPED, i32>(file, block as i32).map(|answer| answer != 0)
 }
 
 /// Announces that the next `bytes` bytes written replace the content of a block.
 pub(crate) fn change(file: &File, block: u32, bytes: u32) -> Result<()> {
     let request = ChangeRequest { block: block as i32, bytes: bytes as i32, data_type: 3, padding: [0; 7] };
-    ask::<CHANGE, ChangeRequest>(file, request).map(drop)
+    ubi_ioctl::<CHANGE, ChangeRequest>(file, request).map(drop)
 }
 
 /// Allows plain writes to program the volume.
 pub(crate) fn allow_direct_writes(file: &File) -> Result<()> {
     let request = PropertyRequest { property: DIRECT_WRITE, padding: [0; 7], value: 1 };
-    ask::<SET_PROPERTY, PropertyRequest>(file, request).map(drop)
+    ubi_ioctl::<SET_PROPERTY, PropertyRequest>(file, request).map(drop)
 }
 
 /// Whether the physical block at this byte offset of an MTD device is marked as bad.
 pub(crate) fn is_bad(file: &File, offset: u64) -> Result<bool> {
-    ask::<IS_BAD, i64>(file, offset as i64).map(|answer| answer != 0)
+    ubi_ioctl::<IS_BAD, i64>(file, offset as i64).map(|answer| answer != 0)
 }

@@ -1,13 +1,13 @@
 //! Shows that `docs/format/nand.md` and the code agree: the independent reader finds the data that
 //! the code wrote, and the numbers are the same. Also shows that a chip kept from earlier opens.
 
-mod by_page;
+mod second_reader;
 
-use by_page::Lebs;
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{Chip, ChipGeometry, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, Wearing};
+use lacuna_nand::{Chip, ChipGeometry, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, WearModel};
 use lacuna_testkit::format_page::FormatPage;
-use lacuna_testkit::kept_medium;
+use lacuna_testkit::golden_medium;
+use second_reader::Lebs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn content(leb: u32, version: u32) -> Vec<u8> {
 }
 
 /// A chip after enough writes for many blocks to go bad, and the content of each LEB.
-fn written(wearing: Wearing) -> (Arc<MemoryMedium>, Vec<Vec<u8>>) {
+fn written(wearing: WearModel) -> (Arc<MemoryMedium>, Vec<Vec<u8>>) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, wearing, 3).unwrap();
     let chip = Arc::new(SimulatedChip::open(medium.clone(), 3).unwrap());
@@ -64,14 +64,14 @@ fn padded(data: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_second_reader_finds_every_leb() {
-    let faults = Wearing { endurance: 0, program_faults: 2000, erase_faults: 500, factory_bad: 60 };
-    for wearing in [Wearing::default(), faults] {
+    let faults = WearModel { endurance: 0, program_faults: 2000, erase_faults: 500, factory_bad: 60 };
+    for wearing in [WearModel::default(), faults] {
         let (medium, held) = written(wearing);
         let lebs = Lebs::read(&medium.snapshot());
         let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
         let (erasures, bad): (Vec<u64>, Vec<bool>) =
             (chip.erasures(), (0..GEOMETRY.blocks).map(|peb| chip.is_bad(Peb(peb)).unwrap()).collect());
-        assert_eq!(bad.contains(&true), wearing != Wearing::default());
+        assert_eq!(bad.contains(&true), wearing != WearModel::default());
         let flash = Mapping::open(chip).unwrap();
         let geometry =
             FlashGeometry { page: lebs.page as u32, leb_len: lebs.leb_len as u32, lebs: lebs.count };
@@ -93,11 +93,11 @@ fn the_second_reader_finds_every_leb() {
 }
 
 #[test]
-fn numbers_of_the_page_are_those_of_the_code() {
+fn the_numbers_of_the_format_page_match_the_code() {
     let page = FormatPage::read("nand");
-    let head = page.fields("Head").of_len(4096);
+    let head = page.fields("Head").assert_len(4096);
     let medium = MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY));
-    let wearing = Wearing { endurance: 11, program_faults: 12, erase_faults: 13, factory_bad: 0 };
+    let wearing = WearModel { endurance: 11, program_faults: 12, erase_faults: 13, factory_bad: 0 };
     SimulatedChip::create(&medium, GEOMETRY, wearing, 3).unwrap();
     let bytes = medium.snapshot();
     let expected = [
@@ -131,9 +131,9 @@ fn numbers_of_the_page_are_those_of_the_code() {
 
 /// Shows that headers of a later version are refused and left unchanged.
 #[test]
-fn what_a_later_version_wrote_is_not_touched() {
+fn headers_of_a_later_version_are_refused_unchanged() {
     let doc = FormatPage::read("nand");
-    let (medium, _) = written(Wearing::default());
+    let (medium, _) = written(WearModel::default());
     let clean = medium.snapshot();
     let lebs = Lebs::read(&clean);
     let peb = lebs.mapped.values().next().unwrap().0 as usize;
@@ -167,11 +167,11 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/nand-v1.sparse")
 }
 
-const WORN: Wearing = Wearing { endurance: 0, program_faults: 1000, erase_faults: 300, factory_bad: 40 };
+const WORN: WearModel = WearModel { endurance: 0, program_faults: 1000, erase_faults: 300, factory_bad: 40 };
 
 #[test]
 fn the_golden_chip_opens() {
-    let bytes = kept_medium(&golden(), SimulatedChip::medium_len(GEOMETRY));
+    let bytes = golden_medium(&golden(), SimulatedChip::medium_len(GEOMETRY));
     let medium = Arc::new(MemoryMedium::from_bytes(bytes));
     let flash = Mapping::open(Arc::new(SimulatedChip::open(medium, 1).unwrap())).unwrap();
     let (_, held) = written(WORN);

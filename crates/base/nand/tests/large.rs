@@ -2,8 +2,8 @@
 
 use lacuna_contracts::Result;
 use lacuna_medium::{FileMedium, Medium, MemoryMedium, ReadExtent};
-use lacuna_nand::{Chip, ChipGeometry, Mapping, Peb, SimulatedChip, Wearing};
-use lacuna_sim::{Around, Surrounded};
+use lacuna_nand::{Chip, ChipGeometry, Mapping, Peb, SimulatedChip, WearModel};
+use lacuna_sim::{InterceptedMedium, MediumInterceptor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,14 +13,14 @@ const CHIP: ChipGeometry = ChipGeometry { page: 4096, pages: 64, blocks: 1 << 18
 const EVERY: usize = 64;
 
 /// A file with counters of its reads.
-struct Counting {
+struct CountingMedium {
     file: FileMedium,
     reads: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Around for Counting {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for CountingMedium {
+    fn inner(&self) -> &dyn Medium {
         &self.file
     }
 
@@ -36,7 +36,7 @@ impl Around for Counting {
 fn header() -> Vec<u8> {
     let small = ChipGeometry { blocks: 64, ..CHIP };
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(small)));
-    SimulatedChip::create(&*medium, small, Wearing::default(), 1).unwrap();
+    SimulatedChip::create(&*medium, small, WearModel::default(), 1).unwrap();
     let chip = SimulatedChip::open(medium, 1).unwrap();
     Mapping::create(&chip, 7).unwrap();
     let mut page = vec![0; CHIP.page as usize];
@@ -47,12 +47,12 @@ fn header() -> Vec<u8> {
 /// Shows that opening a chip in a file reads one page of each block with content, and no erased
 /// blocks, which are holes in the file.
 #[test]
-fn an_opening_reads_a_page_of_each_block_that_holds_something() {
+fn an_opening_reads_one_page_of_each_used_block() {
     let dir = tempfile::tempdir().unwrap();
     let file = FileMedium::create(&dir.path().join("chip"), SimulatedChip::medium_len(CHIP)).unwrap();
-    let counting = Counting { file, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) };
-    let medium = Arc::new(Surrounded(counting));
-    SimulatedChip::create(&*medium, CHIP, Wearing::default(), 1).unwrap();
+    let counting = CountingMedium { file, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) };
+    let medium = Arc::new(InterceptedMedium(counting));
+    SimulatedChip::create(&*medium, CHIP, WearModel::default(), 1).unwrap();
     let (chip, header) = (SimulatedChip::open(medium.clone(), 1).unwrap(), header());
     let divided = (0..CHIP.blocks).step_by(EVERY);
     let headers = divided.len() as u64;

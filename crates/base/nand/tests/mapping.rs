@@ -3,8 +3,8 @@
 
 use lacuna_contracts::{Kind, Result};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent};
-use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, PowerCut, SimulatedChip, Wearing};
-use lacuna_sim::{Around, Surrounded};
+use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, PowerCut, SimulatedChip, WearModel};
+use lacuna_sim::{InterceptedMedium, MediumInterceptor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ impl Random {
 
 /// The possible contents of a LEB.
 #[derive(Clone, Default)]
-struct Model {
+struct LebModel {
     /// Acknowledged content.
     content: Vec<u8>,
     /// Contents that a cut may leave instead: those before an unmapping, or before an interrupted
@@ -45,7 +45,7 @@ struct Model {
     torn: Option<usize>,
 }
 
-fn chip(wearing: Wearing, seed: u64) -> Arc<MemoryMedium> {
+fn chip(wearing: WearModel, seed: u64) -> Arc<MemoryMedium> {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, wearing, seed).unwrap();
     let chip = SimulatedChip::open(medium.clone(), seed).unwrap();
@@ -72,7 +72,7 @@ fn padded(content: &[u8], len: usize) -> Vec<u8> {
 
 /// Performs one operation on flash and model. The model is updated first, with the possible
 /// outcomes of a cut.
-fn step(flash: &Mapping, models: &mut [Model], random: &mut Random) -> Result<()> {
+fn step(flash: &Mapping, models: &mut [LebModel], random: &mut Random) -> Result<()> {
     let leb = random.below(models.len() as u64) as u32;
     let model = &mut models[leb as usize];
     let page = GEOMETRY.page as usize;
@@ -106,7 +106,7 @@ fn step(flash: &Mapping, models: &mut [Model], random: &mut Random) -> Result<()
     Ok(())
 }
 
-fn check(flash: &Mapping, models: &mut [Model]) {
+fn check(flash: &Mapping, models: &mut [LebModel]) {
     let len = flash.geometry().leb_len as usize;
     for (leb, model) in (0..).zip(models.iter_mut()) {
         let found = content(flash, Leb(leb));
@@ -126,13 +126,13 @@ fn check(flash: &Mapping, models: &mut [Model]) {
 }
 
 #[test]
-fn every_power_cut_leaves_old_or_new() {
+fn a_power_cut_leaves_the_old_or_the_new_content() {
     let mut cuts = 0;
     for seed in 0..12 {
-        let medium = chip(Wearing::default(), seed);
+        let medium = chip(WearModel::default(), seed);
         let mut random = Random(seed);
         let lebs = open(&medium, seed).1.geometry().lebs.min(12);
-        let mut models = vec![Model::default(); lebs as usize];
+        let mut models = vec![LebModel::default(); lebs as usize];
         for round in 0..60 {
             let (chip, flash) = open(&medium, seed);
             check(&flash, &mut models);
@@ -151,8 +151,8 @@ fn every_power_cut_leaves_old_or_new() {
 }
 
 #[test]
-fn what_was_superseded_is_on_the_chip_until_it_is_drained() {
-    let medium = chip(Wearing::default(), 1);
+fn superseded_copies_stay_on_the_chip_until_a_drain() {
+    let medium = chip(WearModel::default(), 1);
     let (chip, flash) = open(&medium, 1);
     let secret = Random(5).pages(3);
     let found = |chip: &SimulatedChip| chip.image().unwrap().windows(secret.len()).any(|part| part == secret);
@@ -169,10 +169,10 @@ fn what_was_superseded_is_on_the_chip_until_it_is_drained() {
 }
 
 #[test]
-fn bad_blocks_lose_nothing_and_a_worn_chip_says_so() {
+fn bad_blocks_lose_no_data_and_a_worn_out_chip_refuses_writes() {
     let (mut unerased, mut worn) = (0, 0);
     for seed in 0..20 {
-        let wearing = Wearing { endurance: 60, program_faults: 100, erase_faults: 300, factory_bad: 50 };
+        let wearing = WearModel { endurance: 60, program_faults: 100, erase_faults: 300, factory_bad: 50 };
         let medium = chip(wearing, seed);
         let (mut chip, mut flash) = open(&medium, seed);
         let mut random = Random(seed);
@@ -210,7 +210,7 @@ fn bad_blocks_lose_nothing_and_a_worn_chip_says_so() {
 
 #[test]
 fn wear_is_level_though_most_blocks_never_change() {
-    let medium = chip(Wearing::default(), 1);
+    let medium = chip(WearModel::default(), 1);
     let (_, flash) = open(&medium, 1);
     let mut random = Random(3);
     let lebs = flash.geometry().lebs;
@@ -226,12 +226,13 @@ fn wear_is_level_though_most_blocks_never_change() {
 
 #[test]
 fn the_chip_enforces_its_rules() {
-    use lacuna_nand::{Chip, Fault, Peb};
+    use lacuna_nand::{Chip, ChipFault, Peb};
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
+    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1).unwrap();
     let chip = SimulatedChip::open(medium, 1).unwrap();
     let page = vec![1; GEOMETRY.page as usize];
-    let forbidden = |done: std::result::Result<(), Fault>| assert!(matches!(done, Err(Fault::Other(_))));
+    let forbidden =
+        |done: std::result::Result<(), ChipFault>| assert!(matches!(done, Err(ChipFault::Other(_))));
     chip.program(Peb(3), 2, &page).unwrap();
     forbidden(chip.program(Peb(3), 2, &page));
     forbidden(chip.program(Peb(3), 1, &page));
@@ -246,13 +247,13 @@ fn the_chip_enforces_its_rules() {
 }
 
 /// A medium that counts reads.
-struct Counting {
+struct CountingMedium {
     medium: Arc<MemoryMedium>,
     reads: AtomicU64,
 }
 
-impl Around for Counting {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for CountingMedium {
+    fn inner(&self) -> &dyn Medium {
         &*self.medium
     }
 
@@ -268,7 +269,8 @@ impl Around for Counting {
 fn an_opening_reads_each_block_once() {
     let geometry = ChipGeometry { blocks: 2000, ..GEOMETRY };
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
-    SimulatedChip::create(&*medium, geometry, Wearing { factory_bad: 10, ..Wearing::default() }, 1).unwrap();
+    SimulatedChip::create(&*medium, geometry, WearModel { factory_bad: 10, ..WearModel::default() }, 1)
+        .unwrap();
     let (chip, mut random) = (Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap()), Random(9));
     Mapping::create(&*chip, 7).unwrap();
     let flash = Mapping::open(chip).unwrap();
@@ -280,7 +282,7 @@ fn an_opening_reads_each_block_once() {
     }
     let held: Vec<Vec<u8>> = (0..flash.geometry().lebs).map(|leb| content(&flash, Leb(leb))).collect();
     drop(flash);
-    let counting = Arc::new(Surrounded(Counting { medium, reads: AtomicU64::new(0) }));
+    let counting = Arc::new(InterceptedMedium(CountingMedium { medium, reads: AtomicU64::new(0) }));
     let chip = Arc::new(SimulatedChip::open(counting.clone(), 2).unwrap());
     let flash = Mapping::open(chip).unwrap();
     let reads = counting.0.reads.load(Ordering::Relaxed);
@@ -297,9 +299,9 @@ fn an_opening_reads_each_block_once() {
 /// Shows that the content of a bad block without a header is reported. An erasure destroys the
 /// header first, so a block that goes bad in an interrupted erasure may still have content.
 #[test]
-fn what_a_bad_block_without_a_header_holds_is_told() {
+fn a_drain_returns_the_content_of_a_bad_block_without_a_header() {
     use lacuna_nand::{Chip, Peb};
-    let medium = chip(Wearing::default(), 1);
+    let medium = chip(WearModel::default(), 1);
     let (chip, flash) = open(&medium, 1);
     let data = Random(5).pages(2);
     let is_free = |peb: &u32| chip.program(Peb(*peb), 5, &data).is_ok();
@@ -316,10 +318,10 @@ fn what_a_bad_block_without_a_header_holds_is_told() {
 }
 
 #[test]
-fn foreign_and_half_erased_flash_is_refused_or_mended() {
+fn a_medium_without_a_chip_or_a_mapping_is_refused() {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     assert_eq!(SimulatedChip::open(medium.clone(), 1).err().unwrap().kind(), Kind::NotFound);
-    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
+    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1).unwrap();
     let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
     assert_eq!(Mapping::open(chip.clone()).err().unwrap().kind(), Kind::NotFound);
     Mapping::create(&*chip, 1).unwrap();

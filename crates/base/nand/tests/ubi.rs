@@ -55,7 +55,7 @@ fn real_volumes_keep_the_contract() {
 }
 
 fn in_a_guest() {
-    if let Some(why) = GuestImage::missing() {
+    if let Some(why) = GuestImage::unavailable_reason() {
         let _ = writeln!(std::io::stderr(), "skipped: {why}");
         return;
     }

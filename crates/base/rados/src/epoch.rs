@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn epochs_follow_each_other_whatever_stood_there() {
+    fn every_epoch_is_later_than_the_stored_one() {
         let first = Epoch::after(b"");
         let second = Epoch::after(first.digits().as_bytes());
         assert!(first < second && first.digits() < second.digits());

@@ -11,7 +11,7 @@ const END: u8 = 1;
 const ESCAPE: u8 = 2;
 
 /// An encoded key, without its end.
-fn open(key: &[u8]) -> Vec<u8> {
+fn encode_without_end(key: &[u8]) -> Vec<u8> {
     let mut written = Vec::with_capacity(key.len() + 4);
     for &byte in key {
         match byte {
@@ -23,27 +23,27 @@ fn open(key: &[u8]) -> Vec<u8> {
 }
 
 /// An encoded key.
-pub(super) fn written(key: &[u8]) -> Vec<u8> {
-    let mut written = open(key);
+pub(super) fn encode(key: &[u8]) -> Vec<u8> {
+    let mut written = encode_without_end(key);
     written.push(END);
     written
 }
 
 /// The string directly before an encoded key.
-pub(super) fn before(key: &[u8]) -> Vec<u8> {
-    open(key)
+pub(super) fn encode_start(key: &[u8]) -> Vec<u8> {
+    encode_without_end(key)
 }
 
 /// The common prefix of all encoded keys from `first` (included) to `end` (excluded).
-pub(super) fn shared(first: &[u8], end: &[u8]) -> Vec<u8> {
-    let (mut first, end) = (written(first), written(end));
+pub(super) fn common_prefix(first: &[u8], end: &[u8]) -> Vec<u8> {
+    let (mut first, end) = (encode(first), encode(end));
     let same = first.iter().zip(&end).take_while(|(a, b)| a == b).count();
     first.truncate(same);
     first
 }
 
 /// Decodes a key; `None` if it is not one of ours.
-pub(super) fn read(written: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn decode(written: &[u8]) -> Option<Vec<u8>> {
     let (&END, body) = written.split_last()? else { return None };
     let mut key = Vec::with_capacity(body.len());
     let mut bytes = body.iter();
@@ -81,41 +81,41 @@ mod tests {
     }
 
     #[test]
-    fn order_is_kept_and_keys_come_back() {
+    fn the_encoding_keeps_the_order_and_decodes() {
         let keys = keys();
         for pair in keys.windows(2) {
-            assert!(written(&pair[0]) < written(&pair[1]));
+            assert!(encode(&pair[0]) < encode(&pair[1]));
         }
         for key in &keys {
-            assert!(!written(key).contains(&0));
-            assert_eq!(read(&written(key)).as_ref(), Some(key));
+            assert!(!encode(key).contains(&0));
+            assert_eq!(decode(&encode(key)).as_ref(), Some(key));
         }
     }
 
     #[test]
-    fn ranges_begin_and_end_where_they_should() {
+    fn encoded_ranges_cover_the_same_keys() {
         let keys = keys();
         for first in &keys {
-            let from_here = keys.iter().filter(|key| written(key) > before(first)).min();
+            let from_here = keys.iter().filter(|key| encode(key) > encode_start(first)).min();
             assert_eq!(from_here, Some(first));
         }
         for (at, first) in keys.iter().enumerate().step_by(7) {
             for end in &keys[at + 1..] {
-                let shared = shared(first, end);
-                assert!(!before(first).is_empty() || first.is_empty());
+                let shared = common_prefix(first, end);
+                assert!(!encode_start(first).is_empty() || first.is_empty());
                 assert!(
                     keys.iter()
                         .filter(|key| *key >= first && *key < end)
-                        .all(|key| written(key).starts_with(&shared))
+                        .all(|key| encode(key).starts_with(&shared))
                 );
             }
         }
     }
 
     #[test]
-    fn foreign_keys_are_not_ours() {
+    fn foreign_keys_do_not_decode() {
         for foreign in [&b""[..], b"name", &[0, 1], &[1, 1], &[2, 1], &[2, 9, 1]] {
-            assert_eq!(read(foreign), None);
+            assert_eq!(decode(foreign), None);
         }
     }
 }

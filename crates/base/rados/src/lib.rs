@@ -19,6 +19,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod cluster_options;
 mod epoch;
 mod error;
 #[allow(unsafe_code)]
@@ -27,10 +28,9 @@ mod keys;
 mod lock;
 mod objects;
 mod pool;
-mod settings;
 
+pub use cluster_options::ClusterOptions;
 pub use ffi::{exit_at_once, is_in_use};
 pub use lock::WriterLock;
 pub use objects::RadosObjects;
 pub use pool::RadosPool;
-pub use settings::ClusterOptions;

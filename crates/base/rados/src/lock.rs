@@ -6,12 +6,12 @@
 //! cases, before the lock is taken from its holder, the holder's connection is put on the cluster's
 //! blocklist, so its operations in flight cannot arrive later.
 
+use super::cluster_options::c_string;
 use super::epoch::Epoch;
-use super::error::Code;
-use super::ffi::{IoContext, Locker, Watch, WriteOp};
+use super::error::RadosCode;
+use super::ffi::{IoContext, Locker, ObjectWatch, WriteOp};
 use super::pool::RadosPool;
-use super::settings::c_string;
-use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,13 +37,13 @@ const TRIES: u32 = 8;
 /// The pause between attempts to renew a lost watch.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// The time to wait for the release of the lock. After that, the lock may stay until a takeover.
-const FAREWELL: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Distinguishes the locks of one connection.
-static TAKEN: AtomicU64 = AtomicU64::new(0);
+static NEXT_COOKIE: AtomicU64 = AtomicU64::new(0);
 
 /// The locked object, and the identity of the holder.
-struct Claim {
+struct LockClaim {
     pool: Arc<RadosPool>,
     context: Arc<IoContext>,
     object: CString,
@@ -51,7 +51,7 @@ struct Claim {
 }
 
 /// An event for the thread that keeps the watch.
-enum Event {
+enum LockEvent {
     Lost,
     Stop,
     /// Stop, and keep the lock.
@@ -64,10 +64,10 @@ enum Event {
 /// over; then all operations of this connection fail with [`Kind::Fenced`]. They also do if the
 /// locked object is removed, and its lock with it.
 pub struct WriterLock {
-    taken_from: Option<String>,
-    events: Sender<Event>,
+    evicted_client: Option<String>,
+    events: Sender<LockEvent>,
     ended: Receiver<()>,
-    keeper: Option<JoinHandle<()>>,
+    watch_thread: Option<JoinHandle<()>>,
 }
 
 impl RadosPool {
@@ -78,33 +78,33 @@ impl RadosPool {
     /// Errors: [`Kind::Busy`] if another client holds it; [`Kind::Permission`] if the key permits
     /// no locking or no blocklisting.
     pub fn lock_writer(self: &Arc<Self>, object: &str, steal: bool) -> Result<WriterLock> {
-        let claim = Claim {
+        let claim = LockClaim {
             pool: self.clone(),
             context: Arc::new(self.context()?),
             object: c_string(object, "the object to lock")?,
-            cookie: c_string(&format!("{}", TAKEN.fetch_add(1, Ordering::Relaxed)), "the cookie")?,
+            cookie: c_string(&format!("{}", NEXT_COOKIE.fetch_add(1, Ordering::Relaxed)), "the cookie")?,
         };
         let (events, inbox) = channel();
         // The watch comes first: a holder must be able to answer at any time.
         let watch = claim.first_watch(&events)?;
-        let taken_from = claim.take(steal)?;
+        let taken_from = claim.acquire(steal)?;
         match claim.next_epoch() {
-            Ok(epoch) => claim.pool.enter(epoch),
+            Ok(epoch) => claim.pool.set_epoch(epoch),
             Err(e) => {
-                claim.give_back();
+                claim.release();
                 return Err(e);
             }
         }
-        claim.keep(watch, events, inbox, taken_from)
+        claim.spawn_watch_thread(watch, events, inbox, taken_from)
     }
 }
 
-impl Claim {
+impl LockClaim {
     fn what(&self) -> String {
         format!("cannot lock object `{}` of pool `{}`", self.object.to_string_lossy(), self.pool.name())
     }
 
-    fn failed(&self, code: Code) -> Error {
+    fn failed(&self, code: RadosCode) -> Error {
         self.pool.failed(code, self.what())
     }
 
@@ -115,34 +115,34 @@ impl Claim {
         made.map(drop).map_err(|code| self.failed(code))
     }
 
-    fn first_watch(&self, events: &Sender<Event>) -> Result<Watch> {
+    fn first_watch(&self, events: &Sender<LockEvent>) -> Result<ObjectWatch> {
         let mut tries = 0..TRIES;
         loop {
             self.make_object()?;
             match self.watch(events) {
                 // Another client removed it meanwhile.
-                Err(Code::NO_ENTRY) if tries.next().is_some() => {}
+                Err(RadosCode::NO_ENTRY) if tries.next().is_some() => {}
                 watch => return watch.map_err(|code| self.failed(code)),
             }
         }
     }
 
-    fn watch(&self, events: &Sender<Event>) -> std::result::Result<Watch, Code> {
+    fn watch(&self, events: &Sender<LockEvent>) -> std::result::Result<ObjectWatch, RadosCode> {
         let events = events.clone();
         // The keeper thread ends only when there is nothing left to keep.
-        let lost = Box::new(move |_| drop(events.send(Event::Lost)));
-        Watch::new(&self.context, &self.object, WATCH_SECONDS, lost)
+        let lost = Box::new(move |_| drop(events.send(LockEvent::Lost)));
+        ObjectWatch::new(&self.context, &self.object, WATCH_SECONDS, lost)
     }
 
     /// Takes the lock. Returns the client that was excluded for it, if any.
-    fn take(&self, steal: bool) -> Result<Option<String>> {
+    fn acquire(&self, steal: bool) -> Result<Option<String>> {
         let mut taken_from = None;
         let about = format!("lacuna, process {}", std::process::id());
         let about = c_string(&about, "the description of the lock")?;
         for _ in 0..TRIES {
             match self.context.lock(&self.object, LOCK, &self.cookie, &about) {
                 Ok(()) => return Ok(taken_from),
-                Err(Code::BUSY) => {}
+                Err(RadosCode::BUSY) => {}
                 Err(code) => return Err(self.failed(code)),
             }
             let lockers = self.lockers()?;
@@ -151,10 +151,10 @@ impl Claim {
             if holder.instance() == Some(self.pool.cluster().instance()) {
                 return Err(Error::new(Kind::Busy, self.what())
                     .found("this very process holds it")
-                    .remedy("close it there first"));
+                    .hint("close it there first"));
             }
             if !steal {
-                if self.lives(holder)? {
+                if self.is_alive(holder)? {
                     return Err(self.busy(holder));
                 }
                 if self.lockers()?.first() != Some(holder) {
@@ -162,10 +162,10 @@ impl Claim {
                     continue;
                 }
             }
-            self.take_from(holder, if steal { STOLEN_SECONDS } else { DEAD_SECONDS })?;
-            taken_from = Some(words(holder));
+            self.take_over(holder, if steal { STOLEN_SECONDS } else { DEAD_SECONDS })?;
+            taken_from = Some(describe(holder));
         }
-        Err(Error::new(Kind::Busy, self.what()).found("it keeps changing hands").remedy("try again"))
+        Err(Error::new(Kind::Busy, self.what()).found("its holder keeps changing").hint("try again"))
     }
 
     /// Begins an epoch later than those of all former holders. Requires the lock.
@@ -182,45 +182,45 @@ impl Claim {
         self.context.lockers(&self.object, LOCK).map_err(|code| self.failed(code))
     }
 
-    fn lives(&self, holder: &Locker) -> Result<bool> {
+    fn is_alive(&self, holder: &Locker) -> Result<bool> {
         let Some(instance) = holder.instance() else { return Ok(true) };
         let answered = self.context.notify(&self.object, ANSWER_MS).map_err(|code| self.failed(code))?;
         Ok(answered.contains(&instance))
     }
 
     fn busy(&self, holder: &Locker) -> Error {
-        let advice = Advice::from("close it there first, or take it over with ").setting(Setting("steal"));
+        let advice = Hint::from("close it there first, or take it over with ").setting(Setting("steal"));
         Error::new(Kind::Busy, self.what())
-            .found(format!("{} holds it, and lives", words(holder)))
-            .remedy(advice.text(", which shuts the other client out"))
+            .found(format!("{} holds it and is alive", describe(holder)))
+            .hint(advice.text(", which shuts the other client out"))
     }
 
     /// Excludes the holder from the cluster for `seconds`, and then takes the lock from it.
-    fn take_from(&self, holder: &Locker, seconds: u32) -> Result<()> {
+    fn take_over(&self, holder: &Locker, seconds: u32) -> Result<()> {
         self.pool.cluster().blocklist(&holder.address, seconds).map_err(|code| {
             let address = holder.address.to_string_lossy();
             let what = format!("{}: cannot shut out its holder at {address}", self.what());
             let error = self.pool.failed(code, what);
             if code.is_refusal() {
                 return error
-                    .remedy("the key needs the right to (`mon 'profile rbd'`); or ask the one who has it");
+                    .hint("the key needs the right to (`mon 'profile rbd'`); or ask an administrator of the cluster");
             }
             error
         })?;
         match self.context.break_lock(&self.object, LOCK, holder) {
             // The holder gave it back, or another client took it, meanwhile.
-            Ok(()) | Err(Code::NO_ENTRY) => Ok(()),
+            Ok(()) | Err(RadosCode::NO_ENTRY) => Ok(()),
             Err(code) => Err(self.failed(code)),
         }
     }
 
-    fn is_ours(&self) -> std::result::Result<bool, Code> {
+    fn is_ours(&self) -> std::result::Result<bool, RadosCode> {
         let lockers = self.context.lockers(&self.object, LOCK)?;
         let instance = self.pool.cluster().instance();
         Ok(lockers.iter().any(|holder| holder.instance() == Some(instance) && holder.cookie == self.cookie))
     }
 
-    fn give_back(&self) {
+    fn release(&self) {
         if self.pool.is_in_doubt() {
             // Operations that timed out may still arrive. So keep the lock: the next client
             // excludes this connection before it takes over.
@@ -238,107 +238,107 @@ impl Claim {
         let mut op = WriteOp::new()?;
         op.remove();
         match self.context.write_all(std::iter::once(Ok((self.object.clone(), op)))).remove(0)? {
-            Ok(_) | Err(Code::NO_ENTRY) => Ok(()),
+            Ok(_) | Err(RadosCode::NO_ENTRY) => Ok(()),
             Err(code) => Err(self.failed(code)),
         }
     }
 
     /// Starts the thread that keeps the watch and finally releases the lock.
-    fn keep(
+    fn spawn_watch_thread(
         self,
-        watch: Watch,
-        events: Sender<Event>,
-        inbox: Receiver<Event>,
+        watch: ObjectWatch,
+        events: Sender<LockEvent>,
+        inbox: Receiver<LockEvent>,
         taken_from: Option<String>,
     ) -> Result<WriterLock> {
         let (ending, ended) = channel();
         let renewing = events.clone();
         let what = self.what();
         let keeper = std::thread::Builder::new().name("lacuna-lock".to_owned()).spawn(move || {
-            keep_watching(&self, watch, &renewing, &inbox);
+            run_watch(&self, watch, &renewing, &inbox);
             // Dropped before `ending`, so that the connection is unused when the caller learns that
             // the lock is gone.
             drop(self);
             drop(ending);
         });
         let keeper = keeper.map_err(|e| Error::io(what, &e))?;
-        Ok(WriterLock { taken_from, events, ended, keeper: Some(keeper) })
+        Ok(WriterLock { evicted_client: taken_from, events, ended, watch_thread: Some(keeper) })
     }
 }
 
 /// Renews the watch whenever it is lost, until told to stop, or until this client has lost the
 /// lock.
-fn keep_watching(claim: &Claim, watch: Watch, events: &Sender<Event>, inbox: &Receiver<Event>) {
+fn run_watch(claim: &LockClaim, watch: ObjectWatch, events: &Sender<LockEvent>, inbox: &Receiver<LockEvent>) {
     let mut watch = Some(watch);
     let mut event = inbox.recv();
-    while let Ok(Event::Lost) = event {
+    while let Ok(LockEvent::Lost) = event {
         drop(watch.take());
-        event = match renewed(claim, events, inbox) {
-            Renewed::Again(again) => {
+        event = match renew_watch(claim, events, inbox) {
+            WatchRenewal::Renewed(again) => {
                 watch = Some(again);
                 inbox.recv()
             }
-            Renewed::Unwanted(event) => Ok(event),
-            Renewed::Gone => break,
+            WatchRenewal::Interrupted(event) => Ok(event),
+            WatchRenewal::LockLost => break,
         };
     }
     match event {
-        Ok(Event::Remove(answer)) => {
+        Ok(LockEvent::Remove(answer)) => {
             let _nobody_waits_any_more = answer.send(claim.remove());
         }
-        Ok(Event::Stop) | Err(_) => {}
+        Ok(LockEvent::Stop) | Err(_) => {}
         // The lock stays for a takeover, or another client already holds it.
-        Ok(Event::Abandon | Event::Lost) => return,
+        Ok(LockEvent::Abandon | LockEvent::Lost) => return,
     }
     // The watch ends last: the holder of the lock must answer.
-    claim.give_back();
+    claim.release();
 }
 
 /// The outcome of renewing a lost watch.
-enum Renewed {
-    Again(Watch),
+enum WatchRenewal {
+    Renewed(ObjectWatch),
     /// This event makes it unnecessary.
-    Unwanted(Event),
+    Interrupted(LockEvent),
     /// Another client holds the lock.
-    Gone,
+    LockLost,
 }
 
 /// Tries to renew the watch until that succeeds or becomes pointless.
-fn renewed(claim: &Claim, events: &Sender<Event>, inbox: &Receiver<Event>) -> Renewed {
+fn renew_watch(claim: &LockClaim, events: &Sender<LockEvent>, inbox: &Receiver<LockEvent>) -> WatchRenewal {
     loop {
         // The watch comes before the check: no client takes the lock from a holder that answers.
         match claim.watch(events).and_then(|watch| Ok((watch, claim.is_ours()?))) {
-            Ok((watch, true)) => return Renewed::Again(watch),
+            Ok((watch, true)) => return WatchRenewal::Renewed(watch),
             // If the object was removed, the lock is lost too.
-            Ok((_, false)) | Err(Code::FENCED | Code::NO_ENTRY) => {
+            Ok((_, false)) | Err(RadosCode::FENCED | RadosCode::NO_ENTRY) => {
                 claim.pool.fence();
-                return Renewed::Gone;
+                return WatchRenewal::LockLost;
             }
             Err(_) => {}
         }
         match inbox.recv_timeout(RENEW_PAUSE) {
-            Ok(Event::Lost) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(event) => return Renewed::Unwanted(event),
-            Err(RecvTimeoutError::Disconnected) => return Renewed::Unwanted(Event::Stop),
+            Ok(LockEvent::Lost) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(event) => return WatchRenewal::Interrupted(event),
+            Err(RecvTimeoutError::Disconnected) => return WatchRenewal::Interrupted(LockEvent::Stop),
         }
     }
 }
 
 /// The client that holds a lock, for messages.
-fn words(holder: &Locker) -> String {
+fn describe(holder: &Locker) -> String {
     format!("{} at {}", holder.client.to_string_lossy(), holder.address.to_string_lossy())
 }
 
 impl WriterLock {
     /// The client that was excluded for this lock, if any: its name and address.
-    pub fn taken_from(&self) -> Option<&str> {
-        self.taken_from.as_deref()
+    pub fn evicted_client(&self) -> Option<&str> {
+        self.evicted_client.as_deref()
     }
 
     /// Removes the locked object, and the lock with it, while this client still holds the lock.
     pub fn remove(self) -> Result<()> {
         let (answer, answered) = channel();
-        if self.events.send(Event::Remove(answer)).is_err() {
+        if self.events.send(LockEvent::Remove(answer)).is_err() {
             // The lock was lost, so there is nothing to remove.
             return Ok(());
         }
@@ -348,16 +348,16 @@ impl WriterLock {
     /// Keeps the lock and stops answering: the next client takes it over as from a dead holder, and
     /// the cluster then refuses all operations of this client that are still in flight.
     pub fn abandon(mut self) {
-        self.end(Event::Abandon);
+        self.end(LockEvent::Abandon);
     }
 
     /// Ends the thread and waits for it: the process must not exit while the thread is in librados.
-    fn end(&mut self, event: Event) {
-        let Some(keeper) = self.keeper.take() else { return };
+    fn end(&mut self, event: LockEvent) {
+        let Some(keeper) = self.watch_thread.take() else { return };
         let _ended_already = self.events.send(event);
         // If the cluster does not answer, the thread keeps waiting, but the caller returns: see
         // `exit_at_once`.
-        if self.ended.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Disconnected) {
+        if self.ended.recv_timeout(RELEASE_TIMEOUT) == Err(RecvTimeoutError::Disconnected) {
             let _panicked = keeper.join();
         }
     }
@@ -365,6 +365,6 @@ impl WriterLock {
 
 impl Drop for WriterLock {
     fn drop(&mut self) {
-        self.end(Event::Stop);
+        self.end(LockEvent::Stop);
     }
 }

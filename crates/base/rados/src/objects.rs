@@ -1,11 +1,13 @@
 //! The numbered objects with one prefix in a pool.
 
-use super::error::{self, Code};
+use super::error::{self, RadosCode};
 use super::ffi::{IoContext, ReadAnswer, ReadOp, WriteOp};
 use super::keys;
 use super::pool::RadosPool;
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_medium::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+use lacuna_medium::{
+    KeySelection, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
+};
 use parking_lot::RwLock;
 use std::ffi::CString;
 use std::ops::Range;
@@ -17,7 +19,7 @@ const TRIES: u32 = 16;
 const ASKED_AT_ONCE: usize = 256;
 
 /// The answer of librados: its error code, or the result.
-type Answer<T> = std::result::Result<T, Code>;
+type RadosResult<T> = std::result::Result<T, RadosCode>;
 
 /// The objects of a pool with names that begin with one prefix, in their present state or as of a
 /// snapshot.
@@ -61,19 +63,19 @@ impl RadosObjects {
     }
 
     /// The description of an operation on an object, for an error.
-    fn doing(&self, what: &str, object: u64) -> String {
+    fn describe_op(&self, what: &str, object: u64) -> String {
         format!("cannot {what} object `{}` of pool `{}`", self.object_name(object), self.pool.name())
     }
 
     /// The description of an operation on all objects, for an error.
-    fn doing_to_all(&self, what: &str) -> String {
+    fn describe_op_on_all(&self, what: &str) -> String {
         format!("cannot {what} objects `{}.*` of pool `{}`", self.prefix, self.pool.name())
     }
 
     fn refuse_if_read_only(&self, what: &str) -> Result<()> {
-        self.pool.check_fenced(|| self.doing_to_all(what))?;
+        self.pool.check_fenced(|| self.describe_op_on_all(what))?;
         let Some(id) = self.snapshot else { return Ok(()) };
-        Err(Error::new(Kind::ReadOnly, self.doing_to_all(what))
+        Err(Error::new(Kind::ReadOnly, self.describe_op_on_all(what))
             .found(format!("a view of snapshot {id}"))
             .expected("the present objects"))
     }
@@ -82,37 +84,41 @@ impl RadosObjects {
         if self.pool.has_keys() {
             return Ok(());
         }
-        Err(error::failed(Code::UNSUPPORTED, self.doing("use keys of", object), self.pool.name()))
+        Err(error::failed(RadosCode::UNSUPPORTED, self.describe_op("use keys of", object), self.pool.name()))
     }
 
-    fn write_op(&self, transaction: &Transaction<'_>, target: Target) -> Result<(CString, WriteOp)> {
+    fn write_op(
+        &self,
+        transaction: &ObjectTransaction<'_>,
+        target: AssumedObject,
+    ) -> Result<(CString, WriteOp)> {
         let mut op = WriteOp::new()?;
         let (steps, epoch) = (&transaction.steps, self.pool.epoch());
         match (epoch, target) {
-            (Some(epoch), Target::There) if !makes(steps) => epoch.assert(&mut op),
-            (Some(_), Target::NotThere) if leaves_something(steps) => op.create(true),
+            (Some(epoch), AssumedObject::Present) if !creates_exclusively(steps) => epoch.assert(&mut op),
+            (Some(_), AssumedObject::Absent) if leaves_something(steps) => op.create(true),
             _ => {}
         }
         for step in steps {
             match step {
-                Step::Create => op.create(true),
+                ObjectStep::Create => op.create(true),
                 // No object has version 0, and librados does not accept it.
-                Step::Expect(0) => op.assert_version(u64::MAX),
-                Step::Expect(version) => op.assert_version(*version),
-                Step::Compare { offset, data } => op.compare(*offset, data),
-                Step::Write { offset, data } => op.write(*offset, data),
-                Step::Zero { offset, len } => op.zero(*offset, *len),
-                Step::Truncate(len) => op.truncate(*len),
-                Step::Remove => op.remove(),
-                Step::SetKeys(_) | Step::RemoveKeys(_) | Step::RemoveKeyRange(..) => {
+                ObjectStep::Expect(0) => op.assert_version(u64::MAX),
+                ObjectStep::Expect(version) => op.assert_version(*version),
+                ObjectStep::Compare { offset, data } => op.compare(*offset, data),
+                ObjectStep::Write { offset, data } => op.write(*offset, data),
+                ObjectStep::Zero { offset, len } => op.zero(*offset, *len),
+                ObjectStep::Truncate(len) => op.truncate(*len),
+                ObjectStep::Remove => op.remove(),
+                ObjectStep::SetKeys(_) | ObjectStep::RemoveKeys(_) | ObjectStep::RemoveKeyRange(..) => {
                     self.refuse_without_keys(transaction.object)?;
                     add_keys_step(&mut op, step);
                 }
             }
         }
         if let Some(epoch) = epoch
-            && (target == Target::There || leaves_something(steps))
-            && !steps.iter().any(|step| matches!(step, Step::Remove))
+            && (target == AssumedObject::Present || leaves_something(steps))
+            && !steps.iter().any(|step| matches!(step, ObjectStep::Remove))
         {
             epoch.stamp(&mut op);
         }
@@ -122,24 +128,25 @@ impl RadosObjects {
     /// Performs transactions in the epoch of this client. Only existing objects can assert an
     /// epoch, so a transaction is first tried on an existing object; if that is absent, it is tried
     /// again as one that creates the object, and so on.
-    fn write_all(&self, batch: &[Transaction<'_>]) -> Vec<Result<Answer<u64>>> {
+    fn write_all(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<RadosResult<u64>>> {
         let context = self.context();
-        let mut answers = context.write_all(batch.iter().map(|t| self.write_op(t, Target::There)));
-        let mut target = Target::NotThere;
+        let mut answers = context.write_all(batch.iter().map(|t| self.write_op(t, AssumedObject::Present)));
+        let mut target = AssumedObject::Absent;
         for _ in 0..TRIES {
-            let again = |answer: &Result<Answer<u64>>| match target {
-                Target::NotThere => matches!(answer, Ok(Err(Code::NO_ENTRY))),
-                Target::There => matches!(answer, Ok(Err(Code::EXISTS))),
+            let again = |answer: &Result<RadosResult<u64>>| match target {
+                AssumedObject::Absent => matches!(answer, Ok(Err(RadosCode::NO_ENTRY))),
+                AssumedObject::Present => matches!(answer, Ok(Err(RadosCode::EXISTS))),
             };
-            let begun = |t: &Transaction<'_>| !makes(&t.steps);
+            let begun = |t: &ObjectTransaction<'_>| !creates_exclusively(&t.steps);
             let tried: Vec<usize> =
                 (0..batch.len()).filter(|&n| again(&answers[n]) && begun(&batch[n])).collect();
-            if self.pool.epoch().is_none() || tried.is_empty() || !self.pool.is_there() {
+            if self.pool.epoch().is_none() || tried.is_empty() || !self.pool.exists() {
                 break;
             }
             let renewed = context.write_all(tried.iter().map(|&n| self.write_op(&batch[n], target)));
             tried.into_iter().zip(renewed).for_each(|(n, answer)| answers[n] = answer);
-            target = if target == Target::There { Target::NotThere } else { Target::There };
+            target =
+                if target == AssumedObject::Present { AssumedObject::Absent } else { AssumedObject::Present };
         }
         answers
     }
@@ -147,7 +154,7 @@ impl RadosObjects {
     /// The read operation of a query.
     fn read_op<'a>(&self, query: &'a mut Query<'_>) -> Result<(CString, ReadOp<'a>)> {
         let name = self.c_name(query.object);
-        if !matches!(query.keys, Keys::None) {
+        if !matches!(query.keys, KeySelection::None) {
             self.refuse_without_keys(query.object)?;
         }
         let mut op = ReadOp::new()?;
@@ -155,40 +162,48 @@ impl RadosObjects {
             op.read(extent.offset, extent.buf);
         }
         if let Some((first, end, most)) = query.keys.range().filter(|(.., most)| *most > 0) {
-            op.keys_after(&text(keys::before(first)), &text(keys::shared(first, end)), most as u64);
+            op.keys_after(
+                &text(keys::encode_start(first)),
+                &text(keys::common_prefix(first, end)),
+                most as u64,
+            );
         }
         if !query.keys.named().is_empty() {
-            op.these_keys(&query.keys.named().iter().map(|key| keys::written(key)).collect::<Vec<_>>());
+            op.keys_named(&query.keys.named().iter().map(|key| keys::encode(key)).collect::<Vec<_>>());
         }
         Ok((name, op))
     }
 
-    fn query_at_once(&self, batch: &mut [Query<'_>]) -> Vec<Result<Answer<ReadAnswer>>> {
+    fn query_at_once(&self, batch: &mut [Query<'_>]) -> Vec<Result<RadosResult<ReadAnswer>>> {
         self.context().read_all(batch.iter_mut().map(|query| self.read_op(query)))
     }
 
     /// Converts an answer for its query; `None` if the object changed before all of it was fetched.
-    fn found(&self, query: &Query<'_>, answer: Answer<ReadAnswer>) -> Result<Option<Found>> {
+    fn convert_answer(
+        &self,
+        query: &Query<'_>,
+        answer: RadosResult<ReadAnswer>,
+    ) -> Result<Option<QueryAnswer>> {
         let mut answer = match answer {
             Ok(answer) => answer,
-            Err(Code::NO_ENTRY) if self.pool.is_there() => return Ok(Some(Found::default())),
-            Err(code) => return Err(self.pool.failed(code, self.doing("read", query.object))),
+            Err(RadosCode::NO_ENTRY) if self.pool.exists() => return Ok(Some(QueryAnswer::default())),
+            Err(code) => return Err(self.pool.failed(code, self.describe_op("read", query.object))),
         };
         if let Some((first, end, most)) = query.keys.range() {
             let unchanged = self.fetch_held_back(query.object, &(first..end), most, &mut answer)?;
             if !unchanged {
                 return Ok(None);
             }
-            let end = keys::written(end);
+            let end = keys::encode(end);
             answer.pairs.retain(|(key, _)| *key < end);
         }
         answer.pairs.append(&mut answer.named);
-        let ours = |(key, value): (Vec<u8>, _)| match keys::read(&key) {
+        let ours = |(key, value): (Vec<u8>, _)| match keys::decode(&key) {
             Some(key) => Ok((key, value)),
             None => Err(self.strange_key(query.object, &key)),
         };
         let pairs = answer.pairs.into_iter().map(ours).collect::<Result<_>>()?;
-        Ok(Some(Found { version: Some(answer.version), pairs }))
+        Ok(Some(QueryAnswer { version: Some(answer.version), pairs }))
     }
 
     /// Adds the keys of a range that the store held back because they exceed one answer. False if
@@ -196,11 +211,11 @@ impl RadosObjects {
     fn fetch_held_back(
         &self,
         object: u64,
-        range: &Range<&Key>,
+        range: &Range<&ObjectKey>,
         most: usize,
         answer: &mut ReadAnswer,
     ) -> Result<bool> {
-        let (prefix, end) = (text(keys::shared(range.start, range.end)), keys::written(range.end));
+        let (prefix, end) = (text(keys::common_prefix(range.start, range.end)), keys::encode(range.end));
         while answer.more && answer.pairs.len() < most {
             let Some((last, _)) = answer.pairs.last().filter(|(last, _)| *last < end) else { break };
             let after = CString::new(last.clone()).map_err(|_| self.strange_key(object, last))?;
@@ -213,8 +228,8 @@ impl RadosObjects {
                     answer.more = further.more && !further.pairs.is_empty();
                     answer.pairs.extend(further.pairs);
                 }
-                Err(code) if code.is_guard() || code == Code::NO_ENTRY => return Ok(false),
-                Err(code) => return Err(self.pool.failed(code, self.doing("read", object))),
+                Err(code) if code.is_guard() || code == RadosCode::NO_ENTRY => return Ok(false),
+                Err(code) => return Err(self.pool.failed(code, self.describe_op("read", object))),
             }
         }
         Ok(true)
@@ -222,23 +237,23 @@ impl RadosObjects {
 
     /// The error for a key that this module cannot have written.
     fn strange_key(&self, object: u64, key: &[u8]) -> Error {
-        Error::new(Kind::Corrupt, self.doing("read keys of", object))
+        Error::new(Kind::Corrupt, self.describe_op("read keys of", object))
             .found(format!("a key {key:02x?}"))
-            .expected("keys that lacuna wrote alone")
-            .remedy("see who else writes to this pool; roll back to a snapshot, or restore from a backup")
+            .expected("only keys that lacuna wrote")
+            .hint("check what else writes to this pool; roll back to a snapshot, or restore from a backup")
     }
 
     /// Repeats a query for an object that changed during the first attempt.
-    fn query_again(&self, query: &mut Query<'_>) -> Result<Found> {
+    fn query_again(&self, query: &mut Query<'_>) -> Result<QueryAnswer> {
         for _ in 0..TRIES {
             let answer = self.query_at_once(std::slice::from_mut(query)).remove(0)?;
-            if let Some(found) = self.found(query, answer)? {
+            if let Some(found) = self.convert_answer(query, answer)? {
                 return Ok(found);
             }
         }
-        Err(Error::new(Kind::Changed, self.doing("read", query.object))
+        Err(Error::new(Kind::Changed, self.describe_op("read", query.object))
             .found(format!("another version at each of {TRIES} tries"))
-            .remedy("see who else writes to it, and try again"))
+            .hint("check what else writes to it, and try again"))
     }
 
     /// The number in an object name with this prefix.
@@ -252,41 +267,41 @@ impl RadosObjects {
 
 /// The assumed state of the object of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
+enum AssumedObject {
     /// The object exists.
-    There,
+    Present,
     /// The object is absent.
-    NotThere,
+    Absent,
 }
 
 /// Whether a transaction creates its object itself, and fails if it exists.
-fn makes(steps: &[Step<'_>]) -> bool {
-    matches!(steps.first(), Some(Step::Create))
+fn creates_exclusively(steps: &[ObjectStep<'_>]) -> bool {
+    matches!(steps.first(), Some(ObjectStep::Create))
 }
 
 /// Whether an object exists after a transaction on an absent object.
-fn leaves_something(steps: &[Step<'_>]) -> bool {
+fn leaves_something(steps: &[ObjectStep<'_>]) -> bool {
     steps.iter().fold(false, |there, step| match step {
-        Step::Create | Step::Write { .. } => true,
-        Step::SetKeys(pairs) => there || !pairs.is_empty(),
-        Step::Remove => false,
+        ObjectStep::Create | ObjectStep::Write { .. } => true,
+        ObjectStep::SetKeys(pairs) => there || !pairs.is_empty(),
+        ObjectStep::Remove => false,
         _ => there,
     })
 }
 
 /// Adds a step about keys; an empty one does nothing.
-fn add_keys_step(op: &mut WriteOp, step: &Step<'_>) {
+fn add_keys_step(op: &mut WriteOp, step: &ObjectStep<'_>) {
     match step {
-        Step::SetKeys(pairs) => {
+        ObjectStep::SetKeys(pairs) => {
             let written: Vec<_> =
-                pairs.iter().map(|(key, value)| (keys::written(key), value.as_slice())).collect();
+                pairs.iter().map(|(key, value)| (keys::encode(key), value.as_slice())).collect();
             op.set_keys(&written);
         }
-        Step::RemoveKeys(removed) => {
-            op.remove_keys(&removed.iter().map(|key| keys::written(key)).collect::<Vec<_>>());
+        ObjectStep::RemoveKeys(removed) => {
+            op.remove_keys(&removed.iter().map(|key| keys::encode(key)).collect::<Vec<_>>());
         }
-        Step::RemoveKeyRange(first, end) if first < end => {
-            op.remove_key_range(&keys::written(first), &keys::written(end));
+        ObjectStep::RemoveKeyRange(first, end) if first < end => {
+            op.remove_key_range(&keys::encode(first), &keys::encode(end));
         }
         _ => {}
     }
@@ -297,17 +312,17 @@ fn text(key: Vec<u8>) -> CString {
 }
 
 impl ObjectStore for RadosObjects {
-    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         if let Err(e) = self.refuse_if_read_only("write") {
             return batch.iter().map(|_| Err(e.clone())).collect();
         }
         let answers = self.write_all(batch);
-        let explained = |(transaction, answer): (&Transaction<'_>, Result<Answer<u64>>)| {
+        let explained = |(transaction, answer): (&ObjectTransaction<'_>, Result<RadosResult<u64>>)| {
             answer?.map_err(|code| {
-                let what = self.doing("write", transaction.object);
+                let what = self.describe_op("write", transaction.object);
                 match code {
                     // The object has the epoch of a later lock holder.
-                    Code::CANCELED => {
+                    RadosCode::CANCELED => {
                         self.pool.fence();
                         error::fenced(what)
                     }
@@ -319,16 +334,17 @@ impl ObjectStore for RadosObjects {
         batch.iter().zip(answers).map(explained).collect()
     }
 
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
-        if let Err(e) = self.pool.check_fenced(|| self.doing_to_all("read")) {
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
+        if let Err(e) = self.pool.check_fenced(|| self.describe_op_on_all("read")) {
             return batch.iter().map(|_| Err(e.clone())).collect();
         }
         let answers = self.query_at_once(batch);
-        let explained =
-            |(query, answer): (&mut Query<'_>, Result<Answer<_>>)| match self.found(query, answer?)? {
-                Some(found) => Ok(found),
-                None => self.query_again(query),
-            };
+        let explained = |(query, answer): (&mut Query<'_>, Result<RadosResult<_>>)| match self
+            .convert_answer(query, answer?)?
+        {
+            Some(found) => Ok(found),
+            None => self.query_again(query),
+        };
         batch.iter_mut().zip(answers).map(explained).collect()
     }
 
@@ -346,13 +362,13 @@ impl ObjectStore for RadosObjects {
             let what = format!("cannot list objects `{}.*` of pool `{}`", self.prefix, self.pool.name());
             self.pool.failed(code, what)
         })?;
-        if !self.pool.is_there() {
-            return Err(self.pool.failed(Code::NO_ENTRY, self.doing_to_all("list")));
+        if !self.pool.exists() {
+            return Err(self.pool.failed(RadosCode::NO_ENTRY, self.describe_op_on_all("list")));
         }
         // A listing also names removed objects that are kept for a snapshot.
         let mut there = Vec::with_capacity(listed.len());
         for part in listed.chunks(ASKED_AT_ONCE) {
-            let ask = |&object| Query { object, extents: Vec::new(), keys: Keys::None };
+            let ask = |&object| Query { object, extents: Vec::new(), keys: KeySelection::None };
             let mut asked: Vec<_> = part.iter().map(ask).collect();
             for (&object, found) in part.iter().zip(self.query(&mut asked)) {
                 there.extend(found?.version.map(|_| object));
@@ -364,11 +380,11 @@ impl ObjectStore for RadosObjects {
     fn create_snapshot(&self) -> Result<SnapshotId> {
         self.refuse_if_read_only("make a snapshot of")?;
         self.context().create_snapshot().map_err(|code| {
-            let error = self.pool.failed(code, self.doing_to_all("make a snapshot of"));
-            if code == Code::INVALID {
+            let error = self.pool.failed(code, self.describe_op_on_all("make a snapshot of"));
+            if code == RadosCode::INVALID {
                 return error
-                    .expected("a pool without pool snapshots, with which others do not go together")
-                    .remedy("use a pool of which no pool snapshot was ever made (`ceph osd pool mksnap`)");
+                    .expected("a pool without pool snapshots, which exclude snapshots of objects")
+                    .hint("use a pool of which no pool snapshot was ever made (`ceph osd pool mksnap`)");
             }
             error
         })
@@ -377,8 +393,8 @@ impl ObjectStore for RadosObjects {
     fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
         self.refuse_if_read_only("remove a snapshot of")?;
         self.context().remove_snapshot(id).map_err(|code| {
-            let what = self.doing_to_all(&format!("remove snapshot {id} of"));
-            if code == Code::UNSUPPORTED {
+            let what = self.describe_op_on_all(&format!("remove snapshot {id} of"));
+            if code == RadosCode::UNSUPPORTED {
                 return Error::new(Kind::NotFound, what).found("a pool in which no snapshot was ever made");
             }
             self.pool.failed(code, what)
@@ -393,7 +409,7 @@ impl ObjectStore for RadosObjects {
         let mut context = self.pool.context()?;
         context
             .set_write_snapshots(&newest_first)
-            .map_err(|code| self.pool.failed(code, self.doing_to_all("preserve snapshots of")))?;
+            .map_err(|code| self.pool.failed(code, self.describe_op_on_all("preserve snapshots of")))?;
         *self.context.write() = Arc::new(context);
         Ok(())
     }
@@ -401,9 +417,9 @@ impl ObjectStore for RadosObjects {
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
         self.refuse_if_read_only("roll back")?;
         match self.context().roll_back(&self.c_name(object), id) {
-            Err(Code::NO_ENTRY) if self.pool.is_there() => Ok(()),
+            Err(RadosCode::NO_ENTRY) if self.pool.exists() => Ok(()),
             done => done.map_err(|code| {
-                self.pool.failed(code, self.doing(&format!("roll back to snapshot {id}"), object))
+                self.pool.failed(code, self.describe_op(&format!("roll back to snapshot {id}"), object))
             }),
         }
     }

@@ -1,10 +1,10 @@
 //! A connection to a pool.
 
+use super::cluster_options::{ClusterOptions, c_string};
 use super::epoch::Epoch;
-use super::error::{self, Code};
-use super::ffi::{Cluster, IoContext, WriteOp};
+use super::error::{self, RadosCode};
+use super::ffi::{ClusterConnection, IoContext, WriteOp};
 use super::objects::RadosObjects;
-use super::settings::{ClusterOptions, c_string};
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::RwLock;
 use std::ffi::CString;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A pool of a RADOS cluster, over its own connection. The connection is closed when the pool and
 /// all values taken from it are dropped.
 pub struct RadosPool {
-    cluster: Arc<Cluster>,
+    cluster: Arc<ClusterConnection>,
     name: String,
     /// The pool with its namespace, for advice in errors.
-    place: String,
+    cap_scope: String,
     pool: CString,
     number: i64,
     namespace: Option<CString>,
@@ -40,22 +40,22 @@ impl RadosPool {
         let (cluster, object_limit) = options.connect()?;
         let cluster = Arc::new(cluster);
         let what = || format!("cannot open pool `{pool}`");
-        let place = error::place(pool, options.namespace.as_deref());
+        let place = error::cap_scope(pool, options.namespace.as_deref());
         let context = IoContext::open(&cluster, &c_pool).map_err(|code| match code {
-            Code::NO_ENTRY => error::no_pool(what(), pool),
+            RadosCode::NO_ENTRY => error::no_pool(what(), pool),
             _ => error::failed(code, what(), &place),
         })?;
-        if context.only_appends().map_err(|code| error::failed(code, what(), &place))? {
+        if context.is_append_only().map_err(|code| error::failed(code, what(), &place))? {
             return Err(Error::new(Kind::Usage, what())
                 .found("an erasure-coded pool without overwrites")
                 .expected("a pool whose objects can be changed in place")
-                .remedy(format!("allow it: `ceph osd pool set {pool} allow_ec_overwrites true`")));
+                .hint(format!("allow it: `ceph osd pool set {pool} allow_ec_overwrites true`")));
         }
         let mut found = RadosPool {
             number: context.pool(),
             cluster,
             name: pool.to_owned(),
-            place,
+            cap_scope: place,
             pool: c_pool,
             namespace,
             has_keys: true,
@@ -64,7 +64,7 @@ impl RadosPool {
             in_doubt: AtomicBool::new(false),
             epoch: RwLock::new(None),
         };
-        found.has_keys = found.find_out_about_keys()?;
+        found.has_keys = found.probe_keys()?;
         Ok(Arc::new(found))
     }
 
@@ -103,19 +103,21 @@ impl RadosPool {
     /// that it leaves no trace. A pool without keys refuses the first step, other pools refuse the
     /// second. A client without write permission gets no answer and assumes keys: reading absent
     /// keys does no harm.
-    fn find_out_about_keys(&self) -> Result<bool> {
+    fn probe_keys(&self) -> Result<bool> {
         let mut op = WriteOp::new()?;
         op.set_keys(&[(b"k".to_vec(), b"v")]);
         op.assert_version(u64::MAX);
         let answer =
             self.context()?.write_all(std::iter::once(Ok((c"lacuna.keys?".to_owned(), op)))).remove(0)?;
         match answer {
-            Err(Code::UNSUPPORTED) => Ok(false),
+            Err(RadosCode::UNSUPPORTED) => Ok(false),
             Ok(_) => Ok(true),
             Err(code) if code.is_guard() || code.is_refusal() => Ok(true),
-            Err(code) => {
-                Err(error::failed(code, format!("cannot ask pool `{}` about keys", self.name), &self.place))
-            }
+            Err(code) => Err(error::failed(
+                code,
+                format!("cannot probe whether pool `{}` has keys", self.name),
+                &self.cap_scope,
+            )),
         }
     }
 
@@ -129,7 +131,7 @@ impl RadosPool {
         Ok(context)
     }
 
-    pub(super) fn cluster(&self) -> &Cluster {
+    pub(super) fn cluster(&self) -> &ClusterConnection {
         &self.cluster
     }
 
@@ -139,14 +141,14 @@ impl RadosPool {
     }
 
     /// An error of an operation in this pool.
-    pub(super) fn failed(&self, code: Code, what: String) -> Error {
-        if code == Code::NO_ENTRY && !self.is_there() {
+    pub(super) fn failed(&self, code: RadosCode, what: String) -> Error {
+        if code == RadosCode::NO_ENTRY && !self.exists() {
             return error::no_pool(what, &self.name);
         }
-        if code == Code::TIMED_OUT {
+        if code == RadosCode::TIMED_OUT {
             self.in_doubt.store(true, Ordering::Release);
         }
-        error::failed(code, what, &self.place)
+        error::failed(code, what, &self.cap_scope)
     }
 
     /// Whether an operation timed out that the cluster may still perform.
@@ -155,12 +157,12 @@ impl RadosPool {
     }
 
     /// Whether the pool still exists.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn exists(&self) -> bool {
         self.cluster.has_pool(self.number)
     }
 
     /// Sets the epoch of all later writes. A connection holds one lock at a time.
-    pub(super) fn enter(&self, epoch: Epoch) {
+    pub(super) fn set_epoch(&self, epoch: Epoch) {
         *self.epoch.write() = Some(epoch);
     }
 

@@ -2,9 +2,13 @@
 //! behave alike.
 
 mod ceph;
+mod store_calls;
 
 use lacuna_contracts::{Kind, Result};
-use lacuna_medium::{Found, Keys, MemoryObjects, ObjectStore, Query, ReadExtent, Step, Transaction};
+use lacuna_medium::{
+    KeySelection, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, ReadExtent,
+};
+use store_calls::{all_keys, do_steps, found, listed, pairs, read, write};
 
 /// A requirement on a store, and its name.
 type Demand = (&'static str, fn(&dyn ObjectStore));
@@ -28,41 +32,6 @@ const KEY_DEMANDS: [Demand; 5] = [
     ("keys in snapshots", keys_in_snapshots),
 ];
 
-fn do_steps(store: &dyn ObjectStore, object: u64, steps: Vec<Step<'_>>) -> Result<u64> {
-    store.apply_one(Transaction { object, steps })
-}
-
-fn write(store: &dyn ObjectStore, object: u64, offset: u64, data: &[u8]) -> u64 {
-    do_steps(store, object, vec![Step::Write { offset, data }]).unwrap()
-}
-
-/// The bytes of an object, and its version if it exists. The buffer is filled with junk before.
-fn read(store: &dyn ObjectStore, object: u64, offset: u64, len: usize) -> (Vec<u8>, Option<u64>) {
-    let mut buf = vec![0xee; len];
-    let extents = vec![ReadExtent { offset, buf: &mut buf }];
-    let found = store.query_one(Query { object, extents, keys: Keys::None }).unwrap();
-    assert_eq!(found.pairs, []);
-    (buf, found.version)
-}
-
-fn found(store: &dyn ObjectStore, object: u64, keys: Keys) -> Found {
-    store.query_one(Query { object, extents: Vec::new(), keys }).unwrap()
-}
-
-fn pairs(of: &[(&[u8], &[u8])]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    of.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
-}
-
-fn all_keys() -> Keys {
-    Keys::Range(Vec::new(), vec![0xff; 9], 1 << 20)
-}
-
-fn listed(store: &dyn ObjectStore) -> Vec<u64> {
-    let mut objects = store.list().unwrap();
-    objects.sort_unstable();
-    objects
-}
-
 fn bytes(store: &dyn ObjectStore) {
     let first = write(store, 0, 4096, &[7; 8192]);
     let (data, version) = read(store, 0, 0, 16384);
@@ -71,10 +40,10 @@ fn bytes(store: &dyn ObjectStore) {
 
     // Several steps, in order, and several extents, in any order.
     let steps = vec![
-        Step::Write { offset: 0, data: &[1; 100] },
-        Step::Write { offset: 50, data: &[2; 10] },
-        Step::Zero { offset: 4096, len: 4096 },
-        Step::Zero { offset: 0, len: 0 },
+        ObjectStep::Write { offset: 0, data: &[1; 100] },
+        ObjectStep::Write { offset: 50, data: &[2; 10] },
+        ObjectStep::Zero { offset: 4096, len: 4096 },
+        ObjectStep::Zero { offset: 0, len: 0 },
     ];
     let second = do_steps(store, 0, steps).unwrap();
     assert!(second > first);
@@ -84,18 +53,18 @@ fn bytes(store: &dyn ObjectStore) {
         ReadExtent { offset: 3, buf: &mut none },
         ReadExtent { offset: 0, buf: &mut b },
     ];
-    let answer = store.query_one(Query { object: 0, extents, keys: Keys::None }).unwrap();
+    let answer = store.query_one(Query { object: 0, extents, keys: KeySelection::None }).unwrap();
     assert_eq!(answer.version, Some(second));
     assert_eq!(a, [7; 4096]);
     assert_eq!(b, [vec![1; 50], vec![2; 10], vec![1; 40]].concat());
     assert_eq!(read(store, 0, 4096, 4096).0, [0; 4096]);
 
     // Truncated bytes read as zeros, even after the object is extended again.
-    do_steps(store, 0, vec![Step::Truncate(60)]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::Truncate(60)]).unwrap();
     assert_eq!(read(store, 0, 55, 10).0, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0]);
-    do_steps(store, 0, vec![Step::Truncate(12288)]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::Truncate(12288)]).unwrap();
     assert_eq!(read(store, 0, 60, 12228).0, [0; 12228]);
-    do_steps(store, 0, vec![Step::Zero { offset: 8192, len: 1 << 20 }]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::Zero { offset: 8192, len: 1 << 20 }]).unwrap();
     assert_eq!(read(store, 0, 8192, 8192).0, [0; 8192]);
 
     // An object of the size that disks use.
@@ -106,33 +75,36 @@ fn bytes(store: &dyn ObjectStore) {
 }
 
 fn guards(store: &dyn ObjectStore) {
-    let create = || vec![Step::Create, Step::Write { offset: 0, data: b"made" }];
+    let create = || vec![ObjectStep::Create, ObjectStep::Write { offset: 0, data: b"made" }];
     let first = do_steps(store, 5, create()).unwrap();
-    let again = vec![Step::Write { offset: 0, data: b"lost" }, Step::Create];
+    let again = vec![ObjectStep::Write { offset: 0, data: b"lost" }, ObjectStep::Create];
     assert_eq!(do_steps(store, 5, again).unwrap_err().kind(), Kind::Exists);
 
     let second =
-        do_steps(store, 5, vec![Step::Expect(first), Step::Write { offset: 4, data: b" up" }]).unwrap();
+        do_steps(store, 5, vec![ObjectStep::Expect(first), ObjectStep::Write { offset: 4, data: b" up" }])
+            .unwrap();
     for stale in [first, second + 1, 0] {
-        let steps = vec![Step::Expect(stale), Step::Write { offset: 0, data: b"lost" }];
+        let steps = vec![ObjectStep::Expect(stale), ObjectStep::Write { offset: 0, data: b"lost" }];
         assert_eq!(do_steps(store, 5, steps).unwrap_err().kind(), Kind::Changed);
     }
     // An absent object has no version.
-    let steps = vec![Step::Expect(second), Step::Write { offset: 0, data: b"lost" }];
+    let steps = vec![ObjectStep::Expect(second), ObjectStep::Write { offset: 0, data: b"lost" }];
     assert_eq!(do_steps(store, 6, steps).unwrap_err().kind(), Kind::Changed);
     assert_eq!(read(store, 6, 0, 4), (vec![0; 4], None));
 
     let steps = vec![
-        Step::Compare { offset: 0, data: b"made" },
-        Step::Compare { offset: 5, data: b"up\0\0\0" },
-        Step::Write { offset: 0, data: b"MADE" },
+        ObjectStep::Compare { offset: 0, data: b"made" },
+        ObjectStep::Compare { offset: 5, data: b"up\0\0\0" },
+        ObjectStep::Write { offset: 0, data: b"MADE" },
     ];
     do_steps(store, 5, steps).unwrap();
     for (offset, data) in [(0, &b"made"[..]), (0, b"MADE!"), (100, b"\0x")] {
-        let steps = vec![Step::Compare { offset, data }, Step::Write { offset: 0, data: b"lost" }];
+        let steps =
+            vec![ObjectStep::Compare { offset, data }, ObjectStep::Write { offset: 0, data: b"lost" }];
         assert_eq!(do_steps(store, 5, steps).unwrap_err().kind(), Kind::Changed);
     }
-    let steps = vec![Step::Compare { offset: 9, data: &[0; 9] }, Step::Write { offset: 0, data: b"new" }];
+    let steps =
+        vec![ObjectStep::Compare { offset: 9, data: &[0; 9] }, ObjectStep::Write { offset: 0, data: b"new" }];
     do_steps(store, 7, steps).unwrap();
     assert_eq!(read(store, 7, 0, 3).0, b"new");
     assert_eq!(read(store, 5, 0, 8).0, b"MADE up\0");
@@ -140,25 +112,25 @@ fn guards(store: &dyn ObjectStore) {
 
 fn absence(store: &dyn ObjectStore) {
     assert_eq!(read(store, 3, 7, 100), (vec![0; 100], None));
-    assert_eq!(found(store, 3, Keys::None), Found::default());
+    assert_eq!(found(store, 3, KeySelection::None), QueryAnswer::default());
     // None of these steps creates an object.
-    for step in [Step::Remove, Step::Zero { offset: 0, len: 4096 }, Step::Truncate(4096)] {
+    for step in [ObjectStep::Remove, ObjectStep::Zero { offset: 0, len: 4096 }, ObjectStep::Truncate(4096)] {
         do_steps(store, 3, vec![step]).unwrap();
-        assert_eq!(found(store, 3, Keys::None).version, None);
+        assert_eq!(found(store, 3, KeySelection::None).version, None);
     }
-    let made = do_steps(store, 3, vec![Step::Create]).unwrap();
+    let made = do_steps(store, 3, vec![ObjectStep::Create]).unwrap();
     assert_eq!(read(store, 3, 0, 10), (vec![0; 10], Some(made)));
-    assert_eq!(found(store, 3, Keys::None).version, Some(made));
+    assert_eq!(found(store, 3, KeySelection::None).version, Some(made));
 
     // An object that was removed and created again has a new version.
     write(store, 3, 0, &[1; 5000]);
-    do_steps(store, 3, vec![Step::Remove]).unwrap();
+    do_steps(store, 3, vec![ObjectStep::Remove]).unwrap();
     assert_eq!(read(store, 3, 0, 10), (vec![0; 10], None));
     assert!(write(store, 3, 100, b"x") > made);
     assert_eq!(read(store, 3, 99, 3).0, b"\0x\0");
 
     // Also within one transaction.
-    let steps = vec![Step::Remove, Step::Write { offset: 2, data: b"y" }];
+    let steps = vec![ObjectStep::Remove, ObjectStep::Write { offset: 2, data: b"y" }];
     do_steps(store, 3, steps).unwrap();
     assert_eq!(read(store, 3, 0, 102).0, [&b"\0\0y"[..], &[0; 99]].concat());
 }
@@ -166,7 +138,10 @@ fn absence(store: &dyn ObjectStore) {
 fn batches(store: &dyn ObjectStore) {
     let data: Vec<Vec<u8>> = (0..200).map(|n| vec![n as u8 + 1; 8192 + n]).collect();
     let batch: Vec<_> = (0..200)
-        .map(|n| Transaction { object: n, steps: vec![Step::Write { offset: n, data: &data[n as usize] }] })
+        .map(|n| ObjectTransaction {
+            object: n,
+            steps: vec![ObjectStep::Write { offset: n, data: &data[n as usize] }],
+        })
         .collect();
     let versions: Vec<u64> = store.apply(&batch).into_iter().map(Result::unwrap).collect();
 
@@ -176,7 +151,7 @@ fn batches(store: &dyn ObjectStore) {
         .enumerate()
         .map(|(n, buf)| {
             let extents = vec![ReadExtent { offset: n as u64, buf }];
-            Query { object: n as u64, extents, keys: Keys::None }
+            Query { object: n as u64, extents, keys: KeySelection::None }
         })
         .collect();
     let answers: Vec<_> = store.query(&mut queries).into_iter().map(Result::unwrap).collect();
@@ -191,8 +166,12 @@ fn batches(store: &dyn ObjectStore) {
     // A failed transaction does not affect the rest of its batch.
     let batch: Vec<_> = (0..200)
         .map(|n| {
-            let guard = if n % 10 == 3 { Step::Create } else { Step::Expect(versions[n as usize]) };
-            Transaction { object: n, steps: vec![guard, Step::Write { offset: 0, data: b"again" }] }
+            let guard =
+                if n % 10 == 3 { ObjectStep::Create } else { ObjectStep::Expect(versions[n as usize]) };
+            ObjectTransaction {
+                object: n,
+                steps: vec![guard, ObjectStep::Write { offset: 0, data: b"again" }],
+            }
         })
         .collect();
     for (n, answer) in store.apply(&batch).into_iter().enumerate() {
@@ -209,7 +188,7 @@ fn listing(store: &dyn ObjectStore) {
         write(store, object, 0, b"here");
     }
     assert_eq!(listed(store), [0, 7, 1 << 40, u64::MAX]);
-    do_steps(store, 7, vec![Step::Remove]).unwrap();
+    do_steps(store, 7, vec![ObjectStep::Remove]).unwrap();
     assert_eq!(listed(store), [0, 1 << 40, u64::MAX]);
 }
 
@@ -220,8 +199,8 @@ fn snapshots(store: &dyn ObjectStore) {
     let id = store.create_snapshot().unwrap();
     store.set_snapshots(&[id]).unwrap();
     write(store, 1, 0, b"ONE");
-    do_steps(store, 1, vec![Step::Truncate(5)]).unwrap();
-    do_steps(store, 2, vec![Step::Remove]).unwrap();
+    do_steps(store, 1, vec![ObjectStep::Truncate(5)]).unwrap();
+    do_steps(store, 2, vec![ObjectStep::Remove]).unwrap();
     write(store, 3, 0, b"three");
 
     let view = store.at_snapshot(id).unwrap();
@@ -268,7 +247,7 @@ fn several_snapshots(store: &dyn ObjectStore) {
         store.set_snapshots(&ids).unwrap();
         ids.sort_unstable();
     }
-    do_steps(store, 0, vec![Step::Remove]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::Remove]).unwrap();
     let seen = |round: usize| {
         let view = store.at_snapshot(ids[round]).unwrap();
         (read(&*view, 0, 0, 16).0, read(&*view, 1, 0, 32).0)
@@ -306,7 +285,7 @@ fn views(store: &dyn ObjectStore) {
     write(store, 0, 0, b"kept");
     let id = store.create_snapshot().unwrap();
     let view = store.at_snapshot(id).unwrap();
-    let steps = || vec![Step::Write { offset: 0, data: b"lost" }];
+    let steps = || vec![ObjectStep::Write { offset: 0, data: b"lost" }];
     assert_eq!(do_steps(&*view, 0, steps()).unwrap_err().kind(), Kind::ReadOnly);
     assert_eq!(view.create_snapshot().unwrap_err().kind(), Kind::ReadOnly);
     assert_eq!(view.remove_snapshot(id).unwrap_err().kind(), Kind::ReadOnly);
@@ -318,28 +297,28 @@ fn views(store: &dyn ObjectStore) {
 }
 
 fn keys(store: &dyn ObjectStore) {
-    let set = |of: &[(&[u8], &[u8])]| do_steps(store, 0, vec![Step::SetKeys(pairs(of))]).unwrap();
+    let set = |of: &[(&[u8], &[u8])]| do_steps(store, 0, vec![ObjectStep::SetKeys(pairs(of))]).unwrap();
     set(&[(b"b", b"2"), (b"a", b"1"), (b"", b"none")]);
     let version = set(&[(b"b", b"two"), (b"c\0c", b""), (b"\xff\x01", &[0; 5000])]);
     let everything =
         pairs(&[(b"", b"none"), (b"a", b"1"), (b"b", b"two"), (b"c\0c", b""), (b"\xff\x01", &[0; 5000])]);
-    assert_eq!(found(store, 0, all_keys()), Found { version: Some(version), pairs: everything });
+    assert_eq!(found(store, 0, all_keys()), QueryAnswer { version: Some(version), pairs: everything });
 
-    let some = Keys::These([&b"c\0c"[..], b"nothing", b"a", b"c"].map(<[u8]>::to_vec).to_vec());
+    let some = KeySelection::These([&b"c\0c"[..], b"nothing", b"a", b"c"].map(<[u8]>::to_vec).to_vec());
     assert_eq!(found(store, 0, some).pairs, pairs(&[(b"a", b"1"), (b"c\0c", b"")]));
-    assert_eq!(found(store, 0, Keys::These(vec![])).pairs, []);
-    assert_eq!(found(store, 1, all_keys()), Found::default());
-    assert_eq!(found(store, 1, Keys::These(vec![b"a".to_vec()])), Found::default());
+    assert_eq!(found(store, 0, KeySelection::These(vec![])).pairs, []);
+    assert_eq!(found(store, 1, all_keys()), QueryAnswer::default());
+    assert_eq!(found(store, 1, KeySelection::These(vec![b"a".to_vec()])), QueryAnswer::default());
 
     let remove = [&b"a"[..], b"nothing", b"\xff\x01"].map(<[u8]>::to_vec).to_vec();
-    do_steps(store, 0, vec![Step::RemoveKeys(remove.clone())]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::RemoveKeys(remove.clone())]).unwrap();
     assert_eq!(found(store, 0, all_keys()).pairs, pairs(&[(b"", b"none"), (b"b", b"two"), (b"c\0c", b"")]));
     // An absent object stays absent.
-    do_steps(store, 1, vec![Step::RemoveKeys(remove)]).unwrap();
-    do_steps(store, 1, vec![Step::RemoveKeyRange(b"a".to_vec(), b"z".to_vec())]).unwrap();
-    assert_eq!(found(store, 1, Keys::None).version, None);
+    do_steps(store, 1, vec![ObjectStep::RemoveKeys(remove)]).unwrap();
+    do_steps(store, 1, vec![ObjectStep::RemoveKeyRange(b"a".to_vec(), b"z".to_vec())]).unwrap();
+    assert_eq!(found(store, 1, KeySelection::None).version, None);
     // Keys are removed with their object.
-    do_steps(store, 0, vec![Step::Remove]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::Remove]).unwrap();
     write(store, 0, 0, b"new");
     assert_eq!(found(store, 0, all_keys()).pairs, []);
 }
@@ -347,19 +326,19 @@ fn keys(store: &dyn ObjectStore) {
 fn keys_and_bytes_together(store: &dyn ObjectStore) {
     let steps = |byte: u8, guard: Option<u64>| {
         let value = vec![byte; 32];
-        let set = Step::SetKeys(vec![(b"tag".to_vec(), value)]);
-        guard.map(Step::Expect).into_iter().chain([set]).collect::<Vec<_>>()
+        let set = ObjectStep::SetKeys(vec![(b"tag".to_vec(), value)]);
+        guard.map(ObjectStep::Expect).into_iter().chain([set]).collect::<Vec<_>>()
     };
     let both = |byte: u8, guard| {
         let data = vec![byte; 4096];
         let mut steps = steps(byte, guard);
-        steps.push(Step::Write { offset: 4096, data: &data });
+        steps.push(ObjectStep::Write { offset: 4096, data: &data });
         do_steps(store, 0, steps)
     };
     let both_found = || {
         let mut buf = vec![0xee; 4096];
         let extents = vec![ReadExtent { offset: 4096, buf: &mut buf }];
-        let keys = Keys::These(vec![b"tag".to_vec()]);
+        let keys = KeySelection::These(vec![b"tag".to_vec()]);
         let found = store.query_one(Query { object: 0, extents, keys }).unwrap();
         assert_eq!(found.pairs, [(b"tag".to_vec(), vec![buf[0]; 32])]);
         assert!(buf.iter().all(|&byte| byte == buf[0]));
@@ -390,27 +369,27 @@ fn key_ranges(store: &dyn ObjectStore) {
     }
     all.sort();
     let set = all.iter().map(|key| (key.clone(), key.clone())).collect();
-    do_steps(store, 0, vec![Step::SetKeys(set)]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::SetKeys(set)]).unwrap();
     let some = || all.iter().step_by(3);
     for first in some() {
         for end in some() {
             for most in [0, 1, 5, 1000] {
                 let expected: Vec<_> =
                     all.iter().filter(|key| *key >= first && *key < end).take(most).collect();
-                let answer = found(store, 0, Keys::Range(first.clone(), end.clone(), most));
+                let answer = found(store, 0, KeySelection::Range(first.clone(), end.clone(), most));
                 let keys: Vec<_> = answer.pairs.iter().map(|(key, _)| key).collect();
                 assert_eq!(keys, expected, "from {first:?} to {end:?}, {most} at most");
                 assert!(answer.pairs.iter().all(|(key, value)| key == value));
                 let behind = all.last().filter(|last| *last >= end).unwrap();
                 let and = vec![behind.clone(), vec![0xff, 0xff, 0xff]];
-                let answer = found(store, 0, Keys::RangeAnd(first.clone(), end.clone(), most, and));
+                let answer = found(store, 0, KeySelection::RangeAnd(first.clone(), end.clone(), most, and));
                 let keys: Vec<_> = answer.pairs.iter().map(|(key, _)| key).collect();
                 assert_eq!(keys, expected.into_iter().chain([behind]).collect::<Vec<_>>());
             }
         }
     }
     for (first, end) in [([1].to_vec(), vec![2, 2]), (vec![0xff, b'd'], vec![0xff; 5]), (vec![3], vec![2])] {
-        do_steps(store, 0, vec![Step::RemoveKeyRange(first.clone(), end.clone())]).unwrap();
+        do_steps(store, 0, vec![ObjectStep::RemoveKeyRange(first.clone(), end.clone())]).unwrap();
         all.retain(|key| *key < first || *key >= end);
         let left: Vec<_> = found(store, 0, all_keys()).pairs.into_iter().map(|(key, _)| key).collect();
         assert_eq!(left, all);
@@ -420,31 +399,35 @@ fn key_ranges(store: &dyn ObjectStore) {
 fn many_keys(store: &dyn ObjectStore) {
     let key = |n: u32| n.to_be_bytes()[1..].to_vec();
     let set = (0..5000).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
-    let version = do_steps(store, 0, vec![Step::SetKeys(set)]).unwrap();
+    let version = do_steps(store, 0, vec![ObjectStep::SetKeys(set)]).unwrap();
     for (from, to, most) in [(0, 5000, 9999), (1, 4999, 4500), (300, 3000, 2000), (4999, 6000, 10)] {
-        let answer = found(store, 0, Keys::Range(key(from), key(to), most));
+        let answer = found(store, 0, KeySelection::Range(key(from), key(to), most));
         let expected: Vec<_> =
             (from..to.min(5000)).take(most).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
-        assert!(answer == Found { version: Some(version), pairs: expected });
+        assert!(answer == QueryAnswer { version: Some(version), pairs: expected });
     }
     let these = (0..5000).rev().step_by(2).map(key).collect();
-    assert_eq!(found(store, 0, Keys::These(these)).pairs.len(), 2500);
+    assert_eq!(found(store, 0, KeySelection::These(these)).pairs.len(), 2500);
 }
 
 fn keys_in_snapshots(store: &dyn ObjectStore) {
-    let set = |of: &[(&[u8], &[u8])]| Step::SetKeys(pairs(of));
-    do_steps(store, 0, vec![Step::Write { offset: 0, data: b"old" }, set(&[(b"a", b"1"), (b"b", b"2")])])
-        .unwrap();
+    let set = |of: &[(&[u8], &[u8])]| ObjectStep::SetKeys(pairs(of));
+    do_steps(
+        store,
+        0,
+        vec![ObjectStep::Write { offset: 0, data: b"old" }, set(&[(b"a", b"1"), (b"b", b"2")])],
+    )
+    .unwrap();
     let id = store.create_snapshot().unwrap();
     store.set_snapshots(&[id]).unwrap();
-    do_steps(store, 0, vec![set(&[(b"a", b"new")]), Step::RemoveKeys(vec![b"b".to_vec()])]).unwrap();
+    do_steps(store, 0, vec![set(&[(b"a", b"new")]), ObjectStep::RemoveKeys(vec![b"b".to_vec()])]).unwrap();
     let old = pairs(&[(b"a", b"1"), (b"b", b"2")]);
     let view = store.at_snapshot(id).unwrap();
     assert_eq!(found(&*view, 0, all_keys()).pairs, old);
     assert_eq!(found(store, 0, all_keys()).pairs, pairs(&[(b"a", b"new")]));
     store.roll_back(0, id).unwrap();
     assert_eq!(found(store, 0, all_keys()).pairs, old);
-    do_steps(store, 0, vec![Step::Remove]).unwrap();
+    do_steps(store, 0, vec![ObjectStep::Remove]).unwrap();
     assert_eq!(found(&*view, 0, all_keys()).pairs, old);
     store.set_snapshots(&[]).unwrap();
     store.remove_snapshot(id).unwrap();
@@ -454,7 +437,8 @@ fn keys_in_snapshots(store: &dyn ObjectStore) {
 fn no_keys(store: &dyn ObjectStore) {
     assert!(!store.has_keys());
     write(store, 0, 0, b"old");
-    let steps = vec![Step::Write { offset: 0, data: b"new" }, Step::SetKeys(pairs(&[(b"a", b"1")]))];
+    let steps =
+        vec![ObjectStep::Write { offset: 0, data: b"new" }, ObjectStep::SetKeys(pairs(&[(b"a", b"1")]))];
     assert_eq!(do_steps(store, 0, steps).unwrap_err().kind(), Kind::Usage);
     let query = Query { object: 0, extents: Vec::new(), keys: all_keys() };
     assert_eq!(store.query_one(query).unwrap_err().kind(), Kind::Usage);
@@ -462,7 +446,7 @@ fn no_keys(store: &dyn ObjectStore) {
 }
 
 #[test]
-fn in_memory() {
+fn the_store_in_memory_meets_the_contract() {
     for (name, demand) in DEMANDS.iter().chain(&KEY_DEMANDS) {
         println!("{name}");
         demand(&MemoryObjects::new(true));
@@ -475,7 +459,7 @@ fn in_memory() {
 }
 
 #[test]
-fn in_a_replicated_pool() {
+fn a_replicated_pool_meets_the_contract() {
     let Some(pool) = ceph::pool() else { return };
     assert!(pool.has_keys());
     for (name, demand) in DEMANDS.iter().chain(&KEY_DEMANDS) {
@@ -485,7 +469,7 @@ fn in_a_replicated_pool() {
 }
 
 #[test]
-fn in_an_erasure_coded_pool() {
+fn an_erasure_coded_pool_meets_the_contract() {
     let Some(pool) = ceph::erasure_coded_pool() else { return };
     assert!(!pool.has_keys());
     for (name, demand) in &DEMANDS {

@@ -3,7 +3,7 @@
 mod ceph;
 
 use lacuna_contracts::{Error, Kind};
-use lacuna_medium::{Keys, Query, Step, Transaction};
+use lacuna_medium::{KeySelection, ObjectStep, ObjectTransaction, Query};
 use lacuna_rados::{ClusterOptions, RadosPool};
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn has_librados() -> bool {
 }
 
 #[test]
-fn a_configuration_that_is_not_there() {
+fn a_missing_configuration_is_an_error() {
     if !has_librados() {
         return;
     }
@@ -44,7 +44,7 @@ fn a_configuration_that_is_not_there() {
 }
 
 #[test]
-fn names_that_cannot_be() {
+fn invalid_names_are_refused() {
     if !has_librados() {
         return;
     }
@@ -61,7 +61,7 @@ fn names_that_cannot_be() {
 }
 
 #[test]
-fn a_cluster_that_does_not_answer() {
+fn an_unreachable_cluster_times_out() {
     if !has_librados() {
         return;
     }
@@ -77,7 +77,7 @@ fn a_cluster_that_does_not_answer() {
 }
 
 #[test]
-fn a_pool_that_is_not_there() {
+fn a_missing_pool_is_an_error() {
     let Some(options) = ceph::options() else { return };
     let error = refused("no-such-pool", &options);
     assert_eq!(error.kind(), Kind::NotFound);
@@ -85,7 +85,7 @@ fn a_pool_that_is_not_there() {
 }
 
 #[test]
-fn a_key_ring_that_is_not_there_or_holds_another_key() {
+fn a_missing_or_wrong_key_ring_is_an_error() {
     let Some(options) = ceph::options() else { return };
     let dir = tempfile::tempdir().unwrap();
     let ring = dir.path().join("keyring");
@@ -111,7 +111,7 @@ fn a_key_ring_that_is_not_there_or_holds_another_key() {
 }
 
 #[test]
-fn a_configuration_of_nonsense() {
+fn an_invalid_configuration_is_an_error() {
     let Some(options) = ceph::options() else { return };
     let dir = tempfile::tempdir().unwrap();
     let conf = dir.path().join("ceph.conf");
@@ -130,11 +130,11 @@ fn namespaces_are_apart() {
         let pool =
             RadosPool::connect(ceph::POOL, &ClusterOptions { id, namespace, ..options.clone() }).unwrap();
         assert_eq!(pool.name(), ceph::POOL);
-        ceph::Swept(pool.objects(&prefix).unwrap())
+        ceph::CleanedStore(pool.objects(&prefix).unwrap())
     });
-    let steps = vec![Step::Write { offset: 0, data: b"one" }];
-    one.0.apply_one(Transaction { object: 3, steps }).unwrap();
-    let query = || Query { object: 3, extents: Vec::new(), keys: Keys::None };
+    let steps = vec![ObjectStep::Write { offset: 0, data: b"one" }];
+    one.0.apply_one(ObjectTransaction { object: 3, steps }).unwrap();
+    let query = || Query { object: 3, extents: Vec::new(), keys: KeySelection::None };
     assert!(one.0.query_one(query()).unwrap().version.is_some());
     assert_eq!(two.0.query_one(query()).unwrap().version, None);
     assert_eq!(one.0.list().unwrap(), [3]);
@@ -147,9 +147,9 @@ fn prefixes_are_apart() {
     let prefix = ceph::unique("prefix");
     let names =
         [prefix.clone(), format!("{prefix}.0000000000000001"), format!("{prefix}x"), format!("{prefix}.")];
-    let stores = names.map(|name| ceph::Swept(pool.objects(&name).unwrap()));
+    let stores = names.map(|name| ceph::CleanedStore(pool.objects(&name).unwrap()));
     for (n, store) in stores.iter().enumerate() {
-        store.0.apply_one(Transaction { object: n as u64, steps: vec![Step::Create] }).unwrap();
+        store.0.apply_one(ObjectTransaction { object: n as u64, steps: vec![ObjectStep::Create] }).unwrap();
     }
     for (n, store) in stores.iter().enumerate() {
         assert_eq!(store.0.list().unwrap(), [n as u64]);
@@ -158,10 +158,10 @@ fn prefixes_are_apart() {
 }
 
 #[test]
-fn too_large_an_object() {
+fn an_object_past_the_limit_is_refused() {
     let Some(pool) = ceph::pool() else { return };
     let store = ceph::store(&pool, "large");
-    let steps = vec![Step::Write { offset: store.0.object_limit(), data: b"x" }];
-    let error = store.0.apply_one(Transaction { object: 0, steps }).unwrap_err();
+    let steps = vec![ObjectStep::Write { offset: store.0.object_limit(), data: b"x" }];
+    let error = store.0.apply_one(ObjectTransaction { object: 0, steps }).unwrap_err();
     assert_eq!(error.kind(), Kind::Usage, "{error}");
 }

@@ -3,7 +3,7 @@
 mod ceph;
 
 use lacuna_contracts::Kind;
-use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
+use lacuna_medium::{KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent};
 use lacuna_rados::RadosPool;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const HOLD: &str = "LACUNA_TEST_HOLD";
 
 fn write(store: &dyn ObjectStore, data: &[u8]) -> lacuna_contracts::Result<u64> {
-    store.apply_one(Transaction { object: 0, steps: vec![Step::Write { offset: 0, data }] })
+    store.apply_one(ObjectTransaction { object: 0, steps: vec![ObjectStep::Write { offset: 0, data }] })
 }
 
 fn read(store: &dyn ObjectStore, len: usize) -> lacuna_contracts::Result<Vec<u8>> {
     let mut buf = vec![0; len];
     let extents = vec![ReadExtent { offset: 0, buf: &mut buf }];
-    store.query_one(Query { object: 0, extents, keys: Keys::None })?;
+    store.query_one(Query { object: 0, extents, keys: KeySelection::None })?;
     Ok(buf)
 }
 
@@ -65,7 +65,7 @@ fn another_process(prefix: &str) -> (Child, impl Iterator<Item = String>) {
 fn one_holder_at_a_time() {
     let (Some(one), Some(two)) = (ceph::pool(), ceph::pool()) else { return };
     let prefix = ceph::unique("lock");
-    let store = ceph::Swept(one.objects(&prefix).unwrap());
+    let store = ceph::CleanedStore(one.objects(&prefix).unwrap());
     let object = format!("{prefix}.{:016x}", 0);
     let lock = one.lock_writer(&object, false).unwrap();
     let error = two.lock_writer(&object, false).err().unwrap();
@@ -83,10 +83,10 @@ fn one_holder_at_a_time() {
 }
 
 #[test]
-fn a_lock_on_what_is_not_there_makes_it() {
+fn locking_creates_an_absent_object() {
     let Some(pool) = ceph::pool() else { return };
     let prefix = ceph::unique("lock-makes");
-    let store = ceph::Swept(pool.objects(&prefix).unwrap());
+    let store = ceph::CleanedStore(pool.objects(&prefix).unwrap());
     let lock = pool.lock_writer(&format!("{prefix}.{:016x}", 4), false).unwrap();
     assert_eq!(store.0.list().unwrap(), [4]);
     drop(lock);
@@ -94,11 +94,11 @@ fn a_lock_on_what_is_not_there_makes_it() {
 }
 
 #[test]
-fn one_who_was_stolen_from_is_fenced() {
+fn a_client_that_lost_its_lock_is_fenced() {
     let (Some(one), Some(two)) = (ceph::pool(), ceph::pool()) else { return };
     let prefix = ceph::unique("steal");
     let [of_one, of_two] = [&one, &two].map(|pool| pool.objects(&prefix).unwrap());
-    let _swept = ceph::Swept(of_two.clone());
+    let _swept = ceph::CleanedStore(of_two.clone());
     let object = format!("{prefix}.{:016x}", 0);
     let lock = one.lock_writer(&object, false).unwrap();
     write(&*of_one, b"one").unwrap();
@@ -125,12 +125,12 @@ fn one_who_was_stolen_from_is_fenced() {
 /// Shows that a former holder is refused by the epoch alone, after its blocklist entry has expired:
 /// another client has the lock, and the blocklist is empty.
 #[test]
-fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
+fn the_epoch_alone_refuses_writes_of_a_former_holder() {
     for connect in [ceph::pool, ceph::erasure_coded_pool] {
         let (Some(one), Some(two)) = (connect(), connect()) else { return };
         let prefix = ceph::unique("epoch");
         let [of_one, of_two] = [&one, &two].map(|pool| pool.objects(&prefix).unwrap());
-        let swept = ceph::Swept(of_two.clone());
+        let swept = ceph::CleanedStore(of_two.clone());
         let object = format!("{prefix}.{:016x}", 9);
         let lost = one.lock_writer(&object, false).unwrap();
         write(&*of_one, b"one").unwrap();
@@ -165,42 +165,43 @@ fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
 /// Shows that a lock holder can perform every kind of transaction, on existing and on absent
 /// objects.
 #[test]
-fn a_holder_writes_to_objects_that_are_there_or_not() {
+fn a_holder_writes_to_existing_and_absent_objects() {
     for connect in [ceph::pool, ceph::erasure_coded_pool] {
         let Some(pool) = connect() else { return };
         let store = ceph::store(&pool, "held");
         let lock = pool.lock_writer(&ceph::unique("held-lock"), false).unwrap();
-        let apply = |steps: Vec<Step<'_>>| store.0.apply_one(Transaction { object: 0, steps });
+        let apply = |steps: Vec<ObjectStep<'_>>| store.0.apply_one(ObjectTransaction { object: 0, steps });
         let kind = |answer: lacuna_contracts::Result<u64>| answer.err().map(|e| e.kind());
-        apply(vec![Step::Remove]).unwrap();
-        apply(vec![Step::Zero { offset: 0, len: 10 }, Step::Truncate(0)]).unwrap();
+        apply(vec![ObjectStep::Remove]).unwrap();
+        apply(vec![ObjectStep::Zero { offset: 0, len: 10 }, ObjectStep::Truncate(0)]).unwrap();
         assert_eq!(store.0.list().unwrap(), []);
         assert_eq!(
-            kind(apply(vec![Step::Expect(7), Step::Write { offset: 0, data: b"x" }])),
+            kind(apply(vec![ObjectStep::Expect(7), ObjectStep::Write { offset: 0, data: b"x" }])),
             Some(Kind::Changed)
         );
         assert_eq!(store.0.list().unwrap(), []);
-        let first = apply(vec![Step::Truncate(0), Step::Write { offset: 0, data: b"first" }]).unwrap();
+        let first =
+            apply(vec![ObjectStep::Truncate(0), ObjectStep::Write { offset: 0, data: b"first" }]).unwrap();
         assert_eq!(
-            kind(apply(vec![Step::Create, Step::Write { offset: 0, data: b"x" }])),
+            kind(apply(vec![ObjectStep::Create, ObjectStep::Write { offset: 0, data: b"x" }])),
             Some(Kind::Exists)
         );
-        apply(vec![Step::Expect(first), Step::Write { offset: 0, data: b"later" }]).unwrap();
+        apply(vec![ObjectStep::Expect(first), ObjectStep::Write { offset: 0, data: b"later" }]).unwrap();
         assert_eq!(read(&*store.0, 5).unwrap(), b"later");
-        assert_eq!(kind(apply(vec![Step::Expect(first), Step::Remove])), Some(Kind::Changed));
-        apply(vec![Step::Remove]).unwrap();
+        assert_eq!(kind(apply(vec![ObjectStep::Expect(first), ObjectStep::Remove])), Some(Kind::Changed));
+        apply(vec![ObjectStep::Remove]).unwrap();
         assert_eq!(store.0.list().unwrap(), []);
-        apply(vec![Step::Create, Step::Write { offset: 0, data: b"made" }]).unwrap();
+        apply(vec![ObjectStep::Create, ObjectStep::Write { offset: 0, data: b"made" }]).unwrap();
         assert_eq!(read(&*store.0, 4).unwrap(), b"made");
         drop(lock);
     }
 }
 
 #[test]
-fn one_who_lives_elsewhere_is_left_alone_and_stolen_from() {
+fn a_live_holder_keeps_its_lock_until_it_is_stolen() {
     let Some(pool) = ceph::pool() else { return };
     let prefix = ceph::unique("lives");
-    let store = ceph::Swept(pool.objects(&prefix).unwrap());
+    let store = ceph::CleanedStore(pool.objects(&prefix).unwrap());
     let object = format!("{prefix}.{:016x}", 0);
     let (mut holder, mut said) = another_process(&prefix);
     for _ in 0..3 {
@@ -215,10 +216,10 @@ fn one_who_lives_elsewhere_is_left_alone_and_stolen_from() {
 }
 
 #[test]
-fn the_dead_are_taken_from() {
+fn the_lock_of_a_dead_holder_is_taken_over() {
     let Some(pool) = ceph::pool() else { return };
     let prefix = ceph::unique("dead");
-    let store = ceph::Swept(pool.objects(&prefix).unwrap());
+    let store = ceph::CleanedStore(pool.objects(&prefix).unwrap());
     let object = format!("{prefix}.{:016x}", 0);
     let (mut holder, _said) = another_process(&prefix);
     assert_eq!(locked(&pool, &object, false), Some(Kind::Busy));
@@ -231,10 +232,10 @@ fn the_dead_are_taken_from() {
 }
 
 #[test]
-fn of_many_who_want_it_each_has_it_in_turn() {
+fn competing_clients_hold_the_lock_in_turn() {
     let Some(first) = ceph::pool() else { return };
     let prefix = ceph::unique("turns");
-    let store = ceph::Swept(first.objects(&prefix).unwrap());
+    let store = ceph::CleanedStore(first.objects(&prefix).unwrap());
     write(&*store.0, &[0; 4]).unwrap();
     let object = format!("{prefix}.{:016x}", 0);
     std::thread::scope(|scope| {
@@ -259,14 +260,14 @@ fn of_many_who_want_it_each_has_it_in_turn() {
 }
 
 #[test]
-fn a_lock_goes_with_its_object() {
+fn removing_the_object_loses_the_lock() {
     let (Some(pool), Some(other)) = (ceph::pool(), ceph::pool()) else { return };
     let prefix = ceph::unique("lock-removed");
     let store = pool.objects(&prefix).unwrap();
-    let _swept = ceph::Swept(other.objects(&prefix).unwrap());
+    let _swept = ceph::CleanedStore(other.objects(&prefix).unwrap());
     let object = format!("{prefix}.{:016x}", 1);
     let _lock = pool.lock_writer(&object, false).unwrap();
-    store.apply_one(Transaction { object: 1, steps: vec![Step::Remove] }).unwrap();
+    store.apply_one(ObjectTransaction { object: 1, steps: vec![ObjectStep::Remove] }).unwrap();
     let since = Instant::now();
     while let Ok(_still) = write(&*store, b"whose?") {
         assert!(since.elapsed() < PATIENCE, "the loss of the lock was never noticed");

@@ -4,7 +4,7 @@
 mod ceph;
 
 use lacuna_contracts::Kind;
-use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
+use lacuna_medium::{KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent};
 use lacuna_rados::{ClusterOptions, RadosPool};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -99,18 +99,18 @@ impl Drop for OwnUser<'_> {
 }
 
 fn write(store: &dyn ObjectStore, object: u64, data: &[u8]) -> lacuna_contracts::Result<u64> {
-    store.apply_one(Transaction { object, steps: vec![Step::Write { offset: 0, data }] })
+    store.apply_one(ObjectTransaction { object, steps: vec![ObjectStep::Write { offset: 0, data }] })
 }
 
 fn read(store: &dyn ObjectStore, object: u64) -> lacuna_contracts::Result<([u8; 4], bool)> {
     let mut buf = [9; 4];
     let extents = vec![ReadExtent { offset: 0, buf: &mut buf }];
-    let found = store.query_one(Query { object, extents, keys: Keys::None })?;
+    let found = store.query_one(Query { object, extents, keys: KeySelection::None })?;
     Ok((buf, found.version.is_some()))
 }
 
 #[test]
-fn a_full_pool_answers() {
+fn a_full_pool_refuses_writes() {
     let Some(admin) = Admin::new() else { return };
     let own = admin.pool("full", "");
     let pool = RadosPool::connect(&own.name, &admin.0).unwrap();
@@ -134,13 +134,13 @@ fn a_full_pool_answers() {
     assert!(again.has_keys());
     let lock = again.lock_writer("full.0000000000000000", false).unwrap();
     for object in store.list().unwrap() {
-        store.apply_one(Transaction { object, steps: vec![Step::Remove] }).unwrap();
+        store.apply_one(ObjectTransaction { object, steps: vec![ObjectStep::Remove] }).unwrap();
     }
     drop(lock);
 }
 
 #[test]
-fn a_pool_deleted_under_way_does_not_read_as_zeros() {
+fn a_deleted_pool_does_not_read_as_zeros() {
     let Some(admin) = Admin::new() else { return };
     let own = admin.pool("gone", "");
     let pool = RadosPool::connect(&own.name, &admin.0).unwrap();
@@ -172,7 +172,7 @@ fn an_erasure_coded_pool_without_overwrites_is_refused() {
 }
 
 #[test]
-fn pool_snapshots_and_ours_do_not_go_together() {
+fn a_pool_with_pool_snapshots_refuses_ours() {
     let Some(admin) = Admin::new() else { return };
     let own = admin.pool("mksnap", "");
     admin.run(&format!("osd pool mksnap {} theirs", own.name));
@@ -182,7 +182,7 @@ fn pool_snapshots_and_ours_do_not_go_together() {
 }
 
 #[test]
-fn a_user_of_block_devices_may_do_all_that_is_needed() {
+fn the_rbd_profile_grants_every_needed_right() {
     let Some(admin) = Admin::new() else { return };
     let dir = tempfile::tempdir().unwrap();
     let rights = format!("profile rbd pool={}", ceph::POOL);
@@ -190,7 +190,7 @@ fn a_user_of_block_devices_may_do_all_that_is_needed() {
     let prefix = ceph::unique("rbd");
     let connect = || RadosPool::connect(ceph::POOL, &options).unwrap();
     let (one, two) = (connect(), connect());
-    let store = ceph::Swept(two.objects(&prefix).unwrap());
+    let store = ceph::CleanedStore(two.objects(&prefix).unwrap());
     let object = format!("{prefix}.{:016x}", 0);
     let _lock = one.lock_writer(&object, false).unwrap();
     assert_eq!(two.lock_writer(&object, false).err().unwrap().kind(), Kind::Busy);
@@ -209,14 +209,14 @@ fn a_user_of_block_devices_may_do_all_that_is_needed() {
 }
 
 #[test]
-fn who_may_only_read_reads() {
+fn a_read_only_client_can_read() {
     let Some(admin) = Admin::new() else { return };
     let dir = tempfile::tempdir().unwrap();
     let rights = format!("allow r pool={}", ceph::POOL);
     let (_user, options) = admin.user(dir.path(), &["mon", "allow r", "osd", &rights]);
     let prefix = ceph::unique("readers");
     let all = ceph::pool().unwrap();
-    let store = ceph::Swept(all.objects(&prefix).unwrap());
+    let store = ceph::CleanedStore(all.objects(&prefix).unwrap());
     write(&*store.0, 0, b"here").unwrap();
     let reader = RadosPool::connect(ceph::POOL, &options).unwrap();
     let seen = reader.objects(&prefix).unwrap();
@@ -231,14 +231,14 @@ fn who_may_only_read_reads() {
 }
 
 #[test]
-fn who_may_not_shut_others_out_cannot_steal() {
+fn a_client_without_the_blocklist_right_cannot_steal() {
     let Some(admin) = Admin::new() else { return };
     let dir = tempfile::tempdir().unwrap();
     let rights = format!("allow rwx pool={}", ceph::POOL);
     let (_user, options) = admin.user(dir.path(), &["mon", "allow r", "osd", &rights]);
     let object = ceph::unique("no-steal");
     let holder = ceph::pool().unwrap();
-    let store = ceph::Swept(holder.objects(&object).unwrap());
+    let store = ceph::CleanedStore(holder.objects(&object).unwrap());
     let object = format!("{object}.{:016x}", 0);
     let _lock = holder.lock_writer(&object, false).unwrap();
     let thief = RadosPool::connect(ceph::POOL, &options).unwrap();

@@ -4,7 +4,7 @@ mod ceph;
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{
-    Medium, MemoryObjects, ObjectStore, ReadExtent, Step, StripedMedium, Transaction, WriteExtent,
+    Medium, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, ReadExtent, StripedMedium, WriteExtent,
 };
 use std::sync::Arc;
 
@@ -67,10 +67,10 @@ fn behaves(store: &Arc<dyn ObjectStore>) {
 }
 
 #[test]
-fn what_is_left_without_object_0_is_reached() {
+fn data_is_readable_without_object_0() {
     let store: Arc<dyn ObjectStore> = Arc::new(MemoryObjects::new(true));
     StripedMedium::create(store.clone(), 6 * MIB).unwrap().write_at(5 * MIB, b"left").unwrap();
-    store.apply_one(Transaction { object: 0, steps: vec![Step::Remove] }).unwrap();
+    store.apply_one(ObjectTransaction { object: 0, steps: vec![ObjectStep::Remove] }).unwrap();
     assert_eq!(StripedMedium::open(store.clone()).err().unwrap().kind(), Kind::NotFound);
     let medium = StripedMedium::with_len(store.clone(), 6 * MIB);
     let mut found = [0; 4];
@@ -110,8 +110,8 @@ fn changes_its_length(store: &Arc<dyn ObjectStore>) {
 
 fn knows_its_own(store: &Arc<dyn ObjectStore>) {
     assert_eq!(StripedMedium::open(store.clone()).err().unwrap().kind(), Kind::NotFound);
-    let steps = vec![Step::Write { offset: 0, data: b"somebody else's" }];
-    store.apply_one(Transaction { object: 0, steps }).unwrap();
+    let steps = vec![ObjectStep::Write { offset: 0, data: b"somebody else's" }];
+    store.apply_one(ObjectTransaction { object: 0, steps }).unwrap();
     assert_eq!(StripedMedium::open(store.clone()).err().unwrap().kind(), Kind::NotFound);
     assert_eq!(StripedMedium::create(store.clone(), 1).err().unwrap().kind(), Kind::Exists);
 }
@@ -119,14 +119,14 @@ fn knows_its_own(store: &Arc<dyn ObjectStore>) {
 const DEMANDS: [fn(&Arc<dyn ObjectStore>); 3] = [behaves, changes_its_length, knows_its_own];
 
 #[test]
-fn on_objects_in_memory() {
+fn a_striped_medium_works_on_objects_in_memory() {
     for demand in DEMANDS {
         demand(&(Arc::new(MemoryObjects::new(false)) as Arc<dyn ObjectStore>));
     }
 }
 
 #[test]
-fn on_a_replicated_pool() {
+fn a_striped_medium_works_on_a_replicated_pool() {
     let Some(pool) = ceph::pool() else { return };
     for demand in DEMANDS {
         demand(&ceph::store(&pool, "striped").0);
@@ -134,7 +134,7 @@ fn on_a_replicated_pool() {
 }
 
 #[test]
-fn on_an_erasure_coded_pool() {
+fn a_striped_medium_works_on_an_erasure_coded_pool() {
     let Some(pool) = ceph::erasure_coded_pool() else { return };
     for demand in DEMANDS {
         demand(&ceph::store(&pool, "striped").0);

@@ -5,9 +5,9 @@
 //! not reveal their number; each disk and name has its own salt. A token answers differently with
 //! and without its PIN, so the PIN is always used if one is set.
 
-use crate::ffi::fido::{Code, Device, NO_SECRET, plugged};
+use crate::ffi::fido::{FidoCode, FidoDevice, NO_SECRET, list_tokens};
 use crate::pin::Pin;
-use crate::request::Request;
+use crate::request::SecretRequest;
 use crate::token::Token;
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use std::ffi::CStr;
@@ -44,17 +44,17 @@ pub(crate) struct Fido2 {
 }
 
 impl Token for Fido2 {
-    fn secret(&self, request: &Request<'_>, create: bool) -> Result<SecretVec> {
+    fn secret(&self, request: &SecretRequest<'_>, create: bool) -> Result<SecretVec> {
         let (path, product) = self.path()?;
         let device = open(&path)?;
         let failed = |what: &str, code| refusal(&device, &path, what, code);
         // Checked before a credential is made: one without the extension would stay in the token
         // and be useless.
         if !device.has_hmac_secret().map_err(|code| failed("ask the token what it can do", code))? {
-            return Err(failed("get a secret from the token", Code(NO_SECRET)));
+            return Err(failed("get a secret from the token", FidoCode(NO_SECRET)));
         }
         let pin = if device.has_pin() {
-            Some(Pin::new(&request.person.pin(&format!("PIN of the token {product}: "))?)?)
+            Some(Pin::new(&request.user.ask_pin(&format!("PIN of the token {product}: "))?)?)
         } else {
             None
         };
@@ -62,40 +62,40 @@ impl Token for Fido2 {
         // An existing credential must not be overwritten: other disks open with it.
         match device.count(RP, pin) {
             Ok(1) => {}
-            Err(Code(NO_CREDENTIALS)) | Ok(0) if create => {
-                request
-                    .person
-                    .act(&format!("touch the token {product}: it keeps a credential for lacuna from now on"));
+            Err(FidoCode(NO_CREDENTIALS)) | Ok(0) if create => {
+                request.user.show_action(&format!(
+                    "touch the token {product}: it keeps a credential for lacuna from now on"
+                ));
                 device
                     .make_credential(RP, USER, pin)
                     .map_err(|code| failed("make a credential in the token", code))?;
-                request.person.keeps(&format!(
+                request.user.report_stored(&format!(
                     "the token {product} keeps the credential that was made in it. It tells nothing of this disk, and serves when \
                      the token is enrolled the next time"
                 ));
             }
-            Err(Code(NO_CREDENTIALS)) | Ok(0) => {
+            Err(FidoCode(NO_CREDENTIALS)) | Ok(0) => {
                 return Err(Error::new(
                     Kind::Passphrase,
                     format!("the token {product} is not the right one"),
                 )
                 .found("no credential for lacuna on it")
                 .expected("the token that was enrolled, which was not reset since")
-                .remedy("use the other token, or give the recovery passphrase"));
+                .hint("use the other token, or give the recovery passphrase"));
             }
             Ok(several) => {
                 return Err(Error::new(Kind::Other, "cannot tell which credential to use")
                     .found(format!("{several} credentials for lacuna on the token"))
                     .expected("one")
-                    .remedy("remove those that another program made, for example with `fido2-token -D`"));
+                    .hint("remove those that another program made, for example with `fido2-token -D`"));
             }
             Err(code) => return Err(failed("look for the credential in the token", code)),
         }
-        request.person.act(&format!("touch the token {product}"));
+        request.user.show_action(&format!("touch the token {product}"));
         device.secret(RP, &request.salt(), pin).map_err(|code| match code {
             // The token has just counted one, so it requires a PIN.
-            Code(NO_CREDENTIALS) if pin.is_none() => {
-                failed("use the credential in the token", Code(PIN_REQUIRED))
+            FidoCode(NO_CREDENTIALS) if pin.is_none() => {
+                failed("use the credential in the token", FidoCode(PIN_REQUIRED))
             }
             code => failed("get the secret from the token", code),
         })
@@ -108,12 +108,12 @@ impl Fido2 {
         if let Some(path) = &self.device {
             return Ok((path.clone(), path.clone()));
         }
-        let mut tokens = plugged()?;
+        let mut tokens = list_tokens()?;
         match tokens.len() {
             0 => Err(Error::new(Kind::NotFound, "cannot find a FIDO2 token")
                 .found("none that is plugged in and that this user may open")
                 .expected("one")
-                .remedy("plug it in, or give the recovery passphrase")),
+                .hint("plug it in, or give the recovery passphrase")),
             1 => Ok(tokens.pop().map(|token| (token.path, token.product)).unwrap_or_default()),
             _ => {
                 let list: Vec<String> =
@@ -121,14 +121,14 @@ impl Fido2 {
                 Err(Error::new(Kind::Usage, "cannot tell which FIDO2 token to use")
                     .found(list.join(", "))
                     .expected("one token")
-                    .remedy("unplug the others, or name one with device=PATH"))
+                    .hint("unplug the others, or name one with device=PATH"))
             }
         }
     }
 }
 
-fn open(path: &str) -> Result<Device> {
-    Device::open(path)?.map_err(|Code(code)| {
+fn open(path: &str) -> Result<FidoDevice> {
+    FidoDevice::open(path)?.map_err(|FidoCode(code)| {
         let error = |kind| Error::new(kind, format!("cannot open the token {path}"));
         // libfido2 does not report the reason, but opening the file does.
         let file = path.strip_prefix("socket:").unwrap_or(path);
@@ -136,17 +136,17 @@ fn open(path: &str) -> Result<Device> {
             Err(ErrorKind::NotFound) => error(Kind::NotFound)
                 .found("no such device")
                 .expected("a token that is plugged in")
-                .remedy("plug it in, or give the recovery passphrase"),
+                .hint("plug it in, or give the recovery passphrase"),
             Err(ErrorKind::PermissionDenied) => error(Kind::Permission)
                 .found("a device that this user may not read and write")
                 .expected("one that this user may")
-                .remedy(
+                .hint(
                     "see the permissions of the device (udev gives tokens to whoever sits at the machine)",
                 ),
             _ => error(Kind::Other)
-                .found(format!("a device that does not answer as a FIDO2 token does ({})", words(code)))
+                .found(format!("a device that does not answer as a FIDO2 token does ({})", describe_code(code)))
                 .expected("a FIDO2 token that no other program uses")
-                .remedy(
+                .hint(
                     "see whether it is the right device; end other programs that use it, pull it out, plug it in, and try again",
                 ),
         }
@@ -154,11 +154,11 @@ fn open(path: &str) -> Result<Device> {
 }
 
 /// A code in the notation of its documentation: hexadecimal for a token, negative for libfido2.
-fn words(code: i32) -> String {
+fn describe_code(code: i32) -> String {
     if code < 0 { format!("code {code} of libfido2") } else { format!("code {code:#x} of the token") }
 }
 
-fn refusal(device: &Device, path: &str, what: &str, Code(code): Code) -> Error {
+fn refusal(device: &FidoDevice, path: &str, what: &str, FidoCode(code): FidoCode) -> Error {
     let error = |kind| Error::new(kind, format!("cannot {what}"));
     match code {
         PIN_INVALID => {
@@ -166,39 +166,39 @@ fn refusal(device: &Device, path: &str, what: &str, Code(code): Code) -> Error {
             error(Kind::Passphrase)
                 .found(format!("a wrong PIN{left}"))
                 .expected("the PIN of the token")
-                .remedy("try again, or give the recovery passphrase: the token locks itself after too many wrong PINs")
+                .hint("try again, or give the recovery passphrase: the token locks itself after too many wrong PINs")
         }
         PIN_AUTH_BLOCKED => error(Kind::Permission)
             .found("a token that refuses PINs after several wrong ones in a row")
-            .remedy("pull it out, plug it in, and try again"),
+            .hint("pull it out, plug it in, and try again"),
         PIN_BLOCKED => error(Kind::Permission)
             .found("a token that is locked after too many wrong PINs")
-            .remedy("give the recovery passphrase; to reset the token (`fido2-token -R`) removes all that it keeps"),
+            .hint("give the recovery passphrase; to reset the token (`fido2-token -R`) removes all that it keeps"),
         PIN_REQUIRED => error(Kind::Other)
             .found("a token that wants a PIN and has none")
             .expected("one with a PIN")
-            .remedy(format!("set one with `fido2-token -S {path}`, and enrol the token then")),
+            .hint(format!("set one with `fido2-token -S {path}`, and enrol the token then")),
         PIN_POLICY => error(Kind::Other)
             .found("a token whose PIN must be changed before it is used")
-            .remedy(format!("change it with `fido2-token -C {path}`; secrets that were made with a PIN stay as they are")),
+            .hint(format!("change it with `fido2-token -C {path}`; secrets that were made with a PIN stay as they are")),
         KEY_STORE_FULL => error(Kind::Other)
             .found("a token that is full")
-            .remedy("remove a credential that is not needed (`fido2-token -L -r` lists them), or use another token"),
+            .hint("remove a credential that is not needed (`fido2-token -L -r` lists them), or use another token"),
         code if ACTION_TIMEOUTS.contains(&code) => {
-            error(Kind::TimedOut).found("no touch in the time that the token gives").remedy("try again")
+            error(Kind::TimedOut).found("no touch in the time that the token gives").hint("try again")
         }
         OPERATION_DENIED | NOT_ALLOWED => {
-            error(Kind::Permission).found("a token that refuses").remedy("try again, and touch the token when it blinks")
+            error(Kind::Permission).found("a token that refuses").hint("try again, and touch the token when it blinks")
         }
         code if code == NO_SECRET || UNSUPPORTED.contains(&code) => error(Kind::Other)
             .found("a token without hmac-secret or without room for credentials")
             .expected("a FIDO2 token with the extension hmac-secret")
-            .remedy("use another token"),
+            .hint("use another token"),
         code if TRANSPORT.contains(&code) => error(Kind::NotFound)
-            .found(format!("a token that does not answer ({})", words(code)))
-            .remedy("leave it plugged in, and try again"),
+            .found(format!("a token that does not answer ({})", describe_code(code)))
+            .hint("leave it plugged in, and try again"),
         code => error(Kind::Other)
-            .found(words(code))
-            .remedy("try again, or give the recovery passphrase"),
+            .found(describe_code(code))
+            .hint("try again, or give the recovery passphrase"),
     }
 }

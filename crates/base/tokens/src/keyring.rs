@@ -2,7 +2,7 @@
 //! passphrase.
 
 use crate::ffi::keyctl;
-use crate::request::Request;
+use crate::request::SecretRequest;
 use crate::token::Token;
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use std::ffi::CString;
@@ -12,10 +12,10 @@ use std::io;
 const LIMIT: usize = 1 << 20;
 
 /// The keyrings of this process: those of its thread, process, session and user.
-pub(crate) struct Keyring;
+pub(crate) struct KernelKeyring;
 
-impl Token for Keyring {
-    fn secret(&self, request: &Request<'_>, _create: bool) -> Result<SecretVec> {
+impl Token for KernelKeyring {
+    fn secret(&self, request: &SecretRequest<'_>, _create: bool) -> Result<SecretVec> {
         let key = format!("lacuna:{}", request.name);
         let failed = |e: &io::Error| refusal(&key, e);
         let name = CString::new(key.as_str())
@@ -26,7 +26,7 @@ impl Token for Keyring {
         if len != secret.expose().len() {
             return Err(Error::new(Kind::Changed, format!("cannot read the key {key}"))
                 .found("a key that was changed meanwhile")
-                .remedy("try again"));
+                .hint("try again"));
         }
         // Trimmed as a key file is, so that the same bytes are the same passphrase.
         let text = secret.expose();
@@ -40,16 +40,16 @@ fn refusal(key: &str, e: &io::Error) -> Error {
         Some(libc::ENOKEY | libc::EKEYEXPIRED | libc::EKEYREVOKED) => Error::new(Kind::NotFound, what)
             .found(e.to_string())
             .expected("a key of the type user in the keyring of the session or of the user")
-            .remedy(format!(
+            .hint(format!(
                 "put the passphrase there with `keyctl padd user {key} @u` (package keyutils), or give the passphrase itself"
             )),
         Some(libc::EACCES) => Error::new(Kind::Permission, what)
             .found("a key that is there and that this session may not read")
             .expected("a key that the session possesses")
-            .remedy("link the keyring of the user to that of the session with `keyctl link @u @s` (package keyutils), and try again"),
+            .hint("link the keyring of the user to that of the session with `keyctl link @u @s` (package keyutils), and try again"),
         Some(libc::ENOSYS | libc::EPERM) => Error::new(Kind::Permission, what)
             .found(format!("{e}: the system, or the container, does not permit keyrings"))
-            .remedy("give the passphrase in another way"),
+            .hint("give the passphrase in another way"),
         _ => Error::io(what, e),
     }
 }

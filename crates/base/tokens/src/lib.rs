@@ -24,5 +24,5 @@ mod spec;
 mod token;
 mod tpm2;
 
-pub use request::Person;
+pub use request::TokenUser;
 pub use spec::TokenSpec;

@@ -4,28 +4,28 @@ use lacuna_contracts::{Result, SecretVec};
 use sha2::{Digest, Sha256};
 
 /// The user of a token.
-pub trait Person {
+pub trait TokenUser {
     /// Asks for a PIN.
-    fn pin(&self, prompt: &str) -> Result<SecretVec>;
+    fn ask_pin(&self, prompt: &str) -> Result<SecretVec>;
 
     /// Tells the user the action that the token needs now.
-    fn act(&self, what: &str);
+    fn show_action(&self, what: &str);
 
     /// Tells the user that the token now stores something, even if enrolment fails later.
-    fn keeps(&self, what: &str);
+    fn report_stored(&self, what: &str);
 }
 
 /// The disk and the name of a secret.
-pub(crate) struct Request<'a> {
+pub(crate) struct SecretRequest<'a> {
     /// The UUID of the disk.
     pub(crate) uuid: &'a [u8; 16],
     /// The name that the user chose for the secret; empty if none.
     pub(crate) name: &'a str,
     /// The user of the token.
-    pub(crate) person: &'a dyn Person,
+    pub(crate) user: &'a dyn TokenUser,
 }
 
-impl Request<'_> {
+impl SecretRequest<'_> {
     /// The label of this secret among all secrets of the token: the input of the token's
     /// computation.
     pub(crate) fn salt(&self) -> [u8; 32] {
@@ -45,25 +45,25 @@ mod tests {
     use super::*;
 
     /// A user that must not be asked.
-    struct Nobody;
+    struct UnaskedUser;
 
-    impl Person for Nobody {
-        fn pin(&self, prompt: &str) -> Result<SecretVec> {
+    impl TokenUser for UnaskedUser {
+        fn ask_pin(&self, prompt: &str) -> Result<SecretVec> {
             panic!("asked for {prompt}")
         }
 
-        fn act(&self, what: &str) {
+        fn show_action(&self, what: &str) {
             panic!("told to {what}")
         }
 
-        fn keeps(&self, what: &str) {
+        fn report_stored(&self, what: &str) {
             panic!("told of {what}")
         }
     }
 
     #[test]
-    fn the_salt_is_the_one_of_the_format_and_differs_by_disk_and_name() {
-        let salt = |uuid: u8, name| Request { uuid: &[uuid; 16], name, person: &Nobody }.salt();
+    fn the_salt_is_pinned_and_differs_by_disk_and_name() {
+        let salt = |uuid: u8, name| SecretRequest { uuid: &[uuid; 16], name, user: &UnaskedUser }.salt();
         // From `printf 'lacuna token v1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1home' | sha256sum`. A change
         // makes enrolled tokens useless.
         let (high, low) =

@@ -2,8 +2,8 @@
 //! commas.
 
 use crate::fido2::Fido2;
-use crate::keyring::Keyring;
-use crate::request::{Person, Request};
+use crate::keyring::KernelKeyring;
+use crate::request::{SecretRequest, TokenUser};
 use crate::token::Token;
 use crate::tpm2::{PCR_COUNT, Tpm2};
 use lacuna_contracts::{Result, SecretVec};
@@ -21,11 +21,11 @@ const USUAL_PCRS: [u8; 1] = [7];
 pub struct TokenSpec {
     text: String,
     name: String,
-    which: Which,
+    kind: TokenKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Which {
+enum TokenKind {
     Fido2(Fido2),
     Tpm2(Tpm2),
     Keyring,
@@ -33,7 +33,7 @@ enum Which {
 
 impl PartialEq for TokenSpec {
     fn eq(&self, other: &TokenSpec) -> bool {
-        self.name == other.name && self.which == other.which
+        self.name == other.name && self.kind == other.kind
     }
 }
 
@@ -48,33 +48,33 @@ impl TokenSpec {
     /// key that was never enrolled, [`Kind::Permission`](lacuna_contracts::Kind::Permission) if the
     /// system or the token refuses, and [`Kind::Other`](lacuna_contracts::Kind::Other) if a library
     /// or the device fails.
-    pub fn secret(&self, uuid: &[u8; 16], person: &dyn Person, create: bool) -> Result<SecretVec> {
-        let request = Request { uuid, name: &self.name, person };
-        let token: &dyn Token = match &self.which {
-            Which::Fido2(token) => token,
-            Which::Tpm2(token) => token,
-            Which::Keyring => &Keyring,
+    pub fn secret(&self, uuid: &[u8; 16], person: &dyn TokenUser, create: bool) -> Result<SecretVec> {
+        let request = SecretRequest { uuid, name: &self.name, user: person };
+        let token: &dyn Token = match &self.kind {
+            TokenKind::Fido2(token) => token,
+            TokenKind::Tpm2(token) => token,
+            TokenKind::Keyring => &KernelKeyring,
         };
         token.secret(&request, create).map_err(|e| e.context(format!("token {self}")))
     }
 
     /// The possible reasons why the secret opens nothing, to follow "the secret of the token opens
     /// nothing".
-    pub fn why_not(&self) -> String {
-        match &self.which {
-            Which::Fido2(_) => "it was not enrolled for this disk under this name, is another token, or was reset, or its PIN was set \
+    pub fn mismatch_reasons(&self) -> String {
+        match &self.kind {
+            TokenKind::Fido2(_) => "it was not enrolled for this disk under this name, is another token, or was reset, or its PIN was set \
                  or removed since"
                 .to_owned(),
-            Which::Tpm2(token) => {
+            TokenKind::Tpm2(token) => {
                 let pin = if token.pin { ", the PIN is wrong" } else { "" };
                 format!(
                     "{} changed since it was enrolled (by an update of the firmware or of what is booted){pin}, or it \
                      was not enrolled for this disk under this name and with these options, or the TPM is another one or was \
                      cleared",
-                    token.pcr_words()
+                    token.pcr_text()
                 )
             }
-            Which::Keyring => "the key in the keyring is no passphrase of this disk".to_owned(),
+            TokenKind::Keyring => "the key in the keyring is no passphrase of this disk".to_owned(),
         }
     }
 }
@@ -93,25 +93,25 @@ impl FromStr for TokenSpec {
         let (name, which) = match kind {
             "fido2" => {
                 let (name, options) = name_and_options(rest);
-                (name, Which::Fido2(fido2(&options)?))
+                (name, TokenKind::Fido2(fido2(&options)?))
             }
             "tpm2" => {
                 let (rest, tcti) = split_tcti(rest);
                 let (name, options) = name_and_options(rest);
-                (name, Which::Tpm2(Tpm2 { tcti: tcti.map(str::to_owned), ..tpm2(&options)? }))
+                (name, TokenKind::Tpm2(Tpm2 { tcti: tcti.map(str::to_owned), ..tpm2(&options)? }))
             }
             // A keyring has no options, so text with `=` is a name too.
             "keyring" => match rest.split_once(',') {
                 Some((_, option)) => return Err(format!("keyring:NAME has no options, but found: {option}")),
                 None if rest.is_empty() => return Err("the name of the key, as keyring:NAME".to_owned()),
-                None => (rest, Which::Keyring),
+                None => (rest, TokenKind::Keyring),
             },
             _ => return Err("fido2, tpm2 or keyring:NAME".to_owned()),
         };
         if name.len() > LONGEST_NAME {
             return Err(format!("the name of a token has at most {LONGEST_NAME} bytes"));
         }
-        Ok(TokenSpec { text: text.to_owned(), name: name.to_owned(), which })
+        Ok(TokenSpec { text: text.to_owned(), name: name.to_owned(), kind: which })
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_options_are_told_apart() {
+    fn names_and_options_are_parsed() {
         for (text, name) in [
             ("fido2", ""),
             ("fido2:blue", "blue"),
@@ -197,25 +197,25 @@ mod tests {
         ] {
             assert_eq!((parsed(text).name.as_str(), parsed(text).to_string().as_str()), (name, text));
         }
-        let Which::Tpm2(token) = parsed("tpm2:n,pcrs=11+7+7,pin,tcti=swtpm:host=h,port=1").which else {
+        let TokenKind::Tpm2(token) = parsed("tpm2:n,pcrs=11+7+7,pin,tcti=swtpm:host=h,port=1").kind else {
             panic!()
         };
         assert_eq!(
             (token.pcrs, token.pin, token.tcti.as_deref()),
             (vec![7, 11], true, Some("swtpm:host=h,port=1"))
         );
-        let Which::Tpm2(token) = parsed("tpm2").which else { panic!() };
+        let TokenKind::Tpm2(token) = parsed("tpm2").kind else { panic!() };
         assert_eq!((token.pcrs, token.pin, token.tcti), (vec![7], false, None));
-        let Which::Fido2(token) = parsed("fido2:device=/dev/hidraw3").which else { panic!() };
+        let TokenKind::Fido2(token) = parsed("fido2:device=/dev/hidraw3").kind else { panic!() };
         assert_eq!(token.device.as_deref(), Some("/dev/hidraw3"));
-        let Which::Fido2(token) = parsed("fido2:device=/run/tcti=x").which else { panic!() };
+        let TokenKind::Fido2(token) = parsed("fido2:device=/run/tcti=x").kind else { panic!() };
         assert_eq!(token.device.as_deref(), Some("/run/tcti=x"));
-        let Which::Tpm2(token) = parsed("tpm2:tcti=device:/dev/tpm0").which else { panic!() };
+        let TokenKind::Tpm2(token) = parsed("tpm2:tcti=device:/dev/tpm0").kind else { panic!() };
         assert_eq!(token.tcti.as_deref(), Some("device:/dev/tpm0"));
     }
 
     #[test]
-    fn a_token_is_the_same_however_it_is_written() {
+    fn equal_tokens_may_be_written_differently() {
         assert_eq!(parsed("tpm2"), parsed("tpm2:pcrs=7"));
         assert_eq!(parsed("tpm2:a,pin,pcrs=11+7"), parsed("tpm2:a,pcrs=7+11,pin"));
         for (one, other) in [("fido2", "fido2:a"), ("tpm2", "tpm2:pin"), ("tpm2:a", "fido2:a")] {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn invalid_specs_are_refused() {
         let long = format!("fido2:{}", "n".repeat(65));
         for text in [
             "",

@@ -9,8 +9,8 @@
 //! derivation of a primary key, so an attacker could derive the same key with another password. For
 //! the same reason the TPM cannot count wrong PINs.
 
-use crate::ffi::esys::{Failed, SECRET_LEN, Tpm};
-use crate::request::Request;
+use crate::ffi::esys::{SECRET_LEN, Tpm, TpmError};
+use crate::request::SecretRequest;
 use crate::token::Token;
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use sha2::{Digest, Sha256};
@@ -49,7 +49,7 @@ pub(crate) struct Tpm2 {
 
 impl Tpm2 {
     /// The PCRs, for use in a sentence.
-    pub(crate) fn pcr_words(&self) -> String {
+    pub(crate) fn pcr_text(&self) -> String {
         match &self.pcrs[..] {
             [one] => format!("PCR {one}"),
             several => {
@@ -61,25 +61,25 @@ impl Tpm2 {
 
     /// Refuses PCRs that the TPM does not have. During enrolment, warns the user if the PCRs bind
     /// the secret to nothing.
-    fn check_pcrs(&self, tpm: &Tpm, request: &Request<'_>, create: bool) -> Result<()> {
+    fn check_pcrs(&self, tpm: &Tpm, request: &SecretRequest<'_>, create: bool) -> Result<()> {
         let mut measured = false;
         for pcr in &self.pcrs {
             let value = tpm.pcr(*pcr).map_err(|failed| refusal(&failed))?.ok_or_else(|| {
                 Error::new(Kind::Usage, format!("cannot bind a secret to PCR {pcr}"))
                     .found("a TPM without SHA-256 PCRs")
                     .expected("PCRs of the SHA-256 bank")
-                    .remedy("switch the bank on in the firmware")
+                    .hint("switch the bank on in the firmware")
             })?;
             let untouched = value.iter().all(|byte| *byte == 0) || value.iter().all(|byte| *byte == 0xff);
             measured |= !untouched && !RESETTABLE.contains(pcr);
         }
         for pcr in self.pcrs.iter().filter(|pcr| create && RESETTABLE.contains(pcr)) {
-            request.person.act(&format!(
+            request.user.show_action(&format!(
                 "PCR {pcr} binds the secret to nothing: every program can set it to any value"
             ));
         }
         if create && !measured {
-            request.person.act("the firmware has measured nothing into these PCRs: any system that is booted here gets the secret");
+            request.user.show_action("the firmware has measured nothing into these PCRs: any system that is booted here gets the secret");
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Tpm2 {
             Error::new(Kind::NotFound, "cannot reach the TPM")
                 .found(format!("code {:#x} of libtss2 for {configuration}", failed.code))
                 .expected("a TPM 2.0 that answers")
-                .remedy(
+                .hint(
                     "give the passphrase if there is no TPM here; else see whether another program holds it",
                 )
         })
@@ -105,7 +105,7 @@ impl Tpm2 {
 }
 
 impl Token for Tpm2 {
-    fn secret(&self, request: &Request<'_>, create: bool) -> Result<SecretVec> {
+    fn secret(&self, request: &SecretRequest<'_>, create: bool) -> Result<SecretVec> {
         let tpm = self.connect()?;
         self.check_pcrs(&tpm, request, create)?;
         let salt = request.salt();
@@ -130,16 +130,16 @@ impl Token for Tpm2 {
             len => Err(Error::new(Kind::Other, "cannot use the answer of the TPM")
                 .found(format!("{len} bytes"))
                 .expected(format!("{SECRET_LEN}"))
-                .remedy("give the passphrase instead")),
+                .hint("give the passphrase instead")),
         }
     }
 }
 
 /// Asks for the PIN; twice on enrolment, where a typing error would make a secret that cannot be
 /// reproduced.
-fn pin(request: &Request<'_>, create: bool) -> Result<SecretVec> {
-    let pin = request.person.pin("PIN that goes with the TPM: ")?;
-    if create && request.person.pin("The same PIN again: ")?.expose() != pin.expose() {
+fn pin(request: &SecretRequest<'_>, create: bool) -> Result<SecretVec> {
+    let pin = request.user.ask_pin("PIN that goes with the TPM: ")?;
+    if create && request.user.ask_pin("The same PIN again: ")?.expose() != pin.expose() {
         return Err(Error::new(Kind::Usage, "cannot take the PIN")
             .found("two that differ")
             .expected("the same twice"));
@@ -153,39 +153,39 @@ fn check_device() -> Result<()> {
     let Err(e) = OpenOptions::new().read(true).write(true).open(DEVICE) else { return Ok(()) };
     let error = Error::io(format!("cannot use the TPM {DEVICE}"), &e);
     Err(match e.kind() {
-        ErrorKind::NotFound => error.expected("a TPM 2.0 that the kernel knows").remedy(
-            "switch the TPM on in the firmware (it may be called PTT or fTPM), or give the passphrase",
-        ),
+        ErrorKind::NotFound => error
+            .expected("a TPM 2.0 that the kernel knows")
+            .hint("switch the TPM on in the firmware (it may be called PTT or fTPM), or give the passphrase"),
         ErrorKind::PermissionDenied => {
-            error.remedy("run this as root, or as a member of the group that owns the device (tss)")
+            error.hint("run this as root, or as a member of the group that owns the device (tss)")
         }
-        ErrorKind::ResourceBusy => error.expected("a TPM that no program has for itself").remedy(
+        ErrorKind::ResourceBusy => error.expected("a TPM that no program has for itself").hint(
             "end that program (`fuser /dev/tpm0 /dev/tpmrm0` finds it) and try again, or give the passphrase",
         ),
-        _ => error.remedy("give the passphrase instead"),
+        _ => error.hint("give the passphrase instead"),
     })
 }
 
-fn refusal(failed: &Failed) -> Error {
+fn refusal(failed: &TpmError) -> Error {
     let error = |kind| Error::new(kind, format!("cannot {}", failed.step));
     // The upper half of a code is the layer; the TPM itself is layer 0.
     match failed.code {
         code if OWNER_PASSWORD.contains(&code) => error(Kind::Permission)
             .found("a TPM whose owner hierarchy has a password")
             .expected("one without, as systems leave it")
-            .remedy("take that password away with `tpm2_changeauth`, or give the passphrase of the disk"),
+            .hint("take that password away with `tpm2_changeauth`, or give the passphrase of the disk"),
         OWNER_DISABLED => error(Kind::Permission)
             .found("a TPM whose owner hierarchy is switched off until the machine starts again")
             .expected("one that is switched on, as it is when a machine starts")
-            .remedy("start the machine again; if it stays so, look for it in the firmware, or give the passphrase of the disk"),
-        PCR_CHANGED => error(Kind::Changed).found("PCRs that change right now").remedy("try again"),
+            .hint("start the machine again; if it stays so, look for it in the firmware, or give the passphrase of the disk"),
+        PCR_CHANGED => error(Kind::Changed).found("PCRs that change right now").hint("try again"),
         LOCKOUT => error(Kind::Permission)
             .found("a TPM in its lockout after wrong passwords of other keys")
-            .remedy("wait some hours, or give the passphrase"),
+            .hint("wait some hours, or give the passphrase"),
         code => error(Kind::Other)
             .found(format!(
                 "code {code:#x} of the TPM or of libtss2 (`tpm2_rc_decode {code:#x}` has its words)"
             ))
-            .remedy("give the passphrase instead"),
+            .hint("give the passphrase instead"),
     }
 }

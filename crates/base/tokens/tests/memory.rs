@@ -2,7 +2,7 @@
 //! dropped, although libtss2 frees its answer buffers without zeroing them.
 
 use lacuna_contracts::{Kind, Result, SecretVec};
-use lacuna_tokens::{Person, TokenSpec};
+use lacuna_tokens::{TokenSpec, TokenUser};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -38,16 +38,16 @@ impl Drop for SoftTpm {
 }
 
 /// A user that cannot type a PIN.
-struct Nobody;
+struct UserWithoutPin;
 
-impl Person for Nobody {
-    fn pin(&self, prompt: &str) -> Result<SecretVec> {
+impl TokenUser for UserWithoutPin {
+    fn ask_pin(&self, prompt: &str) -> Result<SecretVec> {
         panic!("asked for {prompt}")
     }
 
-    fn act(&self, _: &str) {}
+    fn show_action(&self, _: &str) {}
 
-    fn keeps(&self, _: &str) {}
+    fn report_stored(&self, _: &str) {}
 }
 
 fn skipped(why: &str) {
@@ -57,7 +57,7 @@ fn skipped(why: &str) {
 
 /// A search of the memory of this process. It allocates all of its memory in advance: a later
 /// allocation could reuse and overwrite memory that libtss2 has just freed.
-struct Search {
+struct MemorySearch {
     memory: File,
     /// The text of `/proc/self/maps`.
     maps: Vec<u8>,
@@ -65,12 +65,12 @@ struct Search {
     found: Vec<u64>,
 }
 
-impl Search {
+impl MemorySearch {
     const CHUNK: usize = 1 << 20;
 
-    fn new() -> Search {
+    fn new() -> MemorySearch {
         let memory = File::open("/proc/self/mem").unwrap();
-        Search {
+        MemorySearch {
             memory,
             maps: vec![0; 1 << 20],
             chunk: vec![0; Self::CHUNK + 64],
@@ -116,8 +116,8 @@ fn a_secret_of_a_tpm_is_gone_when_it_is_dropped() {
     let Some(_tpm) = SoftTpm::start(dir.path()) else { return skipped("this machine has no swtpm") };
     let socket = dir.path().join("tpm.sock");
     let token: TokenSpec = format!("tpm2:tcti=swtpm:path={}", socket.display()).parse().unwrap();
-    let mut search = Search::new();
-    let secret = match token.secret(&[7; 16], &Nobody, false) {
+    let mut search = MemorySearch::new();
+    let secret = match token.secret(&[7; 16], &UserWithoutPin, false) {
         Err(e) if e.kind() == Kind::Other && e.to_string().contains("install") => {
             return skipped("this machine has no libtss2");
         }

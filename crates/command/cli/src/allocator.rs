@@ -13,7 +13,7 @@ const LARGE: libc::c_int = 128 << 10;
 /// sometimes large. Between the small allocations of the caches, freed large ones would leave holes
 /// that add up to more than the caches. (On other disks large allocations come and go with
 /// requests, and the allocator reuses them well.)
-pub(crate) fn keep_large_apart() {
+pub(crate) fn map_large_allocations() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a number inside the allocator, under the allocator's own lock.
     unsafe {
@@ -22,7 +22,7 @@ pub(crate) fn keep_large_apart() {
 }
 
 /// Limits the number of arenas. Called once, before any thread starts.
-pub(crate) fn keep_small() {
+pub(crate) fn limit_arenas() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a number inside the allocator; no other thread exists yet to race
     // with.

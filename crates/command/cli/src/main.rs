@@ -30,7 +30,7 @@ use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use terminal::console::Console;
-use terminal::{console, exit_code, settings, token, usage_error};
+use terminal::{console, exit_code, option_names, token, usage_error};
 use verbs::{
     bench, check, close, create, doctor, erase, header, info, key, list, mounted_disk, purge, rescue, resize,
     serve, snapshot, status, vault,
@@ -45,12 +45,12 @@ fn main() -> ExitCode {
     // either.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    allocator::keep_small();
+    allocator::limit_arenas();
     lacuna_daemon::note_inherited_descriptors();
     lacuna_daemon::ignore_file_size_signal();
     raise_descriptor_limit();
     lacuna_daemon::find_programs_of_the_system();
-    let given = match refuse_borrowed_rights().and_then(|()| words()) {
+    let given = match refuse_setuid().and_then(|()| command_line()) {
         Ok(Some(given)) => given,
         Ok(None) => return ExitCode::SUCCESS,
         Err(e) => {
@@ -60,23 +60,23 @@ fn main() -> ExitCode {
     };
     let matches = match args::command().try_get_matches_from(&given) {
         Ok(matches) => matches,
-        Err(e) => return usage(&e, &given),
+        Err(e) => return print_clap_message(&e, &given),
     };
-    settings::remember(&Cli::command(), &matches);
+    option_names::remember(&Cli::command(), &matches);
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
-        Err(e) => return usage(&e.format(&mut Cli::command()), &given),
+        Err(e) => return print_clap_message(&e.format(&mut Cli::command()), &given),
     };
     let console = Console::new(cli.quiet, cli.verbose);
     let code = match run(cli.verb, console) {
         Ok(()) => 0,
         Err(e) => {
             console::error(&e);
-            token::kept().iter().for_each(|left| console::now(left));
+            token::left_in_tokens().iter().for_each(|left| console::print_always(left));
             console::exit_code(&e)
         }
     };
-    console::leave(code)
+    console::exit(code)
 }
 
 /// Raises the limit of open files to the maximum that the system allows. Servers need descriptors
@@ -93,32 +93,32 @@ fn raise_descriptor_limit() {
 
 /// The command line; a helper of mount(8) gets it in another form. `None` if there is nothing to
 /// do.
-fn words() -> Result<Option<Vec<OsString>>> {
+fn command_line() -> Result<Option<Vec<OsString>>> {
     let mut given = std::env::args_os();
     match mount_helper::called_as(std::env::args_os().next().as_deref()) {
         None => Ok(Some(given.collect())),
         Some(helper) => {
-            exit_code::speak_to_mount();
-            helper.words(given.by_ref().skip(1))
+            exit_code::use_mount_codes();
+            helper.command_line(given.by_ref().skip(1))
         }
     }
 }
 
 /// Refuses to run with more rights than its caller has, as if it was installed with the set-user-ID
 /// bit: the caller's paths, programs and environment would be used with the rights of another user.
-fn refuse_borrowed_rights() -> Result<()> {
+fn refuse_setuid() -> Result<()> {
     if getuid() == geteuid() && getgid() == getegid() {
         return Ok(());
     }
     Err(Error::new(Kind::Permission, "cannot run with the rights of another user or group")
         .found("a program file with the set-user-ID or set-group-ID bit")
         .expected("the rights of the person who starts it")
-        .remedy("remove the bit (`chmod ug-s`), and use sudo or doas where root is needed"))
+        .hint("remove the bit (`chmod ug-s`), and use sudo or doas where root is needed"))
 }
 
 fn run(mut verb: Verb, console: Console) -> Result<()> {
-    mounted_disk::name(&mut verb)?;
-    verbs::vault::refused::check(&verb)?;
+    mounted_disk::resolve_mountpoint(&mut verb)?;
+    verbs::vault::disk_verbs::check(&verb)?;
     match verb {
         Verb::Create(args) => create::run(&args, console),
         #[cfg(feature = "fuse")]
@@ -127,7 +127,7 @@ fn run(mut verb: Verb, console: Console) -> Result<()> {
             None => verbs::open::disk::open(args, console),
         },
         #[cfg(not(feature = "fuse"))]
-        Verb::Open(_) => verbs::lacks::mounting(),
+        Verb::Open(_) => verbs::missing_features::refuse_open(),
         Verb::Close(args) => close::close(&args, console),
         Verb::Serve(args) => serve::run(args, console),
         Verb::Info(args) => info::run(&args, console),
@@ -165,7 +165,7 @@ fn run(mut verb: Verb, console: Console) -> Result<()> {
 
 /// Prints a message of clap about the command line `given`: help and version are answers, anything
 /// else is a usage error.
-fn usage(e: &clap::Error, given: &[OsString]) -> ExitCode {
+fn print_clap_message(e: &clap::Error, given: &[OsString]) -> ExitCode {
     match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader that closed the pipe has read enough.

@@ -1,6 +1,6 @@
 //! Libraries do not know the command line: their messages name settings and actions by type
-//! (`Setting`, `Action`), and `crates/command/cli/src/terminal/settings.rs` has the option or the
-//! command for each of them.
+//! (`Setting`, `Action`), and `crates/command/cli/src/terminal/option_names.rs` has the option or
+//! the command for each of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -138,9 +138,9 @@ fn no_message_of_a_library_names_a_command() {
 }
 
 #[test]
-fn the_command_has_words_for_every_setting_and_action() {
+fn every_setting_and_action_has_a_command_line_name() {
     let settings =
-        std::fs::read_to_string(root().join("crates/command/cli/src/terminal/settings.rs")).unwrap();
+        std::fs::read_to_string(root().join("crates/command/cli/src/terminal/option_names.rs")).unwrap();
     let libraries = libraries();
     for kind in ["Setting", "Action"] {
         let used: BTreeSet<&str> = libraries.iter().flat_map(|(_, code)| names(code, kind)).collect();

@@ -37,7 +37,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// Whether a line discards the value of a call, with `let _ =`, `_ =` or `drop(…)`: it may be a
 /// result. Writing into a string cannot fail and does not count.
-fn throws_away(line: &str) -> bool {
+fn discards_result(line: &str) -> bool {
     let is_text = |value: &str| value.starts_with("write!(") || value.starts_with("writeln!(");
     let calls = |value: &str| value.match_indices('(').any(|(at, _)| value[..at].ends_with(is_of_word));
     let ends = |value: &str| ENDS.iter().any(|end| value.contains(end));
@@ -58,7 +58,7 @@ fn is_of_word(letter: char) -> bool {
 }
 
 #[test]
-fn what_is_thrown_away_is_known_by_its_words() {
+fn discarded_results_are_recognised() {
     for line in [
         "let _ = fs::remove_file(path);",
         "_ = serve(stream);",
@@ -70,7 +70,7 @@ fn what_is_thrown_away_is_known_by_its_words() {
         "drop(guarded(\"close\", || {",
         "Err(e) => return drop(self.health.fail(e)),",
     ] {
-        assert!(throws_away(line), "{line}");
+        assert!(discards_result(line), "{line}");
     }
     for line in [
         "let _ = write!(words, \"; {growth}\");",
@@ -83,7 +83,7 @@ fn what_is_thrown_away_is_known_by_its_words() {
         "airdrop(call());",
         "header.write(&*connection.new_header()?, |_| Ok(())).map(drop)",
     ] {
-        assert!(!throws_away(line), "{line}");
+        assert!(!discards_result(line), "{line}");
     }
 }
 
@@ -91,7 +91,7 @@ fn what_is_thrown_away_is_known_by_its_words() {
 fn lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-    let drops = |line: &&str| PATTERNS.iter().any(|pattern| line.contains(pattern)) || throws_away(line);
+    let drops = |line: &&str| PATTERNS.iter().any(|pattern| line.contains(pattern)) || discards_result(line);
     let lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//")).filter(drops);
     lines.map(str::to_owned).collect()
 }
@@ -134,7 +134,7 @@ fn in_the_list() -> Vec<String> {
 }
 
 #[test]
-fn every_place_where_an_error_may_be_skipped_has_a_reason() {
+fn every_skipped_error_has_a_reason() {
     let (code, list) = (in_the_code(), in_the_list());
     let without = |all: &[String], some: &[String]| -> Vec<String> {
         let mut some = some.to_vec();

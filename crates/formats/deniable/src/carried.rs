@@ -13,47 +13,47 @@
 
 use crate::keys::open_slot;
 use crate::log::Log;
+use crate::map_page_reader::MapPageReader;
 use crate::medium_reader::MediumReader;
-use crate::place::{Place, Seq, Slot, is_live, live_slots};
-use crate::plain::Plain;
-use crate::source::Source;
-use crate::summary::{Listed, Summary};
+use crate::place::{Slot, SlotPlace, StripeSeq, is_live, live_slots};
+use crate::slot_buffer::SlotBuffer;
+use crate::summary::{Summary, TaggedEntry};
 use lacuna_contracts::{BLOCK_SIZE, Result};
-use lacuna_levels::{Entry, Tree, WriteKey};
+use lacuna_levels::{LevelMap, SlotEntry, WriteKey};
 
 /// The slots of the stripe a stride before.
-pub(crate) struct Carried {
+pub(crate) struct CarriedSlots {
     /// The stripe that they come from; none for the first stripes of a disk.
-    from: Seq,
+    source: StripeSeq,
     /// Map pages that could not be read, with their level and slot.
-    lost_pages: Vec<(u8, Slot, Entry)>,
-    pub(crate) public: Plain,
-    pub(crate) hidden: Plain,
+    lost_pages: Vec<(u8, Slot, SlotEntry)>,
+    pub(crate) public: SlotBuffer,
+    pub(crate) hidden: SlotBuffer,
 }
 
-impl Carried {
+impl CarriedSlots {
     /// Reads the stripe that stripe `seq` carries. `is_live` selects the public slots to be
     /// decrypted.
     pub(crate) fn read(
         log: &Log,
-        seq: Seq,
-        is_live: impl FnOnce(Seq, &[Listed]) -> Vec<bool>,
-    ) -> Result<Carried> {
-        let from = log.params().carried_by(seq).unwrap_or(Seq::NONE);
+        seq: StripeSeq,
+        is_live: impl FnOnce(StripeSeq, &[TaggedEntry]) -> Vec<bool>,
+    ) -> Result<CarriedSlots> {
+        let from = log.params().carried_stripe(seq).unwrap_or(StripeSeq::NONE);
         let (public, hidden) = (log.empty_slots(false), log.empty_slots(true));
-        let mut carried = Carried { from, lost_pages: Vec::new(), public, hidden };
-        if from == Seq::NONE {
+        let mut carried = CarriedSlots { source: from, lost_pages: Vec::new(), public, hidden };
+        if from == StripeSeq::NONE {
             carried.public.wipe();
             carried.hidden.wipe();
             return Ok(carried);
         }
-        match summary_or_lose(log, from)? {
+        match read_old_summary(log, from)? {
             Some(summary) => {
                 let live = is_live(from, &summary.public.entries);
                 carried.read_public(log, &summary, &live)?;
                 carried.read_hidden(log, &summary)?;
             }
-            None => carried.lose(log)?,
+            None => carried.mark_all_lost(log)?,
         }
         Ok(carried)
     }
@@ -63,11 +63,11 @@ impl Carried {
             self.public.wipe();
             return Ok(());
         }
-        let given = read_run(log.reader(), self.first_slot(log, 0), self.public.blocks_mut())?;
+        let given = read_blocks(log.reader(), self.first_slot(log, 0), self.public.blocks_mut())?;
         let listed = Slot::all(live.len()).zip(&summary.public.entries);
-        for (slot, (entry, tag)) in listed.filter(|(slot, _)| live[slot.at()]) {
-            let given = given[slot.at()];
-            self.take_over(0, slot, *entry, |from, block| {
+        for (slot, (entry, tag)) in listed.filter(|(slot, _)| live[slot.index()]) {
+            let given = given[slot.index()];
+            self.decrypt_slot(0, slot, *entry, |from, block| {
                 open_slot(&summary.key, from, slot, *entry, tag, block).is_ok() && given
             });
         }
@@ -75,12 +75,12 @@ impl Carried {
     }
 
     fn read_hidden(&mut self, log: &Log, summary: &Summary) -> Result<()> {
-        let given = read_run(log.reader(), self.first_slot(log, 1), self.hidden.blocks_mut())?;
-        let keys = log.keys().all_of_stripe(&summary.salt)?;
+        let given = read_blocks(log.reader(), self.first_slot(log, 1), self.hidden.blocks_mut())?;
+        let keys = log.keys().stripe_keys(&summary.salt)?;
         let listed = owned_entries(log, summary, &keys);
         for (slot, (owner, entry, tag)) in Slot::all(listed.len()).zip(listed) {
-            let (key, given) = (&keys[usize::from(owner)], given[slot.at()]);
-            self.take_over(owner, slot, entry, |from, block| {
+            let (key, given) = (&keys[usize::from(owner)], given[slot.index()]);
+            self.decrypt_slot(owner, slot, entry, |from, block| {
                 open_slot(key, from, slot, entry, &tag, block).is_ok() && given
             });
         }
@@ -90,20 +90,20 @@ impl Carried {
     /// Handles a summary that cannot be read: the echo in the next stripe names the blocks of the
     /// stripe, and they are lost. If the echo cannot be read either, the map goes on naming the
     /// slots, and readers notice the loss.
-    fn lose(&mut self, log: &Log) -> Result<()> {
+    fn mark_all_lost(&mut self, log: &Log) -> Result<()> {
         self.public.wipe();
         self.hidden.wipe();
-        let Some(next) = log.summary_if_read(self.from.next())? else { return Ok(()) };
+        let Some(next) = log.summary_if_readable(self.source.next())? else { return Ok(()) };
         for (slot, entry) in Slot::all(next.public.echo.len()).zip(&next.public.echo) {
-            self.take_over(0, slot, *entry, |_, _| false);
+            self.decrypt_slot(0, slot, *entry, |_, _| false);
         }
-        let keys = log.keys().all_of_stripe(&next.salt)?;
+        let keys = log.keys().stripe_keys(&next.salt)?;
         for level in log.keys().open_hidden() {
             let slots = log.params().slots(level);
             let echo = next.hidden_echo(&keys[usize::from(level)], slots.clone());
-            let held = slots.map(Slot::nth).zip(echo).filter(|(_, entry)| *entry != Entry::Empty);
+            let held = slots.map(Slot::nth).zip(echo).filter(|(_, entry)| *entry != SlotEntry::Empty);
             for (slot, entry) in held {
-                self.take_over(level, slot, entry, |_, _| false);
+                self.decrypt_slot(level, slot, entry, |_, _| false);
             }
         }
         Ok(())
@@ -111,33 +111,39 @@ impl Carried {
 
     /// Takes over a slot of a level, or of an owner that is not an open level. `opens` gets the
     /// stripe and the bytes, and returns whether they verify.
-    fn take_over(&mut self, level: u8, slot: Slot, entry: Entry, opens: impl FnOnce(Seq, &mut [u8]) -> bool) {
-        let from = self.from;
+    fn decrypt_slot(
+        &mut self,
+        level: u8,
+        slot: Slot,
+        entry: SlotEntry,
+        opens: impl FnOnce(StripeSeq, &mut [u8]) -> bool,
+    ) {
+        let from = self.source;
         let plain = if level == 0 { &mut self.public } else { &mut self.hidden };
-        if !plain.take_over(level, slot, entry, |block| opens(from, block)) {
+        if !plain.decrypt_slot(level, slot, entry, |block| opens(from, block)) {
             self.lost_pages.push((level, slot, entry));
         }
     }
 
     fn first_slot(&self, log: &Log, level: u8) -> u64 {
-        log.slot_offset(level, Place { seq: self.from, slot: Slot(0) })
+        log.slot_offset(level, SlotPlace { seq: self.source, slot: Slot(0) })
     }
 
     /// Drops the slots that the map of a level no longer names. Lost pages that the map still names
     /// are to be written again, if they are in memory.
-    pub(crate) fn drop_stale(&mut self, level: u8, tree: &mut Tree, log: &Log) -> Result<()> {
-        let (source, stride) = (Source::lenient(log, level), log.params().stride());
+    pub(crate) fn drop_stale(&mut self, level: u8, tree: &mut LevelMap, log: &Log) -> Result<()> {
+        let (source, stride) = (MapPageReader::lenient(log, level), log.params().stride());
         for (_, slot, page) in self.lost_pages.iter().filter(|(owner, ..)| *owner == level) {
-            let here = Place { seq: self.from, slot: *slot };
+            let here = SlotPlace { seq: self.source, slot: *slot };
             if is_live(tree, *page, here, stride, &source)? {
-                tree.rewrite(*page);
+                tree.mark_for_rewrite(*page);
             }
         }
         let plain = if level == 0 { &mut self.public } else { &mut self.hidden };
         let entries = plain.entries_of(level);
-        let live = live_slots(tree, &entries, self.from, stride, &source)?;
+        let live = live_slots(tree, &entries, self.source, stride, &source)?;
         for (slot, entry) in Slot::all(entries.len()).zip(entries) {
-            if entry != Entry::Empty && !live.contains(&slot) {
+            if entry != SlotEntry::Empty && !live.contains(&slot) {
                 plain.clear(slot);
             }
         }
@@ -147,13 +153,13 @@ impl Carried {
 
 /// For each hidden slot of a stripe its owner (a level, or the number of the throwaway key), its
 /// entry and its tag.
-fn owned_entries(log: &Log, summary: &Summary, keys: &[WriteKey]) -> Vec<(u8, Entry, [u8; 16])> {
-    let nothing = |slot| (log.keys().owner(slot), Entry::Empty, [0; 16]);
+fn owned_entries(log: &Log, summary: &Summary, keys: &[WriteKey]) -> Vec<(u8, SlotEntry, [u8; 16])> {
+    let nothing = |slot| (log.keys().owner(slot), SlotEntry::Empty, [0; 16]);
     let mut owned: Vec<_> = Slot::all(log.params().hidden_slots()).map(nothing).collect();
     for level in log.keys().open_hidden() {
         let slots = log.params().slots(level);
         let listed = summary.hidden_entries(&keys[usize::from(level)], slots.clone());
-        for (slot, (entry, tag)) in slots.zip(listed).filter(|(_, (entry, _))| *entry != Entry::Empty) {
+        for (slot, (entry, tag)) in slots.zip(listed).filter(|(_, (entry, _))| *entry != SlotEntry::Empty) {
             owned[slot] = (level, entry, tag);
         }
     }
@@ -162,11 +168,11 @@ fn owned_entries(log: &Log, summary: &Summary, keys: &[WriteKey]) -> Vec<(u8, En
 
 /// The summary of a stripe that is about to be overwritten; none if it is damaged. Errors: the
 /// medium reads nothing at all, or the system refuses to read; in both cases nothing is lost.
-fn summary_or_lose(log: &Log, from: Seq) -> Result<Option<Summary>> {
+fn read_old_summary(log: &Log, from: StripeSeq) -> Result<Option<Summary>> {
     let mut block = [0; BLOCK_SIZE];
-    match log.reader().read_or_lose(0, log.params().offset(from), &mut block) {
+    match log.reader().read_with_pauses(0, log.params().offset(from), &mut block) {
         Ok(()) => log.open_summary(from, &block),
-        Err(e) if e.kind().is_refusal() || !log.reader().reads_at_all() => Err(e),
+        Err(e) if e.kind().is_refusal() || !log.reader().is_readable() => Err(e),
         Err(_) => Ok(None),
     }
 }
@@ -174,12 +180,12 @@ fn summary_or_lose(log: &Log, from: Seq) -> Result<Option<Summary>> {
 /// Reads neighbouring blocks of any level as if for level 0: whether a stripe causes this read
 /// follows from public facts alone. Returns which blocks the medium gave; the rest are zeroed.
 /// Errors: the system refuses to read.
-fn read_run(reader: &MediumReader, offset: u64, buf: &mut [u8]) -> Result<Vec<bool>> {
+fn read_blocks(reader: &MediumReader, offset: u64, buf: &mut [u8]) -> Result<Vec<bool>> {
     if reader.read_once(0, offset, buf).is_ok() {
         return Ok(vec![true; buf.len() / BLOCK_SIZE]);
     }
     let blocks = (offset..).step_by(BLOCK_SIZE).zip(buf.chunks_exact_mut(BLOCK_SIZE));
-    let given = blocks.map(|(at, block)| match reader.read_or_lose(0, at, block) {
+    let given = blocks.map(|(at, block)| match reader.read_with_pauses(0, at, block) {
         Err(e) if e.kind().is_refusal() => Err(e),
         Err(_) => {
             block.fill(0);

@@ -5,8 +5,8 @@
 use crate::keys::{LevelKeys, Salt, domain, stripe_key};
 use crate::medium_reader::MediumReader;
 use crate::params::{CHECKPOINTS, Params};
-use crate::place::Seq;
-use lacuna_contracts::{BLOCK_SIZE, Kind, Record, Result, Secret};
+use crate::place::StripeSeq;
+use lacuna_contracts::{BLOCK_SIZE, Kind, LeReader, Result, Secret};
 use lacuna_levels::{SALT_LEN, TAG_LEN};
 use lacuna_medium::Medium;
 
@@ -15,7 +15,7 @@ const BODY_AT: usize = SALT_LEN + TAG_LEN;
 /// A stripe that is durable, with all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
-    pub(crate) seq: Seq,
+    pub(crate) seq: StripeSeq,
     /// Whether the disk was closed after that stripe, which then holds nothing new.
     pub(crate) closed: bool,
 }
@@ -71,11 +71,11 @@ impl Checkpoint {
     }
 
     fn parse(block: &[u8; BLOCK_SIZE], turn: u8, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
-        let record = Record(block);
+        let record = LeReader(block);
         let key = stripe_key(level0, &record.array(0))?;
         let mut body: [u8; BLOCK_SIZE - BODY_AT] = record.array(BODY_AT);
         let opened = key.open(domain::CHECKPOINT, turn, &[], &mut body, &record.array(SALT_LEN));
-        let seq = Seq::checked(Record(&body).u64(0)).filter(|_| opened.is_ok());
+        let seq = StripeSeq::checked(LeReader(&body).u64(0)).filter(|_| opened.is_ok());
         Ok(seq.map(|seq| Checkpoint { seq, closed: body[8] == 1 }))
     }
 }

@@ -2,5 +2,5 @@
 
 /// The ranges in a record: first block and length.
 pub fn discards(record: &[u8]) -> Vec<(u64, u64)> {
-    crate::trims::ranges(record).collect()
+    crate::discard_record::ranges(record).collect()
 }

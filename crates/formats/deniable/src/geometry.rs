@@ -27,22 +27,22 @@ pub(crate) const DIGEST_AT: usize = TAG_AT + TAG_LEN;
 pub(crate) const ROOTS_AT: usize = DIGEST_AT + TAG_LEN;
 pub(crate) const ENTRIES_AT: usize = ROOTS_AT + HIDDEN_LEVELS * ROOT_LEN;
 
-const _: () = assert!(Geometry::DEFAULT.fits() && Geometry::PAPER.fits());
+const _: () = assert!(StripeGeometry::DEFAULT.fits() && StripeGeometry::PAPER.fits());
 
 /// How a stripe is divided (the paper's ratio of public to hidden blocks, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct StripeGeometry {
     /// Public slots in a stripe, the *p* of the design.
     pub public: u8,
     /// Hidden slots in a stripe, the *h* of the design.
     pub hidden: u8,
 }
 
-impl Geometry {
+impl StripeGeometry {
     /// Chosen by measurement: see `docs/benchmarks-method.md`.
-    pub const DEFAULT: Geometry = Geometry { public: 32, hidden: 31 };
+    pub const DEFAULT: StripeGeometry = StripeGeometry { public: 32, hidden: 31 };
     /// One public and one hidden block per `PD_write`, as in the paper.
-    pub const PAPER: Geometry = Geometry { public: 1, hidden: 1 };
+    pub const PAPER: StripeGeometry = StripeGeometry { public: 1, hidden: 1 };
 
     /// Blocks in a stripe: the summary and the slots.
     pub const fn blocks(self) -> u64 {

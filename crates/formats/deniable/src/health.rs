@@ -3,13 +3,13 @@
 //!
 //! Invariant: the first failure stays the cause, and no stripe is begun after it.
 
-use lacuna_contracts::{Error, FailStop, Kind, OnPanic, Result, defect};
+use lacuna_contracts::{Error, FailStop, Kind, OnPanic, Result, panic_error};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The longest wait without a check for a failure of the disk.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A part of the disk that has waiting threads.
 pub(crate) trait Wake: Send + Sync {
@@ -21,20 +21,20 @@ pub(crate) trait Wake: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Health {
     state: FailStop,
-    waiting: Mutex<Vec<Weak<dyn Wake>>>,
+    wakers: Mutex<Vec<Weak<dyn Wake>>>,
 }
 
 impl Health {
     /// Registers `part`, to be woken on a failure.
-    pub(crate) fn watch<W: Wake + 'static>(&self, part: &Arc<W>) {
+    pub(crate) fn register<W: Wake + 'static>(&self, part: &Arc<W>) {
         let part: Weak<W> = Arc::downgrade(part);
-        self.waiting.lock().push(part);
+        self.wakers.lock().push(part);
     }
 
     /// Enters fail-stop for good, wakes all waiting threads and returns the error.
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.state.fail(e);
-        let waiting: Vec<_> = self.waiting.lock().iter().filter_map(Weak::upgrade).collect();
+        let waiting: Vec<_> = self.wakers.lock().iter().filter_map(Weak::upgrade).collect();
         waiting.iter().for_each(|part| part.wake());
         e
     }
@@ -46,7 +46,7 @@ impl Health {
 
     /// Returns a guard that fails the disk if its scope ends by a panic.
     pub(crate) fn fail_on_panic(&self) -> OnPanic<impl FnMut() + '_> {
-        OnPanic::new(|| drop(self.fail(defect())))
+        OnPanic::new(|| drop(self.fail(panic_error())))
     }
 
     /// Errors: the standing refusal, after a failure.

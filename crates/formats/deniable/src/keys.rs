@@ -5,10 +5,10 @@
 //! level is not open, so that a stripe takes the same encryption work whatever levels exist.
 
 use crate::params::Params;
-use crate::place::{Seq, Slot};
-use lacuna_contracts::{BLOCK_SIZE, RecordMut, Result, Secret};
+use crate::place::{Slot, StripeSeq};
+use lacuna_contracts::{BLOCK_SIZE, LeWriter, Result, Secret};
 use lacuna_crypto::{HedgedNonce, RandomSource, derive, random_secret};
-use lacuna_levels::{Entry, Masters, SALT_LEN, TAG_LEN, Unverified, WriteKey};
+use lacuna_levels::{DiskKeys, SALT_LEN, SlotEntry, TAG_LEN, Unverified, WriteKey};
 
 /// The random bytes of a stripe or a checkpoint from which its keys are derived.
 pub(crate) type Salt = [u8; SALT_LEN];
@@ -29,7 +29,7 @@ pub(crate) struct LevelKeys {
     /// The keys of the open levels, starting at level 0; then throwaway keys for the other levels
     /// that the disk can have; last, one for the slots that belong to no level.
     keys: Vec<Secret<32>>,
-    open: usize,
+    open_count: usize,
     /// The number of the key for each hidden slot.
     owners: Vec<u8>,
     /// Hedges salts, under a key derived from level 0's, which is always open.
@@ -38,7 +38,7 @@ pub(crate) struct LevelKeys {
 
 impl LevelKeys {
     /// Derives the keys of the open levels, and draws throwaway keys from `filler`.
-    pub(crate) fn new(params: &Params, masters: Masters<'_>, filler: &dyn RandomSource) -> LevelKeys {
+    pub(crate) fn new(params: &Params, masters: DiskKeys<'_>, filler: &dyn RandomSource) -> LevelKeys {
         let mut keys: Vec<Secret<32>> =
             masters.keys.iter().map(|master| level_key(master, masters.uuid)).collect();
         let open = keys.len();
@@ -52,12 +52,12 @@ impl LevelKeys {
         };
         let owners = (0..params.hidden_slots()).map(owner).collect();
         let salts = HedgedNonce::derive(&keys[0], "deniable salt", &[]);
-        LevelKeys { keys, open, owners, salts }
+        LevelKeys { keys, open_count: open, owners, salts }
     }
 
     /// The open hidden levels.
     pub(crate) fn open_hidden(&self) -> std::ops::Range<u8> {
-        1..self.open as u8
+        1..self.open_count as u8
     }
 
     /// The key of an open level.
@@ -71,20 +71,20 @@ impl LevelKeys {
     }
 
     /// The key of an open level for the stripe with this salt.
-    pub(crate) fn of_stripe(&self, level: u8, salt: &Salt) -> Result<WriteKey> {
+    pub(crate) fn stripe_key(&self, level: u8, salt: &Salt) -> Result<WriteKey> {
         stripe_key(self.level(level), salt)
     }
 
     /// The keys of all possible levels, open or not, for the stripe with this salt, and last a
     /// throwaway key.
-    pub(crate) fn all_of_stripe(&self, salt: &Salt) -> Result<Vec<WriteKey>> {
+    pub(crate) fn stripe_keys(&self, salt: &Salt) -> Result<Vec<WriteKey>> {
         self.keys.iter().map(|key| stripe_key(key, salt)).collect()
     }
 
     /// The number, among the keys of a stripe, of the key for a hidden slot: that of the level that
     /// owns the slot, or of the throwaway key if no level does.
     pub(crate) fn owner(&self, slot: Slot) -> u8 {
-        self.owners[slot.at()]
+        self.owners[slot.index()]
     }
 }
 
@@ -101,9 +101,9 @@ pub(crate) fn stripe_key(level: &Secret<32>, salt: &Salt) -> Result<WriteKey> {
 /// Encrypts one block for a slot. The tag binds slot, entry and stripe.
 pub(crate) fn seal_slot(
     key: &WriteKey,
-    seq: Seq,
+    seq: StripeSeq,
     slot: Slot,
-    entry: Entry,
+    entry: SlotEntry,
     src: &[u8],
     dst: &mut [u8],
 ) -> [u8; TAG_LEN] {
@@ -114,17 +114,17 @@ pub(crate) fn seal_slot(
 /// Decrypts one block in place; zeroes it if it does not verify.
 pub(crate) fn open_slot(
     key: &WriteKey,
-    seq: Seq,
+    seq: StripeSeq,
     slot: Slot,
-    entry: Entry,
+    entry: SlotEntry,
     tag: &[u8; TAG_LEN],
     block: &mut [u8],
 ) -> std::result::Result<(), Unverified> {
     key.open(domain::SLOT, slot.0, &associated(seq, entry), block, tag)
 }
 
-fn associated(seq: Seq, entry: Entry) -> [u8; 16] {
+fn associated(seq: StripeSeq, entry: SlotEntry) -> [u8; 16] {
     let mut aad = [0; 16];
-    RecordMut(&mut aad).u64(0, seq.0).u64(8, entry.pack());
+    LeWriter(&mut aad).u64(0, seq.0).u64(8, entry.pack());
     aad
 }

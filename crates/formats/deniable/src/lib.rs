@@ -37,17 +37,17 @@
 //! name, and uses only the parts below it:
 //!
 //! ```text
-//! Deniable      assembles the parts; front-end requests, `status`, closing (disk.rs, threads.rs)
-//! Public        level 0: opens and closes stripes            lock: one operation at a time
-//! Carrier       reads ahead the blocks to carry              lock: the stripes that are ready
-//! View          level 0's map and the open stripe, also for  lock: both
-//!               readers
-//! Hidden        hidden levels: queues, filling of slots      lock: one for each level
-//! Pipeline      closed stripes in flight, in order           lock: the stripes in flight
-//! Log           reads stripes, in flight or on the medium    locks: caches
-//! Progress      which stripes are written and durable        lock: the sync
-//! MediumReader  retries of reads
-//! Health        fail-stop
+//! DeniableDisk      assembles the parts; front-end requests, status, closing (disk.rs, threads.rs)
+//! PublicLevel       level 0: opens and closes stripes            lock: one operation at a time
+//! Carrier           reads ahead the blocks to carry              lock: the stripes that are ready
+//! PublicView        level 0's map and the open stripe, also for  lock: both
+//!                   readers
+//! OpenHiddenLevels  hidden levels: queues, filling of slots      lock: one for each level
+//! Pipeline          closed stripes in flight, in order           lock: the stripes in flight
+//! Log               reads stripes, in flight or on the medium    locks: caches
+//! LogProgress       which stripes are written and durable        lock: the sync
+//! MediumReader      retries of reads
+//! Health            fail-stop
 //! ```
 //!
 //! A thread takes the locks in the order of this list. Only return values, the channels of
@@ -55,39 +55,39 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod caches;
+mod cache_usage;
 mod carried;
 mod carrier;
 mod checkpoint;
-mod closed;
+mod closed_stripe;
+mod discard_record;
 mod disk;
-mod filling;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod geometry;
-mod head;
 mod health;
 mod hidden;
 mod keys;
+mod level_summary;
 mod log;
+mod map_page_reader;
 mod medium_reader;
 mod params;
 mod pipeline;
 mod place;
-mod plain;
 mod progress;
-mod public;
+mod public_level;
+mod public_view;
 mod read;
 mod recovery;
-mod source;
+mod slot_buffer;
 mod stripe_builder;
+mod stripe_filler;
 mod summary;
 mod threads;
-mod trims;
-mod view;
 
-pub use caches::{Cached, Caches};
-pub use disk::Deniable;
-pub use geometry::Geometry;
+pub use cache_usage::{CacheUsage, DiskCacheUsage};
+pub use disk::DeniableDisk;
+pub use geometry::StripeGeometry;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
 pub use params::{Params, VERSION};

@@ -4,33 +4,33 @@
 //! Invariant: a block that a level's map names in a closed stripe can be read here at any time, out
 //! of memory until the stripe is on the medium and out of the medium afterwards.
 
-use crate::caches::Cached;
-use crate::head::Head;
+use crate::cache_usage::CacheUsage;
 use crate::keys::LevelKeys;
+use crate::level_summary::LevelSummary;
 use crate::medium_reader::MediumReader;
 use crate::params::Params;
-use crate::place::{Place, Seq};
-use crate::plain::Plain;
-use crate::progress::Progress;
+use crate::place::{SlotPlace, StripeSeq};
+use crate::progress::LogProgress;
+use crate::slot_buffer::SlotBuffer;
 use crate::summary::Summary;
 use lacuna_contracts::{BLOCK_SIZE, BoundedCache, IdlePool, Kind, Result};
-use lacuna_levels::{Entry, corrupt};
+use lacuna_levels::{SlotEntry, corrupt};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 /// Spare buffers of complete stripes: the most stripes that are read ahead and in flight.
-const MOST_SPARE: usize = 32;
+const MAX_SPARE_BUFFERS: usize = 32;
 /// Heads that are kept whatever the memory limit is.
-const LEAST_HEADS: usize = 8;
+const MIN_CACHED_SUMMARIES: usize = 8;
 
 /// A closed stripe that is not yet on the medium.
-pub(crate) struct InFlight {
-    pub(crate) seq: Seq,
-    pub(crate) public: Plain,
+pub(crate) struct StripeInFlight {
+    pub(crate) seq: StripeSeq,
+    pub(crate) public: SlotBuffer,
     /// Set when the hidden slots have been filled.
-    pub(crate) hidden: OnceLock<Plain>,
+    pub(crate) hidden: OnceLock<SlotBuffer>,
 }
 
 /// The log of a disk.
@@ -38,13 +38,13 @@ pub(crate) struct Log {
     params: Params,
     keys: LevelKeys,
     reader: MediumReader,
-    progress: Arc<Progress>,
-    in_flight: RwLock<VecDeque<Arc<InFlight>>>,
+    progress: Arc<LogProgress>,
+    in_flight: RwLock<VecDeque<Arc<StripeInFlight>>>,
     /// Buffers of complete stripes for later ones: of public slots, and of hidden slots. Unused
     /// buffers are wiped.
-    spare: [IdlePool<Plain>; 2],
+    spare: [IdlePool<SlotBuffer>; 2],
     /// Heads that reads have used, by level and stripe.
-    heads: Mutex<BoundedCache<(u8, Seq), Arc<Head>, FxBuildHasher>>,
+    summaries: Mutex<BoundedCache<(u8, StripeSeq), Arc<LevelSummary>, FxBuildHasher>>,
 }
 
 impl Log {
@@ -53,12 +53,12 @@ impl Log {
         params: Params,
         keys: LevelKeys,
         reader: MediumReader,
-        progress: Arc<Progress>,
+        progress: Arc<LogProgress>,
         memory: u64,
     ) -> Log {
-        let most = (memory / bytes_of_head(&params)) as usize;
-        let spare: [IdlePool<Plain>; 2] = Default::default();
-        spare.iter().for_each(IdlePool::watch);
+        let most = (memory / summary_bytes(&params)) as usize;
+        let spare: [IdlePool<SlotBuffer>; 2] = Default::default();
+        spare.iter().for_each(IdlePool::register_for_sweep);
         Log {
             params,
             keys,
@@ -66,7 +66,7 @@ impl Log {
             progress,
             in_flight: RwLock::default(),
             spare,
-            heads: Mutex::new(BoundedCache::new(most.max(LEAST_HEADS))),
+            summaries: Mutex::new(BoundedCache::new(most.max(MIN_CACHED_SUMMARIES))),
         }
     }
 
@@ -84,38 +84,40 @@ impl Log {
     }
 
     /// Puts a stripe in flight: until the medium has it, it is read from memory.
-    pub(crate) fn submit(&self, stripe: Arc<InFlight>) {
+    pub(crate) fn submit(&self, stripe: Arc<StripeInFlight>) {
         self.in_flight.write().push_back(stripe);
     }
 
     /// Records that all stripes up to `seq` are on the medium.
-    pub(crate) fn complete(&self, seq: Seq) {
-        self.progress.reach(seq);
+    pub(crate) fn complete(&self, seq: StripeSeq) {
+        self.progress.note_written(seq);
         let mut in_flight = self.in_flight.write();
         while in_flight.front().is_some_and(|stripe| stripe.seq <= seq) {
             // A buffer that a reader still uses is not recycled.
-            if let Some(InFlight { public, hidden, .. }) = in_flight.pop_front().and_then(Arc::into_inner) {
+            if let Some(StripeInFlight { public, hidden, .. }) =
+                in_flight.pop_front().and_then(Arc::into_inner)
+            {
                 self.recycle(0, public);
                 hidden.into_inner().into_iter().for_each(|plain| self.recycle(1, plain));
             }
         }
     }
 
-    fn recycle(&self, of: usize, plain: Plain) {
+    fn recycle(&self, of: usize, plain: SlotBuffer) {
         if plain.slots() > 0 {
-            self.spare[of].give(plain, MOST_SPARE);
+            self.spare[of].give(plain, MAX_SPARE_BUFFERS);
         }
     }
 
     /// Empty slots for a stripe: public ones, or those of the hidden levels. Their memory still has
     /// the bytes of an earlier stripe.
-    pub(crate) fn empty_slots(&self, hidden: bool) -> Plain {
+    pub(crate) fn empty_slots(&self, hidden: bool) -> SlotBuffer {
         let spare = self.spare[usize::from(hidden)].take(|_| true);
         let slots = if hidden { self.params.hidden_slots() } else { self.params.public_slots() };
-        spare.map_or_else(|| Plain::new(slots), Plain::emptied)
+        spare.map_or_else(|| SlotBuffer::new(slots), SlotBuffer::into_empty)
     }
 
-    fn in_flight(&self, seq: Seq) -> Option<Arc<InFlight>> {
+    fn in_flight(&self, seq: StripeSeq) -> Option<Arc<StripeInFlight>> {
         let in_flight = self.in_flight.read();
         let first = in_flight.front()?.seq;
         in_flight.get(usize::try_from(seq.0.checked_sub(first.0)?).ok()?).cloned()
@@ -123,20 +125,20 @@ impl Log {
 
     /// The summary in `block`, which was read at the place of stripe `seq`. None if it is not a
     /// summary of this disk with that number.
-    pub(crate) fn open_summary(&self, seq: Seq, block: &[u8; BLOCK_SIZE]) -> Result<Option<Summary>> {
+    pub(crate) fn open_summary(&self, seq: StripeSeq, block: &[u8; BLOCK_SIZE]) -> Result<Option<Summary>> {
         let summary = Summary::open(&self.params, self.keys.level(0), block)?;
         Ok(summary.filter(|found| found.public.seq == seq))
     }
 
     /// Reads the summary of stripe `seq` for a level; none if its place holds something else.
-    fn summary(&self, level: u8, seq: Seq) -> Result<Option<Summary>> {
+    fn summary(&self, level: u8, seq: StripeSeq) -> Result<Option<Summary>> {
         let mut block = [0; BLOCK_SIZE];
         self.reader.read(level, self.params.offset(seq), &mut block)?;
         self.open_summary(seq, &block)
     }
 
     /// The same for level 0; none also if the medium cannot read the summary after retries.
-    pub(crate) fn summary_if_read(&self, seq: Seq) -> Result<Option<Summary>> {
+    pub(crate) fn summary_if_readable(&self, seq: StripeSeq) -> Result<Option<Summary>> {
         match self.summary(0, seq) {
             Err(e) if e.kind() == Kind::Io => Ok(None),
             read => read,
@@ -145,37 +147,37 @@ impl Log {
 
     /// The head of a level in stripe `seq`. Errors: [`Kind::Corrupt`] if the summary does not
     /// verify.
-    pub(crate) fn head(&self, level: u8, seq: Seq) -> Result<Arc<Head>> {
-        if let Some(head) = self.heads.lock().get((level, seq)) {
+    pub(crate) fn level_summary(&self, level: u8, seq: StripeSeq) -> Result<Arc<LevelSummary>> {
+        if let Some(head) = self.summaries.lock().get((level, seq)) {
             return Ok(Arc::clone(head));
         }
         let summary =
             self.summary(level, seq)?.ok_or_else(|| corrupt(format!("cannot read stripe {seq}")))?;
         let head = if level == 0 {
-            Head::public(summary)
+            LevelSummary::public(summary)
         } else {
-            let key = self.keys.of_stripe(level, &summary.salt)?;
-            Head::hidden(&summary, key, self.params.slots(level), self.params.hidden_slots())
+            let key = self.keys.stripe_key(level, &summary.salt)?;
+            LevelSummary::hidden(&summary, key, self.params.slots(level), self.params.hidden_slots())
         };
         let head = Arc::new(head);
-        let mut heads = self.heads.lock();
+        let mut heads = self.summaries.lock();
         heads.insert((level, seq), Arc::clone(&head));
         Ok(head)
     }
 
     /// Bytes of the heads in memory, and of the most that are kept. A head is evicted only for
     /// another, so the first number only grows.
-    pub(crate) fn cached(&self) -> Cached {
-        let heads = self.heads.lock();
+    pub(crate) fn cache_usage(&self) -> CacheUsage {
+        let heads = self.summaries.lock();
         let [most, share] =
-            [heads.len(), heads.most()].map(|count| count as u64 * bytes_of_head(&self.params));
-        Cached { most, share }
+            [heads.len(), heads.capacity()].map(|count| count as u64 * summary_bytes(&self.params));
+        CacheUsage { peak: most, budget: share }
     }
 
     /// Byte offset of a level's slot in a stripe.
-    pub(crate) fn slot_offset(&self, level: u8, place: Place) -> u64 {
+    pub(crate) fn slot_offset(&self, level: u8, place: SlotPlace) -> u64 {
         let before = if level == 0 { 1 } else { 1 + self.params.public_slots() };
-        self.params.offset(place.seq) + ((before + place.slot.at()) * BLOCK_SIZE) as u64
+        self.params.offset(place.seq) + ((before + place.slot.index()) * BLOCK_SIZE) as u64
     }
 
     /// Reads the slot at `place` and its neighbours by the summary of that stripe. They must hold
@@ -183,11 +185,11 @@ impl Log {
     pub(crate) fn read_slots(
         &self,
         level: u8,
-        place: Place,
-        entries: &[Entry],
+        place: SlotPlace,
+        entries: &[SlotEntry],
         out: &mut [u8],
     ) -> Result<()> {
-        let head = self.head(level, place.seq).map_err(|e| e.context(entries[0]))?;
+        let head = self.level_summary(level, place.seq).map_err(|e| e.context(entries[0]))?;
         // Check the entries before the read: a wrong place may not even lie within the medium.
         head.listed(place.slot, entries)?;
         self.reader.read(level, self.slot_offset(level, place), out)?;
@@ -196,7 +198,13 @@ impl Log {
 
     /// Reads the blocks that were taken in at `place` and in the slots after it. All of them must
     /// be in closed stripes.
-    pub(crate) fn fetch(&self, level: u8, place: Place, entries: &[Entry], out: &mut [u8]) -> Result<()> {
+    pub(crate) fn fetch(
+        &self,
+        level: u8,
+        place: SlotPlace,
+        entries: &[SlotEntry],
+        out: &mut [u8],
+    ) -> Result<()> {
         loop {
             let written = self.progress.written();
             if place.seq > written {
@@ -215,10 +223,10 @@ impl Log {
                 }
                 return Ok(());
             }
-            let seq = self.params.latest(place.seq, written);
-            match self.read_slots(level, Place { seq, ..place }, entries, out) {
+            let seq = self.params.current_stripe(place.seq, written);
+            match self.read_slots(level, SlotPlace { seq, ..place }, entries, out) {
                 // Try again if the block was carried meanwhile and overwritten here.
-                Err(_) if self.params.latest(place.seq, self.progress.written()) != seq => {}
+                Err(_) if self.params.current_stripe(place.seq, self.progress.written()) != seq => {}
                 done => return done,
             }
         }
@@ -226,6 +234,6 @@ impl Log {
 }
 
 /// Bytes charged for each head of a disk with these parameters.
-fn bytes_of_head(params: &Params) -> u64 {
-    Head::bytes(params.public_slots().max(params.hidden_slots()))
+fn summary_bytes(params: &Params) -> u64 {
+    LevelSummary::bytes(params.public_slots().max(params.hidden_slots()))
 }

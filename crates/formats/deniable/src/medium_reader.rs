@@ -4,7 +4,7 @@
 
 use crate::params::CHECKPOINTS;
 use lacuna_contracts::{BLOCK_SIZE, Result};
-use lacuna_levels::{again, until_not_refused};
+use lacuna_levels::{retry, retry_refused};
 use lacuna_medium::{Medium, ReadExtent};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -20,19 +20,19 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(400),
 ];
 /// The most places that are remembered as having failed all tries.
-const MOST_GIVEN_UP: usize = 4096;
+const MAX_GIVEN_UP: usize = 4096;
 
 /// The reader of the medium of a disk.
 pub(crate) struct MediumReader {
     medium: Arc<dyn Medium>,
     /// Whether to pause between tries: only on a disk with threads.
-    patient: bool,
+    pauses: bool,
     given_up: Mutex<BTreeSet<u64>>,
 }
 
 impl MediumReader {
     pub(crate) fn new(medium: Arc<dyn Medium>, patient: bool) -> MediumReader {
-        MediumReader { medium, patient, given_up: Mutex::default() }
+        MediumReader { medium, pauses: patient, given_up: Mutex::default() }
     }
 
     /// Reads once, for a level.
@@ -48,19 +48,19 @@ impl MediumReader {
 
     /// Reads, and tries again if the medium fails: some errors are transient.
     pub(crate) fn read(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
-        again(|| self.read_once(level, offset, buf))
+        retry(|| self.read_once(level, offset, buf))
     }
 
     /// Reads data that is lost for good if it cannot be read: makes further tries with pauses
     /// between them, so that a transient failure of the medium costs nothing. A place that failed
     /// all of them once gets no more pauses. Nor does a read that the system refuses: nothing is
     /// lost then, and the caller tries again later.
-    pub(crate) fn read_or_lose(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_with_pauses(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut read = self.read(level, offset, buf);
         let ended = |read: &Result<()>| read.as_ref().err().is_none_or(|e| e.kind().is_refusal());
         // A medium that reads nothing at all has not lost this place: the disk fails, and no place
         // is given up.
-        if ended(&read) || !self.patient || self.given_up.lock().contains(&offset) || !self.reads_at_all() {
+        if ended(&read) || !self.pauses || self.given_up.lock().contains(&offset) || !self.is_readable() {
             return read;
         }
         for pause in PAUSES {
@@ -71,20 +71,20 @@ impl MediumReader {
             }
         }
         let mut given_up = self.given_up.lock();
-        if given_up.len() < MOST_GIVEN_UP {
+        if given_up.len() < MAX_GIVEN_UP {
             given_up.insert(offset);
         }
         read
     }
 
     /// Reads data without which a stripe cannot be filled. On a disk with threads, a read that the
-    /// system refuses is tried again ([`until_not_refused`]).
-    pub(crate) fn held(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
-        if self.patient { until_not_refused(read) } else { read() }
+    /// system refuses is tried again ([`retry_refused`]).
+    pub(crate) fn retry_if_refused(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
+        if self.pauses { retry_refused(read) } else { read() }
     }
 
     /// Whether the medium reads at all; if not, a failed read means no loss.
-    pub(crate) fn reads_at_all(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         let mut block = [0; BLOCK_SIZE];
         (0..2).any(|turn| self.read(0, CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block).is_ok())
     }

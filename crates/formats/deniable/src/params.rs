@@ -2,11 +2,11 @@
 //! arithmetic of the ring. The byte-exact page is `docs/format/deniable.md`; a test compares the
 //! two.
 
-use crate::geometry::{Geometry, HIDDEN_LEVELS};
-use crate::place::Seq;
-use lacuna_contracts::{Advice, BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret, Setting};
+use crate::geometry::{HIDDEN_LEVELS, StripeGeometry};
+use crate::place::StripeSeq;
+use lacuna_contracts::{BLOCK_SIZE, Error, Hint, Kind, LeWriter, ParamsReader, Result, Secret, Setting};
 use lacuna_crypto::derive;
-use lacuna_levels::{ClosingCover, MOST_BLOCKS, SLACK, largest_level};
+use lacuna_levels::{ClosingCover, DISCARD_SLOTS, MAX_LEVEL_BLOCKS, largest_level};
 use std::ops::Range;
 
 /// The version of the format.
@@ -20,14 +20,14 @@ pub(crate) const LOG_START: u64 = HEADER_AREA + (256 << 10);
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 48;
 /// The fewest stripes of a log.
-pub(crate) const LEAST_STRIPES: u64 = 64;
+pub(crate) const MIN_STRIPES: u64 = 64;
 /// Bytes of the log in the gap of a large disk: the most that may be written and not durable. One
 /// sync releases half of it. The disk takes in a burst of this length at the speed of the page
 /// cache.
 const GAP_BYTES: u64 = 512 << 20;
 /// The longest cycle. Opening reads the summaries of up to one and a half cycles; a longer cycle
 /// would save little.
-const MOST_CYCLE: u64 = 4096;
+const MAX_CYCLE: u64 = 4096;
 /// A hidden level is shorter than the largest that fits by up to this fraction: a sixteenth.
 const LENGTH_SPREAD: u64 = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -36,7 +36,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// How a stripe is divided.
-    pub geometry: Geometry,
+    pub geometry: StripeGeometry,
     /// The spare factor ρ of the paper, in thousandths of the live slots.
     pub spare_permille: u16,
     /// Stripes ahead of the head that no longer hold the only copy of a block.
@@ -57,13 +57,18 @@ impl Params {
     ///
     /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium too small for the
     /// geometry.
-    pub fn plan(room: u64, geometry: Geometry, spare_permille: u16, cover_millis: u32) -> Result<Params> {
+    pub fn plan(
+        room: u64,
+        geometry: StripeGeometry,
+        spare_permille: u16,
+        cover_millis: u32,
+    ) -> Result<Params> {
         let refused = || Error::new(Kind::Usage, "cannot lay out a deniable disk");
         if !geometry.fits() {
             return Err(refused()
                 .found(format!("{} public and {} hidden slots in a stripe", geometry.public, geometry.hidden))
                 .expected("at least one of each, and no more than one summary block can list")
-                .remedy("choose for example 32 and 31"));
+                .hint("choose for example 32 and 31"));
         }
         if !(50..=900).contains(&spare_permille) {
             return Err(refused()
@@ -71,21 +76,21 @@ impl Params {
                 .expected("0.05 to 0.9"));
         }
         let stripe = geometry.blocks() * BLOCK;
-        let stripes = (room.saturating_sub(LOG_START) / stripe).min(MOST_BLOCKS);
+        let stripes = (room.saturating_sub(LOG_START) / stripe).min(MAX_LEVEL_BLOCKS);
         let gap = (GAP_BYTES / stripe).min(stripes / 16).max(4) / 2 * 2;
         let mut params =
             Params { geometry, spare_permille, gap: gap as u32, cycle: 0, stripes, blocks: 0, cover_millis };
-        if stripes >= LEAST_STRIPES {
-            params.cycle = (params.stride() / 4).clamp(4, MOST_CYCLE) as u32;
+        if stripes >= MIN_STRIPES {
+            params.cycle = (params.stride() / 4).clamp(4, MAX_CYCLE) as u32;
             params.blocks = largest_level(params.usable(params.public_slots()));
         }
-        if params.blocks == 0 || params.most_blocks(1) == 0 {
-            let least = LOG_START + stripe * LEAST_STRIPES.max(2 * SLACK);
+        if params.blocks == 0 || params.max_blocks(1) == 0 {
+            let least = LOG_START + stripe * MIN_STRIPES.max(2 * DISCARD_SLOTS);
             return Err(refused()
                 .found(format!("a medium of {room} bytes"))
                 .expected(format!("at least {least} bytes for stripes of {} blocks", geometry.blocks()))
-                .remedy(
-                    Advice::from("use a larger medium, or fewer slots in a stripe: ")
+                .hint(
+                    Hint::from("use a larger medium, or fewer slots in a stripe: ")
                         .setting(Setting("geometry")),
                 ));
         }
@@ -95,7 +100,7 @@ impl Params {
     /// The parameters as the header stores them.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        let mut record = RecordMut(&mut out);
+        let mut record = LeWriter(&mut out);
         record.u16(0, VERSION).put(2, &[self.geometry.public, self.geometry.hidden]);
         record.u16(4, self.spare_permille).u32(8, self.gap).u32(12, self.cycle);
         record.u64(16, self.stripes).u64(24, self.blocks).u32(40, self.cover_millis);
@@ -105,13 +110,13 @@ impl Params {
     /// Parses the output of [`Params::encode`]. Errors: [`Kind::Corrupt`] for bytes that this
     /// version could not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let record = Parameters::of_len("deniable", bytes, PARAMS_LEN)?;
+        let record = ParamsReader::new("deniable", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
         if version != VERSION {
-            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
+            return Err(record.invalid(format!("version {version}"), format!("version {VERSION}")));
         }
         let params = Params {
-            geometry: Geometry { public: bytes[2], hidden: bytes[3] },
+            geometry: StripeGeometry { public: bytes[2], hidden: bytes[3] },
             spare_permille: record.u16(4),
             gap: record.u32(8),
             cycle: record.u32(12),
@@ -120,42 +125,42 @@ impl Params {
             cover_millis: record.u32(40),
         };
         let zero = record.is_zero(6..8) && record.is_zero(32..40) && record.is_zero(44..);
-        if zero && params.sane() {
+        if zero && params.is_valid() {
             Ok(params)
         } else {
-            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
+            Err(record.invalid(format!("{params:?}"), "values within the format's limits"))
         }
     }
 
-    fn sane(&self) -> bool {
+    fn is_valid(&self) -> bool {
         self.geometry.fits()
             && (50..=900).contains(&self.spare_permille)
-            && (LEAST_STRIPES..=MOST_BLOCKS).contains(&self.stripes)
+            && (MIN_STRIPES..=MAX_LEVEL_BLOCKS).contains(&self.stripes)
             && self.gap >= 4
             && self.gap.is_multiple_of(2)
             && u64::from(self.gap) <= self.stripes / 8
             && self.cycle >= 4
             && u64::from(self.cycle) <= self.stride() / 2
             && (1..=largest_level(self.usable(self.public_slots()))).contains(&self.blocks)
-            && self.most_blocks(1) > 0
+            && self.max_blocks(1) > 0
     }
 
     /// The number of hidden levels that a disk with these parameters can have, whether or not any
     /// exists.
     pub fn hidden_levels(&self) -> u8 {
-        (1..=HIDDEN_LEVELS as u8).take_while(|level| self.most_blocks(*level) > 0).count() as u8
+        (1..=HIDDEN_LEVELS as u8).take_while(|level| self.max_blocks(*level) > 0).count() as u8
     }
 
     /// The most blocks that a hidden level can have, by the public parameters: a level is up to a
     /// sixteenth shorter. 0 for a level without slots.
-    pub fn most_blocks(&self, level: u8) -> u64 {
+    pub fn max_blocks(&self, level: u8) -> u64 {
         largest_level(self.usable(self.slots(level).len()))
     }
 
     /// Length of a hidden level in blocks. It is derived from the level's key, so that no public
     /// number implies it. `level_key` is the key of the level on this disk.
     pub(crate) fn hidden_blocks(&self, level: u8, level_key: &Secret<32>) -> u64 {
-        let most = self.most_blocks(level);
+        let most = self.max_blocks(level);
         let drawn: Secret<8> = derive(level_key, "deniable length", &[]);
         most - u64::from_le_bytes(*drawn.expose()) % (most / LENGTH_SPREAD + 1)
     }
@@ -232,20 +237,20 @@ impl Params {
     }
 
     /// Byte offset of stripe `seq`.
-    pub(crate) fn offset(&self, seq: Seq) -> u64 {
+    pub(crate) fn offset(&self, seq: StripeSeq) -> u64 {
         LOG_START + seq.0 % self.stripes * self.stripe_len() as u64
     }
 
     /// The stripe that `seq` carries, if there is one.
-    pub(crate) fn carried_by(&self, seq: Seq) -> Option<Seq> {
+    pub(crate) fn carried_stripe(&self, seq: StripeSeq) -> Option<StripeSeq> {
         seq.back(self.stride())
     }
 
     /// The stripe that holds, when `head` is the last stripe, the block that stripe `origin` took
     /// in: every `stride` stripes a block is carried to the same slot.
-    pub(crate) fn latest(&self, origin: Seq, head: Seq) -> Seq {
+    pub(crate) fn current_stripe(&self, origin: StripeSeq, head: StripeSeq) -> StripeSeq {
         debug_assert!(origin <= head, "a block is looked for in a stripe that was written");
-        Seq(head.0 - (head.0 - origin.0) % self.stride())
+        StripeSeq(head.0 - (head.0 - origin.0) % self.stride())
     }
 
     /// Stripes between two syncs of the schedule.
@@ -255,20 +260,20 @@ impl Params {
 
     /// The last stripe that the schedule alone makes durable before `seq` is written. A sync begins
     /// every half gap, and has the next half gap to finish.
-    pub(crate) fn synced_before(&self, seq: Seq) -> Seq {
+    pub(crate) fn synced_before(&self, seq: StripeSeq) -> StripeSeq {
         let half = self.half_gap();
-        Seq(((seq.0 - 1) / half * half).saturating_sub(half))
+        StripeSeq(((seq.0 - 1) / half * half).saturating_sub(half))
     }
 
     /// Whether the schedule syncs after stripe `seq`.
-    pub(crate) fn is_sync_due(&self, seq: Seq) -> bool {
+    pub(crate) fn is_sync_due(&self, seq: StripeSeq) -> bool {
         seq.0.is_multiple_of(self.half_gap())
     }
 
     /// Whether a checkpoint is written before stripe `seq`. It calls stripe `synced_before(seq)`
     /// durable; `seq` is the first stripe that relies on that.
-    pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
-        self.is_sync_due(Seq(seq.0 - 1)) && self.synced_before(seq) > Seq::NONE
+    pub(crate) fn is_checkpoint_due(&self, seq: StripeSeq) -> bool {
+        self.is_sync_due(StripeSeq(seq.0 - 1)) && self.synced_before(seq) > StripeSeq::NONE
     }
 }
 
@@ -277,13 +282,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_survive_the_header_and_garbage_does_not() {
-        for geometry in [Geometry::DEFAULT, Geometry::PAPER, Geometry { public: 8, hidden: 4 }] {
+    fn parameters_round_trip_and_garbage_is_rejected() {
+        for geometry in
+            [StripeGeometry::DEFAULT, StripeGeometry::PAPER, StripeGeometry { public: 8, hidden: 4 }]
+        {
             for room in [24 << 20, 1 << 30, 1 << 40] {
                 let p = Params::plan(room, geometry, 200, 1000).unwrap();
                 assert!(p.end() <= room);
                 assert_eq!(Params::parse(&p.encode()).unwrap(), p);
-                assert!(p.most_blocks(1) > 0 && p.hidden_levels() >= 1);
+                assert!(p.max_blocks(1) > 0 && p.hidden_levels() >= 1);
                 for at in [0, 2, 5, 6, 11, 15, 23, 31, 39, 45] {
                     let mut bytes = p.encode();
                     bytes[at] ^= 0x81;
@@ -292,14 +299,14 @@ mod tests {
             }
         }
         assert!(Params::parse(b"short").is_err());
-        assert_eq!(Params::plan(2 << 20, Geometry::DEFAULT, 200, 0).unwrap_err().kind(), Kind::Usage);
-        assert!(Params::plan(1 << 30, Geometry { public: 0, hidden: 1 }, 200, 0).is_err());
-        assert!(Params::plan(1 << 30, Geometry::DEFAULT, 20, 0).is_err());
+        assert_eq!(Params::plan(2 << 20, StripeGeometry::DEFAULT, 200, 0).unwrap_err().kind(), Kind::Usage);
+        assert!(Params::plan(1 << 30, StripeGeometry { public: 0, hidden: 1 }, 200, 0).is_err());
+        assert!(Params::plan(1 << 30, StripeGeometry::DEFAULT, 20, 0).is_err());
     }
 
     #[test]
-    fn each_hidden_level_has_three_quarters_of_what_is_left() {
-        let plan = |hidden| Params::plan(1 << 30, Geometry { public: 8, hidden }, 200, 0).unwrap();
+    fn each_hidden_level_gets_three_quarters_of_the_remaining_slots() {
+        let plan = |hidden| Params::plan(1 << 30, StripeGeometry { public: 8, hidden }, 200, 0).unwrap();
         let slots = |p: &Params| {
             let ranges = (1..=p.hidden_levels()).map(|level| p.slots(level));
             ranges.map(|range| (range.start, range.end)).collect::<Vec<_>>()
@@ -310,22 +317,22 @@ mod tests {
         let p = plan(31);
         let lengths = (0..100u8).map(|key| p.hidden_blocks(2, &Secret::copy_from(&[key; 32])));
         let (least, most) = lengths.fold((u64::MAX, 0), |(least, most), l| (least.min(l), most.max(l)));
-        assert!(most <= p.most_blocks(2) && most > p.most_blocks(2) * 99 / 100);
-        assert!(least >= p.most_blocks(2) * 15 / 16 - 1 && least < p.most_blocks(2) * 96 / 100);
+        assert!(most <= p.max_blocks(2) && most > p.max_blocks(2) * 99 / 100);
+        assert!(least >= p.max_blocks(2) * 15 / 16 - 1 && least < p.max_blocks(2) * 96 / 100);
     }
 
     #[test]
     fn a_block_is_carried_before_it_is_overwritten_and_synced_between() {
-        for geometry in [Geometry::DEFAULT, Geometry::PAPER] {
+        for geometry in [StripeGeometry::DEFAULT, StripeGeometry::PAPER] {
             let p = Params::plan(64 << 20, geometry, 200, 0).unwrap();
-            for seq in Seq(1).up_to(Seq(3 * p.stripes)) {
-                let Some(carried) = p.carried_by(seq) else { continue };
+            for seq in StripeSeq(1).up_to(StripeSeq(3 * p.stripes)) {
+                let Some(carried) = p.carried_stripe(seq) else { continue };
                 // Stripe `overwrites` takes the place of `carried` a gap later, after a sync.
                 let overwrites = carried + p.stripes;
                 assert_eq!(overwrites, seq + u64::from(p.gap));
                 assert!(p.synced_before(overwrites) >= seq);
-                assert_eq!(p.latest(carried, seq), seq);
-                assert_eq!(p.latest(carried, Seq(seq.0 - 1)), carried);
+                assert_eq!(p.current_stripe(carried, seq), seq);
+                assert_eq!(p.current_stripe(carried, StripeSeq(seq.0 - 1)), carried);
             }
         }
     }

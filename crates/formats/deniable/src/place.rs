@@ -5,49 +5,49 @@
 //! stripe to stripe in the same slot. A map therefore changes only when its level is written.
 
 use lacuna_contracts::Result;
-use lacuna_levels::{Entry, LOST, PageSource, Tree};
+use lacuna_levels::{LOST_PLACE, LevelMap, PageSource, SlotEntry};
 use std::fmt;
 use std::ops::Add;
 
 /// The number of a stripe, counted from 1 in the order of writing; 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Seq(pub(crate) u64);
+pub(crate) struct StripeSeq(pub(crate) u64);
 
-impl Seq {
+impl StripeSeq {
     /// No stripe.
-    pub(crate) const NONE: Seq = Seq(0);
+    pub(crate) const NONE: StripeSeq = StripeSeq(0);
     /// The last stripe that a place in a map can name.
-    const LAST: Seq = Seq((1 << 55) - 1);
+    const LAST: StripeSeq = StripeSeq((1 << 55) - 1);
 
     /// A number read from a medium; none if no stripe can have it.
-    pub(crate) fn checked(number: u64) -> Option<Seq> {
-        (1..=Seq::LAST.0).contains(&number).then_some(Seq(number))
+    pub(crate) fn checked(number: u64) -> Option<StripeSeq> {
+        (1..=StripeSeq::LAST.0).contains(&number).then_some(StripeSeq(number))
     }
 
-    pub(crate) fn next(self) -> Seq {
-        Seq(self.0 + 1)
+    pub(crate) fn next(self) -> StripeSeq {
+        StripeSeq(self.0 + 1)
     }
 
     /// The stripe `count` before this one, if there is one.
-    pub(crate) fn back(self, count: u64) -> Option<Seq> {
-        self.0.checked_sub(count).filter(|number| *number > 0).map(Seq)
+    pub(crate) fn back(self, count: u64) -> Option<StripeSeq> {
+        self.0.checked_sub(count).filter(|number| *number > 0).map(StripeSeq)
     }
 
     /// The stripes from this one to `last`.
-    pub(crate) fn up_to(self, last: Seq) -> impl DoubleEndedIterator<Item = Seq> {
-        (self.0..=last.0).map(Seq)
+    pub(crate) fn up_to(self, last: StripeSeq) -> impl DoubleEndedIterator<Item = StripeSeq> {
+        (self.0..=last.0).map(StripeSeq)
     }
 }
 
-impl Add<u64> for Seq {
-    type Output = Seq;
+impl Add<u64> for StripeSeq {
+    type Output = StripeSeq;
 
-    fn add(self, count: u64) -> Seq {
-        Seq(self.0 + count)
+    fn add(self, count: u64) -> StripeSeq {
+        StripeSeq(self.0 + count)
     }
 }
 
-impl fmt::Display for Seq {
+impl fmt::Display for StripeSeq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -69,42 +69,43 @@ impl Slot {
         Slot(at as u8)
     }
 
-    pub(crate) fn at(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
 /// The stripe and the slot where a level took a block in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) seq: Seq,
+pub(crate) struct SlotPlace {
+    pub(crate) seq: StripeSeq,
     pub(crate) slot: Slot,
 }
 
-impl Place {
+impl SlotPlace {
     /// The form in a map. Never 0, because stripes are counted from 1.
     pub(crate) fn pack(self) -> u64 {
         self.seq.0 << 8 | u64::from(self.slot.0)
     }
 
-    /// Reverses [`Place::pack`]; none for a block that is unwritten or lost.
-    pub(crate) fn unpack(packed: u64) -> Option<Place> {
-        (packed != 0 && packed != LOST).then_some(Place { seq: Seq(packed >> 8), slot: Slot(packed as u8) })
+    /// Reverses [`SlotPlace::pack`]; none for a block that is unwritten or lost.
+    pub(crate) fn unpack(packed: u64) -> Option<SlotPlace> {
+        (packed != 0 && packed != LOST_PLACE)
+            .then_some(SlotPlace { seq: StripeSeq(packed >> 8), slot: Slot(packed as u8) })
     }
 }
 
 /// The live slots of stripe `seq`, which holds `entries`: the map says that their blocks lie here
 /// now. A block is carried to another stripe every `stride` stripes.
 pub(crate) fn live_slots(
-    tree: &mut Tree,
-    entries: &[Entry],
-    seq: Seq,
+    tree: &mut LevelMap,
+    entries: &[SlotEntry],
+    seq: StripeSeq,
     stride: u64,
     source: &dyn PageSource,
 ) -> Result<Vec<Slot>> {
     let mut live = Vec::with_capacity(entries.len());
     for (slot, entry) in Slot::all(entries.len()).zip(entries) {
-        if is_live(tree, *entry, Place { seq, slot }, stride, source)? {
+        if is_live(tree, *entry, SlotPlace { seq, slot }, stride, source)? {
             live.push(slot);
         }
     }
@@ -113,17 +114,17 @@ pub(crate) fn live_slots(
 
 /// Whether `entry`, which lies `here`, is live.
 pub(crate) fn is_live(
-    tree: &mut Tree,
-    entry: Entry,
-    here: Place,
+    tree: &mut LevelMap,
+    entry: SlotEntry,
+    here: SlotPlace,
     stride: u64,
     source: &dyn PageSource,
 ) -> Result<bool> {
-    if let Entry::Trim { origin } = entry {
+    if let SlotEntry::Trim { origin } = entry {
         // A record of discards is live until pages of the map contain them.
         return Ok(origin > tree.state().covered);
     }
-    let place = Place::unpack(tree.place_of(entry, source)?);
+    let place = SlotPlace::unpack(tree.place_of(entry, source)?);
     Ok(place.is_some_and(|taken_in| {
         taken_in.slot == here.slot
             && taken_in.seq <= here.seq
@@ -136,15 +137,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_survive() {
-        let place = Place { seq: Seq(1 << 40), slot: Slot(255) };
-        assert_eq!(Place::unpack(place.pack()), Some(place));
-        assert_eq!([0, LOST].map(Place::unpack), [None, None]);
+    fn places_round_trip() {
+        let place = SlotPlace { seq: StripeSeq(1 << 40), slot: Slot(255) };
+        assert_eq!(SlotPlace::unpack(place.pack()), Some(place));
+        assert_eq!([0, LOST_PLACE].map(SlotPlace::unpack), [None, None]);
     }
 
     #[test]
-    fn numbers_that_no_stripe_has_are_none() {
-        assert_eq!([0, 1, 1 << 55, u64::MAX].map(Seq::checked), [None, Some(Seq(1)), None, None]);
-        assert_eq!([1, 2, 3].map(|count| Seq(3).back(count)), [Some(Seq(2)), Some(Seq(1)), None]);
+    fn impossible_stripe_numbers_are_rejected() {
+        assert_eq!([0, 1, 1 << 55, u64::MAX].map(StripeSeq::checked), [None, Some(StripeSeq(1)), None, None]);
+        assert_eq!(
+            [1, 2, 3].map(|count| StripeSeq(3).back(count)),
+            [Some(StripeSeq(2)), Some(StripeSeq(1)), None]
+        );
     }
 }

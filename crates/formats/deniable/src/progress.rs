@@ -4,9 +4,9 @@
 //! Invariants: both numbers only grow; a stripe is durable only after a sync that began when it was
 //! on the medium; after a failed sync there is no other.
 
-use crate::health::{Health, LOOK_AGAIN, Wake};
-use crate::place::Seq;
-use lacuna_contracts::{Error, Result, defect};
+use crate::health::{Health, RECHECK_INTERVAL, Wake};
+use crate::place::StripeSeq;
+use lacuna_contracts::{Error, Result, panic_error};
 use lacuna_levels::no_sync;
 use lacuna_medium::Medium;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The progress of the log of an open disk.
-pub(crate) struct Progress {
+pub(crate) struct LogProgress {
     medium: Arc<dyn Medium>,
     health: Arc<Health>,
     written: AtomicU64,
@@ -24,44 +24,44 @@ pub(crate) struct Progress {
     refused: Mutex<Option<Error>>,
     /// Held during a sync.
     syncing: Mutex<()>,
-    /// Taken briefly before `moved` is notified, so that no waiting thread misses it.
-    told: Mutex<()>,
+    /// Taken briefly before `changed` is notified, so that no waiting thread misses it.
+    wake_lock: Mutex<()>,
     /// Notified when stripes were written or made durable, and on a failure.
-    moved: Condvar,
+    changed: Condvar,
     syncs: AtomicU64,
 }
 
-impl Progress {
-    pub(crate) fn new(medium: Arc<dyn Medium>, health: Arc<Health>) -> Arc<Progress> {
-        let progress = Arc::new(Progress {
+impl LogProgress {
+    pub(crate) fn new(medium: Arc<dyn Medium>, health: Arc<Health>) -> Arc<LogProgress> {
+        let progress = Arc::new(LogProgress {
             medium,
             health,
             written: AtomicU64::new(0),
             durable: AtomicU64::new(0),
             refused: Mutex::default(),
             syncing: Mutex::new(()),
-            told: Mutex::new(()),
-            moved: Condvar::new(),
+            wake_lock: Mutex::new(()),
+            changed: Condvar::new(),
             syncs: AtomicU64::new(0),
         });
-        progress.health.watch(&progress);
+        progress.health.register(&progress);
         progress
     }
 
     /// Sets the end of the log, `head`, as recovery found it. All of the log is durable.
-    pub(crate) fn begin(&self, head: Seq) {
+    pub(crate) fn start_at(&self, head: StripeSeq) {
         self.written.store(head.0, Ordering::Release);
         self.durable.store(head.0, Ordering::Release);
     }
 
     /// The last stripe that is on the medium.
-    pub(crate) fn written(&self) -> Seq {
-        Seq(self.written.load(Ordering::Acquire))
+    pub(crate) fn written(&self) -> StripeSeq {
+        StripeSeq(self.written.load(Ordering::Acquire))
     }
 
     /// The last stripe known to be durable.
-    fn durable(&self) -> Seq {
-        Seq(self.durable.load(Ordering::Acquire))
+    fn durable(&self) -> StripeSeq {
+        StripeSeq(self.durable.load(Ordering::Acquire))
     }
 
     /// Syncs of the medium since the disk was opened.
@@ -70,7 +70,7 @@ impl Progress {
     }
 
     /// Records that stripe `seq` and all before it are on the medium.
-    pub(crate) fn reach(&self, seq: Seq) {
+    pub(crate) fn note_written(&self, seq: StripeSeq) {
         self.written.store(seq.0, Ordering::Release);
         *self.refused.lock() = None;
         self.wake();
@@ -78,34 +78,34 @@ impl Progress {
 
     /// Records that the medium refused the next stripe. Threads that wait for it get the error,
     /// once for each try.
-    pub(crate) fn refuse(&self, e: Error) {
+    pub(crate) fn note_refused(&self, e: Error) {
         *self.refused.lock() = Some(e);
         self.wake();
     }
 
     /// Requests another try to write the refused stripe, if there is one.
-    pub(crate) fn try_again(&self) {
+    pub(crate) fn request_retry(&self) {
         if self.refused.lock().take().is_some() {
             self.wake();
         }
     }
 
     /// For the writing thread: waits until another try is requested, something failed, or
-    /// `LOOK_AGAIN` has passed.
-    pub(crate) fn wait_for_try(&self) {
-        let mut told = self.told.lock();
+    /// `RECHECK_INTERVAL` has passed.
+    pub(crate) fn wait_to_retry(&self) {
+        let mut guard = self.wake_lock.lock();
         if self.refused.lock().is_some() {
-            self.moved.wait_for(&mut told, LOOK_AGAIN);
+            self.changed.wait_for(&mut guard, RECHECK_INTERVAL);
         }
     }
 
     /// Errors: the reason why the medium refused the next stripe at the last try, if it did.
-    pub(crate) fn check_taken(&self) -> Result<()> {
+    pub(crate) fn check_refused(&self) -> Result<()> {
         self.refused.lock().clone().map_or(Ok(()), Err)
     }
 
     /// Makes stripe `seq`, which is on the medium, and all before it durable.
-    pub(crate) fn sync_to(&self, seq: Seq) -> Result<()> {
+    pub(crate) fn sync_to(&self, seq: StripeSeq) -> Result<()> {
         if self.durable() >= seq {
             return Ok(());
         }
@@ -115,9 +115,9 @@ impl Progress {
         }
         let written = self.written();
         if written < seq {
-            return Err(self.health.fail(defect()));
+            return Err(self.health.fail(panic_error()));
         }
-        self.sync_held(&syncing)?;
+        self.sync_locked(&syncing)?;
         self.durable.store(written.0, Ordering::Release);
         drop(syncing);
         self.wake();
@@ -126,12 +126,12 @@ impl Progress {
 
     /// Makes everything durable that was written so far, checkpoints included.
     pub(crate) fn sync_all(&self) -> Result<()> {
-        self.sync_held(&self.syncing.lock())
+        self.sync_locked(&self.syncing.lock())
     }
 
     /// Syncs, unless something has failed. After a failed sync the next one may report success,
     /// because the system has dropped the pages that it could not write.
-    fn sync_held(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
+    fn sync_locked(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
         self.health.check()?;
         let _guard = self.health.fail_on_panic();
         self.medium.sync().map_err(|e| self.health.fail(e.of_sync()))?;
@@ -140,36 +140,38 @@ impl Progress {
     }
 
     /// Waits until stripe `seq` is on the medium.
-    pub(crate) fn wait_written(&self, seq: Seq) -> Result<()> {
+    pub(crate) fn wait_written(&self, seq: StripeSeq) -> Result<()> {
         self.wait(|| None, || self.written() >= seq)
     }
 
     /// Waits until another thread has made stripe `seq` durable, for at most `patience`. A caller
     /// that shortens `patience` meanwhile must wake the waiting threads.
-    pub(crate) fn wait_durable(&self, seq: Seq, patience: impl Fn() -> Option<Duration>) -> Result<()> {
+    pub(crate) fn wait_durable(&self, seq: StripeSeq, patience: impl Fn() -> Option<Duration>) -> Result<()> {
         self.wait(patience, || self.durable() >= seq)
     }
 
     fn wait(&self, patience: impl Fn() -> Option<Duration>, done: impl Fn() -> bool) -> Result<()> {
         let since = Instant::now();
-        let mut told = self.told.lock();
+        let mut guard = self.wake_lock.lock();
         while !done() {
             self.health.check()?;
-            self.check_taken()?;
-            let left = patience().map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
+            self.check_refused()?;
+            let left =
+                patience().map_or(RECHECK_INTERVAL, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
                 return Err(no_sync());
             }
-            // A failure of a hidden level does not notify `moved`: check again after `LOOK_AGAIN`.
-            self.moved.wait_for(&mut told, left.min(LOOK_AGAIN));
+            // A failure of a hidden level does not notify `changed`: check again after
+            // `RECHECK_INTERVAL`.
+            self.changed.wait_for(&mut guard, left.min(RECHECK_INTERVAL));
         }
         Ok(())
     }
 }
 
-impl Wake for Progress {
+impl Wake for LogProgress {
     fn wake(&self) {
-        drop(self.told.lock());
-        self.moved.notify_all();
+        drop(self.wake_lock.lock());
+        self.changed.notify_all();
     }
 }

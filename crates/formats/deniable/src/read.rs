@@ -2,9 +2,9 @@
 //! it.
 
 use crate::log::Log;
-use crate::place::Place;
+use crate::place::SlotPlace;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Kind, Result};
-use lacuna_levels::{Entry, LOST, corrupt};
+use lacuna_levels::{LOST_PLACE, SlotEntry, corrupt};
 
 /// Reads blocks of a level. `look` sets their places, and itself fills the blocks that it sets to
 /// 0.
@@ -38,17 +38,18 @@ fn fetch_all(log: &Log, level: u8, first: BlockAddr, places: &[u64], buf: &mut [
     let mut at = 0;
     while at < places.len() {
         let addr = first.0 + at as u64;
-        if places[at] == LOST {
+        if places[at] == LOST_PLACE {
             return Err(corrupt(format!("cannot read block {addr}")));
         }
-        let Some(place) = Place::unpack(places[at]) else {
+        let Some(place) = SlotPlace::unpack(places[at]) else {
             at += 1;
             continue;
         };
         // Blocks written one after another lie in successive slots.
-        let follows = |(before, after): (&u64, &u64)| *after != LOST && before.checked_add(1) == Some(*after);
+        let follows =
+            |(before, after): (&u64, &u64)| *after != LOST_PLACE && before.checked_add(1) == Some(*after);
         let run = 1 + places[at..].iter().zip(&places[at + 1..]).take_while(|pair| follows(*pair)).count();
-        let entries: Vec<Entry> = (addr..).take(run).map(Entry::Data).collect();
+        let entries: Vec<SlotEntry> = (addr..).take(run).map(SlotEntry::Data).collect();
         log.fetch(level, place, &entries, &mut buf[at * BLOCK_SIZE..(at + run) * BLOCK_SIZE])?;
         at += run;
     }

@@ -8,39 +8,43 @@
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 
 use crate::checkpoint::Checkpoint;
+use crate::discard_record;
 use crate::keys::open_slot;
 use crate::log::Log;
-use crate::place::{Place, Seq, Slot};
-use crate::plain::Echo;
-use crate::source::Source;
+use crate::map_page_reader::MapPageReader;
+use crate::place::{Slot, SlotPlace, StripeSeq};
+use crate::slot_buffer::LevelEntries;
 use crate::summary::{LogEnd, Summary};
-use crate::trims;
-use lacuna_contracts::{Advice, BLOCK_SIZE, Error, Kind, Plain, Result, Setting};
-use lacuna_levels::{Entry, MapState, Tree, corrupt};
+use lacuna_contracts::{BLOCK_SIZE, Error, Hint, Kind, Result, Setting, WipeOnDrop};
+use lacuna_levels::{LevelMap, MapState, SlotEntry, corrupt};
 use rustc_hash::FxHashMap;
 
 /// The end of the log as far as it has been followed.
-struct End {
+struct FollowedEnd {
     last: LogEnd,
     /// The summary of the last stripe, as it was read when the end was found.
     summary: Option<Box<Summary>>,
     /// Whether the log goes on after an unreadable stripe that nothing calls durable: the stripes
     /// before and after it may not belong together.
-    doubtful: bool,
+    is_doubtful: bool,
 }
 
-impl End {
+impl FollowedEnd {
     /// An end at stripe `head`, without its summary.
-    fn unknown(head: Seq, doubtful: bool) -> End {
-        End { last: LogEnd { head, name: [0; 16], echo: Vec::new() }, summary: None, doubtful }
+    fn unknown(head: StripeSeq, doubtful: bool) -> FollowedEnd {
+        FollowedEnd {
+            last: LogEnd { head, name: [0; 16], echo: Vec::new() },
+            summary: None,
+            is_doubtful: doubtful,
+        }
     }
 
     /// An end at the stripe with this summary.
-    fn known(summary: Box<Summary>, doubtful: bool) -> End {
-        End { last: summary.end(), summary: Some(summary), doubtful }
+    fn known(summary: Box<Summary>, doubtful: bool) -> FollowedEnd {
+        FollowedEnd { last: summary.end(), summary: Some(summary), is_doubtful: doubtful }
     }
 
-    fn head(&self) -> Seq {
+    fn head(&self) -> StripeSeq {
         self.last.head
     }
 }
@@ -55,24 +59,24 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box
         None => Checkpoint { seq: last_synced(log)?, closed: false },
     };
     let durable = checkpoint.seq;
-    let mut end = match log.summary_if_read(durable)? {
-        Some(summary) => End::known(Box::new(summary), false),
-        None => End::unknown(durable, false),
+    let mut end = match log.summary_if_readable(durable)? {
+        Some(summary) => FollowedEnd::known(Box::new(summary), false),
+        None => FollowedEnd::unknown(durable, false),
     };
     // The checkpoint may be stale: look further as long as all stripes looked at belong to the log.
     loop {
         let from = end.head();
-        let (found, looked) = look(log, from)?;
+        let (found, looked) = read_summaries_after(log, from)?;
         end = follow(log, end, durable, found);
         if end.head() < looked || end.head() >= durable + log.params().stripes {
             break;
         }
     }
-    if end.head() == Seq::NONE {
+    if end.head() == StripeSeq::NONE {
         return Err(Error::new(Kind::Corrupt, "cannot find the log of this disk")
             .found("not one stripe that verifies")
             .expected("at least the one that creation wrote")
-            .remedy("the medium was overwritten: restore it from a backup"));
+            .hint("the medium was overwritten: restore it from a backup"));
     }
     let was_closed = checkpoint.closed && checkpoint.seq == end.head();
     let read = end.summary.take();
@@ -84,7 +88,7 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box
 }
 
 /// The content of the place where the summary of a stripe belongs.
-enum Found {
+enum SummaryRead {
     Summary(Box<Summary>),
     /// Another stripe's summary, or none.
     Other,
@@ -92,26 +96,26 @@ enum Found {
     Unreadable,
 }
 
-fn find(log: &Log, seq: Seq) -> Result<Found> {
+fn read_summary(log: &Log, seq: StripeSeq) -> Result<SummaryRead> {
     let mut block = [0; BLOCK_SIZE];
     match log.reader().read(0, log.params().offset(seq), &mut block) {
-        Err(e) if e.kind() == Kind::Io => return Ok(Found::Unreadable),
+        Err(e) if e.kind() == Kind::Io => return Ok(SummaryRead::Unreadable),
         read => read?,
     }
     let summary = log.open_summary(seq, &block)?;
-    Ok(summary.map_or(Found::Other, |found| Found::Summary(Box::new(found))))
+    Ok(summary.map_or(SummaryRead::Other, |found| SummaryRead::Summary(Box::new(found))))
 }
 
 /// The summaries after stripe `from`, and the last stripe looked at. The search ends after four
 /// gaps, or after a gap without a summary, because no more than a gap is ever in flight.
-fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
+fn read_summaries_after(log: &Log, from: StripeSeq) -> Result<(Vec<SummaryRead>, StripeSeq)> {
     let gap = u64::from(log.params().gap);
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<SummaryRead> = Vec::new();
     let (mut seq, mut last) = (from, from);
     while seq < from + 4 * gap && seq < last + gap {
         seq = seq.next();
-        found.push(find(log, seq)?);
-        if let Some(Found::Summary(_)) = found.last() {
+        found.push(read_summary(log, seq)?);
+        if let Some(SummaryRead::Summary(_)) = found.last() {
             last = seq;
         }
     }
@@ -119,35 +123,35 @@ fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
 }
 
 /// Follows the log over the summaries found after `end`.
-fn follow(log: &Log, mut end: End, durable: Seq, found: Vec<Found>) -> End {
+fn follow(log: &Log, mut end: FollowedEnd, durable: StripeSeq, found: Vec<SummaryRead>) -> FollowedEnd {
     let claims = found.iter().filter_map(|found| match found {
-        Found::Summary(summary) => Some(summary.public.synced),
+        SummaryRead::Summary(summary) => Some(summary.public.synced),
         _ => None,
     });
-    let synced = claims.fold(durable, Seq::max);
+    let synced = claims.fold(durable, StripeSeq::max);
     let mut linked = !end.last.echo.is_empty();
     let mut found = found.into_iter().peekable();
     while let Some(here) = found.next() {
         let seq = end.head().next();
         match here {
-            Found::Summary(summary) => {
+            SummaryRead::Summary(summary) => {
                 let whole = seq <= synced
                     || ((!linked || summary.public.previous == end.last.name)
                         && is_whole(log, seq, &summary));
                 if !whole {
                     break;
                 }
-                end = End::known(summary, end.doubtful);
+                end = FollowedEnd::known(summary, end.is_doubtful);
                 linked = true;
             }
             // An unreadable stripe is not the end of the log if the stripe after it was written
             // whole.
-            Found::Unreadable if seq <= synced || is_followed(log, seq, found.peek(), synced) => {
-                end = End::unknown(seq, end.doubtful || seq > synced);
+            SummaryRead::Unreadable if seq <= synced || is_followed(log, seq, found.peek(), synced) => {
+                end = FollowedEnd::unknown(seq, end.is_doubtful || seq > synced);
                 linked = false;
             }
             _ if seq <= synced => {
-                end = End::unknown(seq, end.doubtful);
+                end = FollowedEnd::unknown(seq, end.is_doubtful);
                 linked = false;
             }
             _ => break,
@@ -157,8 +161,8 @@ fn follow(log: &Log, mut end: End, durable: Seq, found: Vec<Found>) -> End {
 }
 
 /// Whether an unreadable stripe that nothing calls durable is followed by a whole one.
-fn is_followed(log: &Log, seq: Seq, next: Option<&Found>, synced: Seq) -> bool {
-    matches!(next, Some(Found::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
+fn is_followed(log: &Log, seq: StripeSeq, next: Option<&SummaryRead>, synced: StripeSeq) -> bool {
+    matches!(next, Some(SummaryRead::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
 }
 
 /// The summary of the last stripe, which may have been read before. Errors: it cannot be read; the
@@ -166,11 +170,12 @@ fn is_followed(log: &Log, seq: Seq, next: Option<&Found>, synced: Seq) -> bool {
 /// new: then the result is the summary of the stripe before, if there is one.
 fn last_summary(
     log: &Log,
-    head: Seq,
+    head: StripeSeq,
     read: Option<Box<Summary>>,
     was_closed: bool,
 ) -> Result<Option<Box<Summary>>> {
-    let again = |seq: Seq| -> Result<Option<Box<Summary>>> { Ok(log.summary_if_read(seq)?.map(Box::new)) };
+    let again =
+        |seq: StripeSeq| -> Result<Option<Box<Summary>>> { Ok(log.summary_if_readable(seq)?.map(Box::new)) };
     if let Some(summary) = read.map_or_else(|| again(head), |summary| Ok(Some(summary)))? {
         return Ok(Some(summary));
     }
@@ -184,9 +189,9 @@ fn last_summary(
 
 /// Refuses to write to a log that was not closed if its next stripe cannot be read, or its end is
 /// doubtful: the last flushed stripe may be there, and its blocks would silently be older.
-fn check_next(log: &Log, end: &End) -> Result<()> {
+fn check_next(log: &Log, end: &FollowedEnd) -> Result<()> {
     let seq = end.head().next();
-    if !end.doubtful && !matches!(find(log, seq)?, Found::Unreadable) {
+    if !end.is_doubtful && !matches!(read_summary(log, seq)?, SummaryRead::Unreadable) {
         return Ok(());
     }
     Err(Error::new(Kind::Corrupt, "cannot open the disk for writing")
@@ -194,19 +199,19 @@ fn check_next(log: &Log, end: &End) -> Result<()> {
             "a bad sector in stripe {seq}, which may be the last one that was written before the power was cut"
         ))
         .expected("a log whose end can be read")
-        .remedy(rescue("; blocks written in the last moments may be older than they should be")))
+        .hint(rescue("; blocks written in the last moments may be older than they should be")))
 }
 
 /// The advice to open the disk to read it, followed by `more`.
-fn rescue(more: &'static str) -> Advice {
-    Advice::from("open it with ").setting(Setting("read_only")).text(" and copy what is there").text(more)
+fn rescue(more: &'static str) -> Hint {
+    Hint::from("open it with ").setting(Setting("read_only")).text(" and copy what is there").text(more)
 }
 
 /// The last stripe that any summary calls durable, for a disk without a valid checkpoint. Reads the
 /// whole ring.
-fn last_synced(log: &Log) -> Result<Seq> {
-    let (mut synced, mut any, mut failed) = (Seq::NONE, false, None);
-    for at in (0..log.params().stripes).map(Seq) {
+fn last_synced(log: &Log) -> Result<StripeSeq> {
+    let (mut synced, mut any, mut failed) = (StripeSeq::NONE, false, None);
+    for at in (0..log.params().stripes).map(StripeSeq) {
         let mut block = [0; BLOCK_SIZE];
         match log.reader().read(0, log.params().offset(at), &mut block) {
             Err(e) if e.kind() == Kind::Io => {
@@ -228,11 +233,11 @@ fn last_synced(log: &Log) -> Result<Seq> {
 }
 
 /// Whether all slots of a stripe are as they were written, those of all hidden levels included.
-fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
+fn is_whole(log: &Log, seq: StripeSeq, summary: &Summary) -> bool {
     let public = log.params().public_slots() * BLOCK_SIZE;
-    let mut slots = Plain::new(vec![0u8; log.params().stripe_len() - BLOCK_SIZE]);
+    let mut slots = WipeOnDrop::new(vec![0u8; log.params().stripe_len() - BLOCK_SIZE]);
     // A power cut tears a stripe; it does not make it unreadable.
-    if log.reader().read(0, log.slot_offset(0, Place { seq, slot: Slot(0) }), &mut slots).is_err() {
+    if log.reader().read(0, log.slot_offset(0, SlotPlace { seq, slot: Slot(0) }), &mut slots).is_err() {
         return true;
     }
     if !summary.has_hidden_slots(&slots[public..]) {
@@ -245,11 +250,11 @@ fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
 }
 
 /// The entries of the hidden slots of the last stripe, as far as open levels show them.
-pub(crate) fn hidden_echo(log: &Log, head: Seq) -> Echo {
-    let mut echo = vec![(0, Entry::Empty); log.params().hidden_slots()];
+pub(crate) fn hidden_echo(log: &Log, head: StripeSeq) -> LevelEntries {
+    let mut echo = vec![(0, SlotEntry::Empty); log.params().hidden_slots()];
     for level in log.keys().open_hidden() {
-        let Ok(found) = log.head(level, head) else { continue };
-        for (held, entry) in echo.iter_mut().zip(found.entries()).filter(|(_, e)| *e != Entry::Empty) {
+        let Ok(found) = log.level_summary(level, head) else { continue };
+        for (held, entry) in echo.iter_mut().zip(found.entries()).filter(|(_, e)| *e != SlotEntry::Empty) {
             *held = (level, entry);
         }
     }
@@ -257,15 +262,15 @@ pub(crate) fn hidden_echo(log: &Log, head: Seq) -> Echo {
 }
 
 /// A change that a stripe made to a map.
-enum Change {
-    Put(u64, Place),
+enum MapChange {
+    Put(u64, SlotPlace),
     Clear(u64, u64),
 }
 
 /// The last stripe of a log, and its summary if it was read, as [`find_end`] returns them.
 #[derive(Clone, Copy)]
 pub(crate) struct LastStripe<'s> {
-    pub(crate) seq: Seq,
+    pub(crate) seq: StripeSeq,
     pub(crate) summary: Option<&'s Summary>,
 }
 
@@ -275,7 +280,7 @@ pub(crate) fn rebuild(
     log: &Log,
     level: u8,
     end: LastStripe<'_>,
-    tree: &mut Tree,
+    tree: &mut LevelMap,
     read_only: bool,
 ) -> Result<()> {
     let mut skipped = false;
@@ -285,9 +290,9 @@ pub(crate) fn rebuild(
     }
     let Some((last, root)) = last else { return Ok(()) };
     // Blocks older than a whole stride were carried since, and are in a later summary.
-    let first = Seq((root.covered + 1).max((last.0 + 1).saturating_sub(log.params().stride())));
+    let first = StripeSeq((root.covered + 1).max((last.0 + 1).saturating_sub(log.params().stride())));
     let mut moved: FxHashMap<(u8, u64), u64> = FxHashMap::default();
-    let mut changes: Vec<Change> = Vec::new();
+    let mut changes: Vec<MapChange> = Vec::new();
     for seq in first.up_to(last) {
         // If the level was closed meanwhile, its overwritten blocks are gone.
         let entries = if seq + log.params().stripes <= end.seq {
@@ -297,23 +302,23 @@ pub(crate) fn rebuild(
         };
         let mut puts = Vec::new();
         for (slot, entry) in Slot::all(entries.len()).zip(entries) {
-            let place = Place { seq, slot };
+            let place = SlotPlace { seq, slot };
             match entry {
-                Entry::Page { depth, index } => drop(moved.insert((depth, index), place.pack())),
-                Entry::Data(addr) | Entry::Lost(addr) => puts.push(Change::Put(addr, place)),
+                SlotEntry::Page { depth, index } => drop(moved.insert((depth, index), place.pack())),
+                SlotEntry::Data(addr) | SlotEntry::Lost(addr) => puts.push(MapChange::Put(addr, place)),
                 // A record that was carried was replayed where it was new.
-                Entry::Trim { origin } if origin == seq.0 => read_trims(log, level, place, &mut changes)?,
-                Entry::Trim { .. } | Entry::Empty => {}
+                SlotEntry::Trim { origin } if origin == seq.0 => read_trims(log, level, place, &mut changes)?,
+                SlotEntry::Trim { .. } | SlotEntry::Empty => {}
             }
         }
         // The records of a stripe come before its data.
         changes.append(&mut puts);
     }
-    tree.restore(root, &moved, &Source::lenient(log, level))?;
+    tree.restore(root, &moved, &MapPageReader::lenient(log, level))?;
     for change in changes {
         match change {
-            Change::Put(addr, place) => tree.replay(addr, place.pack()),
-            Change::Clear(first, count) => tree.replay_clear(first, count),
+            MapChange::Put(addr, place) => tree.replay(addr, place.pack()),
+            MapChange::Clear(first, count) => tree.replay_clear(first, count),
         }
     }
     Ok(())
@@ -324,8 +329,8 @@ pub(crate) fn rebuild(
 fn last_of_level_missing(level: u8) -> Error {
     corrupt(format!("cannot open level {level} for writing"))
         .found("a damaged stripe after the last one that the level is known to have written")
-        .expected("that stripe, or that the level was open in one after it")
-        .remedy(rescue(", or open the disk without the level"))
+        .expected("that stripe, or a later one written with the level open")
+        .hint(rescue(", or open the disk without the level"))
 }
 
 /// The last root record of a level, and its stripe.
@@ -337,12 +342,12 @@ fn last_root(
     level: u8,
     LastStripe { seq: head, summary: last }: LastStripe<'_>,
     skipped: &mut bool,
-) -> Result<Option<(Seq, MapState)>> {
-    let first = head.back(log.params().stripes - 1).unwrap_or(Seq(1));
+) -> Result<Option<(StripeSeq, MapState)>> {
+    let first = head.back(log.params().stripes - 1).unwrap_or(StripeSeq(1));
     for seq in first.up_to(head).rev() {
         let read = match last {
             Some(last) if last.public.seq == seq => None,
-            _ => log.summary_if_read(seq)?,
+            _ => log.summary_if_readable(seq)?,
         };
         let Some(summary) = read.as_ref().or(last.filter(|last| last.public.seq == seq)) else {
             *skipped |= seq < head;
@@ -351,7 +356,7 @@ fn last_root(
         if level == 0 {
             return Ok(Some((seq, summary.public.root)));
         }
-        let key = log.keys().of_stripe(level, &summary.salt)?;
+        let key = log.keys().stripe_key(level, &summary.salt)?;
         if let Some(root) = summary.hidden_root(&key, level) {
             return Ok(Some((seq, root)));
         }
@@ -361,12 +366,12 @@ fn last_root(
 
 /// The entries of a level in a stripe; taken from the echo in the next stripe if the stripe cannot
 /// be read.
-fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
-    match log.head(level, seq) {
+fn entries_of(log: &Log, level: u8, seq: StripeSeq, last: StripeSeq) -> Result<Vec<SlotEntry>> {
+    match log.level_summary(level, seq) {
         Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {}
         head => return Ok(head?.entries().collect()),
     }
-    let next = if seq < last { log.summary_if_read(seq.next())? } else { None };
+    let next = if seq < last { log.summary_if_readable(seq.next())? } else { None };
     let Some(next) = next else {
         return Err(corrupt("cannot open the disk").found(format!(
             "two damaged stripes side by side ({seq} and {}) among those that its map still needs",
@@ -376,21 +381,21 @@ fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
     if level == 0 {
         return Ok(next.public.echo);
     }
-    let key = log.keys().of_stripe(level, &next.salt)?;
+    let key = log.keys().stripe_key(level, &next.salt)?;
     let slots = log.params().slots(level);
-    let mut echo = vec![Entry::Empty; log.params().hidden_slots()];
+    let mut echo = vec![SlotEntry::Empty; log.params().hidden_slots()];
     echo[slots.clone()].copy_from_slice(&next.hidden_echo(&key, slots));
     Ok(echo)
 }
 
-fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
+fn read_trims(log: &Log, level: u8, place: SlotPlace, changes: &mut Vec<MapChange>) -> Result<()> {
     let mut block = [0; BLOCK_SIZE];
-    let entry = Entry::Trim { origin: place.seq.0 };
+    let entry = SlotEntry::Trim { origin: place.seq.0 };
     // If a record is damaged or cannot be read, its discarded blocks read as they did before.
     match log.read_slots(level, place, &[entry], &mut block) {
         Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => return Ok(()),
         read => read?,
     }
-    changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count)));
+    changes.extend(discard_record::ranges(&block).map(|(first, count)| MapChange::Clear(first, count)));
     Ok(())
 }

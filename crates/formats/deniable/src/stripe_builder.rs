@@ -4,20 +4,20 @@
 //! Invariants: a block or a page is in it once. No record of discards covers a block in the same
 //! stripe, because replay applies the records of a stripe before its data.
 
+use crate::discard_record;
 use crate::log::Log;
-use crate::place::{Place, Seq, Slot};
-use crate::plain::Plain;
-use crate::source::Source;
-use crate::trims;
+use crate::map_page_reader::MapPageReader;
+use crate::place::{Slot, SlotPlace, StripeSeq};
+use crate::slot_buffer::SlotBuffer;
 use lacuna_contracts::BlockAddr;
-use lacuna_levels::Entry;
+use lacuna_levels::SlotEntry;
 use std::collections::BTreeMap;
 
 /// The open stripe of level 0; without slots while no stripe is open.
 #[derive(Default)]
 pub(crate) struct StripeBuilder {
-    seq: Seq,
-    plain: Plain,
+    seq: StripeSeq,
+    plain: SlotBuffer,
     /// The slots of the blocks in it.
     index: BTreeMap<u64, Slot>,
     /// Free slots, the lowest last.
@@ -25,43 +25,43 @@ pub(crate) struct StripeBuilder {
     /// The slot that records discards, and its number of ranges.
     trim: Option<(Slot, usize)>,
     /// Whether it holds anything that is stored nowhere else.
-    fresh: bool,
+    has_new_data: bool,
 }
 
 impl StripeBuilder {
     /// Stripe `seq`, which carries the blocks in `plain`.
-    pub(crate) fn new(seq: Seq, plain: Plain) -> StripeBuilder {
+    pub(crate) fn new(seq: StripeSeq, plain: SlotBuffer) -> StripeBuilder {
         let slots = Slot::all(plain.slots()).zip(plain.entries());
         let index = slots.filter_map(|(slot, (_, entry))| match entry {
-            Entry::Data(addr) | Entry::Lost(addr) => Some((*addr, slot)),
+            SlotEntry::Data(addr) | SlotEntry::Lost(addr) => Some((*addr, slot)),
             _ => None,
         });
         let index = index.collect();
         let free = Slot::all(plain.slots()).rev().filter(|slot| plain.is_empty(*slot)).collect();
-        StripeBuilder { seq, plain, index, free, trim: None, fresh: false }
+        StripeBuilder { seq, plain, index, free, trim: None, has_new_data: false }
     }
 
     /// Closes the stripe.
-    pub(crate) fn close(self) -> (Seq, Plain) {
+    pub(crate) fn close(self) -> (StripeSeq, SlotBuffer) {
         (self.seq, self.plain)
     }
 
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.fresh
+    pub(crate) fn has_new_data(&self) -> bool {
+        self.has_new_data
     }
 
     /// The pages of level 0, those in the open stripe included.
-    pub(crate) fn source<'a>(&'a self, log: &'a Log) -> Source<'a> {
-        Source::filling(log, 0, self.seq, &self.plain)
+    pub(crate) fn source<'a>(&'a self, log: &'a Log) -> MapPageReader<'a> {
+        MapPageReader::filling(log, 0, self.seq, &self.plain)
     }
 
-    pub(crate) fn place(&self, slot: Slot) -> Place {
-        Place { seq: self.seq, slot }
+    pub(crate) fn place(&self, slot: Slot) -> SlotPlace {
+        SlotPlace { seq: self.seq, slot }
     }
 
     /// The block that was taken in at `place`, if that is in this stripe.
-    pub(crate) fn block(&self, place: Place, addr: BlockAddr) -> Option<&[u8]> {
-        if place.seq == self.seq { self.plain.block(0, place.slot, Entry::Data(addr.0)) } else { None }
+    pub(crate) fn block(&self, place: SlotPlace, addr: BlockAddr) -> Option<&[u8]> {
+        if place.seq == self.seq { self.plain.block(0, place.slot, SlotEntry::Data(addr.0)) } else { None }
     }
 
     /// The slot of a block that the stripe holds.
@@ -75,7 +75,7 @@ impl StripeBuilder {
         self.free.last().copied().filter(|_| occupied < most)
     }
 
-    fn put(&mut self, slot: Slot, entry: Entry) -> &mut [u8] {
+    fn put(&mut self, slot: Slot, entry: SlotEntry) -> &mut [u8] {
         if self.free.last() == Some(&slot) {
             self.free.pop();
         }
@@ -89,13 +89,13 @@ impl StripeBuilder {
 
     /// Takes in a block, into its slot or a free one.
     pub(crate) fn put_block(&mut self, addr: BlockAddr, slot: Slot, block: &[u8]) {
-        self.put(slot, Entry::Data(addr.0)).copy_from_slice(block);
+        self.put(slot, SlotEntry::Data(addr.0)).copy_from_slice(block);
         self.index.insert(addr.0, slot);
-        self.fresh = true;
+        self.has_new_data = true;
     }
 
     /// Puts a page of the map into a free slot. An older version that was carried here is dropped.
-    pub(crate) fn put_page(&mut self, page: Entry, slot: Slot, block: &[u8]) {
+    pub(crate) fn put_page(&mut self, page: SlotEntry, slot: Slot, block: &[u8]) {
         let old = self.plain.slot_of(0, page);
         self.put(slot, page).copy_from_slice(block);
         old.into_iter().for_each(|old| self.clear(old));
@@ -105,16 +105,16 @@ impl StripeBuilder {
     /// room.
     pub(crate) fn record_discard(&mut self, first: BlockAddr, count: u64) -> Option<Vec<BlockAddr>> {
         let (slot, at) = match self.trim {
-            Some((slot, ranges)) if ranges < trims::MOST_RANGES => (slot, ranges),
+            Some((slot, ranges)) if ranges < discard_record::MAX_RANGES => (slot, ranges),
             _ => (self.free_slot(usize::MAX)?, 0),
         };
         let origin = self.seq.0;
-        let record = self.put(slot, Entry::Trim { origin });
+        let record = self.put(slot, SlotEntry::Trim { origin });
         if at == 0 {
             record.fill(0);
         }
-        trims::put(record, at, first.0, count);
-        (self.trim, self.fresh) = (Some((slot, at + 1)), true);
+        discard_record::put(record, at, first.0, count);
+        (self.trim, self.has_new_data) = (Some((slot, at + 1)), true);
         let covered: Vec<u64> = self.index.range(first.0..first.0 + count).map(|(addr, _)| *addr).collect();
         for addr in &covered {
             let slot = self.index.remove(addr);

@@ -19,10 +19,10 @@ use crate::geometry::{
 };
 use crate::keys::{Salt, domain, stripe_key};
 use crate::params::Params;
-use crate::place::{Seq, Slot};
-use lacuna_contracts::{BLOCK_SIZE, Record, RecordMut, Result, Secret};
+use crate::place::{Slot, StripeSeq};
+use lacuna_contracts::{BLOCK_SIZE, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::constant_time_eq;
-use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
+use lacuna_levels::{MapState, SALT_LEN, STATE_LEN, SlotEntry, TAG_LEN, WriteKey};
 use std::ops::Range;
 
 /// Encrypts the root record of a hidden level: the state of its map.
@@ -39,65 +39,65 @@ fn open_root(key: &WriteKey, level: u8, bytes: &[u8]) -> Option<MapState> {
 }
 
 /// The half of a stripe's salt that names it in the next stripe.
-pub(crate) type Name = [u8; 16];
+pub(crate) type StripeName = [u8; 16];
 
 /// The name of the stripe with this salt.
-pub(crate) fn name_of(salt: &Salt) -> Name {
-    Record(salt).array(0)
+pub(crate) fn stripe_name(salt: &Salt) -> StripeName {
+    LeReader(salt).array(0)
 }
 
 /// The end of the log: the facts about the last stripe that the next stripe repeats.
 pub(crate) struct LogEnd {
-    pub(crate) head: Seq,
-    pub(crate) name: Name,
+    pub(crate) head: StripeSeq,
+    pub(crate) name: StripeName,
     /// The entries of its public slots.
-    pub(crate) echo: Vec<Entry>,
+    pub(crate) echo: Vec<SlotEntry>,
 }
 
 /// The entry of a slot, and its tag.
-pub(crate) type Listed = (Entry, [u8; TAG_LEN]);
+pub(crate) type TaggedEntry = (SlotEntry, [u8; TAG_LEN]);
 
 /// The public part of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PublicPart {
-    pub(crate) seq: Seq,
+pub(crate) struct PublicSummary {
+    pub(crate) seq: StripeSeq,
     /// The first half of the salt of the stripe before.
-    pub(crate) previous: Name,
+    pub(crate) previous: StripeName,
     /// A stripe that was durable, with all before it, when this one was closed.
-    pub(crate) synced: Seq,
+    pub(crate) synced: StripeSeq,
     /// The state of the map of level 0.
     pub(crate) root: MapState,
     /// The entries of the public slots, with tags.
-    pub(crate) entries: Vec<Listed>,
+    pub(crate) entries: Vec<TaggedEntry>,
     /// The entries of the public slots of the stripe before.
-    pub(crate) echo: Vec<Entry>,
+    pub(crate) echo: Vec<SlotEntry>,
 }
 
-impl PublicPart {
+impl PublicSummary {
     fn encode(&self, out: &mut [u8]) {
-        let mut record = RecordMut(out);
+        let mut record = LeWriter(out);
         record.u64(0, self.seq.0).put(8, &self.previous).u64(24, self.synced.0).put(32, &self.root.encode());
         let (entries, echoes) = out[PUBLIC_FIXED..].split_at_mut(self.entries.len() * PUBLIC_ENTRY);
         for (out, (entry, tag)) in entries.chunks_exact_mut(PUBLIC_ENTRY).zip(&self.entries) {
-            RecordMut(out).u64(0, entry.pack()).put(8, tag);
+            LeWriter(out).u64(0, entry.pack()).put(8, tag);
         }
         for (out, entry) in echoes.chunks_exact_mut(PUBLIC_ECHO).zip(&self.echo) {
-            RecordMut(out).u64(0, entry.pack());
+            LeWriter(out).u64(0, entry.pack());
         }
     }
 
-    fn decode(bytes: &[u8], slots: usize) -> Option<PublicPart> {
-        let record = Record(bytes);
+    fn decode(bytes: &[u8], slots: usize) -> Option<PublicSummary> {
+        let record = LeReader(bytes);
         let echo_at = PUBLIC_FIXED + slots * PUBLIC_ENTRY;
-        let listed = |slot: usize| -> Option<Listed> {
+        let listed = |slot: usize| -> Option<TaggedEntry> {
             let at = PUBLIC_FIXED + slot * PUBLIC_ENTRY;
-            Some((Entry::unpack(record.u64(at))?, record.array(at + 8)))
+            Some((SlotEntry::unpack(record.u64(at))?, record.array(at + 8)))
         };
-        let echoed = |slot: usize| Entry::unpack(record.u64(echo_at + slot * PUBLIC_ECHO));
-        let part = PublicPart {
-            seq: Seq::checked(record.u64(0))?,
+        let echoed = |slot: usize| SlotEntry::unpack(record.u64(echo_at + slot * PUBLIC_ECHO));
+        let part = PublicSummary {
+            seq: StripeSeq::checked(record.u64(0))?,
             previous: record.array(8),
-            synced: Seq(record.u64(24)),
+            synced: StripeSeq(record.u64(24)),
             root: MapState::decode(&bytes[32..PUBLIC_FIXED]),
             entries: (0..slots).map(listed).collect::<Option<_>>()?,
             echo: (0..slots).map(echoed).collect::<Option<_>>()?,
@@ -111,7 +111,7 @@ impl PublicPart {
 pub(crate) struct Summary {
     pub(crate) salt: Salt,
     pub(crate) key: WriteKey,
-    pub(crate) public: PublicPart,
+    pub(crate) public: PublicSummary,
     digest: [u8; TAG_LEN],
     /// Roots, entries and echo of the hidden levels, still encrypted.
     hidden: Vec<u8>,
@@ -124,7 +124,7 @@ pub(crate) fn seal(
     salt: &Salt,
     digest: &[u8; TAG_LEN],
     hidden: &[u8],
-    public: &PublicPart,
+    public: &PublicSummary,
     out: &mut [u8],
 ) {
     let public_at = ROOTS_AT + hidden.len();
@@ -146,7 +146,7 @@ impl Summary {
         level0: &Secret<32>,
         block: &[u8; BLOCK_SIZE],
     ) -> Result<Option<Summary>> {
-        let record = Record(block);
+        let record = LeReader(block);
         let salt = record.array(0);
         let key = stripe_key(level0, &salt)?;
         let public_at = params.geometry.public_at();
@@ -157,7 +157,7 @@ impl Summary {
         if opened.is_err() {
             return Ok(None);
         }
-        let Some(public) = PublicPart::decode(&plain[public_at..], params.public_slots()) else {
+        let Some(public) = PublicSummary::decode(&plain[public_at..], params.public_slots()) else {
             return Ok(None);
         };
         let (digest, hidden) = (record.array(DIGEST_AT), block[ROOTS_AT..public_at].to_vec());
@@ -167,7 +167,7 @@ impl Summary {
     /// The end of a log that ends with this stripe.
     pub(crate) fn end(&self) -> LogEnd {
         let echo = self.public.entries.iter().map(|(entry, _)| *entry).collect();
-        LogEnd { head: self.public.seq, name: name_of(&self.salt), echo }
+        LogEnd { head: self.public.seq, name: stripe_name(&self.salt), echo }
     }
 
     /// Whether `slots` are the hidden slots that were written with this summary.
@@ -182,23 +182,23 @@ impl Summary {
     }
 
     /// The entries and tags of these hidden slots; empty for slots that the key does not open.
-    pub(crate) fn hidden_entries(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Listed> {
+    pub(crate) fn hidden_entries(&self, key: &WriteKey, slots: Range<usize>) -> Vec<TaggedEntry> {
         let listed = self.hidden[ENTRIES_AT - ROOTS_AT..].chunks_exact(HIDDEN_ENTRY);
-        let uncovered = |(slot, bytes): (Slot, &[u8])| match key.uncover(domain::ENTRY, slot.0, &bytes[..16])
-        {
-            Some(entry) => (entry, Record(bytes).array(16)),
-            None => (Entry::Empty, [0; TAG_LEN]),
-        };
+        let uncovered =
+            |(slot, bytes): (Slot, &[u8])| match key.decrypt_entry(domain::ENTRY, slot.0, &bytes[..16]) {
+                Some(entry) => (entry, LeReader(bytes).array(16)),
+                None => (SlotEntry::Empty, [0; TAG_LEN]),
+            };
         Slot::all(slots.end).zip(listed).skip(slots.start).map(uncovered).collect()
     }
 
     /// The entries of these hidden slots in the stripe before; empty for slots that the key does
     /// not open.
-    pub(crate) fn hidden_echo(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Entry> {
+    pub(crate) fn hidden_echo(&self, key: &WriteKey, slots: Range<usize>) -> Vec<SlotEntry> {
         let all = (self.hidden.len() - (ENTRIES_AT - ROOTS_AT)) / (HIDDEN_ENTRY + HIDDEN_ECHO);
         let echo = self.hidden[ENTRIES_AT - ROOTS_AT + all * HIDDEN_ENTRY..].chunks_exact(HIDDEN_ECHO);
-        let uncovered = |(slot, bytes): (Slot, &[u8])| key.uncover(domain::ECHO, slot.0, bytes);
+        let uncovered = |(slot, bytes): (Slot, &[u8])| key.decrypt_entry(domain::ECHO, slot.0, bytes);
         let slots = Slot::all(slots.end).zip(echo).skip(slots.start);
-        slots.map(|echo| uncovered(echo).unwrap_or(Entry::Empty)).collect()
+        slots.map(|echo| uncovered(echo).unwrap_or(SlotEntry::Empty)).collect()
     }
 }

@@ -3,10 +3,10 @@
 //! same threads run whatever levels are open.
 
 use crate::carrier::Carrier;
-use crate::hidden::Hidden;
-use crate::pipeline::{MOST_DUE, Pipeline};
-use crate::place::Seq;
-use crate::public::Public;
+use crate::hidden::OpenHiddenLevels;
+use crate::pipeline::{MAX_QUEUED_SYNCS, Pipeline};
+use crate::place::StripeSeq;
+use crate::public_level::PublicLevel;
 use lacuna_contracts::{Error, Result};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The most queued lists of hidden blocks that wait for their leaves to be loaded.
-const MOST_TO_WARM: usize = 8;
+const MAX_WARM_QUEUE: usize = 8;
 
 /// The running threads. Dropping this ends them, after the closed stripes are written.
 pub(crate) struct Threads {
@@ -31,27 +31,27 @@ impl Threads {
     pub(crate) fn start(
         pipeline: &Arc<Pipeline>,
         carrier: &Arc<Carrier>,
-        hidden: &Arc<Hidden>,
-        public: &Arc<Public>,
-        next: Seq,
+        hidden: &Arc<OpenHiddenLevels>,
+        public: &Arc<PublicLevel>,
+        next: StripeSeq,
         cover: Duration,
     ) -> Result<Threads> {
         let (pipeline, carrier) = (Arc::clone(pipeline), Arc::clone(carrier));
         let (hidden, public) = (Arc::clone(hidden), Arc::clone(public));
         let (to_encrypt, closed) = channel();
-        let (to_sync, due) = sync_channel(MOST_DUE);
-        let (to_warm, found) = sync_channel(MOST_TO_WARM);
+        let (to_sync, due) = sync_channel(MAX_QUEUED_SYNCS);
+        let (to_warm, found) = sync_channel(MAX_WARM_QUEUE);
         let (writing, syncing) = (Arc::clone(&pipeline), Arc::clone(&pipeline));
         let reading = Arc::clone(&carrier);
         let mut threads = Threads { pipeline, carrier, workers: Vec::new(), clock: None };
-        threads.pipeline.attach(to_encrypt);
-        threads.begin("lacuna-stripes", move || writing.write_stripes(&closed, &to_sync))?;
-        threads.begin("lacuna-sync", move || syncing.sync_stripes(&due))?;
+        threads.pipeline.send_to_threads(to_encrypt);
+        threads.spawn("lacuna-stripes", move || writing.write_stripes(&closed, &to_sync))?;
+        threads.spawn("lacuna-sync", move || syncing.sync_stripes(&due))?;
         threads.carrier.start();
-        threads.begin("lacuna-carry", move || reading.read_ahead(next, &to_warm))?;
-        threads.begin("lacuna-maps", move || hidden.warm_found(&found))?;
+        threads.spawn("lacuna-carry", move || reading.read_ahead(next, &to_warm))?;
+        threads.spawn("lacuna-maps", move || hidden.warm_carried(&found))?;
         if !cover.is_zero() {
-            let beat = move || match public.beat() {
+            let beat = move || match public.refresh() {
                 // The next beat tries again.
                 Err(e) if e.kind().is_refusal() => Ok(()),
                 done => done,
@@ -61,7 +61,7 @@ impl Threads {
         Ok(threads)
     }
 
-    fn begin(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
         self.workers.push(spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?);
         Ok(())
@@ -69,7 +69,7 @@ impl Threads {
 
     /// Stops the paced clock.
     pub(crate) fn end_clock(&mut self) {
-        self.clock.take().into_iter().for_each(PacedClock::end);
+        self.clock.take().into_iter().for_each(PacedClock::stop);
     }
 }
 

@@ -5,7 +5,7 @@ mod fixture;
 
 use fixture::{counter, create, open};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
-use lacuna_deniable::{Geometry, Params};
+use lacuna_deniable::{Params, StripeGeometry};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::Rng;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ fn measure(params: &Params, warm: u64, count: u64, mut next: impl FnMut(u64) -> 
 }
 
 #[test]
-fn uniform_writes_on_a_full_level_cost_what_equation_1_says() {
-    let geometry = Geometry { public: 8, hidden: 8 };
+fn uniform_writes_match_equation_1() {
+    let geometry = StripeGeometry { public: 8, hidden: 8 };
     let stripe = 17 * BLOCK_SIZE as u64;
     for spare in [100, 200, 400] {
         let params = Params::plan((2 << 20) + 1200 * stripe, geometry, spare, 0).unwrap();
@@ -63,7 +63,7 @@ fn uniform_writes_on_a_full_level_cost_what_equation_1_says() {
 #[test]
 fn sequential_writes_cost_less_than_2_3_blocks() {
     let stripe = 64 * BLOCK_SIZE as u64;
-    let params = Params::plan((2 << 20) + 300 * stripe, Geometry::DEFAULT, 200, 0).unwrap();
+    let params = Params::plan((2 << 20) + 300 * stripe, StripeGeometry::DEFAULT, 200, 0).unwrap();
     let blocks = params.blocks;
     let first = measure(&params, 0, blocks, |n| n);
     let again = measure(&params, 2 * blocks, 2 * blocks, |n| n % blocks);

@@ -3,9 +3,9 @@
 
 mod fixture;
 
-use fixture::{Model, Written, flush_hidden, open_with, options, stamp_of, written};
+use fixture::{DiskModel, WrittenDisk, flush_hidden, open_with, options, stamp_of, written};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_deniable::{Deniable, Levels, OpenOptions, Params};
+use lacuna_deniable::{DeniableDisk, Levels, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder};
 use lacuna_testkit::levels::lost_blocks;
@@ -19,7 +19,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Reads every block of every open level: each is right, or fails. Returns the number of failed
 /// blocks of each level.
-fn failures(disk: &Arc<Deniable>, models: &[Model]) -> Vec<u64> {
+fn failures(disk: &Arc<DeniableDisk>, models: &[DiskModel]) -> Vec<u64> {
     disk.levels().iter().zip(models).map(|(level, model)| lost_blocks(level, model) as u64).collect()
 }
 
@@ -36,11 +36,11 @@ fn regions(params: &Params) -> Vec<(Range<u64>, Option<usize>)> {
 }
 
 fn open_bad(
-    written: &Written,
+    written: &WrittenDisk,
     bad: u64,
     levels: usize,
     read_only: bool,
-) -> (Arc<Recorder<FaultMedium<MemoryMedium>>>, lacuna_contracts::Result<Arc<Deniable>>) {
+) -> (Arc<Recorder<FaultMedium<MemoryMedium>>>, lacuna_contracts::Result<Arc<DeniableDisk>>) {
     let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(written.bytes.clone()))));
     faulty.add(Fault::FailRange { op: OpKind::Read, range: bad..bad + 512, error: Kind::Io });
     let recorder = Arc::new(Recorder::new(faulty));
@@ -50,7 +50,7 @@ fn open_bad(
 }
 
 /// Checks the cost of one bad sector at every depth, read-only.
-fn costs_what_lies_in_it(written: &Written, bad: u64, of: Option<usize>, lost_pages: &mut u64) {
+fn assert_loses_only_its_data(written: &WrittenDisk, bad: u64, of: Option<usize>, lost_pages: &mut u64) {
     for levels in 1..=LEVELS {
         let (recorder, disk) = open_bad(written, bad, levels, true);
         let disk = disk.unwrap_or_else(|e| panic!("sector at {bad}, {levels} levels: {e}"));
@@ -76,7 +76,7 @@ fn costs_what_lies_in_it(written: &Written, bad: u64, of: Option<usize>, lost_pa
 }
 
 #[test]
-fn a_bad_sector_costs_what_lies_in_it() {
+fn a_bad_sector_loses_only_its_own_data() {
     for closed in [true, false] {
         let written = written(if closed { 1 } else { 2 }, closed);
         let stripe = (1 + u64::from(written.params.geometry.public + written.params.geometry.hidden)) * BLOCK;
@@ -89,7 +89,7 @@ fn a_bad_sector_costs_what_lies_in_it() {
                 }
                 let within = blocks.start + place % (blocks.end - blocks.start);
                 let bad = LOG + place * stripe + within * BLOCK + 512 * (place % 8);
-                costs_what_lies_in_it(&written, bad, of, &mut lost_pages);
+                assert_loses_only_its_data(&written, bad, of, &mut lost_pages);
                 sectors += 1;
             }
         }
@@ -105,7 +105,7 @@ fn a_bad_sector_costs_what_lies_in_it() {
 /// After a power cut with an unreadable last stripe the disk opens read-only alone, because the
 /// contents of that stripe are unknown.
 #[test]
-fn an_unreadable_end_of_the_log_opens_to_read_alone() {
+fn an_unreadable_log_end_opens_read_only() {
     let written = written(5, false);
     let stripe = (1 + u64::from(written.params.geometry.public + written.params.geometry.hidden)) * BLOCK;
     let bad = LOG + written.head % written.params.stripes * stripe;
@@ -119,7 +119,7 @@ fn an_unreadable_end_of_the_log_opens_to_read_alone() {
 /// The log continues over sectors that stay bad, for two laps; blocks written meanwhile read, or
 /// fail if they came to lie on a bad sector.
 #[test]
-fn the_log_goes_on_over_bad_sectors() {
+fn the_log_is_written_over_bad_sectors() {
     let written = written(3, true);
     let stripe = (1 + u64::from(written.params.geometry.public + written.params.geometry.hidden)) * BLOCK;
     for (at, (blocks, _)) in regions(&written.params).into_iter().enumerate() {
@@ -149,7 +149,7 @@ fn the_log_goes_on_over_bad_sectors() {
                     }
                 }
             }
-            let all: u64 = written.models.iter().map(Model::blocks).sum();
+            let all: u64 = written.models.iter().map(DiskModel::blocks).sum();
             assert!(failed < all / 2, "sector at {bad}: {failed} of {all} blocks failed");
             disk.close().unwrap();
         }
@@ -158,7 +158,7 @@ fn the_log_goes_on_over_bad_sectors() {
 
 /// Transient errors cost nothing.
 #[test]
-fn a_read_that_fails_once_costs_nothing() {
+fn a_read_that_fails_once_loses_nothing() {
     let written = written(4, false);
     for nth in (1..400).step_by(7) {
         let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(written.bytes.clone()))));

@@ -3,18 +3,18 @@
 
 mod fixture;
 
-use fixture::{Model, Worked, flush_hidden, models, params};
+use fixture::{DiskModel, DiskWorkload, flush_hidden, models, params};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_deniable::{Levels, Params};
 use lacuna_sim::Rng;
 use lacuna_testkit::levels;
-use lacuna_testkit::levels::{Fresh, fresh};
+use lacuna_testkit::levels::{FreshDisk, fresh_disk};
 
 const LOG: u64 = (1 << 20) + (256 << 10);
 
 /// A disk with both levels written, closed, and its models; and a snapshot of its medium half way.
-fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
-    let Fresh { memory, disk, levels } = fresh(params, 2, [seed, seed]);
+fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<DiskModel>, Vec<u8>) {
+    let FreshDisk { memory, disk, levels } = fresh_disk(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
     let mut models = models(params, 2);
     let mut next_stamp = 0;
@@ -24,20 +24,21 @@ fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
             half_way = memory.snapshot();
         }
         for (level, model) in levels.iter().zip(&mut models) {
-            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+            let mut worked =
+                DiskWorkload { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
             worked.write(4).unwrap();
         }
     }
     flush_hidden(&disk, &levels[1]).unwrap();
     disk.close().unwrap();
-    models.iter_mut().for_each(Model::flushed);
+    models.iter_mut().for_each(DiskModel::record_flush);
     drop((levels, disk));
     (memory.snapshot(), models, half_way)
 }
 
 /// Opens a medium and reads every block of both levels: each is right, or fails. Returns the number
 /// of failed blocks, or none if the disk does not open.
-fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
+fn failures(params: &Params, bytes: Vec<u8>, models: &[DiskModel]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
     levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
@@ -48,7 +49,7 @@ fn stripe_at(params: &Params, place: u64) -> std::ops::Range<usize> {
 }
 
 #[test]
-fn bits_flip_anywhere() {
+fn bit_flips_never_return_wrong_data() {
     let params = params();
     let (bytes, models, _) = written(&params, 1);
     assert_eq!(failures(&params, bytes.clone(), &models), Some([0, 0]));
@@ -70,7 +71,7 @@ fn bits_flip_anywhere() {
 }
 
 #[test]
-fn stripes_are_zeroed_swapped_and_replayed() {
+fn zeroed_swapped_and_replayed_stripes_are_detected() {
     let params = params();
     let (bytes, models, old) = written(&params, 4);
     let mut noticed = 0;

@@ -3,12 +3,12 @@
 
 mod fixture;
 
-use fixture::{Model, UUID, fill, flush_hidden, masters, params};
+use fixture::{DiskModel, UUID, fill, flush_hidden, master_keys, params};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive};
 use lacuna_deniable::{Levels, Params};
 use lacuna_testkit::format_page::{Fields, FormatPage, number};
-use lacuna_testkit::levels::{Fresh, fresh};
+use lacuna_testkit::levels::{FreshDisk, fresh_disk};
 
 fn page() -> FormatPage {
     FormatPage::read("deniable")
@@ -23,14 +23,14 @@ fn named(heading: &str, name: &str) -> u64 {
 }
 
 /// The two keys of a level for a stripe.
-struct Keys(GcmKey, AesBlock);
+struct StripeKeys(GcmKey, AesBlock);
 
-impl Keys {
-    fn of(level: usize, salt: &[u8]) -> Keys {
-        let level_key: Secret<32> = derive(&masters(3)[level], "deniable level", &UUID);
+impl StripeKeys {
+    fn of(level: usize, salt: &[u8]) -> StripeKeys {
+        let level_key: Secret<32> = derive(&master_keys(3)[level], "deniable level", &UUID);
         let both: Secret<64> = derive(&level_key, "deniable stripe", salt);
         let half = |at: usize| Secret::copy_from(both.expose()[at..at + 32].try_into().unwrap());
-        Keys(GcmKey::new(&half(0)).unwrap(), AesBlock::new(&half(32)))
+        StripeKeys(GcmKey::new(&half(0)).unwrap(), AesBlock::new(&half(32)))
     }
 
     fn open(&self, domain: &str, index: u8, aad: &[u8], bytes: &[u8], tag: &[u8]) -> Vec<u8> {
@@ -48,7 +48,7 @@ fn named_domain(name: &str) -> u8 {
 
 /// The medium of a disk with one block of each level.
 fn written(params: &Params) -> Vec<u8> {
-    let Fresh { memory, disk, levels } = fresh(params, 2, [1, 2]);
+    let FreshDisk { memory, disk, levels } = fresh_disk(params, 2, [1, 2]);
     for (level, stamp) in levels.iter().zip([11, 22]) {
         let mut block = vec![0; BLOCK_SIZE];
         fill(7, stamp, &mut block);
@@ -60,7 +60,7 @@ fn written(params: &Params) -> Vec<u8> {
 }
 
 #[test]
-fn constants_and_parameters() {
+fn constants_and_parameters_match_the_page() {
     let p = params();
     let encoded = p.encode();
     let field = fields("Parameters");
@@ -93,9 +93,9 @@ fn slots_of(level: usize, all: usize) -> std::ops::Range<usize> {
 }
 
 #[test]
-fn slots_and_lengths_of_levels() {
+fn level_slots_and_lengths_match_the_page() {
     let p = params();
-    for (level, blocks) in (1..).zip(fixture::models(&p, 3)[1..].iter().map(Model::blocks)) {
+    for (level, blocks) in (1..).zip(fixture::models(&p, 3)[1..].iter().map(DiskModel::blocks)) {
         let slots = slots_of(level, usize::from(p.geometry.hidden));
         assert_eq!(p.slots(level as u8), slots);
         let live = (p.stripes - u64::from(p.gap)) * slots.len() as u64;
@@ -103,7 +103,7 @@ fn slots_and_lengths_of_levels() {
         // These levels have a map of one page, or of three.
         let pages = |blocks: u64| if blocks <= 512 { 1 } else { 1 + blocks.div_ceil(512) };
         let most = (0..usable).rfind(|blocks| blocks + pages(*blocks) + 16 <= usable).unwrap();
-        let level_key: Secret<32> = derive(&masters(3)[level], "deniable level", &UUID);
+        let level_key: Secret<32> = derive(&master_keys(3)[level], "deniable level", &UUID);
         let drawn: Secret<8> = derive(&level_key, "deniable length", &[]);
         let short = u64::from_le_bytes(*drawn.expose()) % (most / 16 + 1);
         assert_eq!(blocks, most - short, "level {level}");
@@ -111,7 +111,7 @@ fn slots_and_lengths_of_levels() {
 }
 
 #[test]
-fn a_stripe_is_read_by_the_page() {
+fn a_stripe_matches_the_page() {
     let p = params();
     let bytes = written(&p);
     let (slots, hidden_slots) = (usize::from(p.geometry.public), usize::from(p.geometry.hidden));
@@ -124,7 +124,7 @@ fn a_stripe_is_read_by_the_page() {
     let part = |name: &str| summary_fields[name].clone();
     let public_fields = fields("Public part");
     let root_fields = fields("Root record");
-    let root_len = root_fields.end();
+    let root_len = root_fields.byte_len();
     let data = named_entry("data");
     let (mut found, mut previous) = ([0; 2], Vec::new());
     // `create` wrote stripe 1; the ring has not wrapped around.
@@ -132,7 +132,7 @@ fn a_stripe_is_read_by_the_page() {
         let at = log + seq * stripe_len;
         let stripe = &bytes[at..at + stripe_len];
         let salt = &stripe[part("salt")];
-        let keys = Keys::of(0, salt);
+        let keys = StripeKeys::of(0, salt);
         let aad = &stripe[part("digest").start..public_at];
         let public = keys.open("summary", 0, aad, &stripe[public_at..BLOCK_SIZE], &stripe[part("tag")]);
         assert_eq!(public_fields.number(&public, "seq"), seq as u64);
@@ -142,7 +142,7 @@ fn a_stripe_is_read_by_the_page() {
         let heads: Vec<u8> =
             stripe[hidden_at..].chunks(512).flat_map(|sector| sector[..16].to_vec()).collect();
         keys.open("digest", 0, &heads, &[], &stripe[part("digest")]);
-        let deep = Keys::of(1, salt);
+        let deep = StripeKeys::of(1, salt);
         let root = &stripe[roots.start..roots.start + 48];
         let root = deep.open("root", 1, &[], &root[..root_len], &root[root_len..]);
         assert!(root_fields.number(&root, "data") <= 1);
@@ -186,7 +186,7 @@ fn named_entry(name: &str) -> u64 {
 }
 
 #[test]
-fn a_checkpoint_is_read_by_the_page() {
+fn a_checkpoint_matches_the_page() {
     let bytes = written(&params());
     let field = fields("Checkpoint");
     let first = field["seq"].start;
@@ -195,7 +195,8 @@ fn a_checkpoint_is_read_by_the_page() {
         let block = &bytes[named("Constants", "checkpoints") as usize + usize::from(turn) * BLOCK_SIZE..]
             [..BLOCK_SIZE];
         let slice = |name: &str| field.get(block, name);
-        let body = Keys::of(0, slice("salt")).open("checkpoint", turn, &[], &block[first..], slice("tag"));
+        let body =
+            StripeKeys::of(0, slice("salt")).open("checkpoint", turn, &[], &block[first..], slice("tag"));
         let inside = |name: &str| number(&body[field[name].start - first..field[name].end - first]);
         found.push((inside("seq"), inside("closed")));
     }

@@ -8,29 +8,29 @@ mod fixture;
 
 use fixture::{create, fill, flush_hidden, open, params_of};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
-use lacuna_deniable::{Geometry, Levels, Params};
+use lacuna_deniable::{Levels, Params, StripeGeometry};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_testkit::kept_medium;
-use lacuna_testkit::levels::has_contents;
+use lacuna_testkit::golden_medium;
+use lacuna_testkit::levels::assert_contents;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Written blocks of each level and their stamps; all other blocks read as zeros.
+/// WrittenDisk blocks of each level and their stamps; all other blocks read as zeros.
 const CONTENTS: [&[(u64, u64)]; 3] = [&[(0, 3), (5, 1), (9, 2)], &[(1, 4), (30, 5)], &[(2, 6), (7, 8)]];
 
 const LEVELS: usize = CONTENTS.len();
 
 /// Level 1 has three hidden slots, level 2 has one, one belongs to no level.
 fn params() -> Params {
-    params_of(Geometry { public: 1, hidden: 5 }, 64)
+    params_of(StripeGeometry { public: 1, hidden: 5 }, 64)
 }
 
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/deniable-v1.sparse")
 }
 
-fn kept() -> Arc<dyn Medium> {
-    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().end())))
+fn opened_medium() -> Arc<dyn Medium> {
+    Arc::new(MemoryMedium::from_bytes(golden_medium(&path(), params().end())))
 }
 
 /// The medium of a disk with [`CONTENTS`], after overwrites, discards and a lap of the log.
@@ -66,14 +66,14 @@ fn make() -> Vec<u8> {
 #[test]
 fn the_golden_disk_opens() {
     for levels in 1..=LEVELS {
-        let disk = open(&kept(), &params(), levels, 3).unwrap();
-        disk.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
+        let disk = open(&opened_medium(), &params(), levels, 3).unwrap();
+        disk.levels().iter().zip(CONTENTS).for_each(|(level, contents)| assert_contents(level, contents));
     }
 }
 
 #[test]
 fn the_golden_disk_takes_writes_for_laps() {
-    let (medium, params) = (kept(), params());
+    let (medium, params) = (opened_medium(), params());
     let mut stamp = 1 << 30;
     for session in 0..3 {
         let disk = open(&medium, &params, LEVELS, 10 + session).unwrap();
@@ -95,7 +95,7 @@ fn the_golden_disk_takes_writes_for_laps() {
         disk.close().unwrap();
         drop((levels, disk));
         let again = open(&medium, &params, LEVELS, 20 + session).unwrap();
-        again.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
+        again.levels().iter().zip(CONTENTS).for_each(|(level, contents)| assert_contents(level, contents));
     }
 }
 

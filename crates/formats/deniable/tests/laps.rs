@@ -4,9 +4,9 @@
 
 mod fixture;
 
-use fixture::{Worked, counter, create, flush_hidden, models, open, params, params_of};
+use fixture::{DiskWorkload, counter, create, flush_hidden, models, open, params, params_of};
 use lacuna_contracts::{Disk, Kind};
-use lacuna_deniable::{Geometry, Levels, Params};
+use lacuna_deniable::{Levels, Params, StripeGeometry};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::Rng;
 use std::sync::Arc;
@@ -18,8 +18,12 @@ fn new_disk(params: &Params) -> Arc<dyn Medium> {
 }
 
 #[test]
-fn both_levels_read_like_their_models() {
-    for geometry in [Geometry { public: 4, hidden: 8 }, Geometry::PAPER, Geometry { public: 7, hidden: 2 }] {
+fn both_levels_match_their_models() {
+    for geometry in [
+        StripeGeometry { public: 4, hidden: 8 },
+        StripeGeometry::PAPER,
+        StripeGeometry { public: 7, hidden: 2 },
+    ] {
         let params = params_of(geometry, 128);
         let medium = new_disk(&params);
         let mut rng = Rng::new(7);
@@ -33,7 +37,7 @@ fn both_levels_read_like_their_models() {
             }
             for _ in 0..150 {
                 let at = rng.below(2) as usize;
-                let mut worked = Worked {
+                let mut worked = DiskWorkload {
                     disk: &*levels[at],
                     model: &mut models[at],
                     rng: &mut rng,
@@ -44,7 +48,7 @@ fn both_levels_read_like_their_models() {
                 let done = match worked.rng.below(10) {
                     0..6 => worked.write(count),
                     6 => worked.discard(count),
-                    _ => worked.compare(count),
+                    _ => worked.check_read(count),
                 };
                 match done {
                     Err(e) if e.kind() == Kind::NoCover => panic!("the queue of a small disk is never full"),
@@ -75,7 +79,8 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     for level in [1, 0] {
         let model = &mut models[level];
         let blocks = model.blocks();
-        let mut worked = Worked { disk: &*levels[level], model, rng: &mut rng, next_stamp: &mut next_stamp };
+        let mut worked =
+            DiskWorkload { disk: &*levels[level], model, rng: &mut rng, next_stamp: &mut next_stamp };
         for first in (0..blocks).step_by(64) {
             worked.write_at(first, (blocks - first).min(64)).unwrap();
             if level == 1 {
@@ -87,7 +92,9 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     for lap in 1..=11 {
         while counter(&levels[0], "head") < lap * params.stripes {
             let model = &mut models[0];
-            Worked { disk: &*levels[0], model, rng: &mut rng, next_stamp: &mut next_stamp }.write(3).unwrap();
+            DiskWorkload { disk: &*levels[0], model, rng: &mut rng, next_stamp: &mut next_stamp }
+                .write(3)
+                .unwrap();
         }
         models[1].check_latest(&*levels[1]);
     }
@@ -104,8 +111,8 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
 
 /// A stream of writes leaves no stretch of the log without room for new blocks.
 #[test]
-fn a_filled_hidden_level_takes_new_blocks_at_once() {
-    let params = params_of(lacuna_deniable::Geometry { public: 8, hidden: 31 }, 240);
+fn a_filled_hidden_level_accepts_new_blocks_at_once() {
+    let params = params_of(lacuna_deniable::StripeGeometry { public: 8, hidden: 31 }, 240);
     let medium = new_disk(&params);
     let disk = open(&medium, &params, 2, 3).unwrap();
     let hidden = &disk.levels()[1];
@@ -144,7 +151,7 @@ fn a_filled_hidden_level_takes_new_blocks_at_once() {
 /// full the other levels are.
 #[test]
 fn every_level_can_be_filled() {
-    let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
+    let params = params_of(StripeGeometry { public: 8, hidden: 31 }, 256);
     let levels = 1 + usize::from(params.hidden_levels());
     assert_eq!(levels, 4);
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
@@ -155,7 +162,8 @@ fn every_level_can_be_filled() {
     for _ in 0..2 {
         for level in [1, 3, 2, 0] {
             let model = &mut models[level];
-            let mut worked = Worked { disk: &*all[level], model, rng: &mut rng, next_stamp: &mut next_stamp };
+            let mut worked =
+                DiskWorkload { disk: &*all[level], model, rng: &mut rng, next_stamp: &mut next_stamp };
             for first in (0..worked.model.blocks()).step_by(8) {
                 let count = (worked.model.blocks() - first).min(8);
                 while let Err(e) = worked.write_at(first, count) {
@@ -177,8 +185,8 @@ fn every_level_can_be_filled() {
 /// A level that always has blocks queued starves no other level: each block of another level goes
 /// into the next stripe that has room.
 #[test]
-fn a_level_that_streams_starves_no_other() {
-    let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
+fn a_streaming_level_does_not_starve_others() {
+    let params = params_of(StripeGeometry { public: 8, hidden: 31 }, 256);
     let levels = 1 + usize::from(params.hidden_levels());
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, &params, levels, 1).unwrap();

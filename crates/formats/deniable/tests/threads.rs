@@ -5,34 +5,35 @@ mod fixture;
 
 use fixture::{create, open_with, options};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result};
-use lacuna_deniable::{Geometry, Levels, OpenOptions, Params};
+use lacuna_deniable::{Levels, OpenOptions, Params, StripeGeometry};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
-use lacuna_sim::{Around, OpKind, Rng, Surrounded};
-use lacuna_testkit::levels::Threaded;
+use lacuna_sim::{InterceptedMedium, MediumInterceptor, OpKind, Rng};
+use lacuna_testkit::levels::ThreadedDisk;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 fn params() -> Params {
-    Params::plan((2 << 20) + 200 * 13 * BLOCK_SIZE as u64, Geometry { public: 4, hidden: 8 }, 200, 3).unwrap()
+    Params::plan((2 << 20) + 200 * 13 * BLOCK_SIZE as u64, StripeGeometry { public: 4, hidden: 8 }, 200, 3)
+        .unwrap()
 }
 
-fn threaded(params: &Params) -> Threaded<'_, Params> {
-    Threaded { params, levels: 3 }
+fn threaded(params: &Params) -> ThreadedDisk<'_, Params> {
+    ThreadedDisk { params, levels: 3 }
 }
 
 #[test]
-fn many_clients_on_all_levels() {
-    threaded(&params()).serves_many_clients();
+fn many_clients_work_on_all_levels() {
+    threaded(&params()).assert_serves_many_clients();
 }
 
 /// With threads the trace of writes, checkpoints included, does not depend on speed.
 #[test]
-fn the_order_of_writes_is_no_matter_of_speed() {
+fn the_order_of_writes_does_not_depend_on_speed() {
     let params = Params { cover_millis: 0, ..params() };
     let places = |busy| -> Vec<(u64, u64)> {
-        threaded(&params).writes_of(6000, busy).iter().map(|write| (write.offset, write.len)).collect()
+        threaded(&params).record_writes(6000, busy).iter().map(|write| (write.offset, write.len)).collect()
     };
     let idle = places(false);
     let checkpoints = idle.iter().filter(|(_, len)| *len == BLOCK_SIZE as u64).count();
@@ -43,42 +44,42 @@ fn the_order_of_writes_is_no_matter_of_speed() {
 }
 
 #[test]
-fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
-    threaded(&params()).stops_at(OpKind::Write, 3);
-    threaded(&params()).stops_at(OpKind::Sync, 3);
+fn a_failed_medium_stops_the_disk_without_hanging() {
+    threaded(&params()).assert_stops_at(OpKind::Write, 3);
+    threaded(&params()).assert_stops_at(OpKind::Sync, 3);
 }
 
 /// A level that is being closed stops waiting for a sync that no operation causes any more.
 #[test]
-fn a_flush_that_waits_for_a_sync_is_given_up() {
-    threaded(&Params { cover_millis: 0, ..params() }).gives_up_a_flush_that_waits_for_a_sync();
+fn a_closing_level_ends_a_flush_that_waits_for_a_sync() {
+    threaded(&Params { cover_millis: 0, ..params() }).assert_flush_ends_when_level_is_given_up();
 }
 
 #[test]
-fn nobody_syncs_again_after_a_sync_that_failed() {
+fn no_sync_follows_a_failed_sync() {
     for nth in 1..8 {
-        assert_eq!(threaded(&params()).syncs_after_a_failed_one(nth), 0, "sync {nth} failed");
+        assert_eq!(threaded(&params()).count_syncs_after_failed_sync(nth), 0, "sync {nth} failed");
     }
 }
 
 /// A medium that holds up all operations larger than a block while its gate for them is shut: it
 /// writes no stripe, or reads no blocks to carry.
-struct Gated {
+struct GatedMedium {
     memory: MemoryMedium,
     gate: OpKind,
-    shut: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
 }
 
-impl Gated {
+impl GatedMedium {
     fn pass(&self, op: OpKind, largest: Option<usize>) {
-        while op == self.gate && largest > Some(BLOCK_SIZE) && self.shut.load(Ordering::Acquire) {
+        while op == self.gate && largest > Some(BLOCK_SIZE) && self.is_closed.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-impl Around for Gated {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for GatedMedium {
+    fn inner(&self) -> &dyn Medium {
         &self.memory
     }
 
@@ -98,7 +99,8 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
     let params = Params { cover_millis: 0, ..params() };
     for gate in [OpKind::Read, OpKind::Write] {
         let (memory, shut) = (MemoryMedium::new(params.end()), Arc::new(AtomicBool::new(false)));
-        let medium: Arc<dyn Medium> = Arc::new(Surrounded(Gated { memory, gate, shut: Arc::clone(&shut) }));
+        let medium: Arc<dyn Medium> =
+            Arc::new(InterceptedMedium(GatedMedium { memory, gate, is_closed: Arc::clone(&shut) }));
         create(&medium, &params, 2, 1).unwrap();
         let threaded = OpenOptions { background: true, ..options(2, 3) };
         let disk = open_with(&medium, &params, 2, threaded).unwrap();
@@ -135,7 +137,8 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
 #[test]
 fn a_map_that_does_not_fit_its_cache_loses_nothing() {
     let stripes = 700 * (1 + 32 + 16) * BLOCK_SIZE as u64;
-    let params = Params::plan((2 << 20) + stripes, Geometry { public: 32, hidden: 16 }, 200, 0).unwrap();
+    let params =
+        Params::plan((2 << 20) + stripes, StripeGeometry { public: 32, hidden: 16 }, 200, 0).unwrap();
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, &params, 1, 1).unwrap();
     let budget = Budget::bytes(1);

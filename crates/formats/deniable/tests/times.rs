@@ -7,7 +7,7 @@
 //! not charged (the threat model gives their cost). A sample is the stripes of 40 beats, from ten
 //! runs of four with seeds of their own. Samples are compared with the Kolmogorov-Smirnov test at a
 //! significance level of 0.001. With this number of beats it distinguishes means that differ by
-//! three hundredths in 99 of 100 trials (`it_would_notice_a_small_difference`).
+//! three hundredths in 99 of 100 trials (`the_timing_test_detects_a_3_percent_difference`).
 //!
 //! At commit 98aa4a1 an idle hidden level cost 31 more reads for each stripe, and the same workload
 //! gave p < 1e-15 between absent and idle (this file with the signatures of that commit).
@@ -16,9 +16,9 @@ mod fixture;
 
 use fixture::{create, open, params_of};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, ManualClock};
-use lacuna_deniable::{Geometry, Levels, Params};
+use lacuna_deniable::{Levels, Params, StripeGeometry};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{Around, LatencyMedium, LatencyModel, Rng, Surrounded};
+use lacuna_sim::{InterceptedMedium, LatencyMedium, LatencyModel, MediumInterceptor, Rng};
 use lacuna_testkit::kolmogorov_smirnov;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ const BEATS: usize = 4;
 
 /// The activity of hidden levels beside the stream of public writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Hidden {
+enum HiddenActivity {
     Absent,
     /// Two levels, filled to nine tenths before.
     Idle,
@@ -38,20 +38,20 @@ enum Hidden {
 }
 
 /// A medium that takes time, except while `free` is set: then another client is charged.
-struct Shared {
+struct SharedMedium {
     slow: LatencyMedium<MemoryMedium>,
     fast: Arc<MemoryMedium>,
     free: AtomicBool,
 }
 
-impl Around for Shared {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for SharedMedium {
+    fn inner(&self) -> &dyn Medium {
         if self.free.load(Ordering::Relaxed) { &*self.fast } else { &self.slow }
     }
 }
 
 fn params() -> Params {
-    let params = params_of(Geometry::DEFAULT, 192);
+    let params = params_of(StripeGeometry::DEFAULT, 192);
     Params { cover_millis: 0, ..params }
 }
 
@@ -62,18 +62,18 @@ fn model() -> LatencyModel {
         read_bytes_per_second: 200_000_000,
         write_bytes_per_second: 200_000_000,
         sync: Duration::from_micros(400),
-        ..LatencyModel::custom()
+        ..LatencyModel::zero_cost()
     }
 }
 
 /// The numbers of stripes between beats, in one run.
-fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
+fn run(seed: u64, hidden: HiddenActivity) -> Vec<f64> {
     let params = params();
     let (fast, clock) = (Arc::new(MemoryMedium::new(params.end())), Arc::new(ManualClock::default()));
     let slow = LatencyMedium::new(Arc::clone(&fast), model(), Arc::clone(&clock));
-    let shared = Arc::new(Surrounded(Shared { slow, fast, free: AtomicBool::new(true) }));
+    let shared = Arc::new(InterceptedMedium(SharedMedium { slow, fast, free: AtomicBool::new(true) }));
     let medium: Arc<dyn Medium> = shared.clone();
-    let count = if hidden == Hidden::Absent { 1 } else { 3 };
+    let count = if hidden == HiddenActivity::Absent { 1 } else { 3 };
     create(&medium, &params, count, seed).unwrap();
     let disk = open(&medium, &params, count, seed).unwrap();
     let (levels, mut rng, mut other) = (disk.levels(), Rng::new(seed), Rng::new(!seed));
@@ -95,7 +95,7 @@ fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
         levels[0]
             .write(BlockAddr(rng.below(levels[0].blocks() - blocks)), &data[..blocks as usize * BLOCK_SIZE])
             .unwrap();
-        if hidden == Hidden::Busy {
+        if hidden == HiddenActivity::Busy {
             for level in &levels[1..] {
                 let _full = level.write(BlockAddr(other.below(level.blocks() * 9 / 10)), &data[..BLOCK_SIZE]);
             }
@@ -112,18 +112,18 @@ fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
     found.split_off(1)
 }
 
-fn clock_now(shared: &Surrounded<Shared>) -> Duration {
+fn clock_now(shared: &InterceptedMedium<SharedMedium>) -> Duration {
     shared.0.slow.now()
 }
 
-fn sample(seeds: std::ops::Range<u64>, hidden: Hidden) -> Vec<f64> {
+fn sample(seeds: std::ops::Range<u64>, hidden: HiddenActivity) -> Vec<f64> {
     seeds.flat_map(|seed| run(seed, hidden)).collect()
 }
 
 #[test]
-fn stripes_between_beats_do_not_tell_what_levels_exist() {
-    let absent = sample(0..10, Hidden::Absent);
-    for (hidden, seeds) in [(Hidden::Idle, 10..20), (Hidden::Busy, 20..30)] {
+fn stripes_between_beats_reveal_no_hidden_level() {
+    let absent = sample(0..10, HiddenActivity::Absent);
+    for (hidden, seeds) in [(HiddenActivity::Idle, 10..20), (HiddenActivity::Busy, 20..30)] {
         let other = sample(seeds, hidden);
         let p = kolmogorov_smirnov(&absent, &other);
         println!("{hidden:?}: p = {p:.3}, {:.1} and {:.1} stripes a beat", mean(&absent), mean(&other));
@@ -137,10 +137,10 @@ fn mean(sample: &[f64]) -> f64 {
 
 /// The power of the test: it notices if one of two samples is three hundredths slower.
 #[test]
-fn it_would_notice_a_small_difference() {
-    let one = sample(0..10, Hidden::Absent);
+fn the_timing_test_detects_a_3_percent_difference() {
+    let one = sample(0..10, HiddenActivity::Absent);
     let other: Vec<f64> =
-        sample(10..20, Hidden::Absent).into_iter().map(|stripes| (stripes * 0.97).floor()).collect();
+        sample(10..20, HiddenActivity::Absent).into_iter().map(|stripes| (stripes * 0.97).floor()).collect();
     let mut rng = Rng::new(1);
     let mut again = |from: &[f64]| -> Vec<f64> {
         (0..from.len()).map(|_| from[rng.below(from.len() as u64) as usize]).collect()

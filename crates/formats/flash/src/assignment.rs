@@ -10,14 +10,14 @@
 //!
 //! Invariant: keys are assigned only from *fresh* blocks, which were renewed in this epoch.
 
-use crate::numbers::{KeyBlock, KeyPosition};
-use crate::state_map::{KeyState, KeyStateMap};
+use crate::ids::{KeyBlock, KeyPosition};
+use crate::key_state_map::{KeyState, KeyStateMap};
 use std::collections::BTreeSet;
 
 /// Neighbouring blocks of the disk that are written at once and count as a long run: 128 KiB.
 const LONG_RUN: usize = 32;
 /// A current block is given up if a renewal would leave fewer than one in this many keys free.
-const LEAST_ROOM: u32 = 64;
+const MIN_FREE_SHARE: u32 = 64;
 
 /// How a block of the disk is written, and so how long it is expected to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,24 +40,24 @@ impl Lifetime {
 
 /// The current block of a lifetime.
 #[derive(Clone, Copy, Default)]
-struct Current {
+struct CurrentBlock {
     block: Option<KeyBlock>,
     /// Where to search it for the next key.
     cursor: u32,
 }
 
 /// See the module documentation.
-pub(crate) struct Assignment {
+pub(crate) struct KeyAssignment {
     /// Keys of a block.
     leb_keys: u32,
     fresh: BTreeSet<KeyBlock>,
-    current: [Current; 2],
+    current: [CurrentBlock; 2],
 }
 
-impl Assignment {
+impl KeyAssignment {
     /// An assignment without fresh blocks, for blocks of `leb_keys` keys.
-    pub(crate) fn new(leb_keys: u32) -> Assignment {
-        Assignment { leb_keys, fresh: BTreeSet::new(), current: [Current::default(); 2] }
+    pub(crate) fn new(leb_keys: u32) -> KeyAssignment {
+        KeyAssignment { leb_keys, fresh: BTreeSet::new(), current: [CurrentBlock::default(); 2] }
     }
 
     /// Fresh blocks.
@@ -77,7 +77,7 @@ impl Assignment {
     }
 
     /// Assigns keys for blocks of a lifetime and marks them used, until `keys` holds `most`. If it
-    /// holds fewer then, [`Assignment::target`] must be renewed first.
+    /// holds fewer then, [`KeyAssignment::block_for`] must be renewed first.
     pub(crate) fn assign(
         &mut self,
         map: &mut KeyStateMap,
@@ -86,12 +86,12 @@ impl Assignment {
         keys: &mut Vec<KeyPosition>,
     ) {
         while keys.len() < most
-            && let Some(block) = self.target(map, lifetime)
+            && let Some(block) = self.block_for(map, lifetime)
             && self.fresh.contains(&block)
         {
             let current = &mut self.current[lifetime as usize];
             if current.block != Some(block) {
-                *current = Current { block: Some(block), cursor: 0 };
+                *current = CurrentBlock { block: Some(block), cursor: 0 };
             }
             while keys.len() < most
                 && let Some(at) = map.next_unused(block, current.cursor)
@@ -109,7 +109,7 @@ impl Assignment {
     }
 
     /// Returns keys that were just assigned and encrypted nothing: they are assigned next.
-    pub(crate) fn take_back(&mut self, map: &mut KeyStateMap, keys: impl Iterator<Item = KeyPosition>) {
+    pub(crate) fn return_keys(&mut self, map: &mut KeyStateMap, keys: impl Iterator<Item = KeyPosition>) {
         for key in keys {
             map.set(key, KeyState::Unused);
             let (block, at) = (KeyBlock(key.0 / self.leb_keys), key.0 % self.leb_keys);
@@ -120,7 +120,7 @@ impl Assignment {
     }
 
     /// The block to assign keys from for blocks of a lifetime; `None` if all keys are used.
-    pub(crate) fn target(&self, map: &KeyStateMap, lifetime: Lifetime) -> Option<KeyBlock> {
+    pub(crate) fn block_for(&self, map: &KeyStateMap, lifetime: Lifetime) -> Option<KeyBlock> {
         // Deleted keys can be assigned only after a renewal. They count as room only if the block
         // must be renewed in any case: if it is not fresh, or has no unused keys left.
         let room = |block: KeyBlock| {
@@ -132,7 +132,7 @@ impl Assignment {
             }
         };
         let enough = |block: &KeyBlock| {
-            let least = if self.fresh.contains(block) { 1 } else { (self.leb_keys / LEAST_ROOM).max(1) };
+            let least = if self.fresh.contains(block) { 1 } else { (self.leb_keys / MIN_FREE_SHARE).max(1) };
             room(*block) >= least
         };
         let [this, other] = [lifetime as usize, 1 - lifetime as usize].map(|at| self.current[at].block);
@@ -148,14 +148,14 @@ impl Assignment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state_map::Counts;
+    use crate::key_state_map::KeyCounts;
 
     const KEYS: u32 = 640;
     const BOTH: [Lifetime; 2] = [Lifetime::Short, Lifetime::Long];
 
     /// Assigns keys, renewing blocks where needed, and returns the keys and the renewed blocks.
     fn take(
-        a: &mut Assignment,
+        a: &mut KeyAssignment,
         map: &mut KeyStateMap,
         lifetime: Lifetime,
         most: usize,
@@ -166,26 +166,26 @@ mod tests {
             if keys.len() == most {
                 return (keys, renewed);
             }
-            let block = a.target(map, lifetime).unwrap();
-            map.forget_deleted(block);
+            let block = a.block_for(map, lifetime).unwrap();
+            map.reset_deleted(block);
             a.add_fresh(&[block]);
             renewed.push(block.0);
         }
     }
 
-    fn purge(a: &mut Assignment, map: &mut KeyStateMap) -> usize {
+    fn purge(a: &mut KeyAssignment, map: &mut KeyStateMap) -> usize {
         a.end_epoch();
         let blocks: Vec<KeyBlock> =
             map.blocks().filter(|(_, c)| c.deleted > 0).map(|(block, _)| block).collect();
         for block in &blocks {
-            map.forget_deleted(*block);
+            map.reset_deleted(*block);
         }
         a.add_fresh(&blocks);
         blocks.len()
     }
 
     #[test]
-    fn long_runs_are_told_from_the_rest() {
+    fn long_runs_get_the_long_lifetime() {
         let blocks: Vec<(u32, ())> = (5..40).chain([50, 51]).chain(60..91).map(|block| (block, ())).collect();
         let lifetimes = Lifetime::of(&blocks);
         assert_eq!(lifetimes.len(), blocks.len());
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_soon_keeps_to_one_block() {
-        let (mut map, mut a) = (KeyStateMap::new(6, KEYS), Assignment::new(KEYS));
+    fn short_lived_keys_share_one_block() {
+        let (mut map, mut a) = (KeyStateMap::new(6, KEYS), KeyAssignment::new(KEYS));
         let (photos, renewed) = take(&mut a, &mut map, Lifetime::Long, 900);
         assert_eq!(renewed, [0, 1]);
         let mut small = take(&mut a, &mut map, Lifetime::Short, 100).0;
@@ -212,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_taken_back_are_assigned_next() {
-        let (mut map, mut a) = (KeyStateMap::new(3, KEYS), Assignment::new(KEYS));
+    fn returned_keys_are_assigned_next() {
+        let (mut map, mut a) = (KeyStateMap::new(3, KEYS), KeyAssignment::new(KEYS));
         let (keys, renewed) = take(&mut a, &mut map, Lifetime::Short, 10);
-        a.take_back(&mut map, keys[7..].iter().copied());
-        assert_eq!(map.all(), Counts { used: 7, ..Counts::default() });
+        a.return_keys(&mut map, keys[7..].iter().copied());
+        assert_eq!(map.all(), KeyCounts { used: 7, ..KeyCounts::default() });
         let (again, renewed_again) = take(&mut a, &mut map, Lifetime::Short, 4);
         assert_eq!((&again[..3], renewed.len(), renewed_again.len()), (&keys[7..], 1, 0));
         // The last keys of a block that is no longer fresh by then: they are free once it is
@@ -224,23 +224,23 @@ mod tests {
         let rest = take(&mut a, &mut map, Lifetime::Short, KEYS as usize).0;
         let (last, _) = rest.split_at((KEYS - 11) as usize);
         assert_eq!(last.last().unwrap().0 / KEYS, again[0].0 / KEYS);
-        a.take_back(&mut map, last[last.len() - 5..].iter().copied());
+        a.return_keys(&mut map, last[last.len() - 5..].iter().copied());
         let (more, renewed) = take(&mut a, &mut map, Lifetime::Short, 2 * KEYS as usize - 11 + 5);
         assert!(more.len() + 11 + rest.len() - 5 == 3 * KEYS as usize && !renewed.is_empty());
     }
 
     #[test]
-    fn every_key_can_be_assigned_and_none_twice() {
+    fn every_key_is_assigned_exactly_once() {
         for lifetime in BOTH {
-            let (mut map, mut a) = (KeyStateMap::new(3, KEYS), Assignment::new(KEYS));
+            let (mut map, mut a) = (KeyStateMap::new(3, KEYS), KeyAssignment::new(KEYS));
             let mut keys: Vec<u32> = vec![];
             // The other lifetime has a current block too, and gives it up in the end.
             keys.extend(take(&mut a, &mut map, BOTH[1 - lifetime as usize], 5).0.iter().map(|key| key.0));
             keys.extend(take(&mut a, &mut map, lifetime, 3 * KEYS as usize - 5).0.iter().map(|key| key.0));
             keys.sort_unstable();
             assert_eq!(keys, (0..3 * KEYS).collect::<Vec<_>>());
-            assert_eq!(a.target(&map, lifetime), None);
-            assert_eq!(a.target(&map, BOTH[1 - lifetime as usize]), None);
+            assert_eq!(a.block_for(&map, lifetime), None);
+            assert_eq!(a.block_for(&map, BOTH[1 - lifetime as usize]), None);
         }
     }
 }

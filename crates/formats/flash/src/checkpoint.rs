@@ -7,14 +7,14 @@
 //! 2. Opening never falls back to the older checkpoint, whatever was damaged: that would be a
 //!    rollback.
 
+use crate::ids::{KeyBlock, NodePlace};
 use crate::index::Index;
-use crate::keys::{Keys, Recoverable};
+use crate::key_storage::{KeyStorage, RecoverableKeys};
 use crate::leb_table::LebUse;
-use crate::log::{Log, Position, damaged};
-use crate::numbers::{KeyBlock, Place};
+use crate::log::{AppendPosition, Log, damaged};
+use crate::log_writer::LogWriter;
 use crate::params::Layout;
-use crate::placer::Placer;
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::{HedgedNonce, RandomSource, XAES_NONCE, XaesKey, derive};
 use lacuna_nand::{Flash, Leb};
 use parking_lot::Mutex;
@@ -23,39 +23,39 @@ use std::sync::Arc;
 const MAGIC: &[u8; 8] = b"lacflash";
 const VERSION: u32 = 1;
 /// Bytes of the head that the tag authenticates, beside the content.
-const BOUND: usize = 24;
-const HEAD: usize = BOUND + XAES_NONCE + 16;
+const BOUND_LEN: usize = 24;
+const HEAD_LEN: usize = BOUND_LEN + XAES_NONCE + 16;
 /// Bytes before the parts of variable length.
-const FRONT: usize = 64;
+const FRONT_LEN: usize = 64;
 /// Offset of the floor of sequence numbers.
-const FLOOR: usize = 48;
+const FLOOR_AT: usize = 48;
 const PURGING: u32 = 1;
 const DAMAGED: u32 = 1 << 31;
 /// Bytes for each block of the log: the number of live nodes, and the last group.
 const TABLE_ENTRY: usize = 12;
 /// All numbers stay below this, so that counting never overflows.
-const MOST: u64 = 1 << 48;
+const MAX_NUMBER: u64 = 1 << 48;
 
 /// The fields of a checkpoint itself, beside the state of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Marks {
+pub(crate) struct CheckpointHeader {
     /// Where replay begins.
-    pub(crate) position: Position,
+    pub(crate) position: AppendPosition,
     /// The last complete purge.
     pub(crate) epoch: u64,
     /// Whether a purge has begun and is not complete.
     pub(crate) purging: bool,
     /// Deleted keys that were replaced, by a purge or between two purges, and may have a superseded
     /// copy on the flash.
-    pub(crate) undrained: Recoverable,
+    pub(crate) undrained: RecoverableKeys,
     /// Openings that were cut before their own checkpoint may have used sequence numbers below
     /// this. It counts if it is above the sequence number of the position.
     pub(crate) floor: u64,
 }
 
 /// The newest checkpoint.
-pub(crate) struct Newest {
-    pub(crate) marks: Marks,
+pub(crate) struct NewestCheckpoint {
+    pub(crate) header: CheckpointHeader,
     /// Fresh blocks of keys.
     pub(crate) fresh: Vec<KeyBlock>,
     content: Vec<u8>,
@@ -70,7 +70,7 @@ pub(crate) struct Checkpoints {
     random: Arc<dyn RandomSource>,
     log: Arc<Log>,
     index: Arc<Index>,
-    keys: Arc<Keys>,
+    keys: Arc<KeyStorage>,
     /// The number of the last checkpoint.
     number: Mutex<u64>,
 }
@@ -83,7 +83,7 @@ impl Checkpoints {
         random: Arc<dyn RandomSource>,
         log: Arc<Log>,
         index: Arc<Index>,
-        keys: Arc<Keys>,
+        keys: Arc<KeyStorage>,
     ) -> Checkpoints {
         let key = XaesKey::new(&derive(master, "flash checkpoint", b""));
         let nonces = HedgedNonce::derive(master, "flash checkpoint nonce", b"");
@@ -92,41 +92,41 @@ impl Checkpoints {
 
     /// Writes a checkpoint. The caller holds the writer's lock, or is creating or opening the disk.
     /// The log must have room for the dirty pages of the index.
-    pub(crate) fn write(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
+    pub(crate) fn write(&self, placer: &LogWriter, epoch: u64, purging: bool) -> Result<()> {
         self.write_now(placer, epoch, purging).map_err(|e| e.context("checkpoint"))
     }
 
-    fn write_now(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
-        placer.place_whole_index()?;
+    fn write_now(&self, placer: &LogWriter, epoch: u64, purging: bool) -> Result<()> {
+        placer.write_dirty_index()?;
         let Some(position) = self.log.position() else { return Ok(()) };
         let mut number = self.number.lock();
         let undrained = self.keys.undrained();
-        let content = self.pack(&Marks { position, epoch, purging, undrained, floor: 0 });
+        let content = self.pack(&CheckpointHeader { position, epoch, purging, undrained, floor: 0 });
         self.put(*number + 1, &content)?;
         *number += 1;
-        self.log.checkpointed();
+        self.log.note_checkpoint();
         Ok(())
     }
 
     /// Rewrites the newest checkpoint, with the note that sequence numbers below `floor` may have
     /// been used.
-    pub(crate) fn raise_floor(&self, newest: Newest, floor: u64) -> Result<()> {
-        let Newest { mut content, .. } = newest;
-        RecordMut(&mut content).u64(FLOOR, floor);
+    pub(crate) fn raise_floor(&self, newest: NewestCheckpoint, floor: u64) -> Result<()> {
+        let NewestCheckpoint { mut content, .. } = newest;
+        LeWriter(&mut content).u64(FLOOR_AT, floor);
         let mut number = self.number.lock();
         self.put(*number + 1, &content).map_err(|e| e.context("checkpoint"))?;
         *number += 1;
         Ok(())
     }
 
-    fn pack(&self, marks: &Marks) -> Vec<u8> {
+    fn pack(&self, marks: &CheckpointHeader) -> Vec<u8> {
         let at = marks.position;
-        let mut out = vec![0; FRONT];
+        let mut out = vec![0; FRONT_LEN];
         let fresh = self.keys.fresh();
         // The number of all keys fits 32 bits; this count may not, since a key may be replaced many
         // times.
         let count = |keys: u64| u32::try_from(keys).unwrap_or(u32::MAX);
-        RecordMut(&mut out)
+        LeWriter(&mut out)
             .u32(0, at.leb)
             .u32(4, at.unit)
             .u32(8, at.next)
@@ -134,14 +134,14 @@ impl Checkpoints {
             .u64(16, at.sequence)
             .u64(24, marks.epoch)
             .u32(32, fresh.len() as u32)
-            .u32(36, count(marks.undrained.most))
+            .u32(36, count(marks.undrained.max))
             .u32(40, count(marks.undrained.known))
-            .u64(FLOOR, marks.floor);
+            .u64(FLOOR_AT, marks.floor);
         fresh.iter().for_each(|block| out.extend(block.to_le_bytes()));
         self.index.root().iter().for_each(|place| out.extend(place.to_le_bytes()));
         self.log.with_table(|table| {
             for leb in 0..table.len() {
-                let damaged = if table.used(leb) == LebUse::Damaged { DAMAGED } else { 0 };
+                let damaged = if table.usage(leb) == LebUse::Damaged { DAMAGED } else { 0 };
                 out.extend((table.live(leb) | damaged).to_le_bytes());
                 out.extend(table.written(leb).to_le_bytes());
             }
@@ -152,37 +152,37 @@ impl Checkpoints {
 
     /// Loads the content of a checkpoint into the parts; `None` for content that this version does
     /// not write.
-    pub(crate) fn unpack(&self, content: &[u8]) -> Option<(Marks, Vec<KeyBlock>)> {
-        let record = Record(content.get(..FRONT)?);
-        let position = Position {
+    pub(crate) fn unpack(&self, content: &[u8]) -> Option<(CheckpointHeader, Vec<KeyBlock>)> {
+        let record = LeReader(content.get(..FRONT_LEN)?);
+        let position = AppendPosition {
             leb: record.u32(0),
             unit: record.u32(4),
             next: record.u32(8),
             sequence: record.u64(16),
         };
         let flags = record.u32(12);
-        let undrained = Recoverable { most: record.u32(36).into(), known: record.u32(40).into() };
-        let (epoch, floor) = (record.u64(24), record.u64(FLOOR));
-        let marks = Marks { position, epoch, purging: flags == PURGING, undrained, floor };
-        let zeros = record.is_zero(44..FLOOR) && record.is_zero(FLOOR + 8..);
-        let sound = flags <= PURGING && undrained.known <= undrained.most && zeros;
-        if !sound || [position.sequence, epoch, floor].iter().any(|number| *number >= MOST) {
+        let undrained = RecoverableKeys { max: record.u32(36).into(), known: record.u32(40).into() };
+        let (epoch, floor) = (record.u64(24), record.u64(FLOOR_AT));
+        let marks = CheckpointHeader { position, epoch, purging: flags == PURGING, undrained, floor };
+        let zeros = record.is_zero(44..FLOOR_AT) && record.is_zero(FLOOR_AT + 8..);
+        let sound = flags <= PURGING && undrained.known <= undrained.max && zeros;
+        if !sound || [position.sequence, epoch, floor].iter().any(|number| *number >= MAX_NUMBER) {
             return None;
         }
         let part = |at: usize, len: u64| content.get(at..at.checked_add(usize::try_from(len).ok()?)?);
-        let mut at = FRONT;
+        let mut at = FRONT_LEN;
         let fresh = part(at, 4 * u64::from(record.u32(32)))?;
         at += fresh.len();
         let fresh: Vec<u32> = fresh.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
         let root = part(at, 8 * u64::from(self.layout.index_pages))?;
         for (page, place) in (0..).zip(root.as_chunks::<8>().0) {
-            self.index.set_root(page, Place::unpack(u64::from_le_bytes(*place))).ok()?;
+            self.index.set_root(page, NodePlace::unpack(u64::from_le_bytes(*place))).ok()?;
         }
         at += root.len();
         let table = part(at, TABLE_ENTRY as u64 * u64::from(self.layout.log.1))?;
         at += table.len();
         for (leb, entry) in (0..).zip(table.as_chunks::<TABLE_ENTRY>().0) {
-            self.unpack_leb(leb, Record(entry))?;
+            self.unpack_leb(leb, LeReader(entry))?;
         }
         at += self.keys.unpack(content.get(at..)?)?;
         let sound = at == content.len() && fresh.iter().all(|block| *block < self.layout.keys.1);
@@ -190,7 +190,7 @@ impl Checkpoints {
     }
 
     /// Loads an entry of the table of the log.
-    fn unpack_leb(&self, leb: u32, entry: Record<'_>) -> Option<()> {
+    fn unpack_leb(&self, leb: u32, entry: LeReader<'_>) -> Option<()> {
         let live = entry.u32(0) & !DAMAGED;
         let used = match (entry.u32(0) & DAMAGED, live) {
             (0, 0) => LebUse::Free,
@@ -199,7 +199,7 @@ impl Checkpoints {
         };
         self.log.with_table(|table| {
             table.set_live(leb, live);
-            table.set_used(leb, used);
+            table.set_usage(leb, used);
             table.note_written(leb, entry.u64(4));
         });
         // No block has more nodes than units.
@@ -210,25 +210,25 @@ impl Checkpoints {
     ///
     /// Errors: [`Kind::Corrupt`] if there is none, if it does not verify, or if its version is
     /// unknown.
-    pub(crate) fn read(&self) -> Result<Newest> {
+    pub(crate) fn read(&self) -> Result<NewestCheckpoint> {
         let (number, half, head) = self.newest()?;
         let content = self.content(half, &head)?.ok_or_else(|| damaged("the newest checkpoint"))?;
         *self.number.lock() = number;
         let (marks, fresh) = self.unpack(&content).ok_or_else(|| damaged("the checkpoint"))?;
-        Ok(Newest { marks, fresh, content })
+        Ok(NewestCheckpoint { header: marks, fresh, content })
     }
 
     /// Number, place and head of the newest checkpoint. A place with a damaged head is an error:
     /// skipping it would open the other checkpoint, a rollback.
-    fn newest(&self) -> Result<(u64, u32, [u8; HEAD])> {
+    fn newest(&self) -> Result<(u64, u32, [u8; HEAD_LEN])> {
         let mut heads = vec![];
         for half in 0..2 {
-            let mut head = [0; HEAD];
+            let mut head = [0; HEAD_LEN];
             self.flash.read(self.leb(half, 0), 0, &mut head)?;
-            if head == [0xff; HEAD] {
+            if head == [0xff; HEAD_LEN] {
                 continue;
             }
-            let record = Record(&head);
+            let record = LeReader(&head);
             let (version, number) = (record.u32(8), record.u64(16));
             if head[..8] != *MAGIC {
                 return Err(damaged("the head of a checkpoint"));
@@ -237,9 +237,9 @@ impl Checkpoints {
                 return Err(Error::new(Kind::Corrupt, "this disk has another version")
                     .found(format!("version {version}"))
                     .expected(format!("version {VERSION}"))
-                    .remedy("open it with the version of lacuna that wrote it"));
+                    .hint("open it with the version of lacuna that wrote it"));
             }
-            if number % 2 != u64::from(half) || number >= MOST {
+            if number % 2 != u64::from(half) || number >= MAX_NUMBER {
                 return Err(damaged("the head of a checkpoint"));
             }
             heads.push((number, half, head));
@@ -253,8 +253,8 @@ impl Checkpoints {
         }
     }
 
-    fn content(&self, half: u32, head: &[u8; HEAD]) -> Result<Option<Vec<u8>>> {
-        let record = Record(head);
+    fn content(&self, half: u32, head: &[u8; HEAD_LEN]) -> Result<Option<Vec<u8>>> {
+        let record = LeReader(head);
         let len = record.u32(12) as usize;
         let first = self.layout.page as usize;
         let leb_len = self.layout.leb_len as usize;
@@ -268,8 +268,8 @@ impl Checkpoints {
             self.flash.read(self.leb(half, leb), offset as u32, &mut content[done..done + part])?;
             (done, leb, offset) = (done + part, leb + 1, 0);
         }
-        let (nonce, tag) = (record.array(BOUND), record.array(BOUND + XAES_NONCE));
-        let opened = self.key.open_in_place(&nonce, &head[..BOUND], &mut content, &tag)?;
+        let (nonce, tag) = (record.array(BOUND_LEN), record.array(BOUND_LEN + XAES_NONCE));
+        let opened = self.key.open_in_place(&nonce, &head[..BOUND_LEN], &mut content, &tag)?;
         Ok(opened.is_ok().then_some(content))
     }
 
@@ -277,13 +277,13 @@ impl Checkpoints {
         let half = (number % 2) as u32;
         let page = self.layout.page as usize;
         let mut head = vec![0xff; page];
-        RecordMut(&mut head).put(0, MAGIC).u32(8, VERSION).u32(12, plain.len() as u32).u64(16, number);
+        LeWriter(&mut head).put(0, MAGIC).u32(8, VERSION).u32(12, plain.len() as u32).u64(16, number);
         let mut nonce = [0; XAES_NONCE];
         self.random.fill(&mut nonce);
         let nonce = self.nonces.hedge(nonce, &number.to_le_bytes(), plain);
         let mut content = vec![0; plain.len()];
-        let tag = self.key.seal(&nonce, &head[..BOUND], plain, &mut content)?;
-        RecordMut(&mut head).put(BOUND, &nonce).put(BOUND + XAES_NONCE, &tag);
+        let tag = self.key.seal(&nonce, &head[..BOUND_LEN], plain, &mut content)?;
+        LeWriter(&mut head).put(BOUND_LEN, &nonce).put(BOUND_LEN + XAES_NONCE, &tag);
         debug_assert!(page + content.len() <= (self.layout.checkpoints.1 * self.layout.leb_len) as usize);
         let leb_len = self.layout.leb_len as usize;
         let (start, rest) = content.split_at(content.len().min(leb_len - page));
@@ -291,19 +291,19 @@ impl Checkpoints {
             self.flash.change(self.leb(half, leb), &padded(part.to_vec(), page))?;
         }
         head.extend_from_slice(start);
-        self.flash.change(self.leb(half, 0), &padded(head, page)).map_err(|e| self.not_taken(e, number))
+        self.flash.change(self.leb(half, 0), &padded(head, page)).map_err(|e| self.write_error(e, number))
     }
 
     /// The error of a head that the flash did not take. It counts as a refusal only if the head is
     /// not on the flash: otherwise the next checkpoint with the same number would overwrite the
     /// newest one.
-    fn not_taken(&self, e: Error, number: u64) -> Error {
+    fn write_error(&self, e: Error, number: u64) -> Error {
         if !e.kind().is_refusal() {
             return e;
         }
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_LEN];
         let read = self.flash.read(self.leb((number % 2) as u32, 0), 0, &mut head);
-        if read.is_ok() && Record(&head).u64(16) != number { e } else { e.of_sync() }
+        if read.is_ok() && LeReader(&head).u64(16) != number { e } else { e.of_sync() }
     }
 
     fn leb(&self, half: u32, number: u32) -> Leb {

@@ -1,11 +1,11 @@
 //! Garbage collection: frees erase blocks of the log.
 
 use crate::checkpoint::Checkpoints;
+use crate::ids::{NodePlace, NodeTarget};
 use crate::index::Index;
 use crate::leb_table::LebUse;
-use crate::log::{Log, full};
-use crate::numbers::{Place, Target};
-use crate::placer::{Live, Placer};
+use crate::log::{Log, log_full};
+use crate::log_writer::{LiveNode, LogWriter};
 use lacuna_contracts::{Kind, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -13,20 +13,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Free blocks set aside for writes that do not ask for room: copies, pages of the index, records.
-const LEAST_FREE: u32 = 5;
+const MIN_FREE: u32 = 5;
 /// One in this many blocks of the log may be written between two checkpoints.
 const CHECKPOINT_SHARE: u32 = 16;
 /// The most checkpoints in one search for room: on a full disk each frees little.
-const MOST_CHECKPOINTS: u32 = 16;
+const MAX_CHECKPOINTS: u32 = 16;
 /// The most bytes of the log that are written between two checkpoints, however long the log is.
 /// This bounds the reads of an opening after a crash.
-const MOST_REPLAYED: u64 = 512 << 20;
+const MAX_REPLAYED_BYTES: u64 = 512 << 20;
 
 /// See the module documentation.
-pub(crate) struct Collector {
+pub(crate) struct GarbageCollector {
     log: Arc<Log>,
     index: Arc<Index>,
-    placer: Arc<Placer>,
+    placer: Arc<LogWriter>,
     checkpoints: Arc<Checkpoints>,
     /// The next blocks to collect, the first one last.
     victims: Mutex<Vec<u32>>,
@@ -34,32 +34,32 @@ pub(crate) struct Collector {
     pub(crate) copied: AtomicU64,
 }
 
-impl Collector {
+impl GarbageCollector {
     pub(crate) fn new(
         log: Arc<Log>,
         index: Arc<Index>,
-        placer: Arc<Placer>,
+        placer: Arc<LogWriter>,
         checkpoints: Arc<Checkpoints>,
-    ) -> Collector {
+    ) -> GarbageCollector {
         let (collected, copied) = (AtomicU64::new(0), AtomicU64::new(0));
-        Collector { log, index, placer, checkpoints, victims: Mutex::default(), collected, copied }
+        GarbageCollector { log, index, placer, checkpoints, victims: Mutex::default(), collected, copied }
     }
 
     /// Makes room in the log for a group, and for writes that do not ask for room. `epoch` and
     /// `purging` are for a checkpoint.
     pub(crate) fn make_room(&self, epoch: u64, purging: bool) -> Result<()> {
         let (recent, lebs) = self.log.with_table(|table| (table.recent(), table.len()));
-        let most = MOST_REPLAYED / u64::from(self.placer.layout.leb_len);
+        let most = MAX_REPLAYED_BYTES / u64::from(self.placer.layout.leb_len);
         if recent > (lebs / CHECKPOINT_SHARE).min(most as u32).max(8) {
             self.checkpoints.write(&self.placer, epoch, purging)?;
         }
         // There is always room for the dirty pages of the index.
         let most_dirty = self.most_dirty();
         let for_index = most_dirty.div_ceil(self.placer.layout.leb_nodes());
-        let wanted = LEAST_FREE + if for_index > 1 { for_index } else { 0 };
+        let wanted = MIN_FREE + if for_index > 1 { for_index } else { 0 };
         let mut checkpoints = 0;
         loop {
-            if self.index.dirty() > most_dirty as usize {
+            if self.index.dirty_count() > most_dirty as usize {
                 // The checkpoint writes them, and the replaced pages can be collected after it.
                 self.checkpoints.write(&self.placer, epoch, purging)?;
             }
@@ -69,25 +69,25 @@ impl Collector {
             match self.victim() {
                 Some(victim) => self.collect(victim)?,
                 // Blocks written since the last checkpoint cannot be collected before the next one.
-                None if checkpoints < MOST_CHECKPOINTS => {
+                None if checkpoints < MAX_CHECKPOINTS => {
                     self.checkpoints.write(&self.placer, epoch, purging)?;
                     checkpoints += 1;
                 }
-                None => return Err(full()),
+                None => return Err(log_full()),
             }
         }
     }
 
     /// The most pages of the index that may be dirty.
     fn most_dirty(&self) -> u32 {
-        (self.index.most_dirty() as u32).min(self.placer.layout.most_dirty())
+        (self.index.max_dirty() as u32).min(self.placer.layout.max_dirty())
     }
 
     /// The block that pays most to collect, as of the last search of the table, which selects
     /// several blocks at once.
     fn victim(&self) -> Option<u32> {
         let mut victims = self.victims.lock();
-        let is_closed = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Closed);
+        let is_closed = |leb: &u32| self.log.with_table(|table| table.usage(*leb) == LebUse::Closed);
         while let Some(victim) = victims.pop() {
             if is_closed(&victim) {
                 return Some(victim);
@@ -103,14 +103,14 @@ impl Collector {
             return Ok(());
         }
         if self.log.position().is_some_and(|at| lebs.contains(&at.leb)) {
-            self.log.leave()?;
+            self.log.skip_to_next_block()?;
         }
         // Replay no longer needs them after this.
         self.checkpoints.write(&self.placer, epoch, purging)?;
         for leb in lebs {
             self.make_room(epoch, purging)?;
             // Making room may have freed the block already, and it may be in use again.
-            match self.log.with_table(|table| table.used(*leb)) {
+            match self.log.with_table(|table| table.usage(*leb)) {
                 LebUse::Closed | LebUse::Damaged => self.collect(*leb)?,
                 LebUse::Free => self.log.release(*leb)?,
                 LebUse::Recent => self.log.clear_if_next(*leb)?,
@@ -129,19 +129,19 @@ impl Collector {
         for (group, header) in self.log.groups_of(victim)? {
             for (ordinal, entry) in (0..).zip(header.nodes()) {
                 match entry.target {
-                    Target::Block(block) => {
+                    NodeTarget::Block(block) => {
                         let Some(place) = readable(self.index.get(block))? else { continue };
                         // Compare the key too: an older header of this place may turn up again.
-                        let is_here = |place: &Place| {
+                        let is_here = |place: &NodePlace| {
                             (place.group, place.ordinal, place.key.0) == (group, ordinal, entry.key)
                         };
                         let here = place.filter(is_here);
-                        live.extend(here.map(|place| Live { place, entry: *entry }));
+                        live.extend(here.map(|place| LiveNode { place, entry: *entry }));
                     }
-                    Target::Index(page) => {
+                    NodeTarget::Index(page) => {
                         let place = self.index.place_of(page);
-                        let is_here = |place: Place| (place.group, place.ordinal) == (group, ordinal);
-                        if place.is_some_and(is_here) && readable(self.index.touch(page))?.is_some() {
+                        let is_here = |place: NodePlace| (place.group, place.ordinal) == (group, ordinal);
+                        if place.is_some_and(is_here) && readable(self.index.mark_dirty(page))?.is_some() {
                             pages.push(page);
                         }
                     }
@@ -150,18 +150,18 @@ impl Collector {
         }
         let mut rest = &live[..];
         while !rest.is_empty() {
-            rest = &rest[self.placer.copy(rest)?..];
+            rest = &rest[self.placer.copy_nodes(rest)?..];
         }
         let mut rest = &pages[..];
         while !rest.is_empty() {
-            rest = &rest[self.placer.place_index(rest)?..];
+            rest = &rest[self.placer.write_index_pages(rest)?..];
         }
         self.collected.fetch_add(1, Ordering::Relaxed);
         self.copied.fetch_add(live.len() as u64, Ordering::Relaxed);
         if self.log.with_table(|table| table.live(victim)) > 0 {
             // A live node has an unreadable header, or its index page is unreadable. Other nodes of
             // the block may still be readable, so keep it.
-            self.log.with_table(|table| table.set_used(victim, LebUse::Damaged));
+            self.log.with_table(|table| table.set_usage(victim, LebUse::Damaged));
             return Ok(());
         }
         self.log.release(victim)
@@ -170,8 +170,8 @@ impl Collector {
 
 /// The result of an index lookup; `None` if the page does not verify. One such page must not end
 /// all writing.
-fn readable<T>(said: Result<T>) -> Result<Option<T>> {
-    match said {
+fn readable<T>(read: Result<T>) -> Result<Option<T>> {
+    match read {
         Ok(said) => Ok(Some(said)),
         Err(e) if e.kind() == Kind::Corrupt => Ok(None),
         Err(e) => Err(e),

@@ -1,24 +1,24 @@
 //! The disk on flash: creates it, opens it and implements the disk interface.
 
-use crate::buffer::Buffer;
-use crate::checkpoint::{Checkpoints, Newest};
-use crate::collector::Collector;
-use crate::forgetting::{Account, Forgetting};
+use crate::checkpoint::{Checkpoints, NewestCheckpoint};
+use crate::collector::GarbageCollector;
 use crate::header_area::header_lebs;
 use crate::index::Index;
-use crate::keys::Keys;
-use crate::leftovers::{self, Leftovers};
+use crate::key_storage::KeyStorage;
 use crate::log::Log;
+use crate::log_writer::LogWriter;
 use crate::params::Params;
-use crate::placer::Placer;
-use crate::policy::{Policy, PurgeThread};
-use crate::purger::{Purged, Purger};
-use crate::reader::Reader;
-use crate::recovery::{Replay, Replayed};
-use crate::writer::{Parts, Turn, Writer, number};
+use crate::policy::{PurgePolicy, PurgeThread};
+use crate::purge_status::{PurgeStats, PurgeStatus};
+use crate::purger::{PurgeResult, Purger};
+use crate::reader::BlockReader;
+use crate::recovery::{LogReplay, ReplayResult};
+use crate::stale_groups::{self, StaleGroups};
+use crate::write_buffer::WriteBuffer;
+use crate::writer::{DiskWriter, WriterParts, WriterState, block_number};
 use lacuna_contracts::{
-    Advice, BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Extent, ExtentRuns, Kind, Result, Secret,
-    Setting, Status, StatusItem, closed,
+    BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Extent, ExtentBuilder, Hint, Kind, Result, Secret,
+    Setting, Status, StatusItem, closed_error,
 };
 use lacuna_crypto::RandomSource;
 use lacuna_nand::{Flash, FlashGeometry, Leb};
@@ -30,7 +30,7 @@ use std::time::Duration;
 /// Sequence numbers that an opening skips: more than were ever given to groups torn by a power cut,
 /// and more than an opening uses before its checkpoint, for the pages of the index that replay
 /// changed.
-const JUMP: u64 = 1 << 16;
+const SEQUENCE_JUMP: u64 = 1 << 16;
 
 /// How to open a disk.
 pub struct OpenOptions {
@@ -40,7 +40,7 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// When to purge on its own; without a policy only `close` does. An interrupted purge is
     /// finished at the opening in any case.
-    pub policy: Option<Policy>,
+    pub policy: Option<PurgePolicy>,
     /// The clock for the policy.
     pub clock: Arc<dyn Clock>,
     /// The source of all randomness.
@@ -53,16 +53,16 @@ pub struct FlashDisk {
     flash: Arc<dyn Flash>,
     read_only: bool,
     log: Arc<Log>,
-    keys: Arc<Keys>,
+    keys: Arc<KeyStorage>,
     index: Arc<Index>,
-    buffer: Arc<Buffer>,
-    reader: Arc<Reader>,
-    writer: Arc<Writer>,
+    buffer: Arc<WriteBuffer>,
+    reader: Arc<BlockReader>,
+    writer: Arc<DiskWriter>,
     replayed: u64,
     /// The result of a purge at the opening, until the next purge reports it.
-    finished: Mutex<Purged>,
+    unreported_purge: Mutex<PurgeResult>,
     period: Option<Duration>,
-    purging: Mutex<Option<PurgeThread>>,
+    purge_thread: Mutex<Option<PurgeThread>>,
 }
 
 impl FlashDisk {
@@ -82,15 +82,15 @@ impl FlashDisk {
             }
         }
         flash.drain()?;
-        Keys::create(flash.clone(), layout, master, random.clone())?;
-        let parts = Opened::new(flash, params, master, random, Budget::bytes(1 << 20))?;
+        KeyStorage::create(flash.clone(), layout, master, random.clone())?;
+        let parts = DiskParts::new(flash, params, master, random, Budget::bytes(1 << 20))?;
         parts.log.start(1)?;
         parts.checkpoints.write(&parts.placer, 0, false)
     }
 
     /// Opens a disk and replays its log. Finishes an interrupted purge before it returns, unless
     /// the disk is opened read-only. If the purge cannot be finished, the disk opens all the same
-    /// and [`Forgetting::purge_wanted`] is set. It then takes reads, and writes too if the flash
+    /// and [`PurgeStatus::purge_wanted`] is set. It then takes reads, and writes too if the flash
     /// merely refused a call or a read failed.
     ///
     /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names things
@@ -103,38 +103,38 @@ impl FlashDisk {
         options: &OpenOptions,
     ) -> Result<FlashDisk> {
         check_flash(flash.geometry(), params.flash)?;
-        let parts = Opened::new(&flash, params, master, &options.random, options.budget)?;
+        let parts = DiskParts::new(&flash, params, master, &options.random, options.budget)?;
         let layout = params.layout()?;
         let newest = parts.checkpoints.read()?;
-        let replay = Replay { layout: &layout, log: &parts.log, index: &parts.index, keys: &parts.keys };
-        let replayed = replay.run(newest.marks, &newest.fresh)?;
-        let lost = replayed.sequence..replayed.sequence + JUMP;
-        let left = leftovers::find(&*flash, &layout, &parts.log, &lost, &replayed.ends)?;
+        let replay = LogReplay { layout: &layout, log: &parts.log, index: &parts.index, keys: &parts.keys };
+        let replayed = replay.run(newest.header, &newest.fresh)?;
+        let lost = replayed.sequence..replayed.sequence + SEQUENCE_JUMP;
+        let left = stale_groups::find(&*flash, &layout, &parts.log, &lost, &replayed.ends)?;
         if !options.read_only {
-            parts.begin(newest, &replayed, &left).map_err(reading_is_left)?;
+            parts.start_writing(newest, &replayed, &left).map_err(advise_read_only)?;
         }
-        let Opened { log, index, keys, placer, checkpoints, .. } = parts;
+        let DiskParts { log, index, keys, placer, checkpoints, .. } = parts;
         let buffer =
-            Arc::new(Buffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
-        let reader = Arc::new(Reader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
-        let recoverable = keys.recoverable().most > 0;
-        let account = Account::new(options.clock.clone(), replayed.epoch, recoverable);
-        let writer = Arc::new(Writer::new(
-            Parts {
+            Arc::new(WriteBuffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
+        let reader = Arc::new(BlockReader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
+        let recoverable = keys.recoverable().max > 0;
+        let account = PurgeStats::new(options.clock.clone(), replayed.epoch, recoverable);
+        let writer = Arc::new(DiskWriter::new(
+            WriterParts {
                 buffer: buffer.clone(),
                 index: index.clone(),
                 keys: keys.clone(),
                 placer: placer.clone(),
                 checkpoints: checkpoints.clone(),
-                collector: Collector::new(log.clone(), index.clone(), placer.clone(), checkpoints),
+                collector: GarbageCollector::new(log.clone(), index.clone(), placer.clone(), checkpoints),
                 purger: Purger::new(flash.clone(), layout, log.clone(), index.clone(), keys.clone(), placer),
                 reader: reader.clone(),
-                account,
+                purge_stats: account,
             },
-            Turn { epoch: replayed.epoch, purging: replayed.purging, owed: false },
+            WriterState { epoch: replayed.epoch, purging: replayed.purging, is_purge_owed: false },
         ));
         let is_cut = replayed.purging && !options.read_only;
-        let finished = if is_cut { writer.finish_purge() } else { Purged::default() };
+        let finished = if is_cut { writer.finish_purge() } else { PurgeResult::default() };
         let purging = match options.policy {
             Some(policy) if !options.read_only => {
                 Some(PurgeThread::start(writer.clone(), keys.clone(), policy)?)
@@ -152,9 +152,9 @@ impl FlashDisk {
             reader,
             writer,
             replayed: replayed.groups,
-            finished: Mutex::new(finished),
+            unreported_purge: Mutex::new(finished),
             period: options.policy.filter(|_| !options.read_only).map(|policy| policy.period),
-            purging: Mutex::new(purging),
+            purge_thread: Mutex::new(purging),
         })
     }
 
@@ -170,25 +170,25 @@ impl FlashDisk {
     /// disk takes no more writes then, and closing it fails as well. If the flash merely refused a
     /// call or a read failed, the disk goes on, and another purge may complete.
     /// [`Kind::ReadOnly`] if the disk is open read-only.
-    pub fn purge(&self) -> Result<Purged> {
+    pub fn purge(&self) -> Result<PurgeResult> {
         self.check_writable()?;
         let purged = self.writer.purge()?;
         self.sync().map_err(|e| e.with_kind(Kind::PurgeIncomplete))?;
-        Ok(purged.with(std::mem::take(&mut self.finished.lock())))
+        Ok(purged.plus(std::mem::take(&mut self.unreported_purge.lock())))
     }
 
     /// The most versions of blocks that were deleted or overwritten and that an adversary with the
     /// flash and every passphrase can still recover. Blocks in the write buffer count, since each
     /// may replace one on the flash. After a crash, keys that may encrypt nothing count as well
-    /// ([`Forgetting::recoverable_known`]).
+    /// ([`PurgeStatus::recoverable_known`]).
     pub fn recoverable(&self) -> u64 {
         self.writer.recoverable()
     }
 
     /// The deletion status: the number of recoverable blocks, the age of the oldest deletion, the
     /// time until the next purge, and past purges.
-    pub fn forgetting(&self) -> Forgetting {
-        self.writer.forgetting(self.period)
+    pub fn purge_status(&self) -> PurgeStatus {
+        self.writer.purge_status(self.period)
     }
 
     /// Marks these blocks as sensitive until the disk is closed: a call that deletes a version of
@@ -218,7 +218,7 @@ impl FlashDisk {
         if !self.read_only {
             return Ok(());
         }
-        Err(Error::new(Kind::ReadOnly, "the disk is open for reading alone"))
+        Err(Error::new(Kind::ReadOnly, "the disk is open read-only"))
     }
 
     /// Makes the flash contents survive a crash of the machine. After a failed sync the loss is
@@ -228,7 +228,7 @@ impl FlashDisk {
     }
 
     fn stop(&self) {
-        if let Some(thread) = self.purging.lock().take() {
+        if let Some(thread) = self.purge_thread.lock().take() {
             thread.stop();
         }
     }
@@ -241,28 +241,29 @@ impl Drop for FlashDisk {
 }
 
 /// The parts below the writer.
-pub(crate) struct Opened {
+pub(crate) struct DiskParts {
     flash: Arc<dyn Flash>,
     pub(crate) log: Arc<Log>,
     pub(crate) index: Arc<Index>,
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) placer: Arc<Placer>,
+    pub(crate) keys: Arc<KeyStorage>,
+    pub(crate) placer: Arc<LogWriter>,
     pub(crate) checkpoints: Arc<Checkpoints>,
 }
 
-impl Opened {
+impl DiskParts {
     pub(crate) fn new(
         flash: &Arc<dyn Flash>,
         params: &Params,
         master: &Secret<32>,
         random: &Arc<dyn RandomSource>,
         budget: Budget,
-    ) -> Result<Opened> {
+    ) -> Result<DiskParts> {
         let layout = params.layout()?;
-        let keys = Arc::new(Keys::open(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
+        let keys =
+            Arc::new(KeyStorage::open(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
         let log = Arc::new(Log::new(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
         let index = Arc::new(Index::new(log.clone(), &layout, budget.share(1, 4)));
-        let placer = Arc::new(Placer::new(layout, log.clone(), index.clone(), keys.clone()));
+        let placer = Arc::new(LogWriter::new(layout, log.clone(), index.clone(), keys.clone()));
         let checkpoints = Checkpoints::new(
             flash.clone(),
             layout,
@@ -273,7 +274,7 @@ impl Opened {
             keys.clone(),
         );
         let checkpoints = Arc::new(checkpoints);
-        Ok(Opened { flash: flash.clone(), log, index, keys, placer, checkpoints })
+        Ok(DiskParts { flash: flash.clone(), log, index, keys, placer, checkpoints })
     }
 
     /// Starts writing, at sequence numbers that were never used, and writes a checkpoint.
@@ -285,13 +286,18 @@ impl Opened {
     /// numbers they may have before it erases them and before it writes. So either the floor is
     /// above all used numbers, or there are leftovers. Once an opening has written its checkpoint,
     /// the position in it is above them.
-    fn begin(&self, newest: Newest, replayed: &Replayed, left: &Leftovers) -> Result<()> {
-        let mut first = (replayed.sequence + JUMP).max(newest.marks.floor);
+    fn start_writing(
+        &self,
+        newest: NewestCheckpoint,
+        replayed: &ReplayResult,
+        left: &StaleGroups,
+    ) -> Result<()> {
+        let mut first = (replayed.sequence + SEQUENCE_JUMP).max(newest.header.floor);
         if left.of_opening {
-            first += JUMP;
+            first += SEQUENCE_JUMP;
             self.checkpoints.raise_floor(newest, first)?;
         }
-        leftovers::erase(&*self.flash, left)?;
+        stale_groups::erase(&*self.flash, left)?;
         self.log.start(first)?;
         self.checkpoints.write(&self.placer, replayed.epoch, replayed.purging)
     }
@@ -303,17 +309,17 @@ impl Disk for FlashDisk {
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        self.reader.read(number(first.0)?, buf)
+        self.reader.read(block_number(first.0)?, buf)
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         self.check_writable()?;
-        self.writer.write(number(first.0)?, data)
+        self.writer.write(block_number(first.0)?, data)
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
         self.check_writable()?;
-        self.writer.discard(number(first.0)?, number(count)?)
+        self.writer.discard(block_number(first.0)?, block_number(count)?)
     }
 
     fn flush(&self) -> Result<()> {
@@ -325,16 +331,16 @@ impl Disk for FlashDisk {
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        let mut runs = ExtentRuns::default();
+        let mut runs = ExtentBuilder::default();
         for block in first.0..first.0 + count {
-            let block = number(block)?;
+            let block = block_number(block)?;
             runs.add(1, self.buffer.get(block).is_some() || self.index.get(block)?.is_some());
         }
         Ok(runs.finish())
     }
 
     fn purge(&self) -> Result<Status> {
-        let Purged { key_blocks, keys, known, rewritten } = FlashDisk::purge(self)?;
+        let PurgeResult { key_blocks, keys, known, rewritten } = FlashDisk::purge(self)?;
         Ok(Status {
             items: vec![
                 StatusItem::new("purged_keys", keys, "keys"),
@@ -361,7 +367,7 @@ impl Disk for FlashDisk {
                 StatusItem::new("groups_replayed", self.replayed, "groups"),
             ],
         };
-        status.items.extend(self.forgetting().items());
+        status.items.extend(self.purge_status().items());
         status
     }
 
@@ -371,11 +377,11 @@ impl Disk for FlashDisk {
             return Ok(());
         }
         let done = self.writer.close().and_then(|()| self.sync());
-        self.writer.health.fail(closed());
+        self.writer.health.fail(closed_error());
         done
     }
 
-    fn read_only(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         self.read_only
     }
 }
@@ -391,16 +397,16 @@ fn check_flash(found: FlashGeometry, expected: FlashGeometry) -> Result<()> {
     Err(Error::new(Kind::Corrupt, "this is not the flash that the disk was made on")
         .found(words(found))
         .expected(words(expected))
-        .remedy("put the flash back as it was, or restore the disk to a new one from a backup"))
+        .hint("put the flash back as it was, or restore the disk to a new one from a backup"))
 }
 
 /// The error of flash that takes no more writes when a disk is opened for writing.
-fn reading_is_left(e: Error) -> Error {
+fn advise_read_only(e: Error) -> Error {
     if e.kind() != Kind::ReadOnly {
         return e;
     }
-    e.remedy(
-        Advice::from("open it with ")
+    e.hint(
+        Hint::from("open it with ")
             .setting(Setting("read_only"))
             .text(" and copy what is there to another device: nothing that was flushed is lost"),
     )

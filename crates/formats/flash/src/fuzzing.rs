@@ -1,12 +1,12 @@
 //! Parsers of authenticated data, for fuzz targets. Each returns the parsed data, encoded again.
 
-use crate::group::Header;
-use crate::state_map::KeyStateMap;
+use crate::group::GroupHeader;
+use crate::key_state_map::KeyStateMap;
 
 /// Re-encodes the encrypted part of a group header in a unit of `unit` bytes; none if it does not
 /// parse.
 pub fn group_again(plain: &[u8], unit: u32) -> Option<Vec<u8>> {
-    Header::parse(plain).map(|header| header.encode(unit))
+    GroupHeader::parse(plain).map(|header| header.encode(unit))
 }
 
 /// Re-encodes a key state map of `blocks` blocks with `leb_keys` keys each, and returns the number

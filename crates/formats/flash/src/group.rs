@@ -6,8 +6,8 @@
 //! (docs/format/flash.md). The nonce is long because flash outlives more headers than short nonces
 //! are safe for.
 
-use crate::numbers::{KeyPosition, Place, Target, Unit};
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+use crate::ids::{KeyPosition, NodePlace, NodeTarget, Unit};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result};
 use lacuna_crypto::{HedgedNonce, RandomSource, XAES_NONCE, XaesKey};
 
 /// The version of headers of groups.
@@ -21,15 +21,15 @@ const ENTRY: usize = 40;
 const ENTRY_OF_RECORD: usize = 16;
 const INDEX_FLAG: u32 = 1 << 31;
 /// The limit, since an entry of the index has 6 bits for an ordinal.
-pub(crate) const MOST_ORDINALS: u32 = 64;
+pub(crate) const MAX_ORDINALS: u32 = 64;
 
 /// The most nodes of a group.
-pub(crate) fn most_nodes(unit: u32) -> u32 {
-    (((unit as usize - SEALED - FRONT) / ENTRY) as u32).min(MOST_ORDINALS)
+pub(crate) fn max_nodes(unit: u32) -> u32 {
+    (((unit as usize - SEALED - FRONT) / ENTRY) as u32).min(MAX_ORDINALS)
 }
 
 /// The most entries of a record.
-pub(crate) fn most_records(unit: u32) -> usize {
+pub(crate) fn max_records(unit: u32) -> usize {
     (unit as usize - SEALED - FRONT) / ENTRY_OF_RECORD
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn most_records(unit: u32) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeEntry {
     /// The content of the node.
-    pub(crate) target: Target,
+    pub(crate) target: NodeTarget,
     /// The position of its key; for a page of the index, random bits of its nonce.
     pub(crate) key: u32,
     /// Its sequence number when it was encrypted. Copies keep it.
@@ -45,25 +45,25 @@ pub(crate) struct NodeEntry {
     /// Its authentication tag.
     pub(crate) tag: [u8; TAG],
     /// The place of the version that it replaces. A copy of the same version has the same key.
-    pub(crate) replaced: Option<Place>,
+    pub(crate) replaced: Option<NodePlace>,
 }
 
 /// An entry of the index that a discard empties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Discarded {
+pub(crate) struct DiscardedBlock {
     /// The block.
     pub(crate) block: u32,
     /// Its place before the discard.
-    pub(crate) place: Place,
+    pub(crate) place: NodePlace,
 }
 
 /// The content of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum GroupContent {
     /// Nodes. One follows the header for each entry.
     Nodes(Vec<NodeEntry>),
     /// Discarded blocks.
-    Discard(Vec<Discarded>),
+    Discard(Vec<DiscardedBlock>),
     /// The purge of this epoch begins.
     PurgeStart(u64),
     /// In these blocks of the key storage area all keys that were not used are new.
@@ -74,21 +74,21 @@ pub(crate) enum Content {
 
 /// The header of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct GroupHeader {
     /// Ascends by one with each group.
     pub(crate) sequence: u64,
     /// The logical erase block of the log after this one.
     pub(crate) next_leb: u32,
     /// Checksum of the nodes. It detects a group torn by a power cut.
     pub(crate) checksum: u32,
-    pub(crate) content: Content,
+    pub(crate) content: GroupContent,
 }
 
-impl Header {
+impl GroupHeader {
     /// The entries of the nodes that follow.
     pub(crate) fn nodes(&self) -> &[NodeEntry] {
         match &self.content {
-            Content::Nodes(nodes) => nodes,
+            GroupContent::Nodes(nodes) => nodes,
             _ => &[],
         }
     }
@@ -118,7 +118,7 @@ impl Header {
     /// The plaintext of the encrypted part of a unit.
     pub(crate) fn encode(&self, unit: u32) -> Vec<u8> {
         let mut plain = vec![0; unit as usize - SEALED];
-        let mut record = RecordMut(&mut plain);
+        let mut record = LeWriter(&mut plain);
         let (kind, count) = self.content.kind();
         record
             .put(0, &[VERSION, kind])
@@ -134,7 +134,7 @@ impl Header {
     ///
     /// Errors: [`Kind::Corrupt`] if the header verifies and has content unknown to this version:
     /// the log does not end there.
-    pub(crate) fn open(bytes: &[u8], place: Unit, key: &XaesKey) -> Result<Option<Header>> {
+    pub(crate) fn open(bytes: &[u8], place: Unit, key: &XaesKey) -> Result<Option<GroupHeader>> {
         let (nonce, rest) = bytes.split_first_chunk::<NONCE>().expect("a unit is longer");
         let (tag, body) = rest.split_first_chunk::<TAG>().expect("a unit is longer");
         let mut plain = body.to_vec();
@@ -145,13 +145,18 @@ impl Header {
     }
 
     /// Decodes a header with a verified tag; `None` for content that this version does not write.
-    pub(crate) fn parse(plain: &[u8]) -> Option<Header> {
-        let record = Record(plain);
+    pub(crate) fn parse(plain: &[u8]) -> Option<GroupHeader> {
+        let record = LeReader(plain);
         if plain.len() < FRONT || plain[0] != VERSION || !record.is_zero(20..24) {
             return None;
         }
-        let content = Content::parse(plain[1], usize::from(record.u16(2)), plain)?;
-        Some(Header { sequence: record.u64(8), next_leb: record.u32(4), checksum: record.u32(16), content })
+        let content = GroupContent::parse(plain[1], usize::from(record.u16(2)), plain)?;
+        Some(GroupHeader {
+            sequence: record.u64(8),
+            next_leb: record.u32(4),
+            checksum: record.u32(16),
+            content,
+        })
     }
 }
 
@@ -159,43 +164,45 @@ fn unknown(place: Unit, plain: &[u8]) -> Error {
     Error::new(Kind::Corrupt, "the log has a group that this version of lacuna does not understand")
         .found(format!("version {}, kind {}, at unit {}", plain[0], plain[1], place.0))
         .expected(format!("version {VERSION}, kinds 1 to 5"))
-        .remedy("open the disk with the version of lacuna that wrote it")
+        .hint("open the disk with the version of lacuna that wrote it")
 }
 
-impl Content {
+impl GroupContent {
     fn kind(&self) -> (u8, usize) {
         match self {
-            Content::Nodes(nodes) => (1, nodes.len()),
-            Content::Discard(discarded) => (2, discarded.len()),
-            Content::PurgeStart(_) => (3, 1),
-            Content::Renewed(blocks) => (4, blocks.len()),
-            Content::PurgeFinish(_) => (5, 1),
+            GroupContent::Nodes(nodes) => (1, nodes.len()),
+            GroupContent::Discard(discarded) => (2, discarded.len()),
+            GroupContent::PurgeStart(_) => (3, 1),
+            GroupContent::Renewed(blocks) => (4, blocks.len()),
+            GroupContent::PurgeFinish(_) => (5, 1),
         }
     }
 
-    fn put(&self, record: &mut RecordMut<'_>) {
+    fn put(&self, record: &mut LeWriter<'_>) {
         match self {
-            Content::Nodes(nodes) => {
+            GroupContent::Nodes(nodes) => {
                 (FRONT..).step_by(ENTRY).zip(nodes).for_each(|(at, node)| node.put(record, at));
             }
-            Content::Discard(discarded) => {
+            GroupContent::Discard(discarded) => {
                 for (at, entry) in (FRONT..).step_by(ENTRY_OF_RECORD).zip(discarded) {
-                    record.u32(at, entry.block).u64(at + 8, Place::pack(Some(entry.place)));
+                    record.u32(at, entry.block).u64(at + 8, NodePlace::pack(Some(entry.place)));
                 }
             }
-            Content::Renewed(blocks) => {
+            GroupContent::Renewed(blocks) => {
                 for (at, block) in (FRONT..).step_by(ENTRY_OF_RECORD).zip(blocks) {
                     record.u32(at, *block);
                 }
             }
-            Content::PurgeStart(epoch) | Content::PurgeFinish(epoch) => drop(record.u64(FRONT, *epoch)),
+            GroupContent::PurgeStart(epoch) | GroupContent::PurgeFinish(epoch) => {
+                record.u64(FRONT, *epoch);
+            }
         }
     }
 
-    fn parse(kind: u8, count: usize, plain: &[u8]) -> Option<Content> {
-        let record = Record(plain);
+    fn parse(kind: u8, count: usize, plain: &[u8]) -> Option<GroupContent> {
+        let record = LeReader(plain);
         let entry = if kind == 1 { ENTRY } else { ENTRY_OF_RECORD };
-        let most = if kind == 1 { MOST_ORDINALS as usize } else { usize::from(u16::MAX) };
+        let most = if kind == 1 { MAX_ORDINALS as usize } else { usize::from(u16::MAX) };
         let end = FRONT + count * entry;
         // All unused bytes are zero, so that a later version may use them.
         if count == 0 || count > most || end > plain.len() || !record.is_zero(end..) {
@@ -206,51 +213,54 @@ impl Content {
         let zeros = |from: usize, to: usize| places.clone().all(|at| record.is_zero(at + from..at + to));
         let epoch = || (count == 1 && zeros(8, 16)).then(|| record.u64(FRONT));
         Some(match kind {
-            1 => Content::Nodes(places.map(|at| NodeEntry::parse(record, at)).collect::<Option<_>>()?),
+            1 => GroupContent::Nodes(places.map(|at| NodeEntry::parse(record, at)).collect::<Option<_>>()?),
             2 if zeros(4, 8) => {
                 let discarded = places.map(|at| {
-                    Some(Discarded { block: record.u32(at), place: Place::unpack(record.u64(at + 8))? })
+                    Some(DiscardedBlock {
+                        block: record.u32(at),
+                        place: NodePlace::unpack(record.u64(at + 8))?,
+                    })
                 });
-                Content::Discard(discarded.collect::<Option<_>>()?)
+                GroupContent::Discard(discarded.collect::<Option<_>>()?)
             }
-            3 => Content::PurgeStart(epoch()?),
-            4 if zeros(4, 16) => Content::Renewed(places.map(|at| record.u32(at)).collect()),
-            5 => Content::PurgeFinish(epoch()?),
+            3 => GroupContent::PurgeStart(epoch()?),
+            4 if zeros(4, 16) => GroupContent::Renewed(places.map(|at| record.u32(at)).collect()),
+            5 => GroupContent::PurgeFinish(epoch()?),
             _ => return None,
         })
     }
 }
 
 impl NodeEntry {
-    fn put(&self, record: &mut RecordMut<'_>, at: usize) {
+    fn put(&self, record: &mut LeWriter<'_>, at: usize) {
         let target = match self.target {
-            Target::Block(block) => block,
-            Target::Index(page) => page | INDEX_FLAG,
+            NodeTarget::Block(block) => block,
+            NodeTarget::Index(page) => page | INDEX_FLAG,
         };
         record.u32(at, target).u32(at + 4, self.key).u64(at + 8, self.sequence);
-        record.u64(at + 16, Place::pack(self.replaced)).put(at + 24, &self.tag);
+        record.u64(at + 16, NodePlace::pack(self.replaced)).put(at + 24, &self.tag);
     }
 
-    fn parse(record: Record<'_>, at: usize) -> Option<NodeEntry> {
+    fn parse(record: LeReader<'_>, at: usize) -> Option<NodeEntry> {
         let target = record.u32(at);
         let replaced = record.u64(at + 16);
         // Only 0 stands for no place.
-        (replaced == 0 || Place::unpack(replaced).is_some()).then(|| NodeEntry {
+        (replaced == 0 || NodePlace::unpack(replaced).is_some()).then(|| NodeEntry {
             target: if target & INDEX_FLAG == 0 {
-                Target::Block(target)
+                NodeTarget::Block(target)
             } else {
-                Target::Index(target & !INDEX_FLAG)
+                NodeTarget::Index(target & !INDEX_FLAG)
             },
             key: record.u32(at + 4),
             sequence: record.u64(at + 8),
-            replaced: Place::unpack(replaced),
+            replaced: NodePlace::unpack(replaced),
             tag: record.array(at + 24),
         })
     }
 
     /// The key of the node, if it is a block of the disk.
     pub(crate) fn key_position(&self) -> Option<KeyPosition> {
-        matches!(self.target, Target::Block(_)).then_some(KeyPosition(self.key))
+        matches!(self.target, NodeTarget::Block(_)).then_some(KeyPosition(self.key))
     }
 }
 
@@ -260,30 +270,33 @@ mod tests {
 
     const UNIT: usize = 512;
 
-    fn headers() -> Vec<Header> {
-        let place = Place { group: Unit(9), ordinal: 3, key: KeyPosition(77) };
+    fn headers() -> Vec<GroupHeader> {
+        let place = NodePlace { group: Unit(9), ordinal: 3, key: KeyPosition(77) };
         let node = |target, replaced| NodeEntry { target, key: 5, sequence: 64, tag: [6; TAG], replaced };
         let contents = [
-            Content::Nodes(vec![node(Target::Block(1), None), node(Target::Index(2), Some(place))]),
-            Content::Discard(vec![Discarded { block: 4, place }]),
-            Content::PurgeStart(3),
-            Content::Renewed(vec![1, 2]),
-            Content::PurgeFinish(3),
+            GroupContent::Nodes(vec![
+                node(NodeTarget::Block(1), None),
+                node(NodeTarget::Index(2), Some(place)),
+            ]),
+            GroupContent::Discard(vec![DiscardedBlock { block: 4, place }]),
+            GroupContent::PurgeStart(3),
+            GroupContent::Renewed(vec![1, 2]),
+            GroupContent::PurgeFinish(3),
         ];
-        let header = |content| Header { sequence: 1 << 40, next_leb: 7, checksum: 8, content };
+        let header = |content| GroupHeader { sequence: 1 << 40, next_leb: 7, checksum: 8, content };
         contents.map(header).into()
     }
 
     #[test]
-    fn headers_come_back() {
+    fn group_headers_round_trip() {
         for header in headers() {
-            assert_eq!(Header::parse(&header.encode(UNIT as u32)), Some(header));
+            assert_eq!(GroupHeader::parse(&header.encode(UNIT as u32)), Some(header));
         }
     }
 
     /// Bytes that are zero now are free for later versions, and this version refuses them.
     #[test]
-    fn what_this_version_does_not_write_is_refused() {
+    fn unknown_header_content_is_refused() {
         let place = Unit(3);
         let key = XaesKey::new(&lacuna_contracts::Secret::copy_from(&[1; 32]));
         let open = |plain: &[u8]| {
@@ -291,7 +304,7 @@ mod tests {
             let tag = key.seal(&[9; NONCE], &place.0.to_le_bytes(), plain, &mut bytes[SEALED..]).unwrap();
             bytes[..NONCE].fill(9);
             bytes[NONCE..SEALED].copy_from_slice(&tag);
-            Header::open(&bytes, place, &key)
+            GroupHeader::open(&bytes, place, &key)
         };
         for header in headers() {
             let plain = header.encode(UNIT as u32);
@@ -309,6 +322,6 @@ mod tests {
         let mut plain = headers()[0].encode(UNIT as u32);
         plain[FRONT + 16] = 7;
         assert_eq!(open(&plain).unwrap_err().kind(), Kind::Corrupt);
-        assert_eq!(Header::open(&[0xff; UNIT], place, &key).unwrap(), None);
+        assert_eq!(GroupHeader::open(&[0xff; UNIT], place, &key).unwrap(), None);
     }
 }

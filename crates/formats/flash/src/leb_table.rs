@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// One in this many closed blocks is selected when the table is searched for blocks to collect.
-const SHARE: usize = 512;
+const VICTIM_SHARE: usize = 512;
 
 /// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +19,16 @@ pub(crate) enum LebUse {
 }
 
 #[derive(Clone, Copy)]
-struct Info {
+struct LebInfo {
     live: u32,
     /// The sequence number of the last group that was written to it.
     written: u64,
-    used: LebUse,
+    usage: LebUse,
 }
 
 /// The table, indexed by the number within the log.
 pub(crate) struct LebTable {
-    infos: Vec<Info>,
+    infos: Vec<LebInfo>,
     free: BTreeSet<u32>,
     recent: u32,
     /// The block that was taken last. The next free one after it is taken next, so that all take
@@ -39,7 +39,7 @@ pub(crate) struct LebTable {
 impl LebTable {
     /// A table of free blocks.
     pub(crate) fn new(lebs: u32) -> LebTable {
-        let info = Info { live: 0, written: 0, used: LebUse::Free };
+        let info = LebInfo { live: 0, written: 0, usage: LebUse::Free };
         LebTable { infos: vec![info; lebs as usize], free: (0..lebs).collect(), recent: 0, taken: 0 }
     }
 
@@ -51,8 +51,8 @@ impl LebTable {
         self.infos[leb as usize].live
     }
 
-    pub(crate) fn used(&self, leb: u32) -> LebUse {
-        self.infos[leb as usize].used
+    pub(crate) fn usage(&self, leb: u32) -> LebUse {
+        self.infos[leb as usize].usage
     }
 
     pub(crate) fn free(&self) -> u32 {
@@ -70,12 +70,12 @@ impl LebTable {
     }
 
     /// Sets the use of a block.
-    pub(crate) fn set_used(&mut self, leb: u32, used: LebUse) {
+    pub(crate) fn set_usage(&mut self, leb: u32, used: LebUse) {
         let info = &mut self.infos[leb as usize];
         self.free.remove(&leb);
-        self.recent -= u32::from(info.used == LebUse::Recent);
+        self.recent -= u32::from(info.usage == LebUse::Recent);
         self.recent += u32::from(used == LebUse::Recent);
-        info.used = used;
+        info.usage = used;
         if used == LebUse::Free {
             self.free.insert(leb);
         }
@@ -105,7 +105,7 @@ impl LebTable {
     pub(crate) fn take(&mut self) -> Option<u32> {
         let next =
             self.free.range(self.taken.wrapping_add(1)..).next().or_else(|| self.free.first()).copied()?;
-        self.set_used(next, LebUse::Recent);
+        self.set_usage(next, LebUse::Recent);
         self.taken = next;
         Some(next)
     }
@@ -113,8 +113,8 @@ impl LebTable {
     /// Closes or frees all blocks that replay needed, except these two.
     pub(crate) fn close_recent(&mut self, but: [u32; 2]) {
         for leb in 0..self.len() {
-            if self.used(leb) == LebUse::Recent && !but.contains(&leb) {
-                self.set_used(leb, if self.live(leb) == 0 { LebUse::Free } else { LebUse::Closed });
+            if self.usage(leb) == LebUse::Recent && !but.contains(&leb) {
+                self.set_usage(leb, if self.live(leb) == 0 { LebUse::Free } else { LebUse::Closed });
             }
         }
     }
@@ -125,18 +125,18 @@ impl LebTable {
     /// out, however old they are: copying them would gain next to nothing or lose space, since
     /// groups that do not fill a block have more headers.
     pub(crate) fn victims(&self, nodes: u32, now: u64) -> Vec<u32> {
-        let score = |info: &Info| {
+        let score = |info: &LebInfo| {
             let live = f64::from(info.live) / f64::from(nodes);
             (1.0 - live) * (now - info.written.min(now) + 1) as f64 / (1.0 + live)
         };
         let closed =
-            (0..).zip(&self.infos).filter(|(_, info)| info.used == LebUse::Closed && info.live < nodes);
-        let free = |info: &Info| u64::from(nodes - info.live);
+            (0..).zip(&self.infos).filter(|(_, info)| info.usage == LebUse::Closed && info.live < nodes);
+        let free = |info: &LebInfo| u64::from(nodes - info.live);
         let (count, all_free) =
             closed.clone().fold((0, 0), |(count, sum), (_, info)| (count + 1, sum + free(info)));
         let closed = closed.filter(|(_, info)| count * free(info) >= all_free);
         let mut scored: Vec<(f64, u32)> = closed.map(|(leb, info)| (score(info), leb)).collect();
-        let named = (scored.len() / SHARE).max(1).min(scored.len());
+        let named = (scored.len() / VICTIM_SHARE).max(1).min(scored.len());
         let worse = scored.len() - named;
         if worse > 0 {
             scored.select_nth_unstable_by(worse, |a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));

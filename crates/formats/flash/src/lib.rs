@@ -9,12 +9,12 @@
 //! The parts, each calling only those below it:
 //! - [`FlashDisk`] (`disk`): creates and opens disks, implements [`lacuna_contracts::Disk`];
 //!   `policy` purges when it is time.
-//! - `writer`: one thread at a time writes the `buffer` to the log, discards, purges, writes
+//! - `writer`: one thread at a time writes the `write_buffer` to the log, discards, purges, writes
 //!   checkpoints. `reader`: all other threads.
 //! - `purger` ends epochs; `collector` frees erase blocks; `checkpoint` shortens opening;
 //!   `recovery` replays the log.
-//! - `placer`: appends nodes and records to the log, in step with index and keys.
-//! - `index`: where each block lies. `keys`: the key storage area and the key state map;
+//! - `log_writer`: appends nodes and records to the log, in step with index and keys.
+//! - `index`: where each block lies. `key_storage`: the key storage area and the key state map;
 //!   `assignment`: which keys are taken next. `log`: groups of nodes on the flash.
 //!
 //! Invariants:
@@ -30,38 +30,38 @@
 #![warn(missing_docs)]
 
 mod assignment;
-mod buffer;
 mod checkpoint;
 mod collector;
 mod disk;
-mod forgetting;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;
 mod header_area;
+mod ids;
 mod index;
 mod key_check;
-mod keys;
+mod key_state_map;
+mod key_storage;
 mod leb_table;
-mod leftovers;
 mod log;
+mod log_writer;
 mod node_key;
-mod numbers;
 mod params;
 mod params_record;
-mod placer;
 mod policy;
+mod purge_status;
 mod purger;
 mod reader;
 mod recovery;
-mod state_map;
-mod stuck;
+mod stale_groups;
+mod unerasable;
+mod write_buffer;
 mod writer;
 
 pub use disk::{FlashDisk, OpenOptions};
-pub use forgetting::Forgetting;
 pub use header_area::{HEADER_COPY_LEN, header_lebs};
 pub use params::{Layout, Params};
 pub use params_record::{PARAMS_LEN, VERSION};
-pub use policy::Policy;
-pub use purger::Purged;
+pub use policy::PurgePolicy;
+pub use purge_status::PurgeStatus;
+pub use purger::PurgeResult;

@@ -5,7 +5,7 @@
 //! guess at the content can be checked against the tag once the key is deleted.
 
 use crate::group::NodeEntry;
-use crate::numbers::{KeyPosition, Target};
+use crate::ids::{KeyPosition, NodeTarget};
 use lacuna_contracts::{Result, Secret};
 use lacuna_crypto::{GcmKey, HEDGED, SivHash, SivKey, derive};
 
@@ -33,7 +33,7 @@ impl Ciphers {
     pub(crate) fn seal(
         &self,
         random: u32,
-        target: Target,
+        target: NodeTarget,
         sequence: u64,
         plain: &[u8],
         out: &mut [u8],
@@ -53,14 +53,14 @@ pub(crate) enum NodeKey<'k> {
     /// A key that encrypts nothing else.
     Own(Ciphers),
     /// The key of a disk without keys, which encrypts every block.
-    OfDisk(&'k Ciphers),
+    Shared(&'k Ciphers),
 }
 
 impl NodeKey<'_> {
     fn ciphers(&self) -> &Ciphers {
         match self {
             NodeKey::Own(ciphers) => ciphers,
-            NodeKey::OfDisk(ciphers) => ciphers,
+            NodeKey::Shared(ciphers) => ciphers,
         }
     }
 
@@ -73,7 +73,7 @@ impl NodeKey<'_> {
         plain: &[u8],
         out: &mut [u8],
     ) -> NodeEntry {
-        let target = Target::Block(block);
+        let target = NodeTarget::Block(block);
         let tag = self.ciphers().seal(0, target, sequence, plain, out);
         NodeEntry { target, key: position.0, sequence, tag, replaced: None }
     }
@@ -85,11 +85,11 @@ impl NodeKey<'_> {
 }
 
 /// The associated data of a node.
-fn associated(target: Target, sequence: u64) -> [u8; 13] {
+fn associated(target: NodeTarget, sequence: u64) -> [u8; 13] {
     let mut data = [0; 13];
     let (kind, number) = match target {
-        Target::Block(block) => (0, block),
-        Target::Index(page) => (1, page),
+        NodeTarget::Block(block) => (0, block),
+        NodeTarget::Index(page) => (1, page),
     };
     data[0] = kind;
     data[1..5].copy_from_slice(&number.to_le_bytes());

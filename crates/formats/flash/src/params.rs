@@ -1,12 +1,12 @@
 //! The parameters of a disk on flash, and the layout of its areas.
 
 use crate::header_area::header_lebs;
-use crate::numbers::{KeyBlock, Unit};
+use crate::ids::{KeyBlock, Unit};
 use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_nand::{FlashGeometry, Leb};
 
 /// Random bytes at the start of each page of the key storage area.
-pub(crate) const SALT: usize = 16;
+pub(crate) const SALT_LEN: usize = 16;
 /// Index entries on one index page.
 pub(crate) const INDEX_FANOUT: u64 = 512;
 /// Logical erase blocks of the log that never count as capacity: the targets of garbage collection,
@@ -77,7 +77,7 @@ impl Params {
 
     /// Least bytes of a logical erase block, on flash with pages of `page` bytes: two nodes, and
     /// two pages.
-    pub fn least_leb_len(page: u32) -> u32 {
+    pub fn min_leb_len(page: u32) -> u32 {
         2 * page.max(BLOCK_SIZE as u32)
     }
 
@@ -85,14 +85,14 @@ impl Params {
     ///
     /// Errors: [`Kind::Usage`].
     pub fn check_leb(flash: FlashGeometry) -> Result<()> {
-        let least = Params::least_leb_len(flash.page);
+        let least = Params::min_leb_len(flash.page);
         if flash.leb_len >= least {
             return Ok(());
         }
         Err(Error::new(Kind::Usage, "the erase blocks of this flash are too short for a disk")
             .found(format!("logical erase blocks of {} bytes, pages of {}", flash.leb_len, flash.page))
             .expected(format!("at least {least} bytes: two pages, and 8192 bytes"))
-            .remedy("use flash with longer erase blocks; of a simulated chip, whose logical erase blocks are two pages shorter than its \
+            .hint("use flash with longer erase blocks; of a simulated chip, whose logical erase blocks are two pages shorter than its \
                 erase blocks, more pages to an erase block"))
     }
 
@@ -100,7 +100,7 @@ impl Params {
         Error::new(Kind::NoSpace, format!("a disk of {} blocks does not fit this flash", self.most_blocks))
             .found(format!("{} logical erase blocks of {} bytes", flash.lebs, flash.leb_len))
             .expected("room for the blocks, an index, their keys, two checkpoints, and some to spare")
-            .remedy("make a smaller disk, or use more flash")
+            .hint("make a smaller disk, or use more flash")
     }
 
     /// Logical erase blocks of the key storage area, which begins behind the header.
@@ -109,7 +109,7 @@ impl Params {
     }
 
     /// Keys in one block of the key storage area.
-    pub fn keys_of_a_block(&self) -> u32 {
+    pub fn keys_per_block(&self) -> u32 {
         self.layout().map_or(0, |layout| layout.leb_keys)
     }
 
@@ -125,7 +125,7 @@ impl Params {
         let for_blocks_and = |more: u64| (self.most_blocks + more).div_ceil(u64::from(leb_keys));
         // The keys of a group are assigned before the keys of the nodes that it replaces become
         // free.
-        let least = (self.most_blocks / 64).max(2 * u64::from(crate::group::MOST_ORDINALS));
+        let least = (self.most_blocks / 64).max(2 * u64::from(crate::group::MAX_ORDINALS));
         share.clamp(for_blocks_and(least), for_blocks_and(least.max(self.most_blocks / 8))).max(2) as u32
     }
 
@@ -150,7 +150,7 @@ impl Params {
         let unit = flash.page.min(BLOCK_SIZE as u32);
         let possible = flash.page.is_power_of_two()
             && (512..=1 << 16).contains(&flash.page)
-            && flash.leb_len >= Params::least_leb_len(flash.page)
+            && flash.leb_len >= Params::min_leb_len(flash.page)
             && (matches!(self.key_len, 16 | 32) || self.is_without_keys())
             && (1..=self.most_blocks).contains(&self.blocks)
             && self.most_blocks < u64::from(u32::MAX / 2);
@@ -164,7 +164,7 @@ impl Params {
         }
         let leb_len = flash.leb_len / flash.page * flash.page;
         let key_len = usize::from(self.key_len);
-        let page_keys = (flash.page - SALT as u32).checked_div(u32::from(self.key_len)).unwrap_or(0);
+        let page_keys = (flash.page - SALT_LEN as u32).checked_div(u32::from(self.key_len)).unwrap_or(0);
         let leb_keys = leb_len / flash.page * page_keys;
         let index_pages = self.most_blocks.div_ceil(INDEX_FANOUT) as u32;
         let mut layout = Layout {
@@ -188,8 +188,8 @@ impl Params {
         layout.log = (before as u32, u64::from(flash.lebs).saturating_sub(before) as u32);
         let possible = layout.log.1 > LOG_RESERVE
             && layout.capacity() > self.most_blocks + u64::from(index_pages)
-            && u64::from(flash.lebs) * u64::from(layout.units) <= u64::from(Unit::MOST)
-            && u64::from(layout.keys.1) * u64::from(leb_keys) <= u64::from(crate::numbers::KeyPosition::MOST);
+            && u64::from(flash.lebs) * u64::from(layout.units) <= u64::from(Unit::MAX)
+            && u64::from(layout.keys.1) * u64::from(leb_keys) <= u64::from(crate::ids::KeyPosition::MAX);
         if possible { Ok(layout) } else { Err(self.refused(&flash)) }
     }
 }
@@ -229,7 +229,7 @@ impl Layout {
 
     fn nodes_in(&self, units: u32) -> u32 {
         let pages_of = |nodes: u32| (1 + nodes * self.node_units()).next_multiple_of(self.page / self.unit);
-        let group = crate::group::most_nodes(self.unit);
+        let group = crate::group::max_nodes(self.unit);
         let whole = units / pages_of(group);
         let rest = units % pages_of(group);
         let more = (0..group).rev().find(|nodes| *nodes == 0 || pages_of(*nodes) <= rest).unwrap_or(0);
@@ -245,7 +245,7 @@ impl Layout {
 
     /// The most pages of the index that may be dirty; there is room for them beside a full disk.
     /// All pages, if that is possible.
-    pub(crate) fn most_dirty(&self) -> u32 {
+    pub(crate) fn max_dirty(&self) -> u32 {
         let full = u64::from(self.index_pages) * (INDEX_FANOUT + 1);
         let spare = self.capacity().saturating_sub(full) / u64::from(self.leb_nodes());
         let lebs = (self.log.1 / DIRTY_SHARE).min(spare as u32 / 4).max(1);

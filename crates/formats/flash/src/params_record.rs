@@ -1,7 +1,7 @@
 //! The encoding of the parameters in the header. A test compares it with `docs/format/flash.md`.
 
 use crate::params::Params;
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result};
 use lacuna_nand::FlashGeometry;
 
 /// Bytes of the parameters in the header.
@@ -13,7 +13,7 @@ impl Params {
     /// Encodes the parameters for the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut bytes = [0; PARAMS_LEN];
-        let mut record = RecordMut(&mut bytes);
+        let mut record = LeWriter(&mut bytes);
         record.u32(0, VERSION);
         record.u32(4, u32::from(self.key_len));
         record.u64(8, self.blocks);
@@ -30,19 +30,19 @@ impl Params {
     /// impossible parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let corrupt = |found: String| {
-            Error::new(Kind::Corrupt, "the parameters of the disk make no sense")
+            Error::new(Kind::Corrupt, "the parameters of the disk are invalid")
                 .found(found)
-                .remedy("restore the header from a backup")
+                .hint("restore the header from a backup")
         };
         let bytes: &[u8; PARAMS_LEN] =
             bytes.try_into().map_err(|_| corrupt(format!("{} bytes", bytes.len())))?;
-        let record = Record(bytes);
+        let record = LeReader(bytes);
         let version = record.u32(0);
         if version != VERSION {
             return Err(Error::new(Kind::NotFound, "cannot use this disk on flash")
                 .found(format!("version {version} of its format"))
                 .expected(format!("version {VERSION}"))
-                .remedy("use a version of lacuna that knows it"));
+                .hint("use a version of lacuna that knows it"));
         }
         let key_len =
             u8::try_from(record.u32(4)).map_err(|_| corrupt(format!("keys of {} bytes", record.u32(4))))?;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else() {
+    fn parameters_round_trip_and_altered_ones_are_refused() {
         let flash = FlashGeometry { page: 2048, leb_len: 124 * 1024, lebs: 1000 };
         let params = Params::fitting(flash, 32, 70).unwrap();
         let bytes = params.encode();

@@ -1,7 +1,7 @@
 //! The purge policy: purges after a period, or when enough was deleted (DNEFS, section 5).
 
-use crate::keys::Keys;
-use crate::writer::Writer;
+use crate::key_storage::KeyStorage;
+use crate::writer::DiskWriter;
 use lacuna_contracts::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -9,29 +9,30 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often the thread checks, in real time. The clock of the disk decides whether a purge is due.
-const LOOK: Duration = Duration::from_secs(1);
-/// The longest pause after a refused purge, by the clock of the disk. The first pause is [`LOOK`].
-const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest pause after a refused purge, by the clock of the disk. The first pause is
+/// [`CHECK_INTERVAL`].
+const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// When to purge without being asked. An interrupted purge is finished when the disk is opened,
 /// whatever the policy. If the flash refuses a purge, or the log has no room for it, it is retried
 /// as soon as the log takes anything. Otherwise it is retried after a second and then after pauses
 /// that double, up to an hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct PurgePolicy {
     /// The longest time that deleted data stays recoverable while the disk is open, and that an
     /// acknowledged write stays in memory only. A purge is due this long after the oldest deletion
     /// that it covers, and begins within a second.
     pub period: Duration,
     /// The most deleted keys that are tolerated: with one more, a purge is due at once. It begins
     /// within a second.
-    pub most_recoverable: u64,
+    pub max_recoverable: u64,
 }
 
-impl Default for Policy {
+impl Default for PurgePolicy {
     /// Every 15 minutes.
-    fn default() -> Policy {
-        Policy { period: Duration::from_secs(15 * 60), most_recoverable: u64::MAX }
+    fn default() -> PurgePolicy {
+        PurgePolicy { period: Duration::from_secs(15 * 60), max_recoverable: u64::MAX }
     }
 }
 
@@ -42,7 +43,11 @@ pub(crate) struct PurgeThread {
 }
 
 impl PurgeThread {
-    pub(crate) fn start(writer: Arc<Writer>, keys: Arc<Keys>, policy: Policy) -> Result<PurgeThread> {
+    pub(crate) fn start(
+        writer: Arc<DiskWriter>,
+        keys: Arc<KeyStorage>,
+        policy: PurgePolicy,
+    ) -> Result<PurgeThread> {
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let signal = stopping.clone();
         let thread = std::thread::Builder::new()
@@ -62,40 +67,40 @@ impl PurgeThread {
 
 /// The time after a refusal during which no purge is tried. On a full log every attempt writes
 /// checkpoints, which wears the flash.
-struct Pause {
+struct RetryPause {
     length: Duration,
     /// The end, by the clock of the disk.
     until: Duration,
-    /// [`Writer::progress`] at the start.
+    /// [`DiskWriter::progress`] at the start.
     progress: u64,
 }
 
-impl Pause {
+impl RetryPause {
     /// A pause that begins now, twice as long as the one before it, if there was one.
-    fn after(before: Option<&Pause>, writer: &Writer) -> Pause {
-        let length = before.map_or(LOOK, |before| (before.length * 2).min(LONGEST_PAUSE));
-        Pause { length, until: writer.now().saturating_add(length), progress: writer.progress() }
+    fn after(before: Option<&RetryPause>, writer: &DiskWriter) -> RetryPause {
+        let length = before.map_or(CHECK_INTERVAL, |before| (before.length * 2).min(MAX_PAUSE));
+        RetryPause { length, until: writer.now().saturating_add(length), progress: writer.progress() }
     }
 
-    fn lasts(&self, writer: &Writer) -> bool {
+    fn is_active(&self, writer: &DiskWriter) -> bool {
         writer.now() < self.until && writer.progress() == self.progress
     }
 }
 
-fn run(writer: &Writer, keys: &Keys, policy: Policy, stopping: &(Mutex<bool>, Condvar)) {
-    let mut pause: Option<Pause> = None;
-    while !is_stopped(stopping, LOOK.min(policy.period)) {
-        let by_period = writer.waiting().is_some_and(|waiting| waiting >= policy.period);
-        let by_threshold = keys.recoverable().most > policy.most_recoverable;
-        let is_paused = pause.as_ref().is_some_and(|pause| pause.lasts(writer));
+fn run(writer: &DiskWriter, keys: &KeyStorage, policy: PurgePolicy, stopping: &(Mutex<bool>, Condvar)) {
+    let mut pause: Option<RetryPause> = None;
+    while !is_stopped(stopping, CHECK_INTERVAL.min(policy.period)) {
+        let by_period = writer.oldest_deletion_age().is_some_and(|waiting| waiting >= policy.period);
+        let by_threshold = keys.recoverable().max > policy.max_recoverable;
+        let is_paused = pause.as_ref().is_some_and(|pause| pause.is_active(writer));
         if is_paused || !(by_period || by_threshold) {
             continue;
         }
-        match writer.forget() {
+        match writer.purge_if_needed() {
             Ok(()) => pause = None,
             // A failure ends all writing, and the next call reports it.
             Err(_) if !writer.health.is_alive() => return,
-            Err(_) => pause = Some(Pause::after(pause.as_ref(), writer)),
+            Err(_) => pause = Some(RetryPause::after(pause.as_ref(), writer)),
         }
     }
 }

@@ -10,15 +10,15 @@
 //! already. The next opening replaces them once more with another purge, which is due if, and only
 //! if, a start has no finish.
 
-use crate::group::Content;
+use crate::group::GroupContent;
+use crate::ids::{KeyBlock, Unit};
 use crate::index::Index;
-use crate::keys::{KeyCopy, Keys};
+use crate::key_storage::{KeyCopy, KeyStorage};
 use crate::leb_table::LebUse;
 use crate::log::Log;
-use crate::numbers::{KeyBlock, Unit};
+use crate::log_writer::LogWriter;
 use crate::params::Layout;
-use crate::placer::Placer;
-use crate::stuck::Stuck;
+use crate::unerasable::UnerasableCopies;
 use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_nand::{Flash, Leb, Unerased};
 use std::collections::BTreeSet;
@@ -26,11 +26,11 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// How often a purge is repeated because a block of keys went bad with its contents.
-const TRIES: u32 = 8;
+const MAX_ROUNDS: u32 = 8;
 
 /// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Purged {
+pub struct PurgeResult {
     /// Blocks of keys that were replaced.
     pub key_blocks: u64,
     /// Deleted keys that were destroyed, and so the most versions of blocks that were.
@@ -43,10 +43,10 @@ pub struct Purged {
     pub rewritten: u64,
 }
 
-impl Purged {
+impl PurgeResult {
     /// The sum of two results.
-    pub(crate) fn with(self, other: Purged) -> Purged {
-        Purged {
+    pub(crate) fn plus(self, other: PurgeResult) -> PurgeResult {
+        PurgeResult {
             key_blocks: self.key_blocks + other.key_blocks,
             keys: self.keys + other.keys,
             known: self.known + other.known,
@@ -61,13 +61,13 @@ pub(crate) struct Purger {
     layout: Layout,
     log: Arc<Log>,
     index: Arc<Index>,
-    keys: Arc<Keys>,
-    placer: Arc<Placer>,
-    stuck: Stuck,
+    keys: Arc<KeyStorage>,
+    placer: Arc<LogWriter>,
+    unerasable: UnerasableCopies,
 }
 
 /// Services of the caller that a purge needs.
-pub(crate) trait Evict {
+pub(crate) trait PurgeHost {
     /// Makes room in the log.
     fn make_room(&self) -> Result<()>;
     /// Writes these blocks again, under other keys.
@@ -78,7 +78,7 @@ pub(crate) trait Evict {
 
 /// Data that was encrypted under keys that stay readable for ever.
 #[derive(Default)]
-struct Tainted {
+struct TaintedData {
     /// Blocks of the disk.
     blocks: Vec<u32>,
     /// Blocks of the log that hold such nodes, live or not.
@@ -91,21 +91,21 @@ impl Purger {
         layout: Layout,
         log: Arc<Log>,
         index: Arc<Index>,
-        keys: Arc<Keys>,
-        placer: Arc<Placer>,
+        keys: Arc<KeyStorage>,
+        placer: Arc<LogWriter>,
     ) -> Purger {
-        let stuck = Stuck::new(layout, log.clone(), keys.clone());
-        Purger { flash, layout, log, index, keys, placer, stuck }
+        let stuck = UnerasableCopies::new(layout, log.clone(), keys.clone());
+        Purger { flash, layout, log, index, keys, placer, unerasable: stuck }
     }
 
     /// Ends an epoch. The caller has already written the record of its start, and everything
     /// acknowledged is in the log.
     ///
     /// Errors: [`Kind::PurgeIncomplete`] if old keys stay readable.
-    pub(crate) fn purge(&self, caller: &dyn Evict) -> Result<Purged> {
-        let mut purged = Purged::default();
-        for _ in 0..TRIES {
-            let blocks = self.keys.with_deleted();
+    pub(crate) fn purge(&self, caller: &dyn PurgeHost) -> Result<PurgeResult> {
+        let mut purged = PurgeResult::default();
+        for _ in 0..MAX_ROUNDS {
+            let blocks = self.keys.blocks_with_deleted();
             purged.key_blocks += blocks.len() as u64;
             for part in blocks.chunks(64) {
                 caller.make_room()?;
@@ -113,12 +113,12 @@ impl Purger {
             }
             // Copies of the header stay listed for the operations that change passphrases.
             let wanted = |copy: &Unerased| copy.leb.is_none_or(|leb| leb.0 >= self.layout.keys.0);
-            let copies = self.stuck.add(self.flash.drain_of(&wanted)?);
+            let copies = self.unerasable.add(self.flash.drain_of(&wanted)?);
             if copies.is_empty() {
                 self.check_exposed()?;
-                let gone = self.keys.recoverable();
-                (purged.keys, purged.known) = (gone.most, gone.known);
-                self.keys.drained();
+                let erased = self.keys.recoverable();
+                (purged.keys, purged.known) = (erased.max, erased.known);
+                self.keys.note_drained();
                 return Ok(purged);
             }
             // The flash reports these copies once for each opening. A refusal or failed read here
@@ -131,7 +131,7 @@ impl Purger {
     /// Handles keys that stay readable for ever. They are not assigned any more, and the data under
     /// them has to go: live nodes get other keys, and the blocks of the log that hold any are
     /// erased. Returns the number of blocks of the disk that were rewritten.
-    fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn Evict) -> Result<u64> {
+    fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn PurgeHost) -> Result<u64> {
         caller.make_room()?;
         let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
         self.placer.renew_blocks(&blocks.into_iter().collect::<Vec<_>>())?;
@@ -141,14 +141,14 @@ impl Purger {
         // Collection may have moved some nodes, under their old keys, before they were rewritten.
         tainted.lebs.extend(self.tainted(copies)?.lebs);
         caller.evict(&tainted.lebs)?;
-        let kept = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Damaged);
+        let kept = |leb: &u32| self.log.with_table(|table| table.usage(*leb) == LebUse::Damaged);
         let Some(leb) = tainted.lebs.into_iter().find(kept) else { return Ok(rewritten) };
         Err(self.incomplete(format!("erase block {leb} of the log, which is damaged and cannot be emptied")))
     }
 
     /// Fails if data that stays readable for ever has a key that does so too.
     fn check_exposed(&self) -> Result<()> {
-        let exposed = self.stuck.exposed()?;
+        let exposed = self.unerasable.exposed()?;
         if exposed.units > 0 && exposed.blocks.is_empty() {
             return Err(self.incomplete(format!(
                 "erase blocks that went bad with {} units of the log that have no header, and blocks of keys",
@@ -166,17 +166,17 @@ impl Purger {
     }
 
     fn incomplete(&self, found: impl std::fmt::Display) -> Error {
-        let left = self.keys.recoverable().most;
+        let left = self.keys.recoverable().max;
         Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
             .found(format!("{found}; blocks that may still be recoverable: {left}"))
             .expected("flash that can be erased")
-            .remedy("nothing that was flushed is lost: copy what is there to another device, and destroy this one")
+            .hint("nothing that was flushed is lost: copy what is there to another device, and destroy this one")
     }
 
     /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log,
     /// which is acceptable because this is rare.
-    fn tainted(&self, copies: &[KeyCopy]) -> Result<Tainted> {
-        let mut tainted = Tainted::default();
+    fn tainted(&self, copies: &[KeyCopy]) -> Result<TaintedData> {
+        let mut tainted = TaintedData::default();
         let mut node = Zeroizing::new(vec![0; BLOCK_SIZE]);
         for leb in 0..self.layout.log.1 {
             let groups = self.log.groups_of(leb)?;
@@ -184,7 +184,7 @@ impl Purger {
                 .last()
                 .map_or(0, |(group, header)| group.0 - self.log.unit(leb, 0).0 + self.log.units_of(header));
             // A node can be decrypted without its header, since each key encrypts nothing else.
-            if self.holds_any(leb, end)? {
+            if self.is_programmed(leb, end)? {
                 tainted.lebs.insert(leb);
             }
             for (group, header) in groups {
@@ -213,7 +213,7 @@ impl Purger {
     }
 
     /// Whether a block of the log is programmed anywhere at or after a unit.
-    fn holds_any(&self, leb: u32, unit: u32) -> Result<bool> {
+    fn is_programmed(&self, leb: u32, unit: u32) -> Result<bool> {
         let Unit(first) = self.log.unit(leb, 0);
         let block = Leb(first / self.layout.units);
         if unit >= self.layout.units || !self.flash.is_mapped(block)? {
@@ -226,13 +226,13 @@ impl Purger {
 
     /// Records the start of a purge.
     pub(crate) fn start(&self, epoch: u64) -> Result<()> {
-        self.placer.record(Content::PurgeStart(epoch))?;
+        self.placer.append_record(GroupContent::PurgeStart(epoch))?;
         self.keys.end_epoch();
         Ok(())
     }
 
     /// Records the completion of a purge.
     pub(crate) fn finish(&self, epoch: u64) -> Result<()> {
-        self.placer.record(Content::PurgeFinish(epoch)).map(drop)
+        self.placer.append_record(GroupContent::PurgeFinish(epoch)).map(drop)
     }
 }

@@ -5,29 +5,34 @@
 //! erased, its key purged. So a node that does not verify counts as damaged only if the index still
 //! names the same place.
 
-use crate::buffer::Buffer;
 use crate::group::NodeEntry;
-use crate::index::{Index, Run};
-use crate::keys::Keys;
+use crate::ids::{KeyPosition, NodePlace};
+use crate::index::{Index, IndexRun};
+use crate::key_storage::KeyStorage;
 use crate::log::{Log, damaged};
-use crate::numbers::{KeyPosition, Place};
+use crate::write_buffer::WriteBuffer;
 use lacuna_contracts::{BLOCK_SIZE, Result};
 use std::sync::Arc;
 
 /// How often a block may move while it is read.
-const TRIES: u32 = 16;
+const MAX_MOVES: u32 = 16;
 
 /// See the module documentation.
-pub(crate) struct Reader {
-    buffer: Arc<Buffer>,
+pub(crate) struct BlockReader {
+    buffer: Arc<WriteBuffer>,
     index: Arc<Index>,
     log: Arc<Log>,
-    keys: Arc<Keys>,
+    keys: Arc<KeyStorage>,
 }
 
-impl Reader {
-    pub(crate) fn new(buffer: Arc<Buffer>, index: Arc<Index>, log: Arc<Log>, keys: Arc<Keys>) -> Reader {
-        Reader { buffer, index, log, keys }
+impl BlockReader {
+    pub(crate) fn new(
+        buffer: Arc<WriteBuffer>,
+        index: Arc<Index>,
+        log: Arc<Log>,
+        keys: Arc<KeyStorage>,
+    ) -> BlockReader {
+        BlockReader { buffer, index, log, keys }
     }
 
     /// Reads blocks, starting at `first`.
@@ -45,7 +50,7 @@ impl Reader {
         let end = first + out.len() as u32;
         // Look at the buffer before the index: a block that leaves the buffer meanwhile is in the
         // index by then.
-        let until = match self.buffer.first_of(first..end) {
+        let until = match self.buffer.first_in(first..end) {
             Some(pending) if pending == first => {
                 return self.place_or_copy(first, &mut out[0]).and_then(|place| match place {
                     Some(_) => self.read_again(first, &mut out[0]).map(|()| 1),
@@ -56,8 +61,8 @@ impl Reader {
             None => end,
         };
         let (place, keys) = match self.index.run(first, (until - first) as usize)? {
-            Run::Nodes(place, keys) => (place, keys),
-            Run::Holes(count) => {
+            IndexRun::Nodes(place, keys) => (place, keys),
+            IndexRun::Holes(count) => {
                 out[..count].as_flattened_mut().fill(0);
                 return Ok(count);
             }
@@ -88,7 +93,7 @@ impl Reader {
     }
 
     /// The place of a block. A pending block or a hole is copied to `out` instead.
-    fn place_or_copy(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<Option<Place>> {
+    fn place_or_copy(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<Option<NodePlace>> {
         if let Some(plain) = self.buffer.get(block) {
             *out = **plain;
             return Ok(None);
@@ -103,7 +108,7 @@ impl Reader {
     /// Reads a block that did not verify, from its present place.
     fn read_again(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<()> {
         let mut before = None;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_MOVES {
             let Some(place) = self.place_or_copy(block, out)? else { return Ok(()) };
             if before == Some(place) {
                 return Err(damaged(format!("block {block}")));

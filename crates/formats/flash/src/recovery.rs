@@ -4,20 +4,20 @@
 //! Replay needs only the headers of groups. Each group except the last is whole, since the next one
 //! was written after it; the last one counts if all of its nodes are on the flash.
 
-use crate::checkpoint::Marks;
-use crate::group::{Content, Header};
+use crate::checkpoint::CheckpointHeader;
+use crate::group::{GroupContent, GroupHeader};
+use crate::ids::{KeyBlock, NodePlace, NodeTarget, Unit};
 use crate::index::Index;
-use crate::keys::Keys;
+use crate::key_state_map::KeyState;
+use crate::key_storage::KeyStorage;
 use crate::leb_table::LebUse;
 use crate::log::{Log, damaged};
-use crate::numbers::{KeyBlock, Place, Target, Unit};
 use crate::params::{INDEX_FANOUT, Layout};
-use crate::state_map::KeyState;
 use lacuna_contracts::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The result of a replay.
-pub(crate) struct Replayed {
+pub(crate) struct ReplayResult {
     /// The sequence number behind the last group.
     pub(crate) sequence: u64,
     pub(crate) epoch: u64,
@@ -30,30 +30,33 @@ pub(crate) struct Replayed {
 }
 
 /// Replays the log.
-pub(crate) struct Replay<'p> {
+pub(crate) struct LogReplay<'p> {
     pub(crate) layout: &'p Layout,
     pub(crate) log: &'p Log,
     pub(crate) index: &'p Index,
-    pub(crate) keys: &'p Keys,
+    pub(crate) keys: &'p KeyStorage,
 }
 
 #[derive(Default)]
-struct Found {
+struct ReplayedChanges {
     /// Blocks of the log with replayed groups, whether anything in them is live or not: replay
     /// needs them until the next checkpoint is complete.
     chain: BTreeSet<u32>,
     /// Entries of index pages that changed since the page was written.
-    changes: BTreeMap<u32, BTreeMap<u32, Option<Place>>>,
+    changes: BTreeMap<u32, BTreeMap<u32, Option<NodePlace>>>,
     fresh: BTreeSet<u32>,
 }
 
-impl Replay<'_> {
+impl LogReplay<'_> {
     /// Brings the parts up to date.
-    pub(crate) fn run(&self, marks: Marks, fresh: &[KeyBlock]) -> Result<Replayed> {
-        let mut found = Found { fresh: fresh.iter().map(|block| block.0).collect(), ..Found::default() };
+    pub(crate) fn run(&self, marks: CheckpointHeader, fresh: &[KeyBlock]) -> Result<ReplayResult> {
+        let mut found = ReplayedChanges {
+            fresh: fresh.iter().map(|block| block.0).collect(),
+            ..ReplayedChanges::default()
+        };
         found.chain.insert(marks.position.leb);
         self.keys.resume(marks.undrained);
-        let mut done = Replayed {
+        let mut done = ReplayResult {
             sequence: marks.position.sequence,
             epoch: marks.epoch,
             purging: marks.purging,
@@ -61,7 +64,7 @@ impl Replay<'_> {
             ends: [(0, 0); 2],
         };
         let mut at = marks.position;
-        let mut last: Option<(Unit, Header)> = None;
+        let mut last: Option<(Unit, GroupHeader)> = None;
         loop {
             let here = self.group_at(at.leb, at.unit, at.sequence)?;
             let (place, header) = match here {
@@ -89,15 +92,15 @@ impl Replay<'_> {
             self.apply(place, &header, &mut found, &mut done)?;
         }
         if done.purging {
-            self.keys.suspect();
+            self.keys.mark_undrained();
         }
         done.sequence = at.sequence;
         done.ends = [(at.leb, at.unit), (at.next, 0)];
-        self.settle(found, at.next)?;
+        self.apply_changes(found, at.next)?;
         Ok(done)
     }
 
-    fn group_at(&self, leb: u32, unit: u32, sequence: u64) -> Result<Option<(Unit, Header)>> {
+    fn group_at(&self, leb: u32, unit: u32, sequence: u64) -> Result<Option<(Unit, GroupHeader)>> {
         if leb >= self.layout.log.1 || unit >= self.layout.units {
             return Ok(None);
         }
@@ -106,48 +109,54 @@ impl Replay<'_> {
         Ok(header.filter(|header| header.sequence == sequence).map(|header| (place, header)))
     }
 
-    fn apply(&self, group: Unit, header: &Header, found: &mut Found, done: &mut Replayed) -> Result<()> {
+    fn apply(
+        &self,
+        group: Unit,
+        header: &GroupHeader,
+        found: &mut ReplayedChanges,
+        done: &mut ReplayResult,
+    ) -> Result<()> {
         done.groups += 1;
         let leb = self.log.leb_of(group);
         self.log.with_table(|table| table.note_written(leb, header.sequence));
         match &header.content {
-            Content::Nodes(nodes) => {
+            GroupContent::Nodes(nodes) => {
                 for (ordinal, entry) in (0..).zip(nodes) {
                     self.log.with_table(|table| table.set_live(leb, table.live(leb) + 1));
                     if let Some(replaced) = entry.replaced {
-                        self.log.died(replaced);
+                        self.log.release_node(replaced);
                     }
                     match (entry.target, entry.key_position()) {
-                        (Target::Block(block), Some(key)) => {
+                        (NodeTarget::Block(block), Some(key)) => {
                             self.check_block(block)?;
-                            let place = Place { group, ordinal, key };
+                            let place = NodePlace { group, ordinal, key };
                             found.change(block, Some(place));
                             self.keys.set(key, KeyState::Used)?;
                             if let Some(replaced) = entry.replaced.filter(|replaced| replaced.key != key) {
                                 self.keys.set(replaced.key, KeyState::Deleted)?;
                             }
                         }
-                        (Target::Index(page), _) | (Target::Block(page), None) => {
-                            let place = Place { group, ordinal, key: crate::numbers::KeyPosition(0) };
+                        (NodeTarget::Index(page), _) | (NodeTarget::Block(page), None) => {
+                            let place = NodePlace { group, ordinal, key: crate::ids::KeyPosition(0) };
                             self.index.set_root(page, Some(place))?;
                             found.changes.remove(&page);
                         }
                     }
                 }
             }
-            Content::Discard(discarded) => {
+            GroupContent::Discard(discarded) => {
                 for entry in discarded {
                     self.check_block(entry.block)?;
                     found.change(entry.block, None);
-                    self.log.died(entry.place);
+                    self.log.release_node(entry.place);
                     self.keys.set(entry.place.key, KeyState::Deleted)?;
                 }
             }
-            Content::PurgeStart(_) => {
+            GroupContent::PurgeStart(_) => {
                 done.purging = true;
                 found.fresh.clear();
             }
-            Content::Renewed(blocks) => {
+            GroupContent::Renewed(blocks) => {
                 let blocks: Vec<KeyBlock> = blocks
                     .iter()
                     .filter(|block| **block < self.layout.keys.1)
@@ -156,10 +165,10 @@ impl Replay<'_> {
                 self.keys.note_renewals(&blocks);
                 found.fresh.extend(blocks.iter().map(|block| block.0));
             }
-            Content::PurgeFinish(epoch) => {
+            GroupContent::PurgeFinish(epoch) => {
                 done.purging = false;
                 done.epoch = *epoch;
-                self.keys.drained();
+                self.keys.note_drained();
             }
         }
         Ok(())
@@ -174,23 +183,23 @@ impl Replay<'_> {
 
     /// Applies the replayed changes to the index, and sets the uses of the log's blocks. `next` is
     /// the block that would have followed in the log: nothing in it counts.
-    fn settle(&self, found: Found, next: u32) -> Result<()> {
+    fn apply_changes(&self, found: ReplayedChanges, next: u32) -> Result<()> {
         for (page, changes) in found.changes {
             for (at, place) in changes {
                 self.index.set(page * INDEX_FANOUT as u32 + at, place)?;
             }
         }
         let fresh: Vec<KeyBlock> = found.fresh.into_iter().map(KeyBlock).collect();
-        self.keys.distrust(&fresh);
+        self.keys.invalidate_unused(&fresh);
         self.log.with_table(|table| {
             for leb in 0..table.len() {
-                match (table.used(leb), table.live(leb)) {
+                match (table.usage(leb), table.live(leb)) {
                     (LebUse::Damaged, _) => {}
                     (_, 0) if found.chain.contains(&leb) && leb != next => {
-                        table.set_used(leb, LebUse::Recent);
+                        table.set_usage(leb, LebUse::Recent);
                     }
-                    (_, 0) => table.set_used(leb, LebUse::Free),
-                    _ => table.set_used(leb, LebUse::Closed),
+                    (_, 0) => table.set_usage(leb, LebUse::Free),
+                    _ => table.set_usage(leb, LebUse::Closed),
                 }
             }
             table.take_next(next);
@@ -199,8 +208,8 @@ impl Replay<'_> {
     }
 }
 
-impl Found {
-    fn change(&mut self, block: u32, place: Option<Place>) {
+impl ReplayedChanges {
+    fn change(&mut self, block: u32, place: Option<NodePlace>) {
         let page = self.changes.entry(block / INDEX_FANOUT as u32).or_default();
         page.insert(block % INDEX_FANOUT as u32, place);
     }

@@ -2,19 +2,19 @@
 //! discards, purges, checkpoints.
 
 use crate::assignment::Lifetime;
-use crate::buffer::{Buffer, Plain};
 use crate::checkpoint::Checkpoints;
-use crate::collector::Collector;
-use crate::forgetting::{Account, Forgetting};
-use crate::group::Discarded;
+use crate::collector::GarbageCollector;
+use crate::group::DiscardedBlock;
+use crate::ids::NodePlace;
 use crate::index::Index;
-use crate::keys::Keys;
-use crate::numbers::Place;
+use crate::key_storage::KeyStorage;
+use crate::log_writer::LogWriter;
 use crate::params::INDEX_FANOUT;
-use crate::placer::Placer;
-use crate::purger::{Evict, Purged, Purger};
-use crate::reader::Reader;
-use lacuna_contracts::{BLOCK_SIZE, Error, FailStop, Kind, OnPanic, Result, defect};
+use crate::purge_status::{PurgeStats, PurgeStatus};
+use crate::purger::{PurgeHost, PurgeResult, Purger};
+use crate::reader::BlockReader;
+use crate::write_buffer::{PlainBlock, WriteBuffer};
+use lacuna_contracts::{BLOCK_SIZE, Error, FailStop, Kind, OnPanic, Result, panic_error};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,27 +25,27 @@ use zeroize::Zeroizing;
 
 /// The state under the writer's lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct WriterState {
     /// The last complete purge.
     pub(crate) epoch: u64,
     /// Whether a purge has begun and is not complete.
     pub(crate) purging: bool,
     /// Whether versions of sensitive blocks still have to be deleted and purged. Any later
     /// operation that deletes them, including a write of the buffer to the log, purges as well.
-    pub(crate) owed: bool,
+    pub(crate) is_purge_owed: bool,
 }
 
 /// See the module documentation.
-pub(crate) struct Writer {
-    turn: Mutex<Turn>,
-    buffer: Arc<Buffer>,
+pub(crate) struct DiskWriter {
+    state: Mutex<WriterState>,
+    buffer: Arc<WriteBuffer>,
     index: Arc<Index>,
-    keys: Arc<Keys>,
-    placer: Arc<Placer>,
+    keys: Arc<KeyStorage>,
+    placer: Arc<LogWriter>,
     checkpoints: Arc<Checkpoints>,
-    collector: Collector,
+    collector: GarbageCollector,
     purger: Purger,
-    reader: Arc<Reader>,
+    reader: Arc<BlockReader>,
     pub(crate) health: FailStop,
     /// Blocks that are purged as soon as they are deleted.
     sensitive: RwLock<Vec<Range<u64>>>,
@@ -54,27 +54,25 @@ pub(crate) struct Writer {
     /// Counts blocks that were written to the log or discarded, and purges. After a change, an
     /// operation that was refused before may succeed.
     progress: AtomicU64,
-    account: Account,
+    purge_stats: PurgeStats,
 }
 
 /// The parts of a writer.
-pub(crate) struct Parts {
-    pub(crate) buffer: Arc<Buffer>,
+pub(crate) struct WriterParts {
+    pub(crate) buffer: Arc<WriteBuffer>,
     pub(crate) index: Arc<Index>,
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) placer: Arc<Placer>,
+    pub(crate) keys: Arc<KeyStorage>,
+    pub(crate) placer: Arc<LogWriter>,
     pub(crate) checkpoints: Arc<Checkpoints>,
-    pub(crate) collector: Collector,
+    pub(crate) collector: GarbageCollector,
     pub(crate) purger: Purger,
-    pub(crate) reader: Arc<Reader>,
-    pub(crate) account: Account,
+    pub(crate) reader: Arc<BlockReader>,
+    pub(crate) purge_stats: PurgeStats,
 }
 
-impl Writer {
-    pub(crate) fn new(parts: Parts, turn: Turn) -> Writer {
-        let Parts { buffer, index, keys, placer, checkpoints, collector, purger, reader, account } = parts;
-        Writer {
-            turn: Mutex::new(turn),
+impl DiskWriter {
+    pub(crate) fn new(parts: WriterParts, turn: WriterState) -> DiskWriter {
+        let WriterParts {
             buffer,
             index,
             keys,
@@ -83,23 +81,35 @@ impl Writer {
             collector,
             purger,
             reader,
-            health: FailStop::on("flash"),
+            purge_stats: account,
+        } = parts;
+        DiskWriter {
+            state: Mutex::new(turn),
+            buffer,
+            index,
+            keys,
+            placer,
+            checkpoints,
+            collector,
+            purger,
+            reader,
+            health: FailStop::of_disk("flash"),
             sensitive: RwLock::default(),
             purge_wanted: AtomicBool::new(turn.purging),
             progress: AtomicU64::new(0),
-            account,
+            purge_stats: account,
         }
     }
 
     /// Runs `f` under the writer's lock. An error or panic in `f` ends all writing, unless the
     /// flash refused a call, or a read failed, and nothing was changed.
-    fn with_turn<R>(&self, f: impl FnOnce(&mut Turn) -> Result<R>) -> Result<R> {
-        let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
+    fn with_state<R>(&self, f: impl FnOnce(&mut WriterState) -> Result<R>) -> Result<R> {
+        let mut turn: MutexGuard<'_, WriterState> = self.state.lock();
         self.health.check()?;
-        let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
-        let began = self.account.now();
+        let _guard = OnPanic::new(|| drop(self.health.fail(panic_error())));
+        let began = self.purge_stats.now();
         let done = f(&mut turn).map_err(|e| if changed_nothing(&e) { e } else { self.health.fail(e) });
-        self.account.settle(began, || self.recoverable() == 0);
+        self.purge_stats.note_operation(began, || self.recoverable() == 0);
         done
     }
 
@@ -112,7 +122,7 @@ impl Writer {
             self.flush()?;
         }
         let full = self.buffer.put(first, data);
-        self.account.write();
+        self.purge_stats.note_write();
         let sensitive = self.sensitive_among(first, (data.len() / BLOCK_SIZE) as u32);
         if !sensitive.is_empty() {
             return self.purge_sensitive(&sensitive);
@@ -122,32 +132,32 @@ impl Writer {
 
     /// Writes everything acknowledged to the log, where it is durable, and completes an owed purge.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.with_turn(|turn| self.flush_in(turn))
+        self.with_state(|turn| self.flush_in(turn))
     }
 
-    fn flush_in(&self, turn: &mut Turn) -> Result<()> {
-        if turn.owed { self.forget_in(turn) } else { self.emit(turn) }
+    fn flush_in(&self, turn: &mut WriterState) -> Result<()> {
+        if turn.is_purge_owed { self.purge_if_needed_in(turn) } else { self.flush_buffer(turn) }
     }
 
-    fn emit(&self, turn: &Turn) -> Result<()> {
+    fn flush_buffer(&self, turn: &WriterState) -> Result<()> {
         let blocks = self.buffer.take();
-        self.place_all(turn, &blocks, |placed| self.buffer.landed(placed.iter().map(|(block, _)| *block)))
+        self.place_all(turn, &blocks, |placed| self.buffer.mark_clean(placed.iter().map(|(block, _)| *block)))
             .inspect_err(|_| self.buffer.put_back())
     }
 
     fn place_all(
         &self,
-        turn: &Turn,
-        blocks: &[(u32, Plain)],
-        placed: impl Fn(&[(u32, Plain)]),
+        turn: &WriterState,
+        blocks: &[(u32, PlainBlock)],
+        placed: impl Fn(&[(u32, PlainBlock)]),
     ) -> Result<()> {
         let lifetimes = Lifetime::of(blocks);
         let mut at = 0;
         while at < blocks.len() {
             self.collector.make_room(turn.epoch, turn.purging)?;
-            let done = self.placer.place(&blocks[at..], &lifetimes[at..])?;
+            let done = self.placer.write_blocks(&blocks[at..], &lifetimes[at..])?;
             placed(&blocks[at..at + done]);
-            self.advance(done);
+            self.note_progress(done);
             at += done;
         }
         Ok(())
@@ -156,10 +166,10 @@ impl Writer {
     /// Makes blocks holes, durably.
     pub(crate) fn discard(&self, first: u32, count: u32) -> Result<()> {
         let sensitive = self.sensitive_among(first, count);
-        self.with_turn(|turn| {
+        self.with_state(|turn| {
             // If the purge is refused, the blocks are holes already when the discard is repeated.
-            let holds = self.any_written(&sensitive)? || (turn.owed && !sensitive.is_empty());
-            turn.owed |= holds;
+            let holds = self.any_written(&sensitive)? || (turn.is_purge_owed && !sensitive.is_empty());
+            turn.is_purge_owed |= holds;
             let mut at = first;
             while at < first + count {
                 let page = at / INDEX_FANOUT as u32;
@@ -167,16 +177,17 @@ impl Writer {
                 // First, since it moves nodes.
                 self.collector.make_room(turn.epoch, turn.purging)?;
                 if let Some(entries) = self.index.entries(page)? {
-                    let place = |block: u32| Place::unpack(entries[(block % INDEX_FANOUT as u32) as usize]);
-                    let discarded: Vec<Discarded> = (at..end)
-                        .filter_map(|block| Some(Discarded { block, place: place(block)? }))
+                    let place =
+                        |block: u32| NodePlace::unpack(entries[(block % INDEX_FANOUT as u32) as usize]);
+                    let discarded: Vec<DiscardedBlock> = (at..end)
+                        .filter_map(|block| Some(DiscardedBlock { block, place: place(block)? }))
                         .collect();
                     self.placer.discard(&discarded)?;
-                    self.advance(discarded.len());
+                    self.note_progress(discarded.len());
                 }
                 // Last: if the discard fails, the block keeps its acknowledged version, and not the
                 // one before it.
-                self.buffer.forget(at, end - at);
+                self.buffer.drop_pending(at, end - at);
                 at = end;
             }
             if holds { self.purge_in(turn).map(drop) } else { Ok(()) }
@@ -188,33 +199,33 @@ impl Writer {
     ///
     /// Errors: [`Kind::PurgeIncomplete`] whatever the cause. Writing has ended then, unless the
     /// flash refused a call or a read failed: in that case another purge may complete.
-    pub(crate) fn purge(&self) -> Result<Purged> {
-        self.with_turn(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
+    pub(crate) fn purge(&self) -> Result<PurgeResult> {
+        self.with_state(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
     }
 
     /// Writes everything acknowledged to the log, and ends the epoch if anything is recoverable
     /// then.
-    pub(crate) fn forget(&self) -> Result<()> {
-        self.with_turn(|turn| self.forget_in(turn)).map_err(|e| self.incomplete(e))
+    pub(crate) fn purge_if_needed(&self) -> Result<()> {
+        self.with_state(|turn| self.purge_if_needed_in(turn)).map_err(|e| self.incomplete(e))
     }
 
-    fn forget_in(&self, turn: &mut Turn) -> Result<()> {
-        self.emit(turn)?;
-        if self.keys.recoverable().most > 0 || turn.purging {
+    fn purge_if_needed_in(&self, turn: &mut WriterState) -> Result<()> {
+        self.flush_buffer(turn)?;
+        if self.keys.recoverable().max > 0 || turn.purging {
             self.purge_in(turn)?;
         }
-        turn.owed = false;
+        turn.is_purge_owed = false;
         Ok(())
     }
 
     /// Writes everything acknowledged to the log, and purges if one of these blocks was on the
     /// flash, so that the write just acknowledged deletes a version of it.
     fn purge_sensitive(&self, sensitive: &[Range<u32>]) -> Result<()> {
-        self.with_turn(|turn| {
+        self.with_state(|turn| {
             let written = self.any_written(sensitive);
             // The blocks are in the buffer by now, even if a call is refused. If the index cannot
             // be read, assume that they replace versions on the flash.
-            turn.owed |= !matches!(written, Ok(false));
+            turn.is_purge_owed |= !matches!(written, Ok(false));
             written?;
             self.flush_in(turn)
         })
@@ -235,38 +246,38 @@ impl Writer {
             return cause;
         }
         let error = Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
-            .found(format!("{}; blocks that may still be recoverable: {}", cause.finding(), self.recoverable()))
+            .found(format!("{}; blocks that may still be recoverable: {}", cause.summary(), self.recoverable()))
             .expected("flash that takes every write and every erasure")
-            .remedy(
+            .hint(
                 "nothing that was flushed is lost: close the disk, open it again and purge it; if that fails as well, copy \
                  what is there to another device and destroy this one",
             );
         error.caused_by(cause)
     }
 
-    fn purge_in(&self, turn: &mut Turn) -> Result<Purged> {
+    fn purge_in(&self, turn: &mut WriterState) -> Result<PurgeResult> {
         self.try_purge_in(turn).map_err(|e| self.incomplete(e))
     }
 
-    fn try_purge_in(&self, turn: &mut Turn) -> Result<Purged> {
-        self.emit(turn)?;
+    fn try_purge_in(&self, turn: &mut WriterState) -> Result<PurgeResult> {
+        self.flush_buffer(turn)?;
         self.collector.make_room(turn.epoch, turn.purging)?;
         self.purger.start(turn.epoch + 1)?;
         turn.purging = true;
         self.purge_wanted.store(true, Ordering::Relaxed);
-        let purged = self.purger.purge(&InTurn { writer: self, turn })?;
+        let purged = self.purger.purge(&LockedWriter { writer: self, state: turn })?;
         self.purger.finish(turn.epoch + 1)?;
-        (turn.epoch, turn.purging, turn.owed) = (turn.epoch + 1, false, false);
+        (turn.epoch, turn.purging, turn.is_purge_owed) = (turn.epoch + 1, false, false);
         self.purge_wanted.store(false, Ordering::Relaxed);
-        self.account.purged(turn.epoch, purged);
-        self.advance(1);
+        self.purge_stats.note_purged(turn.epoch, purged);
+        self.note_progress(1);
         Ok(purged)
     }
 
     /// Finishes an interrupted purge at an opening. A failure ends all writing, and every later
     /// call that writes reports it; reads go on. After a refusal, or a failed read, the purge is
     /// still wanted, and the next one finishes it.
-    pub(crate) fn finish_purge(&self) -> Purged {
+    pub(crate) fn finish_purge(&self) -> PurgeResult {
         self.purge().unwrap_or_default()
     }
 
@@ -287,28 +298,28 @@ impl Writer {
     /// Blocks that are or may be recoverable. Those in the buffer count, since each may replace one
     /// on the flash.
     pub(crate) fn recoverable(&self) -> u64 {
-        self.keys.recoverable().most + self.buffer.len() as u64
+        self.keys.recoverable().max + self.buffer.len() as u64
     }
 
     /// The deletion status: recoverable blocks and completed purges.
-    pub(crate) fn forgetting(&self, period: Option<Duration>) -> Forgetting {
-        let told = self.account.tell(self.recoverable(), period);
-        Forgetting {
+    pub(crate) fn purge_status(&self, period: Option<Duration>) -> PurgeStatus {
+        let status = self.purge_stats.status(self.recoverable(), period);
+        PurgeStatus {
             // A purge may have ended between the two reads.
-            recoverable_known: self.keys.recoverable().known.min(told.recoverable),
+            recoverable_known: self.keys.recoverable().known.min(status.recoverable),
             purge_wanted: self.purge_wanted.load(Ordering::Relaxed),
-            ..told
+            ..status
         }
     }
 
     /// The time by the clock of the disk.
     pub(crate) fn now(&self) -> Duration {
-        self.account.now()
+        self.purge_stats.now()
     }
 
     /// The age of the oldest deletion that is not purged.
-    pub(crate) fn waiting(&self) -> Option<Duration> {
-        self.account.since().map(|since| self.now().saturating_sub(since))
+    pub(crate) fn oldest_deletion_age(&self) -> Option<Duration> {
+        self.purge_stats.since().map(|since| self.now().saturating_sub(since))
     }
 
     /// A number that changes whenever the log takes or discards blocks, or a purge completes.
@@ -316,19 +327,19 @@ impl Writer {
         self.progress.load(Ordering::Relaxed)
     }
 
-    fn advance(&self, by: usize) {
+    fn note_progress(&self, by: usize) {
         self.progress.fetch_add(by as u64, Ordering::Relaxed);
     }
 
-    fn checkpoint_in(&self, turn: &Turn) -> Result<()> {
+    fn checkpoint_in(&self, turn: &WriterState) -> Result<()> {
         self.collector.make_room(turn.epoch, turn.purging)?;
         self.checkpoints.write(&self.placer, turn.epoch, turn.purging)
     }
 
     /// Writes everything to the log, purges, and writes a checkpoint.
     pub(crate) fn close(&self) -> Result<()> {
-        self.with_turn(|turn| {
-            self.forget_in(turn)?;
+        self.with_state(|turn| {
+            self.purge_if_needed_in(turn)?;
             // No key is assigned after this. The next opening thus knows that the unused keys of
             // these blocks encrypt nothing.
             self.keys.end_epoch();
@@ -356,14 +367,14 @@ fn changed_nothing(e: &Error) -> bool {
 }
 
 /// The services of the writer for a purge, which runs under the writer's lock.
-struct InTurn<'w> {
-    writer: &'w Writer,
-    turn: &'w Turn,
+struct LockedWriter<'w> {
+    writer: &'w DiskWriter,
+    state: &'w WriterState,
 }
 
-impl Evict for InTurn<'_> {
+impl PurgeHost for LockedWriter<'_> {
     fn make_room(&self) -> Result<()> {
-        self.writer.collector.make_room(self.turn.epoch, self.turn.purging)
+        self.writer.collector.make_room(self.state.epoch, self.state.purging)
     }
 
     fn rewrite(&self, blocks: &[u32]) -> Result<()> {
@@ -376,19 +387,19 @@ impl Evict for InTurn<'_> {
                 self.writer.reader.read(*block, &mut into[..])?;
                 plain.push((*block, bytes));
             }
-            self.writer.place_all(self.turn, &plain, |_| {})?;
+            self.writer.place_all(self.state, &plain, |_| {})?;
         }
         Ok(())
     }
 
     fn evict(&self, lebs: &BTreeSet<u32>) -> Result<()> {
         self.make_room()?;
-        self.writer.collector.evict(lebs, self.turn.epoch, self.turn.purging)
+        self.writer.collector.evict(lebs, self.state.epoch, self.state.purging)
     }
 }
 
 /// A block number in 32 bits.
-pub(crate) fn number(block: u64) -> Result<u32> {
+pub(crate) fn block_number(block: u64) -> Result<u32> {
     u32::try_from(block).map_err(|_| {
         Error::new(Kind::Other, "a block lies past the end of the disk").found(format!("block {block}"))
     })

@@ -6,7 +6,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret}
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, WearModel};
 use lacuna_sim::Rng;
 use lacuna_testkit::format_page::FormatPage;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ struct Cost {
 /// further overwrites.
 fn measure(spare: u32) -> Cost {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(CHIP)));
-    SimulatedChip::create(&*medium, CHIP, Wearing::default(), 1).unwrap();
+    SimulatedChip::create(&*medium, CHIP, WearModel::default(), 1).unwrap();
     let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
     Mapping::create(&*chip, 1).unwrap();
     let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip.clone()).unwrap());
@@ -66,7 +66,7 @@ fn measure(spare: u32) -> Cost {
 }
 
 #[test]
-fn the_page_says_what_spare_costs() {
+fn the_page_has_the_cost_of_spare() {
     let page = FormatPage::read("../flash");
     let all = std::env::var("LACUNA_SPARES").is_ok();
     let (mut measured, mut wrong) = (0, vec![]);

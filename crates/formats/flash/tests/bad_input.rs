@@ -3,12 +3,12 @@
 
 mod fixture;
 
-use fixture::{Bed, SMALL, is_spent, is_worn_out, master, random};
+use fixture::{SMALL, TestDisk, is_spent, is_worn_out, master, random};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Secret};
 use lacuna_flash::{FlashDisk, Params};
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, WearModel};
 use lacuna_sim::Rng;
-use lacuna_sim::versions::{Model, Worked, content, run, stamp_of};
+use lacuna_sim::versions::{DiskModel, DiskWorkload, content, run_content, stamp_of};
 use std::sync::Arc;
 
 fn kind_of(opened: lacuna_contracts::Result<FlashDisk>) -> Kind {
@@ -16,16 +16,16 @@ fn kind_of(opened: lacuna_contracts::Result<FlashDisk>) -> Kind {
 }
 
 /// A closed disk with contents.
-fn filled(seed: u64) -> Bed {
-    let mut bed = Bed::small(seed);
+fn filled(seed: u64) -> TestDisk {
+    let mut bed = TestDisk::small(seed);
     let disk = bed.open();
-    disk.write(BlockAddr(0), &run(0, 150, 1)).unwrap();
+    disk.write(BlockAddr(0), &run_content(0, 150, 1)).unwrap();
     disk.close().unwrap();
     bed
 }
 
 #[test]
-fn another_geometry() {
+fn another_geometry_is_refused() {
     let mut bed = filled(1);
     let right = bed.params;
     let flash = right.flash;
@@ -59,11 +59,11 @@ fn another_geometry() {
     bed.params = right;
     let mut found = vec![0; 150 * BLOCK_SIZE];
     bed.open().read(BlockAddr(0), &mut found).unwrap();
-    assert!(found == run(0, 150, 1));
+    assert!(found == run_content(0, 150, 1));
 }
 
 #[test]
-fn foreign_flash() {
+fn foreign_flash_is_refused() {
     // Random bytes.
     let mut bed = filled(2);
     let (_, flash, _) = bed.flash();
@@ -73,12 +73,12 @@ fn foreign_flash() {
     }
     assert_eq!(kind_of(FlashDisk::open(flash, &bed.params, &master(), &bed.options())), Kind::Corrupt);
     // Another disk under other keys, also with some of its erase blocks replaced by this disk's.
-    let (ours, mut theirs) = (filled(3), Bed::small(4));
+    let (ours, mut theirs) = (filled(3), TestDisk::small(4));
     let stranger = Secret::copy_from(&[8; 32]);
     let (_, other, _) = theirs.flash();
     FlashDisk::create(&(other.clone() as Arc<dyn Flash>), &theirs.params, &stranger, &random(4)).unwrap();
     let disk = FlashDisk::open(other.clone(), &theirs.params, &stranger, &theirs.options()).unwrap();
-    disk.write(BlockAddr(0), &run(0, 150, 2)).unwrap();
+    disk.write(BlockAddr(0), &run_content(0, 150, 2)).unwrap();
     disk.close().unwrap();
     assert_eq!(
         kind_of(FlashDisk::open(other.clone(), &ours.params, &master(), &ours.options())),
@@ -94,7 +94,7 @@ fn foreign_flash() {
         }
         match FlashDisk::open(flash, &ours.params, &master(), &ours.options()) {
             Err(e) => assert_eq!(e.kind(), Kind::Corrupt, "{e}"),
-            Ok(disk) => assert!(look(&disk, 1).0 > 0),
+            Ok(disk) => assert!(count_damaged_and_older(&disk, 1).0 > 0),
         }
     }
     // Empty flash.
@@ -105,7 +105,7 @@ fn foreign_flash() {
 
 /// Counts blocks that do not verify, and blocks that read an older version: the first 150 should
 /// have this stamp, and all other blocks zeros.
-fn look(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
+fn count_damaged_and_older(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
     let (mut damaged, mut older) = (0, 0);
     for block in 0..disk.blocks() {
         let mut found = vec![0; BLOCK_SIZE];
@@ -128,11 +128,11 @@ fn look(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
 /// block reads right or is reported damaged. Rewritten blocks read again, and deleted data stays
 /// deleted.
 #[test]
-fn half_erased() {
+fn a_lost_erase_block_is_detected() {
     for crashed in [false, true] {
         let mut whole = filled(5);
         let disk = whole.open();
-        disk.write(BlockAddr(0), &run(0, 150, 2)).unwrap();
+        disk.write(BlockAddr(0), &run_content(0, 150, 2)).unwrap();
         if crashed {
             disk.flush().unwrap();
         } else {
@@ -152,7 +152,7 @@ fn half_erased() {
                 }
                 Ok(disk) => disk,
             };
-            match look(&disk, 2) {
+            match count_damaged_and_older(&disk, 2) {
                 (0, 0) => untouched += 1,
                 (_, 0) => hurt += 1,
                 _ => shortened += 1,
@@ -160,10 +160,10 @@ fn half_erased() {
             for block in 0..150 {
                 let written = disk.write(BlockAddr(block), &content(block, 2)).and_then(|()| disk.flush());
                 // A lost page of the index takes its blocks with it.
-                assert!(written.is_ok() || look(&disk, 2).0 > 0, "{leb:?}: {written:?}");
+                assert!(written.is_ok() || count_damaged_and_older(&disk, 2).0 > 0, "{leb:?}: {written:?}");
             }
             if disk.purge().is_ok() {
-                assert_eq!((look(&disk, 2), disk.recoverable()), ((0, 0), 0), "{leb:?}");
+                assert_eq!((count_damaged_and_older(&disk, 2), disk.recoverable()), ((0, 0), 0), "{leb:?}");
             }
         }
         println!(
@@ -177,16 +177,17 @@ fn half_erased() {
 
 /// Writes until the flash is worn out: flushed data stays readable, also after a read-only opening.
 #[test]
-fn worn_out() {
-    let mut bed = Bed::new(SMALL, Wearing { endurance: 12, ..Wearing::default() }, 32, 150, 6);
+fn worn_out_flash_keeps_flushed_data() {
+    let mut bed = TestDisk::new(SMALL, WearModel { endurance: 12, ..WearModel::default() }, 32, 150, 6);
     let disk = bed.open();
-    let (mut model, mut rng, mut stamp) = (Model::new("worn", disk.blocks()), Rng::new(6), 0);
+    let (mut model, mut rng, mut stamp) = (DiskModel::new("worn", disk.blocks()), Rng::new(6), 0);
     let failure = loop {
-        let mut worked = Worked { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
+        let mut worked =
+            DiskWorkload { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
         if let Err(e) = worked.write(5).and_then(|()| disk.flush()) {
             break e;
         }
-        model.flushed();
+        model.record_flush();
     };
     assert_eq!(failure.kind(), Kind::ReadOnly, "{failure}");
     assert!(is_worn_out(&failure) && failure.to_string().contains("copy what is there"), "{failure}");
@@ -200,7 +201,7 @@ fn worn_out() {
     let mut refused = 0;
     for _ in 0..5 {
         match bed.open_after(|_, _| {}).disk {
-            Ok(disk) => model.compare(&disk).unwrap(),
+            Ok(disk) => model.check_after_cut(&disk).unwrap(),
             Err(e) => {
                 assert!(e.kind() == Kind::ReadOnly && is_worn_out(&e), "{e}");
                 assert!(e.to_string().contains("open it with "), "{e}");
@@ -212,7 +213,7 @@ fn worn_out() {
     bed.read_only = true;
     for _ in 0..2 {
         let disk = bed.open();
-        model.compare(&disk).unwrap();
+        model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.write(BlockAddr(0), &[1; BLOCK_SIZE]).unwrap_err().kind(), Kind::ReadOnly);
         assert_eq!(disk.purge().unwrap_err().kind(), Kind::ReadOnly);
         disk.close().unwrap();
@@ -222,16 +223,17 @@ fn worn_out() {
 /// With blocks bad from the factory and blocks that go bad in use, everything is readable until no
 /// good block is left.
 #[test]
-fn bad_blocks_everywhere() {
+fn bad_blocks_lose_no_data() {
     let geometry = ChipGeometry { blocks: 128, ..SMALL };
-    let wearing = Wearing { endurance: 0, program_faults: 200, erase_faults: 500, factory_bad: 50 };
+    let wearing = WearModel { endurance: 0, program_faults: 200, erase_faults: 500, factory_bad: 50 };
     let mut purges = 0;
     for seed in 10..16 {
-        let mut bed = Bed::new(geometry, wearing, 32, 150, seed);
+        let mut bed = TestDisk::new(geometry, wearing, 32, 150, seed);
         let disk = bed.open();
-        let (mut model, mut rng, mut stamp) = (Model::new("bad", disk.blocks()), Rng::new(seed), 0);
+        let (mut model, mut rng, mut stamp) = (DiskModel::new("bad", disk.blocks()), Rng::new(seed), 0);
         for round in 0..600 {
-            let mut worked = Worked { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
+            let mut worked =
+                DiskWorkload { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
             let done =
                 worked.write(1 + round % 9).and_then(|()| worked.discard(1)).and_then(|()| disk.flush());
             let done = done.and_then(|()| if round % 20 == 0 { disk.purge().map(drop) } else { Ok(()) });
@@ -239,14 +241,14 @@ fn bad_blocks_everywhere() {
                 assert!(is_spent(&e), "seed {seed}, round {round}: {e}");
                 break;
             }
-            model.flushed();
+            model.record_flush();
         }
-        purges += disk.forgetting().purges;
-        model.compare(&disk).unwrap();
+        purges += disk.purge_status().purges;
+        model.check_after_cut(&disk).unwrap();
         drop(disk);
         bed.read_only = true;
         let disk = bed.open();
-        model.compare(&disk).unwrap();
+        model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
     }
     assert!(purges > 20, "{purges}");
@@ -255,22 +257,23 @@ fn bad_blocks_everywhere() {
 /// The longest disk that fits the flash, full to its last block, is overwritten many times in
 /// pieces of all sizes.
 #[test]
-fn zero_spare() {
+fn a_full_disk_without_spare_takes_overwrites() {
     for (at, (page, pages, blocks)) in
         [(512, 64, 60), (2048, 16, 64), (4096, 32, 40), (16384, 8, 64)].into_iter().enumerate()
     {
         let geometry = ChipGeometry { page, pages, blocks };
-        let mut bed = Bed::new(geometry, Wearing::default(), 32, 0, at as u64);
+        let mut bed = TestDisk::new(geometry, WearModel::default(), 32, 0, at as u64);
         let disk = bed.open();
         let all = disk.blocks();
-        let (mut model, mut rng, mut stamp) = (Model::new("full", all), Rng::new(at as u64), 1);
-        model.set(0, all, 1);
+        let (mut model, mut rng, mut stamp) = (DiskModel::new("full", all), Rng::new(at as u64), 1);
+        model.add_version(0, all, 1);
         (0..all).for_each(|block| disk.write(BlockAddr(block), &content(block, 1)).unwrap());
         disk.flush().unwrap();
         let mut left = 10 * all;
         while left > 0 {
             let count = 1 + if rng.chance(1, 2) { 0 } else { rng.below(40) };
-            let mut worked = Worked { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
+            let mut worked =
+                DiskWorkload { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
             let first = worked.rng.below(all - count + 1);
             worked.write_at(first, count).unwrap();
             if rng.chance(1, 2) {
@@ -295,7 +298,7 @@ fn zero_spare() {
 }
 
 #[test]
-fn too_little_flash_for_any_disk() {
+fn too_small_flash_is_refused() {
     for lebs in 0..40 {
         let flash = FlashGeometry { page: 2048, leb_len: 28672, lebs };
         match Params::fitting(flash, 32, 0) {

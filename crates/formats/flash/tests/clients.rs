@@ -3,10 +3,10 @@
 
 mod fixture;
 
-use fixture::{Bed, History, is_spent};
+use fixture::{TestDisk, WriteHistory, is_spent};
 use lacuna_contracts::{BlockAddr, Disk, Kind, Result};
-use lacuna_flash::{FlashDisk, Policy};
-use lacuna_nand::{ChipGeometry, Wearing};
+use lacuna_flash::{FlashDisk, PurgePolicy};
+use lacuna_nand::{ChipGeometry, WearModel};
 use lacuna_sim::{Fault, OpKind, Rng};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,14 +15,14 @@ const CLIENTS: u64 = 4;
 const OPERATIONS: u64 = 400;
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 96 };
 
-fn bed(wearing: Wearing, seed: u64) -> Bed {
-    let mut bed = Bed::new(GEOMETRY, wearing, 32, 150, seed);
-    bed.policy = Some(Policy { period: Duration::from_millis(2), most_recoverable: 100 });
+fn bed(wearing: WearModel, seed: u64) -> TestDisk {
+    let mut bed = TestDisk::new(GEOMETRY, wearing, 32, 150, seed);
+    bed.policy = Some(PurgePolicy { period: Duration::from_millis(2), max_recoverable: 100 });
     bed
 }
 
 /// One step of a client. It changes only blocks of its own part, and reads everywhere.
-fn client(bed: &Bed, disk: &FlashDisk, history: &History, part: u64, rng: &mut Rng) -> Result<()> {
+fn client(bed: &TestDisk, disk: &FlashDisk, history: &WriteHistory, part: u64, rng: &mut Rng) -> Result<()> {
     let blocks = disk.blocks();
     let size = blocks / CLIENTS;
     let own = part * size;
@@ -45,7 +45,7 @@ fn client(bed: &Bed, disk: &FlashDisk, history: &History, part: u64, rng: &mut R
 
 /// Runs all clients until each has done its work or a failure ended all writing. Returns that
 /// failure.
-fn clients(bed: &Bed, disk: &FlashDisk, history: &History, seed: u64) -> Result<()> {
+fn clients(bed: &TestDisk, disk: &FlashDisk, history: &WriteHistory, seed: u64) -> Result<()> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..CLIENTS)
@@ -68,15 +68,15 @@ fn clients(bed: &Bed, disk: &FlashDisk, history: &History, seed: u64) -> Result<
     })
 }
 
-fn check(disk: &FlashDisk, history: &History) {
+fn check(disk: &FlashDisk, history: &WriteHistory) {
     (0..disk.blocks()).for_each(|block| history.read(disk, block).unwrap());
 }
 
 #[test]
-fn many_clients_and_the_thread_that_purges() {
-    let mut bed = bed(Wearing::default(), 1);
+fn many_clients_work_beside_the_purge_thread() {
+    let mut bed = bed(WearModel::default(), 1);
     let disk = bed.open();
-    let history = History::new(disk.blocks());
+    let history = WriteHistory::new(disk.blocks());
     for round in 0..4 {
         clients(&bed, &disk, &history, round).unwrap();
         check(&disk, &history);
@@ -85,7 +85,7 @@ fn many_clients_and_the_thread_that_purges() {
     assert_eq!(disk.recoverable(), 0);
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
     check(&disk, &history);
-    assert!(disk.forgetting().purges > 10);
+    assert!(disk.purge_status().purges > 10);
     disk.close().unwrap();
     drop(disk);
     let disk = bed.open();
@@ -94,12 +94,12 @@ fn many_clients_and_the_thread_that_purges() {
 }
 
 #[test]
-fn many_clients_on_a_chip_on_which_everything_fails_now_and_then() {
-    let wearing = Wearing { endurance: 0, program_faults: 50, erase_faults: 200, factory_bad: 50 };
+fn many_clients_work_on_a_failing_chip() {
+    let wearing = WearModel { endurance: 0, program_faults: 50, erase_faults: 200, factory_bad: 50 };
     let mut dice = Rng::new(2);
     let (mut failed, mut stopped, mut worn) = (0, 0, 0);
     let mut bed = bed(wearing, 2);
-    let mut history = History::new(bed.params.blocks);
+    let mut history = WriteHistory::new(bed.params.blocks);
     for round in 0..25 {
         let opened = bed.open_after(|_, _| {});
         let disk = match opened.disk {
@@ -107,7 +107,7 @@ fn many_clients_on_a_chip_on_which_everything_fails_now_and_then() {
                 assert!(is_spent(&e), "{e}");
                 worn += 1;
                 bed = self::bed(wearing, 100 + round);
-                history = History::new(bed.params.blocks);
+                history = WriteHistory::new(bed.params.blocks);
                 continue;
             }
             Ok(disk) => disk,

@@ -7,12 +7,12 @@
 
 mod fixture;
 
-use fixture::{Bed, Call, Cut, FAILING, SMALL, is_spent};
+use fixture::{Call, CutPoint, FAILING, SMALL, TestDisk, is_spent};
 use lacuna_contracts::{Disk, Error, Result};
-use lacuna_flash::{FlashDisk, Policy};
-use lacuna_nand::{ChipGeometry, PowerCut, Wearing};
-use lacuna_sim::versions::{Model, Worked};
-use lacuna_sim::{Rng, setting};
+use lacuna_flash::{FlashDisk, PurgePolicy};
+use lacuna_nand::{ChipGeometry, PowerCut, WearModel};
+use lacuna_sim::versions::{DiskModel, DiskWorkload};
+use lacuna_sim::{Rng, env_number};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Phases {
     }
 
     /// Counts a cut under every phase that it belongs to.
-    fn note(&mut self, cut: Cut, failure: &Error, purging: bool, opening: bool) {
+    fn note(&mut self, cut: CutPoint, failure: &Error, purging: bool, opening: bool) {
         let words = failure.to_string();
         let collecting = words.contains("garbage collection");
         let checkpoint = words.contains("checkpoint");
@@ -102,9 +102,9 @@ const PERIOD: Duration = Duration::from_millis(1);
 
 /// The parameters of a run.
 #[derive(Clone, Copy)]
-struct Run {
+struct CrashCase {
     geometry: ChipGeometry,
-    wearing: Wearing,
+    wearing: WearModel,
     key_len: u8,
     seed: u64,
     cuts: u64,
@@ -114,7 +114,7 @@ struct Run {
 
 /// The result of a run.
 #[derive(Default)]
-struct Outcome {
+struct CrashOutcome {
     phases: Phases,
     /// Digest of the places of all cuts and of the chip contents after them.
     digest: u64,
@@ -123,34 +123,35 @@ struct Outcome {
 }
 
 /// One disk that is cut again and again.
-struct Sequence {
-    run: Run,
-    bed: Bed,
-    model: Model,
+struct CutSequence {
+    run: CrashCase,
+    bed: TestDisk,
+    model: DiskModel,
     rng: Rng,
     stamp: u64,
-    outcome: Outcome,
+    outcome: CrashOutcome,
 }
 
-impl Sequence {
-    fn new(run: Run) -> Sequence {
-        let mut sequence = Sequence {
+impl CutSequence {
+    fn new(run: CrashCase) -> CutSequence {
+        let mut sequence = CutSequence {
             run,
-            bed: Bed::small(run.seed),
-            model: Model::new("", 0),
+            bed: TestDisk::small(run.seed),
+            model: DiskModel::new("", 0),
             rng: Rng::new(run.seed),
             stamp: 0,
-            outcome: Outcome::default(),
+            outcome: CrashOutcome::default(),
         };
         sequence.another_disk();
         sequence
     }
 
     fn another_disk(&mut self) {
-        let Run { geometry, wearing, key_len, seed, .. } = self.run;
-        self.bed = Bed::new(geometry, wearing, key_len, 150, seed + 1000 * self.outcome.worn);
-        self.bed.policy = self.run.threaded.then_some(Policy { period: PERIOD, ..Policy::default() });
-        self.model = Model::new(format!("seed {seed}"), self.bed.params.blocks);
+        let CrashCase { geometry, wearing, key_len, seed, .. } = self.run;
+        self.bed = TestDisk::new(geometry, wearing, key_len, 150, seed + 1000 * self.outcome.worn);
+        self.bed.policy =
+            self.run.threaded.then_some(PurgePolicy { period: PERIOD, ..PurgePolicy::default() });
+        self.model = DiskModel::new(format!("seed {seed}"), self.bed.params.blocks);
     }
 
     /// Makes one cut. It may happen while the disk is being opened.
@@ -158,7 +159,7 @@ impl Sequence {
         // An opening takes few operations.
         let after = if self.rng.chance(1, 5) { self.rng.below(12) } else { self.rng.below(300) };
         let cut = PowerCut { after, seed: self.rng.next_u64() };
-        let fails = self.run.wearing != Wearing::default();
+        let fails = self.run.wearing != WearModel::default();
         let failure = (fails && self.rng.chance(2, 3)).then(|| PowerCut { after: self.rng.below(4), ..cut });
         let opened = self.bed.open_after(|chip, watch| match failure {
             Some(cut) => watch.cut_after_failure(cut),
@@ -213,18 +214,18 @@ impl Sequence {
             self.bed.clock.advance(Duration::from_micros(self.rng.below(200)));
         }
         let (model, rng, next_stamp) = (&mut self.model, &mut self.rng, &mut self.stamp);
-        let mut worked = Worked { disk, model, rng, next_stamp };
+        let mut worked = DiskWorkload { disk, model, rng, next_stamp };
         match kind {
             0..24 => worked.write(count)?,
             24..28 => worked.discard(count)?,
-            28..31 => worked.compare(count)?,
+            28..31 => worked.check_read(count)?,
             31..37 => {
                 disk.flush()?;
-                self.model.flushed();
+                self.model.record_flush();
             }
             _ => {
                 disk.flush()?;
-                self.model.flushed();
+                self.model.record_flush();
                 let cut = PowerCut { after: self.rng.below(25), seed: self.rng.next_u64() };
                 purges(self.rng.chance(1, 3).then_some(cut));
                 disk.purge()?;
@@ -241,7 +242,7 @@ impl Sequence {
             disk.flush()?;
             std::thread::sleep(PERIOD / 4);
         }
-        self.model.flushed();
+        self.model.record_flush();
         Ok(())
     }
 
@@ -253,7 +254,7 @@ impl Sequence {
             Ok(wrong) => Err(format!("keys {wrong:?}")),
             Err(e) => Err(e.to_string()),
         };
-        if let Err(wrong) = self.model.compare(disk).and_then(|()| keys(disk)) {
+        if let Err(wrong) = self.model.check_after_cut(disk).and_then(|()| keys(disk)) {
             // The thread may be cut in a purge during this check.
             assert!(
                 (off || self.run.threaded) && wrong.contains("power of the simulated chip is off"),
@@ -263,7 +264,7 @@ impl Sequence {
     }
 
     /// Makes all cuts, then opens and closes the disk.
-    fn play(mut self) -> Outcome {
+    fn play(mut self) -> CrashOutcome {
         for round in 0..self.run.cuts {
             self.cut(&format!("seed {}, cut {round}", self.run.seed));
         }
@@ -288,14 +289,14 @@ impl Sequence {
 
 /// Distributes the cuts over the runs of some seeds, and prints their results. A run depends on its
 /// seed alone, so a printed seed given as the first one repeats its run first.
-fn play(name: &str, share: u64, seeds: Range<u64>, run_of: impl Fn(u64) -> Run, phases: &[&str]) {
-    let cuts = (setting("LACUNA_CUTS", 1000) * share / 10).max(1);
-    let first = setting("LACUNA_SEED", seeds.start);
+fn play(name: &str, share: u64, seeds: Range<u64>, run_of: impl Fn(u64) -> CrashCase, phases: &[&str]) {
+    let cuts = (env_number("LACUNA_CUTS", 1000) * share / 10).max(1);
+    let first = env_number("LACUNA_SEED", seeds.start);
     let runs = seeds.end - seeds.start;
-    let mut all = Outcome::default();
+    let mut all = CrashOutcome::default();
     for seed in first..first + runs {
-        let run = Run { cuts: cuts / runs + 1, ..run_of(seed) };
-        let outcome = Sequence::new(run).play();
+        let run = CrashCase { cuts: cuts / runs + 1, ..run_of(seed) };
+        let outcome = CutSequence::new(run).play();
         // With a purge thread, no two runs are alike.
         let digest = if run.threaded { "none".into() } else { format!("{:016x}", outcome.digest) };
         println!("{name}: {} cuts, seed {}, digest {digest}", run.cuts, run.seed);
@@ -310,9 +311,9 @@ fn play(name: &str, share: u64, seeds: Range<u64>, run_of: impl Fn(u64) -> Run, 
     }
 }
 
-const PLAIN: Run = Run {
+const PLAIN: CrashCase = CrashCase {
     geometry: SMALL,
-    wearing: Wearing { endurance: 0, program_faults: 0, erase_faults: 0, factory_bad: 0 },
+    wearing: WearModel { endurance: 0, program_faults: 0, erase_faults: 0, factory_bad: 0 },
     key_len: 32,
     seed: 0,
     cuts: 0,
@@ -320,17 +321,17 @@ const PLAIN: Run = Run {
 };
 
 #[test]
-fn power_cuts() {
-    play("plain", 4, 1..5, |seed| Run { seed, ..PLAIN }, &[&PURGE[..], &ALWAYS].concat());
+fn power_cuts_lose_nothing() {
+    play("plain", 4, 1..5, |seed| CrashCase { seed, ..PLAIN }, &[&PURGE[..], &ALWAYS].concat());
 }
 
 #[test]
-fn power_cuts_with_short_keys_and_other_pages() {
+fn power_cuts_with_short_keys_and_other_pages_lose_nothing() {
     let geometries = [(4096, 16, 60), (16384, 8, 64), (512, 64, 60)];
     let run_of = |seed: u64| {
         let (page, pages, blocks) = geometries[(seed % 3) as usize];
         let key_len = if page == 4096 { 32 } else { 16 };
-        Run { geometry: ChipGeometry { page, pages, blocks }, key_len, seed, ..PLAIN }
+        CrashCase { geometry: ChipGeometry { page, pages, blocks }, key_len, seed, ..PLAIN }
     };
     play(
         "other pages",
@@ -342,20 +343,20 @@ fn power_cuts_with_short_keys_and_other_pages() {
 }
 
 #[test]
-fn power_cuts_with_bad_blocks() {
-    let run_of = |seed| Run { wearing: FAILING, seed, ..PLAIN };
+fn power_cuts_with_bad_blocks_lose_nothing() {
+    let run_of = |seed| CrashCase { wearing: FAILING, seed, ..PLAIN };
     play("bad blocks", 2, 8..10, run_of, &["bad-block handling", "garbage collection", "purge: draining"]);
 }
 
 #[test]
-fn power_cuts_while_a_thread_purges() {
-    let run_of = |seed| Run { threaded: true, seed, ..PLAIN };
+fn power_cuts_while_a_thread_purges_lose_nothing() {
+    let run_of = |seed| CrashCase { threaded: true, seed, ..PLAIN };
     let phases = ["opening", "garbage collection", "purge by the thread, or by closing"];
     play("purging thread", 2, 10..12, run_of, &phases);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_digest() {
-    let run = Run { wearing: FAILING, seed: 77, cuts: 20, ..PLAIN };
-    assert_eq!(Sequence::new(run).play().digest, Sequence::new(run).play().digest);
+    let run = CrashCase { wearing: FAILING, seed: 77, cuts: 20, ..PLAIN };
+    assert_eq!(CutSequence::new(run).play().digest, CutSequence::new(run).play().digest);
 }

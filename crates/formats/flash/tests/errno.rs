@@ -9,12 +9,12 @@
 
 mod fixture;
 
-use fixture::{Bed, master, random};
+use fixture::{TestDisk, master, random};
 use lacuna_contracts::{BlockAddr, Disk, Error, Result};
 use lacuna_flash::{FlashDisk, OpenOptions};
 use lacuna_nand::{Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased};
-use lacuna_sim::versions::{Model, run};
-use lacuna_sim::{Digest, NthCall, refuses, swept, tells};
+use lacuna_sim::versions::{DiskModel, run_content};
+use lacuna_sim::{NthCall, RunDigest, is_refusal_errno, reports_failure, sweep_cases};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ const WORK: [Op; 14] = [
 
 /// A call of the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+enum FlashCall {
     Read,
     Program,
     Change,
@@ -63,72 +63,72 @@ enum Call {
     Sync,
 }
 
-impl Call {
+impl FlashCall {
     fn reads(self) -> bool {
-        matches!(self, Call::Read | Call::IsMapped)
+        matches!(self, FlashCall::Read | FlashCall::IsMapped)
     }
 }
 
 /// Flash with one failing call, which does nothing.
-struct Failing {
+struct FailingFlash {
     inner: Mapping,
-    calls: Mutex<NthCall<Call>>,
+    calls: Mutex<NthCall<FlashCall>>,
     /// While set, no call is counted, and none fails.
     paused: AtomicBool,
 }
 
-impl Failing {
-    fn begin(&self, call: Call) -> Result<()> {
+impl FailingFlash {
+    fn begin(&self, call: FlashCall) -> Result<()> {
         let paused = self.paused.load(Ordering::Relaxed);
-        if paused { Ok(()) } else { self.calls.lock().begin(call, call == Call::Sync) }
+        if paused { Ok(()) } else { self.calls.lock().begin(call, call == FlashCall::Sync) }
     }
 
     fn calls(&self) -> u64 {
         self.calls.lock().calls()
     }
 
-    fn hit(&self) -> Option<Call> {
-        self.calls.lock().hit()
+    fn hit(&self) -> Option<FlashCall> {
+        self.calls.lock().failed_call()
     }
 }
 
-impl Flash for Failing {
+impl Flash for FailingFlash {
     fn geometry(&self) -> FlashGeometry {
         self.inner.geometry()
     }
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
-        self.begin(Call::Read)?;
+        self.begin(FlashCall::Read)?;
         self.inner.read(block, offset, buf)
     }
     fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
-        self.begin(Call::Program)?;
+        self.begin(FlashCall::Program)?;
         self.inner.program(block, offset, data)
     }
     fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
-        self.begin(Call::Change)?;
+        self.begin(FlashCall::Change)?;
         self.inner.change(block, data)
     }
     fn unmap(&self, block: Leb) -> Result<()> {
-        self.begin(Call::Unmap)?;
+        self.begin(FlashCall::Unmap)?;
         self.inner.unmap(block)
     }
     fn is_mapped(&self, block: Leb) -> Result<bool> {
-        self.begin(Call::IsMapped)?;
+        self.begin(FlashCall::IsMapped)?;
         self.inner.is_mapped(block)
     }
     fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
-        self.begin(Call::Drain)?;
+        self.begin(FlashCall::Drain)?;
         self.inner.drain_of(wanted)
     }
     fn sync(&self) -> Result<()> {
-        self.begin(Call::Sync)?;
+        self.begin(FlashCall::Sync)?;
         self.inner.sync()
     }
 }
 
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum RunEnd {
     /// No request failed.
     Unnoticed,
     /// One request failed.
@@ -137,31 +137,31 @@ enum End {
     Stopped,
 }
 
-fn perform(disk: &FlashDisk, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
+fn perform(disk: &FlashDisk, op: Op, stamp: u64, model: &mut DiskModel) -> Result<()> {
     match op {
         Op::Write(first, count) => {
-            model.set(first, count, stamp);
-            disk.write(BlockAddr(first), &run(first, count, stamp))
+            model.add_version(first, count, stamp);
+            disk.write(BlockAddr(first), &run_content(first, count, stamp))
         }
         Op::Discard(first, count) => {
-            model.set(first, count, 0);
+            model.add_version(first, count, 0);
             disk.discard(BlockAddr(first), count)
         }
-        Op::Flush => disk.flush().map(|()| model.flushed()),
+        Op::Flush => disk.flush().map(|()| model.record_flush()),
         Op::Purge => {
             disk.purge()?;
             assert_eq!(disk.recoverable(), 0);
-            model.flushed();
+            model.record_flush();
             Ok(())
         }
     }
 }
 
 /// A disk that was used, closed, used again, and cut.
-fn start() -> (Bed, Model) {
-    let mut bed = Bed::small(21);
+fn start() -> (TestDisk, DiskModel) {
+    let mut bed = TestDisk::small(21);
     let disk = bed.open();
-    let mut model = Model::new("the disk", disk.blocks());
+    let mut model = DiskModel::new("the disk", disk.blocks());
     perform(&disk, Op::Write(0, disk.blocks() * 3 / 5), 1, &mut model).unwrap();
     perform(&disk, Op::Purge, 2, &mut model).unwrap();
     disk.close().unwrap();
@@ -174,28 +174,28 @@ fn start() -> (Bed, Model) {
 }
 
 /// Checks that the disk opens, its blocks have allowed versions, and its key state map is correct.
-fn reopen(mut bed: Bed, model: &Model, what: &str) {
+fn reopen(mut bed: TestDisk, model: &DiskModel, what: &str) {
     let disk = bed.open_after(|_, _| {}).disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
-    model.allows(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    model.check_allowed(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
 }
 
 /// Whether the disk may take no more writes after this error: true for every error of a sync, and
 /// for any other error unless the call was refused or was a read.
-fn may_stop(hit: Option<Call>, errno: i32) -> bool {
-    hit.is_some_and(|hit| hit == Call::Sync || !(hit.reads() || refuses(errno)))
+fn may_stop(hit: Option<FlashCall>, errno: i32) -> bool {
+    hit.is_some_and(|hit| hit == FlashCall::Sync || !(hit.reads() || is_refusal_errno(errno)))
 }
 
 /// Runs the script with an error at call `nth`. Returns the outcome, the number of calls, and the
 /// call that failed.
-fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<Call>) {
+fn play((bed, model): &(TestDisk, DiskModel), nth: u64, errno: i32) -> (RunEnd, u64, Option<FlashCall>) {
     let (bed, mut model) = (bed.copied(), model.clone());
     let chip = Arc::new(SimulatedChip::open(bed.faults.clone(), 31).unwrap());
     let inner = Mapping::open(chip).unwrap();
-    let flash = Arc::new(Failing { inner, calls: Mutex::default(), paused: AtomicBool::new(false) });
+    let flash = Arc::new(FailingFlash { inner, calls: Mutex::default(), paused: AtomicBool::new(false) });
     flash.calls.lock().fail(nth, errno);
-    let said = std::io::Error::from_raw_os_error(errno);
-    let what = || format!("call {nth}, {:?}: {said}", flash.hit());
+    let error_text = std::io::Error::from_raw_os_error(errno);
+    let what = || format!("call {nth}, {:?}: {error_text}", flash.hit());
     let may_stop = || may_stop(flash.hit(), errno);
     let open = |seed: u64| {
         let options = OpenOptions { random: random(seed), ..bed.options() };
@@ -207,28 +207,28 @@ fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<
         open(42)
     });
     let disk = opened.unwrap_or_else(|e| panic!("{}, opened again: {e}", what()));
-    let goes_on = |op: Op| (flash.calls() <= ENOUGH).then_some(op);
-    let script = WORK.into_iter().cycle().map_while(goes_on).chain([Op::Flush]);
+    let next_op = |op: Op| (flash.calls() <= ENOUGH).then_some(op);
+    let script = WORK.into_iter().cycle().map_while(next_op).chain([Op::Flush]);
     let mut stopped = false;
     for (op, stamp) in script.zip(1000..) {
         let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
         failed.push(e);
         // Repeat the failed operation.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
-            assert!(may_stop(), "{}: one call failed, and then everything: {e}", what());
+            assert!(may_stop(), "{}: after one failed call every request fails: {e}", what());
             stopped = true;
             break;
         }
     }
     flash.paused.store(true, Ordering::Relaxed);
-    model.allows(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{}: {e}", what()));
+    model.check_allowed(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{}: {e}", what()));
     flash.paused.store(false, Ordering::Relaxed);
     // The effects of completed flash calls survive a power cut.
     reopen(bed.copied(), &model, &what());
     match disk.close() {
         Ok(()) => {
-            assert!(!stopped, "{}: closed as if nothing had been", what());
-            model.flushed();
+            assert!(!stopped, "{}: the close succeeded although the disk had stopped", what());
+            model.record_flush();
         }
         Err(e) => {
             failed.push(e);
@@ -236,33 +236,34 @@ fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<
         }
     }
     assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
-    let told = failed.first().is_none_or(|e| tells(e, errno, flash.hit() == Some(Call::Sync)));
-    assert!(told, "{}: the caller learns {:?}", what(), failed[0]);
+    let is_expected =
+        failed.first().is_none_or(|e| reports_failure(e, errno, flash.hit() == Some(FlashCall::Sync)));
+    assert!(is_expected, "{}: the caller learns {:?}", what(), failed[0]);
     let (hit, calls) = (flash.hit(), flash.calls());
     drop(disk);
     reopen(bed.copied(), &model, &what());
     let end = match (stopped, failed.is_empty()) {
-        (true, _) => End::Stopped,
-        (false, true) => End::Unnoticed,
-        (false, false) => End::Failed,
+        (true, _) => RunEnd::Stopped,
+        (false, true) => RunEnd::Unnoticed,
+        (false, false) => RunEnd::Failed,
     };
     (end, calls, hit)
 }
 
 #[test]
-fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flushed() {
+fn any_error_fails_one_request_or_stops_and_loses_nothing_flushed() {
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
     let start = start();
     let (end, calls, hit) = play(&start, 0, 0);
-    assert_eq!((end, hit), (End::Unnoticed, None), "nothing was to fail");
+    assert_eq!((end, hit), (RunEnd::Unnoticed, None), "nothing was to fail");
     assert!(calls >= 40, "{calls} calls");
-    let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, Digest::new());
-    for (nth, errno) in swept(calls, (!all).then_some(SHARE)) {
+    let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, RunDigest::new());
+    for (nth, errno) in sweep_cases(calls, (!all).then_some(SHARE)) {
         let (end, _, hit) = play(&start, nth, errno);
-        assert!(hit.is_some(), "call {nth} never came");
+        assert!(hit.is_some(), "call {nth} was never made");
         ends[end as usize] += 1;
         runs += 1;
-        [nth, errno as u64, end as u64].into_iter().for_each(|word| digest.word(word));
+        [nth, errno as u64, end as u64].into_iter().for_each(|word| digest.add_word(word));
     }
     let [unnoticed, failed, stopped] = ends;
     println!(

@@ -3,17 +3,17 @@
 
 mod fixture;
 
-use fixture::{Bed, counter};
+use fixture::{TestDisk, counter};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_flash::FlashDisk;
-use lacuna_sim::versions::{Model, Worked, run};
+use lacuna_sim::versions::{DiskModel, DiskWorkload, run_content};
 use lacuna_sim::{Fault, OpKind, Rng};
 
 #[test]
-fn a_client_is_told_and_others_go_on() {
-    let mut bed = Bed::small(1);
+fn a_failed_read_fails_one_request() {
+    let mut bed = TestDisk::small(1);
     let disk = bed.open();
-    disk.write(BlockAddr(0), &run(0, 100, 1)).unwrap();
+    disk.write(BlockAddr(0), &run_content(0, 100, 1)).unwrap();
     disk.flush().unwrap();
     let mut found = vec![0; BLOCK_SIZE];
     for block in 0..100 {
@@ -21,8 +21,8 @@ fn a_client_is_told_and_others_go_on() {
         assert_eq!(disk.read(BlockAddr(block), &mut found).unwrap_err().kind(), Kind::Io, "block {block}");
         bed.faults.heal();
         disk.read(BlockAddr(block), &mut found).unwrap();
-        assert!(found == run(block, 1, 1));
-        disk.write(BlockAddr(block), &run(block, 1, 1)).unwrap();
+        assert!(found == run_content(block, 1, 1));
+        disk.write(BlockAddr(block), &run_content(block, 1, 1)).unwrap();
         disk.flush().unwrap();
     }
     disk.purge().unwrap();
@@ -30,33 +30,33 @@ fn a_client_is_told_and_others_go_on() {
 }
 
 #[test]
-fn a_discard_that_fails_does_not_bring_an_older_version_back() {
-    let mut bed = Bed::small(3);
+fn a_failed_discard_does_not_resurrect_an_older_version() {
+    let mut bed = TestDisk::small(3);
     let disk = bed.open();
-    disk.write(BlockAddr(0), &run(0, 2, 1)).unwrap();
+    disk.write(BlockAddr(0), &run_content(0, 2, 1)).unwrap();
     disk.flush().unwrap();
-    disk.write(BlockAddr(0), &run(0, 2, 2)).unwrap();
+    disk.write(BlockAddr(0), &run_content(0, 2, 2)).unwrap();
     bed.faults.add(Fault::FailNth { op: OpKind::Write, nth: 1, error: Kind::Io });
     disk.discard(BlockAddr(0), 1).unwrap_err();
     assert!(bed.faults.fired() > 0);
     bed.faults.heal();
     let mut found = vec![0; 2 * BLOCK_SIZE];
     disk.read(BlockAddr(0), &mut found).unwrap();
-    assert!(found == run(0, 2, 2));
+    assert!(found == run_content(0, 2, 2));
 }
 
 /// The same workload each time, with garbage collection and purges, until an operation fails.
-fn work(disk: &FlashDisk, model: &mut Model) -> Result<()> {
+fn work(disk: &FlashDisk, model: &mut DiskModel) -> Result<()> {
     let (mut rng, mut stamp) = (Rng::new(9), 1000);
     for round in 0..60 {
-        let mut worked = Worked { disk, model, rng: &mut rng, next_stamp: &mut stamp };
+        let mut worked = DiskWorkload { disk, model, rng: &mut rng, next_stamp: &mut stamp };
         let count = 1 + worked.rng.below(20);
         worked.write(count)?;
         if round % 7 == 3 {
             worked.discard(count)?;
         }
         disk.flush()?;
-        model.flushed();
+        model.record_flush();
         if round % 20 == 19 {
             disk.purge()?;
         }
@@ -65,18 +65,18 @@ fn work(disk: &FlashDisk, model: &mut Model) -> Result<()> {
 }
 
 #[test]
-fn whatever_reads_nothing_is_lost_and_nothing_comes_back() {
-    let mut full = Bed::small(2);
+fn failed_reads_lose_nothing_and_resurrect_nothing() {
+    let mut full = TestDisk::small(2);
     let disk = full.open();
     let blocks = disk.blocks();
-    disk.write(BlockAddr(0), &run(0, blocks, 1)).unwrap();
+    disk.write(BlockAddr(0), &run_content(0, blocks, 1)).unwrap();
     disk.close().unwrap();
     let (mut failed, mut collecting, mut purging, mut stopped) = (0, 0, 0, 0);
     for nth in (1..).step_by(3) {
         let mut bed = full.copied();
-        let mut model = Model::new(format!("read {nth}"), blocks);
-        model.set(0, blocks, 1);
-        model.flushed();
+        let mut model = DiskModel::new(format!("read {nth}"), blocks);
+        model.add_version(0, blocks, 1);
+        model.record_flush();
         let disk = bed.open();
         bed.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
         let done = work(&disk, &mut model);
@@ -91,11 +91,11 @@ fn whatever_reads_nothing_is_lost_and_nothing_comes_back() {
         }
         drop(disk);
         let disk = bed.open();
-        model.compare(&disk).unwrap();
+        model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "read {nth}");
         disk.purge().unwrap();
         assert_eq!(disk.recoverable(), 0);
-        model.compare(&disk).unwrap();
+        model.check_after_cut(&disk).unwrap();
         if !fired {
             assert!(done.is_ok() && counter(&disk, "epoch").is_some());
             break;
@@ -108,16 +108,16 @@ fn whatever_reads_nothing_is_lost_and_nothing_comes_back() {
 }
 
 #[test]
-fn a_purge_that_could_not_read_is_complete_when_it_is_asked_for_again() {
-    let mut bed = Bed::small(4);
+fn a_repeated_purge_completes_after_failed_reads() {
+    let mut bed = TestDisk::small(4);
     let disk = bed.open();
     for stamp in 1..3 {
-        disk.write(BlockAddr(0), &run(0, 9, stamp)).unwrap();
+        disk.write(BlockAddr(0), &run_content(0, 9, stamp)).unwrap();
         disk.flush().unwrap();
     }
     bed.faults.add(Fault::FailFrom { op: OpKind::Read, nth: 1, error: Kind::Io });
     assert_eq!(disk.purge().unwrap_err().kind(), Kind::PurgeIncomplete);
-    assert!(disk.recoverable() >= 9 && disk.forgetting().purges == 0);
+    assert!(disk.recoverable() >= 9 && disk.purge_status().purges == 0);
     bed.faults.heal();
     disk.purge().unwrap();
     assert_eq!(disk.recoverable(), 0);
@@ -126,9 +126,9 @@ fn a_purge_that_could_not_read_is_complete_when_it_is_asked_for_again() {
 
 #[test]
 fn an_opening_that_fails_changes_nothing() {
-    let mut crashed = Bed::small(3);
+    let mut crashed = TestDisk::small(3);
     let disk = crashed.open();
-    let mut model = Model::new("opening", disk.blocks());
+    let mut model = DiskModel::new("opening", disk.blocks());
     work(&disk, &mut model).unwrap();
     drop(disk);
     for nth in 1.. {
@@ -143,7 +143,7 @@ fn an_opening_that_fails_changes_nothing() {
         }
         drop((opened, chip));
         let disk = bed.open();
-        model.compare(&disk).unwrap();
+        model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "read {nth}");
         if !fired {
             break;

@@ -1,15 +1,15 @@
 //! `docs/format/flash.md` and the code agree: the code writes disks that a reader made from the
 //! page reads, and lengths are as the page states.
 
-mod by_page;
+mod second_reader;
 
-use by_page::{Parameters, SecondReader};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, HEADER_COPY_LEN, OpenOptions, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, WearModel};
 use lacuna_testkit::format_page::FormatPage;
+use second_reader::{ParsedParams, SecondReader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ const CHIPS: [(ChipGeometry, u8); 4] = [
     (ChipGeometry { page: 16384, pages: 8, blocks: 64 }, 32),
 ];
 
-struct Bed {
+struct SavedChip {
     medium: Arc<MemoryMedium>,
     params: Params,
     master: Secret<32>,
 }
 
-impl Bed {
-    fn new(geometry: ChipGeometry, key_len: u8) -> Bed {
+impl SavedChip {
+    fn new(geometry: ChipGeometry, key_len: u8) -> SavedChip {
         let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
-        SimulatedChip::create(&*medium, geometry, Wearing::default(), 1).unwrap();
+        SimulatedChip::create(&*medium, geometry, WearModel::default(), 1).unwrap();
         let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
         Mapping::create(&*chip, 1).unwrap();
         let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
@@ -39,7 +39,7 @@ impl Bed {
         let master = Secret::copy_from(&[7; 32]);
         let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
         FlashDisk::create(&flash, &params, &master, &random).unwrap();
-        Bed { medium, params, master }
+        SavedChip { medium, params, master }
     }
 
     fn open(&self, seed: u64) -> FlashDisk {
@@ -104,9 +104,9 @@ fn check(reader: &SecondReader, held: &BTreeMap<u64, u64>) {
 }
 
 #[test]
-fn disks_are_read_by_the_page() {
+fn disks_match_the_page() {
     for (geometry, key_len) in CHIPS {
-        let bed = Bed::new(geometry, key_len);
+        let bed = SavedChip::new(geometry, key_len);
         check(&bed.read_by_page(), &BTreeMap::new());
         let mut held = BTreeMap::new();
         let mut disk = bed.open(2);
@@ -155,7 +155,7 @@ fn check_log_table(reader: &SecondReader) {
 }
 
 #[test]
-fn parameters_and_areas() {
+fn parameters_and_areas_match_the_page() {
     let doc = FormatPage::read("flash");
     assert_eq!(doc.constant("header bytes"), u64::from(HEADER_COPY_LEN));
     let flashes =
@@ -164,7 +164,7 @@ fn parameters_and_areas() {
         for (key_len, spare) in [(16, 70), (32, 70), (32, 300)] {
             let flash = FlashGeometry { page, leb_len, lebs };
             let params = Params::fitting(flash, key_len, spare).unwrap();
-            let read = Parameters::read(&params.encode());
+            let read = ParsedParams::read(&params.encode());
             assert_eq!((read.blocks, read.key_len), (params.blocks, u64::from(key_len)));
             let areas = read.areas();
             assert_eq!(areas.keys, (header_lebs(flash), params.key_blocks()));
@@ -182,7 +182,7 @@ fn parameters_and_areas() {
 /// Most bytes of a group's header are checked by other tests; this one checks the limits that the
 /// page states.
 #[test]
-fn numbers_of_the_page_are_those_of_the_code() {
+fn page_numbers_match_the_code() {
     let doc = FormatPage::read("flash");
     assert_eq!(doc.constant("checkpoints"), 2);
     assert_eq!(doc.constant("master key bytes"), 32);

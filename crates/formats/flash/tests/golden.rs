@@ -4,15 +4,15 @@
 //! The file holds the nonzero blocks of the chip's file, each behind its offset (8 bytes,
 //! little-endian). The parameters lie beside it, encoded as in a header.
 
-mod by_page;
+mod second_reader;
 
-use by_page::SecondReader;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
-use lacuna_testkit::kept_medium;
+use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, WearModel};
+use lacuna_testkit::golden_medium;
+use second_reader::SecondReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ fn open(medium: &Arc<MemoryMedium>, params: &Params, read_only: bool) -> FlashDi
 /// purge, and was not closed.
 fn make() -> (Vec<u8>, Params) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
+    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1).unwrap();
     let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
     Mapping::create(&*chip, 0x601d).unwrap();
     let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
@@ -80,8 +80,8 @@ fn make() -> (Vec<u8>, Params) {
     (medium.snapshot(), params)
 }
 
-fn kept() -> (Vec<u8>, Vec<u8>) {
-    let bytes = kept_medium(&path("flash-v1.sparse"), SimulatedChip::medium_len(GEOMETRY));
+fn golden_files() -> (Vec<u8>, Vec<u8>) {
+    let bytes = golden_medium(&path("flash-v1.sparse"), SimulatedChip::medium_len(GEOMETRY));
     (bytes, std::fs::read(path("flash-v1.params")).unwrap())
 }
 
@@ -97,8 +97,8 @@ fn check(disk: &FlashDisk) {
 }
 
 #[test]
-fn the_golden_disk_of_version_1_opens_and_goes_on() {
-    let (bytes, params) = kept();
+fn the_golden_disk_opens_and_takes_writes() {
+    let (bytes, params) = golden_files();
     let (medium, params) =
         (Arc::new(MemoryMedium::from_bytes(bytes.clone())), Params::parse(&params).unwrap());
     let disk = open(&medium, &params, true);
@@ -120,8 +120,8 @@ fn the_golden_disk_of_version_1_opens_and_goes_on() {
 }
 
 #[test]
-fn the_golden_disk_is_read_by_the_page() {
-    let (bytes, params) = kept();
+fn the_golden_disk_matches_the_page() {
+    let (bytes, params) = golden_files();
     let reader = SecondReader::read(&bytes, &params, &master());
     for block in 0..reader.params.blocks {
         let version =

@@ -5,7 +5,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret}
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, WearModel};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn keys_take_at_most_their_share_of_the_flash() {
                         let most = (f64::from(lebs) * share).ceil().max(2.0);
                         let what = format!("{params:?}, spare {spare}");
                         assert!(f64::from(params.key_blocks()) <= most, "{what}: {}", params.key_blocks());
-                        let keys = u64::from(params.key_blocks()) * u64::from(params.keys_of_a_block());
+                        let keys = u64::from(params.key_blocks()) * u64::from(params.keys_per_block());
                         assert!(keys >= params.blocks + params.blocks / 64, "{what}: {keys} keys");
                     }
                 }
@@ -42,7 +42,7 @@ fn a_full_disk_with_few_keys_to_spare_takes_overwrites() {
     for (spare, epoch) in [(50, 0), (50, 300), (200, 3000)] {
         let chip = ChipGeometry { page: 2048, pages: 16, blocks: 420 };
         let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(chip)));
-        SimulatedChip::create(&*medium, chip, Wearing::default(), 1).unwrap();
+        SimulatedChip::create(&*medium, chip, WearModel::default(), 1).unwrap();
         let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
         Mapping::create(&*chip, 1).unwrap();
         let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());

@@ -5,7 +5,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, R
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, WearModel};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,12 +13,12 @@ const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 
 
 /// Flash with pages of keys that read as zeros for a while, as UBI returns pages with uncorrectable
 /// errors.
-struct Decaying {
+struct DecayingFlash {
     below: Mapping,
     decayed: AtomicBool,
 }
 
-impl Flash for Decaying {
+impl Flash for DecayingFlash {
     fn geometry(&self) -> FlashGeometry {
         self.below.geometry()
     }
@@ -50,10 +50,11 @@ impl Flash for Decaying {
 #[test]
 fn a_page_of_keys_that_reads_as_zeros_once_loses_nothing() {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
+    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1).unwrap();
     let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
     Mapping::create(&*chip, 1).unwrap();
-    let flash = Arc::new(Decaying { below: Mapping::open(chip).unwrap(), decayed: AtomicBool::new(false) });
+    let flash =
+        Arc::new(DecayingFlash { below: Mapping::open(chip).unwrap(), decayed: AtomicBool::new(false) });
     let as_flash: Arc<dyn Flash> = flash.clone();
     let params = Params::fitting(flash.geometry(), 32, 100).unwrap();
     let (master, random) =

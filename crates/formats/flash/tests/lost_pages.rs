@@ -4,17 +4,17 @@
 
 mod fixture;
 
-use fixture::{Bed, counter, master};
+use fixture::{TestDisk, counter, master};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_flash::{FlashDisk, header_lebs};
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Unerased, Wearing};
-use lacuna_sim::versions::{content, run};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Unerased, WearModel};
+use lacuna_sim::versions::{content, run_content};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Flash where some pages read as zeros, and that reports copies that it could not erase.
-struct Holed {
+struct HoledFlash {
     flash: Arc<dyn Flash>,
     holes: Mutex<BTreeSet<(u32, u32)>>,
     unerased: Mutex<Vec<Unerased>>,
@@ -22,10 +22,10 @@ struct Holed {
     programmed: Mutex<Vec<(u32, u32, usize)>>,
 }
 
-impl Holed {
-    fn new(bed: &mut Bed) -> Arc<Holed> {
+impl HoledFlash {
+    fn new(bed: &mut TestDisk) -> Arc<HoledFlash> {
         let (_, flash, _) = bed.flash();
-        Arc::new(Holed {
+        Arc::new(HoledFlash {
             flash,
             holes: Mutex::default(),
             unerased: Mutex::default(),
@@ -33,7 +33,7 @@ impl Holed {
         })
     }
 
-    fn open(self: &Arc<Holed>, bed: &Bed) -> Result<FlashDisk> {
+    fn open(self: &Arc<HoledFlash>, bed: &TestDisk) -> Result<FlashDisk> {
         FlashDisk::open(self.clone(), &bed.params, &master(), &bed.options())
     }
 
@@ -49,7 +49,7 @@ impl Holed {
     }
 }
 
-impl Flash for Holed {
+impl Flash for HoledFlash {
     fn geometry(&self) -> FlashGeometry {
         self.flash.geometry()
     }
@@ -89,15 +89,15 @@ impl Flash for Holed {
 /// opened in an older state. Without the last one, the log looks as if the power had failed a
 /// little earlier.
 #[test]
-fn a_lost_header_is_told() {
-    let mut bed = Bed::small(20);
-    let flash = Holed::new(&mut bed);
+fn a_lost_header_is_reported() {
+    let mut bed = TestDisk::small(20);
+    let flash = HoledFlash::new(&mut bed);
     let disk = flash.open(&bed).unwrap();
     flash.programmed.lock().clear();
     let mut stamp = 0;
     let groups = loop {
         stamp += 1;
-        disk.write(BlockAddr(stamp % 3), &run(stamp % 3, 1, stamp)).unwrap();
+        disk.write(BlockAddr(stamp % 3), &run_content(stamp % 3, 1, stamp)).unwrap();
         disk.flush().unwrap();
         let groups = flash.programmed.lock().clone();
         let last = groups.last().unwrap().0;
@@ -109,7 +109,7 @@ fn a_lost_header_is_told() {
     assert!(groups.first().unwrap().0 != groups.last().unwrap().0);
     for (at, (leb, page, _)) in groups.iter().enumerate() {
         let mut crashed = bed.copied();
-        let flash = Holed::new(&mut crashed);
+        let flash = HoledFlash::new(&mut crashed);
         flash.holes.lock().insert((*leb, *page));
         let opened = flash.open(&crashed);
         if at + 1 < groups.len() {
@@ -131,8 +131,8 @@ fn a_lost_header_is_told() {
 #[test]
 fn a_lost_page_of_the_index_does_not_end_writing() {
     let geometry = ChipGeometry { page: 2048, pages: 64, blocks: 128 };
-    let mut bed = Bed::new(geometry, Wearing::default(), 32, 400, 21);
-    let flash = Holed::new(&mut bed);
+    let mut bed = TestDisk::new(geometry, WearModel::default(), 32, 400, 21);
+    let flash = HoledFlash::new(&mut bed);
     let disk = flash.open(&bed).unwrap();
     let blocks = disk.blocks();
     (0..blocks).for_each(|block| disk.write(BlockAddr(block), &content(block, 1)).unwrap());
@@ -178,11 +178,11 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
 #[test]
 fn nodes_without_a_header_are_exposed() {
     for bad in [false, true] {
-        let mut bed = Bed::small(22);
-        let flash = Holed::new(&mut bed);
+        let mut bed = TestDisk::small(22);
+        let flash = HoledFlash::new(&mut bed);
         let disk = flash.open(&bed).unwrap();
         flash.programmed.lock().clear();
-        disk.write(BlockAddr(0), &run(0, 2, 1)).unwrap();
+        disk.write(BlockAddr(0), &run_content(0, 2, 1)).unwrap();
         disk.flush().unwrap();
         let (leb, page, _) = *flash.programmed.lock().last().unwrap();
         let first = header_lebs(bed.params.flash);

@@ -5,12 +5,12 @@
 #[path = "fixture/adversary.rs"]
 mod adversary;
 
-use adversary::{Adversary, Image};
+use adversary::{Adversary, ChipLayout};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, Mapping, PowerCut, SimulatedChip, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, Mapping, PowerCut, SimulatedChip, WearModel};
 use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 80 };
@@ -65,7 +65,7 @@ fn check(disk: &FlashDisk, versions: &[u64], what: &str) {
 /// A disk that was dropped after writes without a checkpoint, and the versions of its blocks.
 fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
+    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1).unwrap();
     let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
     Mapping::create(&*chip, 1).unwrap();
     let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
@@ -89,7 +89,7 @@ fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
 
 /// Erase blocks of the log without live nodes stay part of the log until the next checkpoint.
 #[test]
-fn every_operation_of_an_opening_may_be_cut() {
+fn an_opening_cut_at_any_operation_loses_nothing() {
     let (medium, params, versions) = crashed();
     let crashed = medium.snapshot();
     let mut cuts = 0;
@@ -123,7 +123,7 @@ fn no_sequence_number_is_used_twice_by_openings_that_are_cut() {
     let (medium, params, versions) = crashed();
     let mut adversary = Adversary::new(
         &master(),
-        Image {
+        ChipLayout {
             page: GEOMETRY.page as usize,
             block: GEOMETRY.block_len() as usize,
             key_len: 32,

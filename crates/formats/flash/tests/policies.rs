@@ -4,18 +4,18 @@
 
 mod fixture;
 
-use fixture::{Bed, counter, overwrite, write};
+use fixture::{TestDisk, counter, overwrite, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_flash::{Forgetting, Policy};
+use lacuna_flash::{PurgePolicy, PurgeStatus};
 use lacuna_nand::PowerCut;
-use lacuna_sim::versions::run;
+use lacuna_sim::versions::run_content;
 use lacuna_sim::{Fault, OpKind, Rng};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Short enough that the thread checks all the time.
 const PERIOD: Duration = Duration::from_millis(20);
-const NEVER: Policy = Policy { period: Duration::from_secs(1 << 40), most_recoverable: u64::MAX };
+const NEVER: PurgePolicy = PurgePolicy { period: Duration::from_secs(1 << 40), max_recoverable: u64::MAX };
 
 /// Waits for another thread, without a time limit.
 fn wait_until(what: impl Fn() -> bool) {
@@ -25,101 +25,101 @@ fn wait_until(what: impl Fn() -> bool) {
 }
 
 /// Gives the purge thread time for a wrong purge.
-fn look_some_times() {
+fn let_the_thread_check() {
     std::thread::sleep(5 * PERIOD);
 }
 
 #[test]
-fn by_period() {
-    let mut bed = Bed::small(1);
-    bed.policy = Some(Policy { period: PERIOD, ..NEVER });
+fn the_policy_purges_by_period() {
+    let mut bed = TestDisk::small(1);
+    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
     let disk = bed.open();
     bed.clock.advance(10 * PERIOD);
     overwrite(&disk, 0, 5);
     bed.clock.advance(Duration::from_millis(19));
-    look_some_times();
-    assert_eq!((disk.recoverable(), disk.forgetting().purges), (5, 0));
+    let_the_thread_check();
+    assert_eq!((disk.recoverable(), disk.purge_status().purges), (5, 0));
     bed.clock.advance(Duration::from_millis(1));
-    wait_until(|| disk.forgetting().purges == 1);
+    wait_until(|| disk.purge_status().purges == 1);
     assert_eq!(disk.recoverable(), 0);
     // Nothing to purge, so nothing is purged.
     bed.clock.advance(100 * PERIOD);
-    look_some_times();
-    assert_eq!(disk.forgetting().purges, 1);
+    let_the_thread_check();
+    assert_eq!(disk.purge_status().purges, 1);
 }
 
 #[test]
-fn by_period_also_for_what_is_in_memory_alone() {
-    let mut bed = Bed::small(2);
-    bed.policy = Some(Policy { period: PERIOD, ..NEVER });
+fn the_period_covers_buffered_writes() {
+    let mut bed = TestDisk::small(2);
+    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
     let disk = bed.open();
     write(&disk, 0, 5, 1).unwrap();
     disk.flush().unwrap();
     write(&disk, 0, 5, 2).unwrap();
     assert_eq!(disk.recoverable(), 5);
     bed.clock.advance(PERIOD);
-    wait_until(|| disk.forgetting().purges == 1);
+    wait_until(|| disk.purge_status().purges == 1);
     assert_eq!(disk.recoverable(), 0);
 }
 
 #[test]
-fn by_threshold() {
-    let mut bed = Bed::small(3);
-    bed.policy = Some(Policy { period: Duration::from_secs(900), most_recoverable: 10 });
+fn the_policy_purges_at_the_threshold() {
+    let mut bed = TestDisk::small(3);
+    bed.policy = Some(PurgePolicy { period: Duration::from_secs(900), max_recoverable: 10 });
     let disk = bed.open();
     overwrite(&disk, 0, 10);
-    assert_eq!((disk.recoverable(), disk.forgetting().purges), (10, 0));
+    assert_eq!((disk.recoverable(), disk.purge_status().purges), (10, 0));
     disk.discard(BlockAddr(3), 1).unwrap();
-    wait_until(|| disk.forgetting().purges == 1);
+    wait_until(|| disk.purge_status().purges == 1);
     assert_eq!(disk.recoverable(), 0);
 }
 
 #[test]
-fn on_request_and_what_is_said_of_it() {
-    let mut bed = Bed::small(4);
-    bed.policy = Some(Policy::default());
+fn a_requested_purge_is_reported() {
+    let mut bed = TestDisk::small(4);
+    bed.policy = Some(PurgePolicy::default());
     let disk = bed.open();
-    assert_eq!(disk.forgetting(), Forgetting::default());
+    assert_eq!(disk.purge_status(), PurgeStatus::default());
     write(&disk, 0, 30, 1).unwrap();
     disk.flush().unwrap();
-    assert_eq!(disk.forgetting(), Forgetting::default(), "new blocks delete nothing");
+    assert_eq!(disk.purge_status(), PurgeStatus::default(), "new blocks delete nothing");
     bed.clock.advance(Duration::from_secs(1000));
     write(&disk, 0, 20, 2).unwrap();
     disk.flush().unwrap();
     bed.clock.advance(Duration::from_secs(100));
     disk.discard(BlockAddr(25), 2).unwrap();
-    let waiting = Forgetting {
+    let waiting = PurgeStatus {
         recoverable: 22,
         recoverable_known: 22,
         recoverable_for: Some(100),
         purge_in: Some(800),
-        ..Forgetting::default()
+        ..PurgeStatus::default()
     };
-    assert_eq!(disk.forgetting(), waiting);
+    assert_eq!(disk.purge_status(), waiting);
     assert_eq!(counter(&disk, "recoverable_for"), Some(100));
     assert_eq!(counter(&disk, "purge_in"), Some(800));
     let purged = disk.purge().unwrap();
     assert_eq!(purged.keys, 22);
-    let done = Forgetting {
+    let done = PurgeStatus {
         purges: 1,
         epoch: 1,
         last_purge_keys: 22,
         last_purge_known: 22,
         last_purge_key_blocks: purged.key_blocks,
-        ..Forgetting::default()
+        ..PurgeStatus::default()
     };
-    assert_eq!(disk.forgetting(), done);
+    assert_eq!(disk.purge_status(), done);
     let counters = ["recoverable", "purges", "epoch", "last_purge_keys", "last_purge_key_blocks"];
     assert_eq!(counters.map(|name| counter(&disk, name)), [0, 1, 1, 22, purged.key_blocks].map(Some));
     assert_eq!((counter(&disk, "recoverable_for"), counter(&disk, "purge_in")), (None, None));
 }
 
 #[test]
-fn at_once_for_sensitive_blocks() {
-    let disk = Bed::small(5).open();
+fn sensitive_blocks_are_purged_at_once() {
+    let disk = TestDisk::small(5).open();
     disk.mark_sensitive(10..20);
     disk.mark_sensitive(50..60);
-    let purges = || disk.forgetting().purges;
+    let purges = || disk.purge_status().purges;
     write(&disk, 0, 60, 1).unwrap();
     disk.flush().unwrap();
     assert_eq!(purges(), 0, "the first version deletes nothing");
@@ -138,7 +138,7 @@ fn at_once_for_sensitive_blocks() {
     assert_eq!(purges(), 3, "the first version once more");
     let mut found = vec![0; 10 * BLOCK_SIZE];
     disk.read(BlockAddr(10), &mut found).unwrap();
-    assert!(found == run(10, 10, 5));
+    assert!(found == run_content(10, 10, 5));
 }
 
 /// If the flash refuses the purge of a discard, repeating the discard purges, even though its
@@ -147,7 +147,7 @@ fn at_once_for_sensitive_blocks() {
 fn a_refused_purge_of_sensitive_blocks_is_owed() {
     let mut owed = 0;
     for nth in 1..100 {
-        let mut bed = Bed::small(9);
+        let mut bed = TestDisk::small(9);
         let disk = bed.open();
         disk.mark_sensitive(10..20);
         write(&disk, 0, 60, 1).unwrap();
@@ -170,10 +170,10 @@ fn a_refused_purge_of_sensitive_blocks_is_owed() {
 /// If the flash refuses the purge of a write, the blocks are in the buffer. The flush or close that
 /// deletes their older versions purges them too.
 #[test]
-fn a_refused_write_of_sensitive_blocks_is_purged_by_the_flush_or_the_close_that_deletes() {
+fn a_refused_sensitive_write_is_purged_by_flush_or_close() {
     let mut owed = [0; 2];
     for (nth, closes) in (1..100).flat_map(|nth| [(nth, false), (nth, true)]) {
-        let mut bed = Bed::small(17);
+        let mut bed = TestDisk::small(17);
         let disk = bed.open();
         disk.mark_sensitive(10..20);
         write(&disk, 0, 60, 1).unwrap();
@@ -190,7 +190,7 @@ fn a_refused_write_of_sensitive_blocks_is_purged_by_the_flush_or_the_close_that_
                 assert_eq!(disk.recoverable(), 0, "{what}");
                 let mut found = vec![0; 10 * BLOCK_SIZE];
                 disk.read(BlockAddr(10), &mut found).unwrap();
-                assert!(found == run(10, 10, 2), "{what}");
+                assert!(found == run_content(10, 10, 2), "{what}");
             }
             Err(e) => assert!(matches!(e.kind(), Kind::FailStop | Kind::PurgeIncomplete), "{what}: {e}"),
         }
@@ -200,8 +200,8 @@ fn a_refused_write_of_sensitive_blocks_is_purged_by_the_flush_or_the_close_that_
 
 /// A flush that cannot complete an owed purge fails every time.
 #[test]
-fn a_flush_fails_while_the_purge_that_is_owed_is_refused() {
-    let mut bed = Bed::small(18);
+fn a_flush_fails_while_its_owed_purge_is_refused() {
+    let mut bed = TestDisk::small(18);
     let disk = bed.open();
     disk.mark_sensitive(10..20);
     write(&disk, 0, 60, 1).unwrap();
@@ -214,66 +214,66 @@ fn a_flush_fails_while_the_purge_that_is_owed_is_refused() {
     }
     bed.faults.heal();
     disk.flush().unwrap();
-    assert_eq!((disk.recoverable(), disk.forgetting().purges), (0, 1));
+    assert_eq!((disk.recoverable(), disk.purge_status().purges), (0, 1));
     disk.flush().unwrap();
-    assert_eq!(disk.forgetting().purges, 1, "nothing is owed any more");
+    assert_eq!(disk.purge_status().purges, 1, "nothing is owed any more");
 }
 
 /// A refused purge is not retried at each check, since on a full log each attempt writes
 /// checkpoints.
 #[test]
-fn the_thread_waits_longer_after_each_refusal_or_until_the_log_takes_something() {
-    let mut bed = Bed::small(16);
-    bed.policy = Some(Policy { period: PERIOD, ..NEVER });
+fn the_purge_thread_backs_off_after_refusals() {
+    let mut bed = TestDisk::small(16);
+    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
     let disk = bed.open();
     overwrite(&disk, 0, 9);
     bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
     bed.clock.advance(PERIOD);
     wait_until(|| bed.faults.fired() > 0);
     for pause in [1, 2, 4, 8] {
-        look_some_times();
+        let_the_thread_check();
         let tried = bed.faults.fired();
         bed.clock.advance(Duration::from_millis(pause * 1000 - 100));
-        look_some_times();
+        let_the_thread_check();
         assert_eq!(bed.faults.fired(), tried, "before {pause} seconds have passed");
         wait_until(|| {
             bed.clock.advance(Duration::from_millis(10));
             bed.faults.fired() > tried
         });
     }
-    look_some_times();
+    let_the_thread_check();
     bed.faults.heal();
-    look_some_times();
-    assert_eq!(disk.forgetting().purges, 0, "the last pause is not over");
+    let_the_thread_check();
+    assert_eq!(disk.purge_status().purges, 0, "the last pause is not over");
     wait_until(|| {
         write(&disk, 20, 1, 1).unwrap();
         disk.flush().unwrap();
-        disk.forgetting().purges > 0
+        disk.purge_status().purges > 0
     });
 }
 
 #[test]
-fn before_closing() {
-    let mut bed = Bed::small(6);
+fn closing_purges() {
+    let mut bed = TestDisk::small(6);
     let disk = bed.open();
     overwrite(&disk, 0, 9);
     disk.close().unwrap();
-    assert_eq!((disk.recoverable(), disk.forgetting().epoch), (0, 1));
+    assert_eq!((disk.recoverable(), disk.purge_status().epoch), (0, 1));
     let disk = bed.open();
-    assert_eq!((disk.recoverable(), disk.forgetting().epoch), (0, 1));
+    assert_eq!((disk.recoverable(), disk.purge_status().epoch), (0, 1));
     disk.close().unwrap();
-    assert_eq!(disk.forgetting().epoch, 1, "nothing to purge");
+    assert_eq!(disk.purge_status().epoch, 1, "nothing to purge");
 }
 
 #[test]
-fn after_a_crash() {
-    let mut bed = Bed::small(7);
+fn deleted_data_counts_as_recoverable_after_a_crash() {
+    let mut bed = TestDisk::small(7);
     let disk = bed.open();
     overwrite(&disk, 0, 9);
     drop(disk);
     let disk = bed.open();
     bed.clock.advance(Duration::from_secs(70));
-    let told = disk.forgetting();
+    let told = disk.purge_status();
     assert!(told.recoverable >= 9 && told.recoverable_for == Some(70), "{told:?}");
     assert_eq!((told.purges, told.purge_wanted), (0, false), "no purge was cut");
 }
@@ -281,8 +281,8 @@ fn after_a_crash() {
 /// While a disk is open, exactly the deleted versions count as recoverable, whatever keys were
 /// assigned for them.
 #[test]
-fn what_is_recoverable_is_counted_exactly_until_a_crash() {
-    let mut bed = Bed::small(15);
+fn recoverable_versions_are_counted_exactly_until_a_crash() {
+    let mut bed = TestDisk::small(15);
     let disk = bed.open();
     let mut rng = Rng::new(15);
     let mut written = BTreeSet::new();
@@ -300,7 +300,7 @@ fn what_is_recoverable_is_counted_exactly_until_a_crash() {
             disk.flush().unwrap();
             written.extend(blocks);
         }
-        let told = disk.forgetting();
+        let told = disk.purge_status();
         assert_eq!((told.recoverable, told.recoverable_known), (deleted, deleted), "round {round}");
         if round % 50 == 49 {
             let purged = disk.purge().unwrap();
@@ -314,20 +314,20 @@ fn what_is_recoverable_is_counted_exactly_until_a_crash() {
     // Fresh keys may have encrypted writes that were never acknowledged: they count, but
     // separately, however often the disk crashes.
     for _ in 0..3 {
-        let told = bed.open().forgetting();
+        let told = bed.open().purge_status();
         assert!(told.recoverable > known && told.recoverable_known == known, "{known} of {told:?}");
     }
     let disk = bed.open();
     let most = disk.recoverable();
     let purged = disk.purge().unwrap();
     assert_eq!((purged.keys, purged.known, disk.recoverable()), (most, known, 0));
-    let done = disk.forgetting();
+    let done = disk.purge_status();
     assert_eq!((done.last_purge_keys, done.last_purge_known, done.recoverable_known), (most, known, 0));
 }
 
 /// A chip with a disk that has an interrupted purge.
-fn with_a_cut_purge(seed: u64) -> Bed {
-    let mut bed = Bed::small(seed);
+fn with_a_cut_purge(seed: u64) -> TestDisk {
+    let mut bed = TestDisk::small(seed);
     let opened = bed.open_after(|_, _| {});
     let disk = opened.disk.unwrap();
     overwrite(&disk, 0, 9);
@@ -337,8 +337,8 @@ fn with_a_cut_purge(seed: u64) -> Bed {
 }
 
 #[test]
-fn a_purge_that_was_cut_is_finished_by_the_next_opening_whatever_the_policy() {
-    for policy in [None, Some(NEVER), Some(Policy::default())] {
+fn an_interrupted_purge_is_finished_at_the_next_opening() {
+    for policy in [None, Some(NEVER), Some(PurgePolicy::default())] {
         let mut bed = with_a_cut_purge(13);
         bed.read_only = true;
         let disk = bed.open();
@@ -348,7 +348,7 @@ fn a_purge_that_was_cut_is_finished_by_the_next_opening_whatever_the_policy() {
         bed.read_only = false;
         bed.policy = policy;
         let disk = bed.open();
-        let told = disk.forgetting();
+        let told = disk.purge_status();
         assert_eq!(
             (told.recoverable, told.purges, told.epoch, told.purge_wanted),
             (0, 1, 1, false),
@@ -360,16 +360,16 @@ fn a_purge_that_was_cut_is_finished_by_the_next_opening_whatever_the_policy() {
         assert_eq!(answered, [told.last_purge_keys, 0], "who asks is told once");
         let mut found = vec![0; 9 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
-        assert!(found == run(0, 9, 2));
+        assert!(found == run_content(0, 9, 2));
         disk.close().unwrap();
-        assert_eq!(disk.forgetting().purges, 3, "{policy:?}");
+        assert_eq!(disk.purge_status().purges, 3, "{policy:?}");
     }
 }
 
 /// If the chip fails while an opening finishes a purge, the disk is open for reading and reports
 /// that the purge is wanted.
 #[test]
-fn a_purge_that_the_opening_cannot_finish_is_told_of() {
+fn an_unfinished_purge_is_reported_at_the_opening() {
     let whole = with_a_cut_purge(14);
     let mut told = 0;
     for nth in 1.. {
@@ -377,16 +377,16 @@ fn a_purge_that_the_opening_cannot_finish_is_told_of() {
         bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth, error: Kind::Io });
         let opened = bed.open_after(|_, _| {}).disk;
         let Ok(disk) = opened else { continue };
-        if !disk.forgetting().purge_wanted {
+        if !disk.purge_status().purge_wanted {
             break;
         }
         told += 1;
         // Once the flash is drained, only the record of the finish is missing.
         let recoverable = disk.recoverable();
-        assert!((recoverable >= 9 || recoverable == 0) && disk.forgetting().purges == 0, "{recoverable}");
+        assert!((recoverable >= 9 || recoverable == 0) && disk.purge_status().purges == 0, "{recoverable}");
         let mut found = vec![0; 9 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
-        assert!(found == run(0, 9, 2));
+        assert!(found == run_content(0, 9, 2));
         assert_eq!(write(&disk, 0, 1, 7).unwrap_err().kind(), Kind::FailStop);
         assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
         drop(disk);
@@ -397,9 +397,9 @@ fn a_purge_that_the_opening_cannot_finish_is_told_of() {
 }
 
 #[test]
-fn a_purge_that_fails_is_never_called_done() {
+fn a_failed_purge_is_never_reported_complete() {
     for (kind, nth) in [(OpKind::Write, 2), (OpKind::Read, 1), (OpKind::Discard, 1)] {
-        let mut bed = Bed::small(8);
+        let mut bed = TestDisk::small(8);
         let disk = bed.open();
         overwrite(&disk, 0, 9);
         bed.faults.add(Fault::FailFrom { op: kind, nth, error: Kind::Io });
@@ -409,7 +409,7 @@ fn a_purge_that_fails_is_never_called_done() {
         assert!(words.contains("still be recoverable: ") && words.contains("destroy this one"), "{words}");
         assert_eq!(disk.purge().unwrap_err().kind(), Kind::PurgeIncomplete);
         assert!(disk.recoverable() >= 9, "{kind:?}");
-        let told = disk.forgetting();
+        let told = disk.purge_status();
         assert!(told.purges == 0 && told.epoch == 0 && told.recoverable_for.is_some(), "{told:?}");
         // A failed read ends nothing else.
         if kind != OpKind::Read {
@@ -422,21 +422,21 @@ fn a_purge_that_fails_is_never_called_done() {
         let disk = bed.open();
         let mut found = vec![0; 9 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
-        assert!(found == run(0, 9, 2));
+        assert!(found == run_content(0, 9, 2));
         // The opening finishes a purge that had begun.
         assert!(
             if told.purge_wanted { disk.recoverable() == 0 } else { disk.recoverable() >= 9 },
             "{kind:?}"
         );
         disk.purge().unwrap();
-        assert_eq!((disk.recoverable(), disk.forgetting().purge_wanted), (0, false));
+        assert_eq!((disk.recoverable(), disk.purge_status().purge_wanted), (0, false));
         disk.close().unwrap();
     }
 }
 
 #[test]
-fn closing_fails_if_its_own_purge_does() {
-    let mut bed = Bed::small(9);
+fn closing_fails_if_its_purge_fails() {
+    let mut bed = TestDisk::small(9);
     let disk = bed.open();
     overwrite(&disk, 0, 9);
     bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 3, error: Kind::Io });
@@ -445,14 +445,14 @@ fn closing_fails_if_its_own_purge_does() {
 }
 
 #[test]
-fn the_thread_does_not_hide_that_its_purge_failed() {
-    let mut bed = Bed::small(10);
-    bed.policy = Some(Policy { period: PERIOD, ..NEVER });
+fn the_purge_thread_reports_its_failed_purge() {
+    let mut bed = TestDisk::small(10);
+    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
     let disk = bed.open();
     overwrite(&disk, 0, 9);
     bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
     bed.clock.advance(PERIOD);
     wait_until(|| disk.flush().is_err());
-    assert!(disk.forgetting().purges == 0 && disk.recoverable() >= 9);
+    assert!(disk.purge_status().purges == 0 && disk.recoverable() >= 9);
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
 }

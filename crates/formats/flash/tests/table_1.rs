@@ -3,17 +3,17 @@
 
 mod fixture;
 
-use fixture::{Bed, Call, Cut, counter};
+use fixture::{Call, CutPoint, TestDisk, counter};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_flash::FlashDisk;
-use lacuna_nand::{ChipGeometry, PowerCut, Wearing};
-use lacuna_sim::versions::{content, run};
+use lacuna_nand::{ChipGeometry, PowerCut, WearModel};
+use lacuna_sim::versions::{content, run_content};
 use std::collections::BTreeMap;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 128 };
 
 /// The stamp of each written block.
-type Held = BTreeMap<u64, u64>;
+type BlockStamps = BTreeMap<u64, u64>;
 
 /// Makes a disk with keys of all rows of Table 1, relative to its last checkpoint. Everything is in
 /// the log, and nothing was purged since.
@@ -23,11 +23,11 @@ type Held = BTreeMap<u64, u64>;
 /// - Row 5, used and marked used again, which cannot occur in the paper: here, garbage collection
 ///   copies a node under its key.
 /// - Row 6, used and deleted: blocks 50 to 69 overwritten, 70 to 89 discarded.
-fn rows(bed: &mut Bed) -> Held {
+fn rows(bed: &mut TestDisk) -> BlockStamps {
     let blocks = bed.params.blocks;
-    let mut held = Held::new();
-    let write = |disk: &FlashDisk, held: &mut Held, first: u64, count: u64, stamp: u64| {
-        disk.write(BlockAddr(first), &run(first, count, stamp)).unwrap();
+    let mut held = BlockStamps::new();
+    let write = |disk: &FlashDisk, held: &mut BlockStamps, first: u64, count: u64, stamp: u64| {
+        disk.write(BlockAddr(first), &run_content(first, count, stamp)).unwrap();
         held.extend((first..first + count).map(|block| (block, stamp)));
     };
     let disk = bed.open();
@@ -60,7 +60,7 @@ fn rows(bed: &mut Bed) -> Held {
 
 /// Checks that every block reads as expected, the key state map is correct, and exactly the
 /// expected number of keys is used.
-fn check(disk: &FlashDisk, held: &Held, what: &str) {
+fn check(disk: &FlashDisk, held: &BlockStamps, what: &str) {
     for block in 0..disk.blocks() {
         let mut found = vec![0; BLOCK_SIZE];
         disk.read(BlockAddr(block), &mut found).unwrap();
@@ -72,7 +72,7 @@ fn check(disk: &FlashDisk, held: &Held, what: &str) {
 }
 
 /// The name of the failure point.
-fn point(cut: Cut) -> &'static str {
+fn point(cut: CutPoint) -> &'static str {
     match (cut.call, cut.keys_changed, cut.drained) {
         (Some(Call::Program), 0, false) => "before the first",
         (Some(Call::ChangeKeys), 0, _) => "in the first",
@@ -87,7 +87,7 @@ fn point(cut: Cut) -> &'static str {
 
 #[test]
 fn every_failure_point_leaves_a_correct_map() {
-    let mut bed = Bed::new(GEOMETRY, Wearing::default(), 32, 150, 3);
+    let mut bed = TestDisk::new(GEOMETRY, WearModel::default(), 32, 150, 3);
     let held = rows(&mut bed);
     let mut points: BTreeMap<&str, u64> = BTreeMap::new();
     // Counts of cuts after which no purge had begun, and after which one had.
@@ -114,14 +114,14 @@ fn every_failure_point_leaves_a_correct_map() {
         // All deleted keys still count as deleted, and no key that may encrypt something is called
         // unused.
         assert!(purged || seen.recoverable() >= deleted, "{what}: {} of {deleted}", seen.recoverable());
-        let cut = seen.forgetting().purge_wanted;
+        let cut = seen.purge_status().purge_wanted;
         assert!(!(cut && purged), "{what}: a purge that returned is finished");
         drop(seen);
         bed.read_only = false;
         let disk = bed.open();
         check(&disk, &held, &what);
         // The opening finishes an interrupted purge, and begins none.
-        let done = disk.forgetting();
+        let done = disk.purge_status();
         assert_eq!((done.purges, done.purge_wanted), (u64::from(cut), false), "{what}");
         assert!(
             if cut { done.recoverable == 0 } else { purged || done.recoverable >= deleted },
@@ -152,7 +152,7 @@ fn every_failure_point_leaves_a_correct_map() {
 
 #[test]
 fn every_cut_of_an_opening_leaves_a_correct_map() {
-    let mut bed = Bed::new(GEOMETRY, Wearing::default(), 32, 150, 4);
+    let mut bed = TestDisk::new(GEOMETRY, WearModel::default(), 32, 150, 4);
     let held = rows(&mut bed);
     for after in 0.. {
         let mut bed = bed.copied();

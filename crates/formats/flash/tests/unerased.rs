@@ -3,27 +3,30 @@
 
 mod fixture;
 
-use fixture::{Bed, WatchedFlash, master, overwrite, write};
+use fixture::{RecordingFlash, TestDisk, master, overwrite, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_flash::{FlashDisk, header_lebs};
 use lacuna_nand::{Flash, FlashGeometry, Leb, Unerased};
-use lacuna_sim::versions::run;
+use lacuna_sim::versions::run_content;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Flash that reports copies that it could not erase. A test adds the copies, once or always.
-struct Stubborn {
-    flash: Arc<WatchedFlash>,
+struct UnerasableFlash {
+    flash: Arc<RecordingFlash>,
     unerased: Mutex<Vec<Unerased>>,
     /// A block of keys that goes bad with its contents whenever it is replaced.
     always: Option<Leb>,
 }
 
-impl Stubborn {
-    fn open(bed: &mut Bed, always: impl FnOnce(Leb) -> Option<Leb>) -> (Arc<Stubborn>, FlashDisk) {
+impl UnerasableFlash {
+    fn open(
+        bed: &mut TestDisk,
+        always: impl FnOnce(Leb) -> Option<Leb>,
+    ) -> (Arc<UnerasableFlash>, FlashDisk) {
         let (_, flash, _) = bed.flash();
         let always = always(Leb(header_lebs(flash.geometry())));
-        let stubborn = Arc::new(Stubborn { flash, unerased: Mutex::default(), always });
+        let stubborn = Arc::new(UnerasableFlash { flash, unerased: Mutex::default(), always });
         let disk = FlashDisk::open(stubborn.clone(), &bed.params, &master(), &bed.options()).unwrap();
         (stubborn, disk)
     }
@@ -36,7 +39,7 @@ impl Stubborn {
     }
 }
 
-impl Flash for Stubborn {
+impl Flash for UnerasableFlash {
     fn geometry(&self) -> FlashGeometry {
         self.flash.geometry()
     }
@@ -64,24 +67,24 @@ impl Flash for Stubborn {
 }
 
 #[test]
-fn keys_that_can_never_be_erased_are_told_of() {
-    let mut bed = Bed::small(11);
-    let (_, disk) = Stubborn::open(&mut bed, Some);
+fn unerasable_keys_are_reported() {
+    let mut bed = TestDisk::small(11);
+    let (_, disk) = UnerasableFlash::open(&mut bed, Some);
     overwrite(&disk, 0, 9);
     let failed = disk.purge().unwrap_err();
     assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
     assert!(failed.to_string().contains("destroy"), "{failed}");
-    assert!(disk.forgetting().purges == 0 && disk.recoverable() >= 9);
+    assert!(disk.purge_status().purges == 0 && disk.recoverable() >= 9);
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
 }
 
 /// Keys in an erase block that went bad do not matter if the nodes under them are gone, nor nodes
 /// without their keys. Both together do.
 #[test]
-fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
+fn versions_readable_with_their_keys_are_reported() {
     for (keys, log) in [(false, false), (true, false), (false, true), (true, true)] {
-        let mut bed = Bed::small(12);
-        let (flash, disk) = Stubborn::open(&mut bed, |_| None);
+        let mut bed = TestDisk::small(12);
+        let (flash, disk) = UnerasableFlash::open(&mut bed, |_| None);
         write(&disk, 0, 20, 1).unwrap();
         disk.flush().unwrap();
         let first = header_lebs(bed.params.flash);
@@ -103,7 +106,7 @@ fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
         assert_eq!(disk.recoverable(), 0);
         let mut found = vec![0; 20 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
-        assert!(found == [run(0, 9, 2), run(9, 11, 1)].concat());
+        assert!(found == [run_content(0, 9, 2), run_content(9, 11, 1)].concat());
         disk.close().unwrap();
     }
 }

@@ -6,17 +6,17 @@
 //! (`level_cells.rs`), so reads continue beside a batch. A batch that the medium refuses keeps its
 //! place: no other batch is written before the same bytes are.
 
-use crate::ahead::{Ahead, DEPTH};
-use crate::batch::{Batch, Sealed, Shares};
+use crate::batch::{BatchShares, CellBatch, SealedBatch};
+use crate::batch_store::BatchStore;
 use crate::durability::Durability;
-use crate::keys::Keys;
+use crate::keys::OpenLevelKeys;
 use crate::limits::{CELL_LEN, STASH_SLOTS};
 use crate::open_levels::OpenLevels;
 use crate::params::Params;
-use crate::place::{BatchSeq, Cell};
-use crate::prepared::Prepared;
+use crate::place::{BatchSeq, CellNo};
+use crate::prepared::PreparedBatch;
+use crate::prepared_queue::{PREPARED_DEPTH, PreparedQueue};
 use crate::progress::Claims;
-use crate::store::Store;
 use lacuna_contracts::{Error, Result};
 use lacuna_crypto::RandomSource;
 use rustc_hash::FxHashMap;
@@ -24,61 +24,61 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Flushes after which heads call a flush durable: by then it is, or the batch waits for it.
-const FLUSHES: usize = 4;
+const FLUSH_CLAIM_DELAY: usize = 4;
 
 /// Writes the batches of a disk, one at a time.
 pub(crate) struct BatchWriter {
     params: Params,
-    keys: Arc<Keys>,
+    keys: Arc<OpenLevelKeys>,
     /// Random bytes for everything that is not public.
     filler: Arc<dyn RandomSource>,
     levels: Arc<OpenLevels>,
-    ahead: Arc<Ahead>,
-    store: Arc<Store>,
+    prepared_queue: Arc<PreparedQueue>,
+    store: Arc<BatchStore>,
     durability: Arc<Durability>,
     /// The last batch, and its name in the head of the next.
     seq: BatchSeq,
     name: [u8; 16],
     /// Claims that heads may make beside the schedule: the batches that were durable when the disk
     /// was opened or ended.
-    known: Claims,
+    base_claims: Claims,
     /// The last batch at the time of each of the last flushes.
     flushes: VecDeque<BatchSeq>,
     /// The last batches, for replacing cells of batches that were prepared before them.
-    recent: VecDeque<Recent>,
+    recent: VecDeque<RecentBatch>,
     /// The next batch, which was filled and which the medium refused.
-    held: Option<Filled>,
+    refused: Option<FilledBatch>,
 }
 
 /// A batch with everything that goes to the medium.
-struct Filled {
+struct FilledBatch {
     seq: BatchSeq,
-    slots: FxHashMap<Cell, usize>,
-    sealed: Sealed,
+    slots: FxHashMap<CellNo, usize>,
+    sealed: SealedBatch,
     record: Vec<u8>,
     /// Whether another batch must follow at once.
-    another: bool,
+    needs_another: bool,
 }
 
 /// The result of writing a batch.
-pub(crate) enum Outcome {
+pub(crate) enum BatchOutcome {
     /// It was written.
     Written {
         /// Whether another batch must follow at once.
-        another: bool,
+        needs_another: bool,
     },
-    /// The medium refused it. It is the next batch, unchanged ([`BatchWriter::write_held`]).
-    Held(Error),
+    /// The medium refused it. It is the next batch, unchanged ([`BatchWriter::retry_refused`]).
+    Refused(Error),
     /// There is no batch: the medium refused a write in place that must come before it, or the
     /// system refused to read the cells that it rewrites.
     Postponed(Error),
 }
 
 /// A batch as it was written to the ring.
-struct Recent {
+struct RecentBatch {
     seq: BatchSeq,
     /// The index in the batch of each of its cells.
-    slots: FxHashMap<Cell, usize>,
+    slots: FxHashMap<CellNo, usize>,
     record: Vec<u8>,
 }
 
@@ -86,11 +86,11 @@ impl BatchWriter {
     /// The writer of a disk without batches.
     pub(crate) fn new(
         params: Params,
-        keys: Arc<Keys>,
+        keys: Arc<OpenLevelKeys>,
         filler: Arc<dyn RandomSource>,
         levels: Arc<OpenLevels>,
-        ahead: Arc<Ahead>,
-        store: Arc<Store>,
+        ahead: Arc<PreparedQueue>,
+        store: Arc<BatchStore>,
         durability: Arc<Durability>,
     ) -> BatchWriter {
         BatchWriter {
@@ -98,15 +98,15 @@ impl BatchWriter {
             keys,
             filler,
             levels,
-            ahead,
+            prepared_queue: ahead,
             store,
             durability,
             seq: BatchSeq(0),
             name: [0; 16],
-            known: Claims::default(),
+            base_claims: Claims::default(),
             flushes: VecDeque::new(),
             recent: VecDeque::new(),
-            held: None,
+            refused: None,
         }
     }
 
@@ -115,7 +115,7 @@ impl BatchWriter {
     pub(crate) fn resume(&mut self, seq: BatchSeq, name: [u8; 16], applied: BatchSeq) {
         self.seq = seq;
         self.name = name;
-        self.known = Claims { synced: seq, applied };
+        self.base_claims = Claims { synced: seq, applied };
     }
 
     /// The last batch.
@@ -125,12 +125,12 @@ impl BatchWriter {
 
     /// Records that all batches up to `seq` are durable, in place as well.
     pub(crate) fn note_applied(&mut self, seq: BatchSeq) {
-        self.known = Claims { synced: seq, applied: seq };
+        self.base_claims = Claims { synced: seq, applied: seq };
     }
 
     /// Records that level 0 was flushed: the last batch will be durable soon.
     pub(crate) fn note_flushed(&mut self) {
-        if self.flushes.len() == FLUSHES {
+        if self.flushes.len() == FLUSH_CLAIM_DELAY {
             self.flushes.pop_front();
         }
         self.flushes.push_back(self.seq);
@@ -139,9 +139,9 @@ impl BatchWriter {
     /// The claims of the head of batch `seq`. They follow from the numbers of batches and flushes,
     /// never from the progress of a thread (deniability contract).
     fn claims(&self, seq: BatchSeq) -> Claims {
-        let flushed = if self.flushes.len() == FLUSHES { self.flushes[0] } else { BatchSeq(0) };
+        let flushed = if self.flushes.len() == FLUSH_CLAIM_DELAY { self.flushes[0] } else { BatchSeq(0) };
         let flushed = Claims { synced: flushed, applied: BatchSeq(0) };
-        Claims::on_schedule(&self.params, seq).max(self.known).max(flushed)
+        Claims::on_schedule(&self.params, seq).max(self.base_claims).max(flushed)
     }
 
     /// Writes a batch; none may be held. In rare cases another batch must follow at once, which
@@ -150,51 +150,53 @@ impl BatchWriter {
     /// overwrite changes that its pages do not have yet.
     ///
     /// Errors: all of them are fail-stop.
-    pub(crate) fn write(&mut self) -> Result<Outcome> {
+    pub(crate) fn write(&mut self) -> Result<BatchOutcome> {
         let (seq, claims) = (self.seq.next(), self.claims(self.seq.next()));
-        match self.store.catch_up(claims).and_then(|()| self.durability.wait_for(claims)) {
-            Err(e) if e.kind().is_refusal() => return Ok(Outcome::Postponed(e)),
+        match self.store.destage_claimed(claims).and_then(|()| self.durability.wait_for_claims(claims)) {
+            Err(e) if e.kind().is_refusal() => return Ok(BatchOutcome::Postponed(e)),
             waited => waited?,
         }
-        let mut drawn = match self.ahead.take() {
-            Err(e) if e.kind().is_refusal() => return Ok(Outcome::Postponed(e)),
+        let mut drawn = match self.prepared_queue.take() {
+            Err(e) if e.kind().is_refusal() => return Ok(BatchOutcome::Postponed(e)),
             taken => taken?,
         };
-        self.take_again(&mut drawn)?;
-        let recent = if self.recent.len() > DEPTH { self.recent.pop_front() } else { None };
+        self.replace_rewritten_cells(&mut drawn)?;
+        let recent = if self.recent.len() > PREPARED_DEPTH { self.recent.pop_front() } else { None };
         let mut record = recent.map_or_else(Vec::new, |recent| recent.record);
         let (slots, sealed, another) = self.fill(seq, drawn, claims, &mut record)?;
-        self.held = Some(Filled { seq, slots, sealed, record, another });
-        self.write_held()
+        self.refused = Some(FilledBatch { seq, slots, sealed, record, needs_another: another });
+        self.retry_refused()
     }
 
     /// Whether a batch that the medium refused is still to be written.
-    pub(crate) fn is_held(&self) -> bool {
-        self.held.is_some()
+    pub(crate) fn has_refused(&self) -> bool {
+        self.refused.is_some()
     }
 
     /// Writes the batch that the medium refused, unchanged. Does nothing if there is none.
     ///
     /// Errors: all of them are fail-stop.
-    pub(crate) fn write_held(&mut self) -> Result<Outcome> {
-        let Some(filled) = self.held.take() else { return Ok(Outcome::Written { another: false }) };
+    pub(crate) fn retry_refused(&mut self) -> Result<BatchOutcome> {
+        let Some(filled) = self.refused.take() else {
+            return Ok(BatchOutcome::Written { needs_another: false });
+        };
         if let Err(e) = self.store.submit(&filled.sealed.head, &filled.sealed.public, &filled.record) {
             let refused = e.kind().is_refusal();
-            self.held = Some(filled);
-            return if refused { Ok(Outcome::Held(e)) } else { Err(e) };
+            self.refused = Some(filled);
+            return if refused { Ok(BatchOutcome::Refused(e)) } else { Err(e) };
         }
-        let Filled { seq, slots, sealed, record, another } = filled;
+        let FilledBatch { seq, slots, sealed, record, needs_another: another } = filled;
         self.levels.complete();
-        self.ahead.give_back(sealed.memory);
-        self.recent.push_back(Recent { seq, slots, record });
+        self.prepared_queue.recycle(sealed.memory);
+        self.recent.push_back(RecentBatch { seq, slots, record });
         self.seq = seq;
         self.name = sealed.salt[..16].try_into().expect("16 of 32 bytes");
         self.store.end_batch(seq)?;
-        Ok(Outcome::Written { another })
+        Ok(BatchOutcome::Written { needs_another: another })
     }
 
     /// Replaces the cells that other batches rewrote after they were read for this one.
-    fn take_again(&self, drawn: &mut Prepared) -> Result<()> {
+    fn replace_rewritten_cells(&self, drawn: &mut PreparedBatch) -> Result<()> {
         for slot in 0..drawn.cells.len() {
             let cell = drawn.cells[slot];
             let mut since = self.recent.iter().rev().take_while(|recent| recent.seq > drawn.as_of);
@@ -211,23 +213,23 @@ impl BatchWriter {
     fn fill(
         &self,
         seq: BatchSeq,
-        drawn: Prepared,
+        drawn: PreparedBatch,
         claims: Claims,
         record: &mut Vec<u8>,
-    ) -> Result<(FxHashMap<Cell, usize>, Sealed, bool)> {
+    ) -> Result<(FxHashMap<CellNo, usize>, SealedBatch, bool)> {
         let params = &self.params;
-        let mut batch = Batch::new(params, &self.keys, &*self.filler, seq, drawn);
+        let mut batch = CellBatch::new(params, &self.keys, &*self.filler, seq, drawn);
         let another = self.levels.with(0, |level0, cells| -> Result<bool> {
             // No more than there are operations; otherwise the bound on the stash would not hold.
             let idle = usize::from(params.plan.operations).saturating_sub(level0.queue.len());
             let pages = idle.max(usize::from(params.page_writes));
-            batch.fill(0, level0, cells, Shares { pages, blocks: usize::MAX, more_pages: 0 })?;
+            batch.fill(0, level0, cells, BatchShares { pages, blocks: usize::MAX, more_pages: 0 })?;
             let behind = level0.tree.state().covered + 3 * u64::from(params.cycle) < seq.0;
             Ok(behind || level0.queue.len() > STASH_SLOTS)
         })?;
         for level in 1..self.levels.count() {
-            let (pages, blocks) = (params.page_share(level), params.most_taken(level));
-            let shares = Shares { pages, blocks, more_pages: usize::MAX };
+            let (pages, blocks) = (params.page_share(level), params.max_blocks_taken(level));
+            let shares = BatchShares { pages, blocks, more_pages: usize::MAX };
             self.levels.fill_hidden(level, seq, |state, cells| batch.fill(level, state, cells, shares))?;
         }
         Ok((batch.slots_of_cells(), batch.seal(self.name, claims, record)?, another))

@@ -26,11 +26,11 @@
 //! of 3 or more with *f* = 1/2 and y of at most √5 − 2. After a batch, more than
 //! [`crate::limits::STASH_SLOTS`] blocks are pending with a probability of at most 4^(−49/8) =
 //! 2^−12.25, for steps that are independent of each other, if neighbours are always free together.
-//! They are not: by simulation at full load (`papers/hive/tests/world.rs`) one batch in 100,000
-//! leaves more if blocks are written in order, and none if writes are random. Then another batch
-//! follows at once, which depends on level 0 alone; a pending block is never in memory alone after
-//! a flush. Blocks of hidden levels need no stash: until a cell takes them they are not durable,
-//! and their old versions stay.
+//! They are not: by simulation at full load (`papers/hive/tests/stash_bound.rs`) one batch in
+//! 100,000 leaves more if blocks are written in order, and none if writes are random. Then another
+//! batch follows at once, which depends on level 0 alone; a pending block is never in memory alone
+//! after a flush. Blocks of hidden levels need no stash: until a cell takes them they are not
+//! durable, and their old versions stay.
 
 /// The base of the exponential bound on the tail of the length of a stash: the probability of *m*
 /// blocks or more is at most this to the power of *m*. Every operation draws `cells` cells, in
@@ -78,7 +78,7 @@ mod tests {
 
     /// The stash stays short for every number of cells that an operation may rewrite.
     #[test]
-    fn no_plan_lets_a_stash_grow_for_ever() {
+    fn the_stash_is_bounded_under_every_plan() {
         for per_write in PER_WRITE {
             let free = 1.0 - 1.0 / f64::from(cells_per_block(per_write));
             assert!(tail_base(u32::from(per_write), free, GROUP).is_some(), "{per_write}");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slots_of_the_stash_are_too_few_in_one_batch_of_4000_at_most() {
+    fn the_stash_overflows_at_most_once_in_4000_batches() {
         let log2 =
             |cells, free: f64| tail_base(cells, free, GROUP).unwrap().log2() * (STASH_SLOTS + 1) as f64;
         assert!((log2(2, 2.0 / 3.0) + 12.25).abs() < 1e-6);

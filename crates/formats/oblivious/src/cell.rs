@@ -13,10 +13,10 @@
 //! rest, its metadata, lies in a page with the metadata of its group. Without a key all of it is
 //! random. Trying a key costs one AES block (the paper pads the plaintext with zeros and decrypts).
 
-use crate::place::Place;
-use lacuna_contracts::{BLOCK_SIZE, Record, Result, Secret};
+use crate::place::CellPlace;
+use lacuna_contracts::{BLOCK_SIZE, LeReader, Result, Secret};
 use lacuna_crypto::{AesBlock, HedgedNonce, RandomSource, XAES_NONCE, XaesKey, derive, random_secret};
-use lacuna_levels::Entry;
+use lacuna_levels::SlotEntry;
 
 pub(crate) const NONCE_AT: usize = BLOCK_SIZE;
 pub(crate) const COVER_AT: usize = NONCE_AT + XAES_NONCE;
@@ -26,7 +26,7 @@ pub(crate) const FILLER_AT: usize = TAG_AT + 16;
 /// The result of decrypting a cell.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opened {
+pub(crate) enum Verification {
     /// The block belongs to this place.
     Verified,
     /// The cell holds something else; the block is zeroed.
@@ -59,8 +59,8 @@ impl CellKey {
     /// random bytes in it come from `filler`; the nonce is hedged with place, entry and block.
     pub(crate) fn seal(
         &self,
-        place: Place,
-        entry: Entry,
+        place: CellPlace,
+        entry: SlotEntry,
         block: &[u8],
         filler: &dyn RandomSource,
         cell: &mut [u8],
@@ -82,27 +82,27 @@ impl CellKey {
 
     /// The entry and the place that a cell of this level claims in its metadata; random values for
     /// any other cell.
-    pub(crate) fn claim(&self, metadata: &[u8]) -> (Option<Entry>, Place) {
+    pub(crate) fn decrypt_entry(&self, metadata: &[u8]) -> (Option<SlotEntry>, CellPlace) {
         let nonce = metadata[NONCE_AT - BLOCK_SIZE..COVER_AT - BLOCK_SIZE].try_into().expect("a nonce");
         let mut plain = self.pad(&nonce);
         let cover = &metadata[COVER_AT - BLOCK_SIZE..TAG_AT - BLOCK_SIZE];
         plain.iter_mut().zip(cover).for_each(|(pad, byte)| *pad ^= byte);
-        let word = |at| Record(&plain).u64(at);
-        (Entry::unpack(word(0)).filter(|entry| *entry != Entry::Empty), Place::of_word(word(8)))
+        let word = |at| LeReader(&plain).u64(at);
+        (SlotEntry::unpack(word(0)).filter(|entry| *entry != SlotEntry::Empty), CellPlace::from_word(word(8)))
     }
 
     /// Decrypts the block of a cell in place; zeroes it if it does not verify.
     pub(crate) fn open(
         &self,
-        place: Place,
-        entry: Entry,
+        place: CellPlace,
+        entry: SlotEntry,
         block: &mut [u8],
         metadata: &[u8],
-    ) -> Result<Opened> {
+    ) -> Result<Verification> {
         let nonce = metadata[NONCE_AT - BLOCK_SIZE..COVER_AT - BLOCK_SIZE].try_into().expect("a nonce");
         let tag = metadata[TAG_AT - BLOCK_SIZE..FILLER_AT - BLOCK_SIZE].try_into().expect("a tag");
         let opened = self.blocks.open_in_place(&nonce, &associated(place, entry), block, &tag)?;
-        Ok(if opened.is_ok() { Opened::Verified } else { Opened::Unverified })
+        Ok(if opened.is_ok() { Verification::Verified } else { Verification::Unverified })
     }
 
     fn pad(&self, nonce: &[u8; XAES_NONCE]) -> [u8; 16] {
@@ -110,7 +110,7 @@ impl CellKey {
     }
 }
 
-fn associated(place: Place, entry: Entry) -> [u8; 16] {
+fn associated(place: CellPlace, entry: SlotEntry) -> [u8; 16] {
     let mut aad = [0; 16];
     aad[..8].copy_from_slice(&place.word().to_le_bytes());
     aad[8..].copy_from_slice(&entry.pack().to_le_bytes());
@@ -121,26 +121,29 @@ fn associated(place: Place, entry: Entry) -> [u8; 16] {
 mod tests {
     use super::*;
     use crate::limits::CELL_LEN;
-    use crate::place::{BatchSeq, Cell, StashSlot};
+    use crate::place::{BatchSeq, CellNo, StashSlot};
     use lacuna_crypto::SeededRandom;
 
     #[test]
-    fn a_cell_opens_where_it_was_written_and_to_its_level_alone() {
+    fn a_cell_opens_only_at_its_place_and_for_its_level() {
         let (filler, block) = (SeededRandom::new(1), [7; BLOCK_SIZE]);
         let [key, other] = [[1; 32], [2; 32]].map(|bytes| CellKey::new(&Secret::copy_from(&bytes)));
-        let at = |seq, cell| Place::new(BatchSeq(seq), Cell(cell));
-        let (mut cell, entry) = ([0; CELL_LEN], Entry::Data(77));
+        let at = |seq, cell| CellPlace::new(BatchSeq(seq), CellNo(cell));
+        let (mut cell, entry) = ([0; CELL_LEN], SlotEntry::Data(77));
         key.seal(at(9, 5), entry, &block, &filler, &mut cell).unwrap();
         let (sealed, metadata) = cell.split_at_mut(BLOCK_SIZE);
-        assert_eq!((key.claim(metadata), other.claim(metadata).0), ((Some(entry), at(9, 5)), None));
-        let stashed = Place::in_stash(BatchSeq(9), StashSlot(6));
+        assert_eq!(
+            (key.decrypt_entry(metadata), other.decrypt_entry(metadata).0),
+            ((Some(entry), at(9, 5)), None)
+        );
+        let stashed = CellPlace::in_stash(BatchSeq(9), StashSlot(6));
         for (place, entry) in
-            [(at(9, 6), entry), (at(8, 5), entry), (stashed, entry), (at(9, 5), Entry::Data(78))]
+            [(at(9, 6), entry), (at(8, 5), entry), (stashed, entry), (at(9, 5), SlotEntry::Data(78))]
         {
             let mut sealed = sealed.to_vec();
-            assert_eq!(key.open(place, entry, &mut sealed, metadata).unwrap(), Opened::Unverified);
+            assert_eq!(key.open(place, entry, &mut sealed, metadata).unwrap(), Verification::Unverified);
         }
-        assert_eq!(key.open(at(9, 5), entry, sealed, metadata).unwrap(), Opened::Verified);
+        assert_eq!(key.open(at(9, 5), entry, sealed, metadata).unwrap(), Verification::Verified);
         assert!(sealed[..] == block);
     }
 }

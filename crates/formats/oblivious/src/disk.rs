@@ -3,29 +3,29 @@
 //! Invariant: the disk creates its parts and hands each the parts below it. They are empty until
 //! recovery has read the medium, and no thread runs before that.
 
-use crate::ahead::Ahead;
+use crate::batch_store::BatchStore;
 use crate::batch_writer::BatchWriter;
 use crate::cell_store::CellStore;
 use crate::durability::Durability;
 use crate::journal::Journal;
-use crate::keys::{Keys, LevelKey};
+use crate::keys::{LevelKey, OpenLevelKeys};
 use crate::leaf_loader::LeafLoader;
 use crate::level_cells::LevelCells;
 use crate::open_levels::OpenLevels;
 use crate::params::Params;
 use crate::place::BatchSeq;
-use crate::prepared::Preparer;
-use crate::progress::Progress;
-use crate::public::Public;
+use crate::prepared::BatchPreparer;
+use crate::prepared_queue::PreparedQueue;
+use crate::progress::BatchProgress;
+use crate::public_level::PublicLevel;
 use crate::recovery::Recovery;
-use crate::store::Store;
 use crate::threads::Threads;
 use lacuna_contracts::{
-    BLOCK_SIZE, BlockAddr, Budget, Error, FailStop, Kind, Result, Secret, StatusItem, closed,
+    BLOCK_SIZE, BlockAddr, Budget, Error, FailStop, Kind, Result, Secret, StatusItem, closed_error,
 };
 use lacuna_levels::{
-    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Pace, Randomness,
-    Tree, check_length, level_disks,
+    DiskKeys, HiddenLevels, LevelDisk, LevelFormat, LevelMap, Levels, OpenMode, OpenOptions, Pace,
+    QueuedLevel, Randomness, check_length, level_disks,
 };
 use lacuna_medium::Medium;
 use parking_lot::Mutex;
@@ -33,31 +33,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The approximate memory for the changes of a leaf that waits to be written.
-const BYTES_OF_WAITING_LEAF: u64 = 128;
+const BYTES_OF_DIRTY_LEAF: u64 = 128;
 
 /// An oblivious disk, open.
-pub struct Oblivious {
+pub struct ObliviousDisk {
     medium: Arc<dyn Medium>,
     params: Params,
-    mode: Mode,
+    mode: OpenMode,
     health: Arc<FailStop>,
-    keys: Arc<Keys>,
+    keys: Arc<OpenLevelKeys>,
     /// Lengths of all open levels, in blocks.
     lengths: Vec<u64>,
     journal: Arc<Journal>,
     cells: Arc<CellStore>,
     durability: Arc<Durability>,
-    store: Arc<Store>,
+    store: Arc<BatchStore>,
     levels: Arc<OpenLevels>,
-    ahead: Arc<Ahead>,
-    public: Arc<Public>,
+    prepared_queue: Arc<PreparedQueue>,
+    public: Arc<PublicLevel>,
     threads: Mutex<Option<Threads>>,
     /// The batch that ended the last cover of a closing.
     covered: Mutex<Option<BatchSeq>>,
 }
 
 impl LevelFormat for Params {
-    type Disk = Oblivious;
+    type Disk = ObliviousDisk;
 
     fn end(&self) -> u64 {
         Params::end(self)
@@ -65,33 +65,41 @@ impl LevelFormat for Params {
 
     /// Writes the first batch. The cells are left as they are: the cells that batches rewrote are
     /// public.
-    fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
+    fn create(&self, medium: &Arc<dyn Medium>, masters: DiskKeys<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.end(), Kind::NoSpace)?;
         check_levels(masters.keys)?;
-        let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
-        Oblivious::build(Arc::clone(medium), *self, masters, &options).public.finish()
+        let options = OpenOptions::foreground(Budget::bytes(1 << 20), random);
+        ObliviousDisk::build(Arc::clone(medium), *self, masters, &options).public.finish()
     }
 
-    fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions) -> Result<Oblivious> {
+    fn open(
+        &self,
+        medium: Arc<dyn Medium>,
+        masters: DiskKeys<'_>,
+        options: OpenOptions,
+    ) -> Result<ObliviousDisk> {
         medium.forget_cached()?;
         check_levels(masters.keys)?;
         check_length(medium.len(), self.end(), Kind::Corrupt)?;
-        let disk = Oblivious::build(medium, *self, masters, &options);
+        let disk = ObliviousDisk::build(medium, *self, masters, &options);
         disk.recover()?;
         // Deniability contract: the reads that rebuilt the maps show which levels exist.
         disk.medium.forget_cached()?;
         disk.medium.expect_random_reads();
         if disk.mode.background {
-            let loader = LeafLoader { ahead: Arc::clone(&disk.ahead), levels: Arc::clone(&disk.levels) };
+            let loader = LeafLoader {
+                prepared_queue: Arc::clone(&disk.prepared_queue),
+                levels: Arc::clone(&disk.levels),
+            };
             let interval = Duration::from_millis(u64::from(self.plan.cover_millis));
-            let Oblivious { public, ahead, store, durability, .. } = &disk;
+            let ObliviousDisk { public, prepared_queue: ahead, store, durability, .. } = &disk;
             *disk.threads.lock() = Some(Threads::start(public, ahead, loader, store, durability, interval)?);
         }
         Ok(disk)
     }
 }
 
-impl Oblivious {
+impl ObliviousDisk {
     /// The open levels, starting at level 0.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
         level_disks(self)
@@ -106,19 +114,19 @@ impl Oblivious {
     fn build(
         medium: Arc<dyn Medium>,
         params: Params,
-        masters: Masters<'_>,
+        masters: DiskKeys<'_>,
         options: &OpenOptions,
-    ) -> Oblivious {
-        let (mode, health) = (Mode::of(options), Arc::new(FailStop::default()));
+    ) -> ObliviousDisk {
+        let (mode, health) = (OpenMode::of(options), Arc::new(FailStop::default()));
         let Randomness { public: random, filler } = options.random.clone();
-        let keys = Arc::new(Keys::new(masters, &*filler));
-        let length = |(level, key): (u8, &LevelKey)| params.length(level, &key.level);
+        let keys = Arc::new(OpenLevelKeys::new(masters, &*filler));
+        let length = |(level, key): (u8, &LevelKey)| params.level_blocks(level, &key.level);
         let lengths: Vec<u64> = (0..).zip(keys.levels()).map(length).collect();
 
         let journal = Arc::new(Journal::new(medium.clone(), params));
         let cells = Arc::new(CellStore::new(medium.clone(), params, mode.background));
         let durability = Arc::new(Durability::new(medium.clone(), health.clone(), mode.background));
-        let store = Arc::new(Store::new(&params, journal.clone(), cells.clone(), durability.clone()));
+        let store = Arc::new(BatchStore::new(&params, journal.clone(), cells.clone(), durability.clone()));
 
         let of_level = |level| LevelCells::new(level, params, keys.clone(), cells.clone());
         let level_cells = (0..lengths.len() as u8).map(of_level).collect();
@@ -133,8 +141,8 @@ impl Oblivious {
             params.plan.cover_millis,
         ));
 
-        let preparer = Preparer::new(params, keys.clone(), random, cells.clone(), durability.clone());
-        let ahead = Arc::new(Ahead::new(preparer, health.clone()));
+        let preparer = BatchPreparer::new(params, keys.clone(), random, cells.clone(), durability.clone());
+        let ahead = Arc::new(PreparedQueue::new(preparer, health.clone()));
         let writer = BatchWriter::new(
             params,
             keys.clone(),
@@ -144,7 +152,7 @@ impl Oblivious {
             store.clone(),
             durability.clone(),
         );
-        let public = Public::new(
+        let public = PublicLevel::new(
             params,
             health.clone(),
             levels.clone(),
@@ -153,7 +161,7 @@ impl Oblivious {
             store.clone(),
             writer,
         );
-        Oblivious {
+        ObliviousDisk {
             medium,
             params,
             mode,
@@ -165,7 +173,7 @@ impl Oblivious {
             durability,
             store,
             levels,
-            ahead,
+            prepared_queue: ahead,
             public: Arc::new(public),
             threads: Mutex::new(None),
             covered: Mutex::default(),
@@ -179,7 +187,7 @@ impl Oblivious {
         let (seq, name) = (end.head.public.seq, end.head.name());
         let applied = end.head.public.claims.applied;
         end.in_flight.iter().for_each(|(seq, cells)| self.cells.submit(*seq, cells));
-        self.durability.resume(Progress::at(seq, applied));
+        self.durability.resume(BatchProgress::at(seq, applied));
         if !self.mode.read_only {
             // The batches that were found may not be durable, and later batches rely on them.
             self.medium.sync()?;
@@ -202,11 +210,11 @@ impl Oblivious {
     fn stop(&self) {
         let threads = self.threads.lock().take();
         drop(threads);
-        self.public.fail(closed());
+        self.public.fail(closed_error());
     }
 }
 
-impl Drop for Oblivious {
+impl Drop for ObliviousDisk {
     fn drop(&mut self) {
         self.stop();
         // For a disk that was not closed, as after a refused opening. No caller is left to take an
@@ -227,15 +235,15 @@ fn check_levels(masters: &[Secret<32>]) -> Result<()> {
 }
 
 /// Empty levels of these lengths.
-fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (HiddenLevel, HiddenLevels) {
+fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (QueuedLevel, HiddenLevels) {
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     let cycle = u64::from(params.cycle);
     let quarter = budget.share(1, 4).get();
     // Pages are written no faster than the number of operations allows; their changes wait
     // meanwhile.
     let empty = |blocks, share: u64| {
-        let most_dirty = (share / BYTES_OF_WAITING_LEAF) as usize;
-        HiddenLevel::new(Tree::new(blocks, cycle, cached(share)).spilling(most_dirty))
+        let most_dirty = (share / BYTES_OF_DIRTY_LEAF) as usize;
+        QueuedLevel::new(LevelMap::new(blocks, cycle, cached(share)).spilling(most_dirty))
     };
     // The share of level 0 does not depend on the other open levels, nor does that of a hidden
     // level depend on the levels above it (deniability contract).
@@ -243,7 +251,7 @@ fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (HiddenLeve
     (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter))
 }
 
-impl Levels for Oblivious {
+impl Levels for ObliviousDisk {
     fn open_levels(&self) -> usize {
         self.lengths.len()
     }
@@ -261,7 +269,7 @@ impl Levels for Oblivious {
         self.levels.read(level, BlockAddr(first), buf)?;
         if !self.mode.read_only {
             // The data is valid even if the operation fails.
-            let _failed = self.public.pass(buf.len() / BLOCK_SIZE);
+            let _failed = self.public.count_operations(buf.len() / BLOCK_SIZE);
         }
         Ok(())
     }
@@ -271,7 +279,7 @@ impl Levels for Oblivious {
             return self.public.write(BlockAddr(first), data);
         }
         self.levels.write_hidden(level, BlockAddr(first), data)?;
-        self.public.pass(data.len() / BLOCK_SIZE)
+        self.public.count_operations(data.len() / BLOCK_SIZE)
     }
 
     fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
@@ -279,7 +287,7 @@ impl Levels for Oblivious {
             return self.public.discard(BlockAddr(first), count);
         }
         self.levels.discard_hidden(level, BlockAddr(first), count)?;
-        self.public.pass_discard()
+        self.public.count_discard()
     }
 
     fn flush(&self, level: u8) -> Result<()> {
@@ -289,13 +297,13 @@ impl Levels for Oblivious {
         }
     }
 
-    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
-        self.levels.written(level, BlockAddr(first), count)
+    fn are_written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
+        self.levels.are_written(level, BlockAddr(first), count)
     }
 
     fn status(&self, level: u8) -> Vec<StatusItem> {
         let (params, progress) = (&self.params, self.durability.progress());
-        let batches = progress.written.0 - progress.found.0;
+        let batches = progress.written.0 - progress.opened_at.0;
         let medium_blocks = batches * params.batch_bytes() / BLOCK_SIZE as u64;
         let mut items = vec![
             StatusItem::new("last_batch", progress.written.0, "batch"),
@@ -324,9 +332,9 @@ impl Levels for Oblivious {
         // Deniability contract: whether cover is written follows from numbers of batches and the
         // pace of cover alone. A disk without beats that was only read gets none: every batch
         // overwrites cells of levels that are not open.
-        let few = self.params.closing_cover().few();
-        let looked_at = !self.has_written() && self.params.plan.cover_millis == 0;
-        if looked_at || covered.is_some_and(|at| self.durability.progress().written.0 <= at.0 + few) {
+        let few = self.params.closing_cover().max_trailing();
+        let is_untouched = !self.has_written() && self.params.plan.cover_millis == 0;
+        if is_untouched || covered.is_some_and(|at| self.durability.progress().written.0 <= at.0 + few) {
             return Ok(());
         }
         self.public.cover_closing(pace)?;
@@ -334,16 +342,17 @@ impl Levels for Oblivious {
         Ok(())
     }
 
-    fn give_up(&self, level: u8, gives_up: bool) {
-        self.levels.give_up(level, gives_up);
+    fn set_no_wait(&self, level: u8, gives_up: bool) {
+        self.levels.set_no_wait(level, gives_up);
     }
 
-    fn lose(&self, level: u8) {
-        self.levels.lose(level);
+    fn note_loss(&self, level: u8) {
+        self.levels.note_loss(level);
     }
 
     fn close(&self) -> Result<()> {
-        let ended = if self.mode.read_only { Ok(()) } else { self.health.check().and_then(|()| self.end()) };
+        let ended =
+            if self.mode.read_only { Ok(()) } else { self.health.check().and_then(|()| self.end_log()) };
         self.stop();
         // Deniability contract: the pages of the medium in the system's cache would show which
         // cells were read for hidden levels.
@@ -351,26 +360,26 @@ impl Levels for Oblivious {
     }
 }
 
-impl Oblivious {
+impl ObliviousDisk {
     /// Flushes level 0, writes the cover of a closing, and ends the journal, unless nothing was
     /// written.
     ///
     /// Deniability contract: if a hidden level had more pending than that cover took, the journal
     /// ends here, as it does if the medium fails now. The error that the caller gets then has a
     /// public reason, and the medium does not contradict it.
-    fn end(&self) -> Result<()> {
+    fn end_log(&self) -> Result<()> {
         // The batches that follow are counted: no beat may come between them, nor after the last.
         self.threads.lock().iter_mut().for_each(Threads::end_clock);
         // If the medium refuses cover, the journal ends here too, whatever is pending.
-        self.cover_closing(Pace::AtOnce)?;
+        self.cover_closing(Pace::Immediate)?;
         self.health.check()?;
-        self.levels.check_taken()?;
+        self.levels.check_nothing_pending()?;
         if self.has_written() { self.public.finish() } else { Ok(()) }
     }
 
     /// Whether anything was written since the disk was opened.
     fn has_written(&self) -> bool {
         let progress = self.durability.progress();
-        progress.written > progress.found
+        progress.written > progress.opened_at
     }
 }

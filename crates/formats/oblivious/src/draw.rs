@@ -38,7 +38,7 @@ mod tests {
     use lacuna_crypto::SeededRandom;
 
     #[test]
-    fn cells_are_distinct_and_every_one_is_as_likely() {
+    fn drawn_cells_are_distinct_and_uniform() {
         let random = SeededRandom::new(1);
         let mut seen = [0u32; 10];
         for _ in 0..10_000 {

@@ -15,19 +15,19 @@
 //! them too. A cell that keeps its block, or that no level uses, is listed as empty. The public
 //! part lists groups of cells.
 
-use crate::limits::{CELL_BITS, GROUP, HIDDEN_LEVELS, JOURNAL_START, MOST_CELLS, MOST_TRIMS, STASH_SLOTS};
+use crate::limits::{CELL_BITS, GROUP, HIDDEN_LEVELS, JOURNAL_START, MAX_CELLS, MAX_TRIMS, STASH_SLOTS};
 use crate::params::Params;
-use crate::place::{BatchSeq, Cell, StashSlot};
+use crate::place::{BatchSeq, CellNo, StashSlot};
 use crate::progress::Claims;
-use lacuna_contracts::{BLOCK_SIZE, Record, Result, Secret};
+use lacuna_contracts::{BLOCK_SIZE, LeReader, Result, Secret};
 use lacuna_crypto::constant_time_eq;
-use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
+use lacuna_levels::{MapState, SALT_LEN, STATE_LEN, SlotEntry, TAG_LEN, WriteKey};
 use std::ops::Range;
 
 /// Levels that a head has room for, level 0 included.
-const MOST_LEVELS: usize = HIDDEN_LEVELS + 1;
+const MAX_LEVELS: usize = HIDDEN_LEVELS + 1;
 
-const RECORD_PLAIN: usize = TRIMS_AT + MOST_TRIMS * 16;
+const RECORD_PLAIN: usize = TRIMS_AT + MAX_TRIMS * 16;
 /// Offset of the ranges in a level's record: after its state and the beginning of its cycle.
 const TRIMS_AT: usize = STATE_LEN + 8;
 const RECORD_LEN: usize = RECORD_PLAIN + TAG_LEN;
@@ -36,17 +36,17 @@ const DIGEST_AT: usize = TAG_AT + TAG_LEN;
 const LEVELS_AT: usize = DIGEST_AT + TAG_LEN;
 /// Bytes of an encrypted entry.
 const COVER_LEN: usize = 8;
-const COVERS_AT: usize = LEVELS_AT + MOST_LEVELS * RECORD_LEN;
-const STASH_AT: usize = COVERS_AT + MOST_CELLS * COVER_LEN;
+const COVERS_AT: usize = LEVELS_AT + MAX_LEVELS * RECORD_LEN;
+const STASH_AT: usize = COVERS_AT + MAX_CELLS * COVER_LEN;
 const PUBLIC_AT: usize = STASH_AT + STASH_SLOTS * COVER_LEN;
 /// Bytes of the public part before its groups.
 const PUBLIC_FIXED: usize = 40;
 /// Bytes of the number of a group of cells.
 const GROUP_NUMBER: usize = CELL_BITS as usize / 8;
 /// The highest number of a batch; no disk reaches it.
-const MOST_SEQ: u64 = (1 << 48) - 1;
+const MAX_SEQ: u64 = (1 << 48) - 1;
 
-const _: () = assert!(PUBLIC_AT + PUBLIC_FIXED + MOST_CELLS / GROUP as usize * GROUP_NUMBER <= BLOCK_SIZE);
+const _: () = assert!(PUBLIC_AT + PUBLIC_FIXED + MAX_CELLS / GROUP as usize * GROUP_NUMBER <= BLOCK_SIZE);
 const _: () = assert!(JOURNAL_START.is_multiple_of(BLOCK_SIZE as u64));
 
 /// Offset of the encrypted entry of a cell of the batch.
@@ -76,7 +76,7 @@ pub(crate) fn batch_key(level: &Secret<32>, salt: &[u8; SALT_LEN]) -> Result<Wri
 
 /// The part of a head that the key of level 0 opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PublicPart {
+pub(crate) struct PublicHead {
     /// Its number.
     pub(crate) seq: BatchSeq,
     /// The first half of the salt of the batch before.
@@ -84,10 +84,10 @@ pub(crate) struct PublicPart {
     /// The batches that were durable when it was written.
     pub(crate) claims: Claims,
     /// The cells that it rewrites: whole groups.
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<CellNo>,
 }
 
-impl PublicPart {
+impl PublicHead {
     fn encode(&self, out: &mut [u8]) {
         out.fill(0);
         out[0..8].copy_from_slice(&self.seq.0.to_le_bytes());
@@ -100,32 +100,35 @@ impl PublicPart {
         }
     }
 
-    fn decode(bytes: &[u8], params: &Params) -> Option<PublicPart> {
+    fn decode(bytes: &[u8], params: &Params) -> Option<PublicHead> {
         let number =
             |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
         let word = |at: usize| number(&bytes[at..at + 8]);
         let numbers = bytes[PUBLIC_FIXED..].chunks_exact(GROUP_NUMBER);
-        let part = PublicPart {
+        let part = PublicHead {
             seq: BatchSeq(word(0)),
             previous: bytes[8..24].try_into().ok()?,
             claims: Claims { synced: BatchSeq(word(24)), applied: BatchSeq(word(32)) },
             cells: numbers
                 .take(params.batch_cells() / GROUP as usize)
                 .map(|bytes| number(bytes) * GROUP)
-                .flat_map(|first| (first..first + GROUP).map(Cell))
+                .flat_map(|first| (first..first + GROUP).map(CellNo))
                 .collect(),
         };
-        let sane = (1..=MOST_SEQ).contains(&part.seq.0)
+        let sane = (1..=MAX_SEQ).contains(&part.seq.0)
             && part.claims.synced < part.seq
             && part.claims.applied <= part.claims.synced
-            && part.has_cells_of(params);
+            && part.is_within_regions(params);
         sane.then_some(part)
     }
 
     /// Whether every cell lies in the region that the batch draws it from.
-    fn has_cells_of(&self, params: &Params) -> bool {
+    fn is_within_regions(&self, params: &Params) -> bool {
         let mut cells = self.cells.iter();
-        params.regions().iter().all(|region| cells.by_ref().take(region.drawn).all(|cell| region.has(*cell)))
+        params
+            .regions()
+            .iter()
+            .all(|region| cells.by_ref().take(region.drawn).all(|cell| region.contains(*cell)))
     }
 }
 
@@ -142,7 +145,7 @@ pub(crate) struct LevelRecord {
 
 impl LevelRecord {
     pub(crate) fn encode(&self) -> [u8; RECORD_PLAIN] {
-        debug_assert!(self.trims.len() <= MOST_TRIMS);
+        debug_assert!(self.trims.len() <= MAX_TRIMS);
         let mut out = [0; RECORD_PLAIN];
         out[..STATE_LEN].copy_from_slice(&self.state.encode());
         out[STATE_LEN..TRIMS_AT].copy_from_slice(&self.cycle.0.to_le_bytes());
@@ -155,29 +158,29 @@ impl LevelRecord {
 
     fn decode(bytes: &[u8; RECORD_PLAIN]) -> LevelRecord {
         let ranges =
-            bytes[TRIMS_AT..].chunks_exact(16).map(|range| (Record(range).u64(0), Record(range).u64(8)));
+            bytes[TRIMS_AT..].chunks_exact(16).map(|range| (LeReader(range).u64(0), LeReader(range).u64(8)));
         LevelRecord {
             state: MapState::decode(&bytes[..STATE_LEN]),
-            cycle: BatchSeq(Record(bytes).u64(STATE_LEN)),
+            cycle: BatchSeq(LeReader(bytes).u64(STATE_LEN)),
             trims: ranges.take_while(|(_, count)| *count > 0).collect(),
         }
     }
 }
 
 /// A head that is being written. All bytes that no level fills are random.
-pub(crate) struct Draft {
+pub(crate) struct HeadBuilder {
     block: Box<[u8; BLOCK_SIZE]>,
 }
 
-impl Draft {
+impl HeadBuilder {
     /// `block` must be random.
-    pub(crate) fn new(salt: [u8; SALT_LEN], mut block: Box<[u8; BLOCK_SIZE]>) -> Draft {
+    pub(crate) fn new(salt: [u8; SALT_LEN], mut block: Box<[u8; BLOCK_SIZE]>) -> HeadBuilder {
         block[..SALT_LEN].copy_from_slice(&salt);
-        Draft { block }
+        HeadBuilder { block }
     }
 
-    fn cover(&mut self, key: &WriteKey, domain: Domain, at: usize, slot: usize, entry: Entry) {
-        let cover = key.cover(domain as u8, slot as u8, entry);
+    fn encrypt_entry(&mut self, key: &WriteKey, domain: Domain, at: usize, slot: usize, entry: SlotEntry) {
+        let cover = key.encrypt_entry(domain as u8, slot as u8, entry);
         self.block[at..at + COVER_LEN].copy_from_slice(&cover[..COVER_LEN]);
     }
 
@@ -188,18 +191,18 @@ impl Draft {
         key: &WriteKey,
         level: u8,
         slots: Range<usize>,
-        entries: &[Entry],
-        stashed: &[Entry],
+        entries: &[SlotEntry],
+        stashed: &[SlotEntry],
         record: &LevelRecord,
     ) {
         debug_assert!(slots.len() == entries.len() && (level == 0 || stashed.is_empty()));
         for (slot, entry) in slots.clone().zip(entries) {
-            self.cover(key, Domain::Cell, cell_cover_at(slot), slot, *entry);
+            self.encrypt_entry(key, Domain::Cell, cell_cover_at(slot), slot, *entry);
         }
         if level == 0 {
             for slot in 0..STASH_SLOTS {
-                let entry = stashed.get(slot).copied().unwrap_or(Entry::Empty);
-                self.cover(key, Domain::Stash, stash_cover_at(slot), slot, entry);
+                let entry = stashed.get(slot).copied().unwrap_or(SlotEntry::Empty);
+                self.encrypt_entry(key, Domain::Stash, stash_cover_at(slot), slot, entry);
             }
         }
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
@@ -212,7 +215,7 @@ impl Draft {
     pub(crate) fn finish(
         mut self,
         key: &WriteKey,
-        public: &PublicPart,
+        public: &PublicHead,
         record: &[u8],
     ) -> Box<[u8; BLOCK_SIZE]> {
         let mut plain = [0; BLOCK_SIZE - PUBLIC_AT];
@@ -232,20 +235,20 @@ fn bound_to_level(block: &[u8; BLOCK_SIZE], level: u8, slots: Range<usize>) -> V
 }
 
 /// A head that verified under the key of level 0.
-pub(crate) struct Head {
+pub(crate) struct JournalHead {
     pub(crate) salt: [u8; SALT_LEN],
-    pub(crate) public: PublicPart,
+    pub(crate) public: PublicHead,
     key: WriteKey,
     block: Box<[u8; BLOCK_SIZE]>,
 }
 
-impl Head {
+impl JournalHead {
     /// Opens a head. None if it was not written with this key of level 0.
     pub(crate) fn open(
         params: &Params,
         level0: &Secret<32>,
         block: &[u8; BLOCK_SIZE],
-    ) -> Result<Option<Head>> {
+    ) -> Result<Option<JournalHead>> {
         let salt = block[..SALT_LEN].try_into().expect("the salt");
         let key = batch_key(level0, &salt)?;
         let mut plain = block[PUBLIC_AT..].to_vec();
@@ -254,8 +257,8 @@ impl Head {
         if key.open(Domain::Public as u8, 0, clear, &mut plain, &tag).is_err() {
             return Ok(None);
         }
-        let public = PublicPart::decode(&plain, params);
-        Ok(public.map(|public| Head { salt, public, key, block: Box::new(*block) }))
+        let public = PublicHead::decode(&plain, params);
+        Ok(public.map(|public| JournalHead { salt, public, key, block: Box::new(*block) }))
     }
 
     /// The name of this batch in the head of the next.
@@ -271,7 +274,7 @@ impl Head {
 
     /// The record of a level, if the level was open when the head was written. `key` is that of the
     /// level for this batch.
-    pub(crate) fn level(&self, params: &Params, key: &WriteKey, level: u8) -> Option<LevelRecord> {
+    pub(crate) fn level_record(&self, params: &Params, key: &WriteKey, level: u8) -> Option<LevelRecord> {
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
         let (body, tag) = self.block[at..at + RECORD_LEN].split_at(RECORD_PLAIN);
         let mut body: [u8; RECORD_PLAIN] = body.try_into().ok()?;
@@ -282,19 +285,19 @@ impl Head {
         Some(LevelRecord::decode(&body)).filter(sane)
     }
 
-    /// Decrypts an entry of a level with a verified record; none for [`Entry::Empty`].
-    fn uncover(&self, key: &WriteKey, domain: Domain, at: usize, slot: usize) -> Option<Entry> {
+    /// Decrypts an entry of a level with a verified record; none for [`SlotEntry::Empty`].
+    fn decrypt_entry(&self, key: &WriteKey, domain: Domain, at: usize, slot: usize) -> Option<SlotEntry> {
         let cover = &self.block[at..at + COVER_LEN];
         // The cover of the empty entry, which is all zeros, is the pad.
-        let pad = key.cover(domain as u8, slot as u8, Entry::Empty);
+        let pad = key.encrypt_entry(domain as u8, slot as u8, SlotEntry::Empty);
         let plain = cover.iter().zip(&pad).rev().fold(0, |plain, (a, b)| plain << 8 | u64::from(a ^ b));
-        Entry::unpack(plain).filter(|entry| *entry != Entry::Empty)
+        SlotEntry::unpack(plain).filter(|entry| *entry != SlotEntry::Empty)
     }
 
     /// The entries that a level put into cells. The level's record must have verified.
-    pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(Cell, Entry)> {
+    pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(CellNo, SlotEntry)> {
         let listed = |slot: usize| {
-            let entry = self.uncover(key, Domain::Cell, cell_cover_at(slot), slot)?;
+            let entry = self.decrypt_entry(key, Domain::Cell, cell_cover_at(slot), slot)?;
             Some((self.public.cells[slot], entry))
         };
         params.slots(level).filter_map(listed).collect()
@@ -302,9 +305,9 @@ impl Head {
 
     /// The slots of the stash that level 0 filled, and their entries. `key` is that of level 0,
     /// with a verified record.
-    pub(crate) fn stash(&self, key: &WriteKey) -> Vec<(StashSlot, Entry)> {
+    pub(crate) fn stash(&self, key: &WriteKey) -> Vec<(StashSlot, SlotEntry)> {
         let listed = |slot: usize| {
-            let entry = self.uncover(key, Domain::Stash, stash_cover_at(slot), slot)?;
+            let entry = self.decrypt_entry(key, Domain::Stash, stash_cover_at(slot), slot)?;
             Some((StashSlot(slot), entry))
         };
         (0..STASH_SLOTS).filter_map(listed).collect()

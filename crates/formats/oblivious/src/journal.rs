@@ -4,11 +4,11 @@
 //! counts if a copy of its head verifies and the ring has the record that was written with this
 //! head.
 
-use crate::head::{Head, PublicPart};
+use crate::head::{JournalHead, PublicHead};
 use crate::params::Params;
 use crate::place::{BatchSeq, StashSlot};
 use lacuna_contracts::{BLOCK_SIZE, Result, Secret};
-use lacuna_levels::again;
+use lacuna_levels::retry;
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Journal {
     }
 
     /// Writes a batch. It is durable after a later sync.
-    pub(crate) fn append(&self, head: &[u8; BLOCK_SIZE], public: &PublicPart, record: &[u8]) -> Result<()> {
+    pub(crate) fn append(&self, head: &[u8; BLOCK_SIZE], public: &PublicHead, record: &[u8]) -> Result<()> {
         let record = WriteExtent { offset: self.params.record_offset(public.seq), data: record };
         let head = |copy| WriteExtent { offset: self.params.head_offset(public.seq, copy), data: head };
         self.medium.write(&[record, head(0), head(1)])
@@ -40,16 +40,16 @@ impl Journal {
         &self,
         level0: &Secret<32>,
         seq: BatchSeq,
-        fits: impl Fn(&Head) -> bool,
-    ) -> Result<Option<Head>> {
+        fits: impl Fn(&JournalHead) -> bool,
+    ) -> Result<Option<JournalHead>> {
         let mut failed = Vec::new();
         for copy in 0..COPIES {
             let mut block = [0; BLOCK_SIZE];
-            if let Err(e) = again(|| self.medium.read_at(self.params.head_offset(seq, copy), &mut block)) {
+            if let Err(e) = retry(|| self.medium.read_at(self.params.head_offset(seq, copy), &mut block)) {
                 failed.push(e);
                 continue;
             }
-            let head = Head::open(&self.params, level0, &block)?;
+            let head = JournalHead::open(&self.params, level0, &block)?;
             if let Some(head) = head.filter(|head| head.public.seq == seq && fits(head)) {
                 return Ok(Some(head));
             }
@@ -67,7 +67,7 @@ impl Journal {
         let Err(e) = self.medium.read_at(self.params.head_offset(first, copy), buf) else { return Ok(()) };
         let mut given = false;
         for (seq, block) in (first.0..).map(BatchSeq).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
-            match again(|| self.medium.read_at(self.params.head_offset(seq, copy), block)) {
+            match retry(|| self.medium.read_at(self.params.head_offset(seq, copy), block)) {
                 Ok(()) => given = true,
                 // It cannot be read at the moment, and is not lost.
                 Err(e) if e.kind().is_refusal() => return Err(e),
@@ -80,10 +80,10 @@ impl Journal {
     /// Whether the ring has the record of a batch. A record that the medium cannot read whole
     /// counts as present: only its unreadable part is lost, which is less than everything that was
     /// flushed with it. Errors: a refusal of the system.
-    pub(crate) fn has_record(&self, head: &Head) -> Result<bool> {
+    pub(crate) fn has_record(&self, head: &JournalHead) -> Result<bool> {
         let mut record = vec![0; self.params.record_len() as usize];
         let offset = self.params.record_offset(head.public.seq);
-        match again(|| self.medium.read_at(offset, &mut record)) {
+        match retry(|| self.medium.read_at(offset, &mut record)) {
             Ok(()) => Ok(head.has_record(&record)),
             // A power cut tears a record; at the moment nothing shows whether it did.
             Err(e) if e.kind().is_refusal() => Err(e),
@@ -93,6 +93,6 @@ impl Journal {
 
     /// Reads a slot of the stash of batch `seq`.
     pub(crate) fn read_stash(&self, seq: BatchSeq, slot: StashSlot, out: &mut [u8]) -> Result<()> {
-        again(|| self.medium.read_at(self.params.stash_offset(seq, slot), out))
+        retry(|| self.medium.read_at(self.params.stash_offset(seq, slot), out))
     }
 }

@@ -6,7 +6,7 @@
 use crate::cell::CellKey;
 use lacuna_contracts::Secret;
 use lacuna_crypto::{HedgedNonce, RandomSource, derive};
-use lacuna_levels::Masters;
+use lacuna_levels::DiskKeys;
 
 /// The keys of one level of one disk.
 pub(crate) struct LevelKey {
@@ -24,7 +24,7 @@ impl LevelKey {
 }
 
 /// The keys of an open disk.
-pub(crate) struct Keys {
+pub(crate) struct OpenLevelKeys {
     /// The keys of the open levels, starting at level 0.
     levels: Vec<LevelKey>,
     /// Hedges salts, under a key derived from level 0's, which is always open.
@@ -33,12 +33,12 @@ pub(crate) struct Keys {
     throwaway: CellKey,
 }
 
-impl Keys {
-    pub(crate) fn new(masters: Masters<'_>, filler: &dyn RandomSource) -> Keys {
+impl OpenLevelKeys {
+    pub(crate) fn new(masters: DiskKeys<'_>, filler: &dyn RandomSource) -> OpenLevelKeys {
         let levels: Vec<LevelKey> =
             masters.keys.iter().map(|master| LevelKey::new(master, masters.uuid)).collect();
         let salts = HedgedNonce::derive(&levels[0].level, "oblivious salt", &[]);
-        Keys { levels, salts, throwaway: CellKey::throwaway(filler) }
+        OpenLevelKeys { levels, salts, throwaway: CellKey::throwaway(filler) }
     }
 
     /// The hedge that makes salts of random bytes.
@@ -58,7 +58,7 @@ impl Keys {
 
     /// The key of the cells in the region of a level; the throwaway key if the level is not open,
     /// or the region belongs to no level.
-    pub(crate) fn of_region(&self, level: Option<u8>) -> &CellKey {
+    pub(crate) fn region_key(&self, level: Option<u8>) -> &CellKey {
         let open = level.and_then(|level| self.levels.get(usize::from(level)));
         open.map_or(&self.throwaway, |key| &key.cells)
     }

@@ -5,14 +5,14 @@
 //! number of times; if the leaves of a hidden level had to wait for it, their batch would take
 //! longer.
 
-use crate::ahead::{Ahead, Due};
 use crate::open_levels::OpenLevels;
-use lacuna_levels::Tree;
+use crate::prepared_queue::{LeafRequest, PreparedQueue};
+use lacuna_levels::LevelMap;
 use std::sync::Arc;
 
 /// Loads leaves for batches that are prepared ahead.
 pub(crate) struct LeafLoader {
-    pub(crate) ahead: Arc<Ahead>,
+    pub(crate) prepared_queue: Arc<PreparedQueue>,
     pub(crate) levels: Arc<OpenLevels>,
 }
 
@@ -20,37 +20,39 @@ impl LeafLoader {
     /// The work of the thread that looks ahead in the maps. It waits for the locks of levels, which
     /// the thread that prepares batches must not do: hence there are two threads.
     pub(crate) fn load_leaves(&self) {
-        while let Some(due) = self.ahead.next_due() {
+        while let Some(due) = self.prepared_queue.next_leaf_request() {
             self.load(&due);
         }
     }
 
     /// Loads the leaves that show whether the blocks found are the latest, as long as the batch has
     /// not been taken.
-    fn load(&self, due: &Due) {
+    fn load(&self, due: &LeafRequest) {
         for (level, addrs) in due.addrs.iter().enumerate().rev() {
             let level = level as u8;
             let mut most = 1;
-            let is_due = self.with_map(due, level, |map| most = (map.cached_leaves() / 2).max(1) as usize);
+            let is_due = self.with_map(due, level, |map| most = (map.cache_capacity() / 2).max(1) as usize);
             for addrs in addrs.chunks(most).take_while(|_| is_due) {
                 let mut missing = Vec::new();
                 self.with_map(due, level, |map| {
-                    missing.extend(addrs.iter().filter_map(|addr| map.missing(addr.0, 1)));
+                    missing.extend(addrs.iter().filter_map(|addr| map.first_uncached(addr.0, 1)));
                 });
-                let wanted = missing.into_iter().take_while(|_| self.ahead.is_due(due.number));
+                let wanted = missing.into_iter().take_while(|_| self.prepared_queue.is_pending(due.number));
                 // The reader of the map notices pages that cannot be read.
                 let loaded: Vec<_> =
                     wanted.filter_map(|leaf| leaf.load(self.levels.cells(level)).ok()).collect();
                 if !loaded.is_empty() {
-                    self.with_map(due, level, |map| loaded.into_iter().for_each(|leaf| map.supply(leaf)));
+                    self.with_map(due, level, |map| {
+                        loaded.into_iter().for_each(|leaf| map.insert_leaf(leaf));
+                    });
                 }
             }
         }
     }
 
     /// Runs `act` on the map of a level, unless the batch was taken. Returns whether it ran.
-    fn with_map(&self, due: &Due, level: u8, act: impl FnOnce(&mut Tree)) -> bool {
-        let is_due = self.ahead.is_due(due.number);
+    fn with_map(&self, due: &LeafRequest, level: u8, act: impl FnOnce(&mut LevelMap)) -> bool {
+        let is_due = self.prepared_queue.is_pending(due.number);
         if is_due {
             self.levels.with_map(level, act);
         }

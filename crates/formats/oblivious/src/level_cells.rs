@@ -6,44 +6,49 @@
 //! Invariants: the block of a cell is returned only if it verifies at its place. No two levels
 //! share memory (deniability contract).
 
-use crate::cell::Opened;
+use crate::cell::Verification;
 use crate::cell_store::{CellBuf, CellStore};
-use crate::keys::Keys;
+use crate::keys::OpenLevelKeys;
 use crate::limits::{CELL_LEN, META_LEN};
 use crate::params::Params;
-use crate::place::{Cell, Place};
+use crate::place::{CellNo, CellPlace};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
-use lacuna_levels::{Entry, PageSource, WaitingBlock, again, corrupt};
+use lacuna_levels::{PageSource, PendingBlock, SlotEntry, corrupt, retry};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Blocks and pages in memory, by their places.
-type InFlight = FxHashMap<Place, (Entry, WaitingBlock)>;
+type BlocksInFlight = FxHashMap<CellPlace, (SlotEntry, PendingBlock)>;
 
 /// The cells of one open level.
 pub(crate) struct LevelCells {
     level: u8,
     params: Params,
-    keys: Arc<Keys>,
+    keys: Arc<OpenLevelKeys>,
     cells: Arc<CellStore>,
     /// The blocks and pages that the batch in flight puts into cells.
-    in_flight: RwLock<InFlight>,
+    in_flight: RwLock<BlocksInFlight>,
 }
 
 impl LevelCells {
-    pub(crate) fn new(level: u8, params: Params, keys: Arc<Keys>, cells: Arc<CellStore>) -> LevelCells {
+    pub(crate) fn new(
+        level: u8,
+        params: Params,
+        keys: Arc<OpenLevelKeys>,
+        cells: Arc<CellStore>,
+    ) -> LevelCells {
         LevelCells { level, params, keys, cells, in_flight: RwLock::default() }
     }
 
-    /// Whether a read succeeded ([`CellStore::has_given`]).
-    pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
-        self.cells.has_given(read)
+    /// Whether a read succeeded ([`CellStore::check_read`]).
+    pub(crate) fn check_read(&self, read: Result<()>) -> Result<bool> {
+        self.cells.check_read(read)
     }
 
     /// Keeps a block or page that the batch in flight puts into a cell. Called under the same lock
     /// as the change of the map.
-    pub(crate) fn submit(&self, place: Place, entry: Entry, block: WaitingBlock) {
+    pub(crate) fn submit(&self, place: CellPlace, entry: SlotEntry, block: PendingBlock) {
         self.in_flight.write().insert(place, (entry, block));
     }
 
@@ -56,16 +61,16 @@ impl LevelCells {
     /// 0 is skipped.
     pub(crate) fn read_blocks(&self, first: BlockAddr, places: &[u64], buf: &mut [u8]) -> Result<()> {
         let mut rest = Vec::with_capacity(places.len());
-        let blocks = (first.0..).map(Entry::Data).zip(places).zip(buf.as_chunks_mut::<BLOCK_SIZE>().0);
+        let blocks = (first.0..).map(SlotEntry::Data).zip(places).zip(buf.as_chunks_mut::<BLOCK_SIZE>().0);
         for ((entry, place), block) in blocks.filter(|((_, place), _)| **place != 0) {
-            let place = Place::of_word(*place);
+            let place = CellPlace::from_word(*place);
             if !self.copy_from_memory(place, entry, block) {
                 rest.push((self.cell_of(place, entry)?, place, entry, block));
             }
         }
         // Cells of one group side by side: one request reads them.
         rest.sort_unstable_by_key(|(cell, ..)| *cell);
-        let cells: Vec<Cell> = rest.iter().map(|(cell, ..)| *cell).collect();
+        let cells: Vec<CellNo> = rest.iter().map(|(cell, ..)| *cell).collect();
         let mut metadata = vec![[0u8; META_LEN]; cells.len()];
         let each = rest.iter_mut().zip(&mut metadata);
         let mut bufs: Vec<CellBuf<'_>> =
@@ -78,38 +83,44 @@ impl LevelCells {
     }
 
     /// Copies a block from memory. Returns whether it is there.
-    fn copy_from_memory(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> bool {
+    fn copy_from_memory(&self, place: CellPlace, entry: SlotEntry, block: &mut [u8; BLOCK_SIZE]) -> bool {
         let in_flight = self.in_flight.read();
         let held = in_flight.get(&place).filter(|(submitted, _)| *submitted == entry);
         held.inspect(|(_, bytes)| block.copy_from_slice(bytes)).is_some()
     }
 
     /// The cell at a place in the map. Errors: [`corrupt`], if the place is no cell of the disk.
-    fn cell_of(&self, place: Place, entry: Entry) -> Result<Cell> {
+    fn cell_of(&self, place: CellPlace, entry: SlotEntry) -> Result<CellNo> {
         let cell = place.cell().filter(|cell| cell.0 < self.params.cells);
         cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
     }
 
     /// Decrypts a cell, or a slot of the stash, in place.
-    pub(crate) fn open(&self, place: Place, entry: Entry, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn open(&self, place: CellPlace, entry: SlotEntry, buf: &mut [u8]) -> Result<()> {
         let (block, metadata) = buf.split_at_mut(BLOCK_SIZE);
         self.open_parts(place, entry, block, metadata)
     }
 
     /// The same for a cell that was read in two parts.
-    fn open_parts(&self, place: Place, entry: Entry, block: &mut [u8], metadata: &[u8]) -> Result<()> {
+    fn open_parts(
+        &self,
+        place: CellPlace,
+        entry: SlotEntry,
+        block: &mut [u8],
+        metadata: &[u8],
+    ) -> Result<()> {
         let key = &self.keys.level(self.level).cells;
-        let opened = key.claim(metadata) == (Some(entry), place)
-            && key.open(place, entry, block, metadata)? == Opened::Verified;
+        let opened = key.decrypt_entry(metadata) == (Some(entry), place)
+            && key.open(place, entry, block, metadata)? == Verification::Verified;
         if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
     }
 
     /// The pages of the level, for operations that cannot do without them.
-    pub(crate) fn held(&self) -> HeldPages<'_> {
-        HeldPages(self)
+    pub(crate) fn retrying_pages(&self) -> RetryingPages<'_> {
+        RetryingPages(self)
     }
 
-    fn read_page(&self, place: Place, entry: Entry, page: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+    fn read_page(&self, place: CellPlace, entry: SlotEntry, page: &mut [u8; BLOCK_SIZE]) -> Result<()> {
         let mut buf = [0; CELL_LEN];
         self.cells.read(self.level, &[self.cell_of(place, entry)?], &mut buf)?;
         self.open(place, entry, &mut buf)?;
@@ -119,8 +130,8 @@ impl LevelCells {
 }
 
 impl PageSource for LevelCells {
-    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
-        let place = Place::of_word(place);
+    fn load(&self, place: u64, entry: SlotEntry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let place = CellPlace::from_word(place);
         if self.copy_from_memory(place, entry, block) {
             return Ok(());
         }
@@ -128,13 +139,14 @@ impl PageSource for LevelCells {
         // bad sector must not stop the disk, and hidden data must not stop public operations.
         let mut read = || self.read_page(place, entry, block);
         // Deniability contract: level 0 may be locked here, and must not pause for hidden data.
-        let mut done = if self.level == 0 { self.cells.patiently(&mut read) } else { again(&mut read) };
-        if done.is_err() && self.level > 0 && !self.cells.reads_at_all() {
+        let mut done =
+            if self.level == 0 { self.cells.retry_with_pauses(&mut read) } else { retry(&mut read) };
+        if done.is_err() && self.level > 0 && !self.cells.is_readable() {
             // Level 0 could not continue either: a transient outage costs it a pause as well.
-            done = self.cells.patiently(read);
+            done = self.cells.retry_with_pauses(read);
         }
         // A read that the system refuses is no loss.
-        let lost = |e: &Error| !e.kind().is_refusal() && self.cells.reads_at_all();
+        let lost = |e: &Error| !e.kind().is_refusal() && self.cells.is_readable();
         done.map_err(|e| if lost(&e) { e.with_kind(Kind::Corrupt) } else { e })
     }
 }
@@ -142,10 +154,10 @@ impl PageSource for LevelCells {
 /// The pages of a level for the batch that is being filled, and for discards of level 0: a read
 /// that the system refuses is tried again, because these operations can neither continue without
 /// the page nor be undone.
-pub(crate) struct HeldPages<'a>(&'a LevelCells);
+pub(crate) struct RetryingPages<'a>(&'a LevelCells);
 
-impl PageSource for HeldPages<'_> {
-    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
-        self.0.cells.held(|| self.0.load(place, entry, block))
+impl PageSource for RetryingPages<'_> {
+    fn load(&self, place: u64, entry: SlotEntry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        self.0.cells.retry_if_refused(|| self.0.load(place, entry, block))
     }
 }

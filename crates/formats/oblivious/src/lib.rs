@@ -18,16 +18,16 @@
 //!
 //! The parts of an open disk, each in the file of its name. Each calls only the parts below it:
 //!
-//! - `disk`: [`Oblivious`] creates, recovers (`recovery`) and closes a disk, and has its levels for
-//!   front ends.
+//! - `disk`: [`ObliviousDisk`] creates, recovers (`recovery`) and closes a disk, and has its levels
+//!   for front ends.
 //! - `threads`: runs the background work of the parts.
-//! - `public`: the turns of operations, which decide when batches are written.
+//! - `public_level`: the turns of operations, which decide when batches are written.
 //! - `batch_writer`: writes one batch after another; `batch`: fills the cells of one.
-//! - `ahead`: batches drawn and read by a thread (`prepared`); `leaf_loader`: the leaves that they
-//!   need.
+//! - `prepared_queue`: batches drawn and read by a thread (`prepared`); `leaf_loader`: the leaves
+//!   that they need.
 //! - `open_levels`: map and queue of every open level, level 0 included; `level_cells`: the blocks
 //!   of a level in cells.
-//! - `store`: writes batches to the ring and, later, in place.
+//! - `batch_store`: writes batches to the ring and, later, in place.
 //! - `cell_store`: cells at their latest version; `journal`: records and heads; `durability`:
 //!   progress and syncs.
 //! - the medium.
@@ -60,8 +60,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod ahead;
 mod batch;
+mod batch_store;
 mod batch_writer;
 #[cfg(any(test, feature = "simulator"))]
 mod bound;
@@ -81,20 +81,20 @@ mod params;
 mod place;
 mod plan;
 mod prepared;
+mod prepared_queue;
 mod progress;
-mod public;
+mod public_level;
 mod recovery;
 mod regions;
-mod store;
-mod threads;
 #[cfg(any(test, feature = "simulator"))]
-mod world;
+mod stash_simulation;
+mod threads;
 
 #[cfg(any(test, feature = "simulator"))]
 pub use bound::tail_base;
-pub use disk::Oblivious;
+pub use disk::ObliviousDisk;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions, Randomness};
 pub use params::{Params, VERSION};
-pub use plan::{Hiding, Plan};
+pub use plan::{HidingMode, Plan};
 #[cfg(any(test, feature = "simulator"))]
-pub use world::World;
+pub use stash_simulation::StashSimulation;

@@ -26,13 +26,13 @@ pub(crate) const GROUP_LEN: u64 = (GROUP + 1) * BLOCK;
 /// calls durable in place.
 pub(crate) const PARTS: u64 = 6;
 /// The most operations in a batch, if they need no more cells than a batch can list.
-pub(crate) const MOST_OPERATIONS: usize = 32;
+pub(crate) const MAX_OPERATIONS: usize = 32;
 /// The most cells that a batch rewrites.
-pub(crate) const MOST_CELLS: usize = 224;
+pub(crate) const MAX_CELLS: usize = 224;
 /// Slots of the stash in the record of a batch. `bound.rs` bounds how often they are too few.
 pub(crate) const STASH_SLOTS: usize = 48;
 /// Discarded ranges of a level that a batch can record.
-pub(crate) const MOST_TRIMS: usize = 4;
+pub(crate) const MAX_TRIMS: usize = 4;
 /// Hidden levels that a disk has room for.
 pub(crate) const HIDDEN_LEVELS: usize = 3;
 

@@ -10,8 +10,8 @@
 use crate::durability::Durability;
 use crate::level_cells::LevelCells;
 use crate::place::BatchSeq;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, FailStop, Kind, OnPanic, Result, StatusItem, defect};
-use lacuna_levels::{HiddenLevel, HiddenLevels, Mode, Tree, Wait, WaitingBlock, no_sync, warm};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, FailStop, Kind, OnPanic, Result, StatusItem, panic_error};
+use lacuna_levels::{CoverWait, HiddenLevels, LevelMap, OpenMode, PendingBlock, QueuedLevel, no_sync, warm};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use std::sync::Arc;
 pub(crate) struct OpenLevels {
     health: Arc<FailStop>,
     durability: Arc<Durability>,
-    mode: Mode,
+    mode: OpenMode,
     /// Milliseconds between beats of the paced cover.
     cover_millis: u32,
-    level0: Mutex<HiddenLevel>,
+    level0: Mutex<QueuedLevel>,
     hidden: HiddenLevels,
     cells: Vec<LevelCells>,
 }
@@ -30,12 +30,12 @@ pub(crate) struct OpenLevels {
 impl OpenLevels {
     /// `hidden` has one level less than `cells`.
     pub(crate) fn new(
-        level0: HiddenLevel,
+        level0: QueuedLevel,
         hidden: HiddenLevels,
         cells: Vec<LevelCells>,
         durability: Arc<Durability>,
         health: Arc<FailStop>,
-        mode: Mode,
+        mode: OpenMode,
         cover_millis: u32,
     ) -> OpenLevels {
         debug_assert!(hidden.count() + 1 == cells.len());
@@ -58,18 +58,18 @@ impl OpenLevels {
     }
 
     /// Runs `act` on a level under its lock. A panic in it fails the disk.
-    pub(crate) fn with<T>(&self, level: u8, act: impl FnOnce(&mut HiddenLevel, &LevelCells) -> T) -> T {
+    pub(crate) fn with<T>(&self, level: u8, act: impl FnOnce(&mut QueuedLevel, &LevelCells) -> T) -> T {
         if level > 0 {
             return act(&mut self.hidden.lock(&self.health, level).level, self.cells(level));
         }
         let mut level0 = self.level0.lock();
-        let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
+        let _guard = OnPanic::new(|| drop(self.health.fail(panic_error())));
         act(&mut level0, self.cells(0))
     }
 
     /// How a hidden operation waits for cover.
-    fn wait(&self) -> Wait<'_> {
-        self.mode.wait(&self.health, self.cover_millis)
+    fn cover_wait(&self) -> CoverWait<'_> {
+        self.mode.cover_wait(&self.health, self.cover_millis)
     }
 
     // Reading.
@@ -77,7 +77,7 @@ impl OpenLevels {
     /// Reads blocks of a level.
     pub(crate) fn read(&self, level: u8, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         let mut places = vec![0; buf.len() / BLOCK_SIZE];
-        self.look(level, first, buf, &mut places)?;
+        self.locate(level, first, buf, &mut places)?;
         loop {
             let read = self.cells(level).read_blocks(first, &places, buf);
             if !read.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt) {
@@ -86,7 +86,7 @@ impl OpenLevels {
             // Optimistic read: look the places up again on failure, because a batch may have moved
             // a block and put another into its cell.
             let mut now = vec![0; places.len()];
-            self.look(level, first, buf, &mut now)?;
+            self.locate(level, first, buf, &mut now)?;
             if now == places {
                 return read;
             }
@@ -96,12 +96,12 @@ impl OpenLevels {
 
     /// Sets the places of blocks that are in cells. All other blocks are read at once, and their
     /// places set to 0.
-    fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
+    fn locate(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         if level > 0 {
-            return self.hidden.look(&self.health, level, first.0, buf, places, self.cells(level));
+            return self.hidden.locate(&self.health, level, first.0, buf, places, self.cells(level));
         }
         self.warm(first, places.len() as u64);
-        self.with(0, |level0, cells| level0.look(first.0, buf, places, cells))
+        self.with(0, |level0, cells| level0.locate(first.0, buf, places, cells))
     }
 
     /// Loads the leaves with the places of blocks of level 0, without its lock.
@@ -110,16 +110,16 @@ impl OpenLevels {
     }
 
     /// Runs `act` on the map of a level under its lock.
-    pub(crate) fn with_map<T>(&self, level: u8, act: impl FnOnce(&mut Tree) -> T) -> T {
+    pub(crate) fn with_map<T>(&self, level: u8, act: impl FnOnce(&mut LevelMap) -> T) -> T {
         self.with(level, |state, _| act(&mut state.tree))
     }
 
     /// Which of `count` blocks of a level are written.
-    pub(crate) fn written(&self, level: u8, first: BlockAddr, count: usize) -> Result<Vec<bool>> {
+    pub(crate) fn are_written(&self, level: u8, first: BlockAddr, count: usize) -> Result<Vec<bool>> {
         if level > 0 {
-            return self.hidden.written(&self.health, level, first.0, count, self.cells(level));
+            return self.hidden.are_written(&self.health, level, first.0, count, self.cells(level));
         }
-        self.with(0, |level0, cells| level0.written(first.0, count, cells))
+        self.with(0, |level0, cells| level0.are_written(first.0, count, cells))
     }
 
     /// The counters of a level.
@@ -134,7 +134,7 @@ impl OpenLevels {
         })
     }
 
-    // Level 0, for the operation that has the turn (`public.rs`).
+    // Level 0, for the operation that has the turn (`public_level.rs`).
 
     /// Queues blocks of level 0.
     pub(crate) fn queue_public(&self, first: BlockAddr, data: &[u8]) {
@@ -142,7 +142,7 @@ impl OpenLevels {
             for (addr, block) in (first.0..).zip(data.chunks_exact(BLOCK_SIZE)) {
                 match level0.queue.get_mut(addr) {
                     Some(pending) => pending.copy_from_slice(block),
-                    None => level0.queue.put(addr, WaitingBlock::new(block.into())),
+                    None => level0.queue.put(addr, PendingBlock::new(block.into())),
                 }
             }
         });
@@ -150,9 +150,9 @@ impl OpenLevels {
 
     /// Queues a discard of level 0.
     pub(crate) fn discard_public(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.with(0, |HiddenLevel { tree, queue }, cells| {
+        self.with(0, |QueuedLevel { tree, queue }, cells| {
             queue.discard(first.0, count);
-            if tree.any(first.0, count, &cells.held())? {
+            if tree.has_written(first.0, count, &cells.retrying_pages())? {
                 queue.trim(first.0, count);
             }
             Ok(())
@@ -163,39 +163,39 @@ impl OpenLevels {
 
     /// Queues blocks of a hidden level. Waits while too much is queued.
     pub(crate) fn write_hidden(&self, level: u8, first: BlockAddr, data: &[u8]) -> Result<()> {
-        self.hidden.write(&self.wait(), level, first.0, data, self.cells(level))
+        self.hidden.write(&self.cover_wait(), level, first.0, data, self.cells(level))
     }
 
     /// Queues a discard of a hidden level. Waits while too many are queued.
     pub(crate) fn discard_hidden(&self, level: u8, first: BlockAddr, count: u64) -> Result<()> {
-        self.hidden.discard(&self.wait(), level, first.0, count, self.cells(level))
+        self.hidden.discard(&self.cover_wait(), level, first.0, count, self.cells(level))
     }
 
     /// A flush of a hidden level. It causes no write: it waits until batches with other causes have
     /// taken everything, and are durable.
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
-        let wait = self.wait();
-        let taken = BatchSeq(self.hidden.wait_passed(&wait, level)?);
-        let durable = self.durability.wait_synced(taken, || self.hidden.patience(&wait, level))?;
+        let wait = self.cover_wait();
+        let taken = BatchSeq(self.hidden.wait_taken(&wait, level)?);
+        let durable = self.durability.wait_synced(taken, || self.hidden.timeout(&wait, level))?;
         if durable { Ok(()) } else { Err(no_sync()) }
     }
 
     /// Sets whether operations of a hidden level stop waiting for cover.
-    pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
-        self.hidden.give_up(level, gives_up);
+    pub(crate) fn set_no_wait(&self, level: u8, gives_up: bool) {
+        self.hidden.set_no_wait(level, gives_up);
         if gives_up {
             self.durability.wake_all();
         }
     }
 
     /// Records that the user of a hidden level was told of a loss.
-    pub(crate) fn lose(&self, level: u8) {
-        self.hidden.lose(level);
+    pub(crate) fn note_loss(&self, level: u8) {
+        self.hidden.note_loss(level);
     }
 
     /// Errors: [`Kind::NoCover`] if a hidden level has anything pending, or has lost something.
-    pub(crate) fn check_taken(&self) -> Result<()> {
-        self.hidden.check_taken(&self.health)
+    pub(crate) fn check_nothing_pending(&self) -> Result<()> {
+        self.hidden.check_nothing_pending(&self.health)
     }
 
     // Batches.
@@ -207,11 +207,11 @@ impl OpenLevels {
         &self,
         level: u8,
         seq: BatchSeq,
-        fill: impl FnOnce(&mut HiddenLevel, &LevelCells) -> Result<()>,
+        fill: impl FnOnce(&mut QueuedLevel, &LevelCells) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.hidden.lock(&self.health, level);
         fill(&mut state.level, self.cells(level))?;
-        self.hidden.passed(level, &mut state, seq.0);
+        self.hidden.mark_filled(level, &mut state, seq.0);
         Ok(())
     }
 
@@ -223,7 +223,7 @@ impl OpenLevels {
     /// Continues after batch `seq`, the last on the medium.
     pub(crate) fn resume(&self, seq: BatchSeq) {
         for level in 1..self.count() {
-            self.hidden.lock(&self.health, level).filled = seq.0;
+            self.hidden.lock(&self.health, level).last_filled = seq.0;
         }
     }
 }

@@ -2,13 +2,13 @@
 //! byte-exact page is `docs/format/oblivious.md`; a test compares the two.
 
 use crate::limits::{
-    BLOCK, CELL_BITS, CELL_LEN, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, META_LEN, MOST_CELLS,
-    MOST_OPERATIONS, PARTS, STASH_SLOTS,
+    BLOCK, CELL_BITS, CELL_LEN, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, MAX_CELLS, MAX_OPERATIONS,
+    META_LEN, PARTS, STASH_SLOTS,
 };
-use crate::place::{BatchSeq, Cell, StashSlot};
-use crate::plan::{Hiding, Plan};
+use crate::place::{BatchSeq, CellNo, StashSlot};
+use crate::plan::{HidingMode, Plan};
 use crate::regions::{self, REGIONS, Region};
-use lacuna_contracts::{Error, Kind, Parameters, RecordMut, Result, Secret};
+use lacuna_contracts::{Error, Kind, LeWriter, ParamsReader, Result, Secret};
 use lacuna_levels::ClosingCover;
 use std::ops::Range;
 
@@ -18,13 +18,13 @@ pub const VERSION: u16 = 1;
 /// Length of the encoded parameters.
 const PARAMS_LEN: usize = 64;
 /// The fewest cells of a disk.
-const LEAST_CELLS: u64 = 1024;
+const MIN_CELLS: u64 = 1024;
 /// The most cells: the number of each must fit a place.
-const MOST_CELL_COUNT: u64 = (1 << CELL_BITS) - 1;
+const MAX_CELL_COUNT: u64 = (1 << CELL_BITS) - 1;
 /// The fewest and the most batches in the ring. More would save syncs; the most fill 270 MB.
-const RING: std::ops::RangeInclusive<u64> = 2 * PARTS..=64 * PARTS;
+const RING_BATCHES: std::ops::RangeInclusive<u64> = 2 * PARTS..=64 * PARTS;
 /// The longest journal: opening reads all of it, 64 MiB.
-const MOST_JOURNAL: u64 = 16384;
+const MAX_JOURNAL: u64 = 16384;
 /// Cells that an operation may rewrite, the paper's *k*.
 pub(crate) const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
 
@@ -65,26 +65,26 @@ impl Params {
                 ),
             ));
         }
-        let mut plan = Plan { operations: plan.operations.clamp(4, MOST_OPERATIONS as u8), ..plan };
-        while regions::drawn(&plan).iter().sum::<usize>() > MOST_CELLS && plan.operations > 4 {
+        let mut plan = Plan { operations: plan.operations.clamp(4, MAX_OPERATIONS as u8), ..plan };
+        while regions::drawn(&plan).iter().sum::<usize>() > MAX_CELLS && plan.operations > 4 {
             plan.operations -= 1;
         }
         let cells = room / GROUP_LEN * GROUP;
         let mut params = Params { plan, page_writes: 1, ring: 0, journal: 0, cycle: 0, cells, blocks: 0 };
-        let ring = (room / 8 / params.record_len()).clamp(*RING.start(), *RING.end());
+        let ring = (room / 8 / params.record_len()).clamp(*RING_BATCHES.start(), *RING_BATCHES.end());
         params.ring = (ring / PARTS * PARTS) as u32;
-        params.journal = (cells / 256).clamp(u64::from(params.ring) * 4, MOST_JOURNAL) as u32 / 4 * 4;
+        params.journal = (cells / 256).clamp(u64::from(params.ring) * 4, MAX_JOURNAL) as u32 / 4 * 4;
         params.cycle = params.journal / 4;
         let before = params.cells_start();
-        params.cells = (room.saturating_sub(before) / GROUP_LEN * GROUP).min(MOST_CELL_COUNT / GROUP * GROUP);
-        if params.cells < LEAST_CELLS || !params.has_cells_to_draw() {
-            let least = before + LEAST_CELLS / GROUP * GROUP_LEN;
+        params.cells = (room.saturating_sub(before) / GROUP_LEN * GROUP).min(MAX_CELL_COUNT / GROUP * GROUP);
+        if params.cells < MIN_CELLS || !params.has_cells_to_draw() {
+            let least = before + MIN_CELLS / GROUP * GROUP_LEN;
             return Err(refused()
                 .found(format!("a medium of {room} bytes"))
                 .expected(format!("at least {least} bytes"))
-                .remedy("use a larger medium"));
+                .hint("use a larger medium"));
         }
-        params.blocks = params.most_blocks(0);
+        params.blocks = params.max_blocks(0);
         params.page_writes = params.page_share(0) as u8;
         Ok(params)
     }
@@ -93,10 +93,10 @@ impl Params {
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let hiding = match self.plan.hiding {
-            Hiding::Plausible => 1,
-            Hiding::Opportunistic => 2,
+            HidingMode::Plausible => 1,
+            HidingMode::Opportunistic => 2,
         };
-        let mut record = RecordMut(&mut out);
+        let mut record = LeWriter(&mut out);
         record.u16(0, VERSION).put(2, &[hiding, self.plan.per_write, self.plan.operations, self.page_writes]);
         record.u32(8, self.plan.cover_millis).u32(12, self.ring).u32(16, self.journal).u32(20, self.cycle);
         record.u64(24, self.cells).u64(32, self.blocks);
@@ -106,15 +106,15 @@ impl Params {
     /// Parses the output of [`Params::encode`]. Errors: [`Kind::Corrupt`] for bytes that it could
     /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let record = Parameters::of_len("oblivious", bytes, PARAMS_LEN)?;
+        let record = ParamsReader::new("oblivious", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
         if version != VERSION {
-            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
+            return Err(record.invalid(format!("version {version}"), format!("version {VERSION}")));
         }
         let hiding = match bytes[2] {
-            1 => Hiding::Plausible,
-            2 => Hiding::Opportunistic,
-            other => return Err(record.refused(format!("hiding {other}"), "1 or 2")),
+            1 => HidingMode::Plausible,
+            2 => HidingMode::Opportunistic,
+            other => return Err(record.invalid(format!("hiding {other}"), "1 or 2")),
         };
         let plan = Plan { hiding, per_write: bytes[3], operations: bytes[4], cover_millis: record.u32(8) };
         let params = Params {
@@ -127,29 +127,29 @@ impl Params {
             blocks: record.u64(32),
         };
         let zero = record.is_zero(6..8) && record.is_zero(40..);
-        if zero && params.sane() {
+        if zero && params.is_valid() {
             Ok(params)
         } else {
-            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
+            Err(record.invalid(format!("{params:?}"), "values within the format's limits"))
         }
     }
 
-    fn sane(&self) -> bool {
+    fn is_valid(&self) -> bool {
         let Plan { per_write, operations, .. } = self.plan;
         let ring = u64::from(self.ring);
-        (4..=MOST_OPERATIONS as u8).contains(&operations)
+        (4..=MAX_OPERATIONS as u8).contains(&operations)
             && PER_WRITE.contains(&per_write)
-            && self.batch_cells() <= MOST_CELLS
-            && RING.contains(&ring)
+            && self.batch_cells() <= MAX_CELLS
+            && RING_BATCHES.contains(&ring)
             && ring.is_multiple_of(PARTS)
-            && u64::from(self.journal) <= MOST_JOURNAL
+            && u64::from(self.journal) <= MAX_JOURNAL
             && u64::from(self.journal) >= 4 * ring
             && self.cycle >= 4
             && self.cycle <= self.journal / 4
-            && (LEAST_CELLS..=MOST_CELL_COUNT).contains(&self.cells)
+            && (MIN_CELLS..=MAX_CELL_COUNT).contains(&self.cells)
             && self.cells.is_multiple_of(GROUP)
             && self.has_cells_to_draw()
-            && (1..=self.most_blocks(0)).contains(&self.blocks)
+            && (1..=self.max_blocks(0)).contains(&self.blocks)
             && (1..operations).contains(&self.page_writes)
             && usize::from(self.page_writes) >= self.page_share(0)
     }
@@ -160,21 +160,21 @@ impl Params {
 
     /// The most blocks that a level can have, by the public parameters. A hidden level is up to a
     /// sixteenth shorter, by its key.
-    pub fn most_blocks(&self, level: u8) -> u64 {
+    pub fn max_blocks(&self, level: u8) -> u64 {
         if level > Params::HIDDEN_LEVELS {
             return 0;
         }
-        regions::most_blocks(self.region(level).cells, &self.plan)
+        regions::max_blocks(self.region(level).cells, &self.plan)
     }
 
     /// Length of a level in blocks. `key` is the key of the level.
-    pub(crate) fn length(&self, level: u8, key: &Secret<32>) -> u64 {
-        if level == 0 { self.blocks } else { regions::hidden_length(key, self.most_blocks(level)) }
+    pub(crate) fn level_blocks(&self, level: u8, key: &Secret<32>) -> u64 {
+        if level == 0 { self.blocks } else { regions::hidden_length(key, self.max_blocks(level)) }
     }
 
     /// The regions of level 0 and of the hidden levels, and the rest.
     pub(crate) fn regions(&self) -> [Region; REGIONS] {
-        regions::deal(self.cells, &self.plan)
+        regions::divide(self.cells, &self.plan)
     }
 
     pub(crate) fn region(&self, level: u8) -> Region {
@@ -198,7 +198,7 @@ impl Params {
 
     /// Pages that each batch of half a cycle must take to write the whole map.
     fn paced_pages(&self, level: u8) -> u64 {
-        lacuna_levels::pages_of(self.most_blocks(level)).div_ceil(u64::from(self.cycle / 2).max(1)) + 1
+        lacuna_levels::map_pages(self.max_blocks(level)).div_ceil(u64::from(self.cycle / 2).max(1)) + 1
     }
 
     /// The most blocks of a hidden level that a batch takes.
@@ -207,7 +207,7 @@ impl Params {
     /// batches took since the cycle before began. If a batch takes fewer blocks than pages, or
     /// enough pages for the whole map, no cycle lasts longer than the one before, or than half of
     /// the shortest: a map never falls behind, however full the queue of its level is.
-    pub(crate) fn most_taken(&self, level: u8) -> usize {
+    pub(crate) fn max_blocks_taken(&self, level: u8) -> usize {
         let inserted = regions::inserted(&self.plan)[usize::from(level)];
         let pages = self.page_share(level);
         let taken = if pages as u64 == self.paced_pages(level) { usize::MAX } else { inserted - pages };
@@ -278,20 +278,20 @@ impl Params {
     }
 
     /// Offsets of the block of a cell in place, and of its metadata.
-    pub(crate) fn cell_offsets(&self, cell: Cell) -> [u64; 2] {
+    pub(crate) fn cell_offsets(&self, cell: CellNo) -> [u64; 2] {
         let (page, at) = self.meta_page(cell);
         [page - (GROUP - cell.0 % GROUP) * BLOCK, page + at as u64]
     }
 
     /// Offset of the page with the metadata of a cell, and the position of the metadata in the
     /// page.
-    pub(crate) fn meta_page(&self, cell: Cell) -> (u64, usize) {
+    pub(crate) fn meta_page(&self, cell: CellNo) -> (u64, usize) {
         let page = self.cells_start() + cell.0 / GROUP * GROUP_LEN + GROUP * BLOCK;
         (page, (cell.0 % GROUP) as usize * META_LEN)
     }
 
     /// Batches between two syncs of the schedule.
-    pub(crate) fn part(&self) -> u64 {
+    pub(crate) fn part_batches(&self) -> u64 {
         u64::from(self.ring) / PARTS
     }
 }
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_survive_and_nonsense_is_refused() {
+    fn parameters_round_trip_and_garbage_is_rejected() {
         for room in [16 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {
             let params = Params::plan(room, Plan::DEFAULT).unwrap();
             assert_eq!(Params::parse(&params.encode()).unwrap(), params);
@@ -326,7 +326,7 @@ mod tests {
             assert_eq!(Params::parse(&params.encode()).unwrap_err().kind(), Kind::Corrupt, "{params:?}");
         }
         let mut of_another_version = good.encode();
-        RecordMut(&mut of_another_version).u16(0, VERSION + 1);
+        LeWriter(&mut of_another_version).u16(0, VERSION + 1);
         assert_eq!(Params::parse(&of_another_version).unwrap_err().kind(), Kind::Corrupt);
         assert_eq!(Params::plan(4 << 20, Plan::DEFAULT).unwrap_err().kind(), Kind::Usage);
         let one = Plan { per_write: 1, ..Plan::DEFAULT };
@@ -334,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_as_large_as_promised() {
+    fn level_sizes_meet_their_promised_share() {
         for room in [256 << 20, 1 << 30, 1 << 40] {
             let params = Params::plan(room, Plan::DEFAULT).unwrap();
-            let part = |level| (params.most_blocks(level) * BLOCK) as f64 / room as f64;
+            let part = |level| (params.max_blocks(level) * BLOCK) as f64 / room as f64;
             assert!(part(0) >= 0.14 && part(1) * 15.0 / 16.0 >= 0.065, "{} and {}", part(0), part(1));
             assert!(part(2) > 0.015 && part(3) > 0.004, "{} and {}", part(2), part(3));
-            assert_eq!((Params::HIDDEN_LEVELS, params.most_blocks(4)), (3, 0));
+            assert_eq!((Params::HIDDEN_LEVELS, params.max_blocks(4)), (3, 0));
         }
     }
 
@@ -353,9 +353,9 @@ mod tests {
                 let plan = Plan { per_write, operations, ..Plan::DEFAULT };
                 let Ok(params) = Params::plan(room, plan) else { continue };
                 for level in 0..=Params::HIDDEN_LEVELS {
-                    let (pages, taken) = (params.page_share(level), params.most_taken(level));
+                    let (pages, taken) = (params.page_share(level), params.max_blocks_taken(level));
                     let whole = pages as u64 * u64::from(params.cycle / 2);
-                    let map = lacuna_levels::pages_of(params.most_blocks(level));
+                    let map = lacuna_levels::map_pages(params.max_blocks(level));
                     assert!(whole > map || taken < pages, "{params:?}, level {level}");
                 }
             }

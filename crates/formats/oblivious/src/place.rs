@@ -6,7 +6,7 @@
 //! only if its block at that time is the version that the map names now.
 
 use crate::limits::CELL_BITS;
-use lacuna_levels::LOST;
+use lacuna_levels::LOST_PLACE;
 
 /// The number of a batch, counted from 1; 0 is before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,7 +21,7 @@ impl BatchSeq {
 
 /// The number of a cell on the medium, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Cell(pub(crate) u64);
+pub(crate) struct CellNo(pub(crate) u64);
 
 /// The number of a slot of the stash in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,26 +32,27 @@ const BATCHES: u64 = 1 << 23;
 /// Marks a slot of the stash, which is not a place in a map.
 const STASH: u64 = 1 << 63;
 
-/// The place of a block, as a map or a cell gives it. It may be forged: [`Place::cell`] checks it.
+/// The place of a block, as a map or a cell gives it. It may be forged: [`CellPlace::cell`] checks
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place(u64);
+pub(crate) struct CellPlace(u64);
 
-impl Place {
+impl CellPlace {
     /// The place of a block that batch `seq` puts into a cell. As a word it is neither 0 nor
-    /// [`LOST`].
-    pub(crate) fn new(seq: BatchSeq, cell: Cell) -> Place {
+    /// [`LOST_PLACE`].
+    pub(crate) fn new(seq: BatchSeq, cell: CellNo) -> CellPlace {
         debug_assert!(cell.0 + 1 < 1 << CELL_BITS, "the parameters bound the cells");
-        Place((seq.0 % BATCHES) << CELL_BITS | (cell.0 + 1))
+        CellPlace((seq.0 % BATCHES) << CELL_BITS | (cell.0 + 1))
     }
 
     /// Stands for the place of a block that batch `seq` leaves in a slot of the stash.
-    pub(crate) fn in_stash(seq: BatchSeq, slot: StashSlot) -> Place {
-        Place(STASH | (seq.0 % BATCHES) << CELL_BITS | slot.0 as u64)
+    pub(crate) fn in_stash(seq: BatchSeq, slot: StashSlot) -> CellPlace {
+        CellPlace(STASH | (seq.0 % BATCHES) << CELL_BITS | slot.0 as u64)
     }
 
     /// The place in a word of a map or of a cell.
-    pub(crate) fn of_word(word: u64) -> Place {
-        Place(word)
+    pub(crate) fn from_word(word: u64) -> CellPlace {
+        CellPlace(word)
     }
 
     /// The form in a map.
@@ -60,9 +61,9 @@ impl Place {
     }
 
     /// Its cell; none if this is not a place in a map.
-    pub(crate) fn cell(self) -> Option<Cell> {
-        let sane = self.0 != LOST && self.0 < STASH;
-        (self.0 & ((1 << CELL_BITS) - 1)).checked_sub(1).filter(|_| sane).map(Cell)
+    pub(crate) fn cell(self) -> Option<CellNo> {
+        let sane = self.0 != LOST_PLACE && self.0 < STASH;
+        (self.0 & ((1 << CELL_BITS) - 1)).checked_sub(1).filter(|_| sane).map(CellNo)
     }
 }
 
@@ -71,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_tell_their_cell_and_differ_from_batch_to_batch() {
-        let last = Cell((1 << CELL_BITS) - 2);
-        for (seq, cell) in [(1, Cell(0)), (BATCHES - 1, last), (BATCHES, Cell(7)), (u64::MAX, last)] {
-            let place = Place::new(BatchSeq(seq), cell);
+    fn places_name_their_cell_and_differ_between_batches() {
+        let last = CellNo((1 << CELL_BITS) - 2);
+        for (seq, cell) in [(1, CellNo(0)), (BATCHES - 1, last), (BATCHES, CellNo(7)), (u64::MAX, last)] {
+            let place = CellPlace::new(BatchSeq(seq), cell);
             assert_eq!(place.cell(), Some(cell));
-            assert_ne!(place, Place::new(BatchSeq(seq.wrapping_add(1)), cell));
-            assert_eq!(Place::in_stash(BatchSeq(seq), StashSlot(3)).cell(), None);
+            assert_ne!(place, CellPlace::new(BatchSeq(seq.wrapping_add(1)), cell));
+            assert_eq!(CellPlace::in_stash(BatchSeq(seq), StashSlot(3)).cell(), None);
         }
-        assert_eq!([0, LOST, 1 << CELL_BITS].map(|word| Place::of_word(word).cell()), [None; 3]);
+        assert_eq!([0, LOST_PLACE, 1 << CELL_BITS].map(|word| CellPlace::from_word(word).cell()), [None; 3]);
     }
 }

@@ -1,10 +1,10 @@
 //! The choices of a disk's owner: how hidden operations are hidden, and the cost of a batch.
 
-use crate::limits::MOST_OPERATIONS;
+use crate::limits::MAX_OPERATIONS;
 
 /// How the operations of hidden levels are hidden (HIVE, sections 4.2 and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hiding {
+pub enum HidingMode {
     /// HIVE: every operation of every level, reads included, rewrites cells; a hidden operation
     /// passes for a public read.
     Plausible,
@@ -16,7 +16,7 @@ pub enum Hiding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// How the operations of hidden levels are hidden.
-    pub hiding: Hiding,
+    pub hiding: HidingMode,
     /// Cells that an operation rewrites, the paper's *k*: 2 to 16. With 2, a third of the cells of
     /// a region are used, with more a half.
     pub per_write: u8,
@@ -29,9 +29,9 @@ pub struct Plan {
 impl Plan {
     /// HIVE-B with *k* = 2, and the most operations that a batch can list.
     pub const DEFAULT: Plan = Plan {
-        hiding: Hiding::Opportunistic,
+        hiding: HidingMode::Opportunistic,
         per_write: 2,
-        operations: MOST_OPERATIONS as u8,
+        operations: MAX_OPERATIONS as u8,
         cover_millis: 0,
     };
 }

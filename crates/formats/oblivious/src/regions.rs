@@ -6,22 +6,22 @@
 //! not depend on any other level. Sizes follow from public parameters alone (deniability contract).
 
 use crate::limits::{GROUP, HIDDEN_LEVELS};
-use crate::place::Cell;
+use crate::place::CellNo;
 use crate::plan::Plan;
 use lacuna_contracts::Secret;
 use lacuna_crypto::derive;
-use lacuna_levels::pages_of;
+use lacuna_levels::map_pages;
 
 /// The regions of level 0 and of the hidden levels, and the rest.
 pub(crate) const REGIONS: usize = HIDDEN_LEVELS + 2;
 /// The fewest insertions of a level in a batch: a block and two pages.
-const LEAST_INSERTED: usize = 3;
+const MIN_INSERTED: usize = 3;
 
 /// The cells of one level, or of no level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     /// Its first cell.
-    pub(crate) first: Cell,
+    pub(crate) first: CellNo,
     /// The number of its cells.
     pub(crate) cells: u64,
     /// The number of its cells that every batch rewrites.
@@ -30,7 +30,7 @@ pub(crate) struct Region {
 
 impl Region {
     /// Whether a cell belongs to the region.
-    pub(crate) fn has(&self, cell: Cell) -> bool {
+    pub(crate) fn contains(&self, cell: CellNo) -> bool {
         (self.first.0..self.first.0 + self.cells).contains(&cell.0)
     }
 }
@@ -38,8 +38,8 @@ impl Region {
 /// Insertions, of data and pages, that a batch has cells for in each region.
 pub(crate) fn inserted(plan: &Plan) -> [usize; REGIONS] {
     let operations = usize::from(plan.operations);
-    let hidden = |sixteenths: usize| (operations * sixteenths / 16).max(LEAST_INSERTED);
-    [operations, hidden(8), hidden(2), LEAST_INSERTED, 1]
+    let hidden = |sixteenths: usize| (operations * sixteenths / 16).max(MIN_INSERTED);
+    [operations, hidden(8), hidden(2), MIN_INSERTED, 1]
 }
 
 /// Cells of each region that a batch rewrites: whole groups.
@@ -56,7 +56,7 @@ pub(crate) fn cells_per_block(per_write: u8) -> u32 {
 
 /// Divides all cells: three fifths to level 0; to each hidden level three quarters of the cells
 /// that the levels below it left; the remainder to the last region. Each region has whole groups.
-pub(crate) fn deal(cells: u64, plan: &Plan) -> [Region; REGIONS] {
+pub(crate) fn divide(cells: u64, plan: &Plan) -> [Region; REGIONS] {
     let drawn = drawn(plan);
     let (mut first, mut left) = (0, cells);
     std::array::from_fn(|region| {
@@ -65,19 +65,19 @@ pub(crate) fn deal(cells: u64, plan: &Plan) -> [Region; REGIONS] {
             1..=HIDDEN_LEVELS => (left - left / 4) / GROUP * GROUP,
             _ => left,
         };
-        let dealt = Region { first: Cell(first), cells, drawn: drawn[region] };
+        let dealt = Region { first: CellNo(first), cells, drawn: drawn[region] };
         (first, left) = (first + cells, left - cells);
         dealt
     })
 }
 
 /// The most blocks of a level that, with its map, leaves enough cells of a region free.
-pub(crate) fn most_blocks(cells: u64, plan: &Plan) -> u64 {
+pub(crate) fn max_blocks(cells: u64, plan: &Plan) -> u64 {
     let usable = cells / u64::from(cells_per_block(plan.per_write));
-    let (mut fits, mut too_many) = (0, usable.min(lacuna_levels::MOST_BLOCKS) + 1);
+    let (mut fits, mut too_many) = (0, usable.min(lacuna_levels::MAX_LEVEL_BLOCKS) + 1);
     while too_many - fits > 1 {
         let middle = fits + (too_many - fits) / 2;
-        if middle + pages_of(middle) <= usable { fits = middle } else { too_many = middle }
+        if middle + map_pages(middle) <= usable { fits = middle } else { too_many = middle }
     }
     fits
 }
@@ -95,11 +95,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_cells_are_dealt_out_in_order() {
+    fn cells_are_divided_into_consecutive_regions() {
         for cells in [1024, 1032, 99_992, 1 << 39] {
             let mut next = 0;
-            for region in deal(cells, &Plan::DEFAULT) {
-                assert_eq!(region.first, Cell(next));
+            for region in divide(cells, &Plan::DEFAULT) {
+                assert_eq!(region.first, CellNo(next));
                 assert!(region.cells >= region.drawn as u64 || cells < 2000, "{region:?}");
                 assert!(region.cells.is_multiple_of(GROUP) && region.drawn.is_multiple_of(GROUP as usize));
                 next += region.cells;

@@ -4,12 +4,12 @@
 //! Invariant: if a thread fails or panics, the disk fails. The work of a thread is a method of the
 //! part that it serves.
 
-use crate::ahead::Ahead;
+use crate::batch_store::BatchStore;
 use crate::durability::Durability;
 use crate::leaf_loader::LeafLoader;
-use crate::public::Public;
-use crate::store::Store;
-use lacuna_contracts::{Error, OnPanic, Result, defect};
+use crate::prepared_queue::PreparedQueue;
+use crate::public_level::PublicLevel;
+use lacuna_contracts::{Error, OnPanic, Result, panic_error};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,8 +18,8 @@ use std::time::Duration;
 /// The running threads. Dropping this ends them, after the ended parts are in place, unless the
 /// disk has failed.
 pub(crate) struct Threads {
-    public: Arc<Public>,
-    ahead: Arc<Ahead>,
+    public: Arc<PublicLevel>,
+    prepared_queue: Arc<PreparedQueue>,
     durability: Arc<Durability>,
     clock: Option<PacedClock>,
     workers: Vec<JoinHandle<()>>,
@@ -28,16 +28,16 @@ pub(crate) struct Threads {
 impl Threads {
     /// Starts all threads. The clock beats every `interval`, unless that is zero.
     pub(crate) fn start(
-        public: &Arc<Public>,
-        ahead: &Arc<Ahead>,
+        public: &Arc<PublicLevel>,
+        ahead: &Arc<PreparedQueue>,
         loader: LeafLoader,
-        store: &Arc<Store>,
+        store: &Arc<BatchStore>,
         durability: &Arc<Durability>,
         interval: Duration,
     ) -> Result<Threads> {
         let mut threads = Threads {
             public: Arc::clone(public),
-            ahead: Arc::clone(ahead),
+            prepared_queue: Arc::clone(ahead),
             durability: Arc::clone(durability),
             clock: None,
             workers: Vec::new(),
@@ -58,7 +58,7 @@ impl Threads {
         if !interval.is_zero() {
             let covering = Arc::clone(public);
             threads.clock = Some(PacedClock::start(interval, move || {
-                let _guard = OnPanic::new(|| drop(covering.fail(defect())));
+                let _guard = OnPanic::new(|| drop(covering.fail(panic_error())));
                 match covering.refresh() {
                     // The next beat tries again.
                     Err(e) if e.kind().is_refusal() => Ok(()),
@@ -72,7 +72,7 @@ impl Threads {
     fn spawn(&mut self, name: &str, work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         let public = Arc::clone(&self.public);
         let run = move || {
-            let _guard = OnPanic::new(|| drop(public.fail(defect())));
+            let _guard = OnPanic::new(|| drop(public.fail(panic_error())));
             if let Err(e) = work() {
                 public.fail(e);
             }
@@ -93,7 +93,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.end_clock();
-        self.ahead.set_running(false);
+        self.prepared_queue.set_running(false);
         self.durability.set_threads(false);
         for worker in self.workers.drain(..) {
             let _panicked = worker.join();

@@ -17,7 +17,7 @@ use fixture::{create, open};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Params, Plan};
-use lacuna_sim::{OpKind, Record, Recorder, Rng};
+use lacuna_sim::{OpKind, RecordedOp, Recorder, Rng};
 use std::sync::Arc;
 
 const CELL: u64 = 4160;
@@ -25,7 +25,7 @@ const STASH_SLOTS: u64 = 48;
 
 /// Bytes read; and records, blocks in place, bytes of metadata and heads written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Moved {
+struct MediumTraffic {
     read: u64,
     records: u64,
     in_place: u64,
@@ -33,13 +33,13 @@ struct Moved {
     heads: u64,
 }
 
-impl Moved {
-    fn of(params: &Params, records: &[Record]) -> Moved {
+impl MediumTraffic {
+    fn of(params: &Params, records: &[RecordedOp]) -> MediumTraffic {
         let block = BLOCK_SIZE as u64;
         // In place a page of metadata follows the blocks of eight cells.
         let cells_start = params.end() - params.cells / 8 * 9 * block;
         let is_metadata = |offset: u64| offset >= cells_start && (offset - cells_start) / block % 9 == 8;
-        let mut moved = Moved::default();
+        let mut moved = MediumTraffic::default();
         for record in records {
             match record.kind {
                 OpKind::Sync => {}
@@ -67,7 +67,7 @@ fn record(params: &Params) -> u64 {
 
 /// The cost of writes after a level was written up to a part of its blocks. The number of writes
 /// before does not depend on the part.
-fn measure(params: &Params, part: u64, writes: u64, mut next: impl FnMut(u64, u64) -> u64) -> Moved {
+fn measure(params: &Params, part: u64, writes: u64, mut next: impl FnMut(u64, u64) -> u64) -> MediumTraffic {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = recorder.clone();
     create(&medium, params, 1, 1).unwrap();
@@ -83,7 +83,7 @@ fn measure(params: &Params, part: u64, writes: u64, mut next: impl FnMut(u64, u6
     for n in 0..writes {
         level.write(BlockAddr(next(n, full)), &block).unwrap();
     }
-    Moved::of(params, &recorder.take())
+    MediumTraffic::of(params, &recorder.take())
 }
 
 fn shape(room: u64, per_write: u8, operations: u8) -> Params {
@@ -91,7 +91,7 @@ fn shape(room: u64, per_write: u8, operations: u8) -> Params {
 }
 
 #[test]
-fn every_write_costs_the_same_and_what_the_parameters_say() {
+fn every_write_costs_what_the_parameters_say() {
     println!("blocks of 4096 for a block: read, written, of these to the ring, in place, metadata");
     for params in
         [shape(80 << 20, 2, 32), shape(24 << 20, 2, 12), shape(24 << 20, 3, 16), shape(32 << 20, 6, 4)]
@@ -116,8 +116,8 @@ fn every_write_costs_the_same_and_what_the_parameters_say() {
         assert!(moved.in_place <= batches * cells);
         assert_eq!(moved.metadata, moved.in_place * (CELL - block));
         // `status` counts a cell for every batch that draws it.
-        let told = params.batch_bytes() * batches;
-        assert_eq!(told - moved.written(&params), (batches * cells - moved.in_place) * CELL);
+        let reported = params.batch_bytes() * batches;
+        assert_eq!(reported - moved.written(&params), (batches * cells - moved.in_place) * CELL);
         let each = |bytes: u64| bytes as f64 / (batches * taken * block) as f64;
         println!(
             "k = {}, {} operations of which {taken} take blocks: {:.2}, {:.2}: {:.2}, {:.2}, {:.2}",

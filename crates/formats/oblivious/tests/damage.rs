@@ -4,45 +4,46 @@
 mod fixture;
 
 use fixture::regions::{JOURNAL, Regions, STASH_SLOTS};
-use fixture::{Model, Worked, create, flush_hidden, models, open_with, options, params};
+use fixture::{DiskModel, DiskWorkload, create, flush_hidden, models, open_with, options, params};
 use lacuna_contracts::{Disk, Kind};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Levels, Oblivious, OpenOptions, Params, Randomness};
+use lacuna_oblivious::{Levels, ObliviousDisk, OpenOptions, Params, Randomness};
 use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
 use lacuna_testkit::levels;
-use lacuna_testkit::levels::{Fresh, fresh, seeded};
+use lacuna_testkit::levels::{FreshDisk, fresh_disk, seeded_randomness};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The medium that a disk left, and its expected contents.
-struct Left {
+struct SavedDisk {
     bytes: Vec<u8>,
-    models: Vec<Model>,
+    models: Vec<DiskModel>,
     last_batch: u64,
     /// The medium half way, and the contents of blocks at that time.
     half_way: (Vec<u8>, [Vec<u64>; 2]),
 }
 
-fn last_batch(disk: &Arc<Oblivious>) -> u64 {
+fn last_batch(disk: &Arc<ObliviousDisk>) -> u64 {
     fixture::counter(&disk.levels()[0], "last_batch")
 }
 
 /// A disk with both levels written and flushed, and closed or left as by a power cut.
-fn written(params: &Params, seed: u64, close: bool) -> Left {
-    let Fresh { memory, disk, levels } = fresh(params, 2, [seed, seed]);
+fn written(params: &Params, seed: u64, close: bool) -> SavedDisk {
+    let FreshDisk { memory, disk, levels } = fresh_disk(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
     let mut models = models(&disk);
     let (mut next_stamp, mut half_way) = (0, (Vec::new(), [Vec::new(), Vec::new()]));
     for round in 0..160 {
         if round == 80 {
             flush_hidden(&disk, &levels[1]).unwrap();
-            let latest = |model: &Model| (0..model.blocks()).map(|block| model.latest(block)).collect();
+            let latest = |model: &DiskModel| (0..model.blocks()).map(|block| model.latest(block)).collect();
             half_way = (memory.snapshot(), [latest(&models[0]), latest(&models[1])]);
         }
         for (level, model) in levels.iter().zip(&mut models) {
-            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+            let mut worked =
+                DiskWorkload { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
             worked.write(3).unwrap();
         }
     }
@@ -53,26 +54,26 @@ fn written(params: &Params, seed: u64, close: bool) -> Left {
         // The head of the fourth flush after it claims that everything up to it was durable.
         (0..4).for_each(|_| disk.refresh().unwrap());
     }
-    models.iter_mut().for_each(Model::flushed);
-    Left { bytes: memory.snapshot(), models, last_batch: last_batch(&disk), half_way }
+    models.iter_mut().for_each(DiskModel::record_flush);
+    SavedDisk { bytes: memory.snapshot(), models, last_batch: last_batch(&disk), half_way }
 }
 
 /// Opens a medium and reads every block of both levels: each is right, or fails with an error that
 /// names it. Returns the number of failed blocks, or none if the disk does not open.
-fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
+fn failures(params: &Params, bytes: Vec<u8>, models: &[DiskModel]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
     levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
 
 /// Public randomness that draws from the first groups of cells alone, so that they fill up and
 /// blocks stay pending.
-struct Narrow {
+struct NarrowRandom {
     random: SeededRandom,
     drawn: AtomicU64,
     cells: u64,
 }
 
-impl RandomSource for Narrow {
+impl RandomSource for NarrowRandom {
     fn fill(&self, out: &mut [u8]) {
         match <&mut [u8; 8]>::try_from(&mut *out) {
             Ok(word) => *word = (self.drawn.fetch_add(7, Ordering::Relaxed) % self.cells).to_le_bytes(),
@@ -81,10 +82,12 @@ impl RandomSource for Narrow {
     }
 }
 
-fn open_narrow(medium: &Arc<dyn Medium>, params: &Params, cells: u64) -> Arc<Oblivious> {
-    let narrow = Narrow { random: SeededRandom::new(3), drawn: AtomicU64::new(0), cells };
-    let options =
-        OpenOptions { random: Randomness { public: Arc::new(narrow), ..seeded(1, 2) }, ..options(1, 2) };
+fn open_narrow(medium: &Arc<dyn Medium>, params: &Params, cells: u64) -> Arc<ObliviousDisk> {
+    let narrow = NarrowRandom { random: SeededRandom::new(3), drawn: AtomicU64::new(0), cells };
+    let options = OpenOptions {
+        random: Randomness { public: Arc::new(narrow), ..seeded_randomness(1, 2) },
+        ..options(1, 2)
+    };
     open_with(medium, params, 2, options).unwrap()
 }
 
@@ -95,7 +98,7 @@ fn swap(bytes: &mut [u8], one: Range<usize>, other: Range<usize>) {
 }
 
 #[test]
-fn bits_flip_anywhere() {
+fn bit_flips_never_return_wrong_data() {
     let params = params();
     let left = written(&params, 1, true);
     assert_eq!(failures(&params, left.bytes.clone(), &left.models), Some([0, 0]));
@@ -120,7 +123,7 @@ fn bits_flip_anywhere() {
 /// disk does not open in the state of an earlier batch, because the ring has overwritten the
 /// records of the batches after that one.
 #[test]
-fn heads_that_cannot_be_read_are_not_taken_for_heads_that_never_were() {
+fn unreadable_heads_do_not_end_the_journal() {
     let params = params();
     let left = written(&params, 1, true);
     let (regions, ring, journal) = (Regions::of(&params), u64::from(params.ring), u64::from(params.journal));
@@ -141,7 +144,7 @@ fn heads_that_cannot_be_read_are_not_taken_for_heads_that_never_were() {
 }
 
 #[test]
-fn cells_are_zeroed_swapped_and_put_back() {
+fn zeroed_swapped_and_rolled_back_cells_are_detected() {
     let params = params();
     let left = written(&params, 4, true);
     let (regions, cells) = (Regions::of(&params), params.cells as usize);
@@ -176,7 +179,7 @@ fn cells_are_zeroed_swapped_and_put_back() {
 /// A block may return to a cell that held an older version of it: that version must not pass for
 /// the newer one.
 #[test]
-fn all_cells_together_are_put_back() {
+fn a_rollback_of_all_cells_is_detected() {
     let params = params();
     let cells = Regions::of(&params).cells_start..;
     let memory = Arc::new(MemoryMedium::new(params.end()));
@@ -188,7 +191,8 @@ fn all_cells_together_are_put_back() {
     let (mut rng, mut next_stamp, mut earlier) = (Rng::new(1), 0, Vec::new());
     for _ in 0..40 {
         for (level, model) in levels.iter().zip(&mut models) {
-            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+            let mut worked =
+                DiskWorkload { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
             worked.write_at(0, 5).unwrap();
         }
         flush_hidden(&disk, &levels[1]).unwrap();
@@ -209,7 +213,7 @@ fn all_cells_together_are_put_back() {
 
 /// A journal that was put back is an earlier disk, mostly gone, and never a mixture.
 #[test]
-fn the_journal_is_put_back() {
+fn a_rollback_of_the_journal_is_detected() {
     let params = params();
     let left = written(&params, 5, true);
     let regions = Regions::of(&params);
@@ -245,7 +249,7 @@ fn one_copy_of_every_head_is_enough() {
 /// If the head of a batch that later heads call durable is missing, the disk refuses to open or no
 /// longer needs that head; it never continues from an earlier batch as after a power cut.
 #[test]
-fn both_copies_of_a_head_are_damaged() {
+fn damage_to_both_copies_of_a_head_is_detected() {
     let params = params();
     for close in [true, false] {
         let left = written(&params, 7, close);
@@ -280,7 +284,7 @@ fn both_copies_of_a_head_are_damaged() {
 
 /// After a power cut the ring has the only copy of the last cells.
 #[test]
-fn the_ring_is_damaged() {
+fn ring_damage_is_detected() {
     let params = params();
     let left = written(&params, 8, false);
     let regions = Regions::of(&params);
@@ -311,7 +315,7 @@ fn a_short_medium_is_refused() {
 }
 
 /// A disk with blocks of level 0 in the stash. Returns its medium, the models, and the last batch.
-fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
+fn with_stash(params: &Params) -> (Vec<u8>, Vec<DiskModel>, u64) {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 2, 1).unwrap();
@@ -322,18 +326,20 @@ fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     // New blocks, and newer versions of some.
     for (first, count) in [(0, 17), (14, 10)] {
         let (disk, model) = (&*levels[0], &mut models[0]);
-        Worked { disk, model, rng: &mut rng, next_stamp: &mut next_stamp }.write_at(first, count).unwrap();
+        DiskWorkload { disk, model, rng: &mut rng, next_stamp: &mut next_stamp }
+            .write_at(first, count)
+            .unwrap();
         levels[0].flush().unwrap();
     }
     let waiting = fixture::counter(&levels[0], "waiting_for_cells");
     assert!(waiting > 2, "{waiting} blocks wait");
     let last = last_batch(&disk);
-    models.iter_mut().for_each(Model::flushed);
+    models.iter_mut().for_each(DiskModel::record_flush);
     (memory.snapshot(), models, last)
 }
 
 #[test]
-fn a_block_in_the_stash_is_damaged() {
+fn stash_damage_is_detected() {
     let params = params();
     let regions = Regions::of(&params);
     let (bytes, models, last) = with_stash(&params);

@@ -1,30 +1,32 @@
 //! A medium that fails: bad sectors cost the data in them and stop nothing; a failed write stops
 //! the disk, and no flushed block is lost.
 
+mod bad_page_medium;
 mod fixture;
 
+use bad_page_medium::BadPageMedium;
 use fixture::regions::Regions;
 use fixture::{
-    Model, Worked, counter, create, fill, flush_hidden, models, open, open_with, options, params, params_of,
-    stamp_of,
+    DiskModel, DiskWorkload, counter, create, fill, flush_hidden, models, open, open_with, options, params,
+    params_of, stamp_of,
 };
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Hiding, Levels, Oblivious, OpenOptions, Params};
+use lacuna_oblivious::{HidingMode, Levels, ObliviousDisk, OpenOptions, Params};
 use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
 use lacuna_testkit::levels::lost_blocks;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The bytes of a medium, and its expected contents.
-struct Written {
+struct WrittenDisk {
     bytes: Vec<u8>,
-    models: Vec<Model>,
+    models: Vec<DiskModel>,
     last_batch: u64,
 }
 
 /// A disk with both levels written: closed, or flushed and cut off with batches in the ring.
-fn written(params: &Params, closed: bool) -> Written {
+fn written(params: &Params, closed: bool) -> WrittenDisk {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 2, 1).unwrap();
@@ -34,7 +36,7 @@ fn written(params: &Params, closed: bool) -> Written {
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);
     for (level, model) in levels.iter().zip(&mut models) {
         let blocks = model.blocks();
-        Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp }
+        DiskWorkload { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp }
             .write_at(0, blocks)
             .unwrap();
     }
@@ -49,12 +51,12 @@ fn written(params: &Params, closed: bool) -> Written {
         }
         disk.refresh().unwrap();
     }
-    Written { bytes: memory.snapshot(), models, last_batch: last_batch() }
+    WrittenDisk { bytes: memory.snapshot(), models, last_batch: last_batch() }
 }
 
 /// Opens a medium with an unreadable sector in `bad`, reads all of it, and then writes, flushes and
 /// closes it. Returns the number of lost blocks of each level.
-fn go_on_without(written: &Written, params: &Params, bad: &Range<usize>) -> [usize; 2] {
+fn use_with_bad_sector(written: &WrittenDisk, params: &Params, bad: &Range<usize>) -> [usize; 2] {
     let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(written.bytes.clone()))));
     let range = bad.start as u64 + 700..bad.start as u64 + 701;
     faulty.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Io });
@@ -107,7 +109,7 @@ fn go_on_without(written: &Written, params: &Params, bad: &Range<usize>) -> [usi
 /// Bad sectors in the last heads and in cells that are not yet in place. A page of a map takes with
 /// it the places that it alone has; the other level has all of its blocks.
 #[test]
-fn bad_sectors_at_the_end_of_the_log_cost_what_lies_there() {
+fn bad_sectors_at_the_log_end_lose_only_their_data() {
     let params = params();
     let regions = Regions::of(&params);
     for closed in [true, false] {
@@ -116,12 +118,12 @@ fn bad_sectors_at_the_end_of_the_log_cost_what_lies_there() {
         let place = |seq: u64| (seq % u64::from(params.journal)) as usize;
         for copy in 0..2 {
             for seq in last - 1..=last + 1 {
-                assert_eq!(go_on_without(&written, &params, &regions.head(place(seq), copy)), [0, 0]);
+                assert_eq!(use_with_bad_sector(&written, &params, &regions.head(place(seq), copy)), [0, 0]);
             }
         }
         for slot in [0, 3, params.batch_cells() - 1, params.batch_cells()] {
             for seq in last - 1..=last + 1 {
-                let lost = go_on_without(&written, &params, &regions.in_ring(&params, seq, slot));
+                let lost = use_with_bad_sector(&written, &params, &regions.in_ring(&params, seq, slot));
                 assert!(lost.contains(&0), "batch {seq}, cell {slot}: {lost:?}");
             }
         }
@@ -130,19 +132,19 @@ fn bad_sectors_at_the_end_of_the_log_cost_what_lies_there() {
 
 /// A bad sector in each part of the medium.
 #[test]
-fn bad_sectors_anywhere_stop_nothing() {
+fn bad_sectors_anywhere_stop_no_writes() {
     let params = params();
     let regions = Regions::of(&params);
     for closed in [true, false] {
         let written = written(&params, closed);
         let heads = (0..2).flat_map(|copy| (1..regions.journal).step_by(41).map(move |place| (place, copy)));
         for (place, copy) in heads {
-            assert_eq!(go_on_without(&written, &params, &regions.head(place, copy)), [0, 0]);
+            assert_eq!(use_with_bad_sector(&written, &params, &regions.head(place, copy)), [0, 0]);
         }
         let in_ring = (0..u64::from(params.ring)).map(|seq| regions.in_ring(&params, seq, seq as usize % 38));
         let cells = (0..params.cells as usize).step_by(23).map(|cell| regions.cell(cell));
         for bad in in_ring.chain(cells) {
-            let lost = go_on_without(&written, &params, &bad);
+            let lost = use_with_bad_sector(&written, &params, &bad);
             assert!(lost.contains(&0), "{bad:?}: {lost:?}");
         }
     }
@@ -150,7 +152,7 @@ fn bad_sectors_anywhere_stop_nothing() {
 
 /// A page of the public map that cannot be read costs the blocks that it lists; writes continue.
 #[test]
-fn a_bad_sector_under_a_page_of_the_public_map_costs_what_it_says() {
+fn a_bad_map_page_loses_only_its_blocks() {
     let params = params();
     let regions = Regions::of(&params);
     let written = written(&params, true);
@@ -169,17 +171,17 @@ fn a_bad_sector_under_a_page_of_the_public_map_costs_what_it_says() {
         (0..params.cells as usize).map(|cell| regions.cell(cell)).filter(takes_many).collect();
     assert!(!pages.is_empty(), "or no page is in a cell");
     for page in pages {
-        assert_eq!(go_on_without(&written, &params, &page)[1], 0);
+        assert_eq!(use_with_bad_sector(&written, &params, &page)[1], 0);
     }
 }
 
 /// If the system refuses to read a page of a hidden map for want of memory, a disk with threads
 /// waits for it, and a disk without threads stops. Nothing is lost either way.
 #[test]
-fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
+fn a_refused_read_of_a_hidden_page_loses_nothing() {
     let params = params();
     let regions = Regions::of(&params);
-    let Written { bytes, models, last_batch } = written(&params, true);
+    let WrittenDisk { bytes, models, last_batch } = written(&params, true);
     let new = || Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(bytes.clone()))));
     let refuse = |faulty: &FaultMedium<MemoryMedium>, place: &Range<usize>| {
         let range = place.start as u64..place.start as u64 + 512;
@@ -190,11 +192,11 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
         open_with(&medium, &params, 2, OpenOptions { read_only, background, ..options(3, 4) })
     };
     // If the leaf cannot be read, no block of the level can.
-    let looked_at = new();
+    let probe = new();
     let is_leaf = |place: &Range<usize>| {
-        looked_at.heal();
-        refuse(&looked_at, place);
-        let Ok(disk) = with(&looked_at, [true, false]) else { return false };
+        probe.heal();
+        refuse(&probe, place);
+        let Ok(disk) = with(&probe, [true, false]) else { return false };
         let level = disk.levels()[1].clone();
         [0, 1].iter().all(|block| level.read(BlockAddr(*block), &mut [0; BLOCK_SIZE]).is_err())
     };
@@ -203,7 +205,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
         .flat_map(|seq| (0..params.batch_cells()).map(move |slot| (seq, slot)))
         .map(|(seq, slot)| regions.in_ring(&params, seq, slot));
     let leaf = cells.map(|cell| regions.cell(cell)).chain(in_ring).find(is_leaf).expect("the map has a leaf");
-    let lost = |disk: &Arc<Oblivious>| -> usize {
+    let lost = |disk: &Arc<ObliviousDisk>| -> usize {
         disk.levels().iter().zip(&models).map(|(level, model)| lost_blocks(level, model)).sum()
     };
 
@@ -237,7 +239,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
 /// On a plausible disk reads count as writes; if these fail, the reads still succeed.
 #[test]
 fn a_plausible_disk_that_failed_still_reads() {
-    let params = params_of(Hiding::Plausible);
+    let params = params_of(HidingMode::Plausible);
     let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = faulty.clone();
     create(&medium, &params, 2, 1).unwrap();
@@ -258,9 +260,9 @@ fn a_plausible_disk_that_failed_still_reads() {
 
 /// Bad sectors cost the blocks in them, and the disk continues.
 #[test]
-fn bad_sectors_stop_nothing() {
+fn bad_sectors_lose_only_their_blocks() {
     let params = params();
-    let Written { bytes, models, last_batch } = written(&params, true);
+    let WrittenDisk { bytes, models, last_batch } = written(&params, true);
     let regions = Regions::of(&params);
     let bad = [
         regions.head(3, 0),
@@ -321,7 +323,7 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
         faulty.add(Fault::FailNth { op, nth, error: Kind::Io });
         for round in 0..4000 {
             let at = round % 2;
-            let mut worked = Worked {
+            let mut worked = DiskWorkload {
                 disk: &*levels[at],
                 model: &mut models[at],
                 rng: &mut rng,
@@ -330,7 +332,7 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
             let done = worked.write(2).and_then(|()| {
                 if round % 20 == 0 {
                     levels[0].flush()?;
-                    models[0].flushed();
+                    models[0].record_flush();
                 }
                 Ok(())
             });
@@ -351,7 +353,7 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
         drop((levels, disk));
         let again = open(&medium, &params, 2, 2).unwrap();
         for (level, model) in again.levels().iter().zip(&mut models) {
-            model.compare(&**level).unwrap();
+            model.check_after_cut(&**level).unwrap();
         }
     }
 }
@@ -360,10 +362,10 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
 /// data in it: a sector of metadata has eight cells, and a page of a map takes with it the places
 /// that it alone has. Levels with other regions lose nothing.
 #[test]
-fn one_bad_sector_costs_one_level_what_lies_in_it() {
+fn a_bad_sector_affects_one_level() {
     let params = params();
     let regions = Regions::of(&params);
-    let (bytes, models, last) = of_three_levels(&params);
+    let (bytes, models, last) = closed_disk_of_three_levels(&params);
     let at = |region: u64| match region {
         0 => 17,
         _ => (params.cells / 5 * 3 + (region - 1) * 3) as usize,
@@ -407,7 +409,7 @@ fn one_bad_sector_costs_one_level_what_lies_in_it() {
 }
 
 /// A closed disk of three levels, all blocks written: its medium, models and last batch.
-fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
+fn closed_disk_of_three_levels(params: &Params) -> (Vec<u8>, Vec<DiskModel>, u64) {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 3, 1).unwrap();
@@ -417,7 +419,7 @@ fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);
     for (level, model) in levels.iter().zip(&mut models) {
         let blocks = model.blocks();
-        let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+        let mut worked = DiskWorkload { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
         worked.write_at(0, blocks).unwrap();
         if level.level() > 0 {
             flush_hidden(&disk, level).unwrap();
@@ -428,66 +430,16 @@ fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     (memory.snapshot(), models, last)
 }
 
-/// A medium that reads the rest of a page for a write of a part of it, as a system does.
-struct Pages {
-    medium: Arc<dyn Medium>,
-    /// A page of metadata with a bad sector, until it is written whole.
-    bad: std::sync::Mutex<Range<u64>>,
-}
-
-impl Pages {
-    fn check(&self, offset: u64, len: u64) -> lacuna_contracts::Result<()> {
-        let bad = self.bad.lock().unwrap();
-        if offset < bad.end && bad.start < offset + len {
-            return Err(lacuna_contracts::Error::new(Kind::Io, "a bad sector"));
-        }
-        Ok(())
-    }
-}
-
-impl Medium for Pages {
-    fn len(&self) -> u64 {
-        self.medium.len()
-    }
-
-    fn read(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
-        batch.iter().try_for_each(|extent| self.check(extent.offset, extent.buf.len() as u64))?;
-        self.medium.read(batch)
-    }
-
-    fn write(&self, batch: &[lacuna_medium::WriteExtent<'_>]) -> lacuna_contracts::Result<()> {
-        for extent in batch {
-            let whole = extent.offset.is_multiple_of(4096) && extent.data.len().is_multiple_of(4096);
-            if !whole {
-                self.check(extent.offset, extent.data.len() as u64)?;
-            } else if extent.offset == self.bad.lock().unwrap().start / 4096 * 4096 {
-                *self.bad.lock().unwrap() = 0..0;
-            }
-        }
-        self.medium.write(batch)
-    }
-
-    fn sync(&self) -> lacuna_contracts::Result<()> {
-        self.medium.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> lacuna_contracts::Result<()> {
-        self.medium.discard(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> lacuna_contracts::Result<()> {
-        self.medium.set_len(len)
-    }
-}
-
 #[test]
 fn a_bad_sector_under_metadata_stops_no_writes() {
     let params = params();
     let regions = Regions::of(&params);
-    let (bytes, models, _) = of_three_levels(&params);
+    let (bytes, models, _) = closed_disk_of_three_levels(&params);
     let at = regions.meta(0).start as u64;
-    let pages =
-        Pages { medium: Arc::new(MemoryMedium::from_bytes(bytes)), bad: std::sync::Mutex::new(at..at + 512) };
+    let pages = BadPageMedium {
+        medium: Arc::new(MemoryMedium::from_bytes(bytes)),
+        bad: std::sync::Mutex::new(at..at + 512),
+    };
     let pages = Arc::new(pages);
     let medium: Arc<dyn Medium> = pages.clone();
     let disk = open(&medium, &params, 3, 3).unwrap();

@@ -3,13 +3,13 @@
 
 mod fixture;
 
-use fixture::{UUID, create, fill, flush_hidden, masters, open, params, stamp_of};
+use fixture::{UUID, create, fill, flush_hidden, master_keys, open, params, stamp_of};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, Params, VERSION};
 use lacuna_testkit::format_page::{Fields, FormatPage, number};
-use lacuna_testkit::levels::{Fresh, fresh};
+use lacuna_testkit::levels::{FreshDisk, fresh_disk};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn page() -> FormatPage {
 }
 
 fn named(heading: &str, name: &str) -> String {
-    page().named(heading, name)
+    page().value_of(heading, name)
 }
 
 fn constant(name: &str) -> u64 {
@@ -30,7 +30,7 @@ fn constant(name: &str) -> u64 {
 }
 
 fn fields(heading: &str, len: usize) -> Fields {
-    page().fields(heading).of_len(len)
+    page().fields(heading).assert_len(len)
 }
 
 fn domain(name: &str) -> u8 {
@@ -44,7 +44,7 @@ fn label(key: &str) -> String {
 }
 
 fn level_key(level: usize) -> Secret<32> {
-    derive(&masters(2)[level], &label("level key"), &UUID)
+    derive(&master_keys(2)[level], &label("level key"), &UUID)
 }
 
 /// Decrypts a cover with this pad: an entry and, in a cell, the place.
@@ -106,7 +106,7 @@ impl BatchKeys {
 }
 
 /// A medium, and its layout as the page defines it.
-struct Reader {
+struct PageReader {
     bytes: Vec<u8>,
     cells_of_batch: usize,
     ring: u64,
@@ -119,13 +119,13 @@ struct Reader {
 }
 
 /// A head that verified, its public part in the clear.
-struct Head<'a> {
+struct PageHead<'a> {
     block: &'a [u8],
     public: Vec<u8>,
 }
 
-impl Reader {
-    fn new(bytes: Vec<u8>, params: &Params) -> Reader {
+impl PageReader {
+    fn new(bytes: Vec<u8>, params: &Params) -> PageReader {
         let field = fields("Parameters", 64);
         let encoded = params.encode();
         let value = |name: &str| number(&encoded[field[name].clone()]);
@@ -143,10 +143,10 @@ impl Reader {
         let record = (cells_of_batch + constant("stash slots") as usize) * constant("cell length") as usize;
         let record = record.next_multiple_of(4096);
         let cells_start = ring_start + ring as usize * record;
-        Reader { bytes, cells_of_batch, ring, journal, ring_start, record, cells_start, slots }
+        PageReader { bytes, cells_of_batch, ring, journal, ring_start, record, cells_start, slots }
     }
 
-    fn head(&self, seq: u64, copy: u64) -> Head<'_> {
+    fn head(&self, seq: u64, copy: u64) -> PageHead<'_> {
         let at = (constant("journal") + (copy * self.journal + seq % self.journal) * 4096) as usize;
         let block = &self.bytes[at..at + 4096];
         let field = fields("Head", 4096);
@@ -155,7 +155,7 @@ impl Reader {
         let part = &block[field["public part"].clone()];
         let public = keys.open("public", 0, aad, part, &block[field["tag"].clone()]).expect("a head");
         assert_eq!(number(&public[public_field("seq")]), seq);
-        Head { block, public }
+        PageHead { block, public }
     }
 
     /// The last batch of a disk with a journal that has not wrapped around.
@@ -187,7 +187,7 @@ impl Reader {
 
 /// A closed disk of two levels with [`WRITTEN`]; all batches except the last are in place.
 fn written(params: &Params) -> Vec<u8> {
-    let Fresh { memory, disk, levels } = fresh(params, 2, [1, 2]);
+    let FreshDisk { memory, disk, levels } = fresh_disk(params, 2, [1, 2]);
     for (level, (addr, stamp)) in levels.iter().zip(WRITTEN) {
         let mut block = vec![0; BLOCK_SIZE];
         fill(addr, stamp, &mut block);
@@ -201,7 +201,7 @@ fn written(params: &Params) -> Vec<u8> {
 }
 
 /// The number of a cell of the batch, by its index.
-fn cell_of(head: &Head<'_>, slot: usize) -> u64 {
+fn cell_of(head: &PageHead<'_>, slot: usize) -> u64 {
     let (group, groups) = (constant("group") as usize, &head.public[public_field("groups")]);
     let at = slot / group * 5;
     number(&groups[at..at + 5]) * group as u64 + (slot % group) as u64
@@ -225,7 +225,7 @@ fn open_cell(level: usize, wanted: u64, place: u64, cell: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn constants_and_parameters() {
+fn constants_and_parameters_match_the_page() {
     let p = params();
     let encoded = p.encode();
     let field = fields("Parameters", encoded.len());
@@ -244,7 +244,7 @@ fn constants_and_parameters() {
     assert_eq!(constant("block"), BLOCK_SIZE as u64);
     assert_eq!(constant("fanout") * 8, BLOCK_SIZE as u64);
     assert!(p.cells >= constant("least cells") && constant("cell bits") + constant("batch bits") == 63);
-    let reader = Reader::new(Vec::new(), &p);
+    let reader = PageReader::new(Vec::new(), &p);
     assert_eq!(
         p.end(),
         reader.cells_start as u64 + p.cells / constant("group") * (constant("group") + 1) * 4096
@@ -262,7 +262,7 @@ fn constants_and_parameters() {
 
 /// The regions, and the lengths of hidden levels, as the page defines them.
 #[test]
-fn lengths_of_levels() {
+fn level_lengths_match_the_page() {
     let p = params();
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(p.end()));
     create(&medium, &p, 4, 1).unwrap();
@@ -274,9 +274,9 @@ fn lengths_of_levels() {
         let usable = if p.plan.per_write == 2 { region / 3 } else { region / 2 };
         // All of them have maps of one leaf.
         let most = usable - 1;
-        assert_eq!(p.most_blocks(level.level()), most);
+        assert_eq!(p.max_blocks(level.level()), most);
         let key: Secret<8> = derive(
-            &derive(&masters(4)[usize::from(level.level())], &label("level key"), &UUID),
+            &derive(&master_keys(4)[usize::from(level.level())], &label("level key"), &UUID),
             "oblivious length",
             &[],
         );
@@ -286,9 +286,9 @@ fn lengths_of_levels() {
 }
 
 #[test]
-fn heads_are_read_by_the_page() {
+fn heads_match_the_page() {
     let p = params();
-    let reader = Reader::new(written(&p), &p);
+    let reader = PageReader::new(written(&p), &p);
     let (end, field) = (reader.end(), fields("Head", 4096));
     let mut previous = vec![0; 16];
     for seq in 1..=end {
@@ -312,9 +312,9 @@ fn heads_are_read_by_the_page() {
 }
 
 #[test]
-fn both_levels_are_read_by_the_page() {
+fn both_levels_match_the_page() {
     let p = params();
-    let reader = Reader::new(written(&p), &p);
+    let reader = PageReader::new(written(&p), &p);
     let (end, field) = (reader.end(), fields("Head", 4096));
     let record_fields = fields("Level record", 104);
     for (level, (addr, stamp)) in WRITTEN.into_iter().enumerate() {
@@ -352,13 +352,13 @@ fn both_levels_are_read_by_the_page() {
     }
 }
 
-fn map_of(reader: &Reader, level: usize, root: u64, end: u64) -> Vec<u8> {
+fn map_of(reader: &PageReader, level: usize, root: u64, end: u64) -> Vec<u8> {
     find(reader, level, leaf(0), root, end)
 }
 
 /// The block at a place: from the ring if a batch that no head calls applied rewrote the cell, else
 /// in place.
-fn find(reader: &Reader, level: usize, wanted: u64, place: u64, end: u64) -> Vec<u8> {
+fn find(reader: &PageReader, level: usize, wanted: u64, place: u64, end: u64) -> Vec<u8> {
     let cell = (place & ((1 << constant("cell bits")) - 1)) - 1;
     let applied = number(&reader.head(end, 0).public[public_field("applied")]);
     for seq in (applied + 1..=end).rev() {

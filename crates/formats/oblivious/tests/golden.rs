@@ -11,8 +11,8 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, OpenOptions};
 use lacuna_sim::{OpKind, Recorder};
-use lacuna_testkit::kept_medium;
-use lacuna_testkit::levels::has_contents;
+use lacuna_testkit::golden_medium;
+use lacuna_testkit::levels::assert_contents;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,8 +53,8 @@ fn make() -> Vec<u8> {
     memory.snapshot()
 }
 
-fn kept() -> Arc<dyn Medium> {
-    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().end())))
+fn opened_medium() -> Arc<dyn Medium> {
+    Arc::new(MemoryMedium::from_bytes(golden_medium(&path(), params().end())))
 }
 
 /// Opens a medium without writing to it, and compares every block with [`CONTENTS`].
@@ -62,13 +62,13 @@ fn check(medium: &Arc<dyn Medium>) {
     for levels in 1..=CONTENTS.len() {
         let options = OpenOptions { read_only: true, ..options(3, 4) };
         let disk = open_with(medium, &params(), levels, options).unwrap();
-        disk.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
+        disk.levels().iter().zip(CONTENTS).for_each(|(level, contents)| assert_contents(level, contents));
     }
 }
 
 #[test]
-fn the_golden_disk_opens_and_goes_on() {
-    let medium = kept();
+fn the_golden_disk_opens_and_takes_writes() {
+    let medium = opened_medium();
     check(&medium);
     // This rewrites many cells in place.
     let disk = open(&medium, &params(), CONTENTS.len(), 9).unwrap();

@@ -5,11 +5,11 @@
 mod fixture;
 
 use fixture::{
-    Model, Worked, counter, create, fill, flush_hidden, models, open, open_with, options, stamp_of,
+    DiskModel, DiskWorkload, counter, create, fill, flush_hidden, models, open, open_with, options, stamp_of,
 };
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Levels, Oblivious, Params, Plan};
+use lacuna_oblivious::{Levels, ObliviousDisk, Params, Plan};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ const LEAF: u64 = 512;
 /// Leaves: two times the number that a cache may hold.
 const LEAVES: u64 = 40;
 
-fn open_small(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Arc<Oblivious> {
+fn open_small(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Arc<ObliviousDisk> {
     let options = lacuna_oblivious::OpenOptions { budget: Budget::bytes(320 << 10), ..options(seed, !seed) };
     open_with(medium, params, 2, options).unwrap()
 }
 
 #[test]
-fn maps_larger_than_memory_read_like_their_models() {
+fn maps_larger_than_memory_match_their_models() {
     let params = Params::plan(560 << 20, Plan::DEFAULT).unwrap();
     assert!(params.blocks > LEAVES * LEAF);
     let mut memory = Arc::new(MemoryMedium::new(params.end()));
@@ -37,7 +37,7 @@ fn maps_larger_than_memory_read_like_their_models() {
         let disk = open_small(&medium, &params, session);
         let levels = disk.levels();
         for (level, model) in levels.iter().zip(&mut models) {
-            model.compare(&**level).unwrap();
+            model.check_after_cut(&**level).unwrap();
         }
         for round in 0..12_000u64 {
             if round % 12 == 0 {
@@ -45,16 +45,16 @@ fn maps_larger_than_memory_read_like_their_models() {
             }
             let at = usize::from(round % 3 == 2);
             let (rng, next_stamp) = (&mut rng, &mut next_stamp);
-            let mut worked = Worked { disk: &*levels[at], model: &mut models[at], rng, next_stamp };
+            let mut worked = DiskWorkload { disk: &*levels[at], model: &mut models[at], rng, next_stamp };
             match round % 100 {
                 7 => worked.discard(700).unwrap(),
-                8..30 => worked.compare(3).unwrap(),
+                8..30 => worked.check_read(3).unwrap(),
                 _ => worked.write(1).unwrap(),
             }
         }
         levels[0].flush().unwrap();
         flush_hidden(&disk, &levels[1]).unwrap();
-        models.iter_mut().for_each(Model::flushed);
+        models.iter_mut().for_each(DiskModel::record_flush);
         assert!(
             counter(&levels[0], "map_pages_waiting") > 16,
             "or nothing has left memory before it was written"
@@ -65,7 +65,7 @@ fn maps_larger_than_memory_read_like_their_models() {
 }
 
 /// Writes a block of a level; the paced clock beats while there is no room.
-fn put(disk: &Arc<Oblivious>, level: usize, at: u64, stamp: u64) {
+fn put(disk: &Arc<ObliviousDisk>, level: usize, at: u64, stamp: u64) {
     let mut data = [0; BLOCK_SIZE];
     fill(at, stamp, &mut data);
     loop {
@@ -77,7 +77,7 @@ fn put(disk: &Arc<Oblivious>, level: usize, at: u64, stamp: u64) {
 }
 
 /// Asserts that a block reads as it was written last.
-fn expect(disk: &Arc<Oblivious>, level: usize, at: u64, stamp: u64) {
+fn expect(disk: &Arc<ObliviousDisk>, level: usize, at: u64, stamp: u64) {
     let mut data = [0; BLOCK_SIZE];
     let read = disk.levels()[level].read(BlockAddr(at), &mut data);
     assert!(read.is_ok(), "level {level}, block {at}: {read:?}");

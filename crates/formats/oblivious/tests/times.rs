@@ -17,7 +17,7 @@ use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, OpenOptions, Params, Plan, Randomness};
 use lacuna_sim::{LatencyMedium, LatencyModel, Rng};
-use lacuna_testkit::levels::seeded;
+use lacuna_testkit::levels::seeded_randomness;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ use std::time::Duration;
 const SAMPLES: usize = 400;
 
 /// A filler that charges time for its draws.
-struct Charged {
+struct ChargedRandom {
     random: SeededRandom,
     clock: Arc<ManualClock>,
 }
 
-impl RandomSource for Charged {
+impl RandomSource for ChargedRandom {
     fn fill(&self, out: &mut [u8]) {
         self.clock.advance(Duration::from_nanos(500 + out.len() as u64 / 2));
         self.random.fill(out);
@@ -38,7 +38,7 @@ impl RandomSource for Charged {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Hidden {
+enum HiddenActivity {
     Absent,
     Idle,
     Busy,
@@ -48,25 +48,25 @@ enum Hidden {
 }
 
 /// The times between batches of a public stream, in nanoseconds.
-fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
+fn times(hidden: HiddenActivity, seed: u64) -> Vec<u64> {
     let params = Params::plan(48 << 20, Plan { operations: 16, ..Plan::DEFAULT }).unwrap();
     let memory: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
-    let levels = if hidden == Hidden::Absent { 1 } else { 2 };
+    let levels = if hidden == HiddenActivity::Absent { 1 } else { 2 };
     create(&memory, &params, levels, seed).unwrap();
     let clock = Arc::new(ManualClock::default());
     let medium: Arc<dyn Medium> =
         Arc::new(LatencyMedium::new(memory, LatencyModel::ssd(), Arc::clone(&clock)));
-    let filler = Arc::new(Charged { random: SeededRandom::new(seed), clock: Arc::clone(&clock) });
+    let filler = Arc::new(ChargedRandom { random: SeededRandom::new(seed), clock: Arc::clone(&clock) });
     let disk = open_with(
         &medium,
         &params,
         levels,
-        OpenOptions { random: Randomness { filler, ..seeded(seed, 0) }, ..options(seed, 0) },
+        OpenOptions { random: Randomness { filler, ..seeded_randomness(seed, 0) }, ..options(seed, 0) },
     )
     .unwrap();
     let open = disk.levels();
     let mut rng = Rng::new(seed);
-    if hidden == Hidden::Full {
+    if hidden == HiddenActivity::Full {
         for at in 0..open[1].blocks() {
             while open[1].write(BlockAddr(at), &[at as u8; BLOCK_SIZE]).is_err() {
                 disk.refresh().unwrap();
@@ -80,10 +80,10 @@ fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
     let (mut last, mut since, mut found) = (batch(), clock.now(), Vec::new());
     while found.len() < SAMPLES {
         open[0].write(BlockAddr(rng.below(open[0].blocks())), &[2; BLOCK_SIZE]).unwrap();
-        if hidden == Hidden::Busy || hidden == Hidden::Leaky {
+        if hidden == HiddenActivity::Busy || hidden == HiddenActivity::Leaky {
             let _no_cover = open[1].write(BlockAddr(rng.below(open[1].blocks())), &[3; BLOCK_SIZE]);
         }
-        if hidden == Hidden::Leaky && rng.chance(1, 12) {
+        if hidden == HiddenActivity::Leaky && rng.chance(1, 12) {
             disk.refresh().unwrap();
         }
         if batch() != last {
@@ -113,15 +113,20 @@ fn likelihood(one: &[u64], other: &[u64]) -> f64 {
 }
 
 #[test]
-fn times_between_batches_tell_nothing_of_hidden_levels() {
-    let absent = times(Hidden::Absent, 1);
+fn batch_times_reveal_no_hidden_level() {
+    let absent = times(HiddenActivity::Absent, 1);
     // Two runs of one kind must be similar too.
-    let others = [(Hidden::Absent, 2), (Hidden::Idle, 3), (Hidden::Busy, 4), (Hidden::Full, 5)];
+    let others = [
+        (HiddenActivity::Absent, 2),
+        (HiddenActivity::Idle, 3),
+        (HiddenActivity::Busy, 4),
+        (HiddenActivity::Full, 5),
+    ];
     for (hidden, seed) in others {
         let p = likelihood(&absent, &times(hidden, seed));
         println!("{}: p = {p:e}", hidden as u8);
         assert!(p > 0.01, "{} shows: p = {p:e}", hidden as u8);
     }
-    let leaky = likelihood(&absent, &times(Hidden::Leaky, 6));
+    let leaky = likelihood(&absent, &times(HiddenActivity::Leaky, 6));
     assert!(leaky < 1e-3, "the test does not bite: p = {leaky:e}");
 }

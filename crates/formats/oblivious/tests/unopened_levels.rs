@@ -5,7 +5,8 @@
 mod fixture;
 
 use fixture::{
-    Model, Worked, counter, create, fill, flush_hidden, models, open, open_with, options, params, stamp_of,
+    DiskModel, DiskWorkload, counter, create, fill, flush_hidden, models, open, open_with, options, params,
+    stamp_of,
 };
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -13,24 +14,24 @@ use lacuna_oblivious::{LevelDisk, Levels, OpenOptions, Params};
 use lacuna_sim::{OpKind, Recorder, Rng};
 use std::sync::Arc;
 
-struct Session<'a> {
+struct LevelSession<'a> {
     medium: &'a Arc<dyn Medium>,
     params: &'a Params,
     rng: Rng,
     next_stamp: u64,
-    models: Vec<Model>,
+    models: Vec<DiskModel>,
 }
 
-impl<'a> Session<'a> {
-    fn new(medium: &'a Arc<dyn Medium>, params: &'a Params) -> Session<'a> {
+impl<'a> LevelSession<'a> {
+    fn new(medium: &'a Arc<dyn Medium>, params: &'a Params) -> LevelSession<'a> {
         create(medium, params, 2, 1).unwrap();
         let models = models(&open(medium, params, 2, 1).unwrap());
-        Session { medium, params, rng: Rng::new(1), next_stamp: 0, models }
+        LevelSession { medium, params, rng: Rng::new(1), next_stamp: 0, models }
     }
 
     fn write(&mut self, level: &LevelDisk, count: u64) {
         let model = &mut self.models[usize::from(level.level())];
-        Worked { disk: level, model, rng: &mut self.rng, next_stamp: &mut self.next_stamp }
+        DiskWorkload { disk: level, model, rng: &mut self.rng, next_stamp: &mut self.next_stamp }
             .write(count)
             .unwrap();
     }
@@ -89,10 +90,10 @@ fn new_medium(params: &Params) -> (Arc<MemoryMedium>, Arc<dyn Medium>) {
 }
 
 #[test]
-fn a_level_that_is_not_open_loses_what_is_overwritten_and_says_so() {
+fn an_unopened_level_reports_its_overwritten_blocks() {
     let params = params();
     let (_, medium) = new_medium(&params);
-    let mut session = Session::new(&medium, &params);
+    let mut session = LevelSession::new(&medium, &params);
     session.with_both(100);
     assert_eq!(session.check()[1], 0);
     session.with_level_0(4);
@@ -105,10 +106,10 @@ fn a_level_that_is_not_open_loses_what_is_overwritten_and_says_so() {
 }
 
 #[test]
-fn a_level_that_was_not_open_for_a_journal_of_batches_is_refused_and_then_empty() {
+fn a_level_unopened_for_a_whole_journal_is_refused_then_empty() {
     let params = params();
     let (memory, medium) = new_medium(&params);
-    let mut session = Session::new(&medium, &params);
+    let mut session = LevelSession::new(&medium, &params);
     session.with_both(100);
     let (mut refused, mut empty) = (0, 0);
     for _ in 0..params.journal + 8 {
@@ -147,11 +148,11 @@ fn a_level_that_was_not_open_for_a_journal_of_batches_is_refused_and_then_empty(
 /// A level that was opened in time is not lost afterwards: older changes of its map are written out
 /// soon enough.
 #[test]
-fn a_level_that_was_opened_in_time_stays() {
+fn a_level_opened_in_time_survives() {
     let params = params();
     for absent in 1..u64::from(params.journal) {
         let (_, medium) = new_medium(&params);
-        let mut session = Session::new(&medium, &params);
+        let mut session = LevelSession::new(&medium, &params);
         session.with_both(20);
         session.with_level_0(absent);
         let Ok(disk) = open(&medium, &params, 2, 3) else { return };
@@ -163,17 +164,21 @@ fn a_level_that_was_opened_in_time_stays() {
     }
 }
 
-fn read_only(medium: &Arc<dyn Medium>, params: &Params, levels: usize) -> Arc<lacuna_oblivious::Oblivious> {
+fn open_read_only(
+    medium: &Arc<dyn Medium>,
+    params: &Params,
+    levels: usize,
+) -> Arc<lacuna_oblivious::ObliviousDisk> {
     let options = OpenOptions { read_only: true, ..options(8, 9) };
     open_with(medium, params, levels, options).unwrap()
 }
 
 /// Reads everything, flushes and closes. Returns the number of changes to the medium.
-fn look(bytes: Vec<u8>, params: &Params, models: &[Model]) -> usize {
+fn count_read_only_changes(bytes: Vec<u8>, params: &Params, models: &[DiskModel]) -> usize {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::from_bytes(bytes))));
     let medium: Arc<dyn Medium> = recorder.clone();
     for levels in 1..=2 {
-        let disk = read_only(&medium, params, levels);
+        let disk = open_read_only(&medium, params, levels);
         for (level, model) in disk.levels().iter().zip(models) {
             model.check_latest(&**level);
             level.flush().unwrap();
@@ -184,13 +189,13 @@ fn look(bytes: Vec<u8>, params: &Params, models: &[Model]) -> usize {
 }
 
 #[test]
-fn reading_writes_nothing_and_reads_the_same() {
-    for hiding in [lacuna_oblivious::Hiding::Opportunistic, lacuna_oblivious::Hiding::Plausible] {
+fn a_read_only_session_writes_nothing() {
+    for hiding in [lacuna_oblivious::HidingMode::Opportunistic, lacuna_oblivious::HidingMode::Plausible] {
         let params = fixture::params_of(hiding);
         let (memory, medium) = new_medium(&params);
-        let mut session = Session::new(&medium, &params);
+        let mut session = LevelSession::new(&medium, &params);
         session.with_both(50);
-        assert_eq!(look(memory.snapshot(), &params, &session.models), 0);
+        assert_eq!(count_read_only_changes(memory.snapshot(), &params, &session.models), 0);
         // As after a power cut, with batches in the ring: after each batch of a whole ring and
         // more.
         let disk = open(&medium, &params, 2, 77).unwrap();
@@ -199,7 +204,7 @@ fn reading_writes_nothing_and_reads_the_same() {
             levels.iter().for_each(|level| session.write(level, 2));
             flush_hidden(&disk, &levels[1]).unwrap();
             levels[0].flush().unwrap();
-            assert_eq!(look(memory.snapshot(), &params, &session.models), 0);
+            assert_eq!(count_read_only_changes(memory.snapshot(), &params, &session.models), 0);
         }
     }
 }

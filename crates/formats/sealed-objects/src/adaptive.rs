@@ -13,54 +13,56 @@
 //! number, `d` and the index in the chunk for an entry apart. An entry apart is newer than the
 //! amendment, and the amendment is newer than the page: they change in one transaction.
 
-use crate::chain::Tails;
-use crate::change::Change;
+use crate::chain::ChainTails;
 use crate::chunks::{
-    CHUNK_BLOCKS, Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick,
-    picked,
+    CHUNK_BLOCKS, ChunkPart, ChunkSet, KeySteps, MAX_AMENDED, decode_entries, encode_entries,
+    for_each_changed_chunk, mask, overlay, page_key, set_bits,
 };
-use crate::pages::{Learned, Page, Pages, copy_learned, page_len, page_mut};
-use crate::placement::{Answered, Placement, Source, strange_key};
+use crate::metadata_pages::{
+    FetchedPages, MetadataPage, MetadataPages, copy_fetched_entries, fetched_page_mut, page_len,
+};
+use crate::object_change::ObjectChange;
+use crate::placement::{EntryAnswer, EntrySource, Placement, unexpected_key};
 use lacuna_contracts::{Budget, Result};
-use lacuna_medium::{Key, Keys, Step};
+use lacuna_medium::{KeySelection, ObjectKey, ObjectStep};
 use std::ops::Range;
 
 pub(crate) struct Adaptive {
     meta: usize,
-    pages: Pages,
+    pages: MetadataPages,
 }
 
-fn amendment_key(chunk: u64) -> Key {
+fn amendment_key(chunk: u64) -> ObjectKey {
     vec![b'p', chunk as u8, b'a']
 }
 
-fn apart_key(chunk: u64, index: u64) -> Key {
+fn apart_key(chunk: u64, index: u64) -> ObjectKey {
     vec![b'p', chunk as u8, b'd', index as u8]
 }
 
 /// The key range of the amendment and the entries apart of a chunk: behind its page, before the
 /// next.
-fn newer_range(chunk: u64) -> (Key, Key) {
+fn newer_range(chunk: u64) -> (ObjectKey, ObjectKey) {
     (amendment_key(chunk), vec![b'p', chunk as u8, b'd' + 1])
 }
 
 impl Adaptive {
     pub(crate) fn new(meta: usize, budget: Budget) -> Self {
-        Adaptive { meta, pages: Pages::new(meta, budget) }
+        Adaptive { meta, pages: MetadataPages::new(meta, budget) }
     }
 
     /// Writes the parts of one chunk.
-    fn write_chunk(&self, change: &Change, chunk: u64, parts: &[Part<'_>], keys: &mut KeySteps) {
+    fn write_chunk(&self, change: &ObjectChange, chunk: u64, parts: &[ChunkPart<'_>], keys: &mut KeySteps) {
         let blocks: usize = parts.iter().map(|part| part.entries.len() / self.meta).sum();
         let known = self.pages.with(change.segment, chunk, |page| {
             overlay(parts, self.meta, &mut page.entries);
-            self.write_known(chunk, page, mask(parts, self.meta), keys);
+            self.write_cached(chunk, page, mask(parts, self.meta), keys);
         });
         if known.is_some() {
             return;
         }
         if change.absent || blocks == CHUNK_BLOCKS as usize {
-            let mut page = Page::blank(self.meta);
+            let mut page = MetadataPage::blank(self.meta);
             overlay(parts, self.meta, &mut page.entries);
             keys.set.push((page_key(chunk), page.entries.to_vec()));
             if !change.absent {
@@ -68,18 +70,18 @@ impl Adaptive {
             }
             self.pages.put(change.segment, chunk, page);
         } else {
-            self.set_apart(chunk, parts, keys);
+            self.write_apart(chunk, parts, keys);
         }
     }
 
     /// Writes a cached page with the entries `fresh` new.
-    fn write_known(&self, chunk: u64, page: &mut Page, fresh: u128, keys: &mut KeySteps) {
+    fn write_cached(&self, chunk: u64, page: &mut MetadataPage, fresh: u128, keys: &mut KeySteps) {
         let was_amended = page.amended != 0;
         page.amended |= fresh;
-        let is_full = page.amended.count_ones() > MOST_AMENDED;
+        let is_full = page.amended.count_ones() > MAX_AMENDED;
         let outdated = if is_full { page.apart } else { page.apart & fresh };
         page.apart &= !outdated;
-        keys.removed.extend(ones(outdated).map(|index| apart_key(chunk, index)));
+        keys.removed.extend(set_bits(outdated).map(|index| apart_key(chunk, index)));
         if !is_full {
             keys.set.push((amendment_key(chunk), self.amendment(page)));
             return;
@@ -92,15 +94,15 @@ impl Adaptive {
     }
 
     /// The entries that are newer than the page, each preceded by its index.
-    fn amendment(&self, page: &Page) -> Vec<u8> {
+    fn amendment(&self, page: &MetadataPage) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.amended.count_ones() as usize * (1 + self.meta));
-        pick(page.amended, self.meta, &page.entries, &mut out);
+        encode_entries(page.amended, self.meta, &page.entries, &mut out);
         out
     }
 
     /// Applies an amendment to a page. `None`: the bytes are not an amendment.
-    fn amend(&self, page: &mut Page, amendment: &[u8]) -> Option<()> {
-        for (index, entry) in picked(amendment, self.meta)? {
+    fn amend(&self, page: &mut MetadataPage, amendment: &[u8]) -> Option<()> {
+        for (index, entry) in decode_entries(amendment, self.meta)? {
             let at = index as usize * self.meta;
             page.entries[at..at + self.meta].copy_from_slice(entry);
             page.amended |= 1 << index;
@@ -108,7 +110,7 @@ impl Adaptive {
         Some(())
     }
 
-    fn set_apart(&self, chunk: u64, parts: &[Part<'_>], keys: &mut KeySteps) {
+    fn write_apart(&self, chunk: u64, parts: &[ChunkPart<'_>], keys: &mut KeySteps) {
         for part in parts {
             let entries = part.entries.chunks_exact(self.meta);
             let pairs = (part.index..).zip(entries).map(|(i, entry)| (apart_key(chunk, i), entry.to_vec()));
@@ -117,30 +119,30 @@ impl Adaptive {
     }
 
     /// The pages of the chunks `missing`, from the pairs of an answer that covers them.
-    fn assemble(&self, missing: Chunks, pairs: &[(Key, Vec<u8>)]) -> Result<Learned> {
-        let mut learned: Learned =
-            ones(u128::from(missing)).map(|chunk| (chunk, Page::blank(self.meta))).collect();
+    fn assemble(&self, missing: ChunkSet, pairs: &[(ObjectKey, Vec<u8>)]) -> Result<FetchedPages> {
+        let mut learned: FetchedPages =
+            set_bits(u128::from(missing)).map(|chunk| (chunk, MetadataPage::blank(self.meta))).collect();
         for (key, value) in pairs {
             let page_of = |chunk: u8| missing & 1u16.checked_shl(u32::from(chunk)).unwrap_or(0) != 0;
             match key.as_slice() {
                 [b'p', chunk] if page_of(*chunk) => {
-                    let page = page_mut(&mut learned, *chunk);
+                    let page = fetched_page_mut(&mut learned, *chunk);
                     if value.len() != page_len(self.meta) {
-                        return Err(strange_key(key, value));
+                        return Err(unexpected_key(key, value));
                     }
                     page.entries.copy_from_slice(value);
                 }
                 // Keys are sorted: the page comes first, and entries apart come last.
                 [b'p', chunk, b'a'] if page_of(*chunk) => {
-                    let page = page_mut(&mut learned, *chunk);
-                    self.amend(page, value).ok_or_else(|| strange_key(key, value))?;
+                    let page = fetched_page_mut(&mut learned, *chunk);
+                    self.amend(page, value).ok_or_else(|| unexpected_key(key, value))?;
                 }
                 [b'p', chunk, b'd', index] if page_of(*chunk) && u64::from(*index) < CHUNK_BLOCKS => {
-                    let page = page_mut(&mut learned, *chunk);
+                    let page = fetched_page_mut(&mut learned, *chunk);
                     let at = usize::from(*index) * self.meta;
                     let entry = &mut page.entries[at..at + self.meta];
                     if value.len() != self.meta {
-                        return Err(strange_key(key, value));
+                        return Err(unexpected_key(key, value));
                     }
                     entry.copy_from_slice(value);
                     page.apart |= 1 << index;
@@ -154,29 +156,35 @@ impl Adaptive {
 }
 
 impl Placement for Adaptive {
-    fn pages(&self) -> Option<&Pages> {
+    fn pages(&self) -> Option<&MetadataPages> {
         Some(&self.pages)
     }
 
-    fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
+    fn add_steps<'a>(
+        &self,
+        change: &'a ObjectChange,
+        _: FetchedPages,
+        _: &mut ChainTails,
+        steps: &mut Vec<ObjectStep<'a>>,
+    ) {
         let mut keys = KeySteps::default();
-        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
+        for_each_changed_chunk(change.ranges(), &change.entries, self.meta, |chunk, parts| {
             self.write_chunk(change, chunk, parts, &mut keys);
         });
         keys.into_steps(steps);
     }
 
-    fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
+    fn source(&self, _: &Range<u64>, missing: ChunkSet) -> EntrySource {
         let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
         let most = (last - first + 1) * (CHUNK_BLOCKS + 2);
         // The end shares a prefix with the last page, so a store that searches by prefix can skip
         // all other keys.
-        Source::Keys(Keys::Range(page_key(first), newer_range(last).1, most as usize))
+        EntrySource::Keys(KeySelection::Range(page_key(first), newer_range(last).1, most as usize))
     }
 
-    fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
+    fn extract_entries(&self, answer: &EntryAnswer<'_>, entries: &mut [u8]) -> Result<FetchedPages> {
         let learned = self.assemble(answer.missing, answer.pairs)?;
-        copy_learned(&learned, answer.range, self.meta, entries);
+        copy_fetched_entries(&learned, answer.range, self.meta, entries);
         Ok(learned)
     }
 }
@@ -186,14 +194,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_amendment_is_taken_whole_or_refused() {
+    fn a_malformed_amendment_is_refused() {
         let adaptive = Adaptive::new(2, Budget::bytes(1 << 20));
-        let mut page = Page::blank(2);
+        let mut page = MetadataPage::blank(2);
         adaptive.amend(&mut page, &[3, 7, 8, 127, 9, 10]).expect("two entries");
         assert_eq!((page.entries[6], page.entries[255], page.amended), (7, 10, 1 << 3 | 1 << 127));
         assert_eq!(adaptive.amendment(&page), [3, 7, 8, 127, 9, 10]);
         for bad in [&[3, 7][..], &[3, 7, 8, 4], &[3, 7, 8, 3, 7, 8], &[4, 7, 8, 3, 7, 8], &[128, 7, 8]] {
-            assert!(adaptive.amend(&mut Page::blank(2), bad).is_none(), "{bad:?}");
+            assert!(adaptive.amend(&mut MetadataPage::blank(2), bad).is_none(), "{bad:?}");
         }
     }
 }

@@ -4,21 +4,21 @@
 use parking_lot::{Condvar, Mutex};
 
 /// Idle buffers.
-pub(crate) struct Buffers {
-    idle: Mutex<Idle>,
-    most: usize,
+pub(crate) struct CiphertextBuffers {
+    idle: Mutex<IdleCiphertext>,
+    max_bytes: usize,
 }
 
 #[derive(Default)]
-struct Idle {
+struct IdleCiphertext {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
 }
 
-impl Buffers {
+impl CiphertextBuffers {
     /// A pool of at most `most` bytes.
     pub(crate) fn new(most: usize) -> Self {
-        Buffers { idle: Mutex::default(), most }
+        CiphertextBuffers { idle: Mutex::default(), max_bytes: most }
     }
 
     /// A buffer of this length, with arbitrary old ciphertext in it.
@@ -34,9 +34,9 @@ impl Buffers {
     }
 
     /// Returns a buffer to the pool.
-    pub(crate) fn give(&self, buffer: Vec<u8>) {
+    pub(crate) fn put_back(&self, buffer: Vec<u8>) {
         let mut idle = self.idle.lock();
-        if buffer.capacity() > 0 && idle.bytes + buffer.capacity() <= self.most {
+        if buffer.capacity() > 0 && idle.bytes + buffer.capacity() <= self.max_bytes {
             idle.bytes += buffer.capacity();
             idle.buffers.push(buffer);
         }
@@ -44,34 +44,34 @@ impl Buffers {
 }
 
 /// Bounds the bytes in flight.
-pub(crate) struct Transit {
+pub(crate) struct InFlightLimit {
     bytes: Mutex<usize>,
-    left: Condvar,
-    most: usize,
+    freed: Condvar,
+    max_bytes: usize,
 }
 
 /// A reservation for bytes in flight, until it is dropped.
-pub(crate) struct Passage<'t>(&'t Transit, usize);
+pub(crate) struct InFlightPermit<'t>(&'t InFlightLimit, usize);
 
-impl Transit {
+impl InFlightLimit {
     /// At most `most` bytes, or a single larger passage.
     pub(crate) fn new(most: usize) -> Self {
-        Transit { bytes: Mutex::new(0), left: Condvar::new(), most }
+        InFlightLimit { bytes: Mutex::new(0), freed: Condvar::new(), max_bytes: most }
     }
 
     /// Waits until `len` bytes fit.
-    pub(crate) fn enter(&self, len: usize) -> Passage<'_> {
+    pub(crate) fn acquire(&self, len: usize) -> InFlightPermit<'_> {
         let mut bytes = self.bytes.lock();
-        self.left.wait_while(&mut bytes, |bytes| *bytes > 0 && *bytes + len > self.most);
+        self.freed.wait_while(&mut bytes, |bytes| *bytes > 0 && *bytes + len > self.max_bytes);
         *bytes += len;
-        Passage(self, len)
+        InFlightPermit(self, len)
     }
 }
 
-impl Drop for Passage<'_> {
+impl Drop for InFlightPermit<'_> {
     fn drop(&mut self) {
         *self.0.bytes.lock() -= self.1;
-        self.0.left.notify_all();
+        self.0.freed.notify_all();
     }
 }
 
@@ -81,16 +81,16 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn no_more_is_under_way_than_may_be_but_for_one_alone() {
-        let transit = Transit::new(10);
+    fn bytes_in_flight_stay_within_the_limit_except_for_one_large_permit() {
+        let transit = InFlightLimit::new(10);
         let under_way = AtomicUsize::new(0);
-        drop(transit.enter(100));
+        drop(transit.acquire(100));
         std::thread::scope(|scope| {
             for len in 1..9 {
                 let (transit, under_way) = (&transit, &under_way);
                 scope.spawn(move || {
                     for _ in 0..500 {
-                        let passage = transit.enter(len);
+                        let passage = transit.acquire(len);
                         assert!(under_way.fetch_add(len, Ordering::SeqCst) + len <= 10);
                         under_way.fetch_sub(len, Ordering::SeqCst);
                         drop(passage);

@@ -18,27 +18,27 @@ pub(crate) const TAG_LEN: usize = 16;
 pub(crate) const TAILS_LEN: usize = CHUNKS * (TAG_LEN + 1);
 
 /// Binds a link and all links before it. Zeros: there is none.
-pub(crate) type Tag = [u8; TAG_LEN];
+pub(crate) type ChainTag = [u8; TAG_LEN];
 
 /// The end of the chain of one chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tail {
+pub(crate) struct ChainTail {
     /// The tag of the newest link.
-    pub(crate) tag: Tag,
+    pub(crate) tag: ChainTag,
     /// The number of deltas in the chain.
     pub(crate) deltas: u8,
 }
 
 /// The ends of the chains of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tails([Tail; CHUNKS]);
+pub(crate) struct ChainTails([ChainTail; CHUNKS]);
 
-impl Tails {
-    pub(crate) fn of(&self, chunk: u64) -> &Tail {
+impl ChainTails {
+    pub(crate) fn of(&self, chunk: u64) -> &ChainTail {
         &self.0[chunk as usize]
     }
 
-    pub(crate) fn set(&mut self, chunk: u64, tail: Tail) {
+    pub(crate) fn set(&mut self, chunk: u64, tail: ChainTail) {
         self.0[chunk as usize] = tail;
     }
 
@@ -53,10 +53,10 @@ impl Tails {
         bytes
     }
 
-    /// Parses the output of [`Tails::encode`].
-    pub(crate) fn decode(bytes: &[u8; TAILS_LEN]) -> Tails {
+    /// Parses the output of [`ChainTails::encode`].
+    pub(crate) fn decode(bytes: &[u8; TAILS_LEN]) -> ChainTails {
         let (tags, deltas) = bytes.split_at(CHUNKS * TAG_LEN);
-        let mut tails = Tails::default();
+        let mut tails = ChainTails::default();
         for (tail, (tag, number)) in tails.0.iter_mut().zip(tags.chunks_exact(TAG_LEN).zip(deltas)) {
             tail.tag.copy_from_slice(tag);
             tail.deltas = *number;
@@ -67,17 +67,17 @@ impl Tails {
 
 /// A kind of link.
 #[derive(Clone, Copy)]
-pub(crate) enum Link {
+pub(crate) enum ChainLink {
     Page,
     /// The delta of this number, less than 255.
     Delta(u8),
 }
 
-impl Link {
+impl ChainLink {
     const fn code(self) -> u8 {
         match self {
-            Link::Page => u8::MAX,
-            Link::Delta(number) => number,
+            ChainLink::Page => u8::MAX,
+            ChainLink::Delta(number) => number,
         }
     }
 }
@@ -91,13 +91,20 @@ impl ChainKey {
     }
 
     /// The tag of a link with this value.
-    pub(crate) fn tag(&self, object: Segment, chunk: u64, link: Link, value: &[u8]) -> Tag {
+    pub(crate) fn tag(&self, object: Segment, chunk: u64, link: ChainLink, value: &[u8]) -> ChainTag {
         let place = [&object.0.to_le_bytes()[..], &[chunk as u8, link.code()]].concat();
         *keyed_hash(&self.0, &[&place, value]).first_chunk().expect("a hash is longer than a tag")
     }
 
     /// Whether the tag is that of the link.
-    pub(crate) fn is_tag_of(&self, tag: &Tag, object: Segment, chunk: u64, link: Link, value: &[u8]) -> bool {
+    pub(crate) fn is_tag_of(
+        &self,
+        tag: &ChainTag,
+        object: Segment,
+        chunk: u64,
+        link: ChainLink,
+        value: &[u8],
+    ) -> bool {
         constant_time_eq(tag, &self.tag(object, chunk, link, value))
     }
 }
@@ -107,11 +114,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tails_survive_their_bytes() {
-        let mut tails = Tails::default();
+    fn chain_tails_survive_encoding() {
+        let mut tails = ChainTails::default();
         for chunk in 0..CHUNKS as u64 {
-            tails.set(chunk, Tail { tag: [chunk as u8 + 1; TAG_LEN], deltas: 200 + chunk as u8 });
+            tails.set(chunk, ChainTail { tag: [chunk as u8 + 1; TAG_LEN], deltas: 200 + chunk as u8 });
         }
-        assert_eq!(Tails::decode(&tails.encode()), tails);
+        assert_eq!(ChainTails::decode(&tails.encode()), tails);
     }
 }

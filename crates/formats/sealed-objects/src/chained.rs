@@ -12,39 +12,40 @@
 //! does not match its tag in the chain, all entries that no newer link contains are lost. Other
 //! keys are ignored.
 
-use crate::chain::{CHUNKS, ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
-use crate::change::{Change, LOST};
+use crate::chain::{CHUNKS, ChainKey, ChainLink, ChainTag, ChainTail, ChainTails, TAG_LEN};
 use crate::chunks::{
-    Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick, picked,
+    ChunkPart, ChunkSet, KeySteps, MAX_AMENDED, decode_entries, encode_entries, for_each_changed_chunk, mask,
+    overlay, page_key, set_bits,
 };
-use crate::pages::{Learned, Page, Pages, copy_learned, page_len};
-use crate::placement::{Answered, Placement, Source};
+use crate::metadata_pages::{FetchedPages, MetadataPage, MetadataPages, copy_fetched_entries, page_len};
+use crate::object_change::{LOST_BYTE, ObjectChange};
+use crate::placement::{EntryAnswer, EntrySource, Placement};
 use crate::seal::SEAL_KEY;
 use crate::segment::Segment;
 use lacuna_contracts::{Budget, Result};
-use lacuna_medium::{Key, Keys, Step};
+use lacuna_medium::{KeySelection, ObjectKey, ObjectStep};
 use std::ops::Range;
 
 /// With this many deltas in the chain, the next small write fetches the page unless it is cached.
-const MANY_DELTAS: u8 = 32;
+const FETCH_AT_DELTAS: u8 = 32;
 /// No chain has more than this many deltas plus one: with this many the page is fetched even if it
 /// is cached, since the cache may drop it.
-const MOST_DELTAS: u8 = 250;
+const MAX_DELTAS: u8 = 250;
 
 pub(crate) struct Chained {
     meta: usize,
-    pages: Pages,
+    pages: MetadataPages,
     key: ChainKey,
 }
 
-fn delta_key(chunk: u64, number: u8) -> Key {
+fn delta_key(chunk: u64, number: u8) -> ObjectKey {
     vec![b'p', chunk as u8, b'd', number]
 }
 
 impl Chained {
     /// A layout with `meta` bytes of metadata per block, which caches pages within the budget.
     pub(crate) fn new(meta: usize, budget: Budget, key: ChainKey) -> Self {
-        Chained { meta, pages: Pages::new(meta, budget), key }
+        Chained { meta, pages: MetadataPages::new(meta, budget), key }
     }
 
     /// Writes the parts of one chunk; its page may have been `fetched`. Returns the new end of the
@@ -53,55 +54,55 @@ impl Chained {
         &self,
         segment: Segment,
         chunk: u64,
-        tail: &Tail,
-        fetched: Option<Page>,
-        parts: &[Part<'_>],
+        tail: &ChainTail,
+        fetched: Option<MetadataPage>,
+        parts: &[ChunkPart<'_>],
         keys: &mut KeySteps,
-    ) -> Tail {
+    ) -> ChainTail {
         let fresh = mask(parts, self.meta);
         let known = self.pages.with(segment, chunk, |page| {
             overlay(parts, self.meta, &mut page.entries);
-            self.write_known(segment, chunk, tail, page, fresh, keys)
+            self.write_cached(segment, chunk, tail, page, fresh, keys)
         });
         if let Some(tail) = known {
             return tail;
         }
         // A chain without links is a page of zeros.
-        let is_known = fresh == u128::MAX || *tail == Tail::default();
+        let is_known = fresh == u128::MAX || *tail == ChainTail::default();
         // A page with lost entries is written only when the chain must not grow any more.
-        let usable = fetched.filter(|page| !page.lost || tail.deltas >= MOST_DELTAS);
-        let Some(mut page) = usable.or_else(|| is_known.then(|| Page::blank(self.meta))) else {
+        let usable = fetched.filter(|page| !page.lost || tail.deltas >= MAX_DELTAS);
+        let Some(mut page) = usable.or_else(|| is_known.then(|| MetadataPage::blank(self.meta))) else {
             return self.add_delta(segment, chunk, tail, parts, keys);
         };
         page.lost = false;
         overlay(parts, self.meta, &mut page.entries);
-        let tail = self.write_known(segment, chunk, tail, &mut page, fresh, keys);
+        let tail = self.write_cached(segment, chunk, tail, &mut page, fresh, keys);
         self.pages.put(segment, chunk, page);
         tail
     }
 
     /// Writes a cached page with the entries `fresh` new: as a delta to the stored page, or whole.
-    fn write_known(
+    fn write_cached(
         &self,
         segment: Segment,
         chunk: u64,
-        tail: &Tail,
-        page: &mut Page,
+        tail: &ChainTail,
+        page: &mut MetadataPage,
         fresh: u128,
         keys: &mut KeySteps,
-    ) -> Tail {
+    ) -> ChainTail {
         page.amended |= fresh;
-        if page.amended.count_ones() <= MOST_AMENDED {
+        if page.amended.count_ones() <= MAX_AMENDED {
             keys.removed.extend((1..tail.deltas).map(|number| delta_key(chunk, number)));
             let mut value = page.base.to_vec();
-            pick(page.amended, self.meta, &page.entries, &mut value);
+            encode_entries(page.amended, self.meta, &page.entries, &mut value);
             return self.set_delta(segment, chunk, 0, value, keys);
         }
         keys.removed.extend((0..tail.deltas).map(|number| delta_key(chunk, number)));
-        page.base = self.key.tag(segment, chunk, Link::Page, &page.entries);
+        page.base = self.key.tag(segment, chunk, ChainLink::Page, &page.entries);
         page.amended = 0;
         keys.set.push((page_key(chunk), page.entries.to_vec()));
-        Tail { tag: page.base, deltas: 0 }
+        ChainTail { tag: page.base, deltas: 0 }
     }
 
     /// Appends to a chain; only its end is known.
@@ -109,10 +110,10 @@ impl Chained {
         &self,
         segment: Segment,
         chunk: u64,
-        tail: &Tail,
-        parts: &[Part<'_>],
+        tail: &ChainTail,
+        parts: &[ChunkPart<'_>],
         keys: &mut KeySteps,
-    ) -> Tail {
+    ) -> ChainTail {
         let mut value = tail.tag.to_vec();
         for part in parts {
             for (index, entry) in (part.index..).zip(part.entries.chunks_exact(self.meta)) {
@@ -130,36 +131,42 @@ impl Chained {
         number: u8,
         value: Vec<u8>,
         keys: &mut KeySteps,
-    ) -> Tail {
-        let tag = self.key.tag(segment, chunk, Link::Delta(number), &value);
+    ) -> ChainTail {
+        let tag = self.key.tag(segment, chunk, ChainLink::Delta(number), &value);
         keys.set.push((delta_key(chunk, number), value));
-        Tail { tag, deltas: number + 1 }
+        ChainTail { tag, deltas: number + 1 }
     }
 
     /// The page of a chunk, from the pairs of an answer that covers it.
-    fn follow(&self, segment: Segment, chunk: u64, tail: &Tail, pairs: &[(Key, Vec<u8>)]) -> Page {
-        let value = |key: &Key| {
+    fn read_chain(
+        &self,
+        segment: Segment,
+        chunk: u64,
+        tail: &ChainTail,
+        pairs: &[(ObjectKey, Vec<u8>)],
+    ) -> MetadataPage {
+        let value = |key: &ObjectKey| {
             pairs.binary_search_by(|(other, _)| other.cmp(key)).ok().map(|at| pairs[at].1.as_slice())
         };
-        let mut page = Page::blank(self.meta);
+        let mut page = MetadataPage::blank(self.meta);
         let mut wanted = tail.tag;
         for number in (0..tail.deltas).rev() {
             let delta = value(&delta_key(chunk, number))
-                .filter(|value| self.key.is_tag_of(&wanted, segment, chunk, Link::Delta(number), value))
+                .filter(|value| self.key.is_tag_of(&wanted, segment, chunk, ChainLink::Delta(number), value))
                 .and_then(|value| self.apply_delta(value, &mut page));
             match delta {
                 Some(before) => wanted = before,
-                None => return self.lose_rest(page),
+                None => return self.mark_rest_lost(page),
             }
         }
-        if wanted == Tag::default() {
+        if wanted == ChainTag::default() {
             return page;
         }
         let stored = value(&page_key(chunk)).filter(|value| {
             value.len() == page_len(self.meta)
-                && self.key.is_tag_of(&wanted, segment, chunk, Link::Page, value)
+                && self.key.is_tag_of(&wanted, segment, chunk, ChainLink::Page, value)
         });
-        let Some(stored) = stored else { return self.lose_rest(page) };
+        let Some(stored) = stored else { return self.mark_rest_lost(page) };
         self.fill_rest(&mut page, |at| &stored[at..at + self.meta]);
         page.base = wanted;
         page
@@ -167,9 +174,9 @@ impl Chained {
 
     /// Applies the entries of a delta that no newer delta has. Returns the tag of the link before
     /// it; `None`: the bytes are not a delta.
-    fn apply_delta(&self, delta: &[u8], page: &mut Page) -> Option<Tag> {
+    fn apply_delta(&self, delta: &[u8], page: &mut MetadataPage) -> Option<ChainTag> {
         let (before, entries) = delta.split_first_chunk::<TAG_LEN>()?;
-        for (index, entry) in picked(entries, self.meta)? {
+        for (index, entry) in decode_entries(entries, self.meta)? {
             if page.amended >> index & 1 == 0 {
                 let at = index as usize * self.meta;
                 page.entries[at..at + self.meta].copy_from_slice(entry);
@@ -179,8 +186,8 @@ impl Chained {
         Some(*before)
     }
 
-    fn fill_rest<'e>(&self, page: &mut Page, entry: impl Fn(usize) -> &'e [u8]) {
-        for index in ones(!page.amended) {
+    fn fill_rest<'e>(&self, page: &mut MetadataPage, entry: impl Fn(usize) -> &'e [u8]) {
+        for index in set_bits(!page.amended) {
             let at = index as usize * self.meta;
             page.entries[at..at + self.meta].copy_from_slice(entry(at));
         }
@@ -188,9 +195,9 @@ impl Chained {
 
     /// Marks all entries as lost that no verified link contains. The next rewrite of the page
     /// includes all of them.
-    fn lose_rest(&self, mut page: Page) -> Page {
+    fn mark_rest_lost(&self, mut page: MetadataPage) -> MetadataPage {
         page.lost = page.amended != u128::MAX;
-        let lost = vec![LOST; self.meta];
+        let lost = vec![LOST_BYTE; self.meta];
         self.fill_rest(&mut page, |_| &lost);
         page.amended = u128::MAX;
         page
@@ -198,7 +205,7 @@ impl Chained {
 }
 
 impl Placement for Chained {
-    fn pages(&self) -> Option<&Pages> {
+    fn pages(&self) -> Option<&MetadataPages> {
         Some(&self.pages)
     }
 
@@ -206,14 +213,14 @@ impl Placement for Chained {
         true
     }
 
-    fn unready(&self, change: &Change, tails: &Tails) -> Chunks {
+    fn pages_to_fetch(&self, change: &ObjectChange, tails: &ChainTails) -> ChunkSet {
         let mut unready = 0;
-        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
+        for_each_changed_chunk(change.ranges(), &change.entries, self.meta, |chunk, parts| {
             let is_here = || self.pages.with(change.segment, chunk, |_| ()).is_some();
             let is_long = match tails.of(chunk).deltas {
                 // A page that is cached now may be dropped before it is needed.
-                MOST_DELTAS.. => true,
-                MANY_DELTAS.. => !is_here(),
+                MAX_DELTAS.. => true,
+                FETCH_AT_DELTAS.. => !is_here(),
                 _ => false,
             };
             if is_long && mask(parts, self.meta) != u128::MAX {
@@ -223,14 +230,20 @@ impl Placement for Chained {
         unready
     }
 
-    fn must_fetch(&self, tails: &Tails) -> bool {
-        (0..CHUNKS as u64).any(|chunk| tails.of(chunk).deltas >= MOST_DELTAS)
+    fn needs_fetch(&self, tails: &ChainTails) -> bool {
+        (0..CHUNKS as u64).any(|chunk| tails.of(chunk).deltas >= MAX_DELTAS)
     }
 
-    fn write<'a>(&self, change: &'a Change, fetched: Learned, tails: &mut Tails, steps: &mut Vec<Step<'a>>) {
+    fn add_steps<'a>(
+        &self,
+        change: &'a ObjectChange,
+        fetched: FetchedPages,
+        tails: &mut ChainTails,
+        steps: &mut Vec<ObjectStep<'a>>,
+    ) {
         let mut keys = KeySteps::default();
         let mut fetched = fetched.into_iter().peekable();
-        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
+        for_each_changed_chunk(change.ranges(), &change.entries, self.meta, |chunk, parts| {
             let page = fetched.next_if(|(of, _)| *of == chunk).map(|(_, page)| page);
             let tail = self.write_chunk(change.segment, chunk, tails.of(chunk), page, parts, &mut keys);
             tails.set(chunk, tail);
@@ -238,20 +251,20 @@ impl Placement for Chained {
         keys.into_steps(steps);
     }
 
-    fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
+    fn source(&self, _: &Range<u64>, missing: ChunkSet) -> EntrySource {
         let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
         let most = (last - first + 1) as usize * (1 + usize::from(u8::MAX));
         // The end shares a prefix with the last page, so a store that searches by prefix can skip
         // all other keys.
         let end = vec![b'p', last as u8, b'd' + 1];
-        Source::Keys(Keys::RangeAnd(page_key(first), end, most, vec![SEAL_KEY.to_vec()]))
+        EntrySource::Keys(KeySelection::RangeAnd(page_key(first), end, most, vec![SEAL_KEY.to_vec()]))
     }
 
-    fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
+    fn extract_entries(&self, answer: &EntryAnswer<'_>, entries: &mut [u8]) -> Result<FetchedPages> {
         let follow =
-            |chunk| (chunk, self.follow(answer.segment, chunk, answer.tails.of(chunk), answer.pairs));
-        let learned: Learned = ones(answer.missing.into()).map(follow).collect();
-        copy_learned(&learned, answer.range, self.meta, entries);
+            |chunk| (chunk, self.read_chain(answer.segment, chunk, answer.tails.of(chunk), answer.pairs));
+        let learned: FetchedPages = set_bits(answer.missing.into()).map(follow).collect();
+        copy_fetched_entries(&learned, answer.range, self.meta, entries);
         Ok(learned)
     }
 }
@@ -259,7 +272,7 @@ impl Placement for Chained {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{Fill, Run};
+    use crate::object_change::{BlockRun, Fill};
     use lacuna_contracts::Secret;
     use std::collections::BTreeMap;
 
@@ -272,29 +285,29 @@ mod tests {
 
     /// The keys of an object, with the tails of its seal.
     #[derive(Clone, Default)]
-    struct Object {
-        keys: BTreeMap<Key, Vec<u8>>,
-        tails: Tails,
+    struct TestObject {
+        keys: BTreeMap<ObjectKey, Vec<u8>>,
+        tails: ChainTails,
     }
 
-    impl Object {
+    impl TestObject {
         fn write(&mut self, layout: &Chained, first: u64, entries: &[u8]) {
             let count = (entries.len() / META) as u64;
-            let runs = vec![Run { index: first, count, fill: Fill::Data }];
-            let change = Change {
+            let runs = vec![BlockRun { index: first, count, fill: Fill::Data }];
+            let change = ObjectChange {
                 segment: Segment(9),
                 runs,
                 entries: entries.to_vec(),
-                sealed: vec![],
+                ciphertext: vec![],
                 absent: false,
             };
             let mut steps = vec![];
-            layout.write(&change, vec![], &mut self.tails, &mut steps);
+            layout.add_steps(&change, vec![], &mut self.tails, &mut steps);
             for step in steps {
                 match step {
-                    Step::SetKeys(pairs) => self.keys.extend(pairs),
-                    Step::RemoveKeys(keys) => keys.iter().for_each(|key| drop(self.keys.remove(key))),
-                    Step::RemoveKeyRange(first, end) => {
+                    ObjectStep::SetKeys(pairs) => self.keys.extend(pairs),
+                    ObjectStep::RemoveKeys(keys) => keys.iter().for_each(|key| drop(self.keys.remove(key))),
+                    ObjectStep::RemoveKeyRange(first, end) => {
                         self.keys.retain(|key, _| *key < first || *key >= end);
                     }
                     other => panic!("{other:?}"),
@@ -306,21 +319,21 @@ mod tests {
         fn read(&self) -> Vec<u8> {
             let pairs: Vec<_> = self.keys.clone().into_iter().collect();
             let mut entries = vec![1; 128 * META];
-            let answer = Answered {
+            let answer = EntryAnswer {
                 segment: Segment(9),
                 range: &(0..128),
                 missing: 1,
                 pairs: &pairs,
                 tails: &self.tails,
             };
-            layout().take(&answer, &mut entries).unwrap();
+            layout().extract_entries(&answer, &mut entries).unwrap();
             entries
         }
     }
 
     /// An object of a page and three deltas, and its entries.
-    fn object() -> (Object, Vec<u8>) {
-        let mut object = Object::default();
+    fn object() -> (TestObject, Vec<u8>) {
+        let mut object = TestObject::default();
         let mut model: Vec<u8> = (0..128 * META).map(|n| n as u8 | 1).collect();
         object.write(&layout(), 0, &model);
         for (first, fill) in [(3, 7), (4, 8), (100, 9)] {
@@ -338,13 +351,13 @@ mod tests {
         assert_eq!(object.read(), model);
         // A writer with the page cached collects all deltas in one, and rewrites the page when
         // there are too many.
-        let knowing = layout();
+        let layout_with_page = layout();
         let pairs: Vec<_> = object.keys.clone().into_iter().collect();
-        let page = knowing.follow(Segment(9), 0, object.tails.of(0), &pairs);
-        knowing.pages.put(Segment(9), 0, page);
+        let page = layout_with_page.read_chain(Segment(9), 0, object.tails.of(0), &pairs);
+        layout_with_page.pages.put(Segment(9), 0, page);
         for index in 0..40u8 {
             let entry = [index | 0x80; META];
-            object.write(&knowing, u64::from(index), &entry);
+            object.write(&layout_with_page, u64::from(index), &entry);
             model[usize::from(index) * META..][..META].copy_from_slice(&entry);
             assert_eq!(object.read(), model, "{index}");
             assert!(object.tails.of(0).deltas <= 1 && object.keys.len() <= 2);
@@ -352,17 +365,17 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_altered_put_back_or_taken_away() {
+    fn an_altered_moved_or_removed_link_loses_its_entries() {
         let (object, model) = object();
         let lost = |from: &[usize]| {
-            let mut entries = vec![LOST; 128 * META];
+            let mut entries = vec![LOST_BYTE; 128 * META];
             from.iter().for_each(|&index| {
                 entries[index * META..][..META].copy_from_slice(&model[index * META..][..META]);
             });
             entries
         };
         let newest: [&[usize]; 4] = [&[3, 4, 5, 100, 101], &[4, 5, 100, 101], &[100, 101], &[]];
-        let keys: Vec<Key> = vec![page_key(0), delta_key(0, 0), delta_key(0, 1), delta_key(0, 2)];
+        let keys: Vec<ObjectKey> = vec![page_key(0), delta_key(0, 0), delta_key(0, 1), delta_key(0, 2)];
         for (key, survives) in keys.iter().zip(newest) {
             let mut thinned = object.clone();
             thinned.keys.remove(key);
@@ -385,7 +398,7 @@ mod tests {
         let now = later.read();
         assert_eq!(now[100 * META], 5);
         later.keys.insert(delta_key(0, 0), object.keys[&delta_key(0, 2)].clone());
-        assert_eq!(later.read(), vec![LOST; 128 * META]);
+        assert_eq!(later.read(), vec![LOST_BYTE; 128 * META]);
         // Keys outside the chain are ignored.
         let mut more = object.clone();
         more.keys.insert(delta_key(0, 3), object.keys[&delta_key(0, 2)].clone());
@@ -394,33 +407,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_comes_back_by_being_written() {
+    fn a_write_replaces_lost_entries() {
         let (mut object, model) = object();
         object.keys.remove(&page_key(0));
         // A writer that has not read the page adds a delta, which verifies.
         object.write(&layout(), 50, &[6; META]);
         assert_eq!(object.read()[50 * META..51 * META], [6; META]);
-        assert_eq!(object.read()[0], LOST);
+        assert_eq!(object.read()[0], LOST_BYTE);
         object.write(&layout(), 0, &model);
         assert_eq!(object.read(), model);
         assert_eq!(object.keys.len(), 1);
     }
 
     #[test]
-    fn a_long_chain_wants_its_page() {
+    fn a_small_write_to_a_long_chain_fetches_the_page() {
         let (mut object, _) = object();
-        let one = |first| Change {
+        let one = |first| ObjectChange {
             segment: Segment(9),
-            runs: vec![Run { index: first, count: 1, fill: Fill::Data }],
+            runs: vec![BlockRun { index: first, count: 1, fill: Fill::Data }],
             entries: vec![5; META],
-            sealed: vec![],
+            ciphertext: vec![],
             absent: false,
         };
-        while object.tails.of(0).deltas < MANY_DELTAS {
-            assert_eq!(layout().unready(&one(1), &object.tails), 0);
+        while object.tails.of(0).deltas < FETCH_AT_DELTAS {
+            assert_eq!(layout().pages_to_fetch(&one(1), &object.tails), 0);
             object.write(&layout(), 1, &[5; META]);
         }
-        assert_eq!(layout().unready(&one(1), &object.tails), 1);
-        assert_eq!(layout().unready(&one(200), &object.tails), 0);
+        assert_eq!(layout().pages_to_fetch(&one(1), &object.tails), 1);
+        assert_eq!(layout().pages_to_fetch(&one(200), &object.tails), 0);
     }
 }

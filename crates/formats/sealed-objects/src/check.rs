@@ -3,7 +3,8 @@
 use crate::segment::Segment;
 use crate::version_table::VersionTable;
 use lacuna_contracts::{
-    BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Kind, Plain, Result, SEGMENT_BLOCKS, check_buffer,
+    BLOCK_SIZE, BadBlock, BlockAddr, Disk, DiskCheckReport, Kind, Result, SEGMENT_BLOCKS, WipeOnDrop,
+    check_buffer,
 };
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,25 +15,25 @@ const THREADS: u64 = 16;
 const WINDOW: u64 = 64;
 
 /// The result for one object.
-type Verdict = Result<(CheckReport, Vec<BadBlock>)>;
+type SegmentVerdict = Result<(DiskCheckReport, Vec<BadBlock>)>;
 
 /// A disk to be checked, with its version table if it has one.
-pub(crate) struct Check<'a> {
+pub(crate) struct ObjectCheck<'a> {
     pub(crate) disk: &'a dyn Disk,
     pub(crate) version_table: Option<&'a VersionTable>,
 }
 
-impl Check<'_> {
+impl ObjectCheck<'_> {
     /// Reads every block.
     pub(crate) fn run(
         &self,
         mut progress: impl FnMut(u64) -> Result<()>,
         mut bad: impl FnMut(BadBlock),
-    ) -> Result<CheckReport> {
+    ) -> Result<DiskCheckReport> {
         let blocks = self.disk.blocks();
         let segments = blocks.div_ceil(SEGMENT_BLOCKS);
         let mut buffers = (0..THREADS.min(segments)).map(|_| check_buffer()).collect::<Result<Vec<_>>>()?;
-        let mut report = CheckReport::default();
+        let mut report = DiskCheckReport::default();
         for first in (0..segments).step_by(WINDOW as usize) {
             let end = (first + WINDOW).min(segments);
             for verdict in self.check_window(first, end, &mut buffers) {
@@ -46,10 +47,10 @@ impl Check<'_> {
     }
 
     /// Checks some segments, one thread per buffer.
-    fn check_window(&self, first: u64, end: u64, buffers: &mut [Plain<Vec<u8>>]) -> Vec<Verdict> {
-        let verdicts: Vec<Verdict> = (first..end).map(|_| Ok(<_>::default())).collect();
+    fn check_window(&self, first: u64, end: u64, buffers: &mut [WipeOnDrop<Vec<u8>>]) -> Vec<SegmentVerdict> {
+        let verdicts: Vec<SegmentVerdict> = (first..end).map(|_| Ok(<_>::default())).collect();
         let (next, verdicts) = (AtomicU64::new(first), Mutex::new(verdicts));
-        let work = |buf: &mut Plain<Vec<u8>>| {
+        let work = |buf: &mut WipeOnDrop<Vec<u8>>| {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= end {
@@ -69,11 +70,12 @@ impl Check<'_> {
         verdicts.into_inner()
     }
 
-    fn check_segment(&self, segment: Segment, buf: &mut [u8]) -> Verdict {
-        let (mut report, mut bad) = (CheckReport::default(), vec![]);
+    fn check_segment(&self, segment: Segment, buf: &mut [u8]) -> SegmentVerdict {
+        let (mut report, mut bad) = (DiskCheckReport::default(), vec![]);
         let first = segment.block(0).0;
         let end = first + segment.blocks_on(self.disk.blocks());
-        if let Some(Err(error)) = self.version_table.map(|version_table| version_table.touch(segment)) {
+        if let Some(Err(error)) = self.version_table.map(|version_table| version_table.verify_object(segment))
+        {
             if !matches!(error.kind(), Kind::Corrupt | Kind::Io) {
                 return Err(error);
             }

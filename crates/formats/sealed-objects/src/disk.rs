@@ -1,26 +1,26 @@
 //! An open sealed disk on objects: its creation, opening and assembly from parts, and the `Disk`
 //! for front ends. It keeps no state of its own.
 
-use crate::buffers::{Buffers, Transit};
-use crate::cache::Cache;
+use crate::buffers::{CiphertextBuffers, InFlightLimit};
 use crate::chain::ChainKey;
-use crate::check::Check;
+use crate::check::ObjectCheck;
+use crate::dirty_cache::DirtyCache;
 use crate::encryptor::Encryptor;
-use crate::layouts::placement;
-use crate::reader::Reader;
+use crate::layouts::new_placement;
+use crate::read_path::ReadPath;
 use crate::rollback::Rollback;
 use crate::seal::SealPlace;
 use crate::snapshot_table::{SnapshotNumber, SnapshotRecord};
-use crate::snapshots::{NewSnapshot, Snapshots};
+use crate::snapshots::{DiskSnapshots, NewSnapshot};
 use crate::transactor::Transactor;
-use crate::version_book::VersionBook;
 use crate::version_page::HeadsTag;
+use crate::version_store::VersionStore;
 use crate::version_table::{VersionTable, VersionTableOptions};
-use crate::writer::Writer;
+use crate::write_path::WritePath;
 use crate::{ObjectParams, Stores};
 use lacuna_contracts::{
-    Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, CheckReport, Disk, Error, Extent, Kind, Result, Secret,
-    Setting, Status, StatusItem,
+    BLOCK_SIZE, BadBlock, BlockAddr, Budget, Disk, DiskCheckReport, Error, Extent, Hint, Kind, Result,
+    Secret, Setting, Status, StatusItem,
 };
 use lacuna_crypto::{BlockCipher, RandomSource};
 use std::sync::Arc;
@@ -44,37 +44,42 @@ pub struct ObjectOptions {
 }
 
 /// The number of largest transactions that may be in flight at once; more, if they are smaller.
-const FULL_BATCHES: usize = 16;
+const MAX_FULL_BATCHES: usize = 16;
 
 /// A sealed disk on objects, open.
 pub struct ObjectDisk {
     params: ObjectParams,
     stores: Stores,
     cipher: Arc<BlockCipher>,
-    snapshots: Arc<Snapshots>,
+    snapshots: Arc<DiskSnapshots>,
     /// Present if the cipher authenticates.
     version_table: Option<Arc<VersionTable>>,
-    reader: Reader,
+    reader: ReadPath,
     /// Absent if the disk is read-only.
-    writer: Option<Writer>,
+    writer: Option<WritePath>,
 }
 
 /// The state to open: the disk as it is now, or as it was at a snapshot.
-struct View {
+struct DiskView {
     stores: Stores,
     params: ObjectParams,
     /// The snapshot, if one is opened.
     snapshot: Option<SnapshotRecord>,
 }
 
-impl View {
+impl DiskView {
     /// The state at the snapshot of this name, or the present one if there is no name. Errors:
     /// [`Kind::NotFound`] for an unknown name, and all errors of the store.
-    fn of(stores: Stores, params: &ObjectParams, snapshots: &Snapshots, name: Option<&str>) -> Result<View> {
-        let Some(name) = name else { return Ok(View { stores, params: *params, snapshot: None }) };
+    fn of(
+        stores: Stores,
+        params: &ObjectParams,
+        snapshots: &DiskSnapshots,
+        name: Option<&str>,
+    ) -> Result<DiskView> {
+        let Some(name) = name else { return Ok(DiskView { stores, params: *params, snapshot: None }) };
         let record = snapshots.find(name)?;
         let params = params.with_blocks(record.blocks)?;
-        Ok(View { stores: snapshots.views(&record)?, params, snapshot: Some(record) })
+        Ok(DiskView { stores: snapshots.views(&record)?, params, snapshot: Some(record) })
     }
 }
 
@@ -89,9 +94,9 @@ impl ObjectDisk {
     ) -> Result<()> {
         params.check_store(&*stores.data)?;
         if params.cipher.authenticates() {
-            VersionBook::create(&*stores.book, params.segments(), master, uuid)?;
+            VersionStore::create(&*stores.book, params.segments(), master, uuid)?;
         }
-        Snapshots::create(&*stores.book, master, uuid)
+        DiskSnapshots::create(&*stores.book, master, uuid)
     }
 
     /// Opens a disk. `master` is the level's key, `uuid` the header's. The caller ensures that
@@ -109,9 +114,9 @@ impl ObjectDisk {
     ) -> Result<ObjectDisk> {
         params.check_store(&*stores.data)?;
         let read_only = options.read_only || options.snapshot.is_some();
-        let snapshots = Arc::new(Snapshots::open(&stores, master, uuid, read_only)?);
-        let View { stores, params, snapshot } =
-            View::of(stores, params, &snapshots, options.snapshot.as_deref())?;
+        let snapshots = Arc::new(DiskSnapshots::open(&stores, master, uuid, read_only)?);
+        let DiskView { stores, params, snapshot } =
+            DiskView::of(stores, params, &snapshots, options.snapshot.as_deref())?;
         let number = snapshot.as_ref().map(|record| SnapshotNumber(record.number));
         let newest = snapshots.newest().clone();
         let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
@@ -123,40 +128,41 @@ impl ObjectDisk {
                 stores: stores.clone(),
                 place: SealPlace::of(params.layout, cipher.meta_size()),
                 segments: params.segments(),
-                binds: params.binds_entries(),
+                binds_entries: params.binds_entries(),
                 budget: options.budget.share(1, 16),
                 read_only,
                 view: number,
                 newest,
             };
             let table = VersionTable::open(options, master, uuid)?;
-            snapshot.as_ref().map_or(Ok(()), |record| table.check_time(record))?;
+            snapshot.as_ref().map_or(Ok(()), |record| table.check_matches(record))?;
             version_table = Some(Arc::new(table));
         }
-        if let Some(record) = snapshots.rolling_back().filter(|_| number.is_none()) {
+        if let Some(record) = snapshots.unfinished_rollback().filter(|_| number.is_none()) {
             if read_only {
-                return Err(half_rolled_back(&record.name));
+                return Err(unfinished_rollback_error(&record.name));
             }
             let (table, segments) = (version_table.as_deref(), params.segments());
-            Rollback::new(&stores, &snapshots, table, segments, options.background, record)?.perform()?;
+            Rollback::new(&stores, &snapshots, table, segments, options.background, record)?
+                .restore_objects()?;
         }
-        let placement = placement(&params, options.budget.share(1, 4), ChainKey::new(master, uuid));
+        let placement = new_placement(&params, options.budget.share(1, 4), ChainKey::new(master, uuid));
         let dirty = options.budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64);
-        let cache = Arc::new(Cache::new(params.segments(), dirty));
-        let buffers = Arc::new(Buffers::new(options.budget.share(1, 16).get() as usize));
+        let cache = Arc::new(DirtyCache::new(params.segments(), dirty));
+        let buffers = Arc::new(CiphertextBuffers::new(options.budget.share(1, 16).get() as usize));
         let mut writer = None;
         if !read_only {
             // The store's client copies the ciphertext in flight; a second share of this size is
             // for that copy.
             let transit = options.budget.share(1, 8).get() as usize;
-            let batch_blocks = (transit / (FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
+            let batch_blocks = (transit / (MAX_FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
             let encryptor = Encryptor::new(cipher.clone(), options.random, buffers.clone(), placement.slot());
             let (data, table) = (stores.data.clone(), version_table.clone());
-            let transit = Transit::new(transit);
+            let transit = InFlightLimit::new(transit);
             let transactor =
                 Transactor::new(data, encryptor, placement.clone(), table.clone(), transit, params.blocks);
             let mut new =
-                Writer::new(cache.clone(), transactor, batch_blocks, params.blocks, options.write_through);
+                WritePath::new(cache.clone(), transactor, batch_blocks, params.blocks, options.write_through);
             if options.background {
                 new.start_threads(table)?;
             }
@@ -164,7 +170,7 @@ impl ObjectDisk {
         }
         let view = number.map(|number| (number, snapshots.clone()));
         let (data, table) = (stores.data.clone(), version_table.clone());
-        let reader = Reader::new(data, cache, cipher.clone(), placement, buffers, table, view);
+        let reader = ReadPath::new(data, cache, cipher.clone(), placement, buffers, table, view);
         Ok(ObjectDisk { params, stores, cipher, snapshots, version_table, reader, writer })
     }
 
@@ -178,13 +184,13 @@ impl ObjectDisk {
     /// `gcm`, every bit of every object, its presence and its freshness; with other ciphers,
     /// readability alone.
     ///
-    /// Errors: as [`lacuna_contracts::check`].
+    /// Errors: as [`lacuna_contracts::check_disk`].
     pub fn check(
         &self,
         progress: impl FnMut(u64) -> Result<()>,
         bad: impl FnMut(BadBlock),
-    ) -> Result<CheckReport> {
-        Check { disk: self, version_table: self.version_table.as_deref() }.run(progress, bad)
+    ) -> Result<DiskCheckReport> {
+        ObjectCheck { disk: self, version_table: self.version_table.as_deref() }.run(progress, bad)
     }
 
     /// Makes a snapshot of all acknowledged data. It can be opened by its name until it is removed.
@@ -201,7 +207,7 @@ impl ObjectDisk {
             let number = match &self.version_table {
                 Some(version_table) => {
                     version_table.checkpoint().map_err(|e| writer.fail_unless_refused(e))?;
-                    version_table.standing_still(add)?
+                    version_table.with_frozen_heads(add)?
                 }
                 None => add(HeadsTag::default())?,
             };
@@ -233,20 +239,20 @@ impl ObjectDisk {
             let threads = writer.has_threads();
             let rollback = Rollback::new(&self.stores, &self.snapshots, table, segments, threads, to)?;
             rollback.verify()?;
-            let rolled = rollback.run();
-            self.reader.forget_all();
+            let rolled = rollback.start();
+            self.reader.invalidate_all();
             rolled.map_err(|e| writer.fail(e))
         })
     }
 
     /// The write path; `what` names the refused operation. Errors: [`Kind::ReadOnly`] for a
     /// read-only disk.
-    fn writer(&self, what: &str) -> Result<&Writer> {
+    fn writer(&self, what: &str) -> Result<&WritePath> {
         self.writer.as_ref().ok_or_else(|| {
-            let advice = Advice::from("open it without ").setting(Setting("read_only"));
+            let advice = Hint::from("open it without ").setting(Setting("read_only"));
             Error::new(Kind::ReadOnly, format!("{what} refused"))
                 .found("a disk opened read-only")
-                .remedy(advice.text(", and not at a snapshot"))
+                .hint(advice.text(", and not at a snapshot"))
         })
     }
 }
@@ -269,7 +275,7 @@ impl Disk for ObjectDisk {
     }
 
     fn flush(&self) -> Result<()> {
-        self.writer.as_ref().map_or(Ok(()), Writer::flush)
+        self.writer.as_ref().map_or(Ok(()), WritePath::flush)
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
@@ -279,7 +285,7 @@ impl Disk for ObjectDisk {
     fn status(&self) -> Status {
         let [reads, hits, misses] = self.reader.counts();
         let [dirty, transactions, blocks, direct, renewed] =
-            self.writer.as_ref().map_or([0; 5], Writer::counts);
+            self.writer.as_ref().map_or([0; 5], WritePath::counts);
         Status {
             items: vec![
                 StatusItem::new("segments", self.params.segments(), "segments"),
@@ -297,21 +303,22 @@ impl Disk for ObjectDisk {
     }
 
     fn close(&self) -> Result<()> {
-        let settle = || self.version_table.as_ref().map_or(Ok(()), |version_table| version_table.close());
-        self.writer.as_ref().map_or(Ok(()), |writer| writer.close(settle))
+        let close_table =
+            || self.version_table.as_ref().map_or(Ok(()), |version_table| version_table.close());
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.close(close_table))
     }
 
-    fn read_only(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         self.writer.is_none()
     }
 }
 
 /// The error for a rollback that only an opening for writing can finish.
-fn half_rolled_back(name: &str) -> Error {
-    Error::new(Kind::ReadOnly, "cannot open the disk for reading alone")
-        .found(format!("a rollback to the snapshot {name} that was cut short"))
-        .expected("a disk that was rolled back whole")
-        .remedy("open it for writing once, which finishes the rollback, or open a snapshot")
+fn unfinished_rollback_error(name: &str) -> Error {
+    Error::new(Kind::ReadOnly, "cannot open the disk read-only")
+        .found(format!("an interrupted rollback to the snapshot {name}"))
+        .expected("a completed rollback")
+        .hint("open it for writing once to finish the rollback, or open a snapshot")
 }
 
 /// Seconds since 1970, for display: nothing depends on it.

@@ -1,9 +1,9 @@
 //! Turns blocks into changes of an object: encrypts them into buffers, with the metadata of each in
 //! an entry.
 
-use crate::buffers::Buffers;
-use crate::cache::{Content, Slot};
-use crate::change::{Change, Fill, Run, extend};
+use crate::buffers::CiphertextBuffers;
+use crate::object_change::{BlockRun, Fill, ObjectChange, append_block};
+use crate::pending_segment::{BlockContent, CachedBlock};
 use crate::segment::{Segment, blocks_in};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_crypto::{BlockCipher, RandomSource};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Encryptor {
     cipher: Arc<BlockCipher>,
     random: Arc<dyn RandomSource>,
-    buffers: Arc<Buffers>,
+    buffers: Arc<CiphertextBuffers>,
     slot: usize,
 }
 
@@ -22,60 +22,78 @@ impl Encryptor {
     pub(crate) fn new(
         cipher: Arc<BlockCipher>,
         random: Arc<dyn RandomSource>,
-        buffers: Arc<Buffers>,
+        buffers: Arc<CiphertextBuffers>,
         slot: usize,
     ) -> Encryptor {
         Encryptor { cipher, random, buffers, slot }
     }
 
     /// Bytes of metadata of a block.
-    pub(crate) fn meta(&self) -> usize {
+    pub(crate) fn meta_size(&self) -> usize {
         self.cipher.meta_size()
     }
 
     /// Encrypts blocks from the cache.
-    pub(crate) fn gather(&self, segment: Segment, blocks: &[(u64, Slot)], absent: bool) -> Change {
-        let (slot, meta) = (self.slot, self.meta());
-        let written = blocks.iter().filter(|(_, block)| matches!(block.content, Content::Data(_))).count();
-        let mut sealed = self.buffers.take(written * slot);
+    pub(crate) fn encrypt_cached(
+        &self,
+        segment: Segment,
+        blocks: &[(u64, CachedBlock)],
+        absent: bool,
+    ) -> ObjectChange {
+        let (slot, meta) = (self.slot, self.meta_size());
+        let written =
+            blocks.iter().filter(|(_, block)| matches!(block.content, BlockContent::Data(_))).count();
+        let mut ciphertext = self.buffers.take(written * slot);
         let mut entries = vec![0; blocks.len() * meta];
-        let mut runs: Vec<Run> = vec![];
-        let mut slots = sealed.chunks_exact_mut(slot);
+        let mut runs: Vec<BlockRun> = vec![];
+        let mut slots = ciphertext.chunks_exact_mut(slot);
         for (nth, (index, block)) in blocks.iter().enumerate() {
             let entry = &mut entries[nth * meta..(nth + 1) * meta];
             let fill = match &block.content {
-                Content::Data(data) => {
+                BlockContent::Data(data) => {
                     let out = slots.next().expect("a slot for each block with data");
-                    self.seal_block(segment.block(*index).0, &data[..], out, entry);
+                    self.encrypt_block(segment.block(*index).0, &data[..], out, entry);
                     Fill::Data
                 }
-                Content::Hole => Fill::Hole,
+                BlockContent::Hole => Fill::Hole,
             };
-            extend(&mut runs, *index, fill);
+            append_block(&mut runs, *index, fill);
         }
-        Change { segment, runs, entries, sealed, absent }
+        ObjectChange { segment, runs, entries, ciphertext, absent }
     }
 
     /// Encrypts consecutive blocks from the caller's buffer.
-    pub(crate) fn seal_run(&self, segment: Segment, index: u64, data: &[u8], absent: bool) -> Change {
-        let (slot, meta) = (self.slot, self.meta());
+    pub(crate) fn encrypt_run(
+        &self,
+        segment: Segment,
+        index: u64,
+        data: &[u8],
+        absent: bool,
+    ) -> ObjectChange {
+        let (slot, meta) = (self.slot, self.meta_size());
         let count = blocks_in(data);
-        let mut sealed = self.buffers.take(count as usize * slot);
+        let mut ciphertext = self.buffers.take(count as usize * slot);
         let mut entries = vec![0; count as usize * meta];
         let first = segment.block(index).0;
         if slot == BLOCK_SIZE {
-            self.cipher.seal(first, data, &mut sealed, &mut entries, &*self.random);
+            self.cipher.seal(first, data, &mut ciphertext, &mut entries, &*self.random);
         } else {
-            let blocks = data.chunks_exact(BLOCK_SIZE).zip(sealed.chunks_exact_mut(slot));
+            let blocks = data.chunks_exact(BLOCK_SIZE).zip(ciphertext.chunks_exact_mut(slot));
             for (block, ((plain, out), entry)) in (first..).zip(blocks.zip(entries.chunks_exact_mut(meta))) {
-                self.seal_block(block, plain, out, entry);
+                self.encrypt_block(block, plain, out, entry);
             }
         }
-        Change { segment, runs: vec![Run { index, count, fill: Fill::Data }], entries, sealed, absent }
+        ObjectChange {
+            segment,
+            runs: vec![BlockRun { index, count, fill: Fill::Data }],
+            entries,
+            ciphertext,
+            absent,
+        }
     }
 
     /// Encrypts a block into its slot, followed by its entry if the slot has space for it.
-    fn seal_block(&self, block: u64, plain: &[u8], slot: &mut [u8], entry: &mut [u8]) {
+    fn encrypt_block(&self, block: u64, plain: &[u8], slot: &mut [u8], entry: &mut [u8]) {
         let (out, behind) = slot.split_at_mut(BLOCK_SIZE);
         self.cipher.seal(block, plain, out, entry, &*self.random);
         if !behind.is_empty() {
@@ -84,7 +102,7 @@ impl Encryptor {
     }
 
     /// Reuses the buffer of a finished change.
-    pub(crate) fn reclaim(&self, change: Change) {
-        self.buffers.give(change.sealed);
+    pub(crate) fn reclaim(&self, change: ObjectChange) {
+        self.buffers.put_back(change.ciphertext);
     }
 }

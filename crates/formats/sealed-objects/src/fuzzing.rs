@@ -2,28 +2,28 @@
 //! disk would write it.
 
 use crate::snapshot_table::SnapshotTable;
-use crate::version_page::{PageKey, PagePlace};
+use crate::version_page::{PageAddress, VersionPageKey};
 use lacuna_contracts::Secret;
 
 /// Parses a snapshot table without a key and encodes it under `key`; `None` if it does not parse.
-pub fn snapshots_again(bytes: &[u8], key: &Secret<32>) -> Option<Vec<u8>> {
+pub fn reencode_snapshots(bytes: &[u8], key: &Secret<32>) -> Option<Vec<u8>> {
     SnapshotTable::parse(bytes).ok().map(|table| table.encode(key))
 }
 
 /// Does the same with a table that is verified with the key.
-pub fn verified_snapshots_again(bytes: &[u8], key: &Secret<32>) -> Option<Vec<u8>> {
+pub fn reencode_verified_snapshots(bytes: &[u8], key: &Secret<32>) -> Option<Vec<u8>> {
     SnapshotTable::decode(bytes, key).ok().map(|table| table.encode(key))
 }
 
 /// Decodes page `page` of object `object` of the book, a page of the version table of the disk with
 /// this master key and UUID, and encodes it again; `None` if it does not verify or does not parse.
-pub fn version_page_again(
+pub fn reencode_version_page(
     bytes: &[u8],
     master: &Secret<32>,
     uuid: &[u8; 16],
     object: u64,
     page: u32,
 ) -> Option<Vec<u8>> {
-    let (key, place) = (PageKey::new(master, uuid), PagePlace { object, page });
+    let (key, place) = (VersionPageKey::new(master, uuid), PageAddress { object, page });
     key.decode(place, bytes).ok().map(|page| key.encode(place, &page))
 }

@@ -1,12 +1,12 @@
 //! The layout `interleaved`: the entry of each block right behind it (the paper's *unaligned*).
 
-use crate::chain::Tails;
-use crate::change::Change;
-use crate::chunks::Chunks;
-use crate::pages::Learned;
-use crate::placement::{Placement, Source};
+use crate::chain::ChainTails;
+use crate::chunks::ChunkSet;
+use crate::metadata_pages::FetchedPages;
+use crate::object_change::ObjectChange;
+use crate::placement::{EntrySource, Placement};
 use lacuna_contracts::BLOCK_SIZE;
-use lacuna_medium::Step;
+use lacuna_medium::ObjectStep;
 use std::ops::Range;
 
 pub(crate) struct Interleaved {
@@ -24,11 +24,17 @@ impl Placement for Interleaved {
         BLOCK_SIZE + self.meta
     }
 
-    fn write<'a>(&self, _: &'a Change, _: Learned, _: &mut Tails, _: &mut Vec<Step<'a>>) {
+    fn add_steps<'a>(
+        &self,
+        _: &'a ObjectChange,
+        _: FetchedPages,
+        _: &mut ChainTails,
+        _: &mut Vec<ObjectStep<'a>>,
+    ) {
         // The slots hold the entries.
     }
 
-    fn source(&self, _: &Range<u64>, _: Chunks) -> Source {
-        Source::Slots
+    fn source(&self, _: &Range<u64>, _: ChunkSet) -> EntrySource {
+        EntrySource::Slots
     }
 }

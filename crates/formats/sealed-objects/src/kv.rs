@@ -3,13 +3,13 @@
 //! The key is the index of the block in its segment, two bytes, most significant first, so that the
 //! keys of consecutive blocks are consecutive.
 
-use crate::chain::Tails;
-use crate::change::{Change, Fill, LOST, can_refuse};
-use crate::chunks::Chunks;
-use crate::pages::Learned;
-use crate::placement::{Answered, Placement, Source, strange_key};
+use crate::chain::ChainTails;
+use crate::chunks::ChunkSet;
+use crate::metadata_pages::FetchedPages;
+use crate::object_change::{Fill, LOST_BYTE, ObjectChange, is_authenticated};
+use crate::placement::{EntryAnswer, EntrySource, Placement, unexpected_key};
 use lacuna_contracts::Result;
-use lacuna_medium::{Key, Keys, Step};
+use lacuna_medium::{KeySelection, ObjectKey, ObjectStep};
 use std::ops::Range;
 
 pub(crate) struct Kv {
@@ -22,12 +22,18 @@ impl Kv {
     }
 }
 
-fn key(index: u64) -> Key {
+fn key(index: u64) -> ObjectKey {
     (index as u16).to_be_bytes().to_vec()
 }
 
 impl Placement for Kv {
-    fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
+    fn add_steps<'a>(
+        &self,
+        change: &'a ObjectChange,
+        _: FetchedPages,
+        _: &mut ChainTails,
+        steps: &mut Vec<ObjectStep<'a>>,
+    ) {
         let mut entries = change.entries.chunks_exact(self.meta);
         let (mut set, mut removed) = (vec![], vec![]);
         for run in &change.runs {
@@ -39,18 +45,22 @@ impl Placement for Kv {
             }
         }
         if !set.is_empty() {
-            steps.push(Step::SetKeys(set));
+            steps.push(ObjectStep::SetKeys(set));
         }
         if !removed.is_empty() && !change.absent {
-            steps.push(Step::RemoveKeys(removed));
+            steps.push(ObjectStep::RemoveKeys(removed));
         }
     }
 
-    fn source(&self, range: &Range<u64>, _: Chunks) -> Source {
-        Source::Keys(Keys::Range(key(range.start), key(range.end), (range.end - range.start) as usize))
+    fn source(&self, range: &Range<u64>, _: ChunkSet) -> EntrySource {
+        EntrySource::Keys(KeySelection::Range(
+            key(range.start),
+            key(range.end),
+            (range.end - range.start) as usize,
+        ))
     }
 
-    fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
+    fn extract_entries(&self, answer: &EntryAnswer<'_>, entries: &mut [u8]) -> Result<FetchedPages> {
         let range = answer.range;
         entries.fill(0);
         for (key, value) in answer.pairs {
@@ -61,12 +71,12 @@ impl Placement for Kv {
             let entry = &mut entries[at..at + self.meta];
             if value.len() == self.meta {
                 entry.copy_from_slice(value);
-            } else if can_refuse(self.meta) {
-                entry.fill(LOST);
+            } else if is_authenticated(self.meta) {
+                entry.fill(LOST_BYTE);
             } else {
-                return Err(strange_key(key, value));
+                return Err(unexpected_key(key, value));
             }
         }
-        Ok(Learned::new())
+        Ok(FetchedPages::new())
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The layout of a disk. `budget` bounds the metadata that it caches; `key` makes the tags of
 /// entries that a seal binds.
-pub(crate) fn placement(params: &ObjectParams, budget: Budget, key: ChainKey) -> Arc<dyn Placement> {
+pub(crate) fn new_placement(params: &ObjectParams, budget: Budget, key: ChainKey) -> Arc<dyn Placement> {
     let meta = params.cipher.meta_size();
     match params.layout {
         ObjectLayout::Interleaved => Arc::new(Interleaved::new(meta)),

@@ -9,17 +9,18 @@
 //!
 //! The modules; each uses only those below it:
 //! - `disk`: [`ObjectDisk`], assembled from its parts; `check` and `rollback` work on it
-//! - `writer`: puts writes into the cache or past it, and throttles. `reader`: serves reads
-//! - `writers`: the background threads
+//! - `write_path`: puts writes into the cache or past it, and throttles. `read_path`: serves reads
+//! - `write_threads`: the background threads
 //! - `write_back`: turns the cache's content into transactions; fail-stop
-//! - `transactor`: one transaction on one object. `encryptor`: encrypts blocks into a `change`
-//! - `cache`: blocks that are not yet in the store, and transactions in flight. `schedule`: the
-//!   order of segments
+//! - `transactor`: one transaction on one object. `encryptor`: encrypts blocks into an
+//!   `object_change`
+//! - `dirty_cache`: blocks that are not yet in the store, and transactions in flight, on
+//!   `pending_segment`. `write_queue`: the order of segments
 //! - `placement`: where metadata lies: `adaptive`, `chained`, `segment_end`, `interleaved`, `kv`;
-//!   `pages` caches metadata
-//! - `version_table`: the expected version of each object, on `version_ticket`, `objects`, `seals`,
-//!   `version_pages`, `version_book`. `snapshots` on `snapshot_table` and `snapshot_mark`, which
-//!   proves that a store has a snapshot
+//!   `metadata_pages` caches metadata
+//! - `version_table`: the expected version of each object, on `transaction_ticket`,
+//!   `session_objects`, `seals`, `version_pages`, `version_store`. `snapshots` on `snapshot_table`
+//!   and `snapshot_mark`, which proves that a store has a snapshot
 //!
 //! Invariants:
 //! 1. At most one transaction per object is in flight. Its blocks stay in the cache, or are marked
@@ -40,47 +41,48 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod absent;
+mod absent_objects;
 mod adaptive;
 mod buffers;
-mod cache;
 mod chain;
 mod chained;
-mod change;
 mod check;
 mod chunks;
+mod dirty_cache;
 mod disk;
 mod encryptor;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod interleaved;
-mod known_tails;
 mod kv;
 mod layouts;
-mod objects;
-mod pages;
+mod metadata_pages;
+mod object_change;
 mod params;
+mod pending_segment;
 mod placement;
-mod reader;
+mod read_path;
 mod rollback;
-mod schedule;
 mod seal;
 mod seals;
 mod segment;
 mod segment_end;
+mod session_objects;
 mod snapshot_mark;
 mod snapshot_table;
 mod snapshots;
 mod stores;
+mod tail_cache;
+mod transaction_ticket;
 mod transactor;
-mod version_book;
 mod version_page;
 mod version_pages;
+mod version_store;
 mod version_table;
-mod version_ticket;
 mod write_back;
-mod writer;
-mod writers;
+mod write_path;
+mod write_queue;
+mod write_threads;
 
 pub use disk::{ObjectDisk, ObjectOptions};
 pub use params::{ObjectLayout, ObjectParams, VERSION};

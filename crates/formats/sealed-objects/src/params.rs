@@ -1,7 +1,7 @@
 //! The public parameters of a sealed disk on objects, with the values derived from them. The
 //! byte-exact page is `docs/format/sealed-objects.md`; a test compares the two.
 
-use lacuna_contracts::{Advice, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS, Setting};
+use lacuna_contracts::{Error, Hint, Kind, LeWriter, ParamsReader, Result, SEGMENT_BLOCKS, Setting};
 use lacuna_crypto::Cipher;
 use lacuna_medium::ObjectStore;
 
@@ -12,7 +12,7 @@ pub const VERSION: u16 = 1;
 /// The largest disk: 16 TiB.
 const MAX_BLOCKS: u64 = 1 << 32;
 /// Every layout's object fits into this many bytes.
-const OBJECT_ROOM: u64 = 5 << 20;
+const MIN_OBJECT_LIMIT: u64 = 5 << 20;
 
 /// The place of per-block metadata in an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl ObjectParams {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
                 .found(format!("{blocks} blocks of 4096 bytes"))
                 .expected(format!("1 to {MAX_BLOCKS} blocks (4 KiB to 16 TiB)"))
-                .remedy("choose a size in that range"));
+                .hint("choose a size in that range"));
         }
         let layout = if cipher.meta_size() == 0 { ObjectLayout::SegmentEnd } else { layout };
         Ok(ObjectParams { cipher, layout, blocks })
@@ -90,7 +90,7 @@ impl ObjectParams {
             return Err(Error::new(Kind::Usage, "a disk cannot be made smaller")
                 .found(format!("{blocks} blocks"))
                 .expected(format!("{} blocks or more", self.blocks))
-                .remedy("make a new disk of that size and copy what you need"));
+                .hint("make a new disk of that size and copy what you need"));
         }
         self.with_blocks(blocks)
     }
@@ -100,21 +100,21 @@ impl ObjectParams {
         if self.layout.needs_keys() && !store.has_keys() {
             return Err(Error::new(
                 Kind::Usage,
-                format!("the layout {} does not work here", self.layout.name()),
+                format!("cannot use the layout {} in this pool", self.layout.name()),
             )
             .found("a pool whose objects have no key-value map (an erasure-coded pool)")
             .expected("a replicated pool")
-            .remedy(
-                Advice::from("use the layout segment-end (")
+            .hint(
+                Hint::from("use the layout segment-end (")
                     .setting(Setting("layout"))
                     .text("), or a replicated pool"),
             ));
         }
-        if store.object_limit() < OBJECT_ROOM {
+        if store.object_limit() < MIN_OBJECT_LIMIT {
             return Err(Error::new(Kind::Usage, "the objects of this pool are too small")
                 .found(format!("at most {} bytes each", store.object_limit()))
-                .expected(format!("{OBJECT_ROOM} bytes or more"))
-                .remedy("use another pool, or raise the largest object size of the cluster"));
+                .expected(format!("{MIN_OBJECT_LIMIT} bytes or more"))
+                .hint("use another pool, or raise the largest object size of the cluster"));
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl ObjectParams {
     /// Encodes the parameters for the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        let mut record = RecordMut(&mut out);
+        let mut record = LeWriter(&mut out);
         record.u16(0, VERSION).put(2, &[self.cipher.code(), self.layout as u8]).u64(8, self.blocks);
         out
     }
@@ -135,25 +135,25 @@ impl ObjectParams {
     /// Parses the output of [`ObjectParams::encode`]. Errors: [`Kind::Corrupt`] for anything that
     /// this version cannot have written.
     pub fn parse(bytes: &[u8]) -> Result<ObjectParams> {
-        let record = Parameters::of_len("sealed (on objects)", bytes, PARAMS_LEN)?;
+        let record = ParamsReader::new("sealed (on objects)", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
         if version != VERSION {
-            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
+            return Err(record.invalid(format!("version {version}"), format!("version {VERSION}")));
         }
         let params = ObjectParams {
             cipher: Cipher::from_code(bytes[2])
-                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), Cipher::codes()))?,
+                .ok_or_else(|| record.invalid(format!("cipher {}", bytes[2]), Cipher::codes()))?,
             layout: ObjectLayout::ALL
                 .into_iter()
                 .find(|layout| *layout as u8 == bytes[3])
-                .ok_or_else(|| record.refused(format!("layout {}", bytes[3]), "0 to 3"))?,
+                .ok_or_else(|| record.invalid(format!("layout {}", bytes[3]), "0 to 3"))?,
             blocks: record.u64(8),
         };
         let planned = params.with_blocks(params.blocks);
         if planned.is_ok_and(|planned| planned.encode() == *bytes) {
             Ok(params)
         } else {
-            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
+            Err(record.invalid(format!("{params:?}"), "values within the format's limits"))
         }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_survive_the_header_and_garbage_does_not() {
+    fn parameters_survive_encoding_and_garbage_is_refused() {
         for cipher in Cipher::ALL {
             for layout in ObjectLayout::ALL {
                 let p = ObjectParams::plan(cipher, layout, 5000).unwrap();

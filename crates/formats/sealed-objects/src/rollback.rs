@@ -22,10 +22,10 @@
 use crate::Stores;
 use crate::segment::Segment;
 use crate::snapshot_table::{SnapshotRecord, SnapshotState};
-use crate::snapshots::Snapshots;
+use crate::snapshots::DiskSnapshots;
 use crate::version_table::VersionTable;
 use lacuna_contracts::{Kind, Result};
-use lacuna_medium::{ObjectStore, Transaction};
+use lacuna_medium::{ObjectStore, ObjectTransaction};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -35,8 +35,8 @@ const THREADS: usize = 16;
 /// A rollback in progress.
 pub(crate) struct Rollback<'a> {
     data: &'a dyn ObjectStore,
-    snapshots: &'a Snapshots,
-    to: SnapshotRecord,
+    snapshots: &'a DiskSnapshots,
+    target: SnapshotRecord,
     /// The present version table and that of the snapshot.
     version_tables: Option<(&'a VersionTable, VersionTable)>,
     /// Every object that exists or existed.
@@ -50,7 +50,7 @@ impl<'a> Rollback<'a> {
     /// stores.
     pub(crate) fn new(
         stores: &'a Stores,
-        snapshots: &'a Snapshots,
+        snapshots: &'a DiskSnapshots,
         version_table: Option<&'a VersionTable>,
         segments: u64,
         background: bool,
@@ -61,7 +61,7 @@ impl<'a> Rollback<'a> {
         objects.extend(past.data.list()?);
         // An object missing in the list would keep its present state. The snapshot's objects were
         // written before it was made, so the present version table counts them.
-        let counted = version_table.map_or(Ok(vec![]), VersionTable::counted)?;
+        let counted = version_table.map_or(Ok(vec![]), VersionTable::written_segments)?;
         objects.extend(counted.into_iter().map(|segment| segment.0));
         let version_tables = match version_table {
             Some(now) => Some((now, now.at_snapshot(past, &to)?)),
@@ -73,15 +73,16 @@ impl<'a> Rollback<'a> {
         objects.dedup();
         let objects = objects.into_iter().map(Segment).collect();
         let threads = if background { THREADS } else { 1 };
-        Ok(Rollback { data: &*stores.data, snapshots, to, version_tables, objects, threads })
+        Ok(Rollback { data: &*stores.data, snapshots, target: to, version_tables, objects, threads })
     }
 
     /// Step 1.
     pub(crate) fn verify(&self) -> Result<()> {
         let Some((version_table, past)) = &self.version_tables else { return Ok(()) };
         self.each_object(|object| {
-            past.touch(object).map_err(|e| e.context(format!("rolling back to {}", self.to.name)))?;
-            match version_table.touch(object) {
+            past.verify_object(object)
+                .map_err(|e| e.context(format!("rolling back to {}", self.target.name)))?;
+            match version_table.verify_object(object) {
                 // The present object is about to be replaced.
                 Err(e) if e.kind() == Kind::Corrupt => Ok(()),
                 other => other,
@@ -91,25 +92,30 @@ impl<'a> Rollback<'a> {
     }
 
     /// Steps 2 to 4.
-    pub(crate) fn run(&self) -> Result<()> {
-        self.snapshots.mark(&self.to, SnapshotState::RollingBack)?;
-        self.perform()
+    pub(crate) fn start(&self) -> Result<()> {
+        self.snapshots.record_state(&self.target, SnapshotState::RollingBack)?;
+        self.restore_objects()
     }
 
     /// Steps 3 and 4; an opening repeats them if they were interrupted.
-    pub(crate) fn perform(&self) -> Result<()> {
+    pub(crate) fn restore_objects(&self) -> Result<()> {
         self.each_object(|object| match &self.version_tables {
-            Some((version_table, past)) => self.roll_sealed(object, version_table, past),
-            None => self.data.roll_back(object.0, self.to.data_id),
+            Some((version_table, past)) => self.roll_back_sealed(object, version_table, past),
+            None => self.data.roll_back(object.0, self.target.data_id),
         })?;
         if let Some((version_table, _)) = &self.version_tables {
             version_table.checkpoint()?;
         }
-        self.snapshots.mark(&self.to, SnapshotState::Ready)
+        self.snapshots.record_state(&self.target, SnapshotState::Ready)
     }
 
-    fn roll_sealed(&self, object: Segment, version_table: &VersionTable, past: &VersionTable) -> Result<()> {
-        let verdict = past.sealed(object);
+    fn roll_back_sealed(
+        &self,
+        object: Segment,
+        version_table: &VersionTable,
+        past: &VersionTable,
+    ) -> Result<()> {
+        let verdict = past.verified_tails(object);
         if verdict.is_ok() && version_table.is_unchanged_since(past, object)? {
             return Ok(());
         }
@@ -117,19 +123,20 @@ impl<'a> Rollback<'a> {
         let data = self.data;
         match verdict {
             Ok(Some(tails)) => {
-                data.roll_back(object.0, self.to.data_id)?;
-                let steps = vec![ticket.place_step(tails)];
-                let answer = data.apply_one(Transaction { object: object.0, steps });
-                ticket.ended(answer)?;
+                data.roll_back(object.0, self.target.data_id)?;
+                let steps = vec![ticket.seal_step(tails)];
+                let answer = data.apply_one(ObjectTransaction { object: object.0, steps });
+                ticket.finish(answer)?;
             }
             // It did not exist. Removing it now would leave no trace of it after a power cut.
             Ok(None) => {
-                let answer = data.apply_one(Transaction { object: object.0, steps: ticket.emptying_steps() });
-                ticket.ended(answer)?;
+                let answer =
+                    data.apply_one(ObjectTransaction { object: object.0, steps: ticket.emptying_steps() });
+                ticket.finish(answer)?;
             }
             Err(e) if e.kind() == Kind::Corrupt => {
-                data.roll_back(object.0, self.to.data_id)?;
-                ticket.condemn();
+                data.roll_back(object.0, self.target.data_id)?;
+                ticket.distrust();
             }
             Err(e) => return Err(e),
         }

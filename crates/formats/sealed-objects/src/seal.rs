@@ -1,13 +1,13 @@
 //! The seal of an object: a transaction counter under a MAC, which exposes older versions of the
 //! object and its removal.
 
-use crate::chain::{TAILS_LEN, Tails};
+use crate::chain::{ChainTails, TAILS_LEN};
 use crate::params::ObjectLayout;
 use crate::segment::Segment;
 use crate::snapshot_table::SnapshotNumber;
-use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_contracts::{BLOCK_SIZE, Error, Kind, LeReader, LeWriter, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
-use lacuna_medium::{Found, Keys, Query, ReadExtent, Step};
+use lacuna_medium::{KeySelection, ObjectStep, Query, QueryAnswer, ReadExtent};
 
 /// Bytes of a seal that binds no entries, and of the first part of one that binds them.
 pub(crate) const SEAL_LEN: usize = 32;
@@ -40,16 +40,18 @@ impl SealPlace {
         let object = segment.0;
         match self {
             SealPlace::Key => {
-                Query { object, extents: Vec::new(), keys: Keys::These(vec![SEAL_KEY.to_vec()]) }
+                Query { object, extents: Vec::new(), keys: KeySelection::These(vec![SEAL_KEY.to_vec()]) }
             }
-            SealPlace::At(offset) => {
-                Query { object, extents: vec![ReadExtent { offset, buf: &mut buf[..] }], keys: Keys::None }
-            }
+            SealPlace::At(offset) => Query {
+                object,
+                extents: vec![ReadExtent { offset, buf: &mut buf[..] }],
+                keys: KeySelection::None,
+            },
         }
     }
 
     /// The seal in the answer to such a query. `None`: there is no seal. Zeros count as no seal.
-    pub(crate) fn found(self, found: &Found, buf: &[u8; SEAL_LEN]) -> Option<Vec<u8>> {
+    pub(crate) fn extract(self, found: &QueryAnswer, buf: &[u8; SEAL_LEN]) -> Option<Vec<u8>> {
         match self {
             SealPlace::Key => {
                 let (_, value) = found.pairs.iter().rfind(|(key, _)| key == SEAL_KEY)?;
@@ -60,21 +62,21 @@ impl SealPlace {
     }
 
     /// The step that writes the seal there.
-    pub(crate) fn step(self, seal: &[u8]) -> Step<'_> {
+    pub(crate) fn write_step(self, seal: &[u8]) -> ObjectStep<'_> {
         match self {
-            SealPlace::Key => Step::SetKeys(vec![(SEAL_KEY.to_vec(), seal.to_vec())]),
-            SealPlace::At(offset) => Step::Write { offset, data: seal },
+            SealPlace::Key => ObjectStep::SetKeys(vec![(SEAL_KEY.to_vec(), seal.to_vec())]),
+            SealPlace::At(offset) => ObjectStep::Write { offset, data: seal },
         }
     }
 }
 
 /// The transaction counter of an object. Each transaction raises it, not always by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Counter(pub(crate) u64);
+pub(crate) struct WriteCounter(pub(crate) u64);
 
-impl Counter {
-    pub(crate) const fn next(self) -> Counter {
-        Counter(self.0 + 1)
+impl WriteCounter {
+    pub(crate) const fn next(self) -> WriteCounter {
+        WriteCounter(self.0 + 1)
     }
 }
 
@@ -82,29 +84,29 @@ impl Counter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seal {
     /// The counter of the last transaction on the object.
-    pub(crate) counter: Counter,
+    pub(crate) counter: WriteCounter,
     /// The newest snapshot at the time of the last transaction.
     pub(crate) snapshot: SnapshotNumber,
     /// The ends of the chains of the object's entries, if the seal binds them.
-    pub(crate) tails: Tails,
+    pub(crate) tails: ChainTails,
 }
 
 /// Makes and reads the seals of one disk.
 #[derive(Clone)]
 pub(crate) struct SealKey {
     key: Secret<32>,
-    binds: bool,
+    binds_entries: bool,
 }
 
 impl SealKey {
     /// `binds`: whether the disk's seals bind the entries of their objects.
     pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16], binds: bool) -> SealKey {
-        SealKey { key: derive(master, "sealed objects seal", uuid), binds }
+        SealKey { key: derive(master, "sealed objects seal", uuid), binds_entries: binds }
     }
 
     /// Whether seals bind entries.
-    pub(crate) fn binds(&self) -> bool {
-        self.binds
+    pub(crate) fn binds_entries(&self) -> bool {
+        self.binds_entries
     }
 
     fn tag(&self, segment: Segment, signed: &[u8], tails: &[u8]) -> [u8; 16] {
@@ -113,17 +115,17 @@ impl SealKey {
     }
 
     /// The bytes of a seal.
-    pub(crate) fn make(&self, segment: Segment, seal: &Seal) -> Vec<u8> {
+    pub(crate) fn encode(&self, segment: Segment, seal: &Seal) -> Vec<u8> {
         let mut bytes = [0; SIGNED];
-        RecordMut(&mut bytes).u64(0, seal.counter.0).u32(8, seal.snapshot.0);
-        let tails = if self.binds { seal.tails.encode().to_vec() } else { vec![] };
+        LeWriter(&mut bytes).u64(0, seal.counter.0).u32(8, seal.snapshot.0);
+        let tails = if self.binds_entries { seal.tails.encode().to_vec() } else { vec![] };
         let tag = self.tag(segment, &bytes, &tails);
         [&bytes[..], &tag, &tails].concat()
     }
 
     /// Parses a seal. Errors: [`Kind::Corrupt`] if this disk did not make it for this object.
-    pub(crate) fn read(&self, segment: Segment, bytes: &[u8]) -> Result<Seal> {
-        let len = SEAL_LEN + if self.binds { TAILS_LEN } else { 0 };
+    pub(crate) fn decode(&self, segment: Segment, bytes: &[u8]) -> Result<Seal> {
+        let len = SEAL_LEN + if self.binds_entries { TAILS_LEN } else { 0 };
         let parts = bytes.split_at_checked(SEAL_LEN).filter(|_| bytes.len() == len);
         let genuine = parts.filter(|(head, tails)| {
             let (signed, tag) = head.split_at(SIGNED);
@@ -133,69 +135,73 @@ impl SealKey {
             return Err(Error::new(Kind::Corrupt, format!("{segment}: its seal does not verify"))
                 .found("a seal that was altered or that belongs to another object")
                 .expected("the seal of the last write to this object")
-                .remedy(REMEDY));
+                .hint(BAD_OBJECT_HINT));
         };
-        let (counter, snapshot) = (Counter(Record(head).u64(0)), SnapshotNumber(Record(head).u32(8)));
-        let tails = tails.try_into().map_or_else(|_| Tails::default(), Tails::decode);
+        let (counter, snapshot) =
+            (WriteCounter(LeReader(head).u64(0)), SnapshotNumber(LeReader(head).u32(8)));
+        let tails = tails.try_into().map_or_else(|_| ChainTails::default(), ChainTails::decode);
         Ok(Seal { counter, snapshot, tails })
     }
 }
 
 /// The advice for an object that does not verify.
-pub(crate) const REMEDY: &str = "put the object back as it was, or roll the disk back to a snapshot; or restore its blocks \
-    from a backup: each is good again once it is written or discarded; a check of the disk lists all such objects";
+pub(crate) const BAD_OBJECT_HINT: &str = "restore the object, or roll the disk back to a snapshot; or restore its blocks \
+    from a backup: a block is valid again once it is written or discarded; a check of the disk lists all such objects";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::Tail;
-    use lacuna_medium::{MemoryObjects, ObjectStore, Transaction};
+    use crate::chain::ChainTail;
+    use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction};
 
     fn key(binds: bool) -> SealKey {
         SealKey::new(&Secret::copy_from(&[1; 32]), &[2; 16], binds)
     }
 
     #[test]
-    fn a_seal_is_good_for_its_object_and_in_every_bit() {
+    fn a_seal_verifies_only_unaltered_for_its_object() {
         for (key, other) in [(key(false), key(true)), (key(true), key(false))] {
-            let mut seal =
-                Seal { counter: Counter(1 << 40), snapshot: SnapshotNumber(7), tails: Tails::default() };
-            if key.binds() {
-                seal.tails.set(3, Tail { tag: [9; 16], deltas: 4 });
+            let mut seal = Seal {
+                counter: WriteCounter(1 << 40),
+                snapshot: SnapshotNumber(7),
+                tails: ChainTails::default(),
+            };
+            if key.binds_entries() {
+                seal.tails.set(3, ChainTail { tag: [9; 16], deltas: 4 });
             }
-            let bytes = key.make(Segment(5), &seal);
-            assert_eq!(key.read(Segment(5), &bytes).unwrap(), seal);
-            assert_eq!(key.read(Segment(6), &bytes).unwrap_err().kind(), Kind::Corrupt);
-            assert!(other.read(Segment(5), &bytes).is_err());
+            let bytes = key.encode(Segment(5), &seal);
+            assert_eq!(key.decode(Segment(5), &bytes).unwrap(), seal);
+            assert_eq!(key.decode(Segment(6), &bytes).unwrap_err().kind(), Kind::Corrupt);
+            assert!(other.decode(Segment(5), &bytes).is_err());
             for bit in 0..bytes.len() * 8 {
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert!(key.read(Segment(5), &bad).is_err(), "bit {bit}");
+                assert!(key.decode(Segment(5), &bad).is_err(), "bit {bit}");
             }
             for len in [0, 16, 31, 32, 33, bytes.len() - 1, bytes.len() + 1] {
                 let mut bad = bytes.clone();
                 bad.resize(len, 0);
-                assert!(len == bytes.len() || key.read(Segment(5), &bad).is_err(), "{len} bytes");
+                assert!(len == bytes.len() || key.decode(Segment(5), &bad).is_err(), "{len} bytes");
             }
         }
     }
 
     #[test]
-    fn a_seal_is_found_where_it_was_put() {
+    fn a_seal_is_read_from_where_it_was_written() {
         for (place, key) in [(SealPlace::Key, key(true)), (SealPlace::At(1024 * 4128), key(false))] {
             let store = MemoryObjects::new(true);
-            let look = || {
+            let read_seal = || {
                 let mut buf = [0; SEAL_LEN];
                 let found = store.query_one(place.query(Segment(3), &mut buf)).unwrap();
-                place.found(&found, &buf)
+                place.extract(&found, &buf)
             };
-            assert_eq!(look(), None);
-            let bytes = key.make(Segment(3), &Seal { counter: Counter(1), ..Seal::default() });
-            store.apply_one(Transaction { object: 3, steps: vec![place.step(&bytes)] }).unwrap();
-            assert_eq!(look(), Some(bytes));
-            let short = Step::SetKeys(vec![(SEAL_KEY.to_vec(), vec![1, 2, 3])]);
-            store.apply_one(Transaction { object: 3, steps: vec![short] }).unwrap();
-            assert!(look().is_some());
+            assert_eq!(read_seal(), None);
+            let bytes = key.encode(Segment(3), &Seal { counter: WriteCounter(1), ..Seal::default() });
+            store.apply_one(ObjectTransaction { object: 3, steps: vec![place.write_step(&bytes)] }).unwrap();
+            assert_eq!(read_seal(), Some(bytes));
+            let short = ObjectStep::SetKeys(vec![(SEAL_KEY.to_vec(), vec![1, 2, 3])]);
+            store.apply_one(ObjectTransaction { object: 3, steps: vec![short] }).unwrap();
+            assert!(read_seal().is_some());
         }
     }
 }

@@ -29,7 +29,7 @@ impl fmt::Display for Segment {
 
 /// The segments that a range of blocks touches, each with the touched blocks by index in the
 /// segment.
-pub(crate) fn segments(first: BlockAddr, count: u64) -> impl Iterator<Item = (Segment, Range<u64>)> {
+pub(crate) fn segments_of(first: BlockAddr, count: u64) -> impl Iterator<Item = (Segment, Range<u64>)> {
     let end = first.0 + count;
     (first.0 / SEGMENT_BLOCKS..end.div_ceil(SEGMENT_BLOCKS)).map(move |number| {
         let start = number * SEGMENT_BLOCKS;

@@ -1,12 +1,12 @@
 //! The layout `segment-end`: the entries of an object follow all its blocks (the paper's *object
 //! end*).
 
-use crate::chain::Tails;
-use crate::change::Change;
-use crate::chunks::Chunks;
-use crate::pages::Learned;
-use crate::placement::{DATA_END, Placement, Source};
-use lacuna_medium::Step;
+use crate::chain::ChainTails;
+use crate::chunks::ChunkSet;
+use crate::metadata_pages::FetchedPages;
+use crate::object_change::ObjectChange;
+use crate::placement::{DATA_END, EntrySource, Placement};
+use lacuna_medium::ObjectStep;
 use std::ops::Range;
 
 pub(crate) struct SegmentEnd {
@@ -24,7 +24,13 @@ impl SegmentEnd {
 }
 
 impl Placement for SegmentEnd {
-    fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
+    fn add_steps<'a>(
+        &self,
+        change: &'a ObjectChange,
+        _: FetchedPages,
+        _: &mut ChainTails,
+        steps: &mut Vec<ObjectStep<'a>>,
+    ) {
         if self.meta == 0 {
             return;
         }
@@ -38,11 +44,11 @@ impl Placement for SegmentEnd {
             }
             let (data, rest) = left.split_at((end - first.index) as usize * self.meta);
             left = rest;
-            steps.push(Step::Write { offset: self.at(first.index), data });
+            steps.push(ObjectStep::Write { offset: self.at(first.index), data });
         }
     }
 
-    fn source(&self, range: &Range<u64>, _: Chunks) -> Source {
-        Source::Bytes(self.at(range.start))
+    fn source(&self, range: &Range<u64>, _: ChunkSet) -> EntrySource {
+        EntrySource::Bytes(self.at(range.start))
     }
 }

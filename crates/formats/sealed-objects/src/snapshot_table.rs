@@ -2,7 +2,7 @@
 //! authenticated with one.
 
 use crate::version_page::{HEADS_TAG_LEN, HeadsTag};
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::SnapshotId;
 use std::sync::Arc;
@@ -118,8 +118,8 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     }
     Err(Error::new(Kind::Usage, "cannot use this name for a snapshot")
         .found(format!("{name:?}"))
-        .expected("1 to 64 letters (a to z, A to Z), digits, and `-`, `_`, `.`, `:`, which do not begin it")
-        .remedy("choose such a name"))
+        .expected("1 to 64 letters (a to z, A to Z), digits, `-`, `_`, `.` and `:`, beginning with a letter or digit")
+        .hint("choose such a name"))
 }
 
 /// The key of the table's tag.
@@ -127,21 +127,21 @@ pub(crate) fn table_key(master: &Secret<32>, uuid: &[u8; 16]) -> Secret<32> {
     derive(master, "sealed objects snapshots", uuid)
 }
 
-fn bad(found: impl Into<String>) -> Error {
+fn bad_table(found: impl Into<String>) -> Error {
     Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) does not verify")
         .found(found)
-        .expected("what this disk wrote there")
-        .remedy("restore the object from a backup; nothing is written to the disk before that")
+        .expected("the table that this disk wrote")
+        .hint("restore the object from a backup; nothing is written to the disk before that")
 }
 
 impl SnapshotTable {
     /// The bytes of the table.
     pub(crate) fn encode(&self, key: &Secret<32>) -> Vec<u8> {
         let mut bytes = vec![0; HEAD + self.records.len() * RECORD];
-        let mut head = RecordMut(&mut bytes);
+        let mut head = LeWriter(&mut bytes);
         head.put(0, MAGIC).u32(8, self.newest.0).u32(12, self.records.len() as u32).u64(16, self.generation);
         for (record, out) in self.records.iter().zip(bytes[HEAD..].chunks_exact_mut(RECORD)) {
-            let (mut out, name) = (RecordMut(out), record.name.as_bytes());
+            let (mut out, name) = (LeWriter(out), record.name.as_bytes());
             out.u32(0, record.number).put(4, &[record.state as u8, name.len() as u8]);
             out.u64(8, record.time).u64(16, record.blocks).u64(24, record.data_id).u64(32, record.book_id);
             out.put(HEADS_AT, &record.heads).put(NAME_AT, name);
@@ -155,24 +155,24 @@ impl SnapshotTable {
     /// Errors: [`Kind::Corrupt`] for malformed tables.
     pub(crate) fn parse(bytes: &[u8]) -> Result<SnapshotTable> {
         let (head, records) =
-            bytes.split_at_checked(HEAD).ok_or_else(|| bad("fewer bytes than a head has"))?;
+            bytes.split_at_checked(HEAD).ok_or_else(|| bad_table("fewer bytes than a head"))?;
         if head[..8] != *MAGIC {
-            return Err(bad("no table of snapshots"));
+            return Err(bad_table("no table of snapshots"));
         }
-        let newest = SnapshotNumber(Record(head).u32(8));
-        let count = Record(head).u32(12) as usize;
+        let newest = SnapshotNumber(LeReader(head).u32(8));
+        let count = LeReader(head).u32(12) as usize;
         let records = match count.checked_mul(RECORD).and_then(|len| records.get(..len)) {
             Some(records) if count <= MAX_SNAPSHOTS && head[24..32] == [0; 8] => records,
-            _ => return Err(bad(format!("a head that speaks of {count} snapshots"))),
+            _ => return Err(bad_table(format!("a head with {count} snapshots"))),
         };
         let records: Vec<SnapshotRecord> =
             records.chunks_exact(RECORD).map(parse_record).collect::<Result<_>>()?;
         let numbers = || std::iter::once(0).chain(records.iter().map(|r| r.number));
         let rising = numbers().zip(numbers().skip(1)).all(|(a, b)| a < b);
         if !rising || records.last().is_some_and(|last| last.number > newest.0) {
-            return Err(bad("snapshots out of order"));
+            return Err(bad_table("snapshots out of order"));
         }
-        Ok(SnapshotTable { generation: Record(head).u64(16), newest, records })
+        Ok(SnapshotTable { generation: LeReader(head).u64(16), newest, records })
     }
 
     /// Parses and verifies the table. Errors: [`Kind::Corrupt`] if this disk did not write it.
@@ -183,7 +183,7 @@ impl SnapshotTable {
         if constant_time_eq(&tag, &bytes[SIGNED..HEAD]) {
             Ok(table)
         } else {
-            Err(bad("a table that was altered"))
+            Err(bad_table("a table that was altered"))
         }
     }
 
@@ -194,30 +194,30 @@ impl SnapshotTable {
             let found = if names.is_empty() { "no snapshots".into() } else { names.join(", ") };
             Error::new(Kind::NotFound, format!("the disk has no snapshot {name}"))
                 .found(found)
-                .remedy("choose one that the disk has")
+                .hint("choose one that the disk has")
         })
     }
 }
 
 fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
     let state = SnapshotState::ALL.into_iter().find(|state| *state as u8 == bytes[4]);
-    let state = state.ok_or_else(|| bad(format!("a snapshot in state {}", bytes[4])))?;
+    let state = state.ok_or_else(|| bad_table(format!("a snapshot in state {}", bytes[4])))?;
     let (name, rest) = bytes[NAME_AT..]
         .split_at_checked(bytes[5] as usize)
-        .ok_or_else(|| bad(format!("a name of {} bytes", bytes[5])))?;
-    let name = std::str::from_utf8(name).map_err(|_| bad("a name that is no text"))?;
-    check_name(name).map_err(|_| bad(format!("a snapshot named {name:?}")))?;
+        .ok_or_else(|| bad_table(format!("a name of {} bytes", bytes[5])))?;
+    let name = std::str::from_utf8(name).map_err(|_| bad_table("a name that is not UTF-8"))?;
+    check_name(name).map_err(|_| bad_table(format!("a snapshot named {name:?}")))?;
     let zeros = bytes[6..8].iter().chain(rest).all(|b| *b == 0);
     if !zeros {
-        return Err(bad("bytes of a newer version of lacuna"));
+        return Err(bad_table("bytes of a newer version of lacuna"));
     }
     Ok(SnapshotRecord {
-        number: Record(bytes).u32(0),
+        number: LeReader(bytes).u32(0),
         name: name.into(),
-        time: Record(bytes).u64(8),
-        blocks: Record(bytes).u64(16),
-        data_id: Record(bytes).u64(24),
-        book_id: Record(bytes).u64(32),
+        time: LeReader(bytes).u64(8),
+        blocks: LeReader(bytes).u64(16),
+        data_id: LeReader(bytes).u64(24),
+        book_id: LeReader(bytes).u64(32),
         state,
         heads: *bytes[HEADS_AT..].first_chunk().expect("a record is longer"),
     })
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_comes_back_and_no_bit_of_it_may_change() {
+    fn a_table_survives_encoding_and_every_flipped_bit_is_refused() {
         let mut table = SnapshotTable {
             generation: 4,
             newest: SnapshotNumber(9),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_disk_wrote_is_refused_before_any_key() {
+    fn a_malformed_table_is_refused_without_a_key() {
         let refused = |table: SnapshotTable| SnapshotTable::parse(&table.encode(&key())).unwrap_err();
         let one = |record| SnapshotTable { generation: 1, newest: SnapshotNumber(5), records: vec![record] };
         for name in ["", ".a", "a b", "a/b", "-"] {

@@ -15,25 +15,27 @@
 //! - A rollback marks the record as well; see `rollback.rs`.
 
 use crate::Stores;
-use crate::snapshot_mark::{Mark, lost};
+use crate::snapshot_mark::{SnapshotMark, lost_snapshot};
 use crate::snapshot_table::{
     MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX,
     check_name, table_key,
 };
 use crate::version_page::HeadsTag;
 use lacuna_contracts::{Error, Kind, Result, Secret};
-use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, SnapshotId, Step, Transaction};
+use lacuna_medium::{
+    KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent, SnapshotId,
+};
 use parking_lot::Mutex;
 
 /// The object of the book that holds the table.
 const TABLE_OBJECT: u64 = 0;
 
 /// The snapshots of an open disk.
-pub(crate) struct Snapshots {
+pub(crate) struct DiskSnapshots {
     stores: Stores,
     key: Secret<32>,
     newest: NewestSnapshot,
-    held: Mutex<Held>,
+    stored: Mutex<StoredTable>,
 }
 
 /// The attributes of a snapshot to be made, except its number.
@@ -48,7 +50,7 @@ pub(crate) struct NewSnapshot<'a> {
 }
 
 /// The table in the book.
-struct Held {
+struct StoredTable {
     table: SnapshotTable,
     version: u64,
 }
@@ -56,36 +58,36 @@ struct Held {
 /// The snapshots of a disk, for display: the list is not authenticated, since reading it takes no
 /// key. `book` holds the disk's table. Errors: [`Kind::Corrupt`] if there is no snapshot table.
 pub fn list_snapshots(book: &dyn ObjectStore) -> Result<Vec<SnapshotRecord>> {
-    Ok(SnapshotTable::parse(&load(book)?.0)?.records)
+    Ok(SnapshotTable::parse(&read_table(book)?.0)?.records)
 }
 
-fn load(book: &dyn ObjectStore) -> Result<(Vec<u8>, u64)> {
+fn read_table(book: &dyn ObjectStore) -> Result<(Vec<u8>, u64)> {
     let mut bytes = vec![0; TABLE_MAX];
     let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
     let found = book
-        .query_one(Query { object: TABLE_OBJECT, extents, keys: Keys::None })
+        .query_one(Query { object: TABLE_OBJECT, extents, keys: KeySelection::None })
         .map_err(|e| e.context("reading the table of snapshots"))?;
     let version = found.version.ok_or_else(|| {
-        Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) is not there")
+        Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) does not exist")
             .found("no such object")
-            .expected("one for every disk")
-            .remedy("restore the object from a backup; nothing is written to the disk before that")
+            .expected("the table that every disk has")
+            .hint("restore the object from a backup; nothing is written to the disk before that")
     })?;
     Ok((bytes, version))
 }
 
-fn store(book: &dyn ObjectStore, guard: Option<u64>, bytes: &[u8]) -> Result<u64> {
-    let mut steps: Vec<Step<'_>> = guard.map(Step::Expect).into_iter().collect();
-    steps.extend([Step::Write { offset: 0, data: bytes }, Step::Truncate(bytes.len() as u64)]);
-    book.apply_one(Transaction { object: TABLE_OBJECT, steps })
+fn write_table(book: &dyn ObjectStore, guard: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    let mut steps: Vec<ObjectStep<'_>> = guard.map(ObjectStep::Expect).into_iter().collect();
+    steps.extend([ObjectStep::Write { offset: 0, data: bytes }, ObjectStep::Truncate(bytes.len() as u64)]);
+    book.apply_one(ObjectTransaction { object: TABLE_OBJECT, steps })
         .map_err(|e| e.context("writing the table of snapshots"))
 }
 
-impl Snapshots {
+impl DiskSnapshots {
     /// Creates the table of a new disk, without snapshots.
     pub(crate) fn create(book: &dyn ObjectStore, master: &Secret<32>, uuid: &[u8; 16]) -> Result<()> {
         let table = SnapshotTable { generation: 1, ..SnapshotTable::default() };
-        store(book, None, &table.encode(&table_key(master, uuid))).map(drop)
+        write_table(book, None, &table.encode(&table_key(master, uuid))).map(drop)
     }
 
     /// Reads and verifies the table. If the disk is opened for writing, names the snapshots to the
@@ -95,16 +97,20 @@ impl Snapshots {
         master: &Secret<32>,
         uuid: &[u8; 16],
         read_only: bool,
-    ) -> Result<Snapshots> {
+    ) -> Result<DiskSnapshots> {
         let key = table_key(master, uuid);
-        let (bytes, version) = load(&*stores.book)?;
+        let (bytes, version) = read_table(&*stores.book)?;
         let table = SnapshotTable::decode(&bytes, &key)?;
         let newest = NewestSnapshot::new(table.newest);
-        let snapshots =
-            Snapshots { stores: stores.clone(), key, newest, held: Mutex::new(Held { table, version }) };
+        let snapshots = DiskSnapshots {
+            stores: stores.clone(),
+            key,
+            newest,
+            stored: Mutex::new(StoredTable { table, version }),
+        };
         if !read_only {
-            let mut held = snapshots.held.lock();
-            snapshots.name_to_stores(&held.table)?;
+            let mut held = snapshots.stored.lock();
+            snapshots.set_kept_snapshots(&held.table)?;
             snapshots.finish_removals(&mut held)?;
         }
         Ok(snapshots)
@@ -117,11 +123,11 @@ impl Snapshots {
 
     /// The snapshot of this name, if it is not being removed. Errors: [`Kind::NotFound`].
     pub(crate) fn find(&self, name: &str) -> Result<SnapshotRecord> {
-        let held = self.held.lock();
+        let held = self.stored.lock();
         let record = held.table.find(name)?;
         if record.state == SnapshotState::Removing {
             return Err(Error::new(Kind::NotFound, format!("the snapshot {name} is being removed"))
-                .remedy("open the disk for writing once to finish that"));
+                .hint("open the disk for writing once to finish that"));
         }
         Ok(record.clone())
     }
@@ -136,43 +142,43 @@ impl Snapshots {
         let data = view(&*self.stores.data, record.data_id)?;
         let book = view(&*self.stores.book, record.book_id)?;
         if let (Some(data), Some(book)) = (data, book)
-            && Mark(&self.key).is_of(&*data, SnapshotNumber(record.number))?
+            && SnapshotMark(&self.key).matches(&*data, SnapshotNumber(record.number))?
         {
             return Ok(Stores { data, book });
         }
-        self.confirm(SnapshotNumber(record.number))?;
-        Err(lost(&record.name, "objects as they are now, or none"))
+        self.check_exists(SnapshotNumber(record.number))?;
+        Err(lost_snapshot(&record.name, "the present objects, or none"))
     }
 
     /// Checks that a snapshot still exists. If so, earlier answers of its view are the content of
     /// the snapshot: a removal is recorded in the table before the store forgets anything. Errors:
     /// [`Kind::NotFound`].
-    pub(crate) fn confirm(&self, number: SnapshotNumber) -> Result<()> {
-        let (bytes, _) = load(&*self.stores.book)?;
+    pub(crate) fn check_exists(&self, number: SnapshotNumber) -> Result<()> {
+        let (bytes, _) = read_table(&*self.stores.book)?;
         let table = SnapshotTable::decode(&bytes, &self.key)?;
         let kept =
             |record: &SnapshotRecord| record.number == number.0 && record.state != SnapshotState::Removing;
         if table.records.iter().any(kept) {
             return Ok(());
         }
-        Err(Error::new(Kind::NotFound, "the snapshot is not there any more")
-            .found("that it was removed while it was open")
-            .remedy("close it, and open one of those that are left"))
+        Err(Error::new(Kind::NotFound, "the snapshot does not exist any more")
+            .found("a removal while it was open")
+            .hint("close it, and open another one"))
     }
 
     /// The snapshot with an unfinished rollback to it.
-    pub(crate) fn rolling_back(&self) -> Option<SnapshotRecord> {
-        let held = self.held.lock();
+    pub(crate) fn unfinished_rollback(&self) -> Option<SnapshotRecord> {
+        let held = self.stored.lock();
         held.table.records.iter().find(|record| record.state == SnapshotState::RollingBack).cloned()
     }
 
     /// Makes a snapshot of a frozen disk. An error that leaves it unknown whether the snapshot
     /// exists is passed through `fail`: nothing may be written after it.
     pub(crate) fn add(&self, new: &NewSnapshot<'_>, fail: impl Fn(Error) -> Error) -> Result<SnapshotNumber> {
-        let mut held = self.held.lock();
+        let mut held = self.stored.lock();
         let &NewSnapshot { name, time, blocks, heads } = new;
-        let number = may_add(&held.table, name)?;
-        Mark(&self.key).begin(&*self.stores.data, number)?;
+        let number = next_number(&held.table, name)?;
+        SnapshotMark(&self.key).set(&*self.stores.data, number)?;
         let data_id = self.stores.data.create_snapshot()?;
         let book_id = self.stores.book.create_snapshot().inspect_err(|_| {
             // This number is used nowhere else; the error to report is the first one.
@@ -183,8 +189,8 @@ impl Snapshots {
         let mut table = held.table.clone();
         table.newest = number;
         table.records.push(record.clone());
-        let kept = self.keep(&table, &record);
-        let made = kept.and_then(|()| match self.change(&mut held, |stands| *stands = table) {
+        let kept = self.ensure_kept(&table, &record);
+        let made = kept.and_then(|()| match self.update_table(&mut held, |stands| *stands = table) {
             // It is unknown whether the record exists.
             Err(e) if !e.kind().is_refusal() => Ok(Err(fail(e))),
             changed => changed.map(Ok),
@@ -193,7 +199,7 @@ impl Snapshots {
             Ok(known) => known?,
             Err(e) => {
                 // Stop naming the snapshot without a record; the error to report is the first one.
-                self.name_to_stores(&held.table).map_err(&fail)?;
+                self.set_kept_snapshots(&held.table).map_err(&fail)?;
                 drop(self.stores.data.remove_snapshot(data_id));
                 drop(self.stores.book.remove_snapshot(book_id));
                 return Err(e);
@@ -205,55 +211,55 @@ impl Snapshots {
 
     /// Makes the stores keep a snapshot, and verifies that they do. `table` already contains its
     /// record.
-    fn keep(&self, table: &SnapshotTable, record: &SnapshotRecord) -> Result<()> {
-        self.name_to_stores(table)?;
-        Mark(&self.key).end(&*self.stores.data)?;
+    fn ensure_kept(&self, table: &SnapshotTable, record: &SnapshotRecord) -> Result<()> {
+        self.set_kept_snapshots(table)?;
+        SnapshotMark(&self.key).reset(&*self.stores.data)?;
         let view = self.stores.data.at_snapshot(record.data_id)?;
-        if Mark(&self.key).is_of(&*view, SnapshotNumber(record.number))? {
+        if SnapshotMark(&self.key).matches(&*view, SnapshotNumber(record.number))? {
             return Ok(());
         }
         Err(Error::new(Kind::Io, format!("cannot make the snapshot {}", record.name))
             .found(format!("a store that keeps nothing for its snapshot {}", record.data_id))
-            .expected("a number above those of all snapshots before")
-            .remedy("if the objects were copied from another pool, remove the snapshots that the disk had there, and try again: each \
+            .expected("a number above those of all earlier snapshots")
+            .hint("if the objects were copied from another pool, remove the snapshots that the disk had there, and try again: each \
                  try takes the next number"))
     }
 
     /// Removes a snapshot. Errors: [`Kind::NotFound`], and all errors of the stores.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
-        let mut held = self.held.lock();
+        let mut held = self.stored.lock();
         let number = held.table.find(name)?.number;
-        self.change(&mut held, |table| set_state(table, number, SnapshotState::Removing))?;
-        self.name_to_stores(&held.table)?;
+        self.update_table(&mut held, |table| set_state(table, number, SnapshotState::Removing))?;
+        self.set_kept_snapshots(&held.table)?;
         self.finish_removals(&mut held)
     }
 
     /// Records the state of a snapshot.
-    pub(crate) fn mark(&self, snapshot: &SnapshotRecord, state: SnapshotState) -> Result<()> {
-        self.change(&mut self.held.lock(), |table| set_state(table, snapshot.number, state))
+    pub(crate) fn record_state(&self, snapshot: &SnapshotRecord, state: SnapshotState) -> Result<()> {
+        self.update_table(&mut self.stored.lock(), |table| set_state(table, snapshot.number, state))
     }
 
-    fn finish_removals(&self, held: &mut Held) -> Result<()> {
+    fn finish_removals(&self, held: &mut StoredTable) -> Result<()> {
         while let Some(record) = held.table.records.iter().find(|r| r.state == SnapshotState::Removing) {
             let number = record.number;
-            forget(&*self.stores.data, record.data_id)?;
-            forget(&*self.stores.book, record.book_id)?;
-            self.change(held, |table| table.records.retain(|record| record.number != number))?;
+            remove_from_store(&*self.stores.data, record.data_id)?;
+            remove_from_store(&*self.stores.book, record.book_id)?;
+            self.update_table(held, |table| table.records.retain(|record| record.number != number))?;
         }
         Ok(())
     }
 
     /// Changes the table, durably.
-    fn change(&self, held: &mut Held, f: impl FnOnce(&mut SnapshotTable)) -> Result<()> {
+    fn update_table(&self, held: &mut StoredTable, f: impl FnOnce(&mut SnapshotTable)) -> Result<()> {
         let mut table = held.table.clone();
         f(&mut table);
         table.generation += 1;
-        held.version = store(&*self.stores.book, Some(held.version), &table.encode(&self.key))?;
+        held.version = write_table(&*self.stores.book, Some(held.version), &table.encode(&self.key))?;
         held.table = table;
         Ok(())
     }
 
-    fn name_to_stores(&self, table: &SnapshotTable) -> Result<()> {
+    fn set_kept_snapshots(&self, table: &SnapshotTable) -> Result<()> {
         let kept = || table.records.iter().filter(|record| record.state != SnapshotState::Removing);
         let ids: Vec<SnapshotId> = kept().map(|record| record.data_id).collect();
         self.stores.data.set_snapshots(&ids)?;
@@ -263,20 +269,20 @@ impl Snapshots {
 }
 
 /// The number of the next snapshot, if a snapshot of this name may be made.
-fn may_add(table: &SnapshotTable, name: &str) -> Result<SnapshotNumber> {
+fn next_number(table: &SnapshotTable, name: &str) -> Result<SnapshotNumber> {
     check_name(name)?;
     let cannot = || Error::new(Kind::Usage, format!("cannot make the snapshot {name}"));
     if table.records.iter().any(|record| record.name == name) {
         return Err(cannot()
             .with_kind(Kind::Exists)
             .found("a snapshot of this name")
-            .remedy("choose another name, or remove that one"));
+            .hint("choose another name, or remove that one"));
     }
     if table.records.len() >= MAX_SNAPSHOTS {
         return Err(cannot()
             .found(format!("{} snapshots", table.records.len()))
             .expected(format!("at most {MAX_SNAPSHOTS}"))
-            .remedy("remove one"));
+            .hint("remove one"));
     }
     let next = table.newest.0.checked_add(1).map(SnapshotNumber);
     next.ok_or_else(|| cannot().found("2^32 snapshots made so far").expected("fewer"))
@@ -289,7 +295,7 @@ fn set_state(table: &mut SnapshotTable, number: u32, state: SnapshotState) {
 }
 
 /// Removes a snapshot from a store, if it is still there.
-fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
+fn remove_from_store(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
     match store.remove_snapshot(id) {
         Err(e) if e.kind() == Kind::NotFound => Ok(()),
         other => other.map_err(|e| e.context("removing a snapshot from the store")),

@@ -4,24 +4,24 @@
 //! an error it drops the cached metadata of the object, since the intended content may not be in
 //! the store.
 
-use crate::buffers::Transit;
-use crate::cache::{Begun, Work};
-use crate::chain::Tails;
-use crate::change::{Change, Fill};
+use crate::buffers::InFlightLimit;
+use crate::chain::ChainTails;
 use crate::chunks::CHUNK_BLOCKS;
+use crate::dirty_cache::{BegunTransaction, TransactionWork};
 use crate::encryptor::Encryptor;
-use crate::pages::Learned;
-use crate::placement::{Answered, Placement, Source};
+use crate::metadata_pages::FetchedPages;
+use crate::object_change::{Fill, ObjectChange};
+use crate::placement::{EntryAnswer, EntrySource, Placement};
 use crate::segment::Segment;
+use crate::transaction_ticket::TransactionTicket;
 use crate::version_table::VersionTable;
-use crate::version_ticket::Ticket;
 use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_medium::{ObjectStore, Query, Step, Transaction};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction, Query};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Attempts at a transaction on an object that is replaced concurrently.
-const TRIES: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 
 /// Performs transactions.
 pub(crate) struct Transactor {
@@ -29,13 +29,13 @@ pub(crate) struct Transactor {
     encryptor: Encryptor,
     placement: Arc<dyn Placement>,
     version_table: Option<Arc<VersionTable>>,
-    transit: Transit,
+    in_flight_limit: InFlightLimit,
     /// The length of the disk.
     blocks: u64,
     transactions: AtomicU64,
-    transacted: AtomicU64,
+    blocks_written: AtomicU64,
     /// Refused objects that were rewritten.
-    renewed: AtomicU64,
+    objects_rewritten: AtomicU64,
 }
 
 impl Transactor {
@@ -46,7 +46,7 @@ impl Transactor {
         encryptor: Encryptor,
         placement: Arc<dyn Placement>,
         version_table: Option<Arc<VersionTable>>,
-        transit: Transit,
+        transit: InFlightLimit,
         blocks: u64,
     ) -> Transactor {
         let [transactions, transacted, renewed] = [0; 3].map(AtomicU64::new);
@@ -55,17 +55,18 @@ impl Transactor {
             encryptor,
             placement,
             version_table,
-            transit,
+            in_flight_limit: transit,
             blocks,
             transactions,
-            transacted,
-            renewed,
+            blocks_written: transacted,
+            objects_rewritten: renewed,
         }
     }
 
     /// Counts for `status`: transactions, blocks, objects rewritten after a refusal.
     pub(crate) fn counts(&self) -> [u64; 3] {
-        [&self.transactions, &self.transacted, &self.renewed].map(|count| count.load(Ordering::Relaxed))
+        [&self.transactions, &self.blocks_written, &self.objects_rewritten]
+            .map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Performs a transaction that has begun; `direct` is the data of one past the cache. Returns
@@ -73,64 +74,66 @@ impl Transactor {
     ///
     /// Errors: an error that changed nothing ([`Error::changed_nothing`]), mostly for lack of
     /// space: nothing happened. With every other error the transaction may have happened or not.
-    pub(crate) fn write(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<bool> {
+    pub(crate) fn perform(&self, segment: Segment, begun: &BegunTransaction, direct: &[u8]) -> Result<bool> {
         let absent = begun.absent;
         let performed = match &begun.work {
-            Work::Discard(_) => self.empty(segment),
-            Work::Blocks(blocks) => {
-                self.pass(blocks.len(), || self.encryptor.gather(segment, blocks, absent))
-            }
-            Work::Direct(range, _) => self.pass(direct.len() / BLOCK_SIZE, || {
-                self.encryptor.seal_run(segment, range.start, direct, absent)
+            TransactionWork::Discard(_) => self.empty_object(segment),
+            TransactionWork::Blocks(blocks) => self
+                .encrypt_and_apply(blocks.len(), || self.encryptor.encrypt_cached(segment, blocks, absent)),
+            TransactionWork::Direct(range, _) => self.encrypt_and_apply(direct.len() / BLOCK_SIZE, || {
+                self.encryptor.encrypt_run(segment, range.start, direct, absent)
             }),
         };
         performed.map_err(|e| {
-            self.placement.forget(segment);
+            self.placement.invalidate(segment);
             e.context(format!("writing object {} of the disk", segment.0))
         })
     }
 
     /// Makes and performs a change of `blocks` blocks once their ciphertext fits in transit.
-    fn pass(&self, blocks: usize, make: impl FnOnce() -> Change) -> Result<bool> {
-        let _passage = self.transit.enter(blocks * self.placement.slot());
+    fn encrypt_and_apply(&self, blocks: usize, make: impl FnOnce() -> ObjectChange) -> Result<bool> {
+        let _passage = self.in_flight_limit.acquire(blocks * self.placement.slot());
         let change = make();
-        let performed = self.perform(&change);
+        let performed = self.apply_change(&change);
         self.encryptor.reclaim(change);
         performed
     }
 
     /// Performs a change. Returns whether the object is known to be absent afterwards.
-    fn perform(&self, change: &Change) -> Result<bool> {
-        if change.is_void() {
+    fn apply_change(&self, change: &ObjectChange) -> Result<bool> {
+        if change.is_noop() {
             return Ok(true);
         }
         if let Some(version_table) = &self.version_table {
-            self.perform_sealed(change, version_table)?;
+            self.apply_with_seal(change, version_table)?;
         } else {
-            let steps = self.steps(change, vec![], &mut Tails::default());
+            let steps = self.steps(change, vec![], &mut ChainTails::default());
             self.apply(change.segment, steps)?;
         }
         self.transactions.fetch_add(1, Ordering::Relaxed);
-        self.transacted.fetch_add(change.blocks(), Ordering::Relaxed);
+        self.blocks_written.fetch_add(change.blocks(), Ordering::Relaxed);
         Ok(false)
     }
 
     /// Performs a change of an object with a seal. An object that does not verify is rewritten:
     /// blocks that the change does not replace are lost.
-    fn perform_sealed(&self, change: &Change, version_table: &VersionTable) -> Result<()> {
+    fn apply_with_seal(&self, change: &ObjectChange, version_table: &VersionTable) -> Result<()> {
         let segment = change.segment;
         let mut changed = None;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let mut ticket = version_table.begin(segment)?;
             // An object that was reported absent, and read as zeros, has no content to keep.
-            let anew = ticket.refusal().is_some() || change.absent && !ticket.is_first();
-            let answer =
-                if anew { self.write_anew(change, &mut ticket) } else { self.write_to(change, &mut ticket) };
-            match ticket.ended(answer) {
+            let replaces = ticket.refusal().is_some() || change.absent && !ticket.is_new_object();
+            let answer = if replaces {
+                self.replace_object(change, &mut ticket)
+            } else {
+                self.update_object(change, &mut ticket)
+            };
+            match ticket.finish(answer) {
                 Ok(_) => return Ok(()),
                 Err(e) if matches!(e.kind(), Kind::Changed | Kind::Exists) => {
                     // It did not happen, and its metadata is not in the store.
-                    self.placement.forget(segment);
+                    self.placement.invalidate(segment);
                     changed = Some(e);
                 }
                 Err(e) => return Err(e),
@@ -140,66 +143,71 @@ impl Transactor {
     }
 
     /// Changes an object that must still be in the state that the ticket knows.
-    fn write_to(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
+    fn update_object(&self, change: &ObjectChange, ticket: &mut TransactionTicket<'_>) -> Result<u64> {
         let mut tails = ticket.tails();
-        let fetched = match self.fetch_unready(change, &tails) {
+        let fetched = match self.fetch_pages(change, &tails) {
             // Unreadable pages are not needed as long as chains may grow.
-            Err(e) if unreadable(&e) && !self.placement.must_fetch(&tails) => vec![],
+            Err(e) if unreadable(&e) && !self.placement.needs_fetch(&tails) => vec![],
             fetched => fetched?,
         };
-        let mut steps: Vec<Step<'_>> = ticket.guard_step().into_iter().collect();
+        let mut steps: Vec<ObjectStep<'_>> = ticket.guard_step().into_iter().collect();
         steps.extend(self.steps(change, fetched, &mut tails));
-        steps.push(ticket.place_step(tails));
+        steps.push(ticket.seal_step(tails));
         self.apply(change.segment, steps)
     }
 
     /// The pages that a change needs and that are not in memory. Pages of another version of the
     /// object do no harm: the change applies to this version, or fails.
-    fn fetch_unready(&self, change: &Change, tails: &Tails) -> Result<Learned> {
-        let missing = self.placement.unready(change, tails);
+    fn fetch_pages(&self, change: &ObjectChange, tails: &ChainTails) -> Result<FetchedPages> {
+        let missing = self.placement.pages_to_fetch(change, tails);
         if missing == 0 {
             return Ok(vec![]);
         }
         let segment = change.segment;
         let range = u64::from(missing.trailing_zeros()) * CHUNK_BLOCKS
             ..(u64::from(missing.ilog2()) + 1) * CHUNK_BLOCKS;
-        let Source::Keys(keys) = self.placement.source(&range, missing) else { return Ok(vec![]) };
+        let EntrySource::Keys(keys) = self.placement.source(&range, missing) else { return Ok(vec![]) };
         let query = Query { object: segment.0, extents: vec![], keys };
         let found = self.data.query_one(query).map_err(Error::of_read)?;
-        let mut entries = vec![0; (range.end - range.start) as usize * self.encryptor.meta()];
-        let answer = Answered { segment, range: &range, missing, pairs: &found.pairs, tails };
-        self.placement.take(&answer, &mut entries)
+        let mut entries = vec![0; (range.end - range.start) as usize * self.encryptor.meta_size()];
+        let answer = EntryAnswer { segment, range: &range, missing, pairs: &found.pairs, tails };
+        self.placement.extract_entries(&answer, &mut entries)
     }
 
     /// Replaces an object by the blocks of the change. The other blocks are marked as lost, since
     /// they were or may have been written; if the object was reported absent, they become
     /// unwritten.
-    fn write_anew(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
-        self.renewed.fetch_add(1, Ordering::Relaxed);
-        self.placement.forget(change.segment);
+    fn replace_object(&self, change: &ObjectChange, ticket: &mut TransactionTicket<'_>) -> Result<u64> {
+        self.objects_rewritten.fetch_add(1, Ordering::Relaxed);
+        self.placement.invalidate(change.segment);
         let rest = if change.absent { Fill::Hole } else { Fill::Lost };
         let count = change.segment.blocks_on(self.blocks);
-        let whole = change.made_whole(rest, count, self.placement.slot(), self.encryptor.meta());
-        let mut tails = Tails::default();
-        let mut steps: Vec<Step<'_>> = ticket.clearing_steps();
+        let whole = change.whole_object(rest, count, self.placement.slot(), self.encryptor.meta_size());
+        let mut tails = ChainTails::default();
+        let mut steps: Vec<ObjectStep<'_>> = ticket.clearing_steps();
         steps.extend(self.steps(&whole, vec![], &mut tails));
-        steps.push(ticket.place_step(tails));
+        steps.push(ticket.seal_step(tails));
         self.apply(change.segment, steps)
     }
 
     /// The steps of a change: data, and entries where the layout stores them. Updates the tails.
-    fn steps<'c>(&self, change: &'c Change, fetched: Learned, tails: &mut Tails) -> Vec<Step<'c>> {
+    fn steps<'c>(
+        &self,
+        change: &'c ObjectChange,
+        fetched: FetchedPages,
+        tails: &mut ChainTails,
+    ) -> Vec<ObjectStep<'c>> {
         let mut steps = change.slot_steps(self.placement.slot());
-        self.placement.write(change, fetched, tails, &mut steps);
+        self.placement.add_steps(change, fetched, tails, &mut steps);
         steps
     }
 
     /// Empties an object. Returns whether it is known to be absent afterwards.
-    fn empty(&self, segment: Segment) -> Result<bool> {
-        self.placement.forget(segment);
+    fn empty_object(&self, segment: Segment) -> Result<bool> {
+        self.placement.invalidate(segment);
         let Some(version_table) = &self.version_table else {
             self.transactions.fetch_add(1, Ordering::Relaxed);
-            return self.apply(segment, vec![Step::Remove]).map(|_| true);
+            return self.apply(segment, vec![ObjectStep::Remove]).map(|_| true);
         };
         // An object with a seal must not disappear; and discarding an object that never existed
         // must not create it.
@@ -210,11 +218,11 @@ impl Transactor {
         let mut ticket = version_table.begin(segment)?;
         // Nothing of it is kept, so its present content does not matter.
         let answer = self.apply(segment, ticket.emptying_steps());
-        ticket.ended(answer).map(|_| false)
+        ticket.finish(answer).map(|_| false)
     }
 
-    fn apply(&self, segment: Segment, steps: Vec<Step<'_>>) -> Result<u64> {
-        self.data.apply_one(Transaction { object: segment.0, steps })
+    fn apply(&self, segment: Segment, steps: Vec<ObjectStep<'_>>) -> Result<u64> {
+        self.data.apply_one(ObjectTransaction { object: segment.0, steps })
     }
 }
 

@@ -1,6 +1,6 @@
 //! One page of the version table on the medium: 504 numbers that only rise, under a MAC.
 
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use std::fmt;
 
@@ -28,7 +28,7 @@ struct PageDamage;
 
 impl fmt::Display for PageDamage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a page of the version table is not what this disk wrote there")
+        f.write_str("a page of the version table was not written by this disk")
     }
 }
 
@@ -41,13 +41,13 @@ pub fn is_of_version_table(error: &Error) -> bool {
 }
 
 /// The error for a page that does not verify.
-pub(crate) fn bad_page(place: PagePlace, what: &str, found: String, expected: String) -> Error {
-    let PagePlace { object, page } = place;
+pub(crate) fn bad_page(place: PageAddress, what: &str, found: String, expected: String) -> Error {
+    let PageAddress { object, page } = place;
     Error::new(Kind::Corrupt, format!("page {page} of object {object} of the book {what}"))
         .found(found)
         .expected(expected)
-        .remedy(
-            "put that object of the book back as it was, or roll the disk back to a snapshot; until then nothing that \
+        .hint(
+            "restore that object of the book, or roll the disk back to a snapshot; until then nothing that \
             the page counts can be read or written",
         )
         .caused_by(PageDamage)
@@ -63,20 +63,20 @@ pub(crate) struct VersionPage {
     /// The write that produced the page.
     pub(crate) generation: Generation,
     /// Whether the counted objects may have advanced since: the numbers are then lower bounds.
-    pub(crate) open: bool,
+    pub(crate) is_open: bool,
     /// The numbers.
     pub(crate) entries: Box<[u64; PAGE_ENTRIES]>,
 }
 
 impl Default for VersionPage {
     fn default() -> Self {
-        VersionPage { generation: Generation(0), open: false, entries: Box::new([0; PAGE_ENTRIES]) }
+        VersionPage { generation: Generation(0), is_open: false, entries: Box::new([0; PAGE_ENTRIES]) }
     }
 }
 
 /// The place of a page: its object of the book, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PagePlace {
+pub(crate) struct PageAddress {
     /// Object of the book.
     pub(crate) object: u64,
     /// Page in the object.
@@ -85,19 +85,19 @@ pub(crate) struct PagePlace {
 
 /// Makes and reads the pages of one disk.
 #[derive(Clone)]
-pub(crate) struct PageKey(Secret<32>);
+pub(crate) struct VersionPageKey(Secret<32>);
 
-impl PageKey {
-    pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16]) -> PageKey {
-        PageKey(derive(master, "sealed objects version table", uuid))
+impl VersionPageKey {
+    pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16]) -> VersionPageKey {
+        VersionPageKey(derive(master, "sealed objects version table", uuid))
     }
 
     /// The bytes of a page.
-    pub(crate) fn encode(&self, place: PagePlace, page: &VersionPage) -> Vec<u8> {
+    pub(crate) fn encode(&self, place: PageAddress, page: &VersionPage) -> Vec<u8> {
         let mut bytes = vec![0; PAGE_LEN];
-        let mut record = RecordMut(&mut bytes);
+        let mut record = LeWriter(&mut bytes);
         record.put(0, MAGIC).u64(8, place.object).u32(16, place.page);
-        record.u32(20, if page.open { OPEN } else { 0 }).u64(24, page.generation.0);
+        record.u32(20, if page.is_open { OPEN } else { 0 }).u64(24, page.generation.0);
         for (at, entry) in (HEAD..).step_by(8).zip(page.entries.iter()) {
             record.u64(at, *entry);
         }
@@ -109,7 +109,7 @@ impl PageKey {
     /// The tag of the heads of a version table, in order: the first bytes of a MAC over their tags.
     pub(crate) fn tag_of_heads<'h>(
         &self,
-        heads: impl Iterator<Item = (PagePlace, &'h VersionPage)>,
+        heads: impl Iterator<Item = (PageAddress, &'h VersionPage)>,
     ) -> HeadsTag {
         let tags: Vec<u8> =
             heads.flat_map(|(place, head)| self.encode(place, head)[SIGNED..HEAD].to_vec()).collect();
@@ -118,9 +118,9 @@ impl PageKey {
 
     /// Decodes the page of a place.
     /// Errors: [`Kind::Corrupt`] if this disk did not write these bytes there.
-    pub(crate) fn decode(&self, place: PagePlace, bytes: &[u8]) -> Result<VersionPage> {
+    pub(crate) fn decode(&self, place: PageAddress, bytes: &[u8]) -> Result<VersionPage> {
         let bad = |found: &str| {
-            bad_page(place, "does not verify", found.into(), "what this disk wrote there".into())
+            bad_page(place, "does not verify", found.into(), "the page that this disk wrote there".into())
         };
         if bytes.len() != PAGE_LEN || bytes[..8] != *MAGIC {
             return Err(bad("no page of a version table"));
@@ -129,19 +129,19 @@ impl PageKey {
         if !constant_time_eq(&tag, &bytes[SIGNED..HEAD]) {
             return Err(bad("a page that was altered"));
         }
-        let record = Record(bytes);
+        let record = LeReader(bytes);
         let flags = record.u32(20);
-        if (PagePlace { object: record.u64(8), page: record.u32(16) }) != place {
+        if (PageAddress { object: record.u64(8), page: record.u32(16) }) != place {
             return Err(bad("a page from another place"));
         }
         if flags & !OPEN != 0 {
-            return Err(bad("flags of a newer version of lacuna").remedy("use that version"));
+            return Err(bad("flags of a newer version of lacuna").hint("use that version"));
         }
         let mut entries = Box::new([0; PAGE_ENTRIES]);
         for (entry, at) in entries.iter_mut().zip((HEAD..).step_by(8)) {
             *entry = record.u64(at);
         }
-        Ok(VersionPage { generation: Generation(record.u64(24)), open: flags & OPEN != 0, entries })
+        Ok(VersionPage { generation: Generation(record.u64(24)), is_open: flags & OPEN != 0, entries })
     }
 }
 
@@ -150,15 +150,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_good_in_its_place_and_in_every_bit() {
-        let key = PageKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
-        let place = PagePlace { object: 1, page: 3 };
-        let mut page = VersionPage { generation: Generation(9), open: true, ..VersionPage::default() };
+    fn a_page_verifies_only_unaltered_at_its_address() {
+        let key = VersionPageKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
+        let place = PageAddress { object: 1, page: 3 };
+        let mut page = VersionPage { generation: Generation(9), is_open: true, ..VersionPage::default() };
         page.entries[0] = 1;
         page.entries[PAGE_ENTRIES - 1] = u64::MAX;
         let bytes = key.encode(place, &page);
         assert_eq!(key.decode(place, &bytes).unwrap(), page);
-        for elsewhere in [PagePlace { object: 2, ..place }, PagePlace { page: 4, ..place }] {
+        for elsewhere in [PageAddress { object: 2, ..place }, PageAddress { page: 4, ..place }] {
             assert_eq!(key.decode(elsewhere, &bytes).unwrap_err().kind(), Kind::Corrupt);
         }
         for bit in (0..PAGE_LEN * 8).step_by(5) {

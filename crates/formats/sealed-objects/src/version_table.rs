@@ -12,8 +12,8 @@
 //! object still does not exist. If the object was removed or replaced meanwhile, the transaction
 //! fails instead of giving the object a new seal. Its seal is then compared again.
 //!
-//! An object that does not verify can still be rewritten: [`Ticket::refusal`] tells the writer to
-//! keep nothing of it, and to mark the blocks that it does not write as lost.
+//! An object that does not verify can still be rewritten: [`TransactionTicket::refusal`] tells the
+//! writer to keep nothing of it, and to mark the blocks that it does not write as lost.
 //!
 //! # The order of transactions
 //! One transaction per object is in flight at a time: [`VersionTable::begin`] waits for the one
@@ -31,12 +31,13 @@
 //!
 //! A transaction of unknown outcome may have happened or not: its counter does not enter the
 //! version table and is not reused, and its page stays open. The first counter of a session is
-//! above all counters that earlier sessions assigned (`VersionPages::open_for`), so such a
+//! above all counters that earlier sessions assigned (`VersionPages::open_page_of`), so such a
 //! transaction cannot pass for one of a later session.
 //!
 //! # Its parts
-//! Tickets (`version_ticket.rs`) use the session's knowledge of the objects (`objects.rs`: cached
-//! pages of the book, tails, turns) and the seals in the store (`seals.rs`).
+//! Tickets (`transaction_ticket.rs`) use the session's knowledge of the objects
+//! (`session_objects.rs`: cached pages of the book, tails, turns) and the seals in the store
+//! (`seals.rs`).
 //!
 //! # Undetected attacks
 //! The medium has no trusted storage. Replay of older objects *together with* the version table's
@@ -46,18 +47,18 @@
 //! their metadata under the present seal is not detected either.
 
 use crate::Stores;
-use crate::chain::Tails;
-use crate::known_tails::KnownTails;
-use crate::objects::Objects;
-use crate::seal::{Counter, SealKey, SealPlace};
-use crate::seals::{Fetched, Seals};
+use crate::chain::ChainTails;
+use crate::seal::{SealKey, SealPlace, WriteCounter};
+use crate::seals::{FetchedSeal, Seals};
 use crate::segment::Segment;
-use crate::snapshot_mark::lost;
+use crate::session_objects::SessionObjects;
+use crate::snapshot_mark::lost_snapshot;
 use crate::snapshot_table::{NewestSnapshot, SnapshotNumber, SnapshotRecord};
-use crate::version_book::{PageNumber, VersionBook};
-use crate::version_page::{HeadsTag, PageKey};
-use crate::version_pages::{Entry, PAGE_COST, Seen, VersionPages};
-use crate::version_ticket::{Standing, Ticket};
+use crate::tail_cache::TailCache;
+use crate::transaction_ticket::{ObjectState, TransactionTicket};
+use crate::version_page::{HeadsTag, VersionPageKey};
+use crate::version_pages::{PAGE_COST, StoreVersion, VersionEntry, VersionPages};
+use crate::version_store::{PageNumber, VersionStore};
 use lacuna_contracts::{Budget, Kind, Result, Secret};
 use lacuna_crypto::constant_time_eq;
 use parking_lot::Mutex;
@@ -65,7 +66,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// The fewest pages kept in memory, whatever the budget.
-const LEAST_PAGES: u64 = 8;
+const MIN_PAGES: u64 = 8;
 /// Pages kept in memory for the version table of a snapshot during a rollback to it.
 const VIEW_PAGES: usize = 64;
 
@@ -78,7 +79,7 @@ pub(crate) struct VersionTableOptions {
     /// The number of segments of the disk.
     pub(crate) segments: u64,
     /// Whether seals bind entries.
-    pub(crate) binds: bool,
+    pub(crate) binds_entries: bool,
     /// Memory for cached pages and tails.
     pub(crate) budget: Budget,
     /// Whether all writes are suppressed.
@@ -90,12 +91,12 @@ pub(crate) struct VersionTableOptions {
 
 /// The version table of an open disk.
 pub(crate) struct VersionTable {
-    objects: Objects,
+    objects: SessionObjects,
     seals: Seals,
     segments: u64,
     /// Pages with all objects examined, each with an object that proves the page to be old, if
     /// there is one.
-    examined: Mutex<HashMap<PageNumber, Option<(Segment, Counter)>>>,
+    examined: Mutex<HashMap<PageNumber, Option<(Segment, WriteCounter)>>>,
     examining: Mutex<()>,
 }
 
@@ -107,15 +108,24 @@ impl VersionTable {
         master: &Secret<32>,
         uuid: &[u8; 16],
     ) -> Result<VersionTable> {
-        let VersionTableOptions { stores, place, segments, binds, budget, read_only, view, newest } = options;
-        let book = VersionBook::open(stores.book, segments, read_only, PageKey::new(master, uuid))?;
+        let VersionTableOptions {
+            stores,
+            place,
+            segments,
+            binds_entries: binds,
+            budget,
+            read_only,
+            view,
+            newest,
+        } = options;
+        let book = VersionStore::open(stores.book, segments, read_only, VersionPageKey::new(master, uuid))?;
         // A page covers 504 objects, the tails only one.
         let pages = if binds { budget.share(2, 3) } else { budget };
-        let most = (pages.get() / PAGE_COST as u64).max(LEAST_PAGES) as usize;
-        let known = binds.then(|| KnownTails::new(budget.share(1, 3)));
+        let most = (pages.get() / PAGE_COST as u64).max(MIN_PAGES) as usize;
+        let known = binds.then(|| TailCache::new(budget.share(1, 3)));
         let key = SealKey::new(master, uuid, binds);
         Ok(VersionTable {
-            objects: Objects::new(VersionPages::new(book, most, read_only), known),
+            objects: SessionObjects::new(VersionPages::new(book, most, read_only), known),
             seals: Seals { data: stores.data, place, key, view, newest },
             segments,
             examined: Mutex::default(),
@@ -127,45 +137,45 @@ impl VersionTable {
     /// [`Kind::Corrupt`] if it does not match the record of the snapshot.
     pub(crate) fn at_snapshot(&self, stores: Stores, record: &SnapshotRecord) -> Result<VersionTable> {
         let pages = self.objects.pages.view(stores.book, VIEW_PAGES)?;
-        let known = self.seals.key.binds().then(|| KnownTails::new(Budget::bytes(0)));
+        let known = self.seals.key.binds_entries().then(|| TailCache::new(Budget::bytes(0)));
         let view = Some(SnapshotNumber(record.number));
         let seals = Seals { data: stores.data, view, ..self.seals.clone() };
-        let objects = Objects::new(pages, known);
+        let objects = SessionObjects::new(pages, known);
         let (examined, examining) = (Mutex::default(), Mutex::default());
         let past = VersionTable { objects, seals, segments: self.segments, examined, examining };
-        past.check_time(record)?;
+        past.check_matches(record)?;
         Ok(past)
     }
 
     /// Runs `f` with the tag of this version table for the record of a snapshot. The table is not
     /// written meanwhile.
-    pub(crate) fn standing_still<T>(&self, f: impl FnOnce(HeadsTag) -> T) -> T {
-        self.objects.pages.standing_still(self.segments, f)
+    pub(crate) fn with_frozen_heads<T>(&self, f: impl FnOnce(HeadsTag) -> T) -> T {
+        self.objects.pages.with_frozen_heads(self.segments, f)
     }
 
     /// Checks that this version table, at a snapshot, matches the record of the snapshot. Errors:
     /// [`Kind::Corrupt`].
-    pub(crate) fn check_time(&self, record: &SnapshotRecord) -> Result<()> {
+    pub(crate) fn check_matches(&self, record: &SnapshotRecord) -> Result<()> {
         let heads = self.objects.pages.heads_tag(record.segments());
         if constant_time_eq(&heads, &record.heads) {
             return Ok(());
         }
-        Err(lost(&record.name, "the version table of another time"))
+        Err(lost_snapshot(&record.name, "the version table of another time"))
     }
 
     /// The place of the seal in each object.
-    pub(crate) fn place(&self) -> SealPlace {
+    pub(crate) fn seal_place(&self) -> SealPlace {
         self.seals.place
     }
 
     /// The entry to compare the seal of an object with; `None` if this session has verified it. To
     /// be called before the seal is fetched.
-    pub(crate) fn expect(&self, segment: Segment) -> Result<Option<Entry>> {
-        if self.objects.is_verified(segment) { Ok(None) } else { self.expect_again(segment).map(Some) }
+    pub(crate) fn unverified_entry(&self, segment: Segment) -> Result<Option<VersionEntry>> {
+        if self.objects.is_verified(segment) { Ok(None) } else { self.expected_entry(segment).map(Some) }
     }
 
     /// The same, whether or not this session has verified the object.
-    pub(crate) fn expect_again(&self, segment: Segment) -> Result<Entry> {
+    pub(crate) fn expected_entry(&self, segment: Segment) -> Result<VersionEntry> {
         self.objects.entry(segment)
     }
 
@@ -173,24 +183,34 @@ impl VersionTable {
     /// seal.
     ///
     /// Errors: [`Kind::Corrupt`]; then no part of the object may be trusted.
-    pub(crate) fn verify(&self, segment: Segment, mut expected: Entry, fetched: &Fetched) -> Result<Tails> {
+    pub(crate) fn verify(
+        &self,
+        segment: Segment,
+        mut expected: VersionEntry,
+        fetched: &FetchedSeal,
+    ) -> Result<ChainTails> {
         if self.objects.is_verified(segment) {
             // Another thread has verified the object, and may have written since `expected` was
             // formed: the seal may be newer. It may not be older, because that thread may have
             // rewritten a refused object after this fetch.
-            expected.exact = false;
-            expected.beyond = Counter(u64::MAX);
+            expected.is_exact = false;
+            expected.first_later_counter = WriteCounter(u64::MAX);
             return self.seals.compare(segment, expected, fetched).map(|seal| seal.tails);
         }
-        self.admit(segment, expected, fetched)
+        self.verify_first(segment, expected, fetched)
     }
 
     /// Compares, and records an object that verifies.
-    fn admit(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Tails> {
-        self.examine(segment, expected, fetched.version.is_none()).map_err(|e| e.context(segment))?;
+    fn verify_first(
+        &self,
+        segment: Segment,
+        expected: VersionEntry,
+        fetched: &FetchedSeal,
+    ) -> Result<ChainTails> {
+        self.check_page_age(segment, expected, fetched.version.is_none()).map_err(|e| e.context(segment))?;
         let compared = self.seals.compare(segment, expected, fetched);
-        let seal = compared.inspect_err(|_| self.note_later(segment, expected, fetched))?;
-        self.objects.admit(segment, expected, Seen::of(fetched.version), &seal)?;
+        let seal = compared.inspect_err(|_| self.record_old_page(segment, expected, fetched))?;
+        self.objects.record_verified(segment, expected, StoreVersion::of(fetched.version), &seal)?;
         Ok(seal.tails)
     }
 
@@ -202,7 +222,7 @@ impl VersionTable {
     /// snapshot's record binds the version table.
     ///
     /// Errors: [`Kind::Corrupt`] for such a page; all errors of the store.
-    fn examine(&self, segment: Segment, expected: Entry, absence: bool) -> Result<()> {
+    fn check_page_age(&self, segment: Segment, expected: VersionEntry, absence: bool) -> Result<()> {
         let page = PageNumber::of(segment);
         let opened = self.objects.pages.was_open(page);
         let was_open = opened.unwrap_or(!expected.is_closed());
@@ -228,15 +248,15 @@ impl VersionTable {
             };
             let entry = self.objects.entry(*segment)?;
             let is_later = if was_open {
-                counter >= entry.beyond
+                counter >= entry.first_later_counter
             } else {
-                counter > entry.counter && !self.objects.may_be_ours(*segment)
+                counter > entry.counter && !self.objects.may_be_of_this_session(*segment)
             };
             if is_later {
                 if !self.objects.is_busy(*segment) {
                     self.examined.lock().insert(page, Some((*segment, counter)));
                 }
-                return Err(page.is_older(*segment, counter));
+                return Err(page.older_page_error(*segment, counter));
             }
         }
         self.examined.lock().insert(page, None);
@@ -245,21 +265,22 @@ impl VersionTable {
 
     /// Records that a refused object proves its page to be old: once rewritten, the object no
     /// longer shows that.
-    fn note_later(&self, segment: Segment, expected: Entry, fetched: &Fetched) {
+    fn record_old_page(&self, segment: Segment, expected: VersionEntry, fetched: &FetchedSeal) {
         let counter = self.seals.counter(segment, fetched);
-        if expected.is_closed() && counter > expected.counter && !self.objects.may_be_ours(segment) {
+        if expected.is_closed() && counter > expected.counter && !self.objects.may_be_of_this_session(segment)
+        {
             self.examined.lock().insert(PageNumber::of(segment), Some((segment, counter)));
         }
     }
 
     fn verdict(&self, page: PageNumber) -> Option<Result<()>> {
         let found = *self.examined.lock().get(&page)?;
-        Some(found.map_or(Ok(()), |(segment, counter)| Err(page.is_older(segment, counter))))
+        Some(found.map_or(Ok(()), |(segment, counter)| Err(page.older_page_error(segment, counter))))
     }
 
     /// Verifies the seal of an object, unless this session has done so.
-    pub(crate) fn touch(&self, segment: Segment) -> Result<()> {
-        let Some(expected) = self.expect(segment)? else { return Ok(()) };
+    pub(crate) fn verify_object(&self, segment: Segment) -> Result<()> {
+        let Some(expected) = self.unverified_entry(segment)? else { return Ok(()) };
         self.verify(segment, expected, &self.seals.fetch(segment)?).map(drop)
     }
 
@@ -267,25 +288,29 @@ impl VersionTable {
     /// the store if the object's version and tails are cached.
     ///
     /// Errors: if the version table's page or the store cannot be read.
-    fn look(&self, segment: Segment) -> Result<Standing> {
+    fn inspect(&self, segment: Segment) -> Result<ObjectState> {
         let mut entry = self.objects.entry(segment)?;
         let verified = self.objects.is_verified(segment);
-        if let Some(tails) = self.objects.tails(segment, entry.seen).filter(|_| verified) {
-            return Ok(Standing { seen: entry.seen, tails, ..Standing::default() });
+        if let Some(tails) = self.objects.tails(segment, entry.version).filter(|_| verified) {
+            return Ok(ObjectState { version: entry.version, tails, ..ObjectState::default() });
         }
         // An object that this session verified or wrote has the counter in the version table.
-        entry.exact |= verified;
+        entry.is_exact |= verified;
         let fetched = self.seals.fetch(segment)?;
         if !entry.is_closed() {
             // Nothing is written under an old page, not even a rewrite.
-            self.examine(segment, entry, fetched.version.is_none())?;
+            self.check_page_age(segment, entry, fetched.version.is_none())?;
         }
-        match self.admit(segment, entry, &fetched) {
-            Ok(tails) => Ok(Standing { seen: Seen::of(fetched.version), tails, ..Standing::default() }),
+        match self.verify_first(segment, entry, &fetched) {
+            Ok(tails) => Ok(ObjectState {
+                version: StoreVersion::of(fetched.version),
+                tails,
+                ..ObjectState::default()
+            }),
             Err(e) if e.kind() == Kind::Corrupt => {
-                self.objects.refuse(segment);
+                self.objects.record_refused(segment);
                 let counter = self.seals.counter(segment, &fetched);
-                Ok(Standing { refusal: Some(e), counter, ..Standing::default() })
+                Ok(ObjectState { refusal: Some(e), counter, ..ObjectState::default() })
             }
             Err(e) => Err(e),
         }
@@ -293,23 +318,23 @@ impl VersionTable {
 
     /// The objects that were ever written to, whether or not the store lists them. Objects of a
     /// page that does not verify are omitted: nothing of them is trusted.
-    pub(crate) fn counted(&self) -> Result<Vec<Segment>> {
+    pub(crate) fn written_segments(&self) -> Result<Vec<Segment>> {
         let mut counted = vec![];
-        for page in self.objects.pages.written() {
+        for page in self.objects.pages.written_pages() {
             let range = page.segments();
             // After a crash an open page may be behind its objects: those first written since then
             // count as well.
             match self.objects.entry(Segment(range.start)) {
                 // A read of an object with a mismatching seal reports it.
-                Ok(entry) if !entry.exact => {
-                    self.settle(range.clone())?;
+                Ok(entry) if !entry.is_exact => {
+                    self.raise_counters(range.clone())?;
                 }
                 Err(e) if e.kind() != Kind::Corrupt => return Err(e),
                 _ => {}
             }
             for segment in (range.start..range.end.min(self.segments)).map(Segment) {
                 match self.objects.entry(segment) {
-                    Ok(entry) if entry.counter > Counter(0) => counted.push(segment),
+                    Ok(entry) if entry.counter > WriteCounter(0) => counted.push(segment),
                     Ok(_) => {}
                     Err(e) if e.kind() == Kind::Corrupt => break,
                     Err(e) => return Err(e),
@@ -321,17 +346,18 @@ impl VersionTable {
 
     /// Whether the object does not exist and never has.
     pub(crate) fn is_new(&self, segment: Segment) -> Result<bool> {
-        Ok(self.look(segment)?.seen == Seen::ABSENT)
+        Ok(self.inspect(segment)?.version == StoreVersion::ABSENT)
     }
 
     /// Whether an object is unchanged since this session last saw or wrote it, by the version in an
     /// answer. If not, its seal must be verified again before anything of it is trusted. To be
     /// called only while no transaction of the object is in flight. True if no version is cached.
-    pub(crate) fn is_same(&self, segment: Segment, version: Option<u64>) -> bool {
-        let seen = self.objects.pages.seen(segment);
-        let same = self.seals.view.is_some() || seen == Seen::UNKNOWN || seen == Seen::of(version);
+    pub(crate) fn is_unchanged(&self, segment: Segment, version: Option<u64>) -> bool {
+        let seen = self.objects.pages.version(segment);
+        let same =
+            self.seals.view.is_some() || seen == StoreVersion::UNKNOWN || seen == StoreVersion::of(version);
         if !same {
-            self.objects.doubt(segment);
+            self.objects.distrust(segment);
         }
         same
     }
@@ -339,23 +365,23 @@ impl VersionTable {
     /// Begins a transaction on an object, after the one before it has ended. A caller that needs
     /// several begins them in ascending order of their objects. If the object does not verify, the
     /// ticket carries the refusal.
-    pub(crate) fn begin(&self, segment: Segment) -> Result<Ticket<'_>> {
-        Ticket::take(&self.objects, &self.seals, segment, || self.look(segment))
+    pub(crate) fn begin(&self, segment: Segment) -> Result<TransactionTicket<'_>> {
+        TransactionTicket::acquire(&self.objects, &self.seals, segment, || self.inspect(segment))
     }
 
     /// Begins a transaction that makes an object valid whatever its seal is: the caller vouches for
     /// the content.
-    pub(crate) fn begin_anew(&self, segment: Segment) -> Result<Ticket<'_>> {
-        Ticket::take(&self.objects, &self.seals, segment, || {
+    pub(crate) fn begin_anew(&self, segment: Segment) -> Result<TransactionTicket<'_>> {
+        TransactionTicket::acquire(&self.objects, &self.seals, segment, || {
             let counter = self.seals.counter(segment, &self.seals.fetch(segment)?);
-            Ok(Standing { counter, ..Standing::default() })
+            Ok(ObjectState { counter, ..ObjectState::default() })
         })
     }
 
     /// Fetches and verifies an object's version and seal, even if that was done before: the
     /// caller's decision must rest on the values that were verified.
-    fn fetch_good(&self, segment: Segment) -> Result<(Fetched, Tails)> {
-        let expected = self.expect_again(segment)?;
+    fn fetch_verified(&self, segment: Segment) -> Result<(FetchedSeal, ChainTails)> {
+        let expected = self.expected_entry(segment)?;
         let fetched = self.seals.fetch(segment)?;
         let tails = self.verify(segment, expected, &fetched)?;
         Ok((fetched, tails))
@@ -363,7 +389,8 @@ impl VersionTable {
 
     /// Whether an object is unchanged since `past`, with both states verified.
     pub(crate) fn is_unchanged_since(&self, past: &VersionTable, segment: Segment) -> Result<bool> {
-        let both = self.fetch_good(segment).and_then(|(now, _)| Ok((now, past.fetch_good(segment)?.0)));
+        let both =
+            self.fetch_verified(segment).and_then(|(now, _)| Ok((now, past.fetch_verified(segment)?.0)));
         match both {
             Err(e) if e.kind() == Kind::Corrupt => Ok(false),
             Err(e) => Err(e),
@@ -373,8 +400,8 @@ impl VersionTable {
 
     /// The tails from the seal of an object. `None`: the object rightly does not exist, for every
     /// object has a seal. Errors: [`Kind::Corrupt`] if it does not verify.
-    pub(crate) fn sealed(&self, segment: Segment) -> Result<Option<Tails>> {
-        self.fetch_good(segment).map(|(fetched, tails)| fetched.seal.map(|_| tails))
+    pub(crate) fn verified_tails(&self, segment: Segment) -> Result<Option<ChainTails>> {
+        self.fetch_verified(segment).map(|(fetched, tails)| fetched.seal.map(|_| tails))
     }
 
     /// Writes the dirty pages. May be called at any time.
@@ -385,17 +412,17 @@ impl VersionTable {
     /// Writes the dirty pages, and closes those with exact counters. No transaction may be in
     /// flight or follow.
     pub(crate) fn close(&self) -> Result<()> {
-        self.objects.pages.close(|segments| self.settle(segments))
+        self.objects.pages.close(|segments| self.raise_counters(segments))
     }
 
     /// Verifies the seals of the untouched objects among these segments, which raises their
     /// counters to those of the objects. Returns whether all verified.
-    fn settle(&self, segments: Range<u64>) -> Result<bool> {
+    fn raise_counters(&self, segments: Range<u64>) -> Result<bool> {
         let mut all = true;
         let on_disk = segments.start..segments.end.min(self.segments);
         let untouched = self.objects.unverified(on_disk.map(Segment));
         for (segment, fetched) in untouched.iter().zip(self.seals.fetch_all(&untouched)) {
-            match self.verify(*segment, self.expect_again(*segment)?, &fetched?) {
+            match self.verify(*segment, self.expected_entry(*segment)?, &fetched?) {
                 Err(e) if e.kind() == Kind::Corrupt => all = false,
                 other => drop(other?),
             }

@@ -9,18 +9,19 @@
 //!   good, so that no cached knowledge of its object is used; and reads of the cache's content
 //!   fail, since it will be lost after a reopening.
 
-use crate::cache::{Begun, Cache, Version};
-use crate::schedule::Schedule;
+use crate::dirty_cache::{BegunTransaction, DirtyCache};
+use crate::pending_segment::CacheVersion;
 use crate::segment::{Segment, blocks_in};
 use crate::transactor::Transactor;
+use crate::write_queue::WriteQueue;
 use lacuna_contracts::{Error, FailStop, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The path from the cache to the store.
 pub(crate) struct WriteBack {
-    cache: Arc<Cache>,
-    schedule: Arc<Schedule>,
+    cache: Arc<DirtyCache>,
+    queue: Arc<WriteQueue>,
     transactor: Transactor,
     /// The largest number of blocks in a transaction.
     batch_blocks: usize,
@@ -31,13 +32,13 @@ pub(crate) struct WriteBack {
 
 impl WriteBack {
     pub(crate) fn new(
-        cache: Arc<Cache>,
-        schedule: Arc<Schedule>,
+        cache: Arc<DirtyCache>,
+        schedule: Arc<WriteQueue>,
         transactor: Transactor,
         batch_blocks: usize,
     ) -> WriteBack {
-        let health = FailStop::on("store");
-        WriteBack { cache, schedule, transactor, batch_blocks, health, direct: AtomicU64::new(0) }
+        let health = FailStop::of_disk("store");
+        WriteBack { cache, queue: schedule, transactor, batch_blocks, health, direct: AtomicU64::new(0) }
     }
 
     /// Writes the pending blocks of a segment, or a batch of them. Does nothing if another thread
@@ -46,10 +47,10 @@ impl WriteBack {
         self.health.check()?;
         let Some(begun) = self.cache.begin(segment, self.batch_blocks) else {
             // The pending blocks may have been dropped, and their space freed.
-            self.schedule.freed();
+            self.queue.notify_space();
             return Ok(());
         };
-        self.perform(segment, &begun, &[])
+        self.run_transaction(segment, &begun, &[])
     }
 
     /// Writes consecutive blocks of a segment past the cache. `false`: another transaction is in
@@ -57,7 +58,7 @@ impl WriteBack {
     pub(crate) fn write_direct(&self, segment: Segment, index: u64, data: &[u8]) -> Result<bool> {
         let begun = self.cache.begin_direct(segment, index..index + blocks_in(data));
         let Some(begun) = begun else { return Ok(false) };
-        self.perform(segment, &begun, data)?;
+        self.run_transaction(segment, &begun, data)?;
         self.direct.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
@@ -73,17 +74,17 @@ impl WriteBack {
 
     /// Performs a transaction and ends it: queues the segment again if it has pending work, and
     /// wakes writers.
-    fn perform(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<()> {
-        let (list, refused) = match self.transactor.write(segment, begun, direct) {
-            Ok(absent) => (self.cache.end(segment, &begun.work, absent), None),
-            Err(e) if e.changed_nothing() => (self.cache.put_back(segment, begun), Some(e)),
+    fn run_transaction(&self, segment: Segment, begun: &BegunTransaction, direct: &[u8]) -> Result<()> {
+        let (list, refused) = match self.transactor.perform(segment, begun, direct) {
+            Ok(absent) => (self.cache.commit(segment, &begun.work, absent), None),
+            Err(e) if e.changed_nothing() => (self.cache.abort(segment, begun), Some(e)),
             Err(e) => return Err(self.fail(e)),
         };
-        self.schedule.note_room(refused.as_ref());
+        self.queue.record_store_space(refused.as_ref());
         if list {
-            self.schedule.list(segment);
+            self.queue.push(segment);
         }
-        self.schedule.freed();
+        self.queue.notify_space();
         refused.map_or(Ok(()), Err)
     }
 
@@ -93,18 +94,18 @@ impl WriteBack {
         if self.cache.dirty_bytes() == 0 {
             return Ok(());
         }
-        let (segments, newest) = self.cache.unwritten();
-        self.schedule.begin_drain(segments.len());
+        let (segments, newest) = self.cache.pending_segments();
+        self.queue.begin_drain(segments.len());
         let drained = segments.into_iter().try_for_each(|segment| self.drain(segment, newest));
-        self.schedule.end_drain();
+        self.queue.end_drain();
         drained
     }
 
     /// Writes, with other threads, until all versions of a segment up to `newest` are in the store.
-    fn drain(&self, segment: Segment, newest: Version) -> Result<()> {
+    fn drain(&self, segment: Segment, newest: CacheVersion) -> Result<()> {
         while !self.cache.is_written(segment, newest) {
             self.health.check()?;
-            match self.schedule.pop() {
+            match self.queue.pop() {
                 Some(next) => self.write_segment(next)?,
                 None => self.cache.wait_written(segment, newest, || self.has_failed()),
             }
@@ -121,8 +122,8 @@ impl WriteBack {
     /// Enters fail-stop for good and returns the error.
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.health.fail(e);
-        self.schedule.wake_all();
-        self.cache.strand(self.health.refusal());
+        self.queue.wake_all();
+        self.cache.set_write_failure(self.health.refusal());
         e
     }
 

@@ -7,16 +7,16 @@
 //!
 //! `LACUNA_SWEEP` runs every error at every call.
 
-mod stage;
+mod scripted_stores;
 
 use lacuna_contracts::{BlockAddr, Disk, Error, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Transaction};
+use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, Stores};
-use lacuna_sim::versions::Model;
-use lacuna_sim::{Digest, NthCall, refuses, swept, tells};
+use lacuna_sim::versions::DiskModel;
+use lacuna_sim::{NthCall, RunDigest, is_refusal_errno, reports_failure, sweep_cases};
 use parking_lot::Mutex;
-use stage::{Sort, UUID, master, options, plan, write};
+use scripted_stores::{CipherAndLayout, UUID, master, options, plan, write};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const TOUCHED: [Range<u64>; 3] = [0..60, 300..560, SEGMENT_BLOCKS..BLOCKS];
 const SHARE: u64 = 37;
 
 /// Each placement of metadata, with and without a version table.
-const SORTS: [Sort; 5] = [
+const CIPHERS_AND_LAYOUTS: [CipherAndLayout; 5] = [
     (Cipher::Xts, ObjectLayout::SegmentEnd),
     (Cipher::XtsRandom, ObjectLayout::Interleaved),
     (Cipher::Gcm, ObjectLayout::Adaptive),
@@ -108,8 +108,8 @@ impl Failing {
 }
 
 impl ObjectStore for Failing {
-    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
-        let one = |transaction: &Transaction<'_>| match self.begin(Call::Apply) {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
+        let one = |transaction: &ObjectTransaction<'_>| match self.begin(Call::Apply) {
             Err(e) if self.happens && !e.kind().is_refusal() => {
                 self.inner.apply_one(transaction.clone()).and(Err(e))
             }
@@ -117,7 +117,7 @@ impl ObjectStore for Failing {
         };
         batch.iter().map(one).collect()
     }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
         let one = |query: &mut Query<'_>| {
             self.begin(Call::Query)?;
             self.inner.query(std::slice::from_mut(query)).remove(0)
@@ -161,14 +161,14 @@ struct Start {
     params: ObjectParams,
     data: MemoryObjects,
     book: MemoryObjects,
-    model: Model,
+    model: DiskModel,
 }
 
 impl Start {
     /// A disk with a snapshot, in use when its client died.
     fn new(params: ObjectParams) -> Start {
         let (data, book) = (MemoryObjects::new(true), MemoryObjects::new(true));
-        let mut start = Start { params, data, book, model: Model::new("the disk", BLOCKS) };
+        let mut start = Start { params, data, book, model: DiskModel::new("the disk", BLOCKS) };
         let stores = start.stores();
         ObjectDisk::create(&stores, &params, &master(), &UUID).unwrap();
         let first = [Op::Write(0, 20), Op::Snapshot("zero"), Op::Write(SEGMENT_BLOCKS, 5), Op::Flush];
@@ -194,7 +194,7 @@ impl Start {
     }
 
     /// The present stores, with the versions in `model`.
-    fn left(&self, model: &Model) -> Start {
+    fn left(&self, model: &DiskModel) -> Start {
         let (data, book) = (self.data.copied(), self.book.copied());
         Start { params: self.params, data, book, model: model.clone() }
     }
@@ -211,33 +211,33 @@ enum End {
     Stopped,
 }
 
-fn perform(disk: &ObjectDisk, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
+fn perform(disk: &ObjectDisk, op: Op, stamp: u64, model: &mut DiskModel) -> Result<()> {
     match op {
         Op::Write(first, count) => {
-            model.set(first, count, stamp);
+            model.add_version(first, count, stamp);
             write(disk, first, count, stamp)
         }
         Op::Discard(first, count) => {
-            model.set(first, count, 0);
+            model.add_version(first, count, 0);
             disk.discard(BlockAddr(first), count)
         }
-        Op::Flush => disk.flush().map(|()| model.flushed()),
+        Op::Flush => disk.flush().map(|()| model.record_flush()),
         // Both write everything that was acknowledged.
-        Op::Snapshot(name) => disk.create_snapshot(name).map(|()| model.flushed()),
+        Op::Snapshot(name) => disk.create_snapshot(name).map(|()| model.record_flush()),
         Op::Remove(name) => disk.remove_snapshot(name),
     }
 }
 
-fn assert_allowed(disk: &ObjectDisk, model: &Model, what: &str) {
+fn assert_allowed(disk: &ObjectDisk, model: &DiskModel, what: &str) {
     for range in TOUCHED {
-        model.allows(disk, range).unwrap_or_else(|e| panic!("{what}: {e}"));
+        model.check_allowed(disk, range).unwrap_or_else(|e| panic!("{what}: {e}"));
     }
 }
 
 /// Whether the disk may accept no more writes after this call: not if the call was refused, and not
 /// if it reads.
 fn may_stop(hit: Option<Call>, errno: i32) -> bool {
-    hit.is_some_and(|hit| !hit.reads() && !refuses(errno))
+    hit.is_some_and(|hit| !hit.reads() && !is_refusal_errno(errno))
 }
 
 /// The error of one call.
@@ -271,7 +271,7 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
     calls.lock().fail(nth, errno);
     let said = std::io::Error::from_raw_os_error(errno);
     let (cipher, layout) = (run.params.cipher, run.params.layout);
-    let hit = || calls.lock().hit();
+    let hit = || calls.lock().failed_call();
     let what = || format!("{cipher:?} {layout:?}, call {nth}, {:?}: {said}, happened: {happens}", hit());
     let mut failed: Vec<Error> = Vec::new();
     let opened = open_failing(&run, &calls, happens, 21).or_else(|e| {
@@ -286,7 +286,7 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
         left.push(run.left(&model));
         // Repeat the failed operation once.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
-            assert!(may_stop(hit(), errno), "{}: one call failed, and then everything: {e}", what());
+            assert!(may_stop(hit(), errno), "{}: after one failed call every request fails: {e}", what());
             stopped = true;
             break;
         }
@@ -294,8 +294,12 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
     left.push(run.left(&model));
     match disk.close() {
         Ok(()) => {
-            assert!(!stopped || may_stop(hit(), errno), "{}: closed as if nothing had been", what());
-            model.flushed();
+            assert!(
+                !stopped || may_stop(hit(), errno),
+                "{}: the close succeeded although the disk had stopped",
+                what()
+            );
+            model.record_flush();
         }
         Err(e) => {
             failed.push(e);
@@ -303,7 +307,7 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
         }
     }
     assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
-    let told = failed.first().is_none_or(|e| tells(e, errno, false));
+    let told = failed.first().is_none_or(|e| reports_failure(e, errno, false));
     assert!(told, "{}: the caller learns {:?}", what(), failed[0]);
     drop(disk);
     let count = calls.lock().calls();
@@ -323,7 +327,7 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
 
 /// Whether a failing transaction has happened, for the cases of a sweep. A refused one has not.
 fn outcomes(all: bool, nth: u64, errno: i32) -> Vec<bool> {
-    match (refuses(errno), all) {
+    match (is_refusal_errno(errno), all) {
         (true, _) => vec![false],
         (false, true) => vec![false, true],
         (false, false) => vec![nth.is_multiple_of(2)],
@@ -333,19 +337,19 @@ fn outcomes(all: bool, nth: u64, errno: i32) -> Vec<bool> {
 #[test]
 fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flushed() {
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
-    for sort in SORTS {
+    for sort in CIPHERS_AND_LAYOUTS {
         let start = Start::new(plan(sort, BLOCKS));
         let (end, calls, hit) = play(&start, Failure { nth: 0, errno: 0, happens: false });
         assert_eq!((end, hit), (End::Unnoticed, None), "{sort:?}: nothing was to fail");
         assert!((40..1000).contains(&calls), "{sort:?}: {calls} calls");
-        let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, Digest::new());
-        for (nth, errno) in swept(calls, (!all).then_some(SHARE)) {
+        let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, RunDigest::new());
+        for (nth, errno) in sweep_cases(calls, (!all).then_some(SHARE)) {
             for happens in outcomes(all, nth, errno) {
                 let (end, _, hit) = play(&start, Failure { nth, errno, happens });
-                assert!(hit.is_some(), "{sort:?}: call {nth} never came");
+                assert!(hit.is_some(), "{sort:?}: call {nth} was never made");
                 ends[end as usize] += 1;
                 runs += 1;
-                [nth, errno as u64, end as u64].into_iter().for_each(|word| digest.word(word));
+                [nth, errno as u64, end as u64].into_iter().for_each(|word| digest.add_word(word));
             }
         }
         let [unnoticed, failed, stopped] = ends;

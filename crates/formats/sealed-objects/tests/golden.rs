@@ -5,7 +5,7 @@ mod fixture;
 
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk};
-use lacuna_medium::{MemoryObjects, ObjectStore, Step, Transaction};
+use lacuna_medium::{MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, VERSION};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,9 +32,9 @@ fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) {
 
 /// Small writes to an object in an unknown state, to one known to be absent and to one with cached
 /// metadata, and a discard.
-fn make(params: ObjectParams) -> Scene {
-    let scene = Scene::of(params);
-    scene.session(|disk| {
+fn make(params: ObjectParams) -> TestDisk {
+    let test_disk = TestDisk::of(params);
+    test_disk.session(|disk| {
         write(disk, 0, 2, 1);
         assert!(read(disk, 1100).unwrap() == content(1100, 0));
         write(disk, 1100, 2, 2);
@@ -46,13 +46,15 @@ fn make(params: ObjectParams) -> Scene {
         disk.flush().unwrap();
         disk.discard(BlockAddr(1), 1).unwrap();
     });
-    scene.session(|disk| write(disk, 0, 1, 4));
-    scene
+    test_disk.session(|disk| write(disk, 0, 1, 4));
+    test_disk
 }
 
 /// Parameters of every kind of disk.
 fn kinds() -> impl Iterator<Item = ObjectParams> {
-    all_kinds().into_iter().map(|(cipher, layout)| ObjectParams::plan(cipher, layout, BLOCKS).unwrap())
+    all_ciphers_and_layouts()
+        .into_iter()
+        .map(|(cipher, layout)| ObjectParams::plan(cipher, layout, BLOCKS).unwrap())
 }
 
 fn name(params: &ObjectParams) -> String {
@@ -67,10 +69,10 @@ fn path(params: &ObjectParams) -> PathBuf {
 /// Layout: parameters; then each store: the number of its objects, and each object: its number and
 /// length, the sectors that are not zeros with their offsets, and its keys. Every number has 8
 /// bytes; a count precedes the items that it counts.
-fn to_bytes(scene: &Scene) -> Vec<u8> {
-    let mut out = [&MAGIC[..], &scene.params.encode()].concat();
+fn to_bytes(test_disk: &TestDisk) -> Vec<u8> {
+    let mut out = [&MAGIC[..], &test_disk.params.encode()].concat();
     let number = |out: &mut Vec<u8>, n: usize| out.extend_from_slice(&(n as u64).to_le_bytes());
-    for store in [&scene.data, &scene.book] {
+    for store in [&test_disk.data, &test_disk.book] {
         let objects = store.list().unwrap();
         number(&mut out, objects.len());
         for name in objects {
@@ -98,9 +100,9 @@ fn to_bytes(scene: &Scene) -> Vec<u8> {
     out
 }
 
-struct Reader<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (now, rest) = self.0.split_at(len);
         self.0 = rest;
@@ -117,8 +119,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn from_bytes(bytes: &[u8]) -> Scene {
-    let mut from = Reader(bytes);
+fn from_bytes(bytes: &[u8]) -> TestDisk {
+    let mut from = ByteReader(bytes);
     assert_eq!(from.bytes(8), MAGIC);
     let params = ObjectParams::parse(from.bytes(32)).unwrap();
     let has_keys = params.layout.needs_keys();
@@ -126,24 +128,24 @@ fn from_bytes(bytes: &[u8]) -> Scene {
     for store in &stores {
         for _ in 0..from.number() {
             let (object, len) = (from.number(), from.number());
-            let mut steps = vec![Step::Truncate(len)];
+            let mut steps = vec![ObjectStep::Truncate(len)];
             for _ in 0..from.number() {
                 let (offset, data) = (from.number(), from.counted());
-                steps.push(Step::Write { offset, data });
+                steps.push(ObjectStep::Write { offset, data });
             }
             let keys: Vec<_> =
                 (0..from.number()).map(|_| (from.counted().to_vec(), from.counted().to_vec())).collect();
-            steps.extend((!keys.is_empty()).then_some(Step::SetKeys(keys)));
-            store.apply_one(Transaction { object, steps }).unwrap();
+            steps.extend((!keys.is_empty()).then_some(ObjectStep::SetKeys(keys)));
+            store.apply_one(ObjectTransaction { object, steps }).unwrap();
         }
     }
     assert!(from.0.is_empty());
     let [data, book] = stores;
-    Scene { params, data, book }
+    TestDisk { params, data, book }
 }
 
-fn assert_contents(scene: &Scene, what: &str) {
-    let disk = scene.open();
+fn assert_contents(test_disk: &TestDisk, what: &str) {
+    let disk = test_disk.open();
     for block in 0..BLOCKS {
         let stamp = CONTENTS.iter().find(|(b, _)| *b == block).map_or(0, |(_, stamp)| *stamp);
         assert!(read(&disk, block).unwrap() == kept_content(block, stamp), "{what}: block {block}");
@@ -155,11 +157,11 @@ fn every_golden_disk_opens_and_reads() {
     for params in kinds() {
         let what = name(&params);
         let bytes = std::fs::read(path(&params)).unwrap_or_else(|e| panic!("{what}: {e}"));
-        let scene = from_bytes(&bytes);
-        assert_eq!(scene.params, params);
-        assert_contents(&scene, &what);
-        scene.write(7, 1, 9);
-        assert!(read(&scene.open(), 7).unwrap() == content(7, 9), "{what}");
+        let test_disk = from_bytes(&bytes);
+        assert_eq!(test_disk.params, params);
+        assert_contents(&test_disk, &what);
+        test_disk.write(7, 1, 9);
+        assert!(read(&test_disk.open(), 7).unwrap() == content(7, 9), "{what}");
     }
 }
 

@@ -7,7 +7,9 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{Disk, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Found, MemoryObject, MemoryObjects, ObjectStore, Query, SnapshotId, Step, Transaction};
+use lacuna_medium::{
+    MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
+};
 use lacuna_sealed_objects::{
     ObjectDisk, ObjectLayout, SnapshotRecord, SnapshotState, Stores, list_snapshots,
 };
@@ -19,7 +21,7 @@ const WRITTEN: [u64; 4] = [0, 700, 1024, 2500];
 
 /// The answer of a store for a snapshot that it does not have.
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum LostSnapshotAnswer {
     /// The present objects.
     AsNow,
     /// No objects.
@@ -27,16 +29,16 @@ enum Answer {
 }
 
 /// A store that answers queries for every snapshot.
-struct Obliging {
+struct ForgetfulStore {
     inner: MemoryObjects,
-    answer: Answer,
+    answer: LostSnapshotAnswer,
 }
 
-impl ObjectStore for Obliging {
-    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+impl ObjectStore for ForgetfulStore {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         self.inner.apply(batch)
     }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
         self.inner.query(batch)
     }
     fn object_limit(&self) -> u64 {
@@ -59,17 +61,19 @@ impl ObjectStore for Obliging {
     }
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
         match (self.inner.roll_back(object, id), self.answer) {
-            (Err(e), Answer::AsNow) if e.kind() == Kind::NotFound => Ok(()),
-            (Err(e), Answer::Nothing) if e.kind() == Kind::NotFound => {
-                self.inner.apply_one(Transaction { object, steps: vec![Step::Remove] }).map(drop)
+            (Err(e), LostSnapshotAnswer::AsNow) if e.kind() == Kind::NotFound => Ok(()),
+            (Err(e), LostSnapshotAnswer::Nothing) if e.kind() == Kind::NotFound => {
+                self.inner.apply_one(ObjectTransaction { object, steps: vec![ObjectStep::Remove] }).map(drop)
             }
             (done, _) => done,
         }
     }
     fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
         match (self.inner.at_snapshot(id), self.answer) {
-            (Err(e), Answer::AsNow) if e.kind() == Kind::NotFound => Ok(Arc::new(self.inner.reopened())),
-            (Err(e), Answer::Nothing) if e.kind() == Kind::NotFound => {
+            (Err(e), LostSnapshotAnswer::AsNow) if e.kind() == Kind::NotFound => {
+                Ok(Arc::new(self.inner.reopened()))
+            }
+            (Err(e), LostSnapshotAnswer::Nothing) if e.kind() == Kind::NotFound => {
                 Ok(Arc::new(MemoryObjects::new(self.inner.has_keys())))
             }
             (view, _) => view,
@@ -78,39 +82,39 @@ impl ObjectStore for Obliging {
 }
 
 /// The state of a disk at one moment: its data objects, and the first object of its version table.
-struct Moment {
+struct DiskMoment {
     data: Vec<Option<MemoryObject>>,
     table: Option<MemoryObject>,
 }
 
-fn moment(scene: &Scene) -> Moment {
-    Moment { data: (0..3).map(|n| scene.data.object(n)).collect(), table: scene.book.object(1) }
+fn moment(test_disk: &TestDisk) -> DiskMoment {
+    DiskMoment { data: (0..3).map(|n| test_disk.data.object(n)).collect(), table: test_disk.book.object(1) }
 }
 
 /// A disk with stamp 3 in its blocks, a snapshot `first` with stamp 1 and `second` with stamp 2;
 /// with the state at each snapshot.
-fn scene(cipher: Cipher, layout: ObjectLayout) -> (Scene, [Moment; 2]) {
-    let scene = Scene::new(cipher, layout, BLOCKS);
+fn test_disk(cipher: Cipher, layout: ObjectLayout) -> (TestDisk, [DiskMoment; 2]) {
+    let test_disk = TestDisk::new(cipher, layout, BLOCKS);
     let enter = |disk: &ObjectDisk, stamp| WRITTEN.iter().for_each(|block| write(disk, *block, 1, stamp));
     let mut moments = vec![];
-    scene.session(|disk| {
+    test_disk.session(|disk| {
         for (stamp, name) in [(1, "first"), (2, "second")] {
             enter(disk, stamp);
             disk.create_snapshot(name).unwrap();
-            moments.push(moment(&scene));
+            moments.push(moment(&test_disk));
         }
         enter(disk, 3);
     });
-    (scene, moments.try_into().ok().unwrap())
+    (test_disk, moments.try_into().ok().unwrap())
 }
 
-fn obliging(scene: &Scene, answer: Answer) -> Stores {
-    let store = |inner: &MemoryObjects| Arc::new(Obliging { inner: inner.reopened(), answer });
-    Stores { data: store(&scene.data), book: store(&scene.book) }
+fn forgetful_stores(test_disk: &TestDisk, answer: LostSnapshotAnswer) -> Stores {
+    let store = |inner: &MemoryObjects| Arc::new(ForgetfulStore { inner: inner.reopened(), answer });
+    Stores { data: store(&test_disk.data), book: store(&test_disk.book) }
 }
 
-fn records(scene: &Scene) -> Vec<SnapshotRecord> {
-    list_snapshots(&*scene.book).unwrap()
+fn records(test_disk: &TestDisk) -> Vec<SnapshotRecord> {
+    list_snapshots(&*test_disk.book).unwrap()
 }
 
 #[track_caller]
@@ -127,35 +131,35 @@ fn assert_refused<T>(result: Result<T>, what: &str) {
 
 /// Asserts that the snapshot can be neither read nor rolled back to, and that the attempt loses
 /// nothing.
-fn assert_lost(scene: &Scene, stores: impl Fn() -> Stores, name: &str, what: &str) {
-    assert_refused(scene.open_with(stores(), |o| o.snapshot = Some(name.into())), what);
-    let disk = scene.open_with(stores(), |_| ()).unwrap();
+fn assert_lost(test_disk: &TestDisk, stores: impl Fn() -> Stores, name: &str, what: &str) {
+    assert_refused(test_disk.open_with(stores(), |o| o.snapshot = Some(name.into())), what);
+    let disk = test_disk.open_with(stores(), |_| ()).unwrap();
     assert_refused(disk.rollback(name), what);
-    assert!(records(scene).iter().all(|record| record.state == SnapshotState::Ready), "{what}");
+    assert!(records(test_disk).iter().all(|record| record.state == SnapshotState::Ready), "{what}");
     assert_stamp(&disk, 3);
     write(&disk, 5, 1, 5);
     disk.close().unwrap();
-    let disk = scene.open_with(stores(), |_| ()).unwrap();
+    let disk = test_disk.open_with(stores(), |_| ()).unwrap();
     assert_stamp(&disk, 3);
     assert_reads(&disk, 5, 5);
 }
 
 #[test]
-fn a_snapshot_that_the_store_has_forgotten_is_refused_with_every_cipher() {
-    for (cipher, layout) in all_kinds() {
-        let (scene, _) = scene(cipher, layout);
-        let first = records(&scene).remove(0);
-        for answer in [Answer::AsNow, Answer::Nothing] {
+fn a_snapshot_lost_by_the_store_is_refused_with_every_cipher() {
+    for (cipher, layout) in all_ciphers_and_layouts() {
+        let (test_disk, _) = test_disk(cipher, layout);
+        let first = records(&test_disk).remove(0);
+        for answer in [LostSnapshotAnswer::AsNow, LostSnapshotAnswer::Nothing] {
             for (data, book) in [(true, true), (true, false), (false, true)] {
                 let what = format!("{cipher:?} {layout:?} {answer:?} data: {data}, book: {book}");
-                let left = scene.copied();
+                let left = test_disk.copied();
                 if data {
                     left.data.remove_snapshot(first.data_id).unwrap();
                 }
                 if book {
                     left.book.remove_snapshot(first.book_id).unwrap();
                 }
-                let stores = || obliging(&left, answer);
+                let stores = || forgetful_stores(&left, answer);
                 let at = |name: &str| left.open_with(stores(), |o| o.snapshot = Some(name.into()));
                 if data || cipher.authenticates() {
                     assert_lost(&left, stores, "first", &what);
@@ -185,11 +189,11 @@ fn without_past(store: &MemoryObjects) -> MemoryObjects {
 
 #[test]
 fn a_disk_that_was_copied_object_by_object_has_lost_its_snapshots() {
-    for (cipher, layout) in all_kinds() {
-        let (scene, _) = scene(cipher, layout);
-        let (data, book) = (Arc::new(without_past(&scene.data)), Arc::new(without_past(&scene.book)));
-        let copy = Scene { params: scene.params, data, book };
-        let stores = || obliging(&copy, Answer::AsNow);
+    for (cipher, layout) in all_ciphers_and_layouts() {
+        let (test_disk, _) = test_disk(cipher, layout);
+        let (data, book) = (Arc::new(without_past(&test_disk.data)), Arc::new(without_past(&test_disk.book)));
+        let copy = TestDisk { params: test_disk.params, data, book };
+        let stores = || forgetful_stores(&copy, LostSnapshotAnswer::AsNow);
         for name in ["first", "second"] {
             assert_lost(&copy, stores, name, &format!("{cipher:?} {layout:?} {name}"));
         }
@@ -213,13 +217,13 @@ fn a_disk_that_was_copied_object_by_object_has_lost_its_snapshots() {
 #[test]
 fn one_snapshot_does_not_pass_for_another() {
     for layout in ObjectLayout::ALL {
-        let (scene, [first, second]) = scene(Cipher::Gcm, layout);
-        let ids = records(&scene);
+        let (test_disk, [first, second]) = test_disk(Cipher::Gcm, layout);
+        let ids = records(&test_disk);
         // Each object of the snapshot, or only the first, with the version table of the other
         // snapshot.
         for (record, name, other) in [(&ids[1], "second", &first), (&ids[0], "first", &second)] {
             for count in [3, 1] {
-                let left = scene.copied();
+                let left = test_disk.copied();
                 for (object, state) in (0..).zip(&other.data).take(count) {
                     left.data.replace_at(object, record.data_id, state.clone());
                 }
@@ -228,19 +232,19 @@ fn one_snapshot_does_not_pass_for_another() {
                 assert_lost(&left, || left.stores(), name, &what);
             }
         }
-        assert_stamp(&scene.open_at("first"), 1);
-        assert_stamp(&scene.open_at("second"), 2);
+        assert_stamp(&test_disk.open_at("first"), 1);
+        assert_stamp(&test_disk.open_at("second"), 2);
     }
 }
 
 /// A rollback that was interrupted is not finished once its snapshot is lost.
 #[test]
-fn a_rollback_to_what_is_lost_meanwhile_is_not_finished() {
-    for (cipher, layout) in all_kinds() {
-        let (scene, _) = scene(cipher, layout);
+fn an_interrupted_rollback_to_a_lost_snapshot_is_not_finished() {
+    for (cipher, layout) in all_ciphers_and_layouts() {
+        let (test_disk, _) = test_disk(cipher, layout);
         for changes in 1.. {
-            let left = scene.copied();
-            let cut = Cut::after(changes, false);
+            let left = test_disk.copied();
+            let cut = ClientCut::after(changes, false);
             let disk = left.open_with(cut.stores(&left), |_| ()).unwrap();
             assert!(disk.rollback("first").is_err(), "{cipher:?} {layout:?}: never cut");
             drop(disk);
@@ -250,8 +254,8 @@ fn a_rollback_to_what_is_lost_meanwhile_is_not_finished() {
             let objects = || (0..3).map(|n| left.data.object(n).map(|o| o.bytes())).collect::<Vec<_>>();
             let before = objects();
             left.data.remove_snapshot(records(&left)[0].data_id).unwrap();
-            for answer in [Answer::AsNow, Answer::Nothing] {
-                let opened = left.open_with(obliging(&left, answer), |_| ());
+            for answer in [LostSnapshotAnswer::AsNow, LostSnapshotAnswer::Nothing] {
+                let opened = left.open_with(forgetful_stores(&left, answer), |_| ());
                 assert_refused(opened, &format!("{cipher:?} {layout:?} {answer:?}"));
                 assert!(objects() == before);
             }

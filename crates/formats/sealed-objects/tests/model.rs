@@ -5,12 +5,12 @@
 //! `LACUNA_CUTS` sets the number of killed clients, for all ciphers and layouts together (default
 //! 216), `LACUNA_SEED` the first seed (0).
 
-mod stage;
+mod scripted_stores;
 
 use lacuna_contracts::{BlockAddr, Disk, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_sealed_objects::ObjectDisk;
-use lacuna_sim::{Rng, setting};
-use stage::*;
+use lacuna_sim::{Rng, env_number};
+use scripted_stores::*;
 use std::sync::atomic::Ordering;
 
 /// Nine segments, so that not all metadata pages fit the cache of the adaptive layout, and a part
@@ -22,11 +22,11 @@ const SESSIONS: u64 = 9;
 
 /// The possible contents of each block: the last version known to be durable, and every later one,
 /// oldest first.
-struct Model(Vec<Vec<u64>>);
+struct BlockVersions(Vec<Vec<u64>>);
 
-impl Model {
-    fn new() -> Model {
-        Model(vec![vec![0]; BLOCKS as usize])
+impl BlockVersions {
+    fn new() -> BlockVersions {
+        BlockVersions(vec![vec![0]; BLOCKS as usize])
     }
     fn put(&mut self, first: u64, count: u64, stamp: u64) {
         self.0[first as usize..(first + count) as usize].iter_mut().for_each(|block| block.push(stamp));
@@ -46,7 +46,7 @@ impl Model {
         }
     }
     /// After a power cut each block has an allowed version; from then it keeps the one found.
-    fn settle(&mut self, disk: &ObjectDisk) {
+    fn adopt_found(&mut self, disk: &ObjectDisk) {
         for first in (0..BLOCKS).step_by(100) {
             let count = 100.min(BLOCKS - first);
             for (block, found) in (first..).zip(stamps(disk, first, count).unwrap()) {
@@ -83,7 +83,7 @@ fn discarded(rng: &mut Rng) -> (u64, u64) {
 }
 
 /// One random operation. All its possible changes are in the model, also if it failed.
-fn act(rng: &mut Rng, disk: &ObjectDisk, model: &mut Model, stamp: u64) -> Result<()> {
+fn act(rng: &mut Rng, disk: &ObjectDisk, model: &mut BlockVersions, stamp: u64) -> Result<()> {
     match rng.below(40) {
         0..22 => {
             let (first, count) = range(rng);
@@ -117,25 +117,25 @@ fn act(rng: &mut Rng, disk: &ObjectDisk, model: &mut Model, stamp: u64) -> Resul
 
 /// One session that ends normally, two with the client killed, and so on. Returns a digest of all
 /// transactions.
-fn sessions(kind: Sort, seed: u64, rounds: u64, write_through: bool) -> u64 {
+fn sessions(kind: CipherAndLayout, seed: u64, rounds: u64, write_through: bool) -> u64 {
     let params = plan(kind, BLOCKS);
     let mut rng = Rng::new(seed);
-    let mut stage = Stage::new();
-    stage.create(&params);
-    let mut model = Model::new();
+    let mut scripted = ScriptedStores::new();
+    scripted.create(&params);
+    let mut model = BlockVersions::new();
     let (mut stamp, mut digest) = (0, 0u64);
     for round in 0..rounds {
-        stage = stage.again();
-        stage.script.seed(rng.next_u64());
-        let disk = stage.open_with(
+        scripted = scripted.again();
+        scripted.script.seed(rng.next_u64());
+        let disk = scripted.open_with(
             &params,
             lacuna_sealed_objects::ObjectOptions { write_through, ..options(rng.next_u64()) },
         );
         let disk = disk.unwrap();
         let killed = round % 3 != 0;
         if killed {
-            let opened = stage.script.transactions.load(Ordering::SeqCst);
-            stage.script.dies_at.store(opened + 1 + rng.below(60), Ordering::SeqCst);
+            let opened = scripted.script.transactions.load(Ordering::SeqCst);
+            scripted.script.dies_at.store(opened + 1 + rng.below(60), Ordering::SeqCst);
         }
         for _ in 0..150 {
             stamp += 1;
@@ -153,10 +153,10 @@ fn sessions(kind: Sort, seed: u64, rounds: u64, write_through: bool) -> u64 {
             Err(e) => assert!(killed, "{e}"),
         }
         drop(disk);
-        digest = digest.rotate_left(7) ^ stage.script.digest.load(Ordering::SeqCst);
-        stage = stage.again();
-        let disk = stage.open(&params, rng.next_u64());
-        model.settle(&disk);
+        digest = digest.rotate_left(7) ^ scripted.script.digest.load(Ordering::SeqCst);
+        scripted = scripted.again();
+        let disk = scripted.open(&params, rng.next_u64());
+        model.adopt_found(&disk);
         if rng.chance(1, 2) {
             disk.close().unwrap();
         }
@@ -165,10 +165,10 @@ fn sessions(kind: Sort, seed: u64, rounds: u64, write_through: bool) -> u64 {
 }
 
 #[test]
-fn every_cipher_and_layout_like_an_array_whose_client_may_die() {
-    let (killed, first) = (setting("LACUNA_CUTS", 216), setting("LACUNA_SEED", 0));
-    let disks = killed.div_ceil(SESSIONS * 2 / 3 * all_kinds().len() as u64);
-    for kind in all_kinds() {
+fn every_cipher_and_layout_matches_the_model_when_clients_die() {
+    let (killed, first) = (env_number("LACUNA_CUTS", 216), env_number("LACUNA_SEED", 0));
+    let disks = killed.div_ceil(SESSIONS * 2 / 3 * all_ciphers_and_layouts().len() as u64);
+    for kind in all_ciphers_and_layouts() {
         for seed in first..first + disks {
             // A panic in a session does not mention the seed.
             println!("{kind:?}, seed {seed}");
@@ -180,7 +180,7 @@ fn every_cipher_and_layout_like_an_array_whose_client_may_die() {
 
 #[test]
 fn the_same_seed_gives_the_same_transactions() {
-    for kind in all_kinds() {
+    for kind in all_ciphers_and_layouts() {
         let digests = [5, 5, 6].map(|seed| sessions(kind, seed, 3, false));
         assert_eq!(digests[0], digests[1], "{kind:?}");
         assert_ne!(digests[1], digests[2], "{kind:?}");
@@ -188,18 +188,18 @@ fn the_same_seed_gives_the_same_transactions() {
 }
 
 #[test]
-fn a_failed_transaction_stops_all_writing_and_costs_nothing_that_was_flushed() {
-    for kind in all_kinds() {
+fn a_failed_transaction_stops_writes_and_loses_no_flushed_data() {
+    for kind in all_ciphers_and_layouts() {
         for seed in 0..3 {
             let params = plan(kind, BLOCKS);
             let mut rng = Rng::new(seed);
-            let stage = Stage::new();
-            stage.create(&params);
-            let disk = stage.open(&params, seed);
-            let mut model = Model::new();
-            stage.script.seed(seed);
-            let now = stage.script.transactions.load(Ordering::SeqCst);
-            stage.script.fails_at.store(now + 5 + rng.below(40), Ordering::SeqCst);
+            let scripted = ScriptedStores::new();
+            scripted.create(&params);
+            let disk = scripted.open(&params, seed);
+            let mut model = BlockVersions::new();
+            scripted.script.seed(seed);
+            let now = scripted.script.transactions.load(Ordering::SeqCst);
+            scripted.script.fails_at.store(now + 5 + rng.below(40), Ordering::SeqCst);
             let mut stamp = 0;
             let error = loop {
                 stamp += 1;
@@ -208,7 +208,7 @@ fn a_failed_transaction_stops_all_writing_and_costs_nothing_that_was_flushed() {
                 }
             };
             assert_eq!(error.kind(), Kind::Io);
-            let sent = stage.script.transactions.load(Ordering::SeqCst);
+            let sent = scripted.script.transactions.load(Ordering::SeqCst);
             for _ in 0..3 {
                 assert_eq!(write(&disk, 5, 1, 1).unwrap_err().kind(), Kind::FailStop);
                 assert_eq!(disk.discard(BlockAddr(5), 1).unwrap_err().kind(), Kind::FailStop);
@@ -216,7 +216,7 @@ fn a_failed_transaction_stops_all_writing_and_costs_nothing_that_was_flushed() {
             }
             // Readable data is the data that the next session reads; data that never reached the
             // store is not readable.
-            let again = stage.again().open(&params, 1);
+            let again = scripted.again().open(&params, 1);
             let (mut good, mut stranded) = (0, 0);
             for block in (0..BLOCKS).step_by(7) {
                 match stamps(&disk, block, 1) {
@@ -233,26 +233,26 @@ fn a_failed_transaction_stops_all_writing_and_costs_nothing_that_was_flushed() {
             }
             assert!(good > 0, "{kind:?}: nothing can be read, {stranded} blocks never reached the store");
             assert!(disk.close().is_err());
-            assert_eq!(stage.script.transactions.load(Ordering::SeqCst), sent);
-            model.settle(&again);
+            assert_eq!(scripted.script.transactions.load(Ordering::SeqCst), sent);
+            model.adopt_found(&again);
         }
     }
 }
 
 #[test]
-fn a_read_that_fails_fails_alone() {
-    for kind in all_kinds() {
+fn a_failed_read_does_not_stop_the_disk() {
+    for kind in all_ciphers_and_layouts() {
         let params = plan(kind, BLOCKS);
-        let stage = Stage::new();
-        stage.create(&params);
-        let disk = stage.open(&params, 1);
+        let scripted = ScriptedStores::new();
+        scripted.create(&params);
+        let disk = scripted.open(&params, 1);
         write(&disk, 0, 64, 1).unwrap();
         disk.flush().unwrap();
         write(&disk, 3, 1, 2).unwrap();
-        stage.script.deaf.store(true, Ordering::SeqCst);
+        scripted.script.queries_fail.store(true, Ordering::SeqCst);
         assert_eq!(stamps(&disk, 0, 1).unwrap_err().kind(), Kind::Io);
         assert_eq!(stamps(&disk, 3, 1).unwrap(), [2]);
-        stage.script.deaf.store(false, Ordering::SeqCst);
+        scripted.script.queries_fail.store(false, Ordering::SeqCst);
         assert_eq!(stamps(&disk, 2, 3).unwrap(), [1, 2, 1]);
         disk.close().unwrap();
     }

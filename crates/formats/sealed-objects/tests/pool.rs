@@ -3,10 +3,10 @@
 
 mod fixture;
 
-use fixture::{UUID, all_kinds, assert_reads, master, read, write};
+use fixture::{UUID, all_ciphers_and_layouts, assert_reads, master, read, write};
 use lacuna_contracts::{BlockAddr, Budget, Disk, Kind};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_medium::{ObjectStore, Query, ReadExtent, Step, Transaction};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent};
 use lacuna_rados::{ClusterOptions, RadosPool};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
 use std::sync::Arc;
@@ -77,13 +77,13 @@ impl PoolDisk {
     fn bytes(&self, object: u64) -> Vec<u8> {
         let mut bytes = vec![0; 1024 * 4128 + 32];
         let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
-        let query = Query { object, extents, keys: lacuna_medium::Keys::None };
+        let query = Query { object, extents, keys: lacuna_medium::KeySelection::None };
         assert!(self.objects("data").query_one(query).unwrap().version.is_some());
         bytes
     }
 
-    fn change(&self, object: u64, steps: Vec<Step<'_>>) {
-        self.objects("data").apply_one(Transaction { object, steps }).unwrap();
+    fn change(&self, object: u64, steps: Vec<ObjectStep<'_>>) {
+        self.objects("data").apply_one(ObjectTransaction { object, steps }).unwrap();
     }
 }
 
@@ -98,7 +98,7 @@ impl Drop for PoolDisk {
         }
         for store in [stores.data, stores.book] {
             for object in store.list().unwrap_or_default() {
-                let _gone = store.apply_one(Transaction { object, steps: vec![Step::Remove] });
+                let _gone = store.apply_one(ObjectTransaction { object, steps: vec![ObjectStep::Remove] });
             }
         }
     }
@@ -113,7 +113,7 @@ fn assert_all(disk: &ObjectDisk, blocks: &[(u64, u64)]) {
 const FIRST: [(u64, u64); 5] = [(0, 1), (70, 1), (1024, 1), (2048, 0), (BLOCKS - 1, 1)];
 const SECOND: [(u64, u64); 5] = [(0, 2), (70, 1), (1024, 0), (2048, 2), (BLOCKS - 1, 1)];
 
-fn there_and_back(pool: &Arc<RadosPool>, cipher: Cipher, layout: ObjectLayout) {
+fn roll_back_and_forth(pool: &Arc<RadosPool>, cipher: Cipher, layout: ObjectLayout) {
     let disk = PoolDisk::new(pool, cipher, layout);
     disk.session(|disk| {
         write(disk, 0, 100, 1);
@@ -140,32 +140,32 @@ fn there_and_back(pool: &Arc<RadosPool>, cipher: Cipher, layout: ObjectLayout) {
 }
 
 #[test]
-fn snapshots_and_rollbacks_in_every_layout() {
+fn snapshots_and_rollbacks_work_in_every_layout() {
     let Some(pool) = connect("lacuna") else { return };
-    for (cipher, layout) in all_kinds() {
-        there_and_back(&pool, cipher, layout);
+    for (cipher, layout) in all_ciphers_and_layouts() {
+        roll_back_and_forth(&pool, cipher, layout);
     }
 }
 
 #[test]
-fn snapshots_and_rollbacks_in_an_erasure_coded_pool() {
+fn snapshots_and_rollbacks_work_in_an_erasure_coded_pool() {
     let Some(pool) = connect("lacuna-ec") else { return };
     for layout in [ObjectLayout::SegmentEnd, ObjectLayout::Interleaved] {
-        there_and_back(&pool, Cipher::Gcm, layout);
+        roll_back_and_forth(&pool, Cipher::Gcm, layout);
     }
 }
 
 #[test]
-fn what_is_done_behind_the_back_of_a_gcm_disk_is_noticed() {
+fn removed_and_replayed_objects_of_a_gcm_disk_are_refused() {
     let Some(pool) = connect("lacuna") else { return };
     for layout in ObjectLayout::ALL {
         let disk = PoolDisk::new(&pool, Cipher::Gcm, layout);
         disk.session(|disk| [0, 1024, 2048].into_iter().for_each(|block| write(disk, block, 1, 1)));
         let old = (!layout.needs_keys()).then(|| disk.bytes(1));
         disk.session(|disk| write(disk, 1024, 1, 2));
-        disk.change(0, vec![Step::Remove]);
+        disk.change(0, vec![ObjectStep::Remove]);
         if let Some(old) = &old {
-            disk.change(1, vec![Step::Write { offset: 0, data: old }]);
+            disk.change(1, vec![ObjectStep::Write { offset: 0, data: old }]);
         }
         let opened = disk.open_at(None);
         assert_eq!(read(&opened, 0).unwrap_err().kind(), Kind::Corrupt);

@@ -2,13 +2,13 @@
 //! older than the last one acknowledged before the read began; also while metadata is evicted,
 //! learned and folded concurrently, and when the client is killed.
 
-mod stage;
+mod scripted_stores;
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams};
 use lacuna_sim::Rng;
-use stage::*;
+use scripted_stores::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ const REGION: u64 = 96;
 const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 200;
 
 /// The versions of one block in the order of the owner's writes.
-struct History {
+struct BlockHistory {
     stamps: Vec<u64>,
     /// The number of acknowledged versions.
     acknowledged: usize,
@@ -26,17 +26,17 @@ struct History {
     durable: usize,
 }
 
-struct Scene {
+struct SharedDisk {
     disk: ObjectDisk,
-    histories: Vec<Mutex<History>>,
+    histories: Vec<Mutex<BlockHistory>>,
     stamp: AtomicU64,
     dead: AtomicBool,
 }
 
-impl Scene {
-    fn new(disk: ObjectDisk) -> Scene {
-        let history = |_| Mutex::new(History { stamps: vec![0], acknowledged: 1, durable: 0 });
-        Scene {
+impl SharedDisk {
+    fn new(disk: ObjectDisk) -> SharedDisk {
+        let history = |_| Mutex::new(BlockHistory { stamps: vec![0], acknowledged: 1, durable: 0 });
+        SharedDisk {
             disk,
             histories: (0..BLOCKS).map(history).collect(),
             stamp: AtomicU64::new(1),
@@ -44,7 +44,7 @@ impl Scene {
         }
     }
 
-    fn each(&self, first: u64, count: u64, mut f: impl FnMut(u64, &mut History)) {
+    fn each(&self, first: u64, count: u64, mut f: impl FnMut(u64, &mut BlockHistory)) {
         (first..first + count)
             .for_each(|block| f(block, &mut self.histories[block as usize].lock().unwrap()));
     }
@@ -61,22 +61,22 @@ impl Scene {
         };
         match done {
             Ok(()) => self.each(first, count, |_, history| history.acknowledged = history.stamps.len()),
-            Err(e) => self.died(e.kind()),
+            Err(e) => self.record_death(e.kind()),
         }
     }
 
-    fn died(&self, kind: Kind) {
+    fn record_death(&self, kind: Kind) {
         assert!([Kind::Io, Kind::FailStop].contains(&kind), "{kind:?}");
         self.dead.store(true, Ordering::SeqCst);
     }
 
-    fn look(&self, first: u64, count: u64) {
+    fn check_read(&self, first: u64, count: u64) {
         let mut since = vec![];
         self.each(first, count, |_, history| since.push(history.acknowledged - 1));
         let found = match stamps(&self.disk, first, count) {
             Ok(found) => found,
             // Data that never reaches the store is not readable.
-            Err(e) => return self.died(e.kind()),
+            Err(e) => return self.record_death(e.kind()),
         };
         let mut nth = 0;
         self.each(first, count, |block, history| {
@@ -93,11 +93,11 @@ impl Scene {
             Ok(()) => self.each(0, BLOCKS, |block, history| {
                 history.durable = history.durable.max(before[block as usize]);
             }),
-            Err(e) => self.died(e.kind()),
+            Err(e) => self.record_death(e.kind()),
         }
     }
 
-    fn play(&self, thread: u64, seed: u64, acts: u64) {
+    fn run_thread(&self, thread: u64, seed: u64, acts: u64) {
         let mut rng = Rng::new(seed * 100 + thread);
         for _ in 0..acts {
             if self.dead.load(Ordering::SeqCst) {
@@ -117,7 +117,7 @@ impl Scene {
                 11 if rng.chance(1, 3) => self.flush(),
                 _ => {
                     let first = rng.below(BLOCKS);
-                    self.look(first, (1 + rng.below(150)).min(BLOCKS - first));
+                    self.check_read(first, (1 + rng.below(150)).min(BLOCKS - first));
                 }
             }
         }
@@ -142,57 +142,57 @@ fn options_for(seed: u64, background: bool) -> ObjectOptions {
     ObjectOptions { budget, background, random: Arc::new(SeededRandom::new(seed)), ..options(seed) }
 }
 
-fn scene(kind: Sort, seed: u64, acts: u64, killed: bool, options: ObjectOptions) {
+fn run_threads(kind: CipherAndLayout, seed: u64, acts: u64, killed: bool, options: ObjectOptions) {
     println!("{kind:?}, seed {seed}, killed {killed}, background {}", options.background);
     let params = plan(kind, BLOCKS);
-    let stage = Stage::new();
-    stage.create(&params);
-    stage.script.seed(seed);
-    stage.script.slow.store(150, Ordering::SeqCst);
-    let scene = Scene::new(stage.open_with(&params, options).unwrap());
+    let scripted = ScriptedStores::new();
+    scripted.create(&params);
+    scripted.script.seed(seed);
+    scripted.script.max_delay_micros.store(150, Ordering::SeqCst);
+    let shared_disk = SharedDisk::new(scripted.open_with(&params, options).unwrap());
     if killed {
-        let now = stage.script.transactions.load(Ordering::SeqCst);
-        stage.script.dies_at.store(now + 1 + seed * 7 % 120, Ordering::SeqCst);
+        let now = scripted.script.transactions.load(Ordering::SeqCst);
+        scripted.script.dies_at.store(now + 1 + seed * 7 % 120, Ordering::SeqCst);
     }
     std::thread::scope(|threads| {
         for thread in 0..THREADS {
-            let scene = &scene;
-            threads.spawn(move || scene.play(thread, seed, acts));
+            let shared_disk = &shared_disk;
+            threads.spawn(move || shared_disk.run_thread(thread, seed, acts));
         }
     });
-    match scene.disk.close() {
-        Ok(()) => scene.each(0, BLOCKS, |_, history| history.durable = history.acknowledged - 1),
+    match shared_disk.disk.close() {
+        Ok(()) => shared_disk.each(0, BLOCKS, |_, history| history.durable = history.acknowledged - 1),
         Err(e) => assert!(killed, "{e}"),
     }
-    let again = stage.again();
-    scene.check_durable(&again.open(&params, 1));
+    let again = scripted.again();
+    shared_disk.check_durable(&again.open(&params, 1));
 }
 
 #[test]
-fn threads_on_shared_chunks_read_what_was_written() {
-    for kind in all_kinds() {
-        scene(kind, 1, 200, false, options_for(1, true));
-        scene(kind, 2, 100, false, options_for(2, false));
-        scene(kind, 3, 60, false, ObjectOptions { write_through: true, ..options_for(3, true) });
+fn threads_on_shared_chunks_read_written_versions() {
+    for kind in all_ciphers_and_layouts() {
+        run_threads(kind, 1, 200, false, options_for(1, true));
+        run_threads(kind, 2, 100, false, options_for(2, false));
+        run_threads(kind, 3, 60, false, ObjectOptions { write_through: true, ..options_for(3, true) });
     }
 }
 
 #[test]
-fn threads_that_are_killed_leave_every_block_whole() {
-    for kind in all_kinds() {
+fn a_killed_client_leaves_every_block_whole() {
+    for kind in all_ciphers_and_layouts() {
         for seed in 0..6 {
-            scene(kind, seed, 150, true, options_for(seed, seed % 3 != 0));
+            run_threads(kind, seed, 150, true, options_for(seed, seed % 3 != 0));
         }
     }
 }
 
 #[test]
-fn the_cache_keeps_to_its_budget_however_slow_the_store() {
+fn the_cache_stays_within_its_budget_on_a_slow_store() {
     let params = ObjectParams::plan(Cipher::XtsRandom, ObjectLayout::Adaptive, 64 * SEGMENT_BLOCKS).unwrap();
-    let stage = Stage::new();
-    stage.create(&params);
-    stage.script.slow.store(400, Ordering::SeqCst);
-    let disk = stage.open_with(&params, ObjectOptions { background: true, ..options(1) }).unwrap();
+    let scripted = ScriptedStores::new();
+    scripted.create(&params);
+    scripted.script.max_delay_micros.store(400, Ordering::SeqCst);
+    let disk = scripted.open_with(&params, ObjectOptions { background: true, ..options(1) }).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let writers: Vec<_> = (0..4u64)
@@ -221,31 +221,31 @@ fn the_cache_keeps_to_its_budget_however_slow_the_store() {
     });
     disk.close().unwrap();
     assert_eq!(status(&disk, "dirty"), 0);
-    assert!(stage.script.largest.load(Ordering::SeqCst) <= 64 * BLOCK_SIZE as u64);
+    assert!(scripted.script.largest.load(Ordering::SeqCst) <= 64 * BLOCK_SIZE as u64);
 }
 
 #[test]
-fn pending_blocks_are_written_without_being_asked() {
+fn pending_blocks_are_written_in_the_background() {
     let params = ObjectParams::plan(Cipher::XtsRandom, ObjectLayout::Adaptive, 3 * SEGMENT_BLOCKS).unwrap();
-    let stage = Stage::new();
-    stage.create(&params);
-    let disk = stage.open_with(&params, ObjectOptions { background: true, ..options(1) }).unwrap();
+    let scripted = ScriptedStores::new();
+    scripted.create(&params);
+    let disk = scripted.open_with(&params, ObjectOptions { background: true, ..options(1) }).unwrap();
     for segment in 0..3 {
         write(&disk, segment * SEGMENT_BLOCKS, 3, 1).unwrap();
     }
     while status(&disk, "dirty") > 0 {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert_eq!(stamps(&stage.again().open(&params, 1), 0, 4).unwrap(), [1, 1, 1, 0]);
+    assert_eq!(stamps(&scripted.again().open(&params, 1), 0, 4).unwrap(), [1, 1, 1, 0]);
 }
 
 #[test]
-fn a_snapshot_reads_as_the_disk_did() {
-    for kind in all_kinds() {
+fn a_snapshot_reads_as_the_disk_at_its_time() {
+    for kind in all_ciphers_and_layouts() {
         let params = plan(kind, BLOCKS);
-        let stage = Stage::new();
-        stage.create(&params);
-        let disk = stage.open(&params, 1);
+        let scripted = ScriptedStores::new();
+        scripted.create(&params);
+        let disk = scripted.open(&params, 1);
         let mut rng = Rng::new(7);
         let mut expected: Vec<u64> = vec![0; BLOCKS as usize];
         let mut kept = vec![];
@@ -264,8 +264,8 @@ fn a_snapshot_reads_as_the_disk_did() {
         disk.close().unwrap();
         for (name, expected) in kept {
             let view = ObjectOptions { snapshot: Some(name), background: true, ..options(1) };
-            let view = stage.again().open_with(&params, view).unwrap();
-            assert!(view.read_only());
+            let view = scripted.again().open_with(&params, view).unwrap();
+            assert!(view.is_read_only());
             assert_eq!(write(&view, 0, 1, 1).unwrap_err().kind(), Kind::ReadOnly);
             assert_eq!(stamps(&view, 0, BLOCKS).unwrap(), expected);
             assert_eq!(stamps(&view, 0, BLOCKS).unwrap(), expected);

@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_contracts::Result;
 use lacuna_contracts::{BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Transaction};
+use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ const STATES: [&[(u64, u64)]; 3] = [
 ];
 
 /// Brings a disk from the previous state to this one.
-fn enter(disk: &ObjectDisk, state: usize) {
+fn apply_state(disk: &ObjectDisk, state: usize) {
     match state {
         0 => {
             write(disk, 0, 65, 1);
@@ -56,77 +56,77 @@ fn assert_state(disk: &ObjectDisk, state: usize) {
 }
 
 /// A disk in its third state, with snapshots `first` and `second` of the two states before.
-fn scene(cipher: Cipher, layout: ObjectLayout) -> Scene {
-    let scene = Scene::new(cipher, layout, BLOCKS);
-    scene.session(|disk| {
-        enter(disk, 0);
+fn test_disk(cipher: Cipher, layout: ObjectLayout) -> TestDisk {
+    let test_disk = TestDisk::new(cipher, layout, BLOCKS);
+    test_disk.session(|disk| {
+        apply_state(disk, 0);
         disk.create_snapshot("first").unwrap();
-        enter(disk, 1);
+        apply_state(disk, 1);
         disk.create_snapshot("second").unwrap();
-        enter(disk, 2);
+        apply_state(disk, 2);
     });
-    scene
+    test_disk
 }
 
-fn names(scene: &Scene) -> Vec<String> {
-    list_snapshots(&*scene.book).unwrap().into_iter().map(|record| record.name).collect()
+fn names(test_disk: &TestDisk) -> Vec<String> {
+    list_snapshots(&*test_disk.book).unwrap().into_iter().map(|record| record.name).collect()
 }
 
 #[test]
-fn each_snapshot_shows_its_time_and_a_rollback_brings_it_back() {
-    for (cipher, layout) in all_kinds() {
-        let scene = scene(cipher, layout);
+fn snapshots_can_be_read_and_rolled_back_to() {
+    for (cipher, layout) in all_ciphers_and_layouts() {
+        let test_disk = test_disk(cipher, layout);
         let read_all = |head: usize| {
-            assert_state(&scene.open_at("first"), 0);
-            assert_state(&scene.open_at("second"), 1);
-            assert_state(&scene.open(), head);
+            assert_state(&test_disk.open_at("first"), 0);
+            assert_state(&test_disk.open_at("second"), 1);
+            assert_state(&test_disk.open(), head);
         };
         read_all(2);
         for (name, state) in [("first", 0), ("second", 1), ("first", 0)] {
-            scene.session(|disk| {
+            test_disk.session(|disk| {
                 disk.rollback(name).unwrap();
                 assert_state(disk, state);
             });
             read_all(state);
         }
         // Writes continue after a rollback, starting at the restored state.
-        scene.session(|disk| enter(disk, 1));
+        test_disk.session(|disk| apply_state(disk, 1));
         read_all(1);
-        scene.session(|disk| disk.remove_snapshot("first").unwrap());
-        assert_eq!(names(&scene), ["second"]);
-        assert_eq!(scene.try_open_at("first").err().unwrap().kind(), Kind::NotFound);
-        assert_state(&scene.open_at("second"), 1);
-        scene.session(|disk| disk.remove_snapshot("second").unwrap());
-        assert_state(&scene.open(), 1);
+        test_disk.session(|disk| disk.remove_snapshot("first").unwrap());
+        assert_eq!(names(&test_disk), ["second"]);
+        assert_eq!(test_disk.try_open_at("first").err().unwrap().kind(), Kind::NotFound);
+        assert_state(&test_disk.open_at("second"), 1);
+        test_disk.session(|disk| disk.remove_snapshot("second").unwrap());
+        assert_state(&test_disk.open(), 1);
     }
 }
 
 #[test]
-fn a_snapshot_is_read_only_and_what_is_wrong_is_said() {
-    let scene = scene(Cipher::Gcm, ObjectLayout::Adaptive);
-    let past = scene.open_at("first");
-    assert!(past.read_only());
+fn a_snapshot_is_read_only_and_errors_name_the_cause() {
+    let test_disk = test_disk(Cipher::Gcm, ObjectLayout::Adaptive);
+    let past = test_disk.open_at("first");
+    assert!(past.is_read_only());
     assert_eq!(past.write(BlockAddr(0), &content(0, 9)).unwrap_err().kind(), Kind::ReadOnly);
     assert_eq!(past.create_snapshot("x").unwrap_err().kind(), Kind::ReadOnly);
     assert_eq!(past.rollback("second").unwrap_err().kind(), Kind::ReadOnly);
     past.close().unwrap();
-    scene.session(|disk| {
-        let said = |result: lacuna_contracts::Result<()>, kind, words: &str| {
+    test_disk.session(|disk| {
+        let assert_error = |result: lacuna_contracts::Result<()>, kind, words: &str| {
             let error = result.unwrap_err();
             assert_eq!(error.kind(), kind);
             assert!(error.to_string().contains(words), "{error}");
         };
-        said(disk.create_snapshot("first"), Kind::Exists, "a snapshot of this name");
-        said(disk.create_snapshot("a/b"), Kind::Usage, "a/b");
-        said(disk.create_snapshot(&"n".repeat(65)), Kind::Usage, "1 to 64");
-        said(disk.remove_snapshot("third"), Kind::NotFound, "first, second");
-        said(disk.rollback("third"), Kind::NotFound, "first, second");
+        assert_error(disk.create_snapshot("first"), Kind::Exists, "a snapshot of this name");
+        assert_error(disk.create_snapshot("a/b"), Kind::Usage, "a/b");
+        assert_error(disk.create_snapshot(&"n".repeat(65)), Kind::Usage, "1 to 64");
+        assert_error(disk.remove_snapshot("third"), Kind::NotFound, "first, second");
+        assert_error(disk.rollback("third"), Kind::NotFound, "first, second");
         // The errors changed nothing.
         write(disk, 7, 1, 7);
         disk.flush().unwrap();
         assert_reads(disk, 7, 7);
     });
-    let records = list_snapshots(&*scene.book).unwrap();
+    let records = list_snapshots(&*test_disk.book).unwrap();
     assert_eq!(
         records.iter().map(|r| (r.number, r.blocks, r.state)).collect::<Vec<_>>(),
         [(1, BLOCKS, SnapshotState::Ready), (2, BLOCKS, SnapshotState::Ready)]
@@ -134,38 +134,38 @@ fn a_snapshot_is_read_only_and_what_is_wrong_is_said() {
 }
 
 #[test]
-fn numbers_are_never_given_twice() {
-    let scene = Scene::new(Cipher::Gcm, ObjectLayout::SegmentEnd, BLOCKS);
-    scene.session(|disk| {
+fn snapshot_numbers_are_never_reused() {
+    let test_disk = TestDisk::new(Cipher::Gcm, ObjectLayout::SegmentEnd, BLOCKS);
+    test_disk.session(|disk| {
         disk.create_snapshot("a").unwrap();
         disk.remove_snapshot("a").unwrap();
         disk.create_snapshot("a").unwrap();
     });
-    assert_eq!(list_snapshots(&*scene.book).unwrap()[0].number, 2);
-    scene.write(0, 1, 1);
-    let meta = meta_of(&scene.data.object(0).unwrap(), &scene.params, 0);
+    assert_eq!(list_snapshots(&*test_disk.book).unwrap()[0].number, 2);
+    test_disk.write(0, 1, 1);
+    let meta = meta_of(&test_disk.data.object(0).unwrap(), &test_disk.params, 0);
     assert_eq!(meta[28..], 2u32.to_le_bytes());
     // An entry written after the snapshot does not pass for one of the snapshot.
-    let before = scene.data.object(0);
-    scene.session(|disk| disk.create_snapshot("b").unwrap());
-    scene.write(0, 1, 2);
-    assert_reads(&scene.open_at("b"), 0, 1);
-    assert_eq!(scene.try_open_at("a").and_then(|disk| read(&disk, 0)).unwrap(), content(0, 0));
-    scene.data.replace(0, before);
-    assert_eq!(read(&scene.open(), 0).unwrap_err().kind(), Kind::Corrupt);
+    let before = test_disk.data.object(0);
+    test_disk.session(|disk| disk.create_snapshot("b").unwrap());
+    test_disk.write(0, 1, 2);
+    assert_reads(&test_disk.open_at("b"), 0, 1);
+    assert_eq!(test_disk.try_open_at("a").and_then(|disk| read(&disk, 0)).unwrap(), content(0, 0));
+    test_disk.data.replace(0, before);
+    assert_eq!(read(&test_disk.open(), 0).unwrap_err().kind(), Kind::Corrupt);
 }
 
 /// Cuts a client off at every change that `work` makes, before and after the change happens, and
-/// calls `look` with the state of the stores.
-fn cut_everywhere(scene: &Scene, work: impl Fn(&ObjectDisk), look: impl Fn(&Scene)) {
+/// calls `check_left` with the state of the stores.
+fn cut_everywhere(test_disk: &TestDisk, work: impl Fn(&ObjectDisk), check_left: impl Fn(&TestDisk)) {
     for unheard in [false, true] {
         for changes in 0.. {
-            let left = scene.copied();
-            let cut = Cut::after(changes, unheard);
+            let left = test_disk.copied();
+            let cut = ClientCut::after(changes, unheard);
             if let Ok(disk) = left.open_with(cut.stores(&left), |_| ()) {
                 work(&disk);
             }
-            look(&left);
+            check_left(&left);
             if !cut.happened() {
                 assert!(changes >= 3);
                 break;
@@ -185,18 +185,18 @@ fn kinds_to_cut() -> [(Cipher, ObjectLayout); 5] {
 }
 
 #[test]
-fn a_snapshot_cut_in_the_making_is_there_whole_or_not() {
+fn an_interrupted_creation_leaves_a_whole_snapshot_or_none() {
     for (cipher, layout) in kinds_to_cut() {
-        let scene = Scene::new(cipher, layout, BLOCKS);
-        scene.session(|disk| enter(disk, 0));
+        let test_disk = TestDisk::new(cipher, layout, BLOCKS);
+        test_disk.session(|disk| apply_state(disk, 0));
         let work = |disk: &ObjectDisk| {
             drop(disk.create_snapshot("first").and_then(|()| disk.close()));
         };
-        cut_everywhere(&scene, work, |left| {
+        cut_everywhere(&test_disk, work, |left| {
             let made = names(left) == ["first"];
             left.session(|disk| {
                 assert_state(disk, 0);
-                enter(disk, 1);
+                apply_state(disk, 1);
                 if !made {
                     disk.create_snapshot("first").unwrap();
                 }
@@ -208,13 +208,13 @@ fn a_snapshot_cut_in_the_making_is_there_whole_or_not() {
 }
 
 #[test]
-fn a_removal_cut_in_the_midst_is_finished() {
+fn an_interrupted_removal_is_finished() {
     for (cipher, layout) in kinds_to_cut() {
-        let scene = scene(cipher, layout);
+        let test_disk = test_disk(cipher, layout);
         let work = |disk: &ObjectDisk| {
             drop(disk.remove_snapshot("first").and_then(|()| disk.close()));
         };
-        cut_everywhere(&scene, work, |left| {
+        cut_everywhere(&test_disk, work, |left| {
             match left.try_open_at("first") {
                 Ok(disk) => assert_state(&disk, 0),
                 Err(e) => assert_eq!(e.kind(), Kind::NotFound),
@@ -228,13 +228,13 @@ fn a_removal_cut_in_the_midst_is_finished() {
 }
 
 #[test]
-fn a_rollback_cut_in_the_midst_is_finished() {
+fn an_interrupted_rollback_is_finished() {
     for (cipher, layout) in kinds_to_cut() {
-        let scene = scene(cipher, layout);
+        let test_disk = test_disk(cipher, layout);
         let work = |disk: &ObjectDisk| {
             drop(disk.rollback("first").and_then(|()| disk.close()));
         };
-        cut_everywhere(&scene, work, |left| {
+        cut_everywhere(&test_disk, work, |left| {
             let records = list_snapshots(&*left.book).unwrap();
             let begun = records[0].state == SnapshotState::RollingBack;
             let reader = left.open_with(left.stores(), |options| options.read_only = true);
@@ -257,11 +257,11 @@ fn a_rollback_cut_in_the_midst_is_finished() {
 }
 
 #[test]
-fn finishing_a_rollback_can_be_cut_too() {
-    let scene = scene(Cipher::Gcm, ObjectLayout::Adaptive);
+fn finishing_a_rollback_can_be_interrupted() {
+    let test_disk = test_disk(Cipher::Gcm, ObjectLayout::Adaptive);
     for first in 1.. {
-        let begun = scene.copied();
-        let disk = begun.open_with(Cut::after(first, first % 2 == 0).stores(&begun), |_| ()).unwrap();
+        let begun = test_disk.copied();
+        let disk = begun.open_with(ClientCut::after(first, first % 2 == 0).stores(&begun), |_| ()).unwrap();
         if disk.rollback("first").is_ok() {
             assert!(first > 5);
             break;
@@ -269,7 +269,7 @@ fn finishing_a_rollback_can_be_cut_too() {
         drop(disk);
         for second in 0.. {
             let left = begun.copied();
-            let cut = Cut::after(second, second % 2 == 1);
+            let cut = ClientCut::after(second, second % 2 == 1);
             drop(left.open_with(cut.stores(&left), |_| ()));
             assert_state(&left.open(), if read(&left.open(), 0).unwrap() == content(0, 1) { 0 } else { 2 });
             assert_state(&left.open_at("second"), 1);
@@ -281,13 +281,13 @@ fn finishing_a_rollback_can_be_cut_too() {
 }
 
 #[test]
-fn what_a_rollback_threw_away_cannot_be_put_back() {
+fn objects_discarded_by_a_rollback_cannot_be_replayed() {
     for layout in ObjectLayout::ALL {
-        let scene = scene(Cipher::Gcm, layout);
-        let future: Vec<_> = (0..4).map(|object| scene.data.object(object)).collect();
-        scene.session(|disk| disk.rollback("first").unwrap());
+        let test_disk = test_disk(Cipher::Gcm, layout);
+        let future: Vec<_> = (0..4).map(|object| test_disk.data.object(object)).collect();
+        test_disk.session(|disk| disk.rollback("first").unwrap());
         for (object, state) in (0..4).zip(future) {
-            let left = scene.copied();
+            let left = test_disk.copied();
             left.data.replace(object, state);
             let error = read(&left.open(), object * 1024).unwrap_err();
             assert_eq!(error.kind(), Kind::Corrupt, "{layout:?}, object {object}");
@@ -296,16 +296,16 @@ fn what_a_rollback_threw_away_cannot_be_put_back() {
 }
 
 #[test]
-fn a_snapshot_with_a_bad_object_is_not_rolled_back_to() {
+fn a_rollback_to_a_snapshot_with_a_bad_object_is_refused() {
     for layout in ObjectLayout::ALL {
-        let scene = scene(Cipher::Gcm, layout);
-        let record = list_snapshots(&*scene.book).unwrap().remove(0);
-        let mut past = scene.data.at_snapshot(record.data_id).unwrap().list().unwrap();
+        let test_disk = test_disk(Cipher::Gcm, layout);
+        let record = list_snapshots(&*test_disk.book).unwrap().remove(0);
+        let mut past = test_disk.data.at_snapshot(record.data_id).unwrap().list().unwrap();
         past.retain(|object| object * 1024 < BLOCKS);
         assert_eq!(past, [0, 1, 3]);
         for object in past {
-            for state in [None, scene.data.object(object), scene.data.object(2)] {
-                let left = scene.copied();
+            for state in [None, test_disk.data.object(object), test_disk.data.object(2)] {
+                let left = test_disk.copied();
                 left.data.replace_at(object, record.data_id, state);
                 let bad = left.open_at("first");
                 assert_eq!(read(&bad, object * 1024).unwrap_err().kind(), Kind::Corrupt);
@@ -314,7 +314,7 @@ fn a_snapshot_with_a_bad_object_is_not_rolled_back_to() {
                     assert_eq!(error.kind(), Kind::Corrupt);
                     assert!(error.to_string().contains(&format!("object {object:016x}")), "{error}");
                     assert_state(disk, 2);
-                    enter(disk, 2);
+                    apply_state(disk, 2);
                     disk.flush().unwrap();
                 });
                 assert_state(&left.open_at("second"), 1);
@@ -324,16 +324,16 @@ fn a_snapshot_with_a_bad_object_is_not_rolled_back_to() {
 }
 
 #[test]
-fn an_object_that_turns_bad_in_the_midst_of_a_rollback_is_named() {
-    let scene = scene(Cipher::Gcm, ObjectLayout::Adaptive);
-    let record = list_snapshots(&*scene.book).unwrap().remove(0);
-    let future = scene.data.object(1);
-    let disk = scene.open_with(Cut::after(4, false).stores(&scene), |_| ()).unwrap();
+fn a_check_names_an_object_altered_during_a_rollback() {
+    let test_disk = test_disk(Cipher::Gcm, ObjectLayout::Adaptive);
+    let record = list_snapshots(&*test_disk.book).unwrap().remove(0);
+    let future = test_disk.data.object(1);
+    let disk = test_disk.open_with(ClientCut::after(4, false).stores(&test_disk), |_| ()).unwrap();
     assert!(disk.rollback("first").is_err());
     drop(disk);
-    assert_eq!(list_snapshots(&*scene.book).unwrap()[0].state, SnapshotState::RollingBack);
-    scene.data.replace_at(1, record.data_id, future);
-    let disk = scene.open();
+    assert_eq!(list_snapshots(&*test_disk.book).unwrap()[0].state, SnapshotState::RollingBack);
+    test_disk.data.replace_at(1, record.data_id, future);
+    let disk = test_disk.open();
     assert_reads(&disk, 0, 1);
     let mut bad = vec![];
     let report = disk.check(|_| Ok(()), |b| bad.push(b)).unwrap();
@@ -342,22 +342,22 @@ fn an_object_that_turns_bad_in_the_midst_of_a_rollback_is_named() {
     disk.close().unwrap();
 }
 
-/// The book of a disk; runs `act` as soon as its table says that a rollback has begun.
-struct Watched {
+/// The book of a disk; runs `on_rollback` as soon as its table says that a rollback has begun.
+struct RollbackHook {
     inner: MemoryObjects,
-    act: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    on_rollback: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl ObjectStore for Watched {
-    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+impl ObjectStore for RollbackHook {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         let applied = self.inner.apply(batch);
         let table = list_snapshots(&self.inner).unwrap();
         if table.iter().any(|snapshot| snapshot.state == SnapshotState::RollingBack) {
-            self.act.lock().unwrap().take().into_iter().for_each(|act| act());
+            self.on_rollback.lock().unwrap().take().into_iter().for_each(|act| act());
         }
         applied
     }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
         self.inner.query(batch)
     }
     delegate_to_inner!();
@@ -366,35 +366,38 @@ impl ObjectStore for Watched {
 /// An object that verified when the rollback was decided and is gone, or replaced, at its turn is
 /// not made valid.
 #[test]
-fn a_rollback_makes_nothing_good_that_it_did_not_compare() {
+fn a_rollback_does_not_validate_an_object_altered_after_its_check() {
     for layout in ObjectLayout::ALL {
         for gone in [true, false] {
-            let scene = scene(Cipher::Gcm, layout);
-            let record = list_snapshots(&*scene.book).unwrap().remove(0);
-            let (data, later) = (scene.data.clone(), scene.data.object(1));
+            let test_disk = test_disk(Cipher::Gcm, layout);
+            let record = list_snapshots(&*test_disk.book).unwrap().remove(0);
+            let (data, later) = (test_disk.data.clone(), test_disk.data.object(1));
             let state = if gone { None } else { later };
             let act: Box<dyn FnOnce() + Send> = Box::new(move || data.replace_at(1, record.data_id, state));
-            let book = Arc::new(Watched { inner: scene.book.reopened(), act: Mutex::new(Some(act)) });
-            let stores = Stores { data: Arc::new(scene.data.reopened()), book };
-            let disk = scene.open_with(stores, |_| ()).unwrap();
+            let book = Arc::new(RollbackHook {
+                inner: test_disk.book.reopened(),
+                on_rollback: Mutex::new(Some(act)),
+            });
+            let stores = Stores { data: Arc::new(test_disk.data.reopened()), book };
+            let disk = test_disk.open_with(stores, |_| ()).unwrap();
             disk.rollback("first").unwrap();
             assert_reads(&disk, 0, 1);
             assert_eq!(read(&disk, 1024).unwrap_err().kind(), Kind::Corrupt, "{layout:?}, gone: {gone}");
             disk.close().unwrap();
-            let report = scene.open().check(|_| Ok(()), |_| ()).unwrap();
+            let report = test_disk.open().check(|_| Ok(()), |_| ()).unwrap();
             assert_eq!(report.bad, 1024, "{layout:?}, gone: {gone}");
         }
     }
 }
 
 /// A store that lists no objects.
-struct Unlisted(Arc<dyn ObjectStore>);
+struct UnlistingStore(Arc<dyn ObjectStore>);
 
-impl ObjectStore for Unlisted {
-    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+impl ObjectStore for UnlistingStore {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         self.0.apply(batch)
     }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
         self.0.query(batch)
     }
     fn object_limit(&self) -> u64 {
@@ -419,61 +422,62 @@ impl ObjectStore for Unlisted {
         self.0.roll_back(object, id)
     }
     fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        Ok(Arc::new(Unlisted(self.0.at_snapshot(id)?)))
+        Ok(Arc::new(UnlistingStore(self.0.at_snapshot(id)?)))
     }
 }
 
 /// With a cipher that authenticates, a rollback does not depend on the list: it restores all
 /// objects that the version table counts.
 #[test]
-fn an_object_that_is_not_listed_is_rolled_back() {
+fn an_object_missing_in_the_list_is_rolled_back() {
     for layout in ObjectLayout::ALL {
-        let scene = scene(Cipher::Gcm, layout);
-        let data = Arc::new(Unlisted(Arc::new(scene.data.reopened())));
-        let disk = scene.open_with(Stores { data, book: Arc::new(scene.book.reopened()) }, |_| ()).unwrap();
+        let test_disk = test_disk(Cipher::Gcm, layout);
+        let data = Arc::new(UnlistingStore(Arc::new(test_disk.data.reopened())));
+        let disk =
+            test_disk.open_with(Stores { data, book: Arc::new(test_disk.book.reopened()) }, |_| ()).unwrap();
         disk.rollback("first").unwrap();
         disk.close().unwrap();
         drop(disk);
-        assert_state(&scene.open(), 0);
+        assert_state(&test_disk.open(), 0);
     }
 }
 
 #[test]
-fn objects_beyond_the_disk_are_in_nobodys_way() {
+fn a_rollback_ignores_objects_beyond_the_disk() {
     for (cipher, layout) in kinds_to_cut() {
-        let scene = scene(cipher, layout);
+        let test_disk = test_disk(cipher, layout);
         for object in [BLOCKS / 1024 + 1, 300_000, u64::MAX] {
-            scene.poke(object, 0, b"a stray");
+            test_disk.poke(object, 0, b"a stray");
         }
-        scene.session(|disk| {
+        test_disk.session(|disk| {
             disk.rollback("first").unwrap();
             assert_state(disk, 0);
         });
-        assert_eq!(scene.data.object(u64::MAX).unwrap().bytes(), b"a stray");
+        assert_eq!(test_disk.data.object(u64::MAX).unwrap().bytes(), b"a stray");
     }
 }
 
 #[test]
-fn a_disk_that_grew_since_is_rolled_back_in_its_present_length() {
+fn a_rollback_of_a_grown_disk_keeps_its_length() {
     for (cipher, layout) in kinds_to_cut() {
-        let mut scene = scene(cipher, layout);
-        scene.params = scene.params.grown(260_000 * 1024).unwrap();
-        scene.session(|disk| {
+        let mut test_disk = test_disk(cipher, layout);
+        test_disk.params = test_disk.params.grown(260_000 * 1024).unwrap();
+        test_disk.session(|disk| {
             write(disk, BLOCKS + 10, 1, 5);
             write(disk, 255_000 * 1024, 1, 5);
         });
-        assert_eq!(scene.open_at("first").blocks(), BLOCKS);
-        let rolled = |scene: &Scene| {
-            let disk = scene.open();
+        assert_eq!(test_disk.open_at("first").blocks(), BLOCKS);
+        let rolled = |test_disk: &TestDisk| {
+            let disk = test_disk.open();
             assert_eq!(disk.blocks(), 260_000 * 1024);
             STATES[0].iter().for_each(|(block, stamp)| assert_reads(&disk, *block, *stamp));
             assert_reads(&disk, BLOCKS + 10, 0);
             assert_reads(&disk, 255_000 * 1024, 0);
         };
-        scene.session(|disk| disk.rollback("first").unwrap());
-        rolled(&scene);
-        scene.session(|disk| disk.rollback("second").unwrap());
-        scene.session(|disk| disk.rollback("first").unwrap());
-        rolled(&scene);
+        test_disk.session(|disk| disk.rollback("first").unwrap());
+        rolled(&test_disk);
+        test_disk.session(|disk| disk.rollback("second").unwrap());
+        test_disk.session(|disk| disk.rollback("first").unwrap());
+        rolled(&test_disk);
     }
 }

@@ -7,7 +7,7 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step};
+use lacuna_medium::{KeySelection, ObjectStep, ObjectStore, Query, ReadExtent};
 use lacuna_sealed_objects::{ObjectLayout, list_snapshots};
 use lacuna_testkit::ciphertexts::{
     UNIT, assert_unrelated, equal_bytes, equal_units, spliced, with_one_bit_changed,
@@ -21,110 +21,114 @@ const AROUND: Range<u64> = 0..12;
 
 /// A disk with one block that had several versions, each with a snapshot, and the adversary's view
 /// of the block at each.
-struct History {
-    scene: Scene,
+struct VersionedDisk {
+    test_disk: TestDisk,
     versions: Vec<Vec<u8>>,
     /// Ciphertext and metadata of the block at each snapshot.
     seen: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-fn history(cipher: Cipher, layout: ObjectLayout, versions: &[Vec<u8>]) -> History {
-    let scene = Scene::new(cipher, layout, 1024);
-    scene.session(|disk| AROUND.for_each(|block| write(disk, block, 1, 1000 + block)));
+fn versioned_disk(cipher: Cipher, layout: ObjectLayout, versions: &[Vec<u8>]) -> VersionedDisk {
+    let test_disk = TestDisk::new(cipher, layout, 1024);
+    test_disk.session(|disk| AROUND.for_each(|block| write(disk, block, 1, 1000 + block)));
     for (seed, version) in (10..).zip(versions) {
-        let disk = scene.open_seeded(seed);
+        let disk = test_disk.open_seeded(seed);
         disk.write(BlockAddr(BLOCK), version).unwrap();
         disk.create_snapshot(&format!("v{seed}")).unwrap();
         disk.close().unwrap();
     }
-    let seen = list_snapshots(&*scene.book).unwrap().into_iter().map(|s| see(&scene, s.data_id)).collect();
-    History { scene, versions: versions.to_vec(), seen }
+    let seen = list_snapshots(&*test_disk.book)
+        .unwrap()
+        .into_iter()
+        .map(|s| view_of_block(&test_disk, s.data_id))
+        .collect();
+    VersionedDisk { test_disk, versions: versions.to_vec(), seen }
 }
 
 /// Ciphertext and metadata of the block, as the store returns them to any reader.
-fn see(scene: &Scene, snapshot: u64) -> (Vec<u8>, Vec<u8>) {
-    let (mut data, mut meta) = (vec![0; BLOCK_SIZE], vec![0; scene.meta() as usize]);
-    let view = scene.data.at_snapshot(snapshot).unwrap();
-    let keys = match (scene.meta(), scene.params.layout) {
+fn view_of_block(test_disk: &TestDisk, snapshot: u64) -> (Vec<u8>, Vec<u8>) {
+    let (mut data, mut meta) = (vec![0; BLOCK_SIZE], vec![0; test_disk.meta() as usize]);
+    let view = test_disk.data.at_snapshot(snapshot).unwrap();
+    let keys = match (test_disk.meta(), test_disk.params.layout) {
         (1.., ObjectLayout::Kv) => vec![vec![0, BLOCK as u8]],
-        (1.., ObjectLayout::Adaptive) if scene.params.binds_entries() => {
+        (1.., ObjectLayout::Adaptive) if test_disk.params.binds_entries() => {
             (0..=255).map(|n| vec![b'p', 0, b'd', n]).collect()
         }
         (1.., ObjectLayout::Adaptive) => vec![b"p\0".to_vec(), vec![b'p', 0, b'd', BLOCK as u8]],
         _ => vec![],
     };
-    let mut extents = vec![ReadExtent { offset: scene.data_at(BLOCK), buf: &mut data }];
-    if let Some(offset) = meta_at(scene) {
+    let mut extents = vec![ReadExtent { offset: test_disk.data_at(BLOCK), buf: &mut data }];
+    if let Some(offset) = meta_at(test_disk) {
         extents.push(ReadExtent { offset, buf: &mut meta });
     }
-    let keys = Keys::These(keys);
-    let keys = if view.has_keys() { keys } else { Keys::None };
+    let keys = KeySelection::These(keys);
+    let keys = if view.has_keys() { keys } else { KeySelection::None };
     let found = view.query_one(Query { object: 0, extents, keys }).unwrap();
     if let Some((key, value)) = found.pairs.last() {
         let at = match key.as_slice() {
-            b"p\0" => BLOCK as usize * scene.meta() as usize,
+            b"p\0" => BLOCK as usize * test_disk.meta() as usize,
             // The newest delta has this block alone.
-            _ if scene.params.binds_entries() => 17,
+            _ if test_disk.params.binds_entries() => 17,
             _ => 0,
         };
-        meta.copy_from_slice(&value[at..at + scene.meta() as usize]);
+        meta.copy_from_slice(&value[at..at + test_disk.meta() as usize]);
     }
     (data, meta)
 }
 
 /// The offset of the metadata, in the layouts that store it in the object's bytes.
-fn meta_at(scene: &Scene) -> Option<u64> {
-    match scene.params.layout {
-        _ if scene.meta() == 0 => None,
-        ObjectLayout::Interleaved => Some(scene.data_at(BLOCK) + 4096),
-        ObjectLayout::SegmentEnd => Some(1024 * 4096 + BLOCK * scene.meta()),
+fn meta_at(test_disk: &TestDisk) -> Option<u64> {
+    match test_disk.params.layout {
+        _ if test_disk.meta() == 0 => None,
+        ObjectLayout::Interleaved => Some(test_disk.data_at(BLOCK) + 4096),
+        ObjectLayout::SegmentEnd => Some(1024 * 4096 + BLOCK * test_disk.meta()),
         _ => None,
     }
 }
 
-impl History {
+impl VersionedDisk {
     /// Replaces ciphertext and metadata of the block, opens the disk and reads the block. All
     /// blocks around it must be readable.
     fn read_changed(&self, data: &[u8], meta: &[u8]) -> Result<Vec<u8>> {
-        let scene = self.scene.copied();
-        scene.poke(0, scene.data_at(BLOCK), data);
-        match (meta_at(&scene), scene.params.layout) {
-            (Some(offset), _) => scene.poke(0, offset, meta),
+        let test_disk = self.test_disk.copied();
+        test_disk.poke(0, test_disk.data_at(BLOCK), data);
+        match (meta_at(&test_disk), test_disk.params.layout) {
+            (Some(offset), _) => test_disk.poke(0, offset, meta),
             (None, ObjectLayout::Kv) => {
-                scene.change(0, vec![Step::SetKeys(vec![(vec![0, BLOCK as u8], meta.to_vec())])]);
+                test_disk.change(0, vec![ObjectStep::SetKeys(vec![(vec![0, BLOCK as u8], meta.to_vec())])]);
             }
-            (None, ObjectLayout::Adaptive) if scene.params.binds_entries() => {
-                let object = scene.data.object(0).unwrap();
-                let (key, at) = adaptive_place(&object, &scene.params, BLOCK as usize);
+            (None, ObjectLayout::Adaptive) if test_disk.params.binds_entries() => {
+                let object = test_disk.data.object(0).unwrap();
+                let (key, at) = adaptive_place(&object, &test_disk.params, BLOCK as usize);
                 let mut value = object.keys()[&key].clone();
                 value[at..at + meta.len()].copy_from_slice(meta);
-                scene.change(0, vec![Step::SetKeys(vec![(key, value)])]);
+                test_disk.change(0, vec![ObjectStep::SetKeys(vec![(key, value)])]);
             }
             // An entry apart takes precedence over the page.
             (None, ObjectLayout::Adaptive) => {
                 let key = vec![b'p', 0, b'd', BLOCK as u8];
-                scene.change(0, vec![Step::SetKeys(vec![(key, meta.to_vec())])]);
+                test_disk.change(0, vec![ObjectStep::SetKeys(vec![(key, meta.to_vec())])]);
             }
             (None, _) => {}
         }
-        let disk = scene.open();
+        let disk = test_disk.open();
         for block in AROUND.filter(|b| *b != BLOCK) {
             match read(&disk, block) {
                 Ok(data) => assert!(data == content(block, 1000 + block), "block {block}"),
                 // If the seal binds metadata, entries that depend on altered metadata are refused
                 // too.
-                Err(error) => assert!(scene.params.binds_entries(), "block {block}: {error}"),
+                Err(error) => assert!(test_disk.params.binds_entries(), "block {block}: {error}"),
             }
         }
-        self.read_over_lies(&scene);
+        self.read_over_lies(&test_disk);
         read(&disk, BLOCK)
     }
 
     /// Reads the disk from a store that answers some queries from the unchanged objects. With a
     /// cipher that authenticates, a block is one of its versions; with other ciphers it is never
     /// another block's content.
-    fn read_over_lies(&self, changed: &Scene) {
-        let Ok(disk) = changed.open_over_lies(&self.scene, false) else { return };
+    fn read_over_lies(&self, changed: &TestDisk) {
+        let Ok(disk) = changed.open_over_lies(&self.test_disk, false) else { return };
         for block in AROUND {
             let Ok(data) = read(&disk, block) else { continue };
             let made = data == content(block, 1000 + block) || data == content(block, 0);
@@ -145,7 +149,7 @@ impl History {
 fn two_snapshots_of_an_xts_disk_show_which_16_bytes_changed() {
     let old = content(BLOCK, 1);
     let versions = [old.clone(), with_one_bit_changed(&old), old];
-    let h = history(Cipher::Xts, ObjectLayout::SegmentEnd, &versions);
+    let h = versioned_disk(Cipher::Xts, ObjectLayout::SegmentEnd, &versions);
     let differs = |u: &usize| h.seen[0].0[u * UNIT..][..UNIT] != h.seen[1].0[u * UNIT..][..UNIT];
     let changed: Vec<usize> = (0..BLOCK_SIZE / UNIT).filter(differs).collect();
     assert_eq!(changed, [1234 / UNIT]);
@@ -155,16 +159,16 @@ fn two_snapshots_of_an_xts_disk_show_which_16_bytes_changed() {
 #[test]
 fn an_xts_disk_accepts_a_splice_of_two_snapshots() {
     let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
-    let h = history(Cipher::Xts, ObjectLayout::SegmentEnd, &[old.clone(), new.clone()]);
+    let h = versioned_disk(Cipher::Xts, ObjectLayout::SegmentEnd, &[old.clone(), new.clone()]);
     assert!(h.read_changed(&h.splice(), &[]).unwrap() == spliced(&new, &old));
 }
 
 #[test]
-fn with_random_ivs_two_snapshots_show_nothing_of_what_changed() {
+fn two_snapshots_with_random_ivs_do_not_show_the_changed_bytes() {
     for layout in ObjectLayout::ALL {
         for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
             let old = content(BLOCK, 1);
-            let h = history(cipher, layout, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
+            let h = versioned_disk(cipher, layout, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
             for (first, second) in [(0, 1), (1, 2), (0, 2)] {
                 assert_unrelated(&h.seen[first].0, &h.seen[second].0);
                 assert!(equal_bytes(&h.seen[first].1[..12], &h.seen[second].1[..12]) < 5);
@@ -174,10 +178,10 @@ fn with_random_ivs_two_snapshots_show_nothing_of_what_changed() {
 }
 
 #[test]
-fn an_xts_random_disk_makes_garbage_of_a_splice() {
+fn a_splice_reads_as_garbage_with_xts_random() {
     for layout in ObjectLayout::ALL {
         let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
-        let h = history(Cipher::XtsRandom, layout, &[old.clone(), new.clone()]);
+        let h = versioned_disk(Cipher::XtsRandom, layout, &[old.clone(), new.clone()]);
         let [(old_data, old_meta), (new_data, new_meta)] = &h.seen[..] else { panic!("two snapshots") };
         assert!(h.read_changed(new_data, new_meta).unwrap() == new);
         for (data, meta) in [(old_data, new_meta), (new_data, old_meta)] {
@@ -197,10 +201,10 @@ fn an_xts_random_disk_makes_garbage_of_a_splice() {
 }
 
 #[test]
-fn a_gcm_disk_refuses_every_splice_of_that_block_alone() {
+fn a_gcm_disk_refuses_every_splice_of_a_block() {
     for layout in ObjectLayout::ALL {
         let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
-        let h = history(Cipher::Gcm, layout, &[old.clone(), new.clone()]);
+        let h = versioned_disk(Cipher::Gcm, layout, &[old.clone(), new.clone()]);
         let [(old_data, old_meta), (new_data, new_meta)] = &h.seen[..] else { panic!("two snapshots") };
         let refused = |data: &[u8], meta: &[u8]| {
             assert_eq!(h.read_changed(data, meta).unwrap_err().kind(), Kind::Corrupt);
@@ -217,7 +221,7 @@ fn a_gcm_disk_refuses_every_splice_of_that_block_alone() {
             refused(new_data, &meta);
         }
         // The whole old block, under the present seal: detected if the seal binds metadata.
-        if h.scene.params.binds_entries() {
+        if h.test_disk.params.binds_entries() {
             refused(old_data, old_meta);
         } else {
             assert!(h.read_changed(old_data, old_meta).unwrap() == old);
@@ -227,14 +231,14 @@ fn a_gcm_disk_refuses_every_splice_of_that_block_alone() {
 
 #[test]
 fn a_block_does_not_move_to_another_address() {
-    for (cipher, layout) in all_kinds() {
-        let h = history(cipher, layout, &[content(BLOCK, 1)]);
-        let object = h.scene.data.object(0).unwrap();
+    for (cipher, layout) in all_ciphers_and_layouts() {
+        let h = versioned_disk(cipher, layout, &[content(BLOCK, 1)]);
+        let object = h.test_disk.data.object(0).unwrap();
         let meta = match cipher.meta_size() {
             0 => vec![],
-            _ => meta_of(&object, &h.scene.params, BLOCK + 1),
+            _ => meta_of(&object, &h.test_disk.params, BLOCK + 1),
         };
-        match h.read_changed(&h.scene.ciphertext(BLOCK + 1), &meta) {
+        match h.read_changed(&h.test_disk.ciphertext(BLOCK + 1), &meta) {
             Ok(read) => {
                 assert_ne!(cipher, Cipher::Gcm);
                 assert_unrelated(&read, &content(BLOCK + 1, 1000 + BLOCK + 1));

@@ -4,13 +4,21 @@
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_medium::FileMedium;
-use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, SealedDisk};
 use std::sync::Arc;
 use std::time::Instant;
 
 const BLOCKS: u64 = 2 << 18;
 
-fn run(disk: &Arc<Sealed>, name: &str, blocks: u64, random: bool, write: bool, flush_every: u64, total: u64) {
+fn run(
+    disk: &Arc<SealedDisk>,
+    name: &str,
+    blocks: u64,
+    random: bool,
+    write: bool,
+    flush_every: u64,
+    total: u64,
+) {
     let start = Instant::now();
     let operations = total / blocks;
     std::thread::scope(|scope| {
@@ -54,7 +62,7 @@ fn main() {
     let _ = std::fs::remove_file(&path);
     let medium = FileMedium::create(path.as_ref(), params.geometry().end()).unwrap();
     let master = Secret::copy_from(&[1; 32]);
-    Sealed::create(&medium, &params, &master).unwrap();
+    SealedDisk::create(&medium, &params, &master).unwrap();
     let options = OpenOptions {
         budget: Budget::default(),
         read_only: false,
@@ -62,7 +70,7 @@ fn main() {
         background: true,
         random: Arc::new(SystemRandom::new().unwrap()),
     };
-    let disk = Arc::new(Sealed::open(Arc::new(medium), &params, &master, &[0; 16], options).unwrap());
+    let disk = Arc::new(SealedDisk::open(Arc::new(medium), &params, &master, &[0; 16], options).unwrap());
     let all: [(&str, u64, bool, bool, u64, u64); 8] = [
         ("fill-1m", 256, false, true, 0, BLOCKS),
         ("write-1m", 256, false, true, 0, 2 * BLOCKS),

@@ -2,16 +2,16 @@
 //! write.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo, SlotNo, index_of, pieces, run};
-use crate::cache::{Cache, Cached, Committed, Content};
+use crate::cache::{BlockContent, CachedVersion, CommittedVersion, WriteCache};
 use crate::cow_segment::{CowSegment, Stream};
 use crate::geometry::NO_META;
 use crate::health::Health;
 use crate::scratch::with_scratch;
 use crate::sealer::Sealer;
-use crate::segments::{Emptied, Segments};
-use crate::store::Store;
+use crate::segments::{DiscardMode, Segments};
+use crate::slot_store::SlotStore;
 use crate::stream::StreamDetector;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Extent, ExtentRuns, Result, SEGMENT_BLOCKS};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Extent, ExtentBuilder, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 
 /// The fewest blocks of a write at the start of a segment that may open a copy-on-write segment: 16
@@ -22,7 +22,7 @@ const STREAM_MIDDLE: u64 = 16;
 
 /// The writes that may open copy-on-write segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Streams {
+pub(crate) enum StreamPolicy {
     /// Writes of streams, and writes at the start of a segment.
     Any,
     /// Writes of whole segments: every write is flushed, and a flush ends every copy-on-write
@@ -36,42 +36,45 @@ pub(crate) enum Streams {
 pub(crate) struct Access {
     /// Length of the disk.
     blocks: u64,
-    cache: Arc<Cache>,
+    cache: Arc<WriteCache>,
     segments: Arc<Segments>,
-    store: Arc<Store>,
+    store: Arc<SlotStore>,
     sealer: Arc<Sealer>,
     health: Arc<Health>,
     streams: StreamDetector,
 }
 
 /// The latest version of a block.
-enum Latest<'a> {
-    Newest(Content),
-    Committed(Committed),
-    OnMedium(Place<'a>),
+enum LatestVersion<'a> {
+    Newest(BlockContent),
+    Committed(CommittedVersion),
+    OnMedium(BlockSource<'a>),
     Zeros,
 }
 
 /// The place of a block below the cache. The slot and the stream of a chunk do not change while it
 /// is locked.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum BlockSource<'a> {
     Stream(&'a Stream),
     Slot(SlotNo),
 }
 
-impl Place<'_> {
-    fn is_like(self, other: Place<'_>) -> bool {
-        matches!((self, other), (Place::Stream(_), Place::Stream(_)) | (Place::Slot(_), Place::Slot(_)))
+impl BlockSource<'_> {
+    fn is_same_kind(self, other: BlockSource<'_>) -> bool {
+        matches!(
+            (self, other),
+            (BlockSource::Stream(_), BlockSource::Stream(_)) | (BlockSource::Slot(_), BlockSource::Slot(_))
+        )
     }
 }
 
 impl Access {
     pub(crate) fn new(
         blocks: u64,
-        cache: Arc<Cache>,
+        cache: Arc<WriteCache>,
         segments: Arc<Segments>,
-        store: Arc<Store>,
+        store: Arc<SlotStore>,
         sealer: Arc<Sealer>,
         health: Arc<Health>,
     ) -> Self {
@@ -84,7 +87,7 @@ impl Access {
     pub(crate) fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         let count = (buf.len() / BLOCK_SIZE) as u64;
         if count >= CHUNK_BLOCKS {
-            self.fetch(first, count);
+            self.prefetch(first, count);
         }
         let mut rest = buf;
         for (at, count) in pieces(first, count, CHUNK_BLOCKS) {
@@ -99,7 +102,7 @@ impl Access {
     /// while the first chunks are decrypted. The system's own read-ahead works only for sequential
     /// readers, which threads that share a stream are not. Blocks that are in a copy-on-write
     /// segment or in memory, or that move meanwhile, are fetched in vain.
-    fn fetch(&self, first: BlockAddr, count: u64) {
+    fn prefetch(&self, first: BlockAddr, count: u64) {
         for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
             if let Ok(Some(slot)) = self.segments.slot(SegmentNo::of(at)) {
                 self.store.will_read(slot.at(at), count);
@@ -111,19 +114,19 @@ impl Access {
         let segment = SegmentNo::of(first);
         let reading = self.segments.shared(first);
         let cow_segment = self.segments.cow_segment(segment);
-        let in_slot_alone = cow_segment.is_none() && !self.cache.touches(segment);
+        let in_slot_alone = cow_segment.is_none() && !self.cache.has_segment(segment);
         let slot = self.segments.slot(segment)?;
         if in_slot_alone {
             let Some(slot) = slot else {
                 buf.fill(0);
                 return Ok(());
             };
-            return self.read_run(first, Place::Slot(slot), buf, || drop(reading));
+            return self.read_run(first, BlockSource::Slot(slot), buf, || drop(reading));
         }
         // Neighbours in the same place are read in one access. `pending` holds that place and the
         // first neighbour.
-        let mut pending: Option<(Place<'_>, usize)> = None;
-        let read_pending = |(place, begin): (Place<'_>, usize), end: usize, buf: &mut [u8]| {
+        let mut pending: Option<(BlockSource<'_>, usize)> = None;
+        let read_pending = |(place, begin): (BlockSource<'_>, usize), end: usize, buf: &mut [u8]| {
             let out = &mut buf[begin * BLOCK_SIZE..end * BLOCK_SIZE];
             self.read_run(BlockAddr(first.0 + begin as u64), place, out, || ())
         };
@@ -133,7 +136,7 @@ impl Access {
             let latest = self.latest(block, cow_segment.as_ref(), slot);
             let place = self.read_cached(block, latest, &mut buf[at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE])?;
             match (pending, place) {
-                (Some((run, _)), Some(place)) if run.is_like(place) => {}
+                (Some((run, _)), Some(place)) if run.is_same_kind(place) => {}
                 (run, place) => {
                     run.map_or(Ok(()), |run| read_pending(run, at, buf))?;
                     pending = place.map(|place| (place, at));
@@ -149,18 +152,20 @@ impl Access {
         block: BlockAddr,
         cow_segment: Option<&'a CowSegment>,
         slot: Option<SlotNo>,
-    ) -> Latest<'a> {
+    ) -> LatestVersion<'a> {
         // Look at the cache first: completing a stream removes a block from it only after the
         // stream covers the block.
         let cached = self.cache.find(block);
         match (cached, cow_segment) {
-            (Some(Cached::Newest(content)), _) => Latest::Newest(content),
-            (_, Some(CowSegment::PendingDiscard)) => Latest::Zeros,
+            (Some(CachedVersion::Newest(content)), _) => LatestVersion::Newest(content),
+            (_, Some(CowSegment::PendingDiscard)) => LatestVersion::Zeros,
             (_, Some(CowSegment::Stream(stream))) if stream.covers(index_of(block)) => {
-                Latest::OnMedium(Place::Stream(stream))
+                LatestVersion::OnMedium(BlockSource::Stream(stream))
             }
-            (Some(Cached::Committed(committed)), _) => Latest::Committed(committed),
-            (None, _) => slot.map_or(Latest::Zeros, |slot| Latest::OnMedium(Place::Slot(slot))),
+            (Some(CachedVersion::Committed(committed)), _) => LatestVersion::Committed(committed),
+            (None, _) => {
+                slot.map_or(LatestVersion::Zeros, |slot| LatestVersion::OnMedium(BlockSource::Slot(slot)))
+            }
         }
     }
 
@@ -168,17 +173,19 @@ impl Access {
     fn read_cached<'a>(
         &self,
         block: BlockAddr,
-        latest: Latest<'a>,
+        latest: LatestVersion<'a>,
         out: &mut [u8],
-    ) -> Result<Option<Place<'a>>> {
+    ) -> Result<Option<BlockSource<'a>>> {
         match latest {
-            Latest::OnMedium(place) => return Ok(Some(place)),
-            Latest::Newest(Content::Data(data)) => out.copy_from_slice(&data[..]),
-            Latest::Committed(Committed::Data { batch, at, meta }) => {
+            LatestVersion::OnMedium(place) => return Ok(Some(place)),
+            LatestVersion::Newest(BlockContent::Data(data)) => out.copy_from_slice(&data[..]),
+            LatestVersion::Committed(CommittedVersion::Data { batch, at, meta }) => {
                 let sealed = &batch[at..at + BLOCK_SIZE];
                 self.sealer.open(block, sealed, &meta[..self.sealer.meta_len(1)], out)?;
             }
-            Latest::Newest(Content::Hole) | Latest::Committed(Committed::Hole) | Latest::Zeros => out.fill(0),
+            LatestVersion::Newest(BlockContent::Hole)
+            | LatestVersion::Committed(CommittedVersion::Hole)
+            | LatestVersion::Zeros => out.fill(0),
         }
         Ok(None)
     }
@@ -188,14 +195,14 @@ impl Access {
     fn read_run(
         &self,
         first: BlockAddr,
-        from: Place<'_>,
+        from: BlockSource<'_>,
         out: &mut [u8],
         unlock: impl FnOnce(),
     ) -> Result<()> {
         with_scratch(self.sealer.meta_len((out.len() / BLOCK_SIZE) as u64), |meta| {
             let read = match from {
-                Place::Slot(slot) => self.store.read(slot.at(first), out, meta),
-                Place::Stream(stream) => self
+                BlockSource::Slot(slot) => self.store.read(slot.at(first), out, meta),
+                BlockSource::Stream(stream) => self
                     .store
                     .read_data(stream.slot.at(first), out)
                     .map(|()| stream.copy_meta(index_of(first), meta)),
@@ -209,7 +216,7 @@ impl Access {
 
     /// The written and unwritten runs of a range.
     pub(crate) fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        let mut runs = ExtentRuns::default();
+        let mut runs = ExtentBuilder::default();
         for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
             if self.is_untouched(SegmentNo::of(at))? {
                 runs.add(count, false);
@@ -221,7 +228,7 @@ impl Access {
         Ok(runs.finish())
     }
 
-    fn extents_of_chunk(&self, first: BlockAddr, count: u64, runs: &mut ExtentRuns) -> Result<()> {
+    fn extents_of_chunk(&self, first: BlockAddr, count: u64, runs: &mut ExtentBuilder) -> Result<()> {
         let segment = SegmentNo::of(first);
         let _reading = self.segments.shared(first);
         let cow_segment = self.segments.cow_segment(segment);
@@ -233,11 +240,11 @@ impl Access {
         };
         for (i, block) in run(first, count).enumerate() {
             let written = match self.latest(block, cow_segment.as_ref(), slot) {
-                Latest::Newest(content) => matches!(content, Content::Data(_)),
-                Latest::Committed(committed) => matches!(committed, Committed::Data { .. }),
-                Latest::OnMedium(Place::Stream(_)) => true,
-                Latest::OnMedium(Place::Slot(_)) => in_slot >> i & 1 == 1,
-                Latest::Zeros => false,
+                LatestVersion::Newest(content) => matches!(content, BlockContent::Data(_)),
+                LatestVersion::Committed(committed) => matches!(committed, CommittedVersion::Data { .. }),
+                LatestVersion::OnMedium(BlockSource::Stream(_)) => true,
+                LatestVersion::OnMedium(BlockSource::Slot(_)) => in_slot >> i & 1 == 1,
+                LatestVersion::Zeros => false,
             };
             runs.add(1, written);
         }
@@ -249,7 +256,7 @@ impl Access {
     fn is_untouched(&self, segment: SegmentNo) -> Result<bool> {
         // Look at the cache, the copy-on-write segment, the map: data moves in this order, so none
         // is missed.
-        if self.cache.touches(segment) || self.segments.cow_segment(segment).is_some() {
+        if self.cache.has_segment(segment) || self.segments.cow_segment(segment).is_some() {
             return Ok(false);
         }
         Ok(self.segments.slot(segment)?.is_none())
@@ -262,18 +269,19 @@ impl Access {
         &self,
         first: BlockAddr,
         data: &[u8],
-        streams: Streams,
+        streams: StreamPolicy,
         wait_for_spare: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         self.health.check()?;
         let count = (data.len() / BLOCK_SIZE) as u64;
-        let streaming = streams == Streams::Any && count >= STREAM_MIDDLE && self.streams.note(first, count);
+        let streaming =
+            streams == StreamPolicy::Any && count >= STREAM_MIDDLE && self.streams.note_write(first, count);
         let mut rest = data;
         for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
             let stream = match streams {
-                Streams::Any => streaming || (index_of(at) == 0 && count >= STREAM_START),
-                Streams::WholeSegments => count == SEGMENT_BLOCKS,
-                Streams::None => false,
+                StreamPolicy::Any => streaming || (index_of(at) == 0 && count >= STREAM_START),
+                StreamPolicy::WholeSegments => count == SEGMENT_BLOCKS,
+                StreamPolicy::None => false,
             };
             for (at, count) in pieces(at, count, CHUNK_BLOCKS) {
                 let (chunk, after) = rest.split_at(count as usize * BLOCK_SIZE);
@@ -322,9 +330,9 @@ impl Access {
     /// Opens a copy-on-write segment, unless no slot can be spared. Returns true if the caller
     /// should look again.
     fn begin_stream(&self, segment: SegmentNo, wait_for_spare: &dyn Fn() -> Result<()>) -> Result<bool> {
-        if self.segments.is_crowded(segment)? {
+        if self.segments.is_at_cow_limit(segment)? {
             wait_for_spare()?;
-            if self.segments.is_crowded(segment)? {
+            if self.segments.is_at_cow_limit(segment)? {
                 return Ok(false);
             }
         }
@@ -356,7 +364,7 @@ impl Access {
                 self.failed(e.context(format!("write of {count} blocks at block {}", first.0)))
             })?;
             stream.cover(to.index, count, meta);
-            self.forget_newest(first, count);
+            self.drop_newest(first, count);
             Ok(true)
         })
     }
@@ -366,9 +374,9 @@ impl Access {
         if e.kind().is_refusal() { e } else { self.health.fail(e) }
     }
 
-    fn forget_newest(&self, first: BlockAddr, count: u64) {
-        if self.cache.touches(SegmentNo::of(first)) {
-            run(first, count).for_each(|block| self.cache.forget_newest(block));
+    fn drop_newest(&self, first: BlockAddr, count: u64) {
+        if self.cache.has_segment(SegmentNo::of(first)) {
+            run(first, count).for_each(|block| self.cache.drop_newest(block));
         }
     }
 
@@ -396,8 +404,8 @@ impl Access {
         self.segments.discard(segment, |emptied| {
             for block in run(segment.block(0), count) {
                 match emptied {
-                    Emptied::Whole => self.cache.forget_newest(block),
-                    Emptied::ByHoles => self.cache.put_hole(block),
+                    DiscardMode::Whole => self.cache.drop_newest(block),
+                    DiscardMode::ByHoles => self.cache.put_hole(block),
                 }
             }
         })
@@ -419,7 +427,7 @@ impl Access {
             self.failed(e.context(format!("discard of {count} blocks at block {}", first.0)))
         })?;
         stream.cover(at.index, count, &NO_META[..self.sealer.meta_len(count)]);
-        self.forget_newest(first, count);
+        self.drop_newest(first, count);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@
 //! so no memory holds committed or dropped plaintext for longer.
 
 use crate::address::SegmentNo;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, IdlePool, Plain};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, IdlePool, WipeOnDrop};
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
@@ -23,20 +23,20 @@ const HOLE_COST: u64 = 64;
 /// Buffers kept for reuse per shard.
 const SPARE: usize = 64;
 
-type Buffer = Arc<Plain<[u8; BLOCK_SIZE]>>;
+type BlockBuffer = Arc<WipeOnDrop<[u8; BLOCK_SIZE]>>;
 
 /// The content of a block.
 #[derive(Clone)]
-pub(crate) enum Content {
+pub(crate) enum BlockContent {
     /// Data.
-    Data(Buffer),
+    Data(BlockBuffer),
     /// A hole, which reads as zeros.
     Hole,
 }
 
 /// A version of a block that the journal holds.
 #[derive(Clone)]
-pub(crate) enum Committed {
+pub(crate) enum CommittedVersion {
     /// Ciphertext at an offset in a batch, with its metadata.
     Data { batch: Arc<Vec<u8>>, at: usize, meta: [u8; 32] },
     /// A hole, which reads as zeros.
@@ -44,47 +44,47 @@ pub(crate) enum Committed {
 }
 
 /// The latest version of a block in the cache.
-pub(crate) enum Cached {
+pub(crate) enum CachedVersion {
     /// A version only in memory.
-    Newest(Content),
+    Newest(BlockContent),
     /// A version in the journal.
-    Committed(Committed),
+    Committed(CommittedVersion),
 }
 
 /// The number of a newest version. Every put increments it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Version(u64);
+pub(crate) struct VersionNo(u64);
 
 #[derive(Default)]
-struct Versions {
-    newest: Option<(Content, Version)>,
-    committed: Option<Committed>,
-    listed: bool,
+struct BlockCacheEntry {
+    newest: Option<(BlockContent, VersionNo)>,
+    committed: Option<CommittedVersion>,
+    is_listed_dirty: bool,
 }
 
 #[derive(Default)]
-struct Shard {
-    entries: FxHashMap<BlockAddr, Versions>,
+struct CacheShard {
+    entries: FxHashMap<BlockAddr, BlockCacheEntry>,
     dirty: Vec<BlockAddr>,
-    spare: IdlePool<Buffer>,
+    spare: IdlePool<BlockBuffer>,
     puts: u64,
 }
 
 /// The cache of a disk.
-pub(crate) struct Cache {
-    shards: [Mutex<Shard>; SHARDS],
+pub(crate) struct WriteCache {
+    shards: [Mutex<CacheShard>; SHARDS],
     entries: AtomicUsize,
     dirty_bytes: AtomicU64,
     /// Entries of each segment, so that one lookup tells for most segments that there are none.
     segments: [Mutex<FxHashMap<SegmentNo, u32>>; SHARDS],
 }
 
-impl Default for Cache {
+impl Default for WriteCache {
     /// An empty cache. Its spare buffers are wiped when idle.
     fn default() -> Self {
-        let shards: [Mutex<Shard>; SHARDS] = Default::default();
-        shards.iter().for_each(|shard| shard.lock().spare.watch());
-        Cache {
+        let shards: [Mutex<CacheShard>; SHARDS] = Default::default();
+        shards.iter().for_each(|shard| shard.lock().spare.register_for_sweep());
+        WriteCache {
             shards,
             entries: AtomicUsize::default(),
             dirty_bytes: AtomicU64::default(),
@@ -93,9 +93,9 @@ impl Default for Cache {
     }
 }
 
-impl Cache {
+impl WriteCache {
     /// Whether any block of a segment is in the cache.
-    pub(crate) fn touches(&self, segment: SegmentNo) -> bool {
+    pub(crate) fn has_segment(&self, segment: SegmentNo) -> bool {
         self.entries.load(Ordering::Acquire) > 0 && self.segment(segment).contains_key(&segment)
     }
 
@@ -107,55 +107,56 @@ impl Cache {
     /// Puts the newest version of a block.
     pub(crate) fn put(&self, block: BlockAddr, data: &[u8]) {
         let mut shard = self.shard(block);
-        let mut buffer = shard.spare.take(|_| true).unwrap_or_else(|| Arc::new(Plain::new([0; BLOCK_SIZE])));
+        let mut buffer =
+            shard.spare.take(|_| true).unwrap_or_else(|| Arc::new(WipeOnDrop::new([0; BLOCK_SIZE])));
         // A spare buffer has no other reference, so this copies only `data`.
         Arc::make_mut(&mut buffer).copy_from_slice(data);
-        self.put_content(&mut shard, block, Content::Data(buffer));
+        self.put_content(&mut shard, block, BlockContent::Data(buffer));
     }
 
     /// Makes the newest version of a block a hole.
     pub(crate) fn put_hole(&self, block: BlockAddr) {
-        self.put_content(&mut self.shard(block), block, Content::Hole);
+        self.put_content(&mut self.shard(block), block, BlockContent::Hole);
     }
 
     /// The latest version of a block in the cache.
-    pub(crate) fn find(&self, block: BlockAddr) -> Option<Cached> {
+    pub(crate) fn find(&self, block: BlockAddr) -> Option<CachedVersion> {
         let shard = self.shard(block);
         let versions = shard.entries.get(&block)?;
         match (&versions.newest, &versions.committed) {
-            (Some((content, _)), _) => Some(Cached::Newest(content.clone())),
-            (None, committed) => committed.clone().map(Cached::Committed),
+            (Some((content, _)), _) => Some(CachedVersion::Newest(content.clone())),
+            (None, committed) => committed.clone().map(CachedVersion::Committed),
         }
     }
 
     /// The newest version of a block and its number.
-    pub(crate) fn newest(&self, block: BlockAddr) -> Option<(Content, Version)> {
+    pub(crate) fn newest(&self, block: BlockAddr) -> Option<(BlockContent, VersionNo)> {
         self.shard(block).entries.get(&block)?.newest.clone()
     }
 
     /// The version of a block that the journal holds.
-    pub(crate) fn committed(&self, block: BlockAddr) -> Option<Committed> {
+    pub(crate) fn committed(&self, block: BlockAddr) -> Option<CommittedVersion> {
         self.shard(block).entries.get(&block)?.committed.clone()
     }
 
     /// Whether any version of a block is in the cache.
-    pub(crate) fn has(&self, block: BlockAddr) -> bool {
+    pub(crate) fn contains(&self, block: BlockAddr) -> bool {
         self.shard(block).entries.contains_key(&block)
     }
 
     /// Drops the newest version, because a later one is elsewhere.
-    pub(crate) fn forget_newest(&self, block: BlockAddr) {
-        self.settle(block, |versions| versions.newest.take().map(|(content, _)| content));
+    pub(crate) fn drop_newest(&self, block: BlockAddr) {
+        self.update_entry(block, |versions| versions.newest.take().map(|(content, _)| content));
     }
 
     /// Drops the newest version if it is still this one.
-    pub(crate) fn forget_version(&self, block: BlockAddr, version: Version) {
-        self.settle(block, |versions| take_version(versions, version));
+    pub(crate) fn drop_version(&self, block: BlockAddr, version: VersionNo) {
+        self.update_entry(block, |versions| take_version(versions, version));
     }
 
     /// Notes that the journal holds a version of the block: the newest one, if `version` is still
     /// its number.
-    pub(crate) fn commit(&self, block: BlockAddr, version: Option<Version>, committed: Committed) {
+    pub(crate) fn commit(&self, block: BlockAddr, version: Option<VersionNo>, committed: CommittedVersion) {
         let mut shard = self.shard(block);
         let versions = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
         versions.committed = Some(committed);
@@ -164,8 +165,8 @@ impl Cache {
     }
 
     /// Drops the committed version, because it is destaged or its segment moved.
-    pub(crate) fn forget_committed(&self, block: BlockAddr) {
-        self.settle(block, |versions| {
+    pub(crate) fn drop_committed(&self, block: BlockAddr) {
+        self.update_entry(block, |versions| {
             versions.committed = None;
             None
         });
@@ -178,7 +179,7 @@ impl Cache {
             let mut shard = shard.lock();
             for block in std::mem::take(&mut shard.dirty) {
                 if let Some(versions) = shard.entries.get_mut(&block) {
-                    versions.listed = false;
+                    versions.is_listed_dirty = false;
                     if versions.newest.is_some() {
                         blocks.push(block);
                     }
@@ -191,10 +192,10 @@ impl Cache {
     }
 
     /// Lists a block as dirty again, for a later commit.
-    pub(crate) fn put_off(&self, block: BlockAddr) {
+    pub(crate) fn relist_dirty(&self, block: BlockAddr) {
         let mut shard = self.shard(block);
         if let Some(versions) = shard.entries.get_mut(&block)
-            && !std::mem::replace(&mut versions.listed, true)
+            && !std::mem::replace(&mut versions.is_listed_dirty, true)
         {
             shard.dirty.push(block);
         }
@@ -212,13 +213,13 @@ impl Cache {
         blocks
     }
 
-    fn put_content(&self, shard: &mut Shard, block: BlockAddr, content: Content) {
+    fn put_content(&self, shard: &mut CacheShard, block: BlockAddr, content: BlockContent) {
         shard.puts += 1;
-        let version = Version(shard.puts);
+        let version = VersionNo(shard.puts);
         let cost = cost(&content);
         let versions = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
         let old = versions.newest.replace((content, version)).map(|(content, _)| content);
-        let list = !std::mem::replace(&mut versions.listed, true);
+        let list = !std::mem::replace(&mut versions.is_listed_dirty, true);
         self.dirty_bytes.fetch_add(cost, Ordering::AcqRel);
         if list {
             shard.dirty.push(block);
@@ -228,7 +229,11 @@ impl Cache {
 
     /// Changes an entry, recycles the content that `change` returns, and drops the entry if it is
     /// empty.
-    fn settle(&self, block: BlockAddr, change: impl FnOnce(&mut Versions) -> Option<Content>) {
+    fn update_entry(
+        &self,
+        block: BlockAddr,
+        change: impl FnOnce(&mut BlockCacheEntry) -> Option<BlockContent>,
+    ) {
         let mut shard = self.shard(block);
         let Some(versions) = shard.entries.get_mut(&block) else { return };
         let freed = change(versions);
@@ -246,17 +251,17 @@ impl Cache {
         self.recycle(&mut shard, freed);
     }
 
-    fn new_entry(&self, block: BlockAddr) -> Versions {
+    fn new_entry(&self, block: BlockAddr) -> BlockCacheEntry {
         let segment = SegmentNo::of(block);
         *self.segment(segment).entry(segment).or_insert(0) += 1;
         self.entries.fetch_add(1, Ordering::Release);
-        Versions::default()
+        BlockCacheEntry::default()
     }
 
-    fn recycle(&self, shard: &mut Shard, freed: Option<Content>) {
+    fn recycle(&self, shard: &mut CacheShard, freed: Option<BlockContent>) {
         if let Some(content) = freed {
             self.dirty_bytes.fetch_sub(cost(&content), Ordering::AcqRel);
-            if let Content::Data(mut buffer) = content
+            if let BlockContent::Data(mut buffer) = content
                 && Arc::get_mut(&mut buffer).is_some()
             {
                 shard.spare.give(buffer, SPARE);
@@ -268,22 +273,22 @@ impl Cache {
         self.segments[segment.get() as usize % SHARDS].lock()
     }
 
-    fn shard(&self, block: BlockAddr) -> MutexGuard<'_, Shard> {
+    fn shard(&self, block: BlockAddr) -> MutexGuard<'_, CacheShard> {
         self.shards[block.0 as usize % SHARDS].lock()
     }
 }
 
-fn take_version(versions: &mut Versions, version: Version) -> Option<Content> {
+fn take_version(versions: &mut BlockCacheEntry, version: VersionNo) -> Option<BlockContent> {
     match &versions.newest {
         Some((_, newest)) if *newest == version => versions.newest.take().map(|(content, _)| content),
         _ => None,
     }
 }
 
-fn cost(content: &Content) -> u64 {
+fn cost(content: &BlockContent) -> u64 {
     match content {
-        Content::Data(_) => BLOCK_SIZE as u64,
-        Content::Hole => HOLE_COST,
+        BlockContent::Data(_) => BLOCK_SIZE as u64,
+        BlockContent::Hole => HOLE_COST,
     }
 }
 
@@ -293,16 +298,16 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn no_buffer_of_a_block_that_was_committed_or_given_up_stays() {
-        let cache = Cache::default();
+    fn unused_buffers_are_wiped() {
+        let cache = WriteCache::default();
         let blocks = || (0..SPARE as u64 + 8).map(|at| BlockAddr(at * SHARDS as u64));
         let spare = || cache.shards.iter().map(|shard| shard.lock().spare.len()).sum::<usize>();
         for _ in 0..3 {
             blocks().for_each(|block| cache.put(block, &[7; BLOCK_SIZE]));
             for block in blocks() {
                 let (_, version) = cache.newest(block).expect("it was just put");
-                cache.commit(block, Some(version), Committed::Hole);
-                cache.forget_committed(block);
+                cache.commit(block, Some(version), CommittedVersion::Hole);
+                cache.drop_committed(block);
             }
             // Each shard keeps at most its share, and none keeps any buffer once idle.
             assert!(spare() <= SPARE && cache.dirty_bytes() == 0);

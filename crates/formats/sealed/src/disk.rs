@@ -1,12 +1,12 @@
 //! A sealed disk: creates and opens it, and implements the `Disk` of front ends.
 
-use crate::access::{Access, Streams};
-use crate::cache::Cache;
+use crate::access::{Access, StreamPolicy};
+use crate::batch_builder::BatchBuilder;
+use crate::cache::WriteCache;
 use crate::commit::Committer;
 use crate::counters::{Count, Counters};
 use crate::destage::Destager;
 use crate::flush::Flusher;
-use crate::gather::Gatherer;
 use crate::geometry::{MAP_ENTRY, Params};
 use crate::health::Health;
 use crate::journal::Journal;
@@ -14,12 +14,12 @@ use crate::limits::Limits;
 use crate::log::Log;
 use crate::map::SegmentMap;
 use crate::medium_full::MediumFull;
-use crate::moves::Mover;
-use crate::recovery::Replayed;
+use crate::recovery::ReplayIndex;
+use crate::remapper::Remapper;
 use crate::sealer::Sealer;
 use crate::segments::Segments;
-use crate::store::Store;
-use crate::worker::Worker;
+use crate::slot_store::SlotStore;
+use crate::worker::CommitWorker;
 use lacuna_contracts::{
     BlockAddr, Budget, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Secret, Status, StatusItem,
 };
@@ -44,24 +44,24 @@ pub struct OpenOptions {
 }
 
 /// An open sealed disk.
-pub struct Sealed {
+pub struct SealedDisk {
     params: Params,
     read_only: bool,
     write_through: bool,
     access: Access,
-    worker: Arc<Worker>,
+    worker: Arc<CommitWorker>,
     flusher: Arc<Flusher>,
     medium_full: Arc<MediumFull>,
     health: Arc<Health>,
     // Only for `status`.
-    cache: Arc<Cache>,
+    cache: Arc<WriteCache>,
     segments: Arc<Segments>,
-    store: Arc<Store>,
+    store: Arc<SlotStore>,
     counters: Arc<Counters>,
     journal_damaged: bool,
 }
 
-impl Sealed {
+impl SealedDisk {
     /// Lays a new disk on a medium, which must be as long as the geometry requires. The caller
     /// writes the header.
     pub fn create(medium: &dyn Medium, params: &Params, master: &Secret<32>) -> Result<()> {
@@ -97,21 +97,21 @@ impl Sealed {
         master: &Secret<32>,
         uuid: &[u8; 16],
         options: OpenOptions,
-    ) -> Result<Sealed> {
+    ) -> Result<SealedDisk> {
         Self::open_or_rescue(medium, params, master, uuid, options, false)
     }
 
     /// Opens a damaged disk for rescue, read-only: the verifiable part of the journal is replayed.
     /// Blocks that were only in the rest of it read as their older versions.
     ///
-    /// Errors: those of [`Sealed::open`], except for a damaged journal.
+    /// Errors: those of [`SealedDisk::open`], except for a damaged journal.
     pub fn open_to_rescue(
         medium: Arc<dyn Medium>,
         params: &Params,
         master: &Secret<32>,
         uuid: &[u8; 16],
         options: OpenOptions,
-    ) -> Result<Sealed> {
+    ) -> Result<SealedDisk> {
         let options = OpenOptions { read_only: true, ..options };
         Self::open_or_rescue(medium, params, master, uuid, options, true)
     }
@@ -123,14 +123,14 @@ impl Sealed {
         uuid: &[u8; 16],
         options: OpenOptions,
         rescue: bool,
-    ) -> Result<Sealed> {
+    ) -> Result<SealedDisk> {
         medium.forget_cached()?;
         let g = params.geometry();
         if medium.len() < g.end() {
             return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")
                 .found(format!("{} bytes", medium.len()))
                 .expected(format!("{} bytes", g.end()))
-                .remedy(
+                .hint(
                     "it was cut short: restore it from a backup; if there is none, make it as long as it was, and what is left can be \
                      read",
                 ));
@@ -140,8 +140,8 @@ impl Sealed {
         let mut journal =
             Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), random, rescue)?;
         let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
-        let replayed = Replayed::of(&mut journal, &map, params)?;
-        let store = Arc::new(Store::new(medium, params, options.budget.share(3, 8)));
+        let replayed = ReplayIndex::of(&mut journal, &map, params)?;
+        let store = Arc::new(SlotStore::new(medium, params, options.budget.share(3, 8)));
         let cipher = BlockCipher::new(params.cipher, master, uuid)?;
         Self::assemble(params, options, journal, map, store, cipher, replayed)
     }
@@ -152,28 +152,28 @@ impl Sealed {
         options: OpenOptions,
         journal: Journal,
         map: SegmentMap,
-        store: Arc<Store>,
+        store: Arc<SlotStore>,
         cipher: BlockCipher,
-        replayed: Replayed,
-    ) -> Result<Sealed> {
+        replayed: ReplayIndex,
+    ) -> Result<SealedDisk> {
         let OpenOptions { read_only, write_through, .. } = options;
         let journal_damaged = journal.is_damaged();
         let background = options.background && !read_only;
         let limits = Limits::of(params, options.budget, background);
         let (cache, health, counters) =
-            (Arc::<Cache>::default(), Arc::<Health>::default(), Arc::<Counters>::default());
+            (Arc::<WriteCache>::default(), Arc::<Health>::default(), Arc::<Counters>::default());
         let sealer = Arc::new(Sealer::new(cipher, options.random));
         let segments = Arc::new(Segments::new(map, sealer.meta_len(SEGMENT_BLOCKS)));
         counters.set(Count::Replayed, replayed.batches);
         let medium_full = Arc::new(MediumFull::new(cache.clone(), health.clone(), limits.batch_blocks));
 
-        let parts = Parts { cache, segments, store, sealer, counters, health, medium_full };
+        let parts = CommitParts { cache, segments, store, sealer, counters, health, medium_full };
         let mut committer = parts.committer(journal, limits);
         committer.recover(replayed, read_only)?;
-        let Parts { cache, segments, store, sealer, counters, health, medium_full } = parts;
+        let CommitParts { cache, segments, store, sealer, counters, health, medium_full } = parts;
 
         let flusher = Arc::new(Flusher::new(committer, health.clone()));
-        let worker = Worker::new(
+        let worker = CommitWorker::new(
             flusher.clone(),
             cache.clone(),
             segments.clone(),
@@ -192,7 +192,7 @@ impl Sealed {
             sealer,
             health.clone(),
         );
-        Ok(Sealed {
+        Ok(SealedDisk {
             params: *params,
             read_only,
             write_through,
@@ -235,28 +235,28 @@ impl Sealed {
     /// Whether the medium was full, or a call failed that changed nothing, and not everything has
     /// been destaged since.
     pub fn is_medium_full(&self) -> bool {
-        self.medium_full.is_so()
+        self.medium_full.is_full()
     }
 }
 
 /// The parts that a commit uses.
-struct Parts {
-    cache: Arc<Cache>,
+struct CommitParts {
+    cache: Arc<WriteCache>,
     segments: Arc<Segments>,
-    store: Arc<Store>,
+    store: Arc<SlotStore>,
     sealer: Arc<Sealer>,
     counters: Arc<Counters>,
     health: Arc<Health>,
     medium_full: Arc<MediumFull>,
 }
 
-impl Parts {
+impl CommitParts {
     /// Makes a committer from them.
     fn committer(&self, journal: Journal, limits: Limits) -> Committer {
-        let Parts { cache, segments, store, sealer, counters, health, medium_full } = self;
+        let CommitParts { cache, segments, store, sealer, counters, health, medium_full } = self;
         let log = Log::new(journal, cache.clone(), counters.clone());
         let mover =
-            Mover::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
+            Remapper::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
         let destager = Destager::new(
             mover,
             cache.clone(),
@@ -265,18 +265,18 @@ impl Parts {
             counters.clone(),
             health.clone(),
         );
-        let gatherer = Gatherer::new(cache.clone(), segments.clone(), store.clone(), sealer.clone());
+        let gatherer = BatchBuilder::new(cache.clone(), segments.clone(), store.clone(), sealer.clone());
         Committer::new(log, destager, gatherer, medium_full.clone(), segments.clone(), health.clone(), limits)
     }
 }
 
-impl Drop for Sealed {
+impl Drop for SealedDisk {
     fn drop(&mut self) {
         self.worker.stop();
     }
 }
 
-impl Disk for Sealed {
+impl Disk for SealedDisk {
     fn blocks(&self) -> u64 {
         self.params.blocks
     }
@@ -287,10 +287,10 @@ impl Disk for Sealed {
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         if self.is_medium_full() {
-            let put = |at, piece: &[u8]| self.access.write(at, piece, Streams::None, &|| Ok(()));
-            return self.flusher.take(first, data, put);
+            let put = |at, piece: &[u8]| self.access.write(at, piece, StreamPolicy::None, &|| Ok(()));
+            return self.flusher.write_on_full_medium(first, data, put);
         }
-        let streams = if self.write_through { Streams::WholeSegments } else { Streams::Any };
+        let streams = if self.write_through { StreamPolicy::WholeSegments } else { StreamPolicy::Any };
         let written = self.access.write(first, data, streams, &|| self.worker.wait_for_spare());
         self.unless_refused(written)?;
         if self.write_through { self.flusher.flush() } else { self.worker.keep_within_limits() }
@@ -341,11 +341,11 @@ impl Disk for Sealed {
             return Ok(());
         }
         let closed = self.flusher.committer().close();
-        self.health.fail(lacuna_contracts::closed());
+        self.health.fail(lacuna_contracts::closed_error());
         closed
     }
 
-    fn read_only(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         self.read_only
     }
 }

@@ -1,9 +1,9 @@
 //! The commit lock: one thread commits at a time. Flushes that arrive during a commit share the
 //! next one.
 
-use crate::commit::{Committer, Scope};
+use crate::commit::{CommitScope, Committer};
 use crate::health::Health;
-use lacuna_contracts::{BlockAddr, Result, defect};
+use lacuna_contracts::{BlockAddr, Result, panic_error};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -24,20 +24,20 @@ impl Flusher {
     /// Waits for the commit lock.
     pub(crate) fn committer(&self) -> MutexGuard<'_, Committer> {
         self.committer.lock().unwrap_or_else(|poisoned| {
-            self.health.fail(defect());
+            self.health.fail(panic_error());
             poisoned.into_inner()
         })
     }
 
-    /// [`Committer::take`].
-    pub(crate) fn take(
+    /// [`Committer::write_on_full_medium`].
+    pub(crate) fn write_on_full_medium(
         &self,
         first: BlockAddr,
         data: &[u8],
         put: impl Fn(BlockAddr, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.health.check()?;
-        self.committer().take(first, data, put)
+        self.committer().write_on_full_medium(first, data, put)
     }
 
     /// Makes everything acknowledged before the call durable.
@@ -50,7 +50,7 @@ impl Flusher {
         if self.full_commits.load(Ordering::SeqCst) > before && !committer.was_refused() {
             return self.health.check();
         }
-        committer.commit(Scope::All)?;
-        committer.upkeep()
+        committer.commit(CommitScope::All)?;
+        committer.maintain()
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::address::{CHUNK_BLOCKS, SlotNo};
 use lacuna_contracts::{
-    Advice, BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS, Setting,
+    BLOCK_SIZE, Error, Hint, Kind, LeWriter, ParamsReader, Result, SEGMENT_BLOCKS, Setting,
 };
 use lacuna_crypto::Cipher;
 
@@ -53,7 +53,7 @@ impl Params {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
                 .found(format!("{blocks} blocks of 4096 bytes"))
                 .expected(format!("1 to {MAX_BLOCKS} blocks (4 KiB to 16 TiB)"))
-                .remedy("choose a size in that range"));
+                .hint("choose a size in that range"));
         }
         let segments = blocks.div_ceil(SEGMENT_BLOCKS);
         let growth = segments * GROWTH;
@@ -73,7 +73,7 @@ impl Params {
                     "{needed} bytes for a disk of {} bytes with its journal, map and spare",
                     blocks * BLOCK
                 ))
-                .remedy(Advice::from("choose a smaller ").setting(Setting("size")))),
+                .hint(Hint::from("choose a smaller ").setting(Setting("size")))),
             _ => Ok(params),
         }
     }
@@ -107,7 +107,7 @@ impl Params {
     /// Encodes the parameters for the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        let mut record = RecordMut(&mut out);
+        let mut record = LeWriter(&mut out);
         record.u16(0, VERSION).put(2, &[self.cipher.code()]);
         record.u32(4, self.spare).u64(8, self.blocks).u64(16, self.journal_len).u32(24, self.map_capacity);
         out
@@ -116,14 +116,14 @@ impl Params {
     /// Decodes the parameters. Errors: [`Kind::Corrupt`] for bytes that this version could not have
     /// written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let record = Parameters::of_len("sealed", bytes, PARAMS_LEN)?;
+        let record = ParamsReader::new("sealed", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
         if version != VERSION {
-            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
+            return Err(record.invalid(format!("version {version}"), format!("version {VERSION}")));
         }
         let params = Params {
             cipher: Cipher::from_code(bytes[2])
-                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), Cipher::codes()))?,
+                .ok_or_else(|| record.invalid(format!("cipher {}", bytes[2]), Cipher::codes()))?,
             spare: record.u32(4),
             blocks: record.u64(8),
             journal_len: record.u64(16),
@@ -141,7 +141,7 @@ impl Params {
         if sane {
             Ok(params)
         } else {
-            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
+            Err(record.invalid(format!("{params:?}"), "values within the format's limits"))
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_survive_the_header_and_garbage_does_not() {
+    fn parameters_round_trip_and_garbage_is_rejected() {
         for cipher in Cipher::ALL {
             let p = Params::plan(cipher, 5000, None).unwrap();
             assert_eq!(Params::parse(&p.encode()).unwrap(), p);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_on_a_device_grows_into_what_is_added() {
+    fn a_disk_grows_with_its_device() {
         for cipher in [Cipher::Gcm, Cipher::XtsRandom] {
             for room in [64 << 20, 300 << 20, 1 << 40] {
                 let p = Params::largest(cipher, room).unwrap();

@@ -7,14 +7,14 @@ use lacuna_contracts::{Error, FailStop, Result};
 /// The fail-stop of a disk and the wake-ups of its threads.
 #[derive(Default)]
 pub(crate) struct Health {
-    stop: FailStop,
+    fail_stop: FailStop,
     signals: Signals,
 }
 
 impl Health {
     /// Enters fail-stop for good and returns the error.
     pub(crate) fn fail(&self, e: Error) -> Error {
-        let e = self.stop.fail(e);
+        let e = self.fail_stop.fail(e);
         self.signals.wake_writers();
         self.signals.wake_worker();
         e
@@ -27,11 +27,11 @@ impl Health {
 
     /// Fails if an earlier failure on the write path stopped the disk.
     pub(crate) fn check(&self) -> Result<()> {
-        self.stop.check()
+        self.fail_stop.check()
     }
 
     /// The first failure.
     pub(crate) fn cause(&self) -> Option<Error> {
-        self.stop.cause()
+        self.fail_stop.cause()
     }
 }

@@ -18,10 +18,10 @@ mod batch;
 
 #[cfg(feature = "fuzzing")]
 pub use batch::count_entries;
-pub(crate) use batch::{Batch, Entry, ParsedBatch};
+pub(crate) use batch::{BatchEntry, JournalBatch, ParsedBatch};
 
-use batch::{BatchHead, HEAD, MAX_BATCH};
-use lacuna_contracts::{Action, Advice, BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret};
+use batch::{BatchHead, HEAD_LEN, MAX_BATCH};
+use lacuna_contracts::{Action, BLOCK_SIZE, Error, Hint, Kind, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::{GcmKey, HedgedNonce, derive, derive_gcm, keyed_hash};
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ const RETIRED_LEN: usize = 64;
 pub(crate) const RETIRED_AREA: u64 = 2 * BLOCK_SIZE as u64;
 /// The most bytes of the journal that are reserved for a full medium; in a small journal, an
 /// eighth.
-const MOST_RESERVE: u64 = 16 << 20;
+const MAX_RESERVE: u64 = 16 << 20;
 /// Unverifiable heads of later batches that are tolerated.
-const PLANTED_HEADS: u32 = 16;
+const MAX_PLANTED_HEADS: u32 = 16;
 
 /// How far the journal has been retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Retired {
+struct RetiredRecord {
     /// Counts retirements. The record with the higher count is valid.
     count: u64,
     /// The number of the next batch.
@@ -47,19 +47,20 @@ struct Retired {
     position: u64,
 }
 
-impl Retired {
+impl RetiredRecord {
     fn encode(&self, key: &Secret<32>) -> [u8; RETIRED_LEN] {
         let mut out = [0; RETIRED_LEN];
-        let mut record = RecordMut(&mut out);
+        let mut record = LeWriter(&mut out);
         record.put(0, &RETIRED_MAGIC).u64(8, self.count).u64(16, self.next_seq).u64(24, self.position);
         let tag = keyed_hash(key, &[&out[..32]]);
         out[32..].copy_from_slice(&tag);
         out
     }
 
-    fn parse(bytes: &[u8; RETIRED_LEN], key: &Secret<32>, region: u64) -> Option<Retired> {
-        let record = Record(bytes);
-        let retired = Retired { count: record.u64(8), next_seq: record.u64(16), position: record.u64(24) };
+    fn parse(bytes: &[u8; RETIRED_LEN], key: &Secret<32>, region: u64) -> Option<RetiredRecord> {
+        let record = LeReader(bytes);
+        let retired =
+            RetiredRecord { count: record.u64(8), next_seq: record.u64(16), position: record.u64(24) };
         let sane = bytes[..8] == RETIRED_MAGIC
             && bytes[32..] == keyed_hash(key, &[&bytes[..32]])
             && retired.position <= region
@@ -70,7 +71,7 @@ impl Retired {
 
 /// A position of the journal's end.
 #[derive(Clone, Copy)]
-pub(crate) struct Mark {
+pub(crate) struct JournalMark {
     next_seq: u64,
     position: u64,
     used: u64,
@@ -86,16 +87,16 @@ pub(crate) struct Journal {
     /// The random value of this opening, and the key that makes salts of it.
     random: [u8; 16],
     salts: HedgedNonce,
-    retired: Retired,
+    retired: RetiredRecord,
     next_seq: u64,
     position: u64,
     used: u64,
-    damage: Damage,
+    damage: DamageState,
 }
 
 /// How a damaged journal is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Damage {
+enum DamageState {
     /// The disk is not opened.
     Refused,
     /// The disk is opened for rescue: unreadable parts of the journal are left out. No damage was
@@ -114,7 +115,7 @@ impl Journal {
         for at in (0..len).step_by(zeros.len()) {
             medium.write_at(start + at, &zeros[..zeros.len().min((len - at) as usize)])?;
         }
-        let first = Retired { count: 1, next_seq: 1, position: 0 };
+        let first = RetiredRecord { count: 1, next_seq: 1, position: 0 };
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
     }
 
@@ -134,20 +135,20 @@ impl Journal {
         for (place, record) in (0..).zip(&mut found) {
             let mut bytes = [0; RETIRED_LEN];
             medium.read_at(start + place * BLOCK_SIZE as u64, &mut bytes)?;
-            *record = Retired::parse(&bytes, &retired_key, region);
+            *record = RetiredRecord::parse(&bytes, &retired_key, region);
         }
-        let later = |a: Retired, b: Retired| if b.count > a.count { b } else { a };
+        let later = |a: RetiredRecord, b: RetiredRecord| if b.count > a.count { b } else { a };
         let (retired, damage) = match (found.into_iter().flatten().reduce(later), rescue) {
-            (Some(retired), false) => (retired, Damage::Refused),
-            (Some(retired), true) => (retired, Damage::Tolerated),
+            (Some(retired), false) => (retired, DamageState::Refused),
+            (Some(retired), true) => (retired, DamageState::Tolerated),
             // No batch has this number: nothing is replayed.
-            (None, true) => (Retired { count: 0, next_seq: u64::MAX, position: 0 }, Damage::Found),
+            (None, true) => (RetiredRecord { count: 0, next_seq: u64::MAX, position: 0 }, DamageState::Found),
             (None, false) => {
                 return Err(Error::new(Kind::Corrupt, "the journal of this disk is not readable")
                     .found("neither of its two retired records verifies")
                     .expected("at least one that this disk wrote")
-                    .remedy(
-                        Advice::from("restore the medium from a backup; if there is none, ")
+                    .hint(
+                        Hint::from("restore the medium from a backup; if there is none, ")
                             .action(Action("rescue"))
                             .text(" copies what there is"),
                     ));
@@ -173,7 +174,7 @@ impl Journal {
 
     /// Whether damage was found, and the disk was opened all the same.
     pub(crate) fn is_damaged(&self) -> bool {
-        self.damage == Damage::Found
+        self.damage == DamageState::Found
     }
 
     /// Calls `each` for every durable batch that is not retired, in order, and leaves the position
@@ -190,14 +191,14 @@ impl Journal {
                 },
             };
             let Some((at, batch)) = found else { break };
-            self.take_place(at, batch.bytes.len() as u64);
+            self.advance_to(at, batch.bytes.len() as u64);
             self.next_seq += 1;
             batches += 1;
             each(batch)?;
         }
         match self.refuse_later_batches() {
-            Err(e) if e.kind() == Kind::Corrupt && self.damage != Damage::Refused => {
-                self.damage = Damage::Found;
+            Err(e) if e.kind() == Kind::Corrupt && self.damage != DamageState::Refused => {
+                self.damage = DamageState::Found;
             }
             refused => refused?,
         }
@@ -212,7 +213,7 @@ impl Journal {
 
     /// Bytes reserved in a journal of `len` bytes for a disk that is opened on a full medium.
     pub(crate) fn reserve_of(len: u64) -> u64 {
-        ((len - RETIRED_AREA) / 8).min(MOST_RESERVE)
+        ((len - RETIRED_AREA) / 8).min(MAX_RESERVE)
     }
 
     /// Bytes reserved in this journal.
@@ -231,7 +232,7 @@ impl Journal {
     }
 
     /// Writes a batch durably and returns its bytes. The batch must fit.
-    pub(crate) fn append(&mut self, batch: Batch) -> Result<Arc<Vec<u8>>> {
+    pub(crate) fn append(&mut self, batch: JournalBatch) -> Result<Arc<Vec<u8>>> {
         let len = batch.len();
         if !self.fits(len) || len > MAX_BATCH {
             return Err(Error::new(Kind::Other, "the journal is full")
@@ -244,10 +245,10 @@ impl Journal {
         let (at, _) = self.place_for(len as u64);
         let offset = self.start + RETIRED_AREA + at;
         if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &bytes }]) {
-            // As for a sync (`Store::sync`), it is unknown whether the batch is durable.
+            // As for a sync (`SlotStore::sync`), it is unknown whether the batch is durable.
             return Err(e.with_kind(Kind::Io));
         }
-        self.take_place(at, len as u64);
+        self.advance_to(at, len as u64);
         self.next_seq += 1;
         Ok(Arc::new(bytes))
     }
@@ -259,15 +260,15 @@ impl Journal {
     }
 
     /// The present end of the journal.
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { next_seq: self.next_seq, position: self.position, used: self.used }
+    pub(crate) fn mark(&self) -> JournalMark {
+        JournalMark { next_seq: self.next_seq, position: self.position, used: self.used }
     }
 
     /// Retires everything before a mark. All of it must be durable in its slots or lie behind the
     /// mark too.
-    pub(crate) fn retire_before(&mut self, mark: Mark) -> Result<()> {
+    pub(crate) fn retire_before(&mut self, mark: JournalMark) -> Result<()> {
         let retired =
-            Retired { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };
+            RetiredRecord { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };
         // Overwrite the older record: a torn write must not hit the valid one.
         let place = self.start + (retired.count - 1) % 2 * BLOCK_SIZE as u64;
         self.medium
@@ -282,18 +283,18 @@ impl Journal {
         if self.position + len > self.region { (0, self.region - self.position) } else { (self.position, 0) }
     }
 
-    fn take_place(&mut self, at: u64, len: u64) {
+    fn advance_to(&mut self, at: u64, len: u64) {
         let waste = if at == self.position { 0 } else { self.region - self.position };
         self.used += waste + len;
         self.position = at + len;
     }
 
     /// The head of the batch at a place, and its bytes.
-    fn read_head(&self, at: u64) -> Result<Option<(BatchHead, [u8; HEAD])>> {
-        if at + HEAD as u64 > self.region {
+    fn read_head(&self, at: u64) -> Result<Option<(BatchHead, [u8; HEAD_LEN])>> {
+        if at + HEAD_LEN as u64 > self.region {
             return Ok(None);
         }
-        let mut bytes = [0; HEAD];
+        let mut bytes = [0; HEAD_LEN];
         self.medium.read_at(self.start + RETIRED_AREA + at, &mut bytes)?;
         let head = BatchHead::parse(&bytes).filter(|head| at + head.total as u64 <= self.region);
         Ok(head.map(|head| (head, bytes)))
@@ -306,11 +307,11 @@ impl Journal {
 
     /// The batch with this head. Nothing is read twice: a medium may return different bytes the
     /// second time, and the batch would seem torn.
-    fn read_rest(&self, at: u64, head: &BatchHead, start: &[u8; HEAD]) -> Result<Option<ParsedBatch>> {
+    fn read_rest(&self, at: u64, head: &BatchHead, start: &[u8; HEAD_LEN]) -> Result<Option<ParsedBatch>> {
         let mut bytes = vec![0; head.total];
-        let (front, rest) = bytes.split_at_mut(HEAD);
+        let (front, rest) = bytes.split_at_mut(HEAD_LEN);
         front.copy_from_slice(start);
-        self.medium.read_at(self.start + RETIRED_AREA + at + HEAD as u64, rest)?;
+        self.medium.read_at(self.start + RETIRED_AREA + at + HEAD_LEN as u64, rest)?;
         Ok(ParsedBatch::verify(bytes, head, &batch_key(&self.master, &head.salt)?))
     }
 
@@ -323,13 +324,13 @@ impl Journal {
             if let Some((head, start)) = self.read_head(at)?.filter(|(head, _)| head.seq > self.next_seq)
                 && (self.read_rest(at, &head, &start)?.is_some() || {
                     planted += 1;
-                    planted > PLANTED_HEADS
+                    planted > MAX_PLANTED_HEADS
                 })
             {
                 return Err(Error::new(Kind::Corrupt, "the journal of this disk was altered")
                     .found(format!("batch {} without batch {}", head.seq, self.next_seq))
                     .expected("every batch up to the last")
-                    .remedy("restore the medium from a backup"));
+                    .hint("restore the medium from a backup"));
             }
             at += BLOCK_SIZE as u64;
         }
@@ -355,8 +356,8 @@ mod tests {
         Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [salt; 16], false).unwrap()
     }
 
-    fn batch(tag: u8, blocks: u64) -> Batch {
-        let mut batch = Batch::with_room(vec![], blocks as usize + 2, blocks as usize);
+    fn batch(tag: u8, blocks: u64) -> JournalBatch {
+        let mut batch = JournalBatch::with_room(vec![], blocks as usize + 2, blocks as usize);
         for block in 0..blocks {
             batch.write(BlockAddr(block), |data, meta| {
                 data.fill(tag);
@@ -372,7 +373,7 @@ mod tests {
         let mut tags = vec![];
         journal
             .replay(|b| {
-                assert_eq!(b.entries[b.entries.len() - 1], Entry::Move { segment: 4, slot: Some(7) });
+                assert_eq!(b.entries[b.entries.len() - 1], BatchEntry::Move { segment: 4, slot: Some(7) });
                 tags.push(b.bytes[b.data_at]);
                 Ok(())
             })
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_replayed_around_the_circle() {
+    fn appended_batches_are_replayed_across_the_wrap() {
         let medium = Arc::new(MemoryMedium::new(LEN));
         Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
         let mut expected: Vec<u8> = vec![];
@@ -400,7 +401,7 @@ mod tests {
     /// Salts repeat only for equal batches, on two copies of a running machine and after a failed
     /// append.
     #[test]
-    fn salts_repeat_with_the_whole_batch_alone() {
+    fn a_salt_repeats_only_with_its_whole_batch() {
         let salt_of = |tag: u8, numbered: u8| {
             let medium = Arc::new(MemoryMedium::new(LEN));
             Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_batch_ends_the_log_and_a_torn_middle_one_is_an_attack() {
+    fn a_torn_last_batch_ends_the_log_and_a_torn_middle_one_is_refused() {
         let medium = Arc::new(MemoryMedium::new(LEN));
         Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
         let mut journal = open(&medium, 1);

@@ -19,22 +19,22 @@
 //! The parts, each calling only parts below it:
 //!
 //! ```text
-//! Sealed       disk.rs         create and open; the `Disk` of front ends
-//! Worker       worker.rs       the background thread; when and how long writers wait
-//! Flusher      flush.rs        the commit lock; concurrent flushes share a commit
-//! Committer    commit.rs       the order of a commit; the end of recovery; closing
-//! MediumFull   medium_full.rs  the full-medium state
-//! Destager     destage.rs      committed blocks to their slots; the checkpoint
-//! Mover        moves.rs        copy-on-write segments become slots
-//! Gatherer     gather.rs       the encrypted batches of a commit
-//! Log          log.rs          the journal (journal.rs), and its blocks not yet destaged
-//! Access       access.rs       reads, writes, discards; does not call the parts of a commit
-//! Segments     segments.rs     where a segment is: map.rs, cow_segment.rs; locks (locks.rs)
-//! Cache        cache.rs        blocks acknowledged and not yet destaged
-//! Store        store.rs        slots with their metadata: meta_cache.rs
-//! Sealer       sealer.rs       the cipher
-//! recovery     recovery.rs     the last entries of the journal, when a disk is opened
-//! Health       health.rs       fail-stop, and the wake-ups (signals.rs)
+//! SealedDisk    disk.rs           create and open; the `Disk` of front ends
+//! CommitWorker  worker.rs         the background thread; when and how long writers wait
+//! Flusher       flush.rs          the commit lock; concurrent flushes share a commit
+//! Committer     commit.rs         the order of a commit; the end of recovery; closing
+//! MediumFull    medium_full.rs    the full-medium state
+//! Destager      destage.rs        committed blocks to their slots; the checkpoint
+//! Remapper      remapper.rs       copy-on-write segments become slots
+//! BatchBuilder  batch_builder.rs  the encrypted batches of a commit
+//! Log           log.rs            the journal (journal.rs), and its blocks not yet destaged
+//! Access        access.rs         reads, writes, discards; does not call the parts of a commit
+//! Segments      segments.rs       where a segment is: map.rs, cow_segment.rs; locks (locks.rs)
+//! WriteCache    cache.rs          blocks acknowledged and not yet destaged
+//! SlotStore     slot_store.rs     slots with their metadata: meta_cache.rs
+//! Sealer        sealer.rs         the cipher
+//! recovery      recovery.rs       the last entries of the journal, when a disk is opened
+//! Health        health.rs         fail-stop, and the wake-ups (signals.rs)
 //! ```
 //!
 //! Invariants:
@@ -60,6 +60,7 @@
 
 mod access;
 mod address;
+mod batch_builder;
 mod cache;
 mod commit;
 mod counters;
@@ -69,8 +70,8 @@ mod disk;
 mod flush;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod gather;
 mod geometry;
+mod header_too_old;
 mod health;
 mod journal;
 mod limits;
@@ -79,16 +80,15 @@ mod log;
 mod map;
 mod medium_full;
 mod meta_cache;
-mod moves;
-mod outgrown;
 mod recovery;
+mod remapper;
 mod scratch;
 mod sealer;
 mod segments;
 mod signals;
-mod store;
+mod slot_store;
 mod stream;
 mod worker;
 
-pub use disk::{OpenOptions, Sealed};
+pub use disk::{OpenOptions, SealedDisk};
 pub use geometry::{Geometry, Params, VERSION};

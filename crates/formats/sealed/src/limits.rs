@@ -8,13 +8,13 @@ use lacuna_contracts::{BLOCK_SIZE, Budget};
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Bytes only in memory at which writers wait.
-    pub(crate) dirty: u64,
+    pub(crate) max_dirty: u64,
     /// Bytes only in memory at which the background thread commits.
-    pub(crate) dirty_low: u64,
+    pub(crate) commit_at: u64,
     /// Bytes in the journal and not destaged at which the background thread destages them.
-    pub(crate) to_destage: u64,
+    pub(crate) destage_at: u64,
     /// Bytes in the journal and not destaged at which a commit destages them before it ends.
-    pub(crate) most_to_destage: u64,
+    pub(crate) max_to_destage: u64,
     /// The most data blocks in one batch.
     pub(crate) batch_blocks: usize,
     /// The number of copy-on-write segments at which the whole ones are committed.
@@ -29,10 +29,10 @@ impl Limits {
         let dirty = (budget.get() / 8).min(usable / 4).max(64 * BLOCK_SIZE as u64);
         let to_destage = (budget.get() / 8).min(params.journal_len / 4);
         Limits {
-            dirty,
-            dirty_low: dirty / 4,
-            to_destage,
-            most_to_destage: if background { 2 * to_destage } else { to_destage },
+            max_dirty: dirty,
+            commit_at: dirty / 4,
+            destage_at: to_destage,
+            max_to_destage: if background { 2 * to_destage } else { to_destage },
             batch_blocks: (params.journal_len as usize / BLOCK_SIZE / 16).clamp(64, 512),
             cow_segments: params.spare as usize / 4,
         }

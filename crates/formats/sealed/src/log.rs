@@ -5,9 +5,9 @@
 //! list was appended again behind it.
 
 use crate::address::{SegmentNo, SlotNo};
-use crate::cache::{Cache, Committed, Version};
+use crate::cache::{CommittedVersion, VersionNo, WriteCache};
 use crate::counters::{Count, Counters};
-use crate::journal::{Batch, Journal};
+use crate::journal::{Journal, JournalBatch};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const BUFFERS: usize = 4;
 /// The journal of an open disk and its blocks.
 pub(crate) struct Log {
     journal: Journal,
-    cache: Arc<Cache>,
+    cache: Arc<WriteCache>,
     counters: Arc<Counters>,
     /// Blocks with a committed version that is not yet destaged.
     to_destage: BTreeSet<BlockAddr>,
@@ -30,19 +30,19 @@ pub(crate) struct Log {
 }
 
 /// A batch under construction, with the versions to note in the cache once it is durable.
-pub(crate) struct Draft {
-    batch: Batch,
-    notes: Vec<(BlockAddr, Option<Version>, Note)>,
+pub(crate) struct BatchDraft {
+    batch: JournalBatch,
+    notes: Vec<(BlockAddr, Option<VersionNo>, PendingVersion)>,
 }
 
-enum Note {
+enum PendingVersion {
     Data { at: usize, meta: [u8; 32] },
     Hole,
 }
 
 impl Log {
     /// The log of a journal that was replayed.
-    pub(crate) fn new(journal: Journal, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(journal: Journal, cache: Arc<WriteCache>, counters: Arc<Counters>) -> Self {
         Log {
             journal,
             cache,
@@ -55,19 +55,22 @@ impl Log {
     }
 
     /// Adds a version from replay.
-    pub(crate) fn adopt(&mut self, block: BlockAddr, committed: Committed) {
+    pub(crate) fn add_replayed(&mut self, block: BlockAddr, committed: CommittedVersion) {
         self.cache.commit(block, None, committed);
         self.to_destage.insert(block);
     }
 
     /// A batch with room for `blocks` blocks.
-    pub(crate) fn draft(&mut self, blocks: usize) -> Draft {
+    pub(crate) fn draft(&mut self, blocks: usize) -> BatchDraft {
         let buffer = self.buffers.pop().unwrap_or_default();
-        Draft { batch: Batch::with_room(buffer, blocks, blocks), notes: Vec::with_capacity(blocks) }
+        BatchDraft {
+            batch: JournalBatch::with_room(buffer, blocks, blocks),
+            notes: Vec::with_capacity(blocks),
+        }
     }
 
     /// Appends a batch durably, then updates the cache. It must fit.
-    pub(crate) fn append(&mut self, draft: Draft) -> Result<()> {
+    pub(crate) fn append(&mut self, draft: BatchDraft) -> Result<()> {
         if draft.batch.is_empty() {
             return Ok(());
         }
@@ -82,8 +85,10 @@ impl Log {
         }
         for (block, version, note) in draft.notes {
             let committed = match note {
-                Note::Data { at, meta } => Committed::Data { batch: batch.clone(), at, meta },
-                Note::Hole => Committed::Hole,
+                PendingVersion::Data { at, meta } => {
+                    CommittedVersion::Data { batch: batch.clone(), at, meta }
+                }
+                PendingVersion::Hole => CommittedVersion::Hole,
             };
             self.cache.commit(block, version, committed);
             self.to_destage.insert(block);
@@ -93,7 +98,7 @@ impl Log {
 
     /// Appends remap records durably.
     pub(crate) fn append_moves(&mut self, moves: &[(SegmentNo, Option<SlotNo>)]) -> Result<()> {
-        let mut draft = Draft { batch: Batch::with_room(vec![], moves.len(), 0), notes: vec![] };
+        let mut draft = BatchDraft { batch: JournalBatch::with_room(vec![], moves.len(), 0), notes: vec![] };
         for (segment, slot) in moves {
             draft.batch.move_segment(*segment, *slot);
         }
@@ -105,7 +110,7 @@ impl Log {
     /// there is no room.
     pub(crate) fn compact(&mut self, batch_blocks: usize) -> Result<()> {
         let blocks: Vec<BlockAddr> = self.to_destage.iter().copied().collect();
-        let lens = blocks.chunks(batch_blocks).map(|part| Batch::len_for(part.len(), part.len()));
+        let lens = blocks.chunks(batch_blocks).map(|part| JournalBatch::len_for(part.len(), part.len()));
         let (needed, longest) =
             lens.fold((0, 0), |(sum, most): (usize, usize), len| (sum + len, most.max(len)));
         // A batch that does not fit before the end of the region wastes less than its length.
@@ -117,11 +122,13 @@ impl Log {
             let mut draft = self.draft(part.len());
             for &block in part {
                 match self.cache.committed(block) {
-                    Some(Committed::Data { batch, at, meta }) => draft.data(block, None, |to, entry| {
-                        to.copy_from_slice(&batch[at..at + BLOCK_SIZE]);
-                        *entry = meta;
-                    }),
-                    Some(Committed::Hole) => draft.hole(block, None),
+                    Some(CommittedVersion::Data { batch, at, meta }) => {
+                        draft.data(block, None, |to, entry| {
+                            to.copy_from_slice(&batch[at..at + BLOCK_SIZE]);
+                            *entry = meta;
+                        });
+                    }
+                    Some(CommittedVersion::Hole) => draft.hole(block, None),
                     None => {}
                 }
             }
@@ -183,7 +190,7 @@ impl Log {
     }
 
     /// Takes the list. Blocks that are not destaged must be put back.
-    pub(crate) fn take_list(&mut self) -> BTreeSet<BlockAddr> {
+    pub(crate) fn take_to_destage(&mut self) -> BTreeSet<BlockAddr> {
         std::mem::take(&mut self.to_destage)
     }
 
@@ -193,17 +200,17 @@ impl Log {
     }
 
     /// Drops the journal's blocks of a segment that moved: they are void.
-    pub(crate) fn forget(&mut self, segment: SegmentNo) {
+    pub(crate) fn drop_segment(&mut self, segment: SegmentNo) {
         let gone: Vec<BlockAddr> = self.to_destage.range(segment.blocks()).copied().collect();
         for block in gone {
-            self.cache.forget_committed(block);
+            self.cache.drop_committed(block);
             self.to_destage.remove(&block);
         }
     }
 
     /// Notes that the list was destaged as far as possible: reclaims the buffers of batches that
     /// are no longer referenced.
-    pub(crate) fn recycle(&mut self) {
+    pub(crate) fn recycle_buffers(&mut self) {
         self.bytes_to_destage = 0;
         for batch in std::mem::take(&mut self.batches) {
             match Arc::try_unwrap(batch) {
@@ -215,12 +222,12 @@ impl Log {
     }
 }
 
-impl Draft {
+impl BatchDraft {
     /// Adds a block; `fill` writes its ciphertext and its metadata in place.
     pub(crate) fn data(
         &mut self,
         block: BlockAddr,
-        version: Option<Version>,
+        version: Option<VersionNo>,
         fill: impl FnOnce(&mut [u8], &mut [u8; 32]),
     ) {
         let mut entry = [0; 32];
@@ -228,12 +235,12 @@ impl Draft {
             fill(to, meta);
             entry = *meta;
         });
-        self.notes.push((block, version, Note::Data { at, meta: entry }));
+        self.notes.push((block, version, PendingVersion::Data { at, meta: entry }));
     }
 
     /// Adds an unwritten block.
-    pub(crate) fn hole(&mut self, block: BlockAddr, version: Option<Version>) {
+    pub(crate) fn hole(&mut self, block: BlockAddr, version: Option<VersionNo>) {
         self.batch.erase(block, 1);
-        self.notes.push((block, version, Note::Hole));
+        self.notes.push((block, version, PendingVersion::Hole));
     }
 }

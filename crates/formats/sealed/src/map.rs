@@ -6,8 +6,8 @@
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::{Geometry, MAP_ENTRY, Params};
-use crate::outgrown::{Outgrown, most_slots};
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use crate::header_too_old::{GrowthCheck, max_slots};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::keyed_hash;
 use lacuna_medium::{Medium, WriteExtent};
 use parking_lot::Mutex;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const NO_SLOT: u32 = 0;
 const CORRUPT: u32 = u32::MAX;
-type Entry = [u8; MAP_ENTRY as usize];
+type MapEntry = [u8; MAP_ENTRY as usize];
 
 /// An entry that does not verify. It marks a segment with lost contents.
-const LOST: Entry = [0xff; MAP_ENTRY as usize];
+const LOST_ENTRY: MapEntry = [0xff; MAP_ENTRY as usize];
 
 pub(crate) struct SegmentMap {
     /// 0 for no slot, `u32::MAX` for an entry that does not verify, otherwise the slot's number
@@ -43,7 +43,7 @@ impl SegmentMap {
     /// the journal was replayed.
     ///
     /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written
-    /// ([`Outgrown::check`]).
+    /// ([`GrowthCheck::check`]).
     pub(crate) fn load(
         medium: &dyn Medium,
         params: &Params,
@@ -53,8 +53,8 @@ impl SegmentMap {
         let geometry = params.geometry();
         let segments = u64::from(geometry.segments);
         let mut slots = Vec::with_capacity(geometry.segments as usize);
-        let mut outgrown = Outgrown::new(params);
-        let parse = |segment, entry: &Entry| parse_entry(&key, segment, entry, most_slots(params));
+        let mut outgrown = GrowthCheck::new(params);
+        let parse = |segment, entry: &MapEntry| parse_entry(&key, segment, entry, max_slots(params));
         each_entry(medium, &geometry, 0..segments, |segment, entry| {
             let slot = parse(segment, entry);
             if !matches!(slot, NO_SLOT | CORRUPT) {
@@ -109,7 +109,7 @@ impl SegmentMap {
                 Err(Error::new(Kind::Corrupt, format!("segment {} has no readable slot", segment.get()))
                     .found("a map entry that does not verify")
                     .expected("one that this disk wrote")
-                    .remedy("restore the disk from a backup; a check lists the blocks that are lost"))
+                    .hint("restore the disk from a backup; a check lists the blocks that are lost"))
             }
             slot => Ok(SlotNo::checked(u64::from(slot) - 1, self.geometry.slots)),
         }
@@ -124,11 +124,11 @@ impl SegmentMap {
     /// Writes the entries of `segments` as they are in memory to the medium. Not synced.
     pub(crate) fn write(&self, medium: &dyn Medium, segments: impl Iterator<Item = SegmentNo>) -> Result<()> {
         let place = |segment: SegmentNo| self.geometry.map + u64::from(segment.get()) * MAP_ENTRY;
-        let entries: Vec<(u64, Entry)> = segments
+        let entries: Vec<(u64, MapEntry)> = segments
             .map(|segment| {
                 // The journal entry with its slot is about to be retired: the older map entry must
                 // not become valid again.
-                let entry = self.get(segment).map_or(LOST, |slot| self.entry(segment, slot));
+                let entry = self.get(segment).map_or(LOST_ENTRY, |slot| self.entry(segment, slot));
                 (place(segment), entry)
             })
             .collect();
@@ -144,7 +144,7 @@ impl SegmentMap {
         free.free.pop().ok_or_else(|| {
             Error::new(Kind::Corrupt, "no slot is left for a segment")
                 .found("more segments with slots than the map can hold")
-                .remedy("check the disk: parts of the map may have been altered")
+                .hint("check the disk: parts of the map may have been altered")
         })
     }
 
@@ -178,11 +178,11 @@ impl SegmentMap {
         self.slots.iter().filter(mapped).count() as u64
     }
 
-    fn entry(&self, segment: SegmentNo, slot: Option<SlotNo>) -> Entry {
+    fn entry(&self, segment: SegmentNo, slot: Option<SlotNo>) -> MapEntry {
         let mut entry = [0; MAP_ENTRY as usize];
         if let Some(slot) = slot {
             let value = u64::from(slot.get()) + 1;
-            RecordMut(&mut entry).u64(0, value).put(8, &tag(&self.key, u64::from(segment.get()), value));
+            LeWriter(&mut entry).u64(0, value).put(8, &tag(&self.key, u64::from(segment.get()), value));
         }
         entry
     }
@@ -193,7 +193,7 @@ fn each_entry(
     medium: &dyn Medium,
     geometry: &Geometry,
     segments: Range<u64>,
-    mut take: impl FnMut(u64, &Entry),
+    mut take: impl FnMut(u64, &MapEntry),
 ) -> Result<()> {
     let mut buf = vec![0; (1 << 20).min((segments.end - segments.start) * MAP_ENTRY) as usize];
     let mut read = segments.start;
@@ -215,11 +215,11 @@ fn tag(key: &Secret<32>, segment: u64, value: u64) -> [u8; 8] {
 }
 
 /// The value of an entry, on a disk with `slots` slots at its largest possible size.
-fn parse_entry(key: &Secret<32>, segment: u64, entry: &Entry, slots: u32) -> u32 {
+fn parse_entry(key: &Secret<32>, segment: u64, entry: &MapEntry, slots: u32) -> u32 {
     if *entry == [0; MAP_ENTRY as usize] {
         return NO_SLOT;
     }
-    let value = Record(entry).u64(0);
+    let value = LeReader(entry).u64(0);
     if value == 0 || value > u64::from(slots) || entry[8..] != tag(key, segment, value) {
         return CORRUPT;
     }

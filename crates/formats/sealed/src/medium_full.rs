@@ -16,8 +16,8 @@
 //! The reserve is for a disk that is opened on a full medium. If the medium becomes full later, the
 //! reserve is left to the next opening.
 
-use crate::cache::{Cache, Committed};
-use crate::destage::{Destager, for_runs};
+use crate::cache::{CommittedVersion, WriteCache};
+use crate::destage::{Destager, for_each_run};
 use crate::health::Health;
 use crate::log::Log;
 use lacuna_contracts::{BlockAddr, Error, Kind, Result};
@@ -27,30 +27,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Refused calls and failed reads after which destaging stops until the next attempt. A failed read
 /// counts for many.
-const PATIENCE: u32 = 1000;
+const FAILURE_BUDGET: u32 = 1000;
 
 /// The full-medium state of a disk.
 pub(crate) struct MediumFull {
     full: AtomicBool,
     /// Whether the medium was full when the disk was opened, so that the reserve may be used.
-    from_the_start: AtomicBool,
+    was_full_at_open: AtomicBool,
     /// Whether blocks were discarded since the last attempt to destage everything.
     discarded: AtomicBool,
-    cache: Arc<Cache>,
+    cache: Arc<WriteCache>,
     health: Arc<Health>,
     /// Blocks of data in one batch.
     batch_blocks: usize,
 }
 
 impl MediumFull {
-    pub(crate) fn new(cache: Arc<Cache>, health: Arc<Health>, batch_blocks: usize) -> Self {
+    pub(crate) fn new(cache: Arc<WriteCache>, health: Arc<Health>, batch_blocks: usize) -> Self {
         let [full, from_the_start, discarded] = [const { AtomicBool::new(false) }; 3];
-        MediumFull { full, from_the_start, discarded, cache, health, batch_blocks }
+        MediumFull { full, was_full_at_open: from_the_start, discarded, cache, health, batch_blocks }
     }
 
     /// Whether commits may take the reserve.
     pub(crate) fn spends_reserve(&self) -> bool {
-        self.from_the_start.load(Ordering::Acquire)
+        self.was_full_at_open.load(Ordering::Acquire)
     }
 
     /// Enters the state after an error that changed nothing, and returns whether it was one.
@@ -64,7 +64,7 @@ impl MediumFull {
         true
     }
 
-    pub(crate) fn is_so(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
 
@@ -75,45 +75,46 @@ impl MediumFull {
 
     /// [`Destager::checkpoint`] where a full medium is acceptable: blocks without space stay in the
     /// journal.
-    pub(crate) fn checkpoint_or_stay(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
+    pub(crate) fn try_checkpoint(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         self.health.check()?;
-        if !refused(destager.checkpoint(log))? {
+        if !is_refused(destager.checkpoint(log))? {
             return Ok(());
         }
         if !self.full.swap(true, Ordering::AcqRel) {
-            self.from_the_start.store(true, Ordering::Release);
+            self.was_full_at_open.store(true, Ordering::Release);
         }
-        self.destage_what_fits(destager, log)
+        self.destage_fitting(destager, log)
     }
 
     /// Tries to destage again if that may succeed now.
-    pub(crate) fn upkeep(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
+    pub(crate) fn maintain(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         let tried = !self.discarded.swap(false, Ordering::AcqRel);
-        if tried { Ok(()) } else { self.destage_what_fits(destager, log) }
+        if tried { Ok(()) } else { self.destage_fitting(destager, log) }
     }
 
     /// The checkpoint on a full medium.
-    pub(crate) fn destage_what_fits(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
+    pub(crate) fn destage_fitting(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         self.health.check()?;
-        let is_hole = |block: &BlockAddr| matches!(self.cache.committed(*block), Some(Committed::Hole));
+        let is_hole =
+            |block: &BlockAddr| matches!(self.cache.committed(*block), Some(CommittedVersion::Hole));
         // Holes first: the space that they free serves the data.
         let (holes, data): (BTreeSet<BlockAddr>, BTreeSet<BlockAddr>) =
-            log.take_list().into_iter().partition(is_hole);
+            log.take_to_destage().into_iter().partition(is_hole);
         let sent = destage_runs(&self.cache, destager, log, &holes)
             .and_then(|()| destage_runs(&self.cache, destager, log, &data));
         if sent.is_err() {
             log.put_back(holes.into_iter().chain(data));
             return sent;
         }
-        log.recycle();
-        if refused(destager.mover().settle())? {
+        log.recycle_buffers();
+        if is_refused(destager.remapper().make_durable())? {
             return Ok(());
         }
         if !log.is_destaged() {
             return log.compact(self.batch_blocks);
         }
         log.retire()?;
-        self.from_the_start.store(false, Ordering::Release);
+        self.was_full_at_open.store(false, Ordering::Release);
         self.full.store(false, Ordering::Release);
         Ok(())
     }
@@ -121,20 +122,20 @@ impl MediumFull {
 
 /// Destages runs as far as there is space; other blocks stay in the list.
 fn destage_runs(
-    cache: &Cache,
+    cache: &WriteCache,
     destager: &mut Destager,
     log: &mut Log,
     blocks: &BTreeSet<BlockAddr>,
 ) -> Result<()> {
-    let mut patience = PATIENCE;
-    for_runs(cache, blocks, |run| {
+    let mut patience = FAILURE_BUDGET;
+    for_each_run(cache, blocks, |run| {
         let done = if patience == 0 { None } else { Some(destager.destage_run(log, run)) };
         let (stays, cost) = match done {
             None => (true, 0),
             Some(Ok(())) => (false, 0),
             Some(Err(e)) if e.kind().is_refusal() => (true, 1),
             // A failed read may take seconds; a refusal takes no time.
-            Some(Err(e)) if e.changed_nothing() => (true, PATIENCE / 8),
+            Some(Err(e)) if e.changed_nothing() => (true, FAILURE_BUDGET / 8),
             Some(Err(e)) => return Err(e),
         };
         if stays {
@@ -146,19 +147,19 @@ fn destage_runs(
 }
 
 /// The error for a write that not even the journal has room for.
-pub(crate) fn no_room(log: &Log) -> Error {
-    Error::new(Kind::NoSpace, "the journal is full, which takes what the medium has no space for or fails to take")
-        .found(format!("{} bytes in the journal that cannot go where they belong", log.used()))
-        .expected("space on the medium, and reads of it that pass")
-        .remedy(
-            "free space on the file system that holds the medium, or mend the medium if it cannot be read, then close the disk and \
+pub(crate) fn no_space_error(log: &Log) -> Error {
+    Error::new(Kind::NoSpace, "the journal is full: it holds the writes that the medium has no space for or refuses")
+        .found(format!("{} bytes in the journal that cannot be written to their slots", log.used()))
+        .expected("space on the medium, and a medium that can be read")
+        .hint(
+            "free space on the file system that holds the medium, or repair the medium if it cannot be read, then close the disk and \
              open it again; what was acknowledged is safe",
         )
 }
 
 /// Turns an error that changed nothing, mostly for lack of space, into `true`. Any other error
 /// stays one.
-fn refused(result: Result<()>) -> Result<bool> {
+fn is_refused(result: Result<()>) -> Result<bool> {
     match result {
         Ok(()) => Ok(false),
         Err(e) if e.changed_nothing() => Ok(true),

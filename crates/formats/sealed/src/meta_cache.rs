@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - A page in the cache is the latest version; a clean page equals the medium's. Dirty pages reach
-//!   the medium when they are evicted, and at the latest in [`MetaCache::settle`]. That happens
-//!   before the journal with their changes is retired, and before a record that relies on them is
-//!   written.
+//!   the medium when they are evicted, and at the latest in [`MetaCache::write_dirty`]. That
+//!   happens before the journal with their changes is retired, and before a record that relies on
+//!   them is written.
 //! - No lock is held during medium accesses. A thread that loads a page or writes it back takes it
 //!   in hand, and other threads wait for this page; so a page is never read from the medium while a
 //!   later version is being written there.
@@ -18,47 +18,47 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of a page, the unit of caching.
-const PAGE: usize = 4096;
+const PAGE_LEN: usize = 4096;
 const SHARDS: usize = 16;
 /// Bytes of the budget that a page takes beside its content.
 const OVERHEAD: u64 = 64;
 
 /// The offset of a page on the medium.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct PageAt(u64);
+struct PageOffset(u64);
 
-struct Page {
-    bytes: Box<[u8; PAGE]>,
+struct MetaPage {
+    bytes: Box<[u8; PAGE_LEN]>,
     dirty: bool,
 }
 
-struct Shard {
-    pages: Mutex<Pages>,
+struct MetaShard {
+    pages: Mutex<MetaPages>,
     /// Notified when a page is no longer in hand.
     released: Condvar,
 }
 
 /// The pages of a shard; `None` for a page that some thread has in hand.
-struct Pages {
-    cache: BoundedCache<PageAt, Option<Page>, FxBuildHasher>,
+struct MetaPages {
+    cache: BoundedCache<PageOffset, Option<MetaPage>, FxBuildHasher>,
     hits: u64,
     misses: u64,
 }
 
 pub(crate) struct MetaCache {
     medium: Arc<dyn Medium>,
-    shards: Box<[Shard]>,
+    shards: Box<[MetaShard]>,
 }
 
 /// A page that this thread has in hand. Dropping it puts `back` into the cache, or removes the
 /// page.
-struct InHand<'a> {
-    shard: &'a Shard,
-    at: PageAt,
-    back: Option<Page>,
+struct PageGuard<'a> {
+    shard: &'a MetaShard,
+    at: PageOffset,
+    back: Option<MetaPage>,
 }
 
-impl InHand<'_> {
+impl PageGuard<'_> {
     fn write_back(&mut self, medium: &dyn Medium) -> Result<()> {
         if let Some(page) = &mut self.back {
             medium.write_at(self.at.0, &page.bytes[..])?;
@@ -68,7 +68,7 @@ impl InHand<'_> {
     }
 }
 
-impl Drop for InHand<'_> {
+impl Drop for PageGuard<'_> {
     fn drop(&mut self) {
         let mut pages = self.shard.pages.lock();
         match self.back.take() {
@@ -83,9 +83,9 @@ impl Drop for InHand<'_> {
 
 impl MetaCache {
     pub(crate) fn new(medium: Arc<dyn Medium>, budget: Budget) -> Self {
-        let pages = (budget.get() / (PAGE as u64 + OVERHEAD)) as usize;
-        let shard = || Shard {
-            pages: Mutex::new(Pages {
+        let pages = (budget.get() / (PAGE_LEN as u64 + OVERHEAD)) as usize;
+        let shard = || MetaShard {
+            pages: Mutex::new(MetaPages {
                 cache: BoundedCache::new((pages / SHARDS).max(2)),
                 hits: 0,
                 misses: 0,
@@ -126,8 +126,8 @@ impl MetaCache {
     }
 
     /// Writes every dirty page to the medium, in order. The caller syncs.
-    pub(crate) fn settle(&self) -> Result<()> {
-        let mut dirty: Vec<PageAt> = vec![];
+    pub(crate) fn write_dirty(&self) -> Result<()> {
+        let mut dirty: Vec<PageOffset> = vec![];
         for shard in &self.shards {
             let pages = shard.pages.lock();
             dirty.extend(pages.cache.iter().filter(|(_, page)| is_dirty(page.as_ref())).map(|(at, _)| at));
@@ -142,7 +142,7 @@ impl MetaCache {
                 };
                 place.take()
             };
-            InHand { shard, at, back: page }.write_back(&*self.medium)?;
+            PageGuard { shard, at, back: page }.write_back(&*self.medium)?;
         }
         Ok(())
     }
@@ -170,7 +170,12 @@ impl MetaCache {
 
     /// Passes a page to `f`, loading it if it is not cached. `None` if there is no room and the
     /// caller must not write.
-    fn with_page<R>(&self, at: PageAt, may_write: bool, f: impl FnOnce(&mut Page) -> R) -> Result<Option<R>> {
+    fn with_page<R>(
+        &self,
+        at: PageOffset,
+        may_write: bool,
+        f: impl FnOnce(&mut MetaPage) -> R,
+    ) -> Result<Option<R>> {
         let shard = self.shard(at);
         let mut spare = None;
         let mut pages = shard.pages.lock();
@@ -190,12 +195,13 @@ impl MetaCache {
             if !pages.cache.is_full() {
                 break;
             }
-            let may_go = |_, page: &Option<Page>| page.as_ref().is_some_and(|page| may_write || !page.dirty);
+            let may_go =
+                |_, page: &Option<MetaPage>| page.as_ref().is_some_and(|page| may_write || !page.dirty);
             match pages.cache.evict(may_go) {
                 Some((at, page)) if is_dirty(page.as_ref()) => {
                     pages.cache.put(at, None);
                     drop(pages);
-                    let mut in_hand = InHand { shard, at, back: page };
+                    let mut in_hand = PageGuard { shard, at, back: page };
                     in_hand.write_back(&*self.medium)?;
                     spare = in_hand.back.take();
                     drop(in_hand);
@@ -209,23 +215,23 @@ impl MetaCache {
         pages.misses += 1;
         pages.cache.put(at, None);
         drop(pages);
-        let mut in_hand = InHand { shard, at, back: None };
-        let mut page = spare.unwrap_or_else(|| Page { bytes: Box::new([0; PAGE]), dirty: false });
+        let mut in_hand = PageGuard { shard, at, back: None };
+        let mut page = spare.unwrap_or_else(|| MetaPage { bytes: Box::new([0; PAGE_LEN]), dirty: false });
         self.medium.read_at(at.0, &mut page.bytes[..]).map_err(Error::of_read)?;
         let result = f(&mut page);
         in_hand.back = Some(page);
         Ok(Some(result))
     }
 
-    fn shard(&self, at: PageAt) -> &Shard {
+    fn shard(&self, at: PageOffset) -> &MetaShard {
         // Neighbouring pages are often used together; spread over shards, they do not contend for
         // one lock.
-        let index = (at.0 / PAGE as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let index = (at.0 / PAGE_LEN as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.shards[index as usize % SHARDS]
     }
 }
 
-fn is_dirty(page: Option<&Page>) -> bool {
+fn is_dirty(page: Option<&MetaPage>) -> bool {
     page.is_some_and(|page| page.dirty)
 }
 
@@ -233,14 +239,14 @@ fn is_dirty(page: Option<&Page>) -> bool {
 fn for_pages(
     offset: u64,
     len: usize,
-    mut f: impl FnMut(PageAt, usize, Range<usize>) -> Result<()>,
+    mut f: impl FnMut(PageOffset, usize, Range<usize>) -> Result<()>,
 ) -> Result<()> {
     let mut done = 0;
     while done < len {
         let at = offset + done as u64;
-        let within = (at % PAGE as u64) as usize;
-        let part = (PAGE - within).min(len - done);
-        f(PageAt(at - within as u64), within, done..done + part)?;
+        let within = (at % PAGE_LEN as u64) as usize;
+        let part = (PAGE_LEN - within).min(len - done);
+        f(PageOffset(at - within as u64), within, done..done + part)?;
         done += part;
     }
     Ok(())
@@ -255,7 +261,7 @@ mod tests {
     const PAGES: u64 = 300;
 
     fn tiny() -> (Arc<MemoryMedium>, MetaCache) {
-        let medium = Arc::new(MemoryMedium::new(PAGE as u64 * PAGES));
+        let medium = Arc::new(MemoryMedium::new(PAGE_LEN as u64 * PAGES));
         (medium.clone(), MetaCache::new(medium, Budget::bytes(1)))
     }
 
@@ -265,16 +271,16 @@ mod tests {
     }
 
     #[test]
-    fn a_small_cache_still_tells_the_truth() {
+    fn a_small_cache_stays_correct() {
         let (medium, cache) = tiny();
-        let mut model = vec![0u8; PAGE * PAGES as usize];
+        let mut model = vec![0u8; PAGE_LEN * PAGES as usize];
         let mut x = 7u64;
         for i in 0..5000u64 {
             let at = next(&mut x) as usize % (model.len() - 200);
             if i % 50 == 0 {
-                let page = at / PAGE * PAGE;
-                cache.discard(page as u64, PAGE as u64).unwrap();
-                model[page..page + PAGE].fill(0);
+                let page = at / PAGE_LEN * PAGE_LEN;
+                cache.discard(page as u64, PAGE_LEN as u64).unwrap();
+                model[page..page + PAGE_LEN].fill(0);
             } else if i % 2 == 0 {
                 cache.write(at as u64, &[i as u8; 150]).unwrap();
                 model[at..at + 150].fill(i as u8);
@@ -283,7 +289,7 @@ mod tests {
             cache.read(at as u64, &mut out).unwrap();
             assert_eq!(out, model[at..at + 200]);
         }
-        cache.settle().unwrap();
+        cache.write_dirty().unwrap();
         assert!(medium.snapshot() == model);
     }
 
@@ -293,7 +299,7 @@ mod tests {
     fn readers_beside_a_writer_never_see_a_stale_entry() {
         const ENTRIES: u64 = 64;
         let (_, cache) = tiny();
-        let at = |entry: u64| entry % PAGES * PAGE as u64 + entry / 8 * 32;
+        let at = |entry: u64| entry % PAGES * PAGE_LEN as u64 + entry / 8 * 32;
         let model: Vec<RwLock<u8>> = (0..ENTRIES).map(|_| RwLock::new(0)).collect();
         std::thread::scope(|scope| {
             for thread in 1..4u64 {
@@ -316,7 +322,7 @@ mod tests {
                 *value = i as u8;
                 cache.write(at(entry), &[*value; 32]).unwrap();
                 if i % 100 == 0 {
-                    cache.settle().unwrap();
+                    cache.write_dirty().unwrap();
                 }
             }
         });

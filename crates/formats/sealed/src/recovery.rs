@@ -13,30 +13,30 @@
 //! state.
 
 use crate::address::{SegmentNo, SlotNo, run};
-use crate::cache::Committed;
+use crate::cache::CommittedVersion;
 use crate::geometry::Params;
-use crate::journal::{Entry, Journal, ParsedBatch};
+use crate::header_too_old;
+use crate::journal::{BatchEntry, Journal, ParsedBatch};
 use crate::map::SegmentMap;
-use crate::outgrown;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The replay index: the last entries of the journal.
 #[derive(Default)]
-pub(crate) struct Replayed {
+pub(crate) struct ReplayIndex {
     /// The number of batches in the journal.
     pub(crate) batches: u64,
     /// The last version of each block.
-    pub(crate) latest: BTreeMap<BlockAddr, Committed>,
+    pub(crate) latest: BTreeMap<BlockAddr, CommittedVersion>,
     /// Segments with a move record.
     pub(crate) moved: Vec<SegmentNo>,
 }
 
-impl Replayed {
+impl ReplayIndex {
     /// Reads the journal to its end, applies the moves to the map, and counts the map's free slots.
-    pub(crate) fn of(journal: &mut Journal, map: &SegmentMap, params: &Params) -> Result<Replayed> {
-        let mut replayed = Replayed::default();
+    pub(crate) fn of(journal: &mut Journal, map: &SegmentMap, params: &Params) -> Result<ReplayIndex> {
+        let mut replayed = ReplayIndex::default();
         let batches = journal.replay(|batch| replayed.note(batch, map, params))?;
         replayed.batches = batches;
         map.count_free();
@@ -50,16 +50,16 @@ impl Replayed {
         let mut at = batch.data_at;
         for entry in batch.entries {
             match entry {
-                Entry::Write { block, meta } => {
+                BatchEntry::Write { block, meta } => {
                     check_blocks(params, block.0.saturating_add(1))?;
-                    self.latest.insert(block, Committed::Data { batch: bytes.clone(), at, meta });
+                    self.latest.insert(block, CommittedVersion::Data { batch: bytes.clone(), at, meta });
                     at += BLOCK_SIZE;
                 }
-                Entry::Erase { block, count } => {
+                BatchEntry::Erase { block, count } => {
                     check_blocks(params, block.0.saturating_add(u64::from(count)))?;
-                    self.latest.extend(run(block, u64::from(count)).map(|b| (b, Committed::Hole)));
+                    self.latest.extend(run(block, u64::from(count)).map(|b| (b, CommittedVersion::Hole)));
                 }
-                Entry::Move { segment, slot } => {
+                BatchEntry::Move { segment, slot } => {
                     let (segment, slot) = checked(params, segment, slot)?;
                     map.set(segment, slot);
                     self.moved.push(segment);
@@ -97,10 +97,10 @@ fn checked(params: &Params, segment: u64, slot: Option<u64>) -> Result<(SegmentN
 /// The error for an entry with `what`, which only a disk of at least `segments` segments can have.
 fn unknown(params: &Params, segments: u64, what: String) -> Error {
     if segments <= u64::from(params.map_capacity) {
-        return outgrown::larger(params, segments);
+        return header_too_old::header_too_old(params, segments);
     }
-    Error::new(Kind::Corrupt, "the journal names what this disk cannot have, however large it was")
+    Error::new(Kind::Corrupt, "the journal has entries that no size of this disk allows")
         .found(what)
-        .expected(format!("what a disk of {} segments has", params.map_capacity))
-        .remedy("restore the medium from a backup")
+        .expected(format!("entries of a disk of at most {} segments", params.map_capacity))
+        .hint("restore the medium from a backup")
 }

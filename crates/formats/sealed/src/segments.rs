@@ -16,7 +16,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 
 /// The most copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
-const MOST_COW_SEGMENTS: usize = 256;
+const MAX_COW_SEGMENTS: usize = 256;
 
 /// The segments of a disk.
 pub(crate) struct Segments {
@@ -29,7 +29,7 @@ pub(crate) struct Segments {
 
 /// How a segment is made to read as zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Emptied {
+pub(crate) enum DiscardMode {
     /// All versions below the cache are void; the next commit frees the slot.
     Whole,
     /// Block by block, as holes in the cache.
@@ -87,9 +87,9 @@ impl Segments {
     }
 
     /// Whether no copy-on-write segment can be opened for a segment now.
-    pub(crate) fn is_crowded(&self, segment: SegmentNo) -> Result<bool> {
+    pub(crate) fn is_at_cow_limit(&self, segment: SegmentNo) -> Result<bool> {
         let mapped = self.map.get(segment)?.is_some();
-        Ok(self.cow.len() >= MOST_COW_SEGMENTS || (mapped && self.map.spare() == 0))
+        Ok(self.cow.len() >= MAX_COW_SEGMENTS || (mapped && self.map.spare() == 0))
     }
 
     /// Begins a stream to a segment, unless it has a copy-on-write segment. Returns false if no
@@ -124,7 +124,7 @@ impl Segments {
     /// If the stream is frozen, or an unmapped segment has blocks in the journal, the discard goes
     /// through the cache as holes, like small writes. A commit lists copy-on-write segments without
     /// these locks: it must find either the stream or its successor at any moment.
-    pub(crate) fn discard(&self, segment: SegmentNo, empty_cache: impl FnOnce(Emptied)) -> Result<()> {
+    pub(crate) fn discard(&self, segment: SegmentNo, empty_cache: impl FnOnce(DiscardMode)) -> Result<()> {
         let _moving = self.locks.segment(segment);
         let mapped = self.map.get(segment)?.is_some();
         let stream = match self.cow.get(segment) {
@@ -132,13 +132,13 @@ impl Segments {
             _ => None,
         };
         let frozen = stream.as_ref().is_some_and(|stream| stream.is_frozen());
-        let emptied = if mapped && !frozen { Emptied::Whole } else { Emptied::ByHoles };
-        if emptied == Emptied::Whole {
+        let emptied = if mapped && !frozen { DiscardMode::Whole } else { DiscardMode::ByHoles };
+        if emptied == DiscardMode::Whole {
             self.cow.insert(segment, CowSegment::PendingDiscard);
         }
         empty_cache(emptied);
         if let Some(stream) = stream.filter(|_| !frozen) {
-            if emptied == Emptied::ByHoles {
+            if emptied == DiscardMode::ByHoles {
                 self.cow.remove(segment);
             }
             self.map.release(stream.slot, !mapped);

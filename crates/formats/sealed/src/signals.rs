@@ -9,22 +9,22 @@ use std::time::Duration;
 /// The requests of writers and the ends of commits.
 #[derive(Default)]
 pub(crate) struct Signals {
-    state: Mutex<State>,
+    state: Mutex<SignalState>,
     worker: Condvar,
     writers: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    wanted: bool,
+struct SignalState {
+    commit_wanted: bool,
     spare_wanted: bool,
     stopping: bool,
     /// Counts commits, so that a writer notices the end of its commit.
-    rounds: u64,
+    commits: u64,
 }
 
 /// The requests that woke the background thread.
-pub(crate) struct Wish {
+pub(crate) struct WorkRequest {
     /// A writer asked for a commit.
     pub(crate) commit: bool,
     /// A writer waits for a spare slot.
@@ -35,14 +35,14 @@ impl Signals {
     /// Asks the background thread for a commit.
     pub(crate) fn wake_worker(&self) {
         let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.wanted, true) {
+        if !std::mem::replace(&mut state.commit_wanted, true) {
             self.worker.notify_one();
         }
     }
 
     /// Notes the end of a commit.
     pub(crate) fn wake_writers(&self) {
-        self.state.lock().rounds += 1;
+        self.state.lock().commits += 1;
         self.writers.notify_all();
     }
 
@@ -59,27 +59,27 @@ impl Signals {
     }
 
     /// Waits for the next commit to end. `spare`: whether the writer needs a spare slot.
-    pub(crate) fn wait_round(&self, spare: bool) {
+    pub(crate) fn wait_for_commit(&self, spare: bool) {
         let mut state = self.state.lock();
-        let round = state.rounds;
-        state.wanted = true;
+        let round = state.commits;
+        state.commit_wanted = true;
         state.spare_wanted |= spare;
         self.worker.notify_one();
-        while state.rounds == round && !state.stopping {
+        while state.commits == round && !state.stopping {
             self.writers.wait(&mut state);
         }
     }
 
     /// Waits for a request, at most for `idle`. `None` if the thread has to end.
-    pub(crate) fn next_wish(&self, idle: Duration) -> Option<Wish> {
+    pub(crate) fn next_request(&self, idle: Duration) -> Option<WorkRequest> {
         let mut state = self.state.lock();
-        if !state.wanted && !state.stopping {
+        if !state.commit_wanted && !state.stopping {
             self.worker.wait_for(&mut state, idle);
         }
         if state.stopping {
             return None;
         }
-        let commit = std::mem::take(&mut state.wanted);
-        Some(Wish { commit, spare: std::mem::take(&mut state.spare_wanted) })
+        let commit = std::mem::take(&mut state.commit_wanted);
+        Some(WorkRequest { commit, spare: std::mem::take(&mut state.spare_wanted) })
     }
 }

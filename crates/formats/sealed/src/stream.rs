@@ -14,7 +14,7 @@ pub(crate) struct StreamDetector(Mutex<([u64; REMEMBERED], usize)>);
 
 impl StreamDetector {
     /// Notes a large write and returns whether it continues a stream.
-    pub(crate) fn note(&self, first: BlockAddr, count: u64) -> bool {
+    pub(crate) fn note_write(&self, first: BlockAddr, count: u64) -> bool {
         let mut recent = self.0.lock();
         let (ends, next) = &mut *recent;
         let (first, end) = (first.0, first.0 + count);
@@ -34,16 +34,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_out_of_order_is_a_stream_and_scattered_writes_are_not() {
+    fn out_of_order_streams_are_detected_and_scattered_writes_are_not() {
         let detector = StreamDetector::default();
-        assert!(!detector.note(BlockAddr(0), 256));
+        assert!(!detector.note_write(BlockAddr(0), 256));
         for first in [512, 256, 768, 1280, 1024] {
-            assert!(detector.note(BlockAddr(first), 256));
+            assert!(detector.note_write(BlockAddr(first), 256));
         }
         let mut x = 1u64;
         let random = (0..1000).filter(|_| {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            detector.note(BlockAddr((x >> 20) % (1 << 30)), 256)
+            detector.note_write(BlockAddr((x >> 20) % (1 << 30)), 256)
         });
         assert!(random.count() < 10);
     }

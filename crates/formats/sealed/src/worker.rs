@@ -1,14 +1,14 @@
 //! Keeps pending writes within their limits: a background thread commits before writers have to
 //! wait, or the writers commit themselves if there is no such thread.
 
-use crate::cache::Cache;
-use crate::commit::Scope;
+use crate::cache::WriteCache;
+use crate::commit::CommitScope;
 use crate::flush::Flusher;
 use crate::health::Health;
 use crate::limits::Limits;
 use crate::medium_full::MediumFull;
 use crate::segments::Segments;
-use lacuna_contracts::{Error, OnPanic, Result, defect};
+use lacuna_contracts::{Error, OnPanic, Result, panic_error};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 /// The length of a quiet interval. After two in a row, versions that are only in memory are
 /// committed.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 /// The number of pending discards at which they are committed.
-const DISCARDS: usize = 64;
+const MAX_PENDING_DISCARDS: usize = 64;
 
 /// Commits when that is due.
-pub(crate) struct Worker {
+pub(crate) struct CommitWorker {
     flusher: Arc<Flusher>,
-    cache: Arc<Cache>,
+    cache: Arc<WriteCache>,
     segments: Arc<Segments>,
     health: Arc<Health>,
     medium_full: Arc<MediumFull>,
@@ -33,18 +33,27 @@ pub(crate) struct Worker {
     background: bool,
 }
 
-impl Worker {
-    /// A worker without a thread, until [`Worker::start`].
+impl CommitWorker {
+    /// A worker without a thread, until [`CommitWorker::start`].
     pub(crate) fn new(
         flusher: Arc<Flusher>,
-        cache: Arc<Cache>,
+        cache: Arc<WriteCache>,
         segments: Arc<Segments>,
         health: Arc<Health>,
         medium_full: Arc<MediumFull>,
         limits: Limits,
         background: bool,
     ) -> Self {
-        Worker { flusher, cache, segments, health, medium_full, limits, thread: Mutex::default(), background }
+        CommitWorker {
+            flusher,
+            cache,
+            segments,
+            health,
+            medium_full,
+            limits,
+            thread: Mutex::default(),
+            background,
+        }
     }
 
     /// Starts the thread, if the disk commits in the background.
@@ -74,21 +83,21 @@ impl Worker {
         if self.is_work_due() {
             if !self.background {
                 let mut committer = self.flusher.committer();
-                committer.commit(Scope::Ready)?;
-                return committer.upkeep();
+                committer.commit(CommitScope::Ready)?;
+                return committer.maintain();
             }
             self.health.signals().wake_worker();
         }
         while self.background
-            && self.cache.dirty_bytes() > self.limits.dirty
+            && self.cache.dirty_bytes() > self.limits.max_dirty
             && !self.health.signals().is_stopping()
         {
             self.health.check()?;
-            if self.medium_full.is_so() {
+            if self.medium_full.is_full() {
                 // Perhaps no commit finds room: the flush reports that to the writer.
                 return self.flusher.flush();
             }
-            self.health.signals().wait_round(false);
+            self.health.signals().wait_for_commit(false);
         }
         self.health.check()
     }
@@ -97,37 +106,37 @@ impl Worker {
     pub(crate) fn wait_for_spare(&self) -> Result<()> {
         if self.background {
             self.health.check()?;
-            self.health.signals().wait_round(true);
+            self.health.signals().wait_for_commit(true);
         } else {
-            self.flusher.committer().commit(Scope::All)?;
+            self.flusher.committer().commit(CommitScope::All)?;
         }
         self.health.check()
     }
 
     fn is_work_due(&self) -> bool {
-        if self.cache.dirty_bytes() > self.limits.dirty_low {
+        if self.cache.dirty_bytes() > self.limits.commit_at {
             return true;
         }
         if self.segments.count_cow_segments() <= self.limits.cow_segments {
             return false;
         }
         let (whole, discards) = self.segments.ready();
-        whole > self.limits.cow_segments || discards > DISCARDS
+        whole > self.limits.cow_segments || discards > MAX_PENDING_DISCARDS
     }
 
     fn run(&self) {
         let _guard = OnPanic::new(|| {
-            self.health.fail(defect());
+            self.health.fail(panic_error());
             self.health.signals().stop();
         });
         let mut quiet_before = false;
-        while let Some(wish) = self.health.signals().next_wish(IDLE) {
+        while let Some(wish) = self.health.signals().next_request(IDLE_INTERVAL) {
             // Idle means two quiet intervals in a row, so that a pausing stream is not split.
             let idle = !wish.commit && quiet_before;
             quiet_before = !wish.commit;
             if wish.commit || idle {
                 // The health keeps the error; writers and `close` report it.
-                let _ = self.flusher.committer().work(idle, wish.spare);
+                let _ = self.flusher.committer().background_step(idle, wish.spare);
             }
             self.health.signals().wake_writers();
         }

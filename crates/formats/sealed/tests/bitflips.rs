@@ -3,10 +3,10 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, CheckReport, Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, DiskCheckReport, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sealed::{Params, Sealed};
+use lacuna_sealed::{Params, SealedDisk};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
@@ -40,9 +40,9 @@ fn written_disk() -> (Params, Arc<MemoryMedium>) {
 }
 
 /// The blocks that a check reports, and its sums.
-fn check(disk: &Sealed) -> (Vec<u64>, CheckReport) {
+fn check(disk: &SealedDisk) -> (Vec<u64>, DiskCheckReport) {
     let mut bad = vec![];
-    let report = lacuna_contracts::check(
+    let report = lacuna_contracts::check_disk(
         disk,
         |_| Ok(()),
         |b| {
@@ -73,7 +73,7 @@ fn assert_only_bad(medium: &Arc<MemoryMedium>, params: &Params, block: u64, what
     let good = written().len() as u64 - 1;
     let (bad, report) = check(&disk);
     assert_eq!(bad, [block], "{what}");
-    assert_eq!(report, CheckReport { good, unwritten: BLOCKS - good - 1, bad: 1 });
+    assert_eq!(report, DiskCheckReport { good, unwritten: BLOCKS - good - 1, bad: 1 });
 }
 
 /// Flips the bit, asserts, and flips it back.
@@ -84,7 +84,7 @@ fn flip_and_assert(medium: &Arc<MemoryMedium>, params: &Params, block: u64, byte
 }
 
 #[test]
-fn flips_in_data_fail_that_block_alone() {
+fn flips_in_data_fail_only_that_block() {
     let (params, medium) = written_disk();
     let mut rng = Rng::new(3);
     for block in written() {
@@ -100,7 +100,7 @@ fn flips_in_data_fail_that_block_alone() {
 }
 
 #[test]
-fn flips_in_metadata_fail_that_block_alone() {
+fn flips_in_metadata_fail_only_that_block() {
     let (params, medium) = written_disk();
     let mut rng = Rng::new(4);
     for block in written() {
@@ -127,7 +127,7 @@ fn metadata_of_unwritten_blocks_cannot_be_made_up() {
 }
 
 #[test]
-fn a_flip_in_a_map_entry_fails_its_segment_alone() {
+fn a_flip_in_a_map_entry_fails_only_its_segment() {
     for cipher in Cipher::ALL {
         let params = params(cipher, 2 * SEGMENT_BLOCKS);
         let medium = new_disk(&params);

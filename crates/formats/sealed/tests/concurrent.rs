@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{FileMedium, Medium};
-use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, SealedDisk};
 use lacuna_sim::Rng;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,15 +36,15 @@ fn owned_run(first: u64, most: u64) -> u64 {
 }
 
 /// One thread: its number, the stamps that it wrote, and its random generator.
-struct Writer<'a> {
-    disk: &'a Sealed,
-    me: u64,
+struct WriterThread<'a> {
+    disk: &'a SealedDisk,
+    number: u64,
     rng: Rng,
     stamps: Vec<u64>,
     next: u64,
 }
 
-impl Writer<'_> {
+impl WriterThread<'_> {
     fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             match self.rng.below(100) {
@@ -62,14 +62,14 @@ impl Writer<'_> {
     fn own_block(&mut self) -> u64 {
         loop {
             let block = self.rng.below(BLOCKS);
-            if owner(block) == self.me {
+            if owner(block) == self.number {
                 return block;
             }
         }
     }
 
     fn own_segment(&mut self) -> u64 {
-        6 + self.me + THREADS * self.rng.below(2)
+        6 + self.number + THREADS * self.rng.below(2)
     }
 
     fn put(&mut self, first: u64, count: u64) {
@@ -131,7 +131,7 @@ impl Writer<'_> {
         self.disk.read(BlockAddr(first), &mut data).unwrap();
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             let expected = self.stamps[block as usize];
-            assert_eq!(stamp_of(block, data), Some(expected), "block {block} of thread {}", self.me);
+            assert_eq!(stamp_of(block, data), Some(expected), "block {block} of thread {}", self.number);
         }
     }
 
@@ -142,7 +142,8 @@ impl Writer<'_> {
         let mut data = vec![0; count as usize * BLOCK_SIZE];
         self.disk.read(BlockAddr(first), &mut data).unwrap();
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
-            let stamp = stamp_of(block, data).unwrap_or_else(|| panic!("block {block} is a mixture"));
+            let stamp =
+                stamp_of(block, data).unwrap_or_else(|| panic!("block {block} mixes several versions"));
             assert!(stamp == 0 || stamp % THREADS == owner(block), "block {block} reads {stamp}");
         }
     }
@@ -152,7 +153,7 @@ fn background(seed: u64) -> OpenOptions {
     OpenOptions { background: true, ..options(seed) }
 }
 
-fn open_background(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Sealed {
+fn open_background(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> SealedDisk {
     open_with(medium.clone(), params, background(seed)).unwrap()
 }
 
@@ -170,7 +171,7 @@ fn threads_agree(medium: &Arc<dyn Medium>, params: &Params, seed: u64, steps: u6
                     let rng = Rng::new(seed * 1000 + round * 100 + me);
                     let next = (round + 1) * (1 << 40) + me;
                     scope.spawn(move || {
-                        let mut writer = Writer { disk, me, rng, stamps, next };
+                        let mut writer = WriterThread { disk, number: me, rng, stamps, next };
                         writer.run(steps);
                         writer.stamps
                     })
@@ -190,7 +191,7 @@ fn threads_agree(medium: &Arc<dyn Medium>, params: &Params, seed: u64, steps: u6
     }
 }
 
-fn assert_all(disk: &Sealed, stamps: &[u64]) {
+fn assert_all(disk: &SealedDisk, stamps: &[u64]) {
     assert_eq!(status(disk, "batches_replayed"), 0);
     for (block, stamp) in (0..).zip(stamps) {
         assert_eq!(
@@ -199,7 +200,7 @@ fn assert_all(disk: &Sealed, stamps: &[u64]) {
             "block {block} after reopening"
         );
     }
-    let report = lacuna_contracts::check(disk, |_| Ok(()), |b| panic!("{}", b.error)).unwrap();
+    let report = lacuna_contracts::check_disk(disk, |_| Ok(()), |b| panic!("{}", b.error)).unwrap();
     assert_eq!(report.bad, 0);
 }
 
@@ -212,22 +213,22 @@ fn in_memory(cipher: Cipher, seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn gcm() {
+fn threads_agree_with_gcm() {
     in_memory(Cipher::Gcm, 0..3);
 }
 
 #[test]
-fn xts_random() {
+fn threads_agree_with_xts_random() {
     in_memory(Cipher::XtsRandom, 30..32);
 }
 
 #[test]
-fn hctr2() {
+fn threads_agree_with_hctr2() {
     in_memory(Cipher::Hctr2, 40..41);
 }
 
 #[test]
-fn on_a_file() {
+fn threads_agree_on_a_file() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("concurrent.img");
     let params = params(Cipher::Gcm, BLOCKS);
     let medium = FileMedium::create(&path, params.geometry().end()).unwrap();

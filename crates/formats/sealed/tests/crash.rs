@@ -13,17 +13,17 @@ mod fixture;
 use fixture::{create, open_with, options, params};
 use lacuna_contracts::{Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_sealed::{Params, Sealed};
-use lacuna_sim::cuts::{Cuts, Outcome, a_seed_is_a_run};
-use lacuna_sim::versions::{Model, Worked};
-use lacuna_sim::{CrashMedium, Image, Rng, setting};
+use lacuna_sealed::{Params, SealedDisk};
+use lacuna_sim::cuts::{CutOutcome, Cuts, assert_seed_determines_run};
+use lacuna_sim::versions::{DiskModel, DiskWorkload};
+use lacuna_sim::{CrashMedium, MediumImage, Rng, env_number};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 300;
 
-struct Round<'a>(Worked<'a>);
+struct CrashRound<'a>(DiskWorkload<'a>);
 
-impl Round<'_> {
+impl CrashRound<'_> {
     /// Runs operations until one fails because of a power cut.
     fn run(&mut self, operations: u64) {
         for _ in 0..operations {
@@ -31,7 +31,7 @@ impl Round<'_> {
                 return;
             }
         }
-        let _ = self.0.disk.close().map(|()| self.0.model.flushed());
+        let _ = self.0.disk.close().map(|()| self.0.model.record_flush());
     }
 
     fn step(&mut self) -> Result<()> {
@@ -58,13 +58,13 @@ impl Round<'_> {
             }
             72..82 => {
                 self.0.disk.flush()?;
-                self.0.model.flushed();
+                self.0.model.record_flush();
                 Ok(())
             }
             _ => {
                 let count = 1 + self.0.rng.below(200);
                 let first = self.rng_first(count);
-                self.0.compare_at(first, count)
+                self.0.check_read_at(first, count)
             }
         }
     }
@@ -89,20 +89,20 @@ impl Round<'_> {
     }
 }
 
-fn open(medium: &Arc<CrashMedium>, params: &Params, seed: u64) -> Result<Sealed> {
+fn open(medium: &Arc<CrashMedium>, params: &Params, seed: u64) -> Result<SealedDisk> {
     open_with(medium.clone(), params, options(seed))
 }
 
-fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> Outcome {
+fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> CutOutcome {
     let mut rng = Rng::new(seed);
     // A fixed medium, so that the map is as small as the disk.
     let params = params(cipher, BLOCKS);
     let medium = CrashMedium::new(params.geometry().end());
     create(&medium, &params);
-    let mut image: Image = medium.image();
-    let mut model = Model::new("the disk", BLOCKS);
+    let mut image: MediumImage = medium.image();
+    let mut model = DiskModel::new("the disk", BLOCKS);
     let (mut next_stamp, mut power) = (0, Cuts::default());
-    while power.in_flight() < cuts {
+    while power.cuts_during_work() < cuts {
         let medium = Arc::new(CrashMedium::from_image(image.clone()));
         medium.ignore_syncs(lie);
         medium.ignore_durable_writes(lie);
@@ -114,57 +114,57 @@ fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> Outcome {
         if let Ok(disk) = open(&medium, &params, rng.next_u64()) {
             let operations = 40 + rng.below(if long { 180 } else { 100 });
             let (model, rng, next_stamp) = (&mut model, &mut rng, &mut next_stamp);
-            Round(Worked { disk: &disk, model, rng, next_stamp }).run(operations);
+            CrashRound(DiskWorkload { disk: &disk, model, rng, next_stamp }).run(operations);
         }
         image = power.cut(&medium, &mut rng);
         let after = Arc::new(CrashMedium::from_image(image.clone()));
         let verdict = match open(&after, &params, rng.next_u64()) {
-            Ok(disk) => model.compare(&disk),
+            Ok(disk) => model.check_after_cut(&disk),
             Err(e) => Err(format!("does not open: {e}")),
         };
         if let Err(e) = verdict {
-            return power.end(seed, Some(e));
+            return power.finish(seed, Some(e));
         }
         image = after.image();
     }
-    power.end(seed, None)
+    power.finish(seed, None)
 }
 
 fn no_cut_loses(cipher: Cipher) {
-    let (seed, cuts) = (setting("LACUNA_SEED", 1), setting("LACUNA_CUTS", 200));
+    let (seed, cuts) = (env_number("LACUNA_SEED", 1), env_number("LACUNA_CUTS", 200));
     let what = format!("{}: ", cipher.name());
-    simulate(cipher, seed, cuts, false).nothing_is_lost(&what, cuts, seed);
+    simulate(cipher, seed, cuts, false).assert_nothing_lost(&what, cuts, seed);
 }
 
 #[test]
-fn xts() {
+fn no_cut_loses_anything_with_xts() {
     no_cut_loses(Cipher::Xts);
 }
 
 #[test]
-fn hctr2() {
+fn no_cut_loses_anything_with_hctr2() {
     no_cut_loses(Cipher::Hctr2);
 }
 
 #[test]
-fn xts_random() {
+fn no_cut_loses_anything_with_xts_random() {
     no_cut_loses(Cipher::XtsRandom);
 }
 
 #[test]
-fn gcm() {
+fn no_cut_loses_anything_with_gcm() {
     no_cut_loses(Cipher::Gcm);
 }
 
 /// The test harness works: a medium that ignores syncs loses data, and the model notices.
 #[test]
-fn a_missing_sync_is_caught() {
+fn the_crash_test_detects_a_missing_sync() {
     for cipher in [Cipher::Xts, Cipher::Gcm] {
-        simulate(cipher, 1, 100, true).is_caught();
+        simulate(cipher, 1, 100, true).assert_loss_detected();
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_digest() {
-    a_seed_is_a_run(|seed| simulate(Cipher::Gcm, seed, 10, false));
+    assert_seed_determines_run(|seed| simulate(Cipher::Gcm, seed, 10, false));
 }

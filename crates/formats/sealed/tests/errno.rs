@@ -16,7 +16,9 @@ mod model;
 use fixture::*;
 use lacuna_contracts::{Disk, Error, Kind, SEGMENT_BLOCKS};
 use lacuna_sealed::Params;
-use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, OpKind, Rng, refuses, swept, tells};
+use lacuna_sim::{
+    CrashMedium, Fault, FaultMedium, MediumImage, OpKind, Rng, is_refusal_errno, reports_failure, sweep_cases,
+};
 use model::*;
 use std::sync::Arc;
 
@@ -49,7 +51,7 @@ type Faulty = FaultMedium<CrashMedium>;
 
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum RunEnd {
     /// No request failed.
     Unnoticed,
     /// One request failed.
@@ -60,12 +62,12 @@ enum End {
 
 /// Runs the script with an error at call `nth`. Returns the outcome, the number of calls that
 /// opened the disk, and the number of all calls.
-fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u64, u64) {
+fn run(params: &Params, start: &(MediumImage, FaultModel), nth: u64, errno: i32) -> (RunEnd, u64, u64) {
     let medium = Arc::new(Faulty::new(Arc::new(CrashMedium::from_image(start.0.clone()))));
     let mut model = start.1.clone();
     medium.add(Fault::Errno { nth, errno });
-    let said = std::io::Error::from_raw_os_error(errno);
-    let what = |hit| format!("{}, call {nth}, {hit:?}: {said}", params.cipher.name());
+    let error_text = std::io::Error::from_raw_os_error(errno);
+    let what = |hit| format!("{}, call {nth}, {hit:?}: {error_text}", params.cipher.name());
     let mut failed: Vec<Error> = Vec::new();
     let disk = open_with(medium.clone(), params, options(3)).or_else(|e| {
         failed.push(e);
@@ -81,7 +83,7 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
         // Repeat the failed operation.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
             let hit = medium.last_fired();
-            assert!(may_stop(hit, errno), "{}: one call failed, and then everything: {e}", what(hit));
+            assert!(may_stop(hit, errno), "{}: after one failed call every request fails: {e}", what(hit));
             stopped = true;
             break;
         }
@@ -98,13 +100,17 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
     }
     match disk.close() {
         Ok(()) => {
-            assert!(!stopped, "{}: closed as if nothing had been", what(hit));
+            assert!(!stopped, "{}: the close succeeded although the disk had stopped", what(hit));
             model.flushed();
         }
         Err(e) => {
             let hit = medium.last_fired();
             assert!(stopped || may_stop(hit, errno), "{}: closing failed: {e}", what(hit));
-            assert!(tells(&e, errno, hit.is_some_and(OpKind::syncs)), "{}: closing says {e}", what(hit));
+            assert!(
+                reports_failure(&e, errno, hit.is_some_and(OpKind::makes_durable)),
+                "{}: closing says {e}",
+                what(hit)
+            );
             stopped = true;
         }
     }
@@ -114,9 +120,9 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
     left.push((medium.inner().image(), model));
     left.into_iter().for_each(|(image, model)| reopen(image, params, &model, &what(hit)));
     let end = match (stopped, failed.is_empty()) {
-        (true, _) => End::Stopped,
-        (false, true) => End::Unnoticed,
-        (false, false) => End::Failed,
+        (true, _) => RunEnd::Stopped,
+        (false, true) => RunEnd::Unnoticed,
+        (false, false) => RunEnd::Failed,
     };
     (end, opening, calls)
 }
@@ -128,19 +134,20 @@ fn judge(failed: &[Error], stopped: bool, hit: Option<OpKind>, errno: i32, what:
     }
     if let Some(e) = failed.first() {
         // If the disk stopped without a waiting caller, it refuses the next request.
-        let told = tells(e, errno, hit.is_some_and(OpKind::syncs)) || (stopped && e.kind() == Kind::FailStop);
-        assert!(told, "{what}: the caller learns {:?}: {e}", e.kind());
+        let is_expected = reports_failure(e, errno, hit.is_some_and(OpKind::makes_durable))
+            || (stopped && e.kind() == Kind::FailStop);
+        assert!(is_expected, "{what}: the caller gets {:?}: {e}", e.kind());
     }
 }
 
 /// Whether the disk may take no more writes after this call: true unless the call was refused or
 /// was a read.
 fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
-    hit.is_some_and(|hit| hit.syncs() || (hit != OpKind::Read && !refuses(errno)))
+    hit.is_some_and(|hit| hit.makes_durable() || (hit != OpKind::Read && !is_refusal_errno(errno)))
 }
 
 /// Opens a medium, with or without a power cut, and compares it with the model.
-fn reopen(image: Image, params: &Params, model: &Model, what: &str) {
+fn reopen(image: MediumImage, params: &Params, model: &FaultModel, what: &str) {
     let disk = open_with(Arc::new(CrashMedium::from_image(image)), params, options(5));
     let disk = disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
     model.assert_allows(&disk, what);
@@ -148,7 +155,7 @@ fn reopen(image: Image, params: &Params, model: &Model, what: &str) {
 }
 
 #[test]
-fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flushed() {
+fn any_error_fails_one_request_or_stops_and_loses_nothing_flushed() {
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
     for cipher in CIPHERS {
         // Opening searches each block of the journal for later batches, so a short journal needs
@@ -157,8 +164,8 @@ fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flus
         let start = used_disk(&params);
         let (_, opening, calls) = run(&params, &start, 0, 0);
         assert!((40..1000).contains(&calls), "{calls} calls");
-        let of_opening = swept(opening, (!all).then_some(SHARES.0));
-        let of_work = swept(calls, (!all).then_some(SHARES.1)).filter(|(nth, _)| *nth > opening);
+        let of_opening = sweep_cases(opening, (!all).then_some(SHARES.0));
+        let of_work = sweep_cases(calls, (!all).then_some(SHARES.1)).filter(|(nth, _)| *nth > opening);
         let mut ends = [0u64; 3];
         for (nth, errno) in of_opening.chain(of_work) {
             ends[run(&params, &start, nth, errno).0 as usize] += 1;

@@ -17,7 +17,7 @@ fn page() -> FormatPage {
 }
 
 fn fields_of(heading: &str, len: usize) -> Fields {
-    page().fields(heading).of_len(len)
+    page().fields(heading).assert_len(len)
 }
 
 fn rows(heading: &str) -> Rows {
@@ -42,7 +42,7 @@ fn places(p: &Params) -> [u64; 4] {
 }
 
 #[test]
-fn constants_parameters_and_regions() {
+fn constants_parameters_and_regions_match_the_page() {
     assert_eq!(constant("block"), BLOCK_SIZE as u64);
     assert_eq!(constant("segment blocks"), SEGMENT_BLOCKS);
     let fields = fields_of("Parameters", 40);
@@ -74,7 +74,7 @@ fn constants_parameters_and_regions() {
 }
 
 #[test]
-fn what_a_tebibyte_costs() {
+fn the_page_has_the_cost_of_a_tebibyte() {
     let costs: HashMap<String, u64> =
         rows("What it costs").into_iter().map(|row| (row[0].clone(), row[1].parse().unwrap())).collect();
     let tebi = (1u64 << 40) / 4096;
@@ -93,16 +93,16 @@ fn what_a_tebibyte_costs() {
 }
 
 /// A batch parsed by the page: its bytes and its entries.
-struct Batch {
+struct PageBatch {
     bytes: Vec<u8>,
     entries: Vec<Vec<u8>>,
     head: Fields,
 }
 
-impl Batch {
+impl PageBatch {
     /// The batch at an offset of the journal's batches; asserts every field of the head that the
     /// page describes.
-    fn at(snapshot: &[u8], position: u64, number: u64) -> Batch {
+    fn at(snapshot: &[u8], position: u64, number: u64) -> PageBatch {
         let head = fields_of("Batch head", 64);
         let start = (constant("header area") + constant("ring batches") + position) as usize;
         let bytes = &snapshot[start..];
@@ -126,7 +126,7 @@ impl Batch {
         let entries: Vec<Vec<u8>> = bytes[64..64 + 48 * count].chunks(48).map(<[u8]>::to_vec).collect();
         let writes = entries.iter().filter(|e| e[0] == 1).count();
         assert_eq!(bytes.len(), area + 4096 * writes);
-        Batch { bytes, entries, head }
+        PageBatch { bytes, entries, head }
     }
 
     fn data(&self, write: usize) -> &[u8] {
@@ -194,7 +194,7 @@ fn history(p: &Params) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn everything_lies_where_the_page_says() {
+fn disks_match_the_page() {
     for cipher in Cipher::ALL {
         let p = params(cipher, 3 * SEGMENT_BLOCKS + 7);
         let (flushed, closed) = history(&p);
@@ -208,10 +208,10 @@ fn check_journal(p: &Params, snapshot: &[u8]) {
     assert!((0..4).all(|segment| mapped(snapshot, p, segment).is_none()));
     let fields = fields_of("Entry", 48);
     let m = p.cipher.meta_size();
-    let first = Batch::at(snapshot, 0, 1);
-    let second = Batch::at(snapshot, first.bytes.len() as u64, 2);
-    let third = Batch::at(snapshot, (first.bytes.len() + second.bytes.len()) as u64, 3);
-    let check_write = |batch: &Batch, entry: usize, write: usize, block: u64, stamp: u64| {
+    let first = PageBatch::at(snapshot, 0, 1);
+    let second = PageBatch::at(snapshot, first.bytes.len() as u64, 2);
+    let third = PageBatch::at(snapshot, (first.bytes.len() + second.bytes.len()) as u64, 3);
+    let check_write = |batch: &PageBatch, entry: usize, write: usize, block: u64, stamp: u64| {
         let e = &batch.entries[entry];
         assert_eq!((fields.number(e, "kind"), fields.number(e, "count")), (1, 0));
         assert_eq!((fields.number(e, "address"), fields.number(e, "zero")), (block, 0));

@@ -6,9 +6,9 @@ mod fixture;
 use fixture::{content, options, read, stamp_of};
 use lacuna_contracts::{BlockAddr, Disk, Result, SEGMENT_BLOCKS, Secret, SecretVec};
 use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
-use lacuna_header::{CreateHeader, FormatId, NewHeader, Uuid};
+use lacuna_header::{FormatId, NewHeader, NewHeaderSpec, Uuid};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, SealedDisk};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ const MAGIC: &[u8; 8] = b"LACSPAR1";
 const SECTOR: usize = 512;
 
 /// One golden disk. If it was not closed, everything except its first slot is in the journal.
-struct Golden {
+struct GoldenDisk {
     name: &'static str,
     cipher: Cipher,
     closed: bool,
 }
 
-const fn golden(name: &'static str, cipher: Cipher, closed: bool) -> Golden {
-    Golden { name, cipher, closed }
+const fn golden(name: &'static str, cipher: Cipher, closed: bool) -> GoldenDisk {
+    GoldenDisk { name, cipher, closed }
 }
 
-const ALL: [Golden; 6] = [
+const ALL: [GoldenDisk; 6] = [
     golden("xts", Cipher::Xts, true),
     golden("hctr2", Cipher::Hctr2, true),
     golden("xts-random", Cipher::XtsRandom, true),
@@ -44,8 +44,9 @@ const CONTENTS: [(u64, u64); 7] =
 
 /// Puts [`CONTENTS`] on a disk with small writes, overwrites, a stream, and discards of blocks and
 /// of a segment.
-fn fill(disk: &Sealed, reopen: impl FnOnce() -> Sealed) -> Result<Sealed> {
-    let write = |disk: &Sealed, first: u64, count: u64, stamp: u64| fixture::write(disk, first, count, stamp);
+fn fill(disk: &SealedDisk, reopen: impl FnOnce() -> SealedDisk) -> Result<SealedDisk> {
+    let write =
+        |disk: &SealedDisk, first: u64, count: u64, stamp: u64| fixture::write(disk, first, count, stamp);
     write(disk, 0, 1, 1)?;
     write(disk, 1, 1, 1)?;
     write(disk, BLOCKS - 1, 1, 2)?;
@@ -63,11 +64,11 @@ fn fill(disk: &Sealed, reopen: impl FnOnce() -> Sealed) -> Result<Sealed> {
     Ok(disk)
 }
 
-fn create(golden: &Golden) -> MemoryMedium {
+fn create(golden: &GoldenDisk) -> MemoryMedium {
     let params = fixture::params(golden.cipher, BLOCKS);
     let end = params.geometry().end();
     let medium = Arc::new(MemoryMedium::new(lacuna_header::medium_len(end)));
-    let new = CreateHeader {
+    let new = NewHeaderSpec {
         format: FormatId::SEALED,
         params: params.encode().to_vec(),
         end,
@@ -76,7 +77,9 @@ fn create(golden: &Golden) -> MemoryMedium {
         uuid: Some(Uuid(std::array::from_fn(|i| i as u8))),
     };
     let header = NewHeader::build(new, &SeededRandom::new(1)).unwrap();
-    header.write(&*medium, |unlocked| Sealed::create(&*medium, &params, &unlocked.master_keys[0])).unwrap();
+    header
+        .write(&*medium, |unlocked| SealedDisk::create(&*medium, &params, &unlocked.master_keys[0]))
+        .unwrap();
     let disk = open(medium.clone(), options(2)).unwrap();
     let disk = fill(&disk, || open(medium.clone(), options(3)).unwrap()).unwrap();
     if golden.closed {
@@ -87,14 +90,14 @@ fn create(golden: &Golden) -> MemoryMedium {
 }
 
 /// Opens by the header alone, as a program does that knows only the passphrase.
-fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<Sealed> {
+fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<SealedDisk> {
     let unlocked = lacuna_header::open(&*medium, &[SecretVec::new(PASSPHRASE.into())])?;
     let params = Params::parse(&unlocked.header.params)?;
     let master: &Secret<32> = &unlocked.master_keys[0];
-    Sealed::open(medium, &params, master, &unlocked.header.uuid.0, options)
+    SealedDisk::open(medium, &params, master, &unlocked.header.uuid.0, options)
 }
 
-fn path(golden: &Golden) -> PathBuf {
+fn path(golden: &GoldenDisk) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/sealed-v1-{}.sparse", golden.name))
 }
 
@@ -132,12 +135,12 @@ fn from_sparse(sparse: &[u8]) -> Vec<u8> {
     out
 }
 
-fn load(golden: &Golden) -> Arc<MemoryMedium> {
+fn load(golden: &GoldenDisk) -> Arc<MemoryMedium> {
     let sparse = std::fs::read(path(golden)).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
     Arc::new(MemoryMedium::from_bytes(from_sparse(&sparse)))
 }
 
-fn assert_contents(disk: &Sealed, name: &str) {
+fn assert_contents(disk: &SealedDisk, name: &str) {
     for block in 0..BLOCKS {
         let stamp = CONTENTS.iter().find(|(b, _)| *b == block).map_or(0, |(_, stamp)| *stamp);
         assert_eq!(stamp_of(block, &read(disk, block).unwrap()), Some(stamp), "{name}: block {block}");
@@ -156,7 +159,7 @@ fn every_golden_disk_opens_and_reads() {
         assert_eq!(fixture::status(&disk, "batches_replayed") > 0, !golden.closed);
         assert_contents(&disk, golden.name);
         assert_eq!(
-            lacuna_contracts::check(&disk, |_| Ok(()), |b| panic!("{}: {}", golden.name, b.error))
+            lacuna_contracts::check_disk(&disk, |_| Ok(()), |b| panic!("{}: {}", golden.name, b.error))
                 .unwrap()
                 .bad,
             0
@@ -169,7 +172,7 @@ fn every_golden_disk_opens_and_reads() {
 
 /// A disk opened read-only can be read, and nothing is written.
 #[test]
-fn golden_disks_open_read_only_and_stay_as_they_are() {
+fn golden_disks_open_read_only_unchanged() {
     for golden in &ALL {
         let medium = load(golden);
         let before = medium.snapshot();

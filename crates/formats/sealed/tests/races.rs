@@ -6,14 +6,14 @@ use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
-use lacuna_sealed::{OpenOptions, Params, Sealed};
-use lacuna_sim::{Around, CrashMedium, Surrounded};
+use lacuna_sealed::{OpenOptions, Params, SealedDisk};
+use lacuna_sim::{CrashMedium, InterceptedMedium, MediumInterceptor};
 use std::sync::{Arc, Barrier, Mutex};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// Calls a hook once, before the next write, sync or discard.
-struct Hooked {
+struct HookedMedium {
     inner: Arc<MemoryMedium>,
     at_write: Mutex<Option<Hook>>,
     at_sync: Mutex<Option<Hook>>,
@@ -22,9 +22,9 @@ struct Hooked {
     room: Mutex<Option<std::ops::Range<u64>>>,
 }
 
-impl Hooked {
-    fn over(inner: Arc<MemoryMedium>) -> Arc<Surrounded<Hooked>> {
-        Arc::new(Surrounded(Hooked {
+impl HookedMedium {
+    fn over(inner: Arc<MemoryMedium>) -> Arc<InterceptedMedium<HookedMedium>> {
+        Arc::new(InterceptedMedium(HookedMedium {
             inner,
             at_write: Mutex::new(None),
             at_sync: Mutex::new(None),
@@ -41,8 +41,8 @@ fn call(hook: &Mutex<Option<Hook>>) {
     }
 }
 
-impl Around for Hooked {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for HookedMedium {
+    fn inner(&self) -> &dyn Medium {
         &*self.inner
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
@@ -70,20 +70,20 @@ fn params() -> Params {
 
 /// A disk with all of segment 1 written under stamp 1, and an open stream under stamp 2 in segment
 /// 0.
-fn disk_with_a_stream() -> (Arc<Surrounded<Hooked>>, Arc<Sealed>) {
+fn disk_with_a_stream() -> (Arc<InterceptedMedium<HookedMedium>>, Arc<SealedDisk>) {
     let params = params();
     let inner = new_disk(&params);
     let disk = open(&inner, &params, 1);
     write(&disk, SEGMENT_BLOCKS, SEGMENT_BLOCKS, 1).unwrap();
     disk.close().unwrap();
-    let medium = Hooked::over(inner);
+    let medium = HookedMedium::over(inner);
     let options = OpenOptions { background: true, ..options(2) };
     let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
     write(&disk, 0, 64, 2).unwrap();
     (medium, disk)
 }
 
-fn assert_stamps(disk: &Sealed, expected: &[(u64, u64)], when: &str) {
+fn assert_stamps(disk: &SealedDisk, expected: &[(u64, u64)], when: &str) {
     for &(block, stamp) in expected {
         assert_eq!(stamp_of(block, &read(disk, block).unwrap()), Some(stamp), "block {block} {when}");
     }
@@ -92,7 +92,7 @@ fn assert_stamps(disk: &Sealed, expected: &[(u64, u64)], when: &str) {
 /// If a mapped segment is discarded and one of its blocks written again while a flush completes a
 /// stream, the block survives.
 #[test]
-fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
+fn a_write_after_a_segment_discard_survives() {
     let (medium, disk) = disk_with_a_stream();
     let other = disk.clone();
     *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
@@ -114,7 +114,7 @@ fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
 /// Small writes and discards to the same and to other segments are kept while a flush completes a
 /// stream.
 #[test]
-fn what_arrives_while_a_stream_is_completed_is_kept() {
+fn writes_during_stream_completion_are_kept() {
     let (medium, disk) = disk_with_a_stream();
     let other = disk.clone();
     *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
@@ -152,7 +152,7 @@ fn what_arrives_while_a_stream_is_completed_is_kept() {
 
 /// A discard of the stream's whole segment wins while the stream is being completed.
 #[test]
-fn a_discard_of_the_segment_that_is_moving_wins() {
+fn a_discard_during_a_move_is_kept() {
     let (medium, disk) = disk_with_a_stream();
     let other = disk.clone();
     *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
@@ -178,7 +178,7 @@ fn a_discarded_segment_always_finds_a_slot_again() {
         write(&disk, segment * SEGMENT_BLOCKS, 4, 1).unwrap();
     }
     disk.close().unwrap();
-    let medium = Hooked::over(inner);
+    let medium = HookedMedium::over(inner);
     let options = OpenOptions { background: true, ..options(2) };
     let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
     for segment in 1..=u64::from(params.spare) {
@@ -200,7 +200,7 @@ fn a_discarded_segment_always_finds_a_slot_again() {
 }
 
 /// Writes and commits small pieces in one segment until everything in the journal is destaged.
-fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
+fn destage_all(disk: &SealedDisk, segment: u64, stamp: u64) {
     let before = status(disk, "destaged");
     for piece in 1..100 {
         write(disk, segment * SEGMENT_BLOCKS + piece * 8, 8, stamp).unwrap();
@@ -217,7 +217,7 @@ fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
 #[test]
 fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
     for discard in [true, false] {
-        let medium = Hooked::over(new_disk(&params()));
+        let medium = HookedMedium::over(new_disk(&params()));
         let disk = Arc::new(open_with(medium.clone(), &params(), options(1)).unwrap());
         write(&disk, SEGMENT_BLOCKS + 9, 1, 1).unwrap();
         disk.flush().unwrap();
@@ -276,9 +276,9 @@ fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
 /// medium is full, the last acknowledged versions win, although the journal takes the stream as
 /// well.
 #[test]
-fn what_was_written_over_a_stream_survives_a_full_medium() {
+fn overwrites_of_a_stream_survive_a_full_medium() {
     let params = params();
-    let medium = Hooked::over(new_disk(&params));
+    let medium = HookedMedium::over(new_disk(&params));
     let disk =
         Arc::new(open_with(medium.clone(), &params, OpenOptions { background: true, ..options(2) }).unwrap());
     write(&disk, 0, 64, 2).unwrap();

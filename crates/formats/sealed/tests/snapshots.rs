@@ -20,14 +20,14 @@ const BLOCK: u64 = 5;
 const AROUND: Range<u64> = 0..12;
 
 /// A disk, and the snapshots taken after each version of [`BLOCK`] was in its slot.
-struct History {
+struct BlockSnapshots {
     params: Params,
     snapshots: Vec<Vec<u8>>,
     data: Range<usize>,
     meta: Range<usize>,
 }
 
-fn history(cipher: Cipher, versions: &[Vec<u8>]) -> History {
+fn history(cipher: Cipher, versions: &[Vec<u8>]) -> BlockSnapshots {
     let params = params(cipher, 1024);
     let medium = new_disk(&params);
     let disk = open(&medium, &params, 1);
@@ -44,10 +44,10 @@ fn history(cipher: Cipher, versions: &[Vec<u8>]) -> History {
     }
     let data = data_at(&*medium, &params, BLOCK);
     let meta = meta_at(&*medium, &params, BLOCK);
-    History { params, snapshots, data, meta }
+    BlockSnapshots { params, snapshots, data, meta }
 }
 
-impl History {
+impl BlockSnapshots {
     /// The ciphertext of the block in a snapshot.
     fn data(&self, snapshot: usize) -> &[u8] {
         &self.snapshots[snapshot][self.data.clone()]
@@ -96,7 +96,7 @@ fn xts_accepts_a_splice_of_two_versions() {
 }
 
 #[test]
-fn random_ivs_show_nothing_of_what_changed() {
+fn random_ivs_hide_which_bytes_changed() {
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
         let old = content(BLOCK, 1);
         let h = history(cipher, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
@@ -108,7 +108,7 @@ fn random_ivs_show_nothing_of_what_changed() {
 }
 
 #[test]
-fn xts_random_makes_garbage_of_a_splice() {
+fn xts_random_turns_a_splice_into_garbage() {
     let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
     let h = history(Cipher::XtsRandom, &[old.clone(), new.clone()]);
     for part in [&h.data, &h.meta] {
@@ -139,7 +139,7 @@ fn hctr2_changes_the_whole_block_unless_nothing_changed() {
 }
 
 #[test]
-fn gcm_refuses_every_splice_of_that_block_alone() {
+fn gcm_refuses_every_splice_of_a_block() {
     let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
     let h = history(Cipher::Gcm, &[old, new]);
     let refused = |change: &dyn Fn(&mut [u8])| {

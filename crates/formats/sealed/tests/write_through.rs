@@ -14,7 +14,7 @@ const BLOCKS: u64 = 6 * SEGMENT_BLOCKS;
 /// Writes on every path to the medium (whole segments, long and short writes), and discards, are
 /// durable once acknowledged.
 #[test]
-fn what_is_acknowledged_outlives_a_power_cut() {
+fn acknowledged_writes_survive_a_power_cut() {
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
         let params = params(cipher, BLOCKS);
         let medium = Arc::new(CrashMedium::new(params.geometry().end()));

@@ -10,8 +10,8 @@
 //! - A list that adds nothing to the permission bits is not stored.
 
 use crate::fs_error::errno;
+use crate::inode_record::InodeRecord;
 use crate::namespace::{Namespace, tables};
-use crate::record::Record;
 use crate::{FileKind, FsError, FsResult};
 use lacuna_contracts::{Error, Kind, Result};
 
@@ -169,7 +169,11 @@ fn parse_entry(bytes: &[u8]) -> Option<AclEntry> {
 ///
 /// Errors: EOPNOTSUPP for a symbolic link, EACCES for a default list of a node that is no
 /// directory, E2BIG for a too long list, EINVAL for a malformed one.
-pub(crate) fn accept<'a>(kind: AclKind, value: &'a [u8], record: &mut Record) -> FsResult<Option<&'a [u8]>> {
+pub(crate) fn accept<'a>(
+    kind: AclKind,
+    value: &'a [u8],
+    record: &mut InodeRecord,
+) -> FsResult<Option<&'a [u8]>> {
     if record.kind == FileKind::Symlink {
         return errno(libc::EOPNOTSUPP);
     }
@@ -190,7 +194,7 @@ pub(crate) fn accept<'a>(kind: AclKind, value: &'a [u8], record: &mut Record) ->
 pub(crate) fn with_mode(
     namespace: &Namespace,
     ino: u64,
-    record: &Record,
+    record: &InodeRecord,
     mode: u16,
 ) -> FsResult<Option<Vec<u8>>> {
     let list = stored(namespace, ino, record, AclKind::Access)?;
@@ -203,8 +207,8 @@ pub(crate) fn with_mode(
 pub(crate) fn inherit(
     namespace: &Namespace,
     directory: u64,
-    above: &Record,
-    new: &mut Record,
+    above: &InodeRecord,
+    new: &mut InodeRecord,
 ) -> FsResult<Vec<(&'static [u8], Vec<u8>)>> {
     if new.kind == FileKind::Symlink {
         return Ok(vec![]);
@@ -226,12 +230,17 @@ pub(crate) fn inherit(
 /// Verifies that the lists of a node parse.
 ///
 /// Errors: [`Kind::Corrupt`] for a malformed list.
-pub(crate) fn verify(namespace: &Namespace, ino: u64, record: &Record) -> Result<()> {
+pub(crate) fn verify(namespace: &Namespace, ino: u64, record: &InodeRecord) -> Result<()> {
     stored(namespace, ino, record, AclKind::Access)?;
     stored(namespace, ino, record, AclKind::Default).map(drop)
 }
 
-fn stored(namespace: &Namespace, ino: u64, record: &Record, kind: AclKind) -> Result<Option<AccessList>> {
+fn stored(
+    namespace: &Namespace,
+    ino: u64,
+    record: &InodeRecord,
+    kind: AclKind,
+) -> Result<Option<AccessList>> {
     if !record.has_xattrs {
         return Ok(None);
     }
@@ -247,7 +256,10 @@ fn stored(namespace: &Namespace, ino: u64, record: &Record, kind: AclKind) -> Re
 mod tests {
     use super::AclTag::{Group, Mask, Others, Owner, OwningGroup, User};
     use super::*;
-    use crate::{Base, NewNode, OpenOptions, ROOT, SetXattr, SystemWallClock, Time, Vault, VaultOptions};
+    use crate::{
+        NewNode, ROOT, SetXattrMode, SystemWallClock, Time, Vault, VaultBacking, VaultOpenOptions,
+        VaultOptions,
+    };
     use lacuna_contracts::Secret;
     use lacuna_crypto::SeededRandom;
     use lacuna_sim::CrashFolder;
@@ -271,8 +283,8 @@ mod tests {
         ])
     }
 
-    fn node(kind: FileKind, mode: u16) -> Record {
-        Record { mode, ..Record::new(kind, Time::default()) }
+    fn node(kind: FileKind, mode: u16) -> InodeRecord {
+        InodeRecord { mode, ..InodeRecord::new(kind, Time::default()) }
     }
 
     #[test]
@@ -352,24 +364,24 @@ mod tests {
     /// A directory with a malformed default list takes no new nodes until the list is removed.
     #[test]
     fn a_check_finds_a_malformed_list() {
-        let base = Base {
+        let base = VaultBacking {
             folder: Arc::new(CrashFolder::new()),
             anchor: Arc::new(MemoryAnchor::default()),
             random: Arc::new(SeededRandom::new(1)),
             clock: Arc::new(SystemWallClock),
         };
-        let open = OpenOptions { commit_period: None, ..OpenOptions::default() };
+        let open = VaultOpenOptions { commit_period: None, ..VaultOpenOptions::default() };
         let options = VaultOptions { open, ..VaultOptions::default() };
         let vault = Vault::create(base, &Secret::copy_from(&[7; 32]), [5; 16], &options).unwrap();
-        let directory = vault.make(ROOT, b"directory", NewNode::Directory, 0o755, 0, 0).unwrap().ino;
+        let directory = vault.create_node(ROOT, b"directory", NewNode::Directory, 0o755, 0, 0).unwrap().ino;
         let list = with_names().encode();
-        vault.set_xattr(directory, ACL_DEFAULT_XATTR, &list, SetXattr::Any).unwrap();
+        vault.set_xattr(directory, ACL_DEFAULT_XATTR, &list, SetXattrMode::Any).unwrap();
         assert!(vault.check(&mut |_, _| {}).unwrap().bad.is_empty());
         let key = tables::xattr(directory, ACL_DEFAULT_XATTR);
         vault.contents().namespace.put(&key, Some(&list[1..]));
         let bad = vault.check(&mut |_, _| {}).unwrap().bad;
         assert_eq!((bad.len(), bad[0].path.as_str()), (1, "/directory"));
-        let make = || vault.make(directory, b"file", NewNode::File, 0o644, 0, 0);
+        let make = || vault.create_node(directory, b"file", NewNode::File, 0o644, 0, 0);
         assert!(matches!(make().unwrap_err(), FsError::Storage(e) if e.kind() == Kind::Corrupt));
         vault.remove_xattr(directory, ACL_DEFAULT_XATTR).unwrap();
         make().unwrap();

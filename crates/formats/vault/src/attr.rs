@@ -125,7 +125,7 @@ pub struct Attr {
 
 /// Changes of a node's attributes; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct AttrChanges {
     /// Permission bits; an access control list follows them.
     pub mode: Option<u16>,
     /// Owner. A change of owner or group clears set-user-ID and set-group-ID as Linux does.
@@ -212,7 +212,7 @@ pub struct DirEntry<'a> {
 
 /// The operation of `allocate` on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocate {
+pub enum AllocateMode {
     /// Makes the range a hole; the length stays.
     Punch,
     /// The range reads as zeros and the length grows to its end.
@@ -232,7 +232,7 @@ pub enum SeekTo {
 
 /// The way to set an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetXattr {
+pub enum SetXattrMode {
     /// Creates or replaces it.
     Any,
     /// Creates it; EEXIST if it exists.

@@ -1,12 +1,12 @@
 //! Changes of attributes and extended attributes.
 
 use crate::acl::{self, ACL_ACCESS_XATTR, AclKind};
-use crate::contents::Contents;
+use crate::file_contents::FileContents;
 use crate::fs_error::errno;
-use crate::inodes::{Body, Inode};
+use crate::inodes::{Inode, InodeBody};
 use crate::length;
 use crate::namespace::tables::{self, Table};
-use crate::{Attr, Changes, FileKind, FsError, FsResult, NAME_MAX, SetXattr, XATTR_MAX};
+use crate::{Attr, AttrChanges, FileKind, FsError, FsResult, NAME_MAX, SetXattrMode, XATTR_MAX};
 use lacuna_integrity::Choice;
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ pub const INTEGRITY_XATTR: &[u8] = b"user.lacuna.integrity";
 const LIST_MAX: usize = 64 << 10;
 
 /// Changes attributes.
-pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<Attr> {
+pub(crate) fn set(contents: &FileContents, ino: u64, changes: &AttrChanges) -> FsResult<Attr> {
     let inode = contents.inodes.get(ino)?;
     let mut body = inode.body.write();
-    body.alive()?;
+    body.live_record()?;
     let now = contents.services.now();
     let list = match changes.mode {
         Some(mode) => acl::with_mode(&contents.namespace, ino, &body.record, mode)?,
@@ -31,7 +31,7 @@ pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<
         let result = length::truncate(contents, &inode, &mut body, size);
         if result.is_err() {
             // The change may be partial.
-            contents.inodes.touch(&inode, &mut body);
+            contents.inodes.mark_changed(&inode, &mut body);
         }
         result?;
         body.record.mtime = now;
@@ -50,15 +50,15 @@ pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<
     record.atime = changes.atime.unwrap_or(record.atime);
     record.mtime = changes.mtime.unwrap_or(record.mtime);
     record.ctime = changes.ctime.unwrap_or(now);
-    contents.inodes.touch(&inode, &mut body);
+    contents.inodes.mark_changed(&inode, &mut body);
     Ok(body.record.attr(ino))
 }
 
 /// Clears set-user-ID and set-group-ID as a write by an ordinary user does.
-pub(crate) fn clear_set_ids(contents: &Contents, ino: u64) -> FsResult<()> {
+pub(crate) fn clear_set_ids(contents: &FileContents, ino: u64) -> FsResult<()> {
     change(contents, ino, |_, body| {
         if body.record.clear_set_ids() {
-            body.changed_at(contents.services.now(), false);
+            body.set_change_times(contents.services.now(), false);
             return Ok(true);
         }
         Ok(false)
@@ -66,10 +66,10 @@ pub(crate) fn clear_set_ids(contents: &Contents, ino: u64) -> FsResult<()> {
 }
 
 /// Reads an extended attribute. ENODATA if there is none.
-pub(crate) fn get_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
+pub(crate) fn get_xattr(contents: &FileContents, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
     let inode = contents.inodes.get(ino)?;
     let body = inode.body.read();
-    let record = body.alive()?;
+    let record = body.live_record()?;
     if name == INTEGRITY_XATTR {
         let set = record.choice.ok_or(FsError::Errno(libc::ENODATA))?;
         return Ok(set.name().as_bytes().to_vec());
@@ -83,11 +83,11 @@ pub(crate) fn get_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<
 /// Sets an extended attribute. EEXIST and ENODATA according to `how`, ERANGE and E2BIG for a too
 /// long name or value; those of [`acl::accept`] for an access control list.
 pub(crate) fn set_xattr(
-    contents: &Contents,
+    contents: &FileContents,
     ino: u64,
     name: &[u8],
     value: &[u8],
-    how: SetXattr,
+    how: SetXattrMode,
 ) -> FsResult<()> {
     if name.is_empty() || name.len() > NAME_MAX {
         return errno(libc::ERANGE);
@@ -98,8 +98,8 @@ pub(crate) fn set_xattr(
     change(contents, ino, |inode, body| {
         let there = has_xattr(contents, ino, body, name)?;
         match how {
-            SetXattr::Create if there => return errno(libc::EEXIST),
-            SetXattr::Replace if !there => return errno(libc::ENODATA),
+            SetXattrMode::Create if there => return errno(libc::EEXIST),
+            SetXattrMode::Replace if !there => return errno(libc::ENODATA),
             _ => {}
         }
         if name == INTEGRITY_XATTR {
@@ -119,13 +119,13 @@ pub(crate) fn set_xattr(
                 contents.namespace.put(&tables::xattr(ino, name), stored);
             }
         }
-        body.changed_at(contents.services.now(), false);
+        body.set_change_times(contents.services.now(), false);
         Ok(true)
     })
 }
 
 /// Removes an extended attribute. ENODATA if there is none.
-pub(crate) fn remove_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<()> {
+pub(crate) fn remove_xattr(contents: &FileContents, ino: u64, name: &[u8]) -> FsResult<()> {
     change(contents, ino, |inode, body| {
         if !has_xattr(contents, ino, body, name)? {
             return errno(libc::ENODATA);
@@ -135,20 +135,20 @@ pub(crate) fn remove_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResu
         } else {
             contents.namespace.put(&tables::xattr(ino, name), None);
         }
-        body.changed_at(contents.services.now(), false);
+        body.set_change_times(contents.services.now(), false);
         Ok(true)
     })
 }
 
 /// The names of all extended attributes.
-pub(crate) fn list_xattrs(contents: &Contents, ino: u64) -> FsResult<Vec<Vec<u8>>> {
+pub(crate) fn list_xattrs(contents: &FileContents, ino: u64) -> FsResult<Vec<Vec<u8>>> {
     let inode = contents.inodes.get(ino)?;
     let body = inode.body.read();
-    body.alive()?;
+    body.live_record()?;
     list(contents, ino, &body)
 }
 
-fn list(contents: &Contents, ino: u64, body: &Body) -> FsResult<Vec<Vec<u8>>> {
+fn list(contents: &FileContents, ino: u64, body: &InodeBody) -> FsResult<Vec<Vec<u8>>> {
     let mut names = vec![];
     if body.record.has_xattrs {
         let prefix = tables::of_inode(Table::Xattrs, ino);
@@ -161,7 +161,7 @@ fn list(contents: &Contents, ino: u64, body: &Body) -> FsResult<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-fn has_xattr(contents: &Contents, ino: u64, body: &Body, name: &[u8]) -> FsResult<bool> {
+fn has_xattr(contents: &FileContents, ino: u64, body: &InodeBody, name: &[u8]) -> FsResult<bool> {
     if name == INTEGRITY_XATTR {
         return Ok(body.record.choice.is_some());
     }
@@ -170,9 +170,9 @@ fn has_xattr(contents: &Contents, ino: u64, body: &Body, name: &[u8]) -> FsResul
 
 /// Sets the choice of scheme; existing blocks are converted. Only for files and directories.
 fn set_choice(
-    contents: &Contents,
+    contents: &FileContents,
     inode: &Arc<Inode>,
-    body: &mut Body,
+    body: &mut InodeBody,
     choice: Option<Choice>,
 ) -> FsResult<()> {
     if !matches!(body.record.kind, FileKind::File | FileKind::Directory) {
@@ -183,7 +183,7 @@ fn set_choice(
         return Ok(());
     }
     let effective = choice.unwrap_or(contents.default_choice());
-    contents.change_locked(inode, body, |_, _, work| {
+    contents.change_locked_file(inode, body, |_, _, work| {
         work.open.protected.set_choice(effective);
         Ok(())
     })
@@ -191,15 +191,15 @@ fn set_choice(
 
 /// Runs `work` on an inode; it returns whether the inode changed.
 fn change(
-    contents: &Contents,
+    contents: &FileContents,
     ino: u64,
-    work: impl FnOnce(&Arc<Inode>, &mut Body) -> FsResult<bool>,
+    work: impl FnOnce(&Arc<Inode>, &mut InodeBody) -> FsResult<bool>,
 ) -> FsResult<()> {
     let inode: Arc<Inode> = contents.inodes.get(ino)?;
     let mut body = inode.body.write();
-    body.alive()?;
+    body.live_record()?;
     if work(&inode, &mut body)? {
-        contents.inodes.touch(&inode, &mut body);
+        contents.inodes.mark_changed(&inode, &mut body);
     }
     Ok(())
 }

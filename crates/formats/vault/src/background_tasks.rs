@@ -5,11 +5,11 @@
 //! and commits come between pieces. Unfinished work continues after the next opening: a file being
 //! removed is an orphan until it is gone, and a half converted file is converted when it is used.
 
-use crate::contents::{ATOMIC, Contents};
+use crate::file_contents::{ATOMIC, FileContents};
 use crate::group_commit::GroupCommit;
 use crate::namespace::tables::{self, Table};
 use crate::paths;
-use crate::space_budget::Reserve;
+use crate::space_budget::SpaceRequest;
 use crate::task_queue::TaskQueue;
 use crate::{FileKind, FsError, FsResult};
 use lacuna_contracts::Kind;
@@ -25,7 +25,7 @@ pub(crate) struct BackgroundTasks {
 impl BackgroundTasks {
     pub(crate) fn start(
         commits: Arc<GroupCommit>,
-        contents: Arc<Contents>,
+        contents: Arc<FileContents>,
     ) -> std::io::Result<BackgroundTasks> {
         let queue = contents.tasks.clone();
         let tasks = queue.clone();
@@ -33,14 +33,14 @@ impl BackgroundTasks {
             while let Some(ino) = tasks.pop() {
                 // If the file system is full, or writing has ended, the work continues after the
                 // next opening.
-                if let Err(FsError::Storage(e)) = all_of(&commits, &contents, ino, &|| tasks.is_closed())
+                if let Err(FsError::Storage(e)) = run_task(&commits, &contents, ino, &|| tasks.is_closed())
                     && !e.kind().is_refusal()
                     && e.kind() != Kind::FailStop
                 {
                     let path = paths::path_of(&contents.inodes, &contents.namespace, ino);
                     contents
                         .services
-                        .log(&format!("what is left to be done for {path} is put off: {}", e.finding()));
+                        .log(&format!("the background work on {path} is postponed: {}", e.summary()));
                 }
             }
         })?;
@@ -60,18 +60,18 @@ impl Drop for BackgroundTasks {
 }
 
 /// Does all work of a file, one transaction at a time.
-pub(crate) fn all_of(
+pub(crate) fn run_task(
     commits: &GroupCommit,
-    contents: &Contents,
+    contents: &FileContents,
     ino: u64,
     ended: &dyn Fn() -> bool,
 ) -> FsResult<()> {
     let mut from = tables::of_inode(Table::Us, ino);
     while !ended() {
-        let leaving = contents.is_leaving(ino)?;
-        let reserve = if leaving { Reserve::Removal } else { Reserve::Write(ATOMIC as u64) };
+        let leaving = contents.is_being_removed(ino)?;
+        let reserve = if leaving { SpaceRequest::Removal } else { SpaceRequest::Write(ATOMIC as u64) };
         let _transaction = commits.begin(reserve)?;
-        if !piece(contents, ino, &mut from)? {
+        if !run_step(contents, ino, &mut from)? {
             break;
         }
     }
@@ -80,16 +80,16 @@ pub(crate) fn all_of(
 
 /// Does a piece of work. Returns whether there is more. `from` is the first key of the pages to be
 /// removed.
-fn piece(contents: &Contents, ino: u64, from: &mut Vec<u8>) -> FsResult<bool> {
+fn run_step(contents: &FileContents, ino: u64, from: &mut Vec<u8>) -> FsResult<bool> {
     let inode = match contents.inodes.get(ino) {
         Err(FsError::Errno(_)) => return Ok(false),
         found => found?,
     };
     let mut body = inode.body.write();
-    if body.gone || body.record.kind != FileKind::File {
+    if body.is_removed || body.record.kind != FileKind::File {
         return Ok(false);
     }
-    if !body.record.is_leaving() {
+    if !body.record.is_being_removed() {
         return contents.convert(&inode, &mut body);
     }
     let prefix = tables::of_inode(Table::Us, ino);

@@ -2,16 +2,16 @@
 //! file.
 
 use crate::acl;
-use crate::contents::{Contents, check_run};
 use crate::directories;
+use crate::file_contents::{FileContents, read_run};
+use crate::inode_record::InodeRecord;
 use crate::inodes::Inode;
 use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
 use crate::options::{BadFile, CheckReport, FileStat};
-use crate::record::Record;
 use crate::{BLOCK, FileKind, FsError, FsResult, paths};
-use lacuna_contracts::{Error, Kind, Plain, Result};
-use lacuna_integrity::Failed;
+use lacuna_contracts::{Error, Kind, Result, WipeOnDrop};
+use lacuna_integrity::FailedBlock;
 use lacuna_vault_store::ObjectId;
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ const PIECE: usize = 1 << 20;
 const MOST: u64 = (PIECE / BLOCK) as u64;
 
 /// The result of verifying.
-type Checked = std::result::Result<(), Failed>;
+type CheckResult = std::result::Result<(), FailedBlock>;
 
 /// The protection of one file.
-pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
+pub(crate) fn file_stat(contents: &FileContents, ino: u64) -> FsResult<FileStat> {
     let inode = contents.inodes.get(ino)?;
-    let (body, _) = contents.for_reading(&inode)?;
+    let (body, _) = contents.lock_for_reading(&inode)?;
     let record = &body.record;
     let choice = record.choice.unwrap_or(contents.default_choice());
     let opened;
@@ -36,7 +36,7 @@ pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
         opened = contents.open_file(ino, record)?;
         &opened.protected
     };
-    let usage = protected.usage(&contents.space_of(ino, record))?;
+    let usage = protected.usage(&contents.storage_of(ino, record))?;
     Ok(FileStat {
         scheme: usage.scheme,
         choice,
@@ -51,16 +51,16 @@ pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
 }
 
 /// Verifies everything; calls `progress` with the number of finished nodes and of all nodes.
-pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+pub(crate) fn check(contents: &FileContents, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     let backing = contents.namespace.backing();
     let (blocks, single) = contents.namespace.verify(&mut |block, error| {
-        let (path, backing, why) = ("(namespace)".into(), backing.clone(), error.finding());
-        report.add(BadFile { path, backing, block: Some(block), blocks: 1, why });
+        let (path, backing, why) = ("(namespace)".into(), backing.clone(), error.summary());
+        report.add(BadFile { path, backing, block: Some(block), blocks: 1, reason: why });
     })?;
     report.blocks += blocks;
-    report.single = single;
-    if report.places > 0 {
+    report.single_copy_pages = single;
+    if report.bad_count > 0 {
         // A damaged namespace cannot guide the check of files.
         return Ok(report);
     }
@@ -68,7 +68,7 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
     each_inode(&contents.namespace, &mut |_, _| total += 1)?;
     let mut done = 0;
     progress(done, total);
-    let mut buf = Plain::new(vec![0u8; PIECE]);
+    let mut buf = WipeOnDrop::new(vec![0u8; PIECE]);
     each_inode(&contents.namespace, &mut |ino, record| {
         if record.kind == FileKind::File {
             report.files += 1;
@@ -83,13 +83,13 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
 }
 
 /// Calls `each` with every inode of the namespace.
-fn each_inode(namespace: &Namespace, each: &mut dyn FnMut(u64, &Record)) -> Result<()> {
+fn each_inode(namespace: &Namespace, each: &mut dyn FnMut(u64, &InodeRecord)) -> Result<()> {
     let prefix = [Table::Inodes as u8];
     let mut from = prefix.to_vec();
     loop {
         let pairs = namespace.scan(&from, &prefix, STEP)?;
         for (key, value) in &pairs {
-            each(tables::inode_of(key), &Record::parse(value)?);
+            each(tables::inode_of(key), &InodeRecord::parse(value)?);
         }
         let Some((last, _)) = pairs.last().filter(|_| pairs.len() == STEP) else { return Ok(()) };
         from.clone_from(last);
@@ -98,30 +98,30 @@ fn each_inode(namespace: &Namespace, each: &mut dyn FnMut(u64, &Record)) -> Resu
 }
 
 /// Checks that the access control lists of a node parse.
-fn check_lists(contents: &Contents, ino: u64, record: &Record, report: &mut CheckReport) {
+fn check_lists(contents: &FileContents, ino: u64, record: &InodeRecord, report: &mut CheckReport) {
     if let Err(e) = acl::verify(&contents.namespace, ino, record) {
         let path = paths::path_of(&contents.inodes, &contents.namespace, ino);
-        bad(&Place { path, backing: contents.namespace.backing() }, None, report, &e);
+        bad(&FileNames { path, backing: contents.namespace.backing() }, None, report, &e);
     }
 }
 
-fn check_file(contents: &Contents, ino: u64, report: &mut CheckReport, buf: &mut [u8]) {
+fn check_file(contents: &FileContents, ino: u64, report: &mut CheckReport, buf: &mut [u8]) {
     let inode = match contents.inodes.get(ino) {
         Ok(inode) => inode,
         // It was removed meanwhile.
         Err(FsError::Errno(_)) => return,
-        Err(FsError::Storage(e)) => return bad(&Place::of(contents, ino), None, report, &e),
+        Err(FsError::Storage(e)) => return bad(&FileNames::of(contents, ino), None, report, &e),
     };
-    let mut file = FileCheck { contents, inode, place: None, at: 0, most: MOST };
-    while file.piece(report, buf) {}
+    let mut file = FileCheck { contents, inode, names: None, at: 0, most: MOST };
+    while file.check_next_run(report, buf) {}
 }
 
 /// The check of one file.
 struct FileCheck<'a> {
-    contents: &'a Contents,
+    contents: &'a FileContents,
     inode: Arc<Inode>,
     /// The names of the file, once it had a bad block.
-    place: Option<Place>,
+    names: Option<FileNames>,
     /// The next block.
     at: u64,
     /// Blocks per read: few after a bad block, since the blocks read behind a bad one are read
@@ -131,7 +131,7 @@ struct FileCheck<'a> {
 
 impl FileCheck<'_> {
     /// Verifies the next run of data. Returns whether there is more.
-    fn piece(&mut self, report: &mut CheckReport, buf: &mut [u8]) -> bool {
+    fn check_next_run(&mut self, report: &mut CheckReport, buf: &mut [u8]) -> bool {
         let (first, blocks, checked) = match self.read(buf) {
             Err(FsError::Errno(_)) | Ok(None) => return false,
             Err(FsError::Storage(e)) => {
@@ -153,49 +153,49 @@ impl FileCheck<'_> {
 
     /// Reads the next run of data: its first block, its length, and whether it verifies. `None` at
     /// the end.
-    fn read(&self, buf: &mut [u8]) -> FsResult<Option<(u64, u64, Checked)>> {
-        let (body, _) = self.contents.for_reading(&self.inode)?;
+    fn read(&self, buf: &mut [u8]) -> FsResult<Option<(u64, u64, CheckResult)>> {
+        let (body, _) = self.contents.lock_for_reading(&self.inode)?;
         let Some(open) = &body.file else { return Ok(None) };
         let file = &open.protected;
-        let space = self.contents.space_of(self.inode.ino, &body.record);
+        let space = self.contents.storage_of(self.inode.ino, &body.record);
         // If data cannot be told from holes, tries every block.
         let first = file.seek(&space, self.at, true).unwrap_or(Some(self.at));
         let Some(first) = first.filter(|first| *first < file.blocks()) else { return Ok(None) };
         let blocks = (file.blocks() - first).min(self.most);
-        let checked = check_run(file, &space, first, &mut buf[..blocks as usize * BLOCK]);
+        let checked = read_run(file, &space, first, &mut buf[..blocks as usize * BLOCK]);
         Ok(Some((first, blocks, checked)))
     }
 
     fn bad(&mut self, block: Option<u64>, report: &mut CheckReport, why: &Error) {
-        let place = self.place.get_or_insert_with(|| Place::of(self.contents, self.inode.ino));
+        let place = self.names.get_or_insert_with(|| FileNames::of(self.contents, self.inode.ino));
         bad(place, block, report, why);
     }
 }
 
 /// The names of a file for the user.
-struct Place {
+struct FileNames {
     path: String,
     backing: String,
 }
 
-impl Place {
-    fn of(contents: &Contents, ino: u64) -> Place {
+impl FileNames {
+    fn of(contents: &FileContents, ino: u64) -> FileNames {
         let object = contents.inodes.get(ino).map_or(0, |inode| inode.body.read().record.object);
         let backing = if object == 0 { String::new() } else { contents.store.object_name(ObjectId(object)) };
-        Place { path: paths::path_of(&contents.inodes, &contents.namespace, ino), backing }
+        FileNames { path: paths::path_of(&contents.inodes, &contents.namespace, ino), backing }
     }
 }
 
-fn bad(place: &Place, block: Option<u64>, report: &mut CheckReport, why: &Error) {
-    let Place { path, backing } = place;
+fn bad(place: &FileNames, block: Option<u64>, report: &mut CheckReport, why: &Error) {
+    let FileNames { path, backing } = place;
     // Adjacent blocks with equal reasons become one run, so a reason must not name its block.
-    let (whole, named) = (why.finding(), block.map(|block| format!("block {block} ")).unwrap_or_default());
+    let (whole, named) = (why.summary(), block.map(|block| format!("block {block} ")).unwrap_or_default());
     let why = whole.strip_prefix(&named).unwrap_or(&whole).to_owned();
-    report.add(BadFile { path: path.clone(), backing: backing.clone(), block, blocks: 1, why });
+    report.add(BadFile { path: path.clone(), backing: backing.clone(), block, blocks: 1, reason: why });
 }
 
 /// Checks that every entry names a node.
-fn check_entries(contents: &Contents, report: &mut CheckReport) -> Result<()> {
+fn check_entries(contents: &FileContents, report: &mut CheckReport) -> Result<()> {
     let prefix = [Table::Entries as u8];
     let mut lost: Vec<(u64, Vec<u8>, String)> = vec![];
     let scanned =
@@ -204,8 +204,8 @@ fn check_entries(contents: &Contents, report: &mut CheckReport) -> Result<()> {
             let why = match found {
                 Ok(kind) if kind == entry.kind => return true,
                 Ok(_) => "the entry names a node of another kind".into(),
-                Err(FsError::Errno(_)) => "the entry names a node that is not there".into(),
-                Err(FsError::Storage(e)) => e.finding(),
+                Err(FsError::Errno(_)) => "the entry names a missing node".into(),
+                Err(FsError::Storage(e)) => e.summary(),
             };
             lost.push((directory, entry.name.clone(), why));
             true
@@ -220,7 +220,13 @@ fn check_entries(contents: &Contents, report: &mut CheckReport) -> Result<()> {
             paths::path_of(&contents.inodes, &contents.namespace, directory),
             String::from_utf8_lossy(&name)
         );
-        report.add(BadFile { path, backing: contents.namespace.backing(), block: None, blocks: 1, why });
+        report.add(BadFile {
+            path,
+            backing: contents.namespace.backing(),
+            block: None,
+            blocks: 1,
+            reason: why,
+        });
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The entries of directories in the namespace: finding, setting, removing, and reading them in
 //! order.
 
-use crate::entries::{Bucket, DOT, DOT_DOT, Entry, NameHash, hash_of_cookie};
+use crate::entries::{Bucket, BucketEntry, DOT, DOT_DOT, NameHash, hash_of_cookie};
 use crate::fs_error::errno;
 use crate::namespace::tables::{self, Table};
 use crate::namespace::{Namespace, Pair};
@@ -117,7 +117,7 @@ pub(crate) fn scan(
     namespace: &Namespace,
     mut from: Vec<u8>,
     prefix: &[u8],
-    each: &mut dyn FnMut(u64, u64, &Entry) -> bool,
+    each: &mut dyn FnMut(u64, u64, &BucketEntry) -> bool,
 ) -> FsResult<()> {
     loop {
         let pairs: Vec<Pair> = namespace.scan(&from, prefix, STEP)?;
@@ -137,7 +137,11 @@ pub(crate) fn scan(
 
 /// Calls `each` with the entries of a directory that verify, and skips buckets that do not. Returns
 /// whether all verify.
-pub(crate) fn scan_past_damage(namespace: &Namespace, directory: u64, each: &mut dyn FnMut(&Entry)) -> bool {
+pub(crate) fn scan_past_damage(
+    namespace: &Namespace,
+    directory: u64,
+    each: &mut dyn FnMut(&BucketEntry),
+) -> bool {
     let prefix = tables::of_inode(Table::Entries, directory);
     let (mut from, mut most, mut all) = (prefix.clone(), STEP, true);
     loop {

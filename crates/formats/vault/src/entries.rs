@@ -52,14 +52,14 @@ pub(crate) const fn hash_of_cookie(cookie: u64) -> u64 {
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct BucketEntry {
     slot: u8,
     pub(crate) kind: FileKind,
     pub(crate) ino: u64,
     pub(crate) name: Vec<u8>,
 }
 
-impl Entry {
+impl BucketEntry {
     pub(crate) fn cookie(&self, hash: u64) -> u64 {
         hash << SLOT_BITS | u64::from(self.slot)
     }
@@ -67,7 +67,7 @@ impl Entry {
 
 /// The entries of one hash in one directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bucket(pub(crate) Vec<Entry>);
+pub(crate) struct Bucket(pub(crate) Vec<BucketEntry>);
 
 impl Bucket {
     /// Parses a bucket. Errors: [`Kind::Corrupt`] for malformed bytes.
@@ -96,7 +96,7 @@ impl Bucket {
         (!out.is_empty()).then_some(out)
     }
 
-    pub(crate) fn find(&self, name: &[u8]) -> Option<&Entry> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<&BucketEntry> {
         self.0.iter().find(|entry| entry.name == name)
     }
 
@@ -110,7 +110,7 @@ impl Bucket {
             return false;
         };
         let at = self.0.partition_point(|entry| entry.slot < slot);
-        self.0.insert(at, Entry { slot, kind, ino, name: name.to_vec() });
+        self.0.insert(at, BucketEntry { slot, kind, ino, name: name.to_vec() });
         true
     }
 
@@ -119,10 +119,10 @@ impl Bucket {
     }
 }
 
-fn parse_entry(bytes: &[u8]) -> Option<(Entry, &[u8])> {
+fn parse_entry(bytes: &[u8]) -> Option<(BucketEntry, &[u8])> {
     let head = bytes.get(..HEAD)?;
     let end = HEAD + usize::from(head[10]);
-    let entry = Entry {
+    let entry = BucketEntry {
         slot: head[0],
         kind: FileKind::from_byte(head[1])?,
         ino: u64::from_le_bytes(head[2..10].try_into().ok()?),

@@ -3,16 +3,16 @@
 
 use crate::acl::AccessList;
 use crate::entries::Bucket;
+use crate::inode_record::InodeRecord;
 use crate::namespace::each_change;
-use crate::record::Record;
 
 /// An inode; `None` if it does not parse.
-pub fn inode_again(bytes: &[u8]) -> Option<Vec<u8>> {
-    Record::parse(bytes).ok().map(|record| record.encode())
+pub fn reencode_inode(bytes: &[u8]) -> Option<Vec<u8>> {
+    InodeRecord::parse(bytes).ok().map(|record| record.encode())
 }
 
 /// A bucket of a directory, empty if it has no entries; `None` if it does not parse.
-pub fn bucket_again(bytes: &[u8]) -> Option<Vec<u8>> {
+pub fn reencode_bucket(bytes: &[u8]) -> Option<Vec<u8>> {
     Bucket::parse(bytes).ok().map(|bucket| bucket.encode().unwrap_or_default())
 }
 

@@ -19,23 +19,23 @@
 //!
 //! Waiting for space: A change is not refused because of the reservations of other transactions. If
 //! it does not fit beside them, it releases the gate (holding it shared would be a deadlock), takes
-//! `one`, and then takes the gate exclusively ([`GroupCommit::begin_alone`]). Now every other
-//! transaction has ended and none can begin, so only its own reservation counts, and the free space
-//! has its true size. If that is not enough, it commits with the gate held, and checks again. So a
-//! refusal reports the space that the host has for this change alone, after every acknowledged
+//! `commit_lock`, and then takes the gate exclusively ([`GroupCommit::begin_exclusive`]). Now every
+//! other transaction has ended and none can begin, so only its own reservation counts, and the free
+//! space has its true size. If that is not enough, it commits with the gate held, and checks again.
+//! So a refusal reports the space that the host has for this change alone, after every acknowledged
 //! change is committed.
 //!
-//! No deadlock: While a thread waits for the gate exclusively, it holds only `one`; a commit takes
-//! the two in the same order. It waits for running transactions. These take neither `one` nor the
-//! gate again, and take all other locks in the order below; holders of those locks wait for
-//! neither. So each transaction ends. The gate admits no transaction before a waiting exclusive
-//! locker, so the thread does not starve. The check and the commit with the gate held take only
-//! locks of the namespace and the store, and their holders, including the store's thread, never
-//! wait for the gate.
+//! No deadlock: While a thread waits for the gate exclusively, it holds only `commit_lock`; a
+//! commit takes the two in the same order. It waits for running transactions. These take neither
+//! `commit_lock` nor the gate again, and take all other locks in the order below; holders of those
+//! locks wait for neither. So each transaction ends. The gate admits no transaction before a
+//! waiting exclusive locker, so the thread does not starve. The check and the commit with the gate
+//! held take only locks of the namespace and the store, and their holders, including the store's
+//! thread, never wait for the gate.
 //!
 //! Close: The last commit, in an orderly close, holds the gate until the vault refuses changes: a
 //! change that began after that commit was noted would be acknowledged but in no commit. A thread
-//! that waited for the gate or for `one` checks the health once it has it.
+//! that waited for the gate or for `commit_lock` checks the health once it has it.
 //!
 //! Write-back: Under the shared gate, [`GroupCommit::begin`] also writes inodes back if too many
 //! are changed. Other transactions are incomplete then, and so may be the written inodes. That is
@@ -44,19 +44,19 @@
 //! why). A failure of this write-back would fail the next commit as well, and ends writing in the
 //! same way ([`Services::commit_failed`]).
 //!
-//! Lock order, first to last: `one`; `gate`; `Tree::changes`; the body of one inode; the counts of
-//! open handles, the cache of open files, a shard of the inodes; the namespace's value of the next
-//! inode; in the namespace `applying`, `layers`, the database, its backend; then the store, which
-//! takes none of these. The lists of changed inodes and of pending changes are last: no other lock
-//! is taken under them.
+//! Lock order, first to last: `commit_lock`; `gate`; `Tree::change_lock`; the body of one inode;
+//! the counts of open handles, the cache of open files, a shard of the inodes; the namespace's
+//! value of the next inode; in the namespace `applying`, `layers`, the database, its backend; then
+//! the store, which takes none of these. The lists of changed inodes and of pending changes are
+//! last: no other lock is taken under them.
 
-use crate::contents::Contents;
+use crate::file_contents::FileContents;
 use crate::fs_error::errno;
 use crate::inodes::Inodes;
 use crate::namespace::Namespace;
 use crate::open_handles::OpenHandles;
 use crate::services::Services;
-use crate::space_budget::{Reservation, Reserve, SpaceBudget};
+use crate::space_budget::{Reservation, SpaceBudget, SpaceRequest};
 use crate::{FsError, FsResult};
 use lacuna_contracts::{Error, Result};
 use lacuna_vault_store::Store;
@@ -71,14 +71,14 @@ const BATCH_MOST: usize = 12 * BATCH;
 /// Bytes of file content at which a commit is due.
 const CONTENT: u64 = 512 << 20;
 /// No checkpoint was refused.
-const NEVER: u64 = u64::MAX;
+const NOT_REFUSED: u64 = u64::MAX;
 /// After a checkpoint found no space, a change tries another one only after the journal grew by
 /// this number of bytes.
-const AGAIN: u64 = 1 << 20;
+const RETRY_GROWTH: u64 = 1 << 20;
 /// The most attempts to free space for one change. A refused commit gives journal space back, so
 /// the next one finds some; that commit frees removed objects; then a checkpoint may find space,
 /// and frees the other journal file.
-const ROOMS: u32 = 3;
+const MAX_FREE_ATTEMPTS: u32 = 3;
 
 /// The commits of an open vault.
 pub(crate) struct GroupCommit {
@@ -86,12 +86,12 @@ pub(crate) struct GroupCommit {
     store: Arc<Store>,
     namespace: Arc<Namespace>,
     inodes: Arc<Inodes>,
-    contents: Arc<Contents>,
-    pub(crate) space: Arc<SpaceBudget>,
+    contents: Arc<FileContents>,
+    pub(crate) space_budget: Arc<SpaceBudget>,
     /// Shared by transactions; held exclusively by a commit while it collects.
     gate: RwLock<()>,
     /// Held by one commit at a time.
-    one: Mutex<()>,
+    commit_lock: Mutex<()>,
     /// The number of commits that began to collect, and the last of them that is durable.
     started: AtomicU64,
     durable: AtomicU64,
@@ -99,13 +99,13 @@ pub(crate) struct GroupCommit {
     made: AtomicU64,
     /// Whether anything may have changed since the last commit began.
     changed: AtomicBool,
-    /// The bytes of the journal when a checkpoint last found no space; [`NEVER`] if the last one
-    /// found space.
-    refused: AtomicU64,
+    /// The bytes of the journal when a checkpoint last found no space; [`NOT_REFUSED`] if the last
+    /// one found space.
+    refused_at: AtomicU64,
 }
 
 /// The exclusively held gate: no transaction runs.
-type Alone<'a> = RwLockWriteGuard<'a, ()>;
+type ExclusiveGate<'a> = RwLockWriteGuard<'a, ()>;
 
 /// Permission to change the vault, and the space for it, until it is dropped.
 pub(crate) struct Transaction<'a> {
@@ -115,21 +115,21 @@ pub(crate) struct Transaction<'a> {
 }
 
 impl GroupCommit {
-    pub(crate) fn new(contents: Arc<Contents>, space: Arc<SpaceBudget>) -> GroupCommit {
+    pub(crate) fn new(contents: Arc<FileContents>, space: Arc<SpaceBudget>) -> GroupCommit {
         GroupCommit {
             services: contents.services.clone(),
             store: contents.store.clone(),
             namespace: contents.namespace.clone(),
             inodes: contents.inodes.clone(),
             contents,
-            space,
+            space_budget: space,
             gate: RwLock::default(),
-            one: Mutex::default(),
+            commit_lock: Mutex::default(),
             started: AtomicU64::new(0),
             durable: AtomicU64::new(0),
             made: AtomicU64::new(0),
             changed: AtomicBool::new(false),
-            refused: AtomicU64::new(NEVER),
+            refused_at: AtomicU64::new(NOT_REFUSED),
         }
     }
 
@@ -139,18 +139,18 @@ impl GroupCommit {
     /// space for a write, or if a change of metadata might not be committable, even after all other
     /// transactions have ended and everything is committed. A removal is refused only if too much
     /// is pending for a commit that finds no space.
-    pub(crate) fn begin(&self, change: Reserve) -> FsResult<Transaction<'_>> {
-        self.get_ready()?;
+    pub(crate) fn begin(&self, change: SpaceRequest) -> FsResult<Transaction<'_>> {
+        self.check_and_apply()?;
         if self.is_due() {
             self.commit_before_a_change()?;
         }
         let mut anyway = false;
         loop {
-            if let Some(begun) = self.begin_beside_others(change, anyway)? {
+            if let Some(begun) = self.try_begin(change, anyway)? {
                 return Ok(begun);
             }
-            if change != Reserve::Removal {
-                return self.begin_alone(change);
+            if change != SpaceRequest::Removal {
+                return self.begin_exclusive(change);
             }
             self.commit_before_a_change()?;
             anyway = true;
@@ -159,37 +159,37 @@ impl GroupCommit {
 
     /// Begins a transaction if it fits beside all other reservations; with `anyway`, even if it
     /// does not.
-    fn begin_beside_others(&self, change: Reserve, anyway: bool) -> FsResult<Option<Transaction<'_>>> {
+    fn try_begin(&self, change: SpaceRequest, anyway: bool) -> FsResult<Option<Transaction<'_>>> {
         let gate = self.gate.read();
         // While this thread waited, a commit may have failed, or the last commit been made.
         self.services.health.check()?;
-        let reserved = self.space.reserve(change);
+        let reserved = self.space_budget.reserve(change);
         if self.fits(&reserved)? || anyway {
-            return self.let_in(gate, reserved).map(Some);
+            return self.admit(gate, reserved).map(Some);
         }
         Ok(None)
     }
 
     /// Begins a transaction after all running ones have ended, and frees space for it as long as
     /// that can help. No other change begins meanwhile, so missing space is truly missing.
-    fn begin_alone(&self, change: Reserve) -> FsResult<Transaction<'_>> {
+    fn begin_exclusive(&self, change: SpaceRequest) -> FsResult<Transaction<'_>> {
         // This also waits for another thread that frees space.
-        let _one = self.one.lock();
+        let _one = self.commit_lock.lock();
         let alone = self.gate.write();
-        let mut rooms = ROOMS;
+        let mut attempts_left = MAX_FREE_ATTEMPTS;
         loop {
             // A change or commit may have failed while this thread waited, or its own commit just
             // now.
             self.services.health.check()?;
-            let reserved = self.space.reserve(change);
+            let reserved = self.space_budget.reserve(change);
             if self.fits(&reserved)? {
-                return self.let_in(RwLockWriteGuard::downgrade(alone), reserved);
+                return self.admit(RwLockWriteGuard::downgrade(alone), reserved);
             }
             drop(reserved);
-            if rooms == 0 {
-                return errno(self.space.lacking());
+            if attempts_left == 0 {
+                return errno(self.space_budget.last_errno());
             }
-            rooms = if self.make_room(&alone)? { rooms - 1 } else { 0 };
+            attempts_left = if self.free_space(&alone)? { attempts_left - 1 } else { 0 };
         }
     }
 
@@ -198,14 +198,14 @@ impl GroupCommit {
     }
 
     /// Admits a change that has its space.
-    fn let_in<'a>(
+    fn admit<'a>(
         &'a self,
         gate: RwLockReadGuard<'a, ()>,
         reserved: Reservation<'a>,
     ) -> FsResult<Transaction<'a>> {
         let begun = Transaction { _reserved: reserved, _gate: gate };
         self.changed.store(true, Ordering::Release);
-        if self.inodes.too_many_changed() {
+        if self.inodes.has_too_many_changed() {
             self.write_back().map_err(|e| self.services.commit_failed(e))?;
         }
         Ok(begun)
@@ -222,11 +222,11 @@ impl GroupCommit {
 
     /// Writes changed inodes to the namespace, with their contents' TS.
     fn write_back(&self) -> Result<()> {
-        self.inodes.write_back(|inode, body| self.contents.finish(inode, body))
+        self.inodes.write_back(|inode, body| self.contents.save_trusted(inode, body))
     }
 
     /// Refuses changes of a vault that accepts none, and applies recent changes to the database.
-    fn get_ready(&self) -> FsResult<()> {
+    fn check_and_apply(&self) -> FsResult<()> {
         if self.services.read_only {
             return errno(libc::EROFS);
         }
@@ -235,7 +235,7 @@ impl GroupCommit {
     }
 
     fn apply(&self) -> Result<()> {
-        if self.namespace.wants_apply() {
+        if self.namespace.needs_apply() {
             return self.namespace.apply().map_err(|e| self.services.commit_failed(e));
         }
         Ok(())
@@ -243,8 +243,8 @@ impl GroupCommit {
 
     /// Writes everything back to its place, so that nothing is left in the journal, and frees the
     /// space of its idle file, as far as there is space for that. Returns whether there was
-    /// anything to commit. The caller holds `one`.
-    fn make_room(&self, alone: &Alone<'_>) -> Result<bool> {
+    /// anything to commit. The caller holds `commit_lock`.
+    fn free_space(&self, alone: &ExclusiveGate<'_>) -> Result<bool> {
         let store = &self.store;
         let unless_refused = |done: Result<()>| match done {
             Err(e) if !e.kind().is_refusal() => Err(e),
@@ -252,7 +252,7 @@ impl GroupCommit {
         };
         let something = self.has_changes() || store.journal_bytes() > 0 || store.is_journal_large();
         if something {
-            unless_refused(self.run(true, Some(alone)))?;
+            unless_refused(self.commit_or_checkpoint(true, Some(alone)))?;
         }
         // Even after a refused commit: it may find space then.
         unless_refused(store.finish_and_shrink().map_err(|e| self.services.commit_failed(e)))?;
@@ -272,7 +272,7 @@ impl GroupCommit {
             return None;
         }
         self.changed.store(true, Ordering::Release);
-        Some(Transaction { _reserved: self.space.reserve(Reserve::Removal), _gate: gate })
+        Some(Transaction { _reserved: self.space_budget.reserve(SpaceRequest::Removal), _gate: gate })
     }
 
     /// Returns when every transaction that ended before is durable.
@@ -301,7 +301,7 @@ impl GroupCommit {
     /// Returns when the commit with this number, or a later one, is durable, or there are no
     /// changes.
     fn commit_up_to(&self, enough: u64) -> Result<()> {
-        let _one = self.one.lock();
+        let _one = self.commit_lock.lock();
         let shared = self.durable.load(Ordering::Acquire) >= enough;
         // The caller's changes are durable, even if a failure or an orderly close came meanwhile.
         if shared || !self.has_changes() {
@@ -309,21 +309,21 @@ impl GroupCommit {
         }
         self.services.health.check()?;
         let (store, namespace) = (&self.store, &self.namespace);
-        let due = store.needs_checkpoint() || namespace.wants_checkpoint();
-        let holds = || self.space.holds_commit().map_err(|e| self.services.commit_failed(e));
-        self.run(due || (!holds()? && self.may_checkpoint()), None)
+        let due = store.needs_checkpoint() || namespace.needs_checkpoint();
+        let holds = || self.space_budget.has_room_for_commit().map_err(|e| self.services.commit_failed(e));
+        self.commit_or_checkpoint(due || (!holds()? && self.may_checkpoint()), None)
     }
 
     /// Commits with a root, so that the next opening has nothing to apply, and then refuses all
     /// changes. A waiting change is refused; one that was admitted before is in the commit.
     pub(crate) fn close(&self) -> Result<()> {
-        let _one = self.one.lock();
+        let _one = self.commit_lock.lock();
         if self.services.read_only {
             return Ok(());
         }
         let alone = self.gate.write();
         self.services.health.check()?;
-        self.run(true, Some(&alone))?;
+        self.commit_or_checkpoint(true, Some(&alone))?;
         self.services.health.close();
         Ok(())
     }
@@ -336,16 +336,16 @@ impl GroupCommit {
     /// Runs `work`, which hands pages to the store that need a new root, and commits with a root;
     /// no other commit comes between. Returns the result of `work`.
     pub(crate) fn checkpoint_after<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _one = self.one.lock();
+        let _one = self.commit_lock.lock();
         self.services.health.check()?;
         let done = work()?;
-        self.run(true, None)?;
+        self.commit_or_checkpoint(true, None)?;
         Ok(done)
     }
 
     /// Whether anything changed since the last commit.
     pub(crate) fn has_changes(&self) -> bool {
-        self.changed.load(Ordering::Acquire) || self.inodes.changed() > 0
+        self.changed.load(Ordering::Acquire) || self.inodes.changed_count() > 0
     }
 
     /// The number of commits that became durable.
@@ -355,34 +355,34 @@ impl GroupCommit {
 
     fn is_due(&self) -> bool {
         let (store, namespace) = (&self.store, &self.namespace);
-        let checkpoint = store.needs_checkpoint() || namespace.wants_checkpoint();
+        let checkpoint = store.needs_checkpoint() || namespace.needs_checkpoint();
         (checkpoint && self.may_checkpoint())
             || store.needs_commit()
             || namespace.pending_bytes() >= BATCH
-            || self.space.written() >= CONTENT
+            || self.space_budget.written() >= CONTENT
     }
 
     /// Whether a change may try a checkpoint. After one that found no space, not every change tries
     /// again: the records of the attempts would use up the remaining space.
     fn may_checkpoint(&self) -> bool {
-        let (refused, used) = (self.refused.load(Ordering::Relaxed), self.store.journal_bytes());
-        refused == NEVER || used < refused || used - refused >= AGAIN
+        let (refused, used) = (self.refused_at.load(Ordering::Relaxed), self.store.journal_bytes());
+        refused == NOT_REFUSED || used < refused || used - refused >= RETRY_GROWTH
     }
 
-    /// Commits; with a root if there is space for it. The caller holds `one`, and may hold the
-    /// gate, which it then keeps.
-    fn run(&self, root: bool, kept: Option<&Alone<'_>>) -> Result<()> {
+    /// Commits; with a root if there is space for it. The caller holds `commit_lock`, and may hold
+    /// the gate, which it then keeps.
+    fn commit_or_checkpoint(&self, root: bool, kept: Option<&ExclusiveGate<'_>>) -> Result<()> {
         if root {
             let done = self.attempt(true, kept);
             let is_put_off = done.as_ref().is_err_and(Error::changed_nothing);
-            let refused = if is_put_off { self.store.journal_bytes() } else { NEVER };
-            let before = self.refused.swap(refused, Ordering::Relaxed);
+            let refused = if is_put_off { self.store.journal_bytes() } else { NOT_REFUSED };
+            let before = self.refused_at.swap(refused, Ordering::Relaxed);
             if let Err(e) = &done
                 && is_put_off
-                && before == NEVER
+                && before == NOT_REFUSED
                 && !e.kind().is_refusal()
             {
-                self.services.log(&format!("a checkpoint is put off: {}", e.finding()));
+                self.services.log(&format!("a checkpoint is postponed: {}", e.summary()));
             }
             if !is_put_off || self.namespace.needs_root() {
                 return done;
@@ -391,7 +391,7 @@ impl GroupCommit {
         self.attempt(false, kept)
     }
 
-    fn attempt(&self, root: bool, kept: Option<&Alone<'_>>) -> Result<()> {
+    fn attempt(&self, root: bool, kept: Option<&ExclusiveGate<'_>>) -> Result<()> {
         if root {
             // Before the gate is taken, unless the caller has it: transactions may begin meanwhile.
             self.store.finish_checkpoint().map_err(|e| self.services.commit_failed(e))?;
@@ -403,7 +403,7 @@ impl GroupCommit {
         let before = self.store.last_commit().number;
         let number = self.started.fetch_add(1, Ordering::AcqRel) + 1;
         self.changed.store(false, Ordering::Release);
-        self.space.forget_space();
+        self.space_budget.forget_space();
         let result = self.collect(root, &mut || drop(alone.take()));
         drop(alone);
         // Counted by the store's numbers: it makes no commit if nothing changed, and first
@@ -425,11 +425,11 @@ impl GroupCommit {
     fn collect(&self, root: bool, noted: &mut dyn FnMut()) -> Result<()> {
         let (store, namespace) = (&self.store, &self.namespace);
         self.write_back()?;
-        self.space.commit_written();
+        self.space_budget.commit_written();
         if root {
             return namespace.checkpoint(&mut |root, puts| {
                 store.commit_then(puts, Some(root), &mut || {
-                    namespace.rooted();
+                    namespace.note_rooted();
                     noted();
                 })
             });
@@ -446,8 +446,8 @@ pub(crate) fn reclaim_after(commits: &GroupCommit, handles: &OpenHandles, ino: u
     {
         let e = commits.services.commit_failed(e);
         if e.changed_nothing() && !e.kind().is_refusal() {
-            let found = e.finding();
-            commits.services.log(&format!("a file without a name stays until the next opening: {found}"));
+            let found = e.summary();
+            commits.services.log(&format!("a deleted file stays until the next opening: {found}"));
         }
     }
 }

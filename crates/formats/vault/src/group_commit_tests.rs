@@ -2,7 +2,7 @@
 //! force each interleaving; none depends on time.
 
 use super::*;
-use crate::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
+use crate::{NewNode, ROOT, SystemWallClock, Vault, VaultBacking, VaultOpenOptions, VaultOptions};
 use lacuna_contracts::{Error, Kind, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_sim::CrashFolder;
@@ -38,14 +38,14 @@ impl Anchor for HookedAnchor {
 
 /// A folder, and the anchor of its vault.
 #[derive(Default)]
-struct World {
+struct TestBacking {
     folder: CrashFolder,
     anchor: Arc<HookedAnchor>,
 }
 
-impl World {
-    fn base(&self, seed: u64) -> Base {
-        Base {
+impl TestBacking {
+    fn base(&self, seed: u64) -> VaultBacking {
+        VaultBacking {
             folder: Arc::new(self.folder.clone()),
             anchor: self.anchor.clone(),
             random: Arc::new(SeededRandom::new(seed)),
@@ -64,8 +64,8 @@ impl World {
     }
 }
 
-fn options() -> OpenOptions {
-    OpenOptions { commit_period: None, ..OpenOptions::default() }
+fn options() -> VaultOpenOptions {
+    VaultOpenOptions { commit_period: None, ..VaultOpenOptions::default() }
 }
 
 fn master() -> Secret<32> {
@@ -73,24 +73,24 @@ fn master() -> Secret<32> {
 }
 
 fn make(vault: &Vault, name: &[u8]) -> u64 {
-    vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino
+    vault.create_node(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino
 }
 
 /// The reservation of a writer that has not been checked yet blocks another writer. With nothing
 /// left to commit, the other one can only wait.
 #[test]
-fn a_writer_waits_for_what_another_reserved() {
-    let world = World::default();
+fn a_writer_waits_until_another_returns_its_reservation() {
+    let world = TestBacking::default();
     let vault = world.create();
     let commits = vault.commits();
     commits.checkpoint().unwrap();
     let made = commits.count();
     world.folder.set_capacity(world.folder.used() + SPACE);
-    // As in the middle of `begin_beside_others`.
+    // As in the middle of `try_begin`.
     let gate = commits.gate.read();
-    let reserved = commits.space.reserve(Reserve::Write(LARGE as u64));
+    let reserved = commits.space_budget.reserve(SpaceRequest::Write(LARGE as u64));
     scope(|scope| {
-        let writer = scope.spawn(|| commits.begin(Reserve::Write(LARGE as u64)).map(drop));
+        let writer = scope.spawn(|| commits.begin(SpaceRequest::Write(LARGE as u64)).map(drop));
         while !writer.is_finished() && !commits.gate.is_locked_exclusive() {
             yield_now();
         }
@@ -104,9 +104,9 @@ fn a_writer_waits_for_what_another_reserved() {
 /// Two writers in a directory with space for one: one writes everything, and the other gets ENOSPC,
 /// in either order.
 #[test]
-fn of_two_writers_in_a_directory_with_space_for_one_one_fits() {
+fn of_two_writers_with_space_for_one_exactly_one_succeeds() {
     for round in 0..4 {
-        let world = World::default();
+        let world = TestBacking::default();
         let vault = world.create();
         let files = [make(&vault, b"one"), make(&vault, b"two")];
         vault.sync().unwrap();
@@ -134,12 +134,12 @@ fn of_two_writers_in_a_directory_with_space_for_one_one_fits() {
 
 /// If a change fails half way while a commit waits for its end, no commit includes it.
 #[test]
-fn a_commit_that_waits_for_a_change_that_fails_commits_nothing() {
-    let vault = World::default().create();
+fn a_change_that_fails_half_way_is_in_no_commit() {
+    let vault = TestBacking::default().create();
     let commits = vault.commits();
     make(&vault, b"file");
     let before = vault.last_commit().number;
-    let change = commits.begin(Reserve::Metadata).unwrap();
+    let change = commits.begin(SpaceRequest::Metadata).unwrap();
     scope(|scope| {
         let commit = scope.spawn(|| commits.commit());
         while !commits.gate.is_locked_exclusive() {
@@ -157,8 +157,8 @@ fn a_commit_that_waits_for_a_change_that_fails_commits_nothing() {
 /// A change between the noting of the last commit and the close would be acknowledged and in no
 /// commit: none begins.
 #[test]
-fn nothing_begins_beside_the_last_commit() {
-    let world = World::default();
+fn no_change_begins_during_the_last_commit() {
+    let world = TestBacking::default();
     let vault = world.create();
     let file = make(&vault, b"file");
     let begun = Arc::new(Mutex::new(None));
@@ -188,8 +188,8 @@ fn nothing_begins_beside_the_last_commit() {
 
 /// A sync that gets its turn after the close succeeds if the last commit has its changes.
 #[test]
-fn a_sync_that_the_last_commit_served_succeeds() {
-    let vault = World::default().create();
+fn a_sync_covered_by_the_last_commit_succeeds() {
+    let vault = TestBacking::default().create();
     make(&vault, b"file");
     // The sync began before the close.
     let enough = vault.commits().next_to_begin();
@@ -203,12 +203,12 @@ fn a_sync_that_the_last_commit_served_succeeds() {
 /// Pages that a repair hands to the store need their root: no commit comes between.
 #[test]
 fn no_commit_comes_between_a_repair_and_its_root() {
-    let vault = World::default().create();
+    let vault = TestBacking::default().create();
     let commits = vault.commits();
     make(&vault, b"file");
     let before = vault.last_commit().number;
     let number = commits.checkpoint_after(|| {
-        assert!(commits.one.is_locked());
+        assert!(commits.commit_lock.is_locked());
         Ok(vault.last_commit().number)
     });
     assert_eq!((number.unwrap(), vault.last_commit().number), (before, before + 1));

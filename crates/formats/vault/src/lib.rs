@@ -17,17 +17,19 @@
 #![warn(missing_docs)]
 
 mod acl;
+mod assembly;
 mod attr;
 mod attributes;
 mod background_tasks;
 mod check;
-mod contents;
 mod directories;
 mod entries;
+mod file_contents;
 mod fs_error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group_commit;
+mod inode_record;
 mod inodes;
 mod length;
 mod namespace;
@@ -35,9 +37,8 @@ mod open_file;
 mod open_files;
 mod open_handles;
 mod options;
-mod parts;
+mod part_codes;
 mod paths;
-mod record;
 mod rename;
 mod rescue;
 mod services;
@@ -51,15 +52,15 @@ mod vault;
 
 pub use acl::{ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR};
 pub use attr::{
-    Allocate, Attr, BLOCK, Changes, DirEntry, FILE_MAX, FileKind, LINK_MAX, NAME_MAX, NewNode, ROOT,
-    RenameMode, SYMLINK_MAX, SeekTo, SetXattr, SystemWallClock, Time, WallClock, XATTR_MAX,
+    AllocateMode, Attr, AttrChanges, BLOCK, DirEntry, FILE_MAX, FileKind, LINK_MAX, NAME_MAX, NewNode, ROOT,
+    RenameMode, SYMLINK_MAX, SeekTo, SetXattrMode, SystemWallClock, Time, WallClock, XATTR_MAX,
 };
 pub use attributes::INTEGRITY_XATTR;
 pub use fs_error::{FsError, FsResult};
 /// The store below a vault, for callers that use its types: anchors, the size of the journal, the
-/// consent to a rollback.
+/// policy for a rollback.
 pub use lacuna_vault_store as store;
-pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, Log, OpenOptions, VaultOptions};
+pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, VaultLog, VaultOpenOptions, VaultOptions};
 pub use rescue::Rescue;
-pub use startup::{Base, Found};
+pub use startup::{OpeningReport, VaultBacking};
 pub use vault::Vault;

@@ -1,7 +1,7 @@
 //! The content of an open file: its protected file and its untrusted storage.
 
+use crate::inode_record::InodeRecord;
 use crate::namespace::{Namespace, tables};
-use crate::record::Record;
 use lacuna_contracts::Result;
 use lacuna_integrity::{Part, ProtectedFile, Untrusted};
 use lacuna_vault_store::{ObjectId, Store};
@@ -16,7 +16,7 @@ pub(crate) struct OpenFile {
 
 /// The untrusted storage of one file: its blocks in an object of the store, its pages in the
 /// namespace.
-pub(crate) struct FileSpace<'a> {
+pub(crate) struct FileStorage<'a> {
     store: &'a Store,
     namespace: &'a Namespace,
     ino: u64,
@@ -24,15 +24,15 @@ pub(crate) struct FileSpace<'a> {
     has_us: AtomicBool,
 }
 
-impl<'a> FileSpace<'a> {
+impl<'a> FileStorage<'a> {
     pub(crate) fn new(
         store: &'a Store,
         namespace: &'a Namespace,
         ino: u64,
-        record: &Record,
-    ) -> FileSpace<'a> {
+        record: &InodeRecord,
+    ) -> FileStorage<'a> {
         let has_us = AtomicBool::new(record.has_us);
-        FileSpace { store, namespace, ino, object: record.object, has_us }
+        FileStorage { store, namespace, ino, object: record.object, has_us }
     }
 
     /// Whether the namespace may hold pages.
@@ -41,7 +41,7 @@ impl<'a> FileSpace<'a> {
     }
 }
 
-impl Untrusted for FileSpace<'_> {
+impl Untrusted for FileStorage<'_> {
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
         if self.object == 0 {
             out.fill(0);

@@ -1,9 +1,9 @@
 //! The open files, and the memory budget of each.
 
 use crate::BLOCK;
+use crate::inode_record::InodeRecord;
 use crate::inodes::Inode;
 use crate::open_file::OpenFile;
-use crate::record::Record;
 use lacuna_contracts::{BoundedCache, Budget, Result, Secret};
 use lacuna_integrity::{Choice, FileKeys, ProtectedFile, Session, Trusted};
 use parking_lot::Mutex;
@@ -24,10 +24,10 @@ pub(crate) struct OpenFiles {
     choice: Choice,
     /// The memory of all open files, in bytes.
     total: u64,
-    held: Mutex<Held>,
+    held: Mutex<OpenFilesState>,
 }
 
-struct Held {
+struct OpenFilesState {
     files: BoundedCache<u64, (Arc<Inode>, u64)>,
     bytes: u64,
 }
@@ -35,7 +35,7 @@ struct Held {
 impl OpenFiles {
     /// Starts without open files. They take a quarter of the budget.
     pub(crate) fn new(master: Secret<32>, choice: Choice, budget: Budget) -> OpenFiles {
-        let held = Mutex::new(Held { files: BoundedCache::new(MOST), bytes: 0 });
+        let held = Mutex::new(OpenFilesState { files: BoundedCache::new(MOST), bytes: 0 });
         OpenFiles { master, choice, total: budget.get() / 4, held }
     }
 
@@ -47,7 +47,7 @@ impl OpenFiles {
     /// Opens the content of an inode.
     ///
     /// Errors: [`lacuna_contracts::Kind::Corrupt`] if its trusted storage is malformed.
-    pub(crate) fn open(&self, session: Session, ino: u64, record: &Record) -> Result<OpenFile> {
+    pub(crate) fn open(&self, session: Session, ino: u64, record: &InodeRecord) -> Result<OpenFile> {
         let keys = FileKeys::derive(&self.master, ino)?;
         let choice = record.choice.unwrap_or(self.choice);
         let blocks = record.size.div_ceil(BLOCK as u64);
@@ -67,7 +67,7 @@ impl OpenFiles {
 
     /// Notes a use of a file; other files may be closed for it. The caller has locked the file's
     /// inode.
-    pub(crate) fn used(&self, inode: &Arc<Inode>, open: &mut OpenFile) {
+    pub(crate) fn note_use(&self, inode: &Arc<Inode>, open: &mut OpenFile) {
         let blocks = open.protected.blocks();
         let mut held = self.held.lock();
         if blocks <= open.budgeted_blocks && held.files.get(inode.ino).is_some() {
@@ -81,11 +81,11 @@ impl OpenFiles {
             held.bytes -= old;
         }
         held.bytes += cost;
-        held.make_room(inode.ino, self.total);
+        held.evict_unused(inode.ino, self.total);
     }
 
     /// Notes that a file was closed.
-    pub(crate) fn forget(&self, ino: u64) {
+    pub(crate) fn note_closed(&self, ino: u64) {
         let mut held = self.held.lock();
         if let Some((_, cost)) = held.files.remove(ino) {
             held.bytes -= cost;
@@ -98,15 +98,15 @@ impl OpenFiles {
     }
 }
 
-impl Held {
+impl OpenFilesState {
     /// Closes files that have no uncommitted changes and that no caller is using.
-    fn make_room(&mut self, but: u64, most: u64) {
+    fn evict_unused(&mut self, except: u64, most: u64) {
         // Skips a few files that cannot be closed; the next call continues after them.
         for _ in 0..8 {
             if self.bytes <= most && !self.files.is_full() {
                 return;
             }
-            let Some((ino, (inode, cost))) = self.files.evict(|ino, _| ino != but) else { return };
+            let Some((ino, (inode, cost))) = self.files.evict(|ino, _| ino != except) else { return };
             let given_up = inode.body.try_write().is_some_and(|mut body| {
                 let clean = body.file.as_ref().is_none_or(|open| !open.protected.is_dirty());
                 if clean {

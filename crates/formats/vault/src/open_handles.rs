@@ -1,7 +1,7 @@
 //! The open handles of nodes: a node without a name lives until its last handle is released.
 
-use crate::contents::Contents;
-use crate::inodes::{Body, Inode, Inodes};
+use crate::file_contents::FileContents;
+use crate::inodes::{Inode, InodeBody, Inodes};
 use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
 use crate::{FsError, FsResult};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) struct OpenHandles {
     namespace: Arc<Namespace>,
     inodes: Arc<Inodes>,
-    contents: Arc<Contents>,
+    contents: Arc<FileContents>,
     counts: Mutex<HashMap<u64, u32>>,
 }
 
@@ -22,7 +22,7 @@ impl OpenHandles {
     pub(crate) fn new(
         namespace: Arc<Namespace>,
         inodes: Arc<Inodes>,
-        contents: Arc<Contents>,
+        contents: Arc<FileContents>,
     ) -> OpenHandles {
         OpenHandles { namespace, inodes, contents, counts: Mutex::default() }
     }
@@ -31,7 +31,7 @@ impl OpenHandles {
     pub(crate) fn acquire(&self, ino: u64) -> FsResult<()> {
         let inode = self.inodes.get(ino)?;
         let body = inode.body.read();
-        body.alive()?;
+        body.live_record()?;
         // Under the inode's lock: the removal of the last name reads the count under the same lock.
         *self.counts.lock().entry(ino).or_default() += 1;
         Ok(())
@@ -58,31 +58,29 @@ impl OpenHandles {
             Err(e) => return Err(e),
         };
         let mut body = inode.body.write();
-        if body.gone || self.counts.lock().contains_key(&ino) {
+        if body.is_removed || self.counts.lock().contains_key(&ino) {
             return Ok(());
         }
         if body.record.nlink == 0 {
-            if self.contents.remove_or_begin(&inode, &mut body)? {
+            if self.contents.remove_or_queue(&inode, &mut body)? {
                 self.namespace.put(&tables::orphan(ino), None);
             }
             return Ok(());
         }
-        self.contents.finish(&inode, &mut body)?;
-        self.contents.look_again(&inode, &body);
+        self.contents.save_trusted(&inode, &mut body)?;
+        self.contents.queue_conversion(&inode, &body);
         Ok(())
     }
 
     /// Handles the loss of a node's last name.
-    pub(crate) fn unnamed(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<()> {
+    pub(crate) fn note_last_unlink(&self, inode: &Arc<Inode>, body: &mut InodeBody) -> FsResult<()> {
         let is_open = self.counts.lock().contains_key(&inode.ino);
-        let removed = if is_open { Ok(false) } else { self.contents.remove_or_begin(inode, body) };
+        let removed = if is_open { Ok(false) } else { self.contents.remove_or_queue(inode, body) };
         let gone = match removed {
             // The name is gone; the rest is removed at the next opening.
             Err(e) if e.changed_nothing() => {
-                let found = e.finding();
-                self.contents
-                    .services
-                    .log(&format!("a file without a name stays until the next opening: {found}"));
+                let found = e.summary();
+                self.contents.services.log(&format!("a deleted file stays until the next opening: {found}"));
                 false
             }
             done => done?,

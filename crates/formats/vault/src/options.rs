@@ -3,12 +3,12 @@
 use crate::Time;
 use lacuna_contracts::Budget;
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_vault_store::{Consent, JournalSize};
+use lacuna_vault_store::{JournalSize, RollbackPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The log of a vault, for messages to the user: one line per call, without a newline.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+pub type VaultLog = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The default time between automatic commits.
 pub const COMMIT_PERIOD: Duration = Duration::from_secs(5);
@@ -25,22 +25,22 @@ pub struct VaultOptions {
     /// Permission bits of the root directory.
     pub mode: u16,
     /// The options for the open vault.
-    pub open: OpenOptions,
+    pub open: VaultOpenOptions,
 }
 
 impl Default for VaultOptions {
     fn default() -> Self {
-        VaultOptions { choice: Choice::Auto, uid: 0, gid: 0, mode: 0o755, open: OpenOptions::default() }
+        VaultOptions { choice: Choice::Auto, uid: 0, gid: 0, mode: 0o755, open: VaultOpenOptions::default() }
     }
 }
 
 /// The options for opening a vault.
 #[derive(Clone)]
-pub struct OpenOptions {
+pub struct VaultOpenOptions {
     /// Refuses every change.
     pub read_only: bool,
     /// Accepts a state that does not descend from the anchored state, such as a restored backup.
-    pub accept: Option<Consent>,
+    pub on_rollback: Option<RollbackPolicy>,
     /// The memory of all caches.
     pub budget: Budget,
     /// The time between automatic commits; `None` for no timer and no thread.
@@ -48,14 +48,14 @@ pub struct OpenOptions {
     /// The size limits of the journal.
     pub journal: JournalSize,
     /// The log.
-    pub log: Log,
+    pub log: VaultLog,
 }
 
-impl Default for OpenOptions {
+impl Default for VaultOpenOptions {
     fn default() -> Self {
-        OpenOptions {
+        VaultOpenOptions {
             read_only: false,
-            accept: None,
+            on_rollback: None,
             budget: Budget::default(),
             commit_period: Some(COMMIT_PERIOD),
             journal: JournalSize::default(),
@@ -95,33 +95,33 @@ pub struct CheckReport {
     /// Blocks that verify, including holes.
     pub blocks: u64,
     /// Blocks, and whole files, that do not verify.
-    pub places: u64,
+    pub bad_count: u64,
     /// Pages of the namespace that verify, but only in one of their two backing files.
-    pub single: u64,
+    pub single_copy_pages: u64,
     /// Whether one of the two superblocks does not verify although no crash explains it.
     pub lacks_superblock: bool,
     /// Blocks and files that do not verify, in the order of the check: at most
-    /// [`CheckReport::NAMED`].
+    /// [`CheckReport::MAX_LISTED`].
     pub bad: Vec<BadFile>,
 }
 
 impl CheckReport {
     /// The most bad places that are listed. A lost backing file of any length is one place.
-    pub const NAMED: usize = 65536;
+    pub const MAX_LISTED: usize = 65536;
 
     /// Adds a bad place. Adjacent blocks with the same reason become one run.
     pub(crate) fn add(&mut self, found: BadFile) {
-        self.places += found.blocks;
+        self.bad_count += found.blocks;
         if let Some(last) = self.bad.last_mut().filter(|last| last.is_followed_by(&found)) {
             last.blocks += found.blocks;
-        } else if self.bad.len() < Self::NAMED {
+        } else if self.bad.len() < Self::MAX_LISTED {
             self.bad.push(found);
         }
     }
 
     /// Whether every bad place is listed.
-    pub fn is_whole(&self) -> bool {
-        self.bad.iter().map(|bad| bad.blocks).sum::<u64>() == self.places
+    pub fn lists_all(&self) -> bool {
+        self.bad.iter().map(|bad| bad.blocks).sum::<u64>() == self.bad_count
     }
 }
 
@@ -137,12 +137,12 @@ pub struct BadFile {
     /// The number of bad blocks; 1 for a whole file.
     pub blocks: u64,
     /// The reason.
-    pub why: String,
+    pub reason: String,
 }
 
 impl BadFile {
     fn is_followed_by(&self, next: &BadFile) -> bool {
         let neighbours = self.block.is_some_and(|first| next.block == Some(first + self.blocks));
-        neighbours && self.why == next.why && self.path == next.path && self.backing == next.backing
+        neighbours && self.reason == next.reason && self.path == next.path && self.backing == next.backing
     }
 }

@@ -10,9 +10,9 @@ use crate::namespace::{Namespace, each_change};
 use crate::paths;
 use crate::settings::Settings;
 use crate::startup::Leniency;
-use crate::{Base, FileKind, OpenOptions, Vault};
+use crate::{FileKind, Vault, VaultBacking, VaultOpenOptions};
 use lacuna_contracts::{Error, Result, Secret};
-use lacuna_vault_store::{Consent, PastDamage, Superblocks};
+use lacuna_vault_store::{RollbackPolicy, SuperblockStatus, ToleratedDamage};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,40 +25,40 @@ const DEPTH: usize = 4096;
 pub struct Rescue {
     vault: Vault,
     refusal: Option<Error>,
-    is_by_root_before: bool,
-    is_past_gap: bool,
+    uses_previous_root: bool,
+    skips_damaged_record: bool,
     /// Whether all blocks of the namespace verify.
     is_whole: bool,
 }
 
 /// Tolerates all damage.
-struct WhatVerifies {
-    past: PastDamage,
-    is_by_root_before: AtomicBool,
+struct Lenient {
+    past: ToleratedDamage,
+    uses_previous_root: AtomicBool,
     is_whole: AtomicBool,
 }
 
-impl Leniency for WhatVerifies {
-    fn namespace(
+impl Leniency for Lenient {
+    fn choose_namespace(
         &self,
         newest: Result<Namespace>,
         before: &dyn Fn() -> Option<Result<Namespace>>,
     ) -> Result<Namespace> {
-        if newest.as_ref().is_ok_and(Namespace::is_whole) {
+        if newest.as_ref().is_ok_and(Namespace::is_intact) {
             self.is_whole.store(true, Ordering::Relaxed);
             return newest;
         }
         let Some(Ok(before)) = before() else { return newest };
-        let is_whole = before.is_whole();
+        let is_whole = before.is_intact();
         if newest.is_ok() && !is_whole {
             return newest;
         }
-        self.is_by_root_before.store(true, Ordering::Relaxed);
+        self.uses_previous_root.store(true, Ordering::Relaxed);
         self.is_whole.store(is_whole, Ordering::Relaxed);
         Ok(before)
     }
 
-    fn past(&self) -> PastDamage {
+    fn tolerated_damage(&self) -> ToleratedDamage {
         self.past
     }
 
@@ -88,38 +88,49 @@ impl Rescue {
     ///
     /// Errors: [`lacuna_contracts::Kind::Corrupt`] if none of the three superblocks verifies, or no
     /// copy of a page that the database of names depends on.
-    pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Rescue> {
-        let look = |base, past| Rescue::look(base, master, uuid, options, past);
-        let found = look(base.clone(), PastDamage::Superblocks);
+    pub fn open(
+        base: VaultBacking,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        options: &VaultOpenOptions,
+    ) -> Result<Rescue> {
+        let look = |base, past| Rescue::open_lenient(base, master, uuid, options, past);
+        let found = look(base.clone(), ToleratedDamage::Superblocks);
         if is_best(&found) {
             return found;
         }
-        let found = better(found, look(base.clone(), PastDamage::Records));
-        if is_best(&found) { found } else { better(found, look(base, PastDamage::Checkpoint)) }
+        let found = better(found, look(base.clone(), ToleratedDamage::Records));
+        if is_best(&found) { found } else { better(found, look(base, ToleratedDamage::Checkpoint)) }
     }
 
-    fn look(
-        base: Base,
+    fn open_lenient(
+        base: VaultBacking,
         master: &Secret<32>,
         uuid: [u8; 16],
-        options: &OpenOptions,
-        past: PastDamage,
+        options: &VaultOpenOptions,
+        past: ToleratedDamage,
     ) -> Result<Rescue> {
         let refusal = Arc::<Mutex<Option<Error>>>::default();
         let noted = refusal.clone();
-        let accept = Consent::asked(move |e| {
+        let accept = RollbackPolicy::ask(move |e| {
             *noted.lock() = Some(e);
             Ok(())
         });
-        let options = OpenOptions { read_only: true, accept: Some(accept), ..options.clone() };
+        let options = VaultOpenOptions { read_only: true, on_rollback: Some(accept), ..options.clone() };
         let (is_by_root_before, is_whole) = (AtomicBool::new(false), AtomicBool::new(false));
-        let leniency = WhatVerifies { past, is_by_root_before, is_whole };
+        let leniency = Lenient { past, uses_previous_root: is_by_root_before, is_whole };
         let vault = Vault::open_with(base, master, uuid, &options, &leniency)?;
         let refusal = refusal.lock().take();
         let [is_by_root_before, is_whole] =
-            [leniency.is_by_root_before, leniency.is_whole].map(AtomicBool::into_inner);
-        let is_past_gap = past > PastDamage::Superblocks && refusal.is_none();
-        Ok(Rescue { vault, refusal, is_by_root_before, is_past_gap, is_whole })
+            [leniency.uses_previous_root, leniency.is_whole].map(AtomicBool::into_inner);
+        let is_past_gap = past > ToleratedDamage::Superblocks && refusal.is_none();
+        Ok(Rescue {
+            vault,
+            refusal,
+            uses_previous_root: is_by_root_before,
+            skips_damaged_record: is_past_gap,
+            is_whole,
+        })
     }
 
     /// The vault.
@@ -134,38 +145,38 @@ impl Rescue {
 
     /// Whether the names are by the root before that of an unfinished checkpoint, with all changes
     /// since: pages of that checkpoint do not verify.
-    pub fn is_by_root_before(&self) -> bool {
-        self.is_by_root_before
+    pub fn uses_previous_root(&self) -> bool {
+        self.uses_previous_root
     }
 
     /// Whether the state lies past a damaged record of the journal: it is the anchored state, and
     /// blocks of files that only this record lists do not verify, unless they were written back
     /// already.
-    pub fn is_past_gap(&self) -> bool {
-        self.is_past_gap
+    pub fn skips_damaged_record(&self) -> bool {
+        self.skips_damaged_record
     }
 
     /// A message about the detours to this state, if a normal opening would show another state,
     /// less of it, or none.
-    pub fn used(&self) -> Option<String> {
-        let found = self.vault.found();
+    pub fn detours(&self) -> Option<String> {
+        let found = self.vault.opening_report();
         let mut used = Vec::new();
-        if found.superblocks == Superblocks::Lost {
+        if found.superblocks == SuperblockStatus::Lost {
             let unknown = if found.first_opening {
-                format!("; without an anchor nobody can tell whether {} is the newest", found.state)
+                format!("; without an anchor it is unknown whether {} is the newest", found.state)
             } else {
                 String::new()
             };
             used.push(format!("neither superblock verifies: the state is by the third one{unknown}"));
         }
-        if self.is_past_gap {
+        if self.skips_damaged_record {
             used.push(
-                "a record of the journal does not verify: the newest state is brought out, except blocks that this record alone lists"
+                "a record of the journal does not verify: the newest state is shown, except blocks that only this record lists"
                     .to_owned(),
             );
-        } else if self.is_by_root_before {
+        } else if self.uses_previous_root {
             used.push(
-                "pages of the last checkpoint do not verify: names are by the checkpoint before it and the changes since"
+                "pages of the last checkpoint do not verify: names are from the checkpoint before it, with the changes since"
                     .to_owned(),
             );
         }
@@ -187,10 +198,10 @@ impl Rescue {
 
     /// Plain paths that durable but unreachable commits changed, as far as the journal still has
     /// them; and the numbers of these commits.
-    pub fn changed_later(&self) -> Result<(Vec<u64>, BTreeSet<String>)> {
+    pub fn unreachable_changes(&self) -> Result<(Vec<u64>, BTreeSet<String>)> {
         let contents = self.vault.contents();
         let (mut numbers, mut named, mut changed) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        for (number, batch) in contents.store.unreached()? {
+        for (number, batch) in contents.store.unreachable_batches()? {
             numbers.push(number);
             let each = |key: &[u8], value: Option<&[u8]>| match key.first() {
                 Some(table) if *table == Table::Entries as u8 => {

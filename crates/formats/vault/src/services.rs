@@ -1,7 +1,7 @@
 //! `Services`: the clock, the log, the fail-stop state and the read-only flag, for all parts of an
 //! open vault.
 
-use crate::options::Log;
+use crate::options::VaultLog;
 use crate::{Time, WallClock};
 use lacuna_contracts::{Error, FailStop, Kind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The services of an open vault.
 pub(crate) struct Services {
     pub(crate) clock: Arc<dyn WallClock>,
-    pub(crate) log: Log,
+    pub(crate) log: VaultLog,
     pub(crate) read_only: bool,
     /// Set by a failure that may have left a change half done: no change is accepted after it.
     pub(crate) health: FailStop,

@@ -1,8 +1,8 @@
 //! The settings of the whole vault in the namespace.
 
 use crate::ROOT;
+use crate::inode_record::{choice_code, choice_from_code};
 use crate::namespace::{Namespace, tables};
-use crate::record::{choice_code, choice_of};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::Choice;
 
@@ -33,7 +33,7 @@ impl Settings {
             Error::new(Kind::Corrupt, "cannot open the vault")
                 .found(found)
                 .expected(expected)
-                .remedy("open it with a newer lacuna")
+                .hint("open it with a newer lacuna")
         };
         let byte = |name: &str| -> Result<Option<u8>> {
             Ok(namespace.get(&tables::meta(name))?.and_then(|bytes| bytes.first().copied()))
@@ -41,11 +41,8 @@ impl Settings {
         if byte("version")? != Some(VERSION) {
             return Err(bad("a namespace of another version", format!("version {VERSION}")));
         }
-        let choice = byte("choice")?.and_then(choice_of).ok_or_else(|| {
-            bad(
-                "no way of protecting files that this version knows",
-                "the one that the vault was made with".into(),
-            )
+        let choice = byte("choice")?.and_then(choice_from_code).ok_or_else(|| {
+            bad("an unknown integrity scheme", "the scheme that the vault was created with".into())
         })?;
         let next = namespace.get(&tables::meta("next inode"))?.filter(|bytes| bytes.len() == 8);
         let next = next.and_then(|bytes| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)));

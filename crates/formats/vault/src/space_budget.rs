@@ -31,33 +31,33 @@ use crate::BLOCK;
 use crate::inodes::Inodes;
 use crate::namespace::Namespace;
 use lacuna_contracts::Result;
-use lacuna_medium::Space;
+use lacuna_medium::FsSpace;
 use lacuna_vault_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Bytes of puts for a changed inode that is not written back yet.
-const RECORD: u64 = 512;
+const INODE_RECORD_BYTES: u64 = 512;
 /// The most bytes of any change besides its content.
-const CHANGE: u64 = 16 << 10;
+const CHANGE_BYTES: u64 = 16 << 10;
 /// The most bytes of puts for content: blocks go elsewhere.
-const PUTS: u64 = 64 << 10;
+const MAX_CONTENT_PUTS: u64 = 64 << 10;
 /// The most bytes of tags, in the next commit, for content written since the last one; at most a
 /// quarter of that content.
-const TAGS: u64 = 4 << 20;
+const MAX_TAG_BYTES: u64 = 4 << 20;
 /// Bytes that metadata changes leave for removals.
-const SPARE: u64 = 64 << 10;
+const SPARE_BYTES: u64 = 64 << 10;
 /// With less than this many bytes above the required free space, the file system is asked at each
 /// change. With more, changes take a part before it is asked again.
-const MUCH: u64 = 256 << 20;
+const AMPLE_BYTES: u64 = 256 << 20;
 /// The divisor for that part.
-const PART: u64 = 8;
+const AMPLE_SHARE: u64 = 8;
 /// The same threshold for the number of files.
-const MANY: u64 = 1 << 15;
+const AMPLE_FILES: u64 = 1 << 15;
 
 /// The space that a transaction reserves when it begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reserve {
+pub(crate) enum SpaceRequest {
     /// For new data of about this many bytes.
     Write(u64),
     /// For a change that takes little more space than before.
@@ -66,12 +66,14 @@ pub(crate) enum Reserve {
     Removal,
 }
 
-impl Reserve {
+impl SpaceRequest {
     /// The most bytes of puts in the next commit, and of file system space.
     fn most(self) -> (u64, u64) {
         match self {
-            Reserve::Write(bytes) => (bytes.min(PUTS) + CHANGE, bytes.saturating_add(CHANGE)),
-            Reserve::Metadata | Reserve::Removal => (CHANGE, 0),
+            SpaceRequest::Write(bytes) => {
+                (bytes.min(MAX_CONTENT_PUTS) + CHANGE_BYTES, bytes.saturating_add(CHANGE_BYTES))
+            }
+            SpaceRequest::Metadata | SpaceRequest::Removal => (CHANGE_BYTES, 0),
         }
     }
 }
@@ -79,24 +81,24 @@ impl Reserve {
 /// A reservation, counted until it is dropped.
 pub(crate) struct Reservation<'a> {
     budget: &'a SpaceBudget,
-    change: Reserve,
+    request: SpaceRequest,
 }
 
 impl Reservation<'_> {
     /// Whether the change fits beside everything so far and all other reservations.
     pub(crate) fn fits(&self) -> Result<bool> {
-        match self.change {
-            Reserve::Write(_) => self.budget.has_room_for_write(self.change.most().1),
+        match self.request {
+            SpaceRequest::Write(_) => self.budget.has_room_for_write(self.request.most().1),
             // Keeps some space for removals.
-            Reserve::Metadata => self.budget.has_room_for_record(0, SPARE, 0),
-            Reserve::Removal => self.budget.has_room_for_record(0, 0, 0),
+            SpaceRequest::Metadata => self.budget.has_room_for_record(0, SPARE_BYTES, 0),
+            SpaceRequest::Removal => self.budget.has_room_for_record(0, 0, 0),
         }
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let (puts, content) = self.change.most();
+        let (puts, content) = self.request.most();
         self.budget.reserved_puts.fetch_sub(puts, Ordering::AcqRel);
         if content > 0 {
             self.budget.reserved_content.fetch_sub(content, Ordering::AcqRel);
@@ -117,9 +119,9 @@ pub(crate) struct SpaceBudget {
     /// Whether the last write that was checked found no space; optional writes are then skipped.
     short: AtomicBool,
     /// Bytes that may be taken before the file system is asked again.
-    known: AtomicU64,
+    known_free: AtomicU64,
     /// The error number of the last lack of space.
-    lacking: AtomicI32,
+    last_errno: AtomicI32,
 }
 
 impl SpaceBudget {
@@ -132,8 +134,8 @@ impl SpaceBudget {
             reserved_content: AtomicU64::new(0),
             written: AtomicU64::new(0),
             short: AtomicBool::new(false),
-            known: AtomicU64::new(0),
-            lacking: AtomicI32::new(libc::ENOSPC),
+            known_free: AtomicU64::new(0),
+            last_errno: AtomicI32::new(libc::ENOSPC),
         }
     }
 
@@ -159,62 +161,62 @@ impl SpaceBudget {
 
     /// The most bytes that one transaction writes, in whole blocks: all of them may go to the
     /// journal, which holds about twice this much.
-    pub(crate) fn most_of_write(&self) -> usize {
-        (self.store.journal_most() / 2).max(1).next_multiple_of(BLOCK as u64) as usize
+    pub(crate) fn max_write_len(&self) -> usize {
+        (self.store.journal_limit() / 2).max(1).next_multiple_of(BLOCK as u64) as usize
     }
 
     /// Reserves space for a change. [`Reservation::fits`] tells whether there is enough.
-    pub(crate) fn reserve(&self, change: Reserve) -> Reservation<'_> {
+    pub(crate) fn reserve(&self, change: SpaceRequest) -> Reservation<'_> {
         let (puts, content) = change.most();
         self.reserved_puts.fetch_add(puts, Ordering::AcqRel);
         if content > 0 {
             self.reserved_content.fetch_add(content, Ordering::AcqRel);
         }
-        Reservation { budget: self, change }
+        Reservation { budget: self, request: change }
     }
 
     /// Whether the journal has or finds space for the record of a commit of everything so far.
-    pub(crate) fn holds_commit(&self) -> Result<bool> {
-        self.has_room_for_record(CHANGE, 0, 0)
+    pub(crate) fn has_room_for_commit(&self) -> Result<bool> {
+        self.has_room_for_record(CHANGE_BYTES, 0, 0)
     }
 
     /// Whether there is space for a write that reserved `own` bytes of the file system.
     fn has_room_for_write(&self, own: u64) -> Result<bool> {
-        let is = self.is_free(own)? && {
+        let has_room = self.is_free(own)? && {
             // Its pages may go to the journal first. The part besides content is in the puts.
-            let content = self.reserved_content.load(Ordering::Acquire).saturating_sub(CHANGE);
-            let beside = (self.namespace.owed() / 4).saturating_add(content);
-            self.has_room_for_record(0, self.store.journal_step(), beside)?
+            let content = self.reserved_content.load(Ordering::Acquire).saturating_sub(CHANGE_BYTES);
+            let extra = (self.namespace.checkpoint_space() / 4).saturating_add(content);
+            self.has_room_for_record(0, self.store.journal_step(), extra)?
         };
-        self.short.store(!is, Ordering::Relaxed);
-        Ok(is)
+        self.short.store(!has_room, Ordering::Relaxed);
+        Ok(has_room)
     }
 
     /// Whether the journal has or finds space for the record of everything so far, of all
     /// reservations and of `more` bytes of puts, with `spare` bytes after it, and may take `beside`
     /// more bytes.
-    fn has_room_for_record(&self, more: u64, spare: u64, beside: u64) -> Result<bool> {
-        self.is_space(self.store.prepare_record(self.puts() + more, spare, beside))
+    fn has_room_for_record(&self, more: u64, spare: u64, extra: u64) -> Result<bool> {
+        self.is_prepared(self.store.prepare_record(self.puts() + more, spare, extra))
     }
 
     /// The error number of the last lack of space: ENOSPC, or EDQUOT with a quota.
-    pub(crate) fn lacking(&self) -> i32 {
-        self.lacking.load(Ordering::Relaxed)
+    pub(crate) fn last_errno(&self) -> i32 {
+        self.last_errno.load(Ordering::Relaxed)
     }
 
     /// Forgets the known free space: other programs may have filled the file system, so it is asked
     /// again before the next change; or they may have freed space, so it does not count as short
     /// until a write finds none.
     pub(crate) fn forget_space(&self) {
-        self.known.store(0, Ordering::Release);
+        self.known_free.store(0, Ordering::Release);
         self.short.store(false, Ordering::Relaxed);
     }
 
     /// The space of the backing file system, less the space that must stay free.
-    pub(crate) fn space(&self) -> Result<Space> {
+    pub(crate) fn space(&self) -> Result<FsSpace> {
         let space = self.store.space()?;
-        let (owed, files) = self.owed();
-        Ok(Space {
+        let (owed, files) = self.required_free();
+        Ok(FsSpace {
             free_bytes: space.free_bytes.saturating_sub(owed),
             free_files: space.free_files.saturating_sub(files),
             ..space
@@ -225,7 +227,7 @@ impl SpaceBudget {
     /// stay free and all other reservations.
     fn is_free(&self, own: u64) -> Result<bool> {
         let taken =
-            self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, |known| known.checked_sub(own));
+            self.known_free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |known| known.checked_sub(own));
         if taken.is_ok() {
             return Ok(true);
         }
@@ -233,15 +235,15 @@ impl SpaceBudget {
         // free space.
         let bytes = self.reserved_content.load(Ordering::Acquire);
         let space = self.store.space()?;
-        let (owed, files) = self.owed();
+        let (owed, files) = self.required_free();
         let counted = space.total_files > 0;
         if space.free_bytes < owed.saturating_add(bytes) || (counted && space.free_files < files) {
-            self.lacking.store(libc::ENOSPC, Ordering::Relaxed);
+            self.last_errno.store(libc::ENOSPC, Ordering::Relaxed);
             return Ok(false);
         }
         let more = space.free_bytes - owed - bytes;
-        let much = more >= MUCH && (!counted || space.free_files - files >= MANY);
-        self.known.store(if much { more / PART } else { 0 }, Ordering::Release);
+        let much = more >= AMPLE_BYTES && (!counted || space.free_files - files >= AMPLE_FILES);
+        self.known_free.store(if much { more / AMPLE_SHARE } else { 0 }, Ordering::Release);
         Ok(true)
     }
 
@@ -250,22 +252,22 @@ impl SpaceBudget {
     /// pending bytes.
     fn puts(&self) -> u64 {
         let reserved = self.reserved_puts.load(Ordering::Acquire);
-        let records = RECORD * self.inodes.changed() as u64;
-        let tags = (self.written() / 4).min(TAGS);
+        let records = INODE_RECORD_BYTES * self.inodes.changed_count() as u64;
+        let tags = (self.written() / 4).min(MAX_TAG_BYTES);
         reserved + records + tags + self.namespace.pending_bytes() as u64
     }
 
     /// The space that must stay free: bytes, and files.
-    fn owed(&self) -> (u64, u64) {
-        let (bytes, files) = self.store.owed();
-        (bytes + self.namespace.owed(), files)
+    fn required_free(&self) -> (u64, u64) {
+        let (bytes, files) = self.store.write_back_space();
+        (bytes + self.namespace.checkpoint_space(), files)
     }
 
     /// Whether space was prepared. A refusal of the host means no space.
-    fn is_space(&self, prepared: Result<()>) -> Result<bool> {
+    fn is_prepared(&self, prepared: Result<()>) -> Result<bool> {
         match prepared {
             Err(e) if e.kind().is_refusal() => {
-                self.lacking.store(e.errno(), Ordering::Relaxed);
+                self.last_errno.store(e.errno(), Ordering::Relaxed);
                 Ok(false)
             }
             done => done.map(|()| true),
@@ -276,39 +278,39 @@ impl SpaceBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
+    use crate::{NewNode, ROOT, SystemWallClock, Vault, VaultBacking, VaultOpenOptions, VaultOptions};
     use lacuna_contracts::{Error, Kind, Secret};
     use lacuna_crypto::SeededRandom;
     use lacuna_sim::CrashFolder;
     use lacuna_vault_store::MemoryAnchor;
 
     fn new_vault(folder: &CrashFolder) -> Vault {
-        let base = Base {
+        let base = VaultBacking {
             folder: Arc::new(folder.clone()),
             anchor: Arc::new(MemoryAnchor::default()),
             random: Arc::new(SeededRandom::new(1)),
             clock: Arc::new(SystemWallClock),
         };
-        let open = OpenOptions { commit_period: None, ..OpenOptions::default() };
+        let open = VaultOpenOptions { commit_period: None, ..VaultOpenOptions::default() };
         let options = VaultOptions { open, ..VaultOptions::default() };
         Vault::create(base, &Secret::copy_from(&[7; 32]), [5; 16], &options).unwrap()
     }
 
     /// Two changes that begin at the same time do not reserve the same space.
     #[test]
-    fn space_that_is_reserved_is_not_there_for_others() {
+    fn reserved_space_is_not_available_to_other_changes() {
         let folder = CrashFolder::new();
         let vault = new_vault(&folder);
         let contents = vault.contents();
         let (store, namespace) = (contents.store.clone(), contents.namespace.clone());
         let space = SpaceBudget::new(store, namespace, contents.inodes.clone());
         folder.set_capacity(folder.used() + (30 << 20));
-        let first = space.reserve(Reserve::Write(20 << 20));
+        let first = space.reserve(SpaceRequest::Write(20 << 20));
         assert!(first.fits().unwrap());
-        let second = space.reserve(Reserve::Write(20 << 20));
+        let second = space.reserve(SpaceRequest::Write(20 << 20));
         assert!(!second.fits().unwrap() && space.is_short());
         // A change without file system space has its place in the journal.
-        assert!(space.reserve(Reserve::Removal).fits().unwrap());
+        assert!(space.reserve(SpaceRequest::Removal).fits().unwrap());
         drop(first);
         assert!(second.fits().unwrap() && !space.is_short());
         drop(second);
@@ -318,23 +320,23 @@ mod tests {
 
     /// An inode being written back still counts as changed: other changes may begin meanwhile.
     #[test]
-    fn an_inode_counts_until_the_namespace_has_it() {
+    fn an_inode_counts_as_changed_until_the_namespace_has_it() {
         let vault = new_vault(&CrashFolder::new());
         let inodes = &vault.contents().inodes;
         for name in [b"a", b"b", b"c"] {
-            vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap();
+            vault.create_node(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap();
         }
-        let all = inodes.changed();
+        let all = inodes.changed_count();
         assert!(all >= 3);
         let mut counts = vec![];
         let refusal = || Error::new(Kind::NoSpace, "no space");
         let failed = inodes.write_back(|_, _| {
-            counts.push(inodes.changed());
+            counts.push(inodes.changed_count());
             if counts.len() < 2 { Ok(()) } else { Err(refusal()) }
         });
         assert_eq!(failed.unwrap_err().kind(), Kind::NoSpace);
-        assert_eq!((counts, inodes.changed()), (vec![all, all - 1], all - 1));
+        assert_eq!((counts, inodes.changed_count()), (vec![all, all - 1], all - 1));
         inodes.write_back(|_, _| Ok(())).unwrap();
-        assert_eq!(inodes.changed(), 0);
+        assert_eq!(inodes.changed_count(), 0);
     }
 }

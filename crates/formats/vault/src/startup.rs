@@ -2,19 +2,19 @@
 
 use crate::WallClock;
 use crate::namespace::Namespace;
-use crate::options::OpenOptions;
+use crate::options::VaultOpenOptions;
 use crate::settings::Settings;
-use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Folder;
-use lacuna_vault_store::{Anchor, CommitInfo, PastDamage, StoreBase, StoreOptions, Superblocks};
+use lacuna_vault_store::{Anchor, CommitInfo, StoreBacking, StoreOptions, SuperblockStatus, ToleratedDamage};
 use std::sync::Arc;
 
 /// The leniency of an opening: the damage that it tolerates.
 pub(crate) trait Leniency {
     /// Chooses the namespace: by the newest root, or, if a checkpoint was not finished, by the root
     /// before it with all changes since.
-    fn namespace(
+    fn choose_namespace(
         &self,
         newest: Result<Namespace>,
         before: &dyn Fn() -> Option<Result<Namespace>>,
@@ -23,8 +23,8 @@ pub(crate) trait Leniency {
     fn settings(&self, namespace: &Namespace) -> Result<Settings>;
     /// The damage of the store that it tolerates. If any, the third files of the namespace are used
     /// as well.
-    fn past(&self) -> PastDamage {
-        PastDamage::Nothing
+    fn tolerated_damage(&self) -> ToleratedDamage {
+        ToleratedDamage::Nothing
     }
 }
 
@@ -32,7 +32,7 @@ pub(crate) trait Leniency {
 pub(crate) struct Strict;
 
 impl Leniency for Strict {
-    fn namespace(
+    fn choose_namespace(
         &self,
         newest: Result<Namespace>,
         _: &dyn Fn() -> Option<Result<Namespace>>,
@@ -47,7 +47,7 @@ impl Leniency for Strict {
 
 /// The result of an opening.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct OpeningReport {
     /// This machine never opened the vault before: this may not be its newest state.
     pub first_opening: bool,
     /// The state does not descend from the anchored state, and was accepted.
@@ -57,12 +57,12 @@ pub struct Found {
     /// Records that were read from the journal; none after an orderly close.
     pub records: u64,
     /// The two superblocks of the store.
-    pub superblocks: Superblocks,
+    pub superblocks: SuperblockStatus,
 }
 
 /// The environment of a vault.
 #[derive(Clone)]
-pub struct Base {
+pub struct VaultBacking {
     /// The backing directory.
     pub folder: Arc<dyn Folder>,
     /// The anchor, which remembers the last commit.
@@ -75,37 +75,41 @@ pub struct Base {
 
 /// The error of an anchored state with a namespace that does not verify: the directory mixes files
 /// of several states.
-pub(crate) fn incomplete(e: Error, backing: &str) -> Error {
+pub(crate) fn mixed_states(e: Error, backing: &str) -> Error {
     if e.kind() != Kind::Corrupt {
         return e;
     }
-    e.context(format!("the directory does not hold one whole state of the backing files {backing}, which hold all names")).remedy(
-        Advice::from(
-            "if a program keeps it in step with another place, let it finish, or run it once more with the vault closed; otherwise \
-             bring these files back as they were when the vault was last closed, or restore the directory from a backup; ",
+    e.context(format!("the backing files {backing}, which hold all names, are not all of one state")).hint(
+        Hint::from(
+            "if a program synchronises the directory, let it finish, or run it again with the vault closed; otherwise \
+             restore these files as they were when the vault was last closed, or restore the directory from a backup; ",
         )
         .action(Action("vault::rescue"))
-        .text(" brings out what still verifies"),
+        .text(" copies out the data that still verifies"),
     )
 }
 
 /// The environment and the options of the store.
-pub(crate) fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> (StoreBase, StoreOptions) {
+pub(crate) fn store_backing(
+    base: &VaultBacking,
+    uuid: [u8; 16],
+    options: &VaultOpenOptions,
+) -> (StoreBacking, StoreOptions) {
     let clock = base.clock.clone();
-    let rests = StoreBase {
+    let backing = StoreBacking {
         folder: base.folder.clone(),
         anchor: base.anchor.clone(),
         random: base.random.clone(),
-        now: Arc::new(move || clock.now().secs.max(0) as u64),
+        clock: Arc::new(move || clock.now().secs.max(0) as u64),
         uuid,
     };
-    let choices = StoreOptions {
+    let store_options = StoreOptions {
         read_only: options.read_only,
-        accept: options.accept.clone(),
+        on_rollback: options.on_rollback.clone(),
         // Without a timer there are no threads, so that a test decides the order of events.
         background: options.commit_period.is_some(),
         journal: options.journal,
-        past: PastDamage::Nothing,
+        tolerated: ToleratedDamage::Nothing,
     };
-    (rests, choices)
+    (backing, store_options)
 }

@@ -8,7 +8,7 @@ const MOST: usize = 4096;
 
 /// Whether a thread takes files from the queue.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Stage {
+enum QueueStage {
     /// Not yet.
     #[default]
     NotStarted,
@@ -18,16 +18,16 @@ enum Stage {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedFiles {
     inodes: VecDeque<u64>,
     known: HashSet<u64>,
-    stage: Stage,
+    stage: QueueStage,
 }
 
 /// The queue of files.
 #[derive(Default)]
 pub(crate) struct TaskQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedFiles>,
     changed: Condvar,
 }
 
@@ -35,7 +35,7 @@ impl TaskQueue {
     /// Queues a file. `false`: no thread will process it.
     pub(crate) fn push(&self, ino: u64) -> bool {
         let mut waiting = self.waiting.lock();
-        if waiting.stage != Stage::Open {
+        if waiting.stage != QueueStage::Open {
             // Even if it was queued before: no thread will take it.
             return false;
         }
@@ -51,25 +51,25 @@ impl TaskQueue {
 
     /// Starts the queue: a thread will take files.
     pub(crate) fn open(&self) {
-        self.waiting.lock().stage = Stage::Open;
+        self.waiting.lock().stage = QueueStage::Open;
     }
 
     /// Closes the queue: no thread takes files after this.
     pub(crate) fn close(&self) {
-        self.waiting.lock().stage = Stage::Closed;
+        self.waiting.lock().stage = QueueStage::Closed;
         self.changed.notify_all();
     }
 
     /// Whether the thread must end.
     pub(crate) fn is_closed(&self) -> bool {
-        self.waiting.lock().stage == Stage::Closed
+        self.waiting.lock().stage == QueueStage::Closed
     }
 
     /// Takes the file that was queued first. Waits for one; `None` once the queue is closed.
     pub(crate) fn pop(&self) -> Option<u64> {
         let mut waiting = self.waiting.lock();
         loop {
-            if waiting.stage == Stage::Closed {
+            if waiting.stage == QueueStage::Closed {
                 return None;
             }
             if let Some(ino) = waiting.inodes.pop_front() {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_taken_in_the_order_in_which_they_came() {
+    fn files_are_taken_in_order_of_arrival() {
         let queue = TaskQueue::default();
         assert!(!queue.push(1));
         queue.open();

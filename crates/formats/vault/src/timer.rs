@@ -1,33 +1,37 @@
 //! The timer of automatic commits.
 
 use crate::group_commit::GroupCommit;
-use crate::options::Log;
+use crate::options::VaultLog;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A thread that commits periodically until it is dropped.
-pub(crate) struct Timer {
+pub(crate) struct CommitTimer {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Timer {
-    pub(crate) fn start(commits: Arc<GroupCommit>, period: Duration, log: Log) -> std::io::Result<Timer> {
+impl CommitTimer {
+    pub(crate) fn start(
+        commits: Arc<GroupCommit>,
+        period: Duration,
+        log: VaultLog,
+    ) -> std::io::Result<CommitTimer> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let seen = stop.clone();
-        let thread = std::thread::Builder::new().name("lacuna commits".into()).spawn(move || {
-            let mut told = false;
+        let thread = std::thread::Builder::new().name("lacuna-commit".into()).spawn(move || {
+            let mut is_logged = false;
             while !wait(&seen, period) {
                 let failed = if commits.has_changes() { commits.commit().err() } else { continue };
-                if let Some(e) = failed.as_ref().filter(|_| !told) {
+                if let Some(e) = failed.as_ref().filter(|_| !is_logged) {
                     log(&format!("cannot commit: {e}"));
                 }
-                told = failed.is_some();
+                is_logged = failed.is_some();
             }
         })?;
-        Ok(Timer { stop, thread: Some(thread) })
+        Ok(CommitTimer { stop, thread: Some(thread) })
     }
 }
 
@@ -40,7 +44,7 @@ fn wait((stopped, changed): &(Mutex<bool>, Condvar), period: Duration) -> bool {
     *stopped
 }
 
-impl Drop for Timer {
+impl Drop for CommitTimer {
     fn drop(&mut self) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();

@@ -6,10 +6,10 @@
 use crate::acl;
 use crate::directories::{Directories, check_name};
 use crate::fs_error::errno;
+use crate::inode_record::InodeRecord;
 use crate::inodes::{Inode, Inodes};
 use crate::namespace::{Namespace, tables};
 use crate::open_handles::OpenHandles;
-use crate::record::Record;
 use crate::services::Services;
 use crate::{Attr, DirEntry, FileKind, FsError, FsResult, LINK_MAX, NewNode, ROOT, SYMLINK_MAX, Time};
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ pub(crate) struct Tree {
     pub(crate) namespace: Arc<Namespace>,
     pub(crate) directories: Directories,
     pub(crate) handles: Arc<OpenHandles>,
-    pub(crate) changes: Mutex<()>,
+    pub(crate) change_lock: Mutex<()>,
 }
 
 impl Tree {
@@ -35,7 +35,7 @@ impl Tree {
         }
         let ino = match name {
             b"." => parent,
-            b".." => self.inodes.get(parent)?.body.read().alive()?.parent,
+            b".." => self.inodes.get(parent)?.body.read().live_record()?.parent,
             _ => match self.directories.find(parent, name)? {
                 Some((ino, _)) => ino,
                 None => return self.directory(parent).and(errno(libc::ENOENT)),
@@ -47,10 +47,10 @@ impl Tree {
     pub(crate) fn attr(&self, ino: u64) -> FsResult<Attr> {
         let inode = self.inodes.get(ino)?;
         let body = inode.body.read();
-        Ok(body.alive()?.attr(ino))
+        Ok(body.live_record()?.attr(ino))
     }
 
-    pub(crate) fn make(
+    pub(crate) fn create_node(
         &self,
         parent: u64,
         name: &[u8],
@@ -59,11 +59,11 @@ impl Tree {
         uid: u32,
         gid: u32,
     ) -> FsResult<Attr> {
-        let _changes = self.changes.lock();
+        let _changes = self.change_lock.lock();
         let directory = self.directory(parent)?;
         self.check_free(parent, name)?;
         let now = self.services.now();
-        let mut record = Record::new(new.kind(), now);
+        let mut record = InodeRecord::new(new.kind(), now);
         (record.mode, record.uid, record.gid, record.parent) = (mode & MODE, uid, gid, parent);
         match new {
             NewNode::Symlink(target) if target.len() > SYMLINK_MAX => return errno(libc::ENAMETOOLONG),
@@ -75,7 +75,7 @@ impl Tree {
         }
         let lists = {
             let body = directory.body.read();
-            let above = body.alive()?;
+            let above = body.live_record()?;
             record.take_group_of(above);
             if matches!(new, NewNode::File | NewNode::Directory) {
                 record.choice = above.choice;
@@ -95,17 +95,17 @@ impl Tree {
             self.inodes.remove(&inode, &mut inode.body.write());
             return Err(e);
         }
-        self.changed(&directory, now, i64::from(new.kind() == FileKind::Directory));
+        self.note_entries_changed(&directory, now, i64::from(new.kind() == FileKind::Directory));
         let body = inode.body.read();
         Ok(body.record.attr(inode.ino))
     }
 
     pub(crate) fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
-        let _changes = self.changes.lock();
+        let _changes = self.change_lock.lock();
         let inode = self.inodes.get(ino)?;
         {
             let body = inode.body.read();
-            let record = body.alive()?;
+            let record = body.live_record()?;
             match record.kind {
                 FileKind::Directory => return errno(libc::EPERM),
                 _ if record.nlink == 0 => return errno(libc::ENOENT),
@@ -118,26 +118,26 @@ impl Tree {
         let now = self.services.now();
         let kind = inode.body.read().record.kind;
         self.directories.set(parent, name, ino, kind)?;
-        self.changed(&directory, now, 0);
+        self.note_entries_changed(&directory, now, 0);
         let mut body = inode.body.write();
         body.record.nlink += 1;
         body.record.parent = parent;
-        body.changed_at(now, false);
-        self.inodes.touch(&inode, &mut body);
+        body.set_change_times(now, false);
+        self.inodes.mark_changed(&inode, &mut body);
         Ok(body.record.attr(ino))
     }
 
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> FsResult<()> {
-        let _changes = self.changes.lock();
+        let _changes = self.change_lock.lock();
         let directory = self.directory(parent)?;
-        let inode = self.found(parent, name)?;
+        let inode = self.find_inode(parent, name)?;
         if inode.body.read().record.kind == FileKind::Directory {
             return errno(libc::EISDIR);
         }
         let now = self.services.now();
         self.directories.remove(parent, name)?;
-        self.changed(&directory, now, 0);
-        self.unnamed(&inode, now)
+        self.note_entries_changed(&directory, now, 0);
+        self.drop_name(&inode, now)
     }
 
     pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> FsResult<()> {
@@ -146,20 +146,20 @@ impl Tree {
             b".." => return errno(libc::ENOTEMPTY),
             _ => {}
         }
-        let _changes = self.changes.lock();
+        let _changes = self.change_lock.lock();
         let directory = self.directory(parent)?;
-        let inode = self.found(parent, name)?;
+        let inode = self.find_inode(parent, name)?;
         self.check_removable(&inode)?;
         let now = self.services.now();
         self.directories.remove(parent, name)?;
-        self.changed(&directory, now, -1);
-        self.unnamed(&inode, now)
+        self.note_entries_changed(&directory, now, -1);
+        self.drop_name(&inode, now)
     }
 
     pub(crate) fn read_link(&self, ino: u64) -> FsResult<Vec<u8>> {
         let inode = self.inodes.get(ino)?;
         let body = inode.body.read();
-        let record = body.alive()?;
+        let record = body.live_record()?;
         if record.kind == FileKind::Symlink { Ok(record.target.clone()) } else { errno(libc::EINVAL) }
     }
 
@@ -169,7 +169,7 @@ impl Tree {
         after: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> FsResult<()> {
-        let parent = self.inodes.get(ino)?.body.read().alive()?.parent;
+        let parent = self.inodes.get(ino)?.body.read().live_record()?.parent;
         self.directory(ino)?;
         self.directories.read(ino, parent, after, each)
     }
@@ -179,7 +179,7 @@ impl Tree {
         let inode = self.inodes.get(ino)?;
         {
             let body = inode.body.read();
-            let record = body.alive()?;
+            let record = body.live_record()?;
             if record.kind != FileKind::Directory {
                 return errno(libc::ENOTDIR);
             }
@@ -191,7 +191,7 @@ impl Tree {
     }
 
     /// The inode of a name. ENOENT.
-    pub(crate) fn found(&self, parent: u64, name: &[u8]) -> FsResult<Arc<Inode>> {
+    pub(crate) fn find_inode(&self, parent: u64, name: &[u8]) -> FsResult<Arc<Inode>> {
         check_name(name)?;
         let (ino, _) = self.directories.find(parent, name)?.ok_or(FsError::Errno(libc::ENOENT))?;
         self.inodes.get(ino)
@@ -210,22 +210,22 @@ impl Tree {
 
     /// Updates a directory after its entries changed; `more` is the change of the number of its
     /// subdirectories.
-    pub(crate) fn changed(&self, directory: &Arc<Inode>, now: Time, more: i64) {
+    pub(crate) fn note_entries_changed(&self, directory: &Arc<Inode>, now: Time, more: i64) {
         let mut body = directory.body.write();
-        body.changed_at(now, true);
+        body.set_change_times(now, true);
         body.record.nlink = body.record.nlink.saturating_add_signed(more as i32);
-        self.inodes.touch(directory, &mut body);
+        self.inodes.mark_changed(directory, &mut body);
     }
 
     /// Updates a node that lost a name. It is removed with its last name, or when its last handle
     /// is released.
-    pub(crate) fn unnamed(&self, inode: &Arc<Inode>, now: Time) -> FsResult<()> {
+    pub(crate) fn drop_name(&self, inode: &Arc<Inode>, now: Time) -> FsResult<()> {
         let mut body = inode.body.write();
         let directory = body.record.kind == FileKind::Directory;
         body.record.nlink = if directory { 0 } else { body.record.nlink.saturating_sub(1) };
-        body.changed_at(now, false);
-        self.inodes.touch(inode, &mut body);
-        if body.record.nlink == 0 { self.handles.unnamed(inode, &mut body) } else { Ok(()) }
+        body.set_change_times(now, false);
+        self.inodes.mark_changed(inode, &mut body);
+        if body.record.nlink == 0 { self.handles.note_last_unlink(inode, &mut body) } else { Ok(()) }
     }
 
     fn check_free(&self, parent: u64, name: &[u8]) -> FsResult<()> {

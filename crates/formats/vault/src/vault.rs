@@ -1,70 +1,67 @@
 //! `Vault`: the interface for front ends, and making, opening and closing a vault.
 
+use crate::assembly::{Storage, VaultParts};
 use crate::attributes;
 use crate::background_tasks::{self, BackgroundTasks};
 use crate::check;
-use crate::contents::Contents;
-use crate::directories::Directories;
-use crate::entries::NameHash;
+use crate::file_contents::FileContents;
 use crate::group_commit::{GroupCommit, reclaim_after};
-use crate::inodes::Inodes;
+use crate::inode_record::InodeRecord;
 use crate::length;
-use crate::namespace::{Namespace, Reading, Spot};
-use crate::open_files::OpenFiles;
+use crate::namespace::{CopyReadOptions, Namespace, PagePosition};
 use crate::open_handles::OpenHandles;
-use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
+use crate::options::{CheckReport, FileStat, VaultOpenOptions, VaultOptions};
 use crate::paths;
-use crate::record::Record;
 use crate::rename::{self, EntryName};
-use crate::services::Services;
 use crate::settings::Settings;
-use crate::space_budget::{Reserve, SpaceBudget};
-use crate::startup::{Base, Found, Leniency, Strict, incomplete, store_base};
-use crate::timer::Timer;
+use crate::space_budget::SpaceRequest;
+use crate::startup::{Leniency, OpeningReport, Strict, VaultBacking, mixed_states, store_backing};
+use crate::timer::CommitTimer;
 use crate::tree::Tree;
 use crate::{
-    Allocate, Attr, Changes, DirEntry, FileKind, FsResult, NewNode, ROOT, RenameMode, SeekTo, SetXattr,
+    AllocateMode, Attr, AttrChanges, DirEntry, FileKind, FsResult, NewNode, ROOT, RenameMode, SeekTo,
+    SetXattrMode,
 };
-use lacuna_contracts::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
-use lacuna_medium::Space;
-use lacuna_vault_store::{CommitInfo, PastDamage, Recovered, Store, StoreKeys, StoreOptions, Superblocks};
+use lacuna_contracts::{Error, Kind, Result, Secret, Status, StatusItem};
+use lacuna_medium::FsSpace;
+use lacuna_vault_store::{
+    CommitInfo, Recovered, Store, StoreKeys, StoreOptions, SuperblockStatus, ToleratedDamage,
+};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// An open vault, for concurrent callers.
 pub struct Vault {
-    contents: Arc<Contents>,
+    contents: Arc<FileContents>,
     handles: Arc<OpenHandles>,
     tree: Tree,
     commits: Arc<GroupCommit>,
-    found: Found,
-    timer: Mutex<Option<Timer>>,
+    opening_report: OpeningReport,
+    timer: Mutex<Option<CommitTimer>>,
     tasks: Mutex<Option<BackgroundTasks>>,
-}
-
-/// The store, the namespace and the settings of a vault.
-struct Storage {
-    store: Arc<Store>,
-    namespace: Namespace,
-    settings: Settings,
 }
 
 impl Vault {
     /// Makes a vault in a directory without one, beside its header. Errors: [`Kind::Exists`] if the
     /// anchor remembers a vault already.
-    pub fn create(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &VaultOptions) -> Result<Vault> {
-        let (rests, choices) = store_base(&base, uuid, &options.open);
-        let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), &choices)?);
+    pub fn create(
+        base: VaultBacking,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        options: &VaultOptions,
+    ) -> Result<Vault> {
+        let (backing, store_options) = store_backing(&base, uuid, &options.open);
+        let store = Arc::new(Store::create(backing, StoreKeys::derive(master, &uuid), &store_options)?);
         let namespace =
             Namespace::create(&store, master, options.open.budget.share(1, 4), &options.open.log)?;
         let settings = Settings::create(&namespace, options.choice);
         let state = store.last_commit();
-        let superblocks = Superblocks::Whole;
-        let found = Found { first_opening: false, accepted: false, state, records: 0, superblocks };
+        let superblocks = SuperblockStatus::Whole;
+        let found = OpeningReport { first_opening: false, accepted: false, state, records: 0, superblocks };
         let storage = Storage { store, namespace, settings };
-        let vault = Vault::assemble(base, master, uuid, storage, &options.open, found);
-        let mut root = Record::new(FileKind::Directory, vault.contents.services.now());
+        let vault = Vault::of(storage.assemble(base, master, uuid, &options.open), found);
+        let mut root = InodeRecord::new(FileKind::Directory, vault.contents.services.now());
         (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
         (root.nlink, root.parent) = (2, ROOT);
         let root = vault.contents.inodes.create(root);
@@ -77,27 +74,32 @@ impl Vault {
     /// Opens a vault in its newest state. Errors: [`Kind::RolledBack`] if that state does not
     /// descend from the anchored state, [`Kind::Corrupt`] if the superblocks, the journal or the
     /// namespace do not verify.
-    pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
+    pub fn open(
+        base: VaultBacking,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        options: &VaultOpenOptions,
+    ) -> Result<Vault> {
         Vault::open_with(base, master, uuid, options, &Strict)
     }
 
     /// Like [`Vault::open`], but tolerates damage as far as `leniency` allows.
     pub(crate) fn open_with(
-        base: Base,
+        base: VaultBacking,
         master: &Secret<32>,
         uuid: [u8; 16],
-        options: &OpenOptions,
+        options: &VaultOpenOptions,
         leniency: &dyn Leniency,
     ) -> Result<Vault> {
-        let (rests, choices) = store_base(&base, uuid, options);
-        let choices = StoreOptions { past: leniency.past(), ..choices };
-        let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
+        let (backing, store_options) = store_backing(&base, uuid, options);
+        let choices = StoreOptions { tolerated: leniency.tolerated_damage(), ..store_options };
+        let (store, recovered) = Store::probe(backing, StoreKeys::derive(master, &uuid), &choices)?;
         let store = Arc::new(store);
         let Recovered {
             root,
             puts,
-            before,
-            stale,
+            previous_root: before,
+            stale_numbers: stale,
             may_be_mixed,
             first_opening,
             accepted,
@@ -106,7 +108,7 @@ impl Vault {
             superblocks,
             superblock_fault,
         } = recovered;
-        if let Some(fault) = superblock_fault.filter(|_| superblocks == Superblocks::Damaged) {
+        if let Some(fault) = superblock_fault.filter(|_| superblocks == SuperblockStatus::Damaged) {
             (options.log)(&format!(
                 "one of the two superblocks of the vault does not verify, and the other one has everything: the backing file {fault}"
             ));
@@ -114,31 +116,32 @@ impl Vault {
         let root = root.ok_or_else(|| {
             Error::new(Kind::Corrupt, "cannot open the vault")
                 .found("a store without a namespace")
-                .expected("one that was made whole")
-                .remedy("make the vault anew: nothing was ever written to it")
+                .expected("a vault that was created completely")
+                .hint("create the vault again: nothing was ever written to it")
         })?;
         let open = |root: &[u8], puts: &[Vec<u8>], stale: Range<u64>| {
-            let thirds = leniency.past() > PastDamage::Nothing;
-            let reading = Reading { stale, thirds, log: options.log.clone() };
+            let thirds = leniency.tolerated_damage() > ToleratedDamage::Nothing;
+            let reading =
+                CopyReadOptions { stale_numbers: stale, reads_thirds: thirds, log: options.log.clone() };
             Namespace::open(&store, master, root, puts, reading, options.budget.share(1, 4))
         };
-        let namespace = leniency.namespace(open(&root, &puts, stale), &|| {
+        let namespace = leniency.choose_namespace(open(&root, &puts, stale), &|| {
             let before = before.as_ref()?;
             let puts = [&before.puts[..], &puts[..]].concat();
-            Some(open(&before.root, &puts, before.below..u64::MAX))
+            Some(open(&before.root, &puts, before.commit_limit..u64::MAX))
         });
         let namespace = namespace.map_err(|e| {
             let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
-            incomplete(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
+            mixed_states(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
         })?;
-        let found = Found { first_opening, accepted, state, records, superblocks };
+        let found = OpeningReport { first_opening, accepted, state, records, superblocks };
         let settings = leniency.settings(&namespace)?;
         let storage = Storage { store, namespace, settings };
-        let vault = Vault::assemble(base, master, uuid, storage, options, found);
+        let vault = Vault::of(storage.assemble(base, master, uuid, options), found);
         // Only here is the state known to be whole enough to continue.
-        vault.contents.store.take_up()?;
+        vault.contents.store.activate()?;
         if may_be_mixed && !options.read_only {
-            vault.mend_copies()?;
+            vault.repair_copies()?;
         }
         vault.start(options)?;
         if vault.remove_orphans()? > 0
@@ -154,7 +157,7 @@ impl Vault {
     /// Repairs pages that only one of the two files of a namespace object holds in this state,
     /// before there is another root. A checkpoint of a later state may have written one of the
     /// files, or the checkpoint of this state only one.
-    fn mend_copies(&self) -> Result<()> {
+    fn repair_copies(&self) -> Result<()> {
         let (_, single) = self.contents.namespace.verify(&mut |_, _| ())?;
         if single == 0 {
             return Ok(());
@@ -166,47 +169,16 @@ impl Vault {
         }
     }
 
-    fn assemble(
-        base: Base,
-        master: &Secret<32>,
-        uuid: [u8; 16],
-        storage: Storage,
-        options: &OpenOptions,
-        found: Found,
-    ) -> Vault {
-        let Storage { store, namespace, settings } = storage;
-        let namespace = Arc::new(namespace);
-        let services = Arc::new(Services {
-            clock: base.clock,
-            log: options.log.clone(),
-            read_only: options.read_only,
-            health: FailStop::of_vault(),
-        });
-        let inodes = Inodes::new(namespace.clone(), settings.next_inode, options.budget.share(1, 8));
-        let inodes = Arc::new(inodes);
-        let space = Arc::new(SpaceBudget::new(store.clone(), namespace.clone(), inodes.clone()));
-        let files = OpenFiles::new(master.clone(), settings.choice, options.budget);
-        let contents =
-            Contents::new(services.clone(), store, namespace.clone(), inodes.clone(), space.clone(), files);
-        let contents = Arc::new(contents);
-        let handles = Arc::new(OpenHandles::new(namespace.clone(), inodes.clone(), contents.clone()));
-        let tree = Tree {
-            services,
-            inodes,
-            namespace: namespace.clone(),
-            directories: Directories::new(namespace, NameHash::new(master, &uuid)),
-            handles: handles.clone(),
-            changes: Mutex::new(()),
-        };
-        let commits = Arc::new(GroupCommit::new(contents.clone(), space));
+    fn of(parts: VaultParts, opening_report: OpeningReport) -> Vault {
+        let VaultParts { contents, handles, tree, commits } = parts;
         let (timer, tasks) = (Mutex::new(None), Mutex::new(None));
-        Vault { contents, handles, tree, commits, found, timer, tasks }
+        Vault { contents, handles, tree, commits, opening_report, timer, tasks }
     }
 
-    fn start(&self, options: &OpenOptions) -> Result<()> {
+    fn start(&self, options: &VaultOpenOptions) -> Result<()> {
         let Some(period) = options.commit_period.filter(|_| !options.read_only) else { return Ok(()) };
         let failed = |e| Error::io("cannot start a thread", &e);
-        let timer = Timer::start(self.commits.clone(), period, options.log.clone());
+        let timer = CommitTimer::start(self.commits.clone(), period, options.log.clone());
         *self.timer.lock() = Some(timer.map_err(failed)?);
         let tasks = BackgroundTasks::start(self.commits.clone(), self.contents.clone());
         *self.tasks.lock() = Some(tasks.map_err(failed)?);
@@ -215,7 +187,7 @@ impl Vault {
 
     /// Converts a file to the scheme that suits it, as a thread does if there is a commit period.
     pub fn convert(&self, ino: u64) -> FsResult<()> {
-        background_tasks::all_of(&self.commits, &self.contents, ino, &|| false)
+        background_tasks::run_task(&self.commits, &self.contents, ino, &|| false)
     }
 
     /// Removes or begins to remove nodes left without a name. Returns their number.
@@ -225,7 +197,7 @@ impl Vault {
     }
 
     /// The contents of files, with the parts that they use.
-    pub(crate) fn contents(&self) -> &Contents {
+    pub(crate) fn contents(&self) -> &FileContents {
         &self.contents
     }
 
@@ -235,8 +207,8 @@ impl Vault {
     }
 
     /// The result of the opening.
-    pub fn found(&self) -> Found {
-        self.found
+    pub fn opening_report(&self) -> OpeningReport {
+        self.opening_report
     }
 
     /// The last commit.
@@ -246,7 +218,7 @@ impl Vault {
 
     /// Whether this machine never opened the vault before, so its freshness could not be checked.
     pub fn first_opening(&self) -> bool {
-        self.found.first_opening
+        self.opening_report.first_opening
     }
 
     /// Commits everything, writes a checkpoint and refuses all later changes.
@@ -271,23 +243,23 @@ impl Vault {
     }
 
     /// Changes attributes.
-    pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
+    pub fn set_attr(&self, ino: u64, changes: &AttrChanges) -> FsResult<Attr> {
         // Truncation frees space; lengthening adds only a hole, and is admitted as easily.
         let sets_size = changes.size.is_some();
-        let reserve = if sets_size { Reserve::Removal } else { Reserve::Metadata };
+        let reserve = if sets_size { SpaceRequest::Removal } else { SpaceRequest::Metadata };
         let _transaction = self.commits.begin(reserve)?;
         attributes::set(&self.contents, ino, changes)
     }
 
     /// Clears set-user-ID, and set-group-ID if the group may execute, as a user's write does.
     pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
-        let _transaction = self.commits.begin(Reserve::Metadata)?;
+        let _transaction = self.commits.begin(SpaceRequest::Metadata)?;
         attributes::clear_set_ids(&self.contents, ino)
     }
 
     /// Makes a node. In a directory with set-group-ID it gets the directory's group; in a directory
     /// with a default access control list, that list and no permissions beyond it.
-    pub fn make(
+    pub fn create_node(
         &self,
         parent: u64,
         name: &[u8],
@@ -296,8 +268,8 @@ impl Vault {
         uid: u32,
         gid: u32,
     ) -> FsResult<Attr> {
-        let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
-        self.tree.make(parent, name, new, mode, uid, gid)
+        let _transaction = self.commits.begin(SpaceRequest::Write(name.len() as u64))?;
+        self.tree.create_node(parent, name, new, mode, uid, gid)
     }
 
     /// Reads the target of a symbolic link.
@@ -307,19 +279,19 @@ impl Vault {
 
     /// Adds a name to a node that is no directory.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
-        let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
+        let _transaction = self.commits.begin(SpaceRequest::Write(name.len() as u64))?;
         self.tree.link(ino, parent, name)
     }
 
     /// Removes a name of a node that is no directory.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> FsResult<()> {
-        let _transaction = self.commits.begin(Reserve::Removal)?;
+        let _transaction = self.commits.begin(SpaceRequest::Removal)?;
         self.tree.unlink(parent, name)
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> FsResult<()> {
-        let _transaction = self.commits.begin(Reserve::Removal)?;
+        let _transaction = self.commits.begin(SpaceRequest::Removal)?;
         self.tree.rmdir(parent, name)
     }
 
@@ -344,12 +316,12 @@ impl Vault {
     }
 
     /// Acquires a handle: a node without names lives until all its handles are released.
-    pub fn opened(&self, ino: u64) -> FsResult<()> {
+    pub fn acquire_handle(&self, ino: u64) -> FsResult<()> {
         self.handles.acquire(ino)
     }
 
     /// Releases a handle.
-    pub fn closed(&self, ino: u64) {
+    pub fn release_handle(&self, ino: u64) {
         if self.handles.release(ino) {
             reclaim_after(&self.commits, &self.handles, ino);
         }
@@ -363,23 +335,23 @@ impl Vault {
     /// Writes. A write longer than half of the journal's limit becomes several transactions, and a
     /// commit may come between them.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        self.write_parts(ino, offset, data, true)
+        self.write_in_parts(ino, offset, data, true)
     }
 
     /// Writes for a caller that keeps the file's times itself and sets them later
     /// ([`Vault::set_attr`]): a kernel with a writeback cache.
-    pub fn write_undated(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        self.write_parts(ino, offset, data, false)
+    pub fn write_keeping_times(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
+        self.write_in_parts(ino, offset, data, false)
     }
 
     /// Writes in parts: space for more than the journal holds could never be reserved at once.
-    fn write_parts(&self, ino: u64, offset: u64, data: &[u8], dated: bool) -> FsResult<usize> {
-        let (most, mut done) = (self.commits.space.most_of_write(), 0);
+    fn write_in_parts(&self, ino: u64, offset: u64, data: &[u8], sets_times: bool) -> FsResult<usize> {
+        let (most, mut done) = (self.commits.space_budget.max_write_len(), 0);
         loop {
             let part = &data[done..data.len().min(done + most)];
-            let begun = self.commits.begin(Reserve::Write(part.len() as u64));
+            let begun = self.commits.begin(SpaceRequest::Write(part.len() as u64));
             let written =
-                begun.and_then(|_begun| self.contents.write(ino, offset + done as u64, part, dated));
+                begun.and_then(|_begun| self.contents.write(ino, offset + done as u64, part, sets_times));
             match written {
                 // The written bytes are in the file; the next write reports the error.
                 Err(_) if done > 0 => return Ok(done),
@@ -392,11 +364,11 @@ impl Vault {
     }
 
     /// As `fallocate`.
-    pub fn allocate(&self, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
+    pub fn allocate(&self, ino: u64, how: AllocateMode, offset: u64, len: u64) -> FsResult<()> {
         let reserve = match how {
-            Allocate::Punch => Reserve::Removal,
+            AllocateMode::Punch => SpaceRequest::Removal,
             // It makes holes.
-            _ => Reserve::Write(0),
+            _ => SpaceRequest::Write(0),
         };
         let _transaction = self.commits.begin(reserve)?;
         length::allocate(&self.contents, ino, how, offset, len)
@@ -424,8 +396,8 @@ impl Vault {
     }
 
     /// Sets an extended attribute.
-    pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
-        let _transaction = self.commits.begin(Reserve::Write(value.len() as u64))?;
+    pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattrMode) -> FsResult<()> {
+        let _transaction = self.commits.begin(SpaceRequest::Write(value.len() as u64))?;
         attributes::set_xattr(&self.contents, ino, name, value, how)
     }
 
@@ -436,13 +408,13 @@ impl Vault {
 
     /// Removes an extended attribute. ENODATA if there is none.
     pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> FsResult<()> {
-        let _transaction = self.commits.begin(Reserve::Removal)?;
+        let _transaction = self.commits.begin(SpaceRequest::Removal)?;
         attributes::remove_xattr(&self.contents, ino, name)
     }
 
     /// The space of the backing file system that is available to files.
-    pub fn space(&self) -> FsResult<Space> {
-        Ok(self.commits.space.space()?)
+    pub fn space(&self) -> FsResult<FsSpace> {
+        Ok(self.commits.space_budget.space()?)
     }
 
     /// The protection of a file.
@@ -461,7 +433,8 @@ impl Vault {
         if !self.contents.services.read_only {
             self.commits.commit()?;
         }
-        let lacks_superblock = matches!(self.found.superblocks, Superblocks::Damaged | Superblocks::Lost);
+        let lacks_superblock =
+            matches!(self.opening_report.superblocks, SuperblockStatus::Damaged | SuperblockStatus::Lost);
         check::check(&self.contents, progress).map(|report| CheckReport { lacks_superblock, ..report })
     }
 
@@ -472,9 +445,9 @@ impl Vault {
         let namespace = &self.contents.namespace;
         let mut is_whole = true;
         namespace.verify(&mut |_, _| is_whole = false)?;
-        let (mut pages, mut next) = (0, Some(Spot::default()));
+        let (mut pages, mut next) = (0, Some(PagePosition::default()));
         while let Some(from) = next {
-            let give = || namespace.give_again(from, is_whole);
+            let give = || namespace.rewrite_single_copies(from, is_whole);
             let (given, further) = self.commits.checkpoint_after(give)?;
             self.contents.store.finish_checkpoint()?;
             (pages, next) = (pages + given, further);
@@ -487,12 +460,12 @@ impl Vault {
         let (bad, open) = self.contents.counts();
         let mut items = vec![
             StatusItem::new("commits_made", self.commits.count(), "commits"),
-            StatusItem::new("changed_inodes", self.contents.inodes.changed() as u64, "inodes"),
+            StatusItem::new("changed_inodes", self.contents.inodes.changed_count() as u64, "inodes"),
             StatusItem::new("open_nodes", self.handles.count() as u64, "nodes"),
             StatusItem::new("cached_files", open, "files"),
             StatusItem::new("bad_blocks", bad, "blocks"),
             StatusItem::new("inodes_made", self.contents.inodes.made(), "inodes"),
-            StatusItem::new("pages_from_copies", self.contents.namespace.elsewhere(), "pages"),
+            StatusItem::new("pages_from_copies", self.contents.namespace.other_copy_reads(), "pages"),
         ];
         items.extend(self.contents.store.status().items);
         Status { items }

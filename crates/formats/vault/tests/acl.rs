@@ -1,11 +1,13 @@
 //! Access control lists: they agree with the permission bits, new nodes inherit them, and they are
 //! as durable as the nodes.
 
-mod world;
+mod vault_harness;
 
 use lacuna_integrity::Choice;
-use lacuna_vault::{ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR, Changes, FsResult, NewNode, ROOT, SetXattr, Vault};
-use world::World;
+use lacuna_vault::{
+    ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR, AttrChanges, FsResult, NewNode, ROOT, SetXattrMode, Vault,
+};
+use vault_harness::VaultHarness;
 
 const OWNER: u16 = 1;
 const USER: u16 = 2;
@@ -37,7 +39,7 @@ fn named(owner: u16, user: u16, group: u16, mask: u16, others: u16) -> Vec<u8> {
 }
 
 fn set(vault: &Vault, ino: u64, name: &[u8], list: &[u8]) -> FsResult<()> {
-    vault.set_xattr(ino, name, list, SetXattr::Any)
+    vault.set_xattr(ino, name, list, SetXattrMode::Any)
 }
 
 fn get(vault: &Vault, ino: u64, name: &[u8]) -> Option<Vec<u8>> {
@@ -55,17 +57,17 @@ fn mode(vault: &Vault, ino: u64) -> u16 {
 }
 
 fn make(vault: &Vault, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> u64 {
-    vault.make(parent, name, new, mode, 1, 1).unwrap().ino
+    vault.create_node(parent, name, new, mode, 1, 1).unwrap().ino
 }
 
 #[test]
 fn list_and_permission_bits_agree() {
-    let mut world = World::new(1);
+    let mut world = VaultHarness::new(1);
     let vault = world.create(Choice::Auto);
     let file = make(&vault, ROOT, b"file", NewNode::File, 0o4644);
     set(&vault, file, ACL_ACCESS_XATTR, &named(6, 7, 5, 3, 0)).unwrap();
     assert_eq!(mode(&vault, file), 0o4630);
-    vault.set_attr(file, &Changes { mode: Some(0o755), ..Changes::default() }).unwrap();
+    vault.set_attr(file, &AttrChanges { mode: Some(0o755), ..AttrChanges::default() }).unwrap();
     assert_eq!(get(&vault, file, ACL_ACCESS_XATTR), Some(named(7, 7, 5, 5, 5)));
     assert_eq!(vault.list_xattrs(file).unwrap(), [ACL_ACCESS_XATTR]);
     // A list without names is the mode.
@@ -80,7 +82,7 @@ fn list_and_permission_bits_agree() {
 
 #[test]
 fn a_refused_list_changes_nothing() {
-    let mut world = World::new(2);
+    let mut world = VaultHarness::new(2);
     let vault = world.create(Choice::Auto);
     let file = make(&vault, ROOT, b"file", NewNode::File, 0o644);
     let link = make(&vault, ROOT, b"link", NewNode::Symlink(b"file"), 0o777);
@@ -95,7 +97,7 @@ fn a_refused_list_changes_nothing() {
 
 #[test]
 fn new_nodes_inherit_and_keep_their_lists() {
-    let mut world = World::new(3);
+    let mut world = VaultHarness::new(3);
     let vault = world.create(Choice::Auto);
     let directory = make(&vault, ROOT, b"directory", NewNode::Directory, 0o755);
     set(&vault, directory, ACL_DEFAULT_XATTR, &named(7, 6, 5, 7, 0)).unwrap();
@@ -125,7 +127,7 @@ fn new_nodes_inherit_and_keep_their_lists() {
 
 #[test]
 fn a_default_list_without_names_limits_the_permission_bits() {
-    let mut world = World::new(4);
+    let mut world = VaultHarness::new(4);
     let vault = world.create(Choice::Auto);
     let minimal = list(&[(OWNER, 6, 0), (OWNING_GROUP, 4, 0), (OTHERS, 0, 0)]);
     set(&vault, ROOT, ACL_DEFAULT_XATTR, &minimal).unwrap();

@@ -1,12 +1,12 @@
 //! Conversion of files to the chosen or suitable scheme, while they are in use and afterwards; and
 //! removal of large files in pieces.
 
-mod world;
+mod vault_harness;
 
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_vault::{INTEGRITY_XATTR, NewNode, ROOT, SetXattr, Vault};
+use lacuna_vault::{INTEGRITY_XATTR, NewNode, ROOT, SetXattrMode, Vault};
 use std::time::{Duration, Instant};
-use world::World;
+use vault_harness::VaultHarness;
 
 const SIZE: usize = 5 << 20;
 
@@ -20,7 +20,7 @@ fn text() -> Vec<u8> {
 }
 
 fn make(vault: &Vault, name: &[u8]) -> u64 {
-    let ino = vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let ino = vault.create_node(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(ino, 0, &text()).unwrap();
     ino
 }
@@ -36,14 +36,14 @@ fn assert_read(vault: &Vault, ino: u64) {
 }
 
 fn ask(vault: &Vault, ino: u64, choice: &str) {
-    vault.set_xattr(ino, INTEGRITY_XATTR, choice.as_bytes(), SetXattr::Any).unwrap();
+    vault.set_xattr(ino, INTEGRITY_XATTR, choice.as_bytes(), SetXattrMode::Any).unwrap();
 }
 
 /// Opens and closes a file, as programs do.
 fn use_once(vault: &Vault, ino: u64) {
-    vault.opened(ino).unwrap();
+    vault.acquire_handle(ino).unwrap();
     assert_read(vault, ino);
-    vault.closed(ino);
+    vault.release_handle(ino);
 }
 
 fn wait_for(what: &str, done: impl Fn() -> bool) {
@@ -56,7 +56,7 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
 
 #[test]
 fn a_file_gets_the_scheme_that_its_attribute_names() {
-    let mut world = World::new(1);
+    let mut world = VaultHarness::new(1);
     let vault = world.create(Choice::Auto);
     let ino = make(&vault, b"file");
     vault.sync().unwrap();
@@ -80,8 +80,8 @@ fn a_file_gets_the_scheme_that_its_attribute_names() {
 }
 
 #[test]
-fn an_open_vault_converts_by_itself() {
-    let mut world = World::new(2);
+fn an_open_vault_converts_files_in_the_background() {
+    let mut world = VaultHarness::new(2);
     drop(world.create(Choice::Auto));
     let threads = Some(Duration::from_millis(20));
     let vault = world.open_with(|options| options.commit_period = threads).unwrap();
@@ -103,7 +103,7 @@ fn an_open_vault_converts_by_itself() {
 
 /// A sparse file with a tree of very many pages.
 fn make_large(vault: &Vault) -> u64 {
-    let ino = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let ino = vault.create_node(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
     // Each block has a page of its own, and the file counts as large.
     for n in 0..4000u64 {
         vault.write(ino, n << 20, &[n as u8; 4096]).unwrap();
@@ -115,7 +115,7 @@ fn make_large(vault: &Vault) -> u64 {
 #[test]
 fn a_large_file_is_removed_in_pieces_and_after_a_crash() {
     for (crash, threads) in [(false, true), (true, true), (true, false)] {
-        let mut world = World::new(3);
+        let mut world = VaultHarness::new(3);
         world.journal = lacuna_vault::store::JournalSize::default();
         drop(world.create(Choice::Auto));
         let period = threads.then(|| Duration::from_millis(20));
@@ -135,7 +135,7 @@ fn a_large_file_is_removed_in_pieces_and_after_a_crash() {
         let vault = world.open_with(|options| options.commit_period = period).unwrap();
         wait_for("the removal after the opening", || gone(&vault));
         let report = vault.check(&mut |_, _| ()).unwrap();
-        assert_eq!((report.files, report.places), (0, 0));
+        assert_eq!((report.files, report.bad_count), (0, 0));
         vault.close().unwrap();
     }
 }
@@ -144,7 +144,7 @@ fn a_large_file_is_removed_in_pieces_and_after_a_crash() {
 fn a_conversion_that_finds_no_space_half_way_loses_nothing() {
     let mut failures = 0;
     for room in 0..40 {
-        let mut world = World::new(4);
+        let mut world = VaultHarness::new(4);
         let vault = world.create(Choice::Auto);
         let ino = make(&vault, b"file");
         vault.close().unwrap();
@@ -167,15 +167,15 @@ fn a_conversion_that_finds_no_space_half_way_loses_nothing() {
 }
 
 #[test]
-fn what_is_being_removed_cannot_be_opened_or_written() {
-    let mut world = World::new(6);
+fn a_file_being_removed_cannot_be_opened_or_written() {
+    let mut world = VaultHarness::new(6);
     world.journal = lacuna_vault::store::JournalSize::default();
     drop(world.create(Choice::Auto));
     // Commits are rare, so only by chance is the file gone by then: either way it cannot be found.
     let vault = world.open_with(|options| options.commit_period = Some(Duration::from_secs(600))).unwrap();
     let ino = make_large(&vault);
     vault.unlink(ROOT, b"large").unwrap();
-    assert!(vault.opened(ino).is_err());
+    assert!(vault.acquire_handle(ino).is_err());
     assert!(vault.write(ino, 0, b"again").is_err());
     assert!(vault.read(ino, 0, &mut [0; 16]).is_err());
     assert!(vault.attr(ino).is_err());

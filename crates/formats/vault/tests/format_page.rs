@@ -1,11 +1,11 @@
 //! `docs/format/vault.md` agrees with the code: the second reader reads, by the page, vaults that
 //! the code wrote, closed and after a crash.
 
-#[path = "../../../parts/integrity/tests/by_page/mod.rs"]
+#[path = "../../../parts/integrity/tests/second_reader/mod.rs"]
 #[allow(dead_code)]
-mod by_page;
+mod file_reader;
 mod second_reader;
-mod world;
+mod vault_harness;
 
 /// The input of the second reader of protected files.
 mod fixture {
@@ -24,12 +24,12 @@ use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::Rng;
 use lacuna_testkit::format_page::FormatPage;
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor, JournalSize, PAGE, ROOT_MAX};
-use lacuna_vault::{ACL_ACCESS_XATTR, FileKind, INTEGRITY_XATTR, NewNode, ROOT, SetXattr, Vault};
+use lacuna_vault::{ACL_ACCESS_XATTR, FileKind, INTEGRITY_XATTR, NewNode, ROOT, SetXattrMode, Vault};
 use second_reader::{Files, Node, SecondReader};
 use std::collections::BTreeMap;
-use world::model::Model;
-use world::ops::step;
-use world::{UUID, World, dump};
+use vault_harness::model::FsModel;
+use vault_harness::ops::step;
+use vault_harness::{UUID, VaultHarness, dump};
 
 const CHOICES: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
@@ -40,7 +40,7 @@ fn constants_are_those_of_the_page() {
     let named = [
         ("page", PAGE),
         ("most bytes of a root", ROOT_MAX),
-        ("most pages of a journal file", JournalSize::default().most as usize / PAGE),
+        ("most pages of a journal file", JournalSize::default().max as usize / PAGE),
         ("nonce", lacuna_crypto::XAES_NONCE),
     ];
     for (name, value) in named {
@@ -51,7 +51,7 @@ fn constants_are_those_of_the_page() {
 #[test]
 fn anchors_are_read_by_the_page() {
     let page = FormatPage::read("vault");
-    let (fields, slot) = (page.fields("Anchor").of_len(128), page.constant("slot of an anchor") as usize);
+    let (fields, slot) = (page.fields("Anchor").assert_len(128), page.constant("slot of an anchor") as usize);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("anchor");
     let anchor = FileAnchor::open(&path, UUID, false).unwrap();
@@ -82,7 +82,7 @@ fn anchors_are_read_by_the_page() {
     }
 }
 
-fn files(world: &World) -> Files {
+fn files(world: &VaultHarness) -> Files {
     let image = world.folder.snapshot();
     let mut files = Files::new();
     for name in image.names().map(str::to_owned).collect::<Vec<_>>() {
@@ -127,9 +127,9 @@ fn vaults_are_read_by_the_page() {
     let mut records = 0;
     for seed in 0..16 {
         let mut rng = Rng::new(seed);
-        let mut world = World::new(seed);
+        let mut world = VaultHarness::new(seed);
         let vault = world.create(CHOICES[(seed % 4) as usize]);
-        let mut model = Model::default();
+        let mut model = FsModel::default();
         for _ in 0..150 {
             step(&vault, &mut model, &mut rng, 60);
         }
@@ -140,7 +140,7 @@ fn vaults_are_read_by_the_page() {
         if seed % 2 == 0 {
             vault.close().unwrap();
         }
-        let reader = SecondReader::open(files(&world), World::master(), UUID);
+        let reader = SecondReader::open(files(&world), VaultHarness::master(), UUID);
         assert_eq!(reader.last.0, world.memory_number(), "seed {seed}");
         let found = reader.tree();
         for (path, node) in &expected {
@@ -160,18 +160,18 @@ fn vaults_are_read_by_the_page() {
 /// An access control list has the encoding of the page, and the mode has its permissions.
 #[test]
 fn access_control_lists_are_those_of_the_page() {
-    let mut world = World::new(17);
+    let mut world = VaultHarness::new(17);
     let vault = world.create(Choice::Auto);
-    let file = vault.make(ROOT, b"file", NewNode::File, 0o4600, 0, 0).unwrap().ino;
+    let file = vault.create_node(ROOT, b"file", NewNode::File, 0o4600, 0, 0).unwrap().ino;
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, number) in [(1u16, 6u16, 0u32), (2, 4, 7), (4, 5, 0), (16, 7, 0), (32, 1, 0)] {
         list.extend(tag.to_le_bytes());
         list.extend(permissions.to_le_bytes());
         list.extend(number.to_le_bytes());
     }
-    vault.set_xattr(file, ACL_ACCESS_XATTR, &list, SetXattr::Any).unwrap();
+    vault.set_xattr(file, ACL_ACCESS_XATTR, &list, SetXattrMode::Any).unwrap();
     vault.close().unwrap();
-    let tree = SecondReader::open(files(&world), World::master(), UUID).tree();
+    let tree = SecondReader::open(files(&world), VaultHarness::master(), UUID).tree();
     let node = &tree[&b"file"[..]];
     assert_eq!((node.mode, &node.xattrs[ACL_ACCESS_XATTR]), (0o4671, &list));
 }

@@ -5,17 +5,19 @@
 //! little-endian), name, length (u64), number of its pages that are not zeros (u32), and these
 //! pages, each after its number (u32).
 
-mod world;
+mod vault_harness;
 
 use lacuna_crypto::SeededRandom;
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::{CrashFolder, FolderImage, Image, Rng};
+use lacuna_sim::{CrashFolder, FolderImage, MediumImage, Rng};
 use lacuna_vault::store::FileAnchor;
-use lacuna_vault::{Base, Changes, FileKind, INTEGRITY_XATTR, NewNode, ROOT, SetXattr, Vault, VaultOptions};
+use lacuna_vault::{
+    AttrChanges, FileKind, INTEGRITY_XATTR, NewNode, ROOT, SetXattrMode, Vault, VaultBacking, VaultOptions,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use world::{TestClock, UUID, World, dump};
+use vault_harness::{TestClock, UUID, VaultHarness, dump};
 
 const PAGE: usize = 4096;
 const ANCHOR: &str = "anchor";
@@ -41,8 +43,8 @@ fn block(number: u64) -> Vec<u8> {
     format!("block {number}, ").into_bytes().into_iter().cycle().take(PAGE).collect()
 }
 
-fn base(folder: &CrashFolder, anchor: &Path, seed: u64) -> Base {
-    Base {
+fn base(folder: &CrashFolder, anchor: &Path, seed: u64) -> VaultBacking {
+    VaultBacking {
         folder: Arc::new(folder.clone()),
         anchor: Arc::new(FileAnchor::open(anchor, UUID, false).unwrap()),
         random: Arc::new(SeededRandom::new(seed)),
@@ -89,17 +91,18 @@ fn unpack(mut bytes: &[u8]) -> BTreeMap<String, Vec<u8>> {
 /// Makes a vault that uses every feature, and drops it without closing.
 #[test]
 #[ignore = "makes the golden file"]
-fn make() {
+fn write_the_golden_vault() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, anchor) = (CrashFolder::new(), dir.path().join(ANCHOR));
-    let world = World::new(0);
+    let world = VaultHarness::new(0);
     let options = VaultOptions { choice: Choice::Auto, open: world.options(), ..VaultOptions::default() };
-    let vault = Vault::create(base(&folder, &anchor, 1), &World::master(), UUID, &options).unwrap();
-    let make = |parent, name: &str, new| vault.make(parent, name.as_bytes(), new, 0o640, 12, 34).unwrap().ino;
+    let vault = Vault::create(base(&folder, &anchor, 1), &VaultHarness::master(), UUID, &options).unwrap();
+    let make =
+        |parent, name: &str, new| vault.create_node(parent, name.as_bytes(), new, 0o640, 12, 34).unwrap().ino;
     let directory = make(ROOT, "directory", NewNode::Directory);
     for (name, scheme, blocks) in FILES {
         let ino = make(directory, name, NewNode::File);
-        vault.set_xattr(ino, INTEGRITY_XATTR, scheme.as_bytes(), SetXattr::Any).unwrap();
+        vault.set_xattr(ino, INTEGRITY_XATTR, scheme.as_bytes(), SetXattrMode::Any).unwrap();
         for number in blocks {
             assert_eq!(vault.write(ino, number * PAGE as u64, &block(*number)).unwrap(), PAGE);
         }
@@ -112,11 +115,12 @@ fn make() {
     make(directory, "device", NewNode::CharDevice(0x103));
     let mt = vault.lookup(directory, b"mt").unwrap().ino;
     vault.link(mt, ROOT, b"hard link").unwrap();
-    vault.set_xattr(mt, b"user.colour", b"green", SetXattr::Any).unwrap();
+    vault.set_xattr(mt, b"user.colour", b"green", SetXattrMode::Any).unwrap();
     vault.close().unwrap();
     drop(vault);
-    let vault = Vault::open(base(&folder, &anchor, 2), &World::master(), UUID, &world.options()).unwrap();
-    let last = vault.make(ROOT, b"last", NewNode::File, 0o600, 0, 0).unwrap().ino;
+    let vault =
+        Vault::open(base(&folder, &anchor, 2), &VaultHarness::master(), UUID, &world.options()).unwrap();
+    let last = vault.create_node(ROOT, b"last", NewNode::File, 0o600, 0, 0).unwrap().ino;
     vault.write(last, 0, LAST).unwrap();
     vault.sync().unwrap();
     let mut out = vec![];
@@ -138,14 +142,14 @@ fn opened() -> (Vault, CrashFolder, tempfile::TempDir) {
     remembered.truncate(1024);
     std::fs::write(&anchor, remembered).unwrap();
     let mut image = FolderImage::default();
-    image.files.extend(files.into_iter().map(|(name, bytes)| (name, Image::from(bytes))));
+    image.files.extend(files.into_iter().map(|(name, bytes)| (name, MediumImage::from(bytes))));
     let folder = CrashFolder::from_image(&image);
-    let options = World::new(0).options();
-    let vault = Vault::open(base(&folder, &anchor, 3), &World::master(), UUID, &options).unwrap();
+    let options = VaultHarness::new(0).options();
+    let vault = Vault::open(base(&folder, &anchor, 3), &VaultHarness::master(), UUID, &options).unwrap();
     (vault, folder, dir)
 }
 
-fn shows_what_it_did(vault: &Vault) {
+fn assert_original_content(vault: &Vault) {
     let directory = vault.lookup(ROOT, b"directory").unwrap().ino;
     let find = |parent, name: &str| vault.lookup(parent, name.as_bytes()).unwrap();
     for (name, scheme, blocks) in FILES {
@@ -177,21 +181,21 @@ fn shows_what_it_did(vault: &Vault) {
 #[test]
 fn version_1_opens_for_ever() {
     let (vault, folder, dir) = opened();
-    assert!(!vault.first_opening() && vault.found().records > 0);
-    shows_what_it_did(&vault);
+    assert!(!vault.first_opening() && vault.opening_report().records > 0);
+    assert_original_content(&vault);
     // It can be written, closed and opened again.
     let directory = vault.lookup(ROOT, b"directory").unwrap().ino;
     for (name, _, blocks) in FILES {
         let ino = vault.lookup(directory, name.as_bytes()).unwrap().ino;
         let end = (blocks.last().unwrap() + 1) * PAGE as u64;
         vault.write(ino, end, b"more").unwrap();
-        vault.set_attr(ino, &Changes { size: Some(end), ..Changes::default() }).unwrap();
+        vault.set_attr(ino, &AttrChanges { size: Some(end), ..AttrChanges::default() }).unwrap();
     }
     vault.close().unwrap();
     drop(vault);
     let anchor = dir.path().join(ANCHOR);
-    let options = World::new(0).options();
-    let vault = Vault::open(base(&folder, &anchor, 4), &World::master(), UUID, &options).unwrap();
-    assert_eq!(vault.found().records, 0);
-    shows_what_it_did(&vault);
+    let options = VaultHarness::new(0).options();
+    let vault = Vault::open(base(&folder, &anchor, 4), &VaultHarness::master(), UUID, &options).unwrap();
+    assert_eq!(vault.opening_report().records, 0);
+    assert_original_content(&vault);
 }

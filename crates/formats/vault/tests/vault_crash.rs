@@ -4,17 +4,17 @@
 //!
 //! `LACUNA_CUTS` sets the number of cuts (default 200), `LACUNA_SEED` the first seed.
 
-mod world;
+mod vault_harness;
 
 use lacuna_contracts::Kind;
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::{CrashFolder, Rng, setting};
+use lacuna_sim::{CrashFolder, Rng, env_number};
 use lacuna_vault::Vault;
-use world::World;
-use world::dump::{assert_same, digest, of_model, of_vault};
-use world::model::Model;
-use world::ops::{Step, step};
-use world::states::States;
+use vault_harness::VaultHarness;
+use vault_harness::dump::{assert_same, digest, of_model, of_vault};
+use vault_harness::model::FsModel;
+use vault_harness::ops::{StepResult, step};
+use vault_harness::states::States;
 
 const CHOICES: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
@@ -30,8 +30,8 @@ fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder)
             states.since.push(states.model.clone());
             return true;
         }
-        assert!(matches!(done, Step::Same | Step::Durable), "a failure without a cut");
-        states.did(&done);
+        assert!(matches!(done, StepResult::Same | StepResult::Durable), "a failure without a cut");
+        states.note_step(&done);
     }
     false
 }
@@ -40,10 +40,10 @@ fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder)
 /// opening, then an orderly close. Returns a digest of the run, and whether the first cut came.
 fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
     let context = format!("seed {seed}, cut after {cut} operations, {}", choice.name());
-    let mut world = World::new(seed);
+    let mut world = VaultHarness::new(seed);
     let mut rng = Rng::new(seed);
     let vault = world.create(choice);
-    let mut states = States::new(Model::default());
+    let mut states = States::new(FsModel::default());
     world.folder.cut_after(cut);
     let came = work(&mut states, &vault, &mut rng, &world.folder);
     drop(vault);
@@ -86,8 +86,8 @@ fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
 }
 
 #[test]
-fn every_cut_leaves_a_state_that_was() {
-    let (mut cuts, first) = (setting("LACUNA_CUTS", 200), setting("LACUNA_SEED", 1));
+fn every_power_cut_leaves_a_state_since_the_last_sync() {
+    let (mut cuts, first) = (env_number("LACUNA_CUTS", 200), env_number("LACUNA_SEED", 1));
     let (mut seed, mut all) = (first, 0u64);
     while cuts > 0 {
         let choice = CHOICES[seed as usize % CHOICES.len()];
@@ -116,13 +116,13 @@ fn the_same_seed_gives_the_same_digest() {
 
 #[test]
 #[should_panic(expected = "seed")]
-fn a_folder_that_lies_about_syncs_is_found_out() {
+fn a_folder_that_ignores_syncs_is_detected() {
     for seed in 0..200 {
-        let mut world = World::new(seed);
+        let mut world = VaultHarness::new(seed);
         world.folder.ignore_syncs(true);
         let mut rng = Rng::new(seed);
         let vault = world.create(Choice::Auto);
-        let mut states = States::new(Model::default());
+        let mut states = States::new(FsModel::default());
         work(&mut states, &vault, &mut rng, &world.folder);
         vault.sync().unwrap();
         drop(vault);

@@ -6,24 +6,24 @@
 //! `LACUNA_PAIRS` sets the number of pairs of blocks to destroy (default 60), or `all`; if it is
 //! set, each single block is destroyed in both ways, in vaults with shorter and longer histories.
 
-mod world;
+mod vault_harness;
 
 use lacuna_integrity::Choice;
-use lacuna_sim::{CrashFolder, FolderImage, Image, Rng, setting};
+use lacuna_sim::{CrashFolder, FolderImage, MediumImage, Rng, env_number};
 use lacuna_vault::store::{Anchor, FILES, MemoryAnchor, PAGE};
 use lacuna_vault::{FsError, NewNode, ROOT, Rescue, Vault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use world::{UUID, World};
+use vault_harness::{UUID, VaultHarness};
 
 /// The expected content of each path: bytes for files, nothing for directories.
-type Truth = BTreeMap<String, Option<Vec<u8>>>;
+type ExpectedTree = BTreeMap<String, Option<Vec<u8>>>;
 
 /// A closed vault: its directory, its anchor and its expected content.
-struct Closed {
-    world: World,
+struct ClosedVault {
+    world: VaultHarness,
     image: FolderImage,
-    truth: Truth,
+    truth: ExpectedTree,
     /// Two of the three backing files of each namespace object, in no certain order, and the third
     /// file, which only a rescue reads.
     firsts: BTreeSet<String>,
@@ -33,7 +33,7 @@ struct Closed {
 
 /// The result of comparing an opened vault with its expected content.
 #[derive(Default)]
-struct Shown {
+struct ReadBack {
     good: u64,
     /// Blocks of files with errors.
     lost_blocks: u64,
@@ -46,14 +46,14 @@ fn find(vault: &Vault, path: &str) -> Result<u64, FsError> {
     path.split('/').try_fold(ROOT, |ino, name| vault.lookup(ino, name.as_bytes()).map(|attr| attr.ino))
 }
 
-fn children(truth: &Truth, directory: &str) -> BTreeSet<String> {
+fn children(truth: &ExpectedTree, directory: &str) -> BTreeSet<String> {
     let below = |path: &String| Some(path.strip_prefix(directory)?.strip_prefix('/')?.to_owned());
     truth.keys().filter_map(below).filter(|name| !name.contains('/')).collect()
 }
 
 /// Compares a vault with its expected content.
-fn show(vault: &Vault, truth: &Truth) -> Shown {
-    let mut shown = Shown::default();
+fn show(vault: &Vault, truth: &ExpectedTree) -> ReadBack {
+    let mut shown = ReadBack::default();
     for (path, content) in truth {
         let ino = match find(vault, path) {
             Ok(ino) => ino,
@@ -84,7 +84,7 @@ fn show(vault: &Vault, truth: &Truth) -> Shown {
     shown
 }
 
-fn show_file(vault: &Vault, path: &str, ino: u64, content: &[u8], shown: &mut Shown) {
+fn show_file(vault: &Vault, path: &str, ino: u64, content: &[u8], shown: &mut ReadBack) {
     match vault.attr(ino) {
         Err(_) => {
             shown.lost += 1;
@@ -107,12 +107,14 @@ fn show_file(vault: &Vault, path: &str, ino: u64, content: &[u8], shown: &mut Sh
 
 /// Fills a vault and its expected content: files of a few blocks in directories, including files
 /// without any block.
-fn fill(vault: &Vault, truth: &mut Truth, round: u64) {
+fn fill(vault: &Vault, truth: &mut ExpectedTree, round: u64) {
     let mut rng = Rng::new(round);
     for directory in ["letters", "pictures"] {
         let parent = match find(vault, directory) {
             Ok(ino) => ino,
-            Err(_) => vault.make(ROOT, directory.as_bytes(), NewNode::Directory, 0o755, 0, 0).unwrap().ino,
+            Err(_) => {
+                vault.create_node(ROOT, directory.as_bytes(), NewNode::Directory, 0o755, 0, 0).unwrap().ino
+            }
         };
         truth.insert(directory.into(), None);
         for n in 0..20 {
@@ -120,7 +122,7 @@ fn fill(vault: &Vault, truth: &mut Truth, round: u64) {
             let (_, name) = path.split_once('/').unwrap();
             let ino = match find(vault, &path) {
                 Ok(ino) => ino,
-                Err(_) => vault.make(parent, name.as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino,
+                Err(_) => vault.create_node(parent, name.as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino,
             };
             let content = format!("round {round}, {path} ").into_bytes().repeat(rng.below(400) as usize);
             vault.write(ino, 0, &content).unwrap();
@@ -134,9 +136,9 @@ fn fill(vault: &Vault, truth: &mut Truth, round: u64) {
 }
 
 /// A vault that was used, closed, used again, and closed.
-fn closed(rounds: u64) -> Closed {
-    let mut world = World::new(rounds);
-    let (mut vault, mut truth) = (world.create(Choice::Auto), Truth::new());
+fn closed(rounds: u64) -> ClosedVault {
+    let mut world = VaultHarness::new(rounds);
+    let (mut vault, mut truth) = (world.create(Choice::Auto), ExpectedTree::new());
     for round in 0..rounds {
         fill(&vault, &mut truth, round);
         vault.close().unwrap();
@@ -167,21 +169,21 @@ fn closed(rounds: u64) -> Closed {
         seconds.insert(other);
         thirds.insert(third);
     }
-    Closed { world, image, truth, firsts, seconds, thirds }
+    ClosedVault { world, image, truth, firsts, seconds, thirds }
 }
 
 /// Whether a check finds every page twice without this file.
-fn is_unmissed(world: &mut World, image: &FolderImage, name: &str) -> bool {
+fn is_unmissed(world: &mut VaultHarness, image: &FolderImage, name: &str) -> bool {
     let mut without = image.clone();
     without.files.remove(name);
     world.folder = CrashFolder::from_image(&without);
     let vault = world.open_with(|options| options.read_only = true).unwrap();
-    vault.check(&mut |_, _| ()).unwrap().single == 0
+    vault.check(&mut |_, _| ()).unwrap().single_copy_pages == 0
 }
 
-impl Closed {
+impl ClosedVault {
     /// Opens a copy of the directory read-only.
-    fn look(&mut self, image: &FolderImage) -> lacuna_contracts::Result<Vault> {
+    fn open_read_only(&mut self, image: &FolderImage) -> lacuna_contracts::Result<Vault> {
         self.world.folder = CrashFolder::from_image(image);
         self.world.open_with(|options| options.read_only = true)
     }
@@ -191,7 +193,7 @@ impl Closed {
         self.world.folder = CrashFolder::from_image(image);
         self.world.folder.set_read_only(true);
         let options = self.world.options();
-        Rescue::open(self.world.base(), &World::master(), UUID, &options)
+        Rescue::open(self.world.base(), &VaultHarness::master(), UUID, &options)
     }
 
     /// The other file with the same pages, of the two that an opening uses.
@@ -236,7 +238,7 @@ fn overwrite(image: &mut FolderImage, name: &str, page: u64, bytes: &[u8]) {
 const PAIRS: &str = "LACUNA_PAIRS";
 
 #[test]
-fn one_bad_block_costs_what_lies_in_it() {
+fn one_bad_block_loses_only_its_own_data() {
     let mut rng = Rng::new(1);
     let all = std::env::var_os(PAIRS).is_some();
     for rounds in if all { 1..=4 } else { 2..=2 } {
@@ -249,8 +251,8 @@ fn one_bad_block_costs_what_lies_in_it() {
                 let mut image = closed.image.clone();
                 overwrite(&mut image, name, *page, bytes);
                 let context = format!("{rounds} rounds, page {page} of {name}");
-                let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
-                let Shown { lost_blocks, lost: names, wrong, .. } = show(&vault, &closed.truth);
+                let vault = closed.open_read_only(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
+                let ReadBack { lost_blocks, lost: names, wrong, .. } = show(&vault, &closed.truth);
                 let of_file = !FILES.contains(&name.as_str())
                     && closed.twin(name).is_none()
                     && !closed.thirds.contains(name);
@@ -265,7 +267,7 @@ fn one_bad_block_costs_what_lies_in_it() {
 }
 
 #[test]
-fn two_bad_blocks_cost_what_lies_in_them() {
+fn two_bad_blocks_lose_only_their_own_data() {
     let mut closed = closed(2);
     let mut rng = Rng::new(2);
     let blocks = closed.blocks();
@@ -273,7 +275,7 @@ fn two_bad_blocks_cost_what_lies_in_them() {
         let each = 0..blocks.len();
         each.flat_map(|one| (0..one).map(move |other| (one, other))).collect()
     } else {
-        let pairs = setting(PAIRS, 60);
+        let pairs = env_number(PAIRS, 60);
         let mut any = || rng.below(blocks.len() as u64) as usize;
         let drawn: Vec<(usize, usize)> = (0..pairs).map(|_| (any(), any())).collect();
         // All pairs of copies of one page.
@@ -291,15 +293,15 @@ fn two_bad_blocks_cost_what_lies_in_them() {
         [&one, &other].into_iter().for_each(|(name, page)| destroy(&mut image, name, *page, &mut rng));
         let context = format!("{one:?} and {other:?}");
         let rescued = closed.rescue(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
-        let Shown { lost_blocks, lost, wrong, .. } = show(rescued.vault(), &closed.truth);
+        let ReadBack { lost_blocks, lost, wrong, .. } = show(rescued.vault(), &closed.truth);
         assert!(wrong.is_empty() && lost == 0 && lost_blocks <= 2, "{context}: {wrong:?}, {lost} names");
         // Both copies of a page that an opening needs.
         let is_twin = closed.twin(&one.0).is_some_and(|twin| twin == other.0);
         let is_needed = is_twin && (one.1 == other.1 || FILES.contains(&one.0.as_str()));
         twins += u64::from(is_needed);
-        match closed.look(&image) {
+        match closed.open_read_only(&image) {
             Ok(vault) => {
-                let Shown { lost_blocks, lost, wrong, .. } = show(&vault, &closed.truth);
+                let ReadBack { lost_blocks, lost, wrong, .. } = show(&vault, &closed.truth);
                 assert!(wrong.is_empty(), "{context}: {wrong:?}");
                 assert!(is_needed || (lost == 0 && lost_blocks <= 2), "{context}: {lost} names");
             }
@@ -312,7 +314,7 @@ fn two_bad_blocks_cost_what_lies_in_them() {
 /// One bit flipped in each page of the namespace: everything is shown. In both copies: everything
 /// is shown, or an error.
 #[test]
-fn one_bit_of_each_page_of_the_namespace_is_never_silent() {
+fn a_flipped_bit_of_a_namespace_page_is_never_silent() {
     let mut closed = closed(2);
     let mut rng = Rng::new(3);
     let names: Vec<String> = closed.firsts.iter().chain(&closed.seconds).cloned().collect();
@@ -326,14 +328,14 @@ fn one_bit_of_each_page_of_the_namespace_is_never_silent() {
             let mut image = closed.image.clone();
             assert!(image.alter(&name, flip));
             let context = format!("bit of byte {at} of {name}");
-            let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let vault = closed.open_read_only(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
             let shown = show(&vault, &closed.truth);
             assert!(shown.wrong.is_empty() && shown.lost + shown.lost_blocks == 0, "{context}");
             if closed.seconds.contains(&name) {
                 continue;
             }
             assert!(image.alter(&twin, flip));
-            match closed.look(&image) {
+            match closed.open_read_only(&image) {
                 Err(_) => refused += 1,
                 Ok(vault) => {
                     let shown = show(&vault, &closed.truth);
@@ -383,7 +385,7 @@ fn an_older_copy_is_never_taken_for_the_newest() {
                     1 => destroy(&mut image, &twin, page, &mut rng),
                     _ => back(&mut image, &twin),
                 }
-                let Ok(vault) = closed.look(&image) else {
+                let Ok(vault) = closed.open_read_only(&image) else {
                     assert!(how > 0, "page {page} of {name} is older, and its copy is not");
                     partly += 1;
                     continue;
@@ -401,7 +403,7 @@ fn an_older_copy_is_never_taken_for_the_newest() {
 }
 
 #[test]
-fn check_counts_what_one_file_alone_holds_and_repair_writes_it_anew() {
+fn check_counts_single_copies_and_repair_rewrites_them() {
     let mut closed = closed(2);
     let pages: u64 =
         closed.firsts.iter().map(|name| closed.image.files[name].written_pages().count() as u64).sum();
@@ -417,38 +419,41 @@ fn check_counts_what_one_file_alone_holds_and_repair_writes_it_anew() {
         } else {
             lost.iter().for_each(|name| drop(image.files.remove(name)));
         }
-        let report = closed.look(&image).unwrap().check(&mut |_, _| ()).unwrap();
-        assert!(report.places == 0 && (least..=pages).contains(&report.single), "{report:?}");
-        assert!(least > 1 || report.single == 1, "{report:?}");
+        let report = closed.open_read_only(&image).unwrap().check(&mut |_, _| ()).unwrap();
+        assert!(report.bad_count == 0 && (least..=pages).contains(&report.single_copy_pages), "{report:?}");
+        assert!(least > 1 || report.single_copy_pages == 1, "{report:?}");
         // After the repair either file is enough.
         closed.world.folder = CrashFolder::from_image(&image);
         let state = closed.world.memory.load().unwrap();
         let vault = closed.world.open().unwrap();
-        assert_eq!(vault.repair().unwrap(), report.single);
+        assert_eq!(vault.repair().unwrap(), report.single_copy_pages);
         vault.close().unwrap();
         drop(vault);
         let repaired = closed.world.folder.snapshot();
         for gone in [lost, others] {
             let mut image = repaired.clone();
-            gone.iter().for_each(|name| drop(image.files.insert(name.clone(), Image::new(0))));
-            let vault = closed.look(&image).unwrap();
+            gone.iter().for_each(|name| drop(image.files.insert(name.clone(), MediumImage::new(0))));
+            let vault = closed.open_read_only(&image).unwrap();
             let shown = show(&vault, &closed.truth);
             assert!(shown.wrong.is_empty() && shown.lost + shown.lost_blocks == 0);
         }
-        let report = closed.look(&repaired).unwrap().check(&mut |_, _| ()).unwrap();
-        assert!(report.single == 0 && report.bad.is_empty() && !report.lacks_superblock, "{report:?}");
+        let report = closed.open_read_only(&repaired).unwrap().check(&mut |_, _| ()).unwrap();
+        assert!(
+            report.single_copy_pages == 0 && report.bad.is_empty() && !report.lacks_superblock,
+            "{report:?}"
+        );
         closed.world.memory = Arc::new(MemoryAnchor::new(state));
     }
 }
 
 #[test]
-fn a_lost_superblock_is_told_and_written_anew() {
+fn a_lost_superblock_is_reported_and_rewritten() {
     let mut closed = closed(1);
     for name in &FILES[..2] {
         let mut image = closed.image.clone();
         destroy(&mut image, name, 0, &mut Rng::new(6));
         closed.world.log.lock().clear();
-        let vault = closed.look(&image).unwrap();
+        let vault = closed.open_read_only(&image).unwrap();
         assert!(vault.check(&mut |_, _| ()).unwrap().lacks_superblock);
         let log = closed.world.log.lock().join("; ");
         assert!(log.contains(name), "{log}");
@@ -460,7 +465,7 @@ fn a_lost_superblock_is_told_and_written_anew() {
         let mut image = closed.world.folder.snapshot();
         let other = if *name == FILES[0] { FILES[1] } else { FILES[0] };
         drop(image.files.remove(other));
-        let vault = closed.look(&image).unwrap();
+        let vault = closed.open_read_only(&image).unwrap();
         assert!(show(&vault, &closed.truth).wrong.is_empty());
         closed.world.memory = Arc::new(MemoryAnchor::new(state));
     }

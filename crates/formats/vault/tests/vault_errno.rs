@@ -8,20 +8,22 @@
 //! A seventh of all pairs of a call and an error is tried, and only a part of calls that are all
 //! alike; with `LACUNA_SWEEP` all are tried.
 
-mod world;
+mod vault_harness;
 
 use lacuna_contracts::{Error, Result};
 use lacuna_integrity::Choice;
-use lacuna_sim::{CrashFolder, FolderImage, FolderOp, Rng, SWEPT, failure, refuses, swept};
+use lacuna_sim::{
+    CrashFolder, FolderImage, FolderOp, Rng, SWEPT_ERRNOS, call_error, is_refusal_errno, sweep_cases,
+};
 use lacuna_vault::store::{Anchor, AnchorState, MemoryAnchor};
-use lacuna_vault::{Base, Vault};
+use lacuna_vault::{Vault, VaultBacking};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use world::dump::{assert_same, of_model, of_vault};
-use world::model::Model;
-use world::ops::{Step, step, work};
-use world::states::States;
-use world::{UUID, World};
+use vault_harness::dump::{assert_same, of_model, of_vault};
+use vault_harness::model::FsModel;
+use vault_harness::ops::{StepResult, step, work};
+use vault_harness::states::States;
+use vault_harness::{UUID, VaultHarness};
 
 /// Operations before the errors, and during them.
 const BEFORE: u64 = 60;
@@ -35,52 +37,52 @@ const SHARE: u64 = 7;
 const SEED: u64 = 4;
 
 /// A closed vault with some content.
-struct Start {
+struct ClosedStart {
     image: FolderImage,
     anchor: Option<AnchorState>,
-    model: Model,
+    model: FsModel,
 }
 
-impl Start {
-    fn new() -> Start {
-        let mut world = World::new(SEED);
+impl ClosedStart {
+    fn new() -> ClosedStart {
+        let mut world = VaultHarness::new(SEED);
         let vault = world.create(Choice::Auto);
-        let mut model = Model::default();
+        let mut model = FsModel::default();
         assert_eq!(work(&vault, &mut model, &mut Rng::new(SEED), BEFORE), 0);
         vault.close().unwrap();
         drop(vault);
-        Start {
+        ClosedStart {
             image: world.folder.snapshot(),
             anchor: world.memory.load().unwrap(),
             model: model.reopened(),
         }
     }
 
-    fn world(&self) -> World {
+    fn world(&self) -> VaultHarness {
         // With another seed: no two openings draw the same random numbers.
         world_of(SEED + 1, &self.image, self.anchor.clone())
     }
 }
 
-fn world_of(seed: u64, image: &FolderImage, anchor: Option<AnchorState>) -> World {
-    let mut world = World::new(seed);
+fn world_of(seed: u64, image: &FolderImage, anchor: Option<AnchorState>) -> VaultHarness {
+    let mut world = VaultHarness::new(seed);
     world.folder = CrashFolder::from_image(image);
     world.memory = Arc::new(MemoryAnchor::new(anchor));
     world
 }
 
 /// The folder after a power cut, and the possible states of a vault that is opened from it.
-struct Left {
-    world: World,
+struct AfterCut {
+    world: VaultHarness,
     states: States,
 }
 
-impl Left {
+impl AfterCut {
     /// The result of a power cut now.
-    fn now(world: &World, states: &States, nth: u64) -> Left {
+    fn now(world: &VaultHarness, states: &States, nth: u64) -> AfterCut {
         let image = world.folder.after_cut(&mut Rng::new(nth));
         let world = world_of(SEED + 2, &image, world.memory.load().unwrap());
-        Left { world, states: states.clone() }
+        AfterCut { world, states: states.clone() }
     }
 
     /// Opens the vault, and checks that it is one of the states, whole.
@@ -94,7 +96,7 @@ impl Left {
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+enum RunEnd {
     /// No request failed.
     Unnoticed,
     /// One request failed.
@@ -107,12 +109,12 @@ enum End {
 /// after a failed open or read.
 fn may_stop(hit: Option<FolderOp>, errno: i32) -> bool {
     let reads = |hit: FolderOp| matches!(hit, FolderOp::Open | FolderOp::Read);
-    hit.is_some_and(|hit| hit.syncs() || !(reads(hit) || refuses(errno)))
+    hit.is_some_and(|hit| hit.makes_durable() || !(reads(hit) || is_refusal_errno(errno)))
 }
 
 /// Runs the script with an error at call `nth`. Returns its result, its number of calls, and the
 /// call that failed.
-fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
+fn run(start: &ClosedStart, nth: u64, errno: i32) -> (RunEnd, u64, Option<FolderOp>) {
     let mut world = start.world();
     let mut states = States::new(start.model.clone());
     world.folder.fail_call(nth, errno);
@@ -124,32 +126,33 @@ fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
     });
     let said = std::io::Error::from_raw_os_error(errno);
     let context = |hit: Option<FolderOp>| format!("call {nth}, {hit:?}: {said}");
-    let vault = vault.unwrap_or_else(|e| panic!("{}, opened again: {e}", context(world.folder.called().1)));
+    let vault = vault
+        .unwrap_or_else(|e| panic!("{}, opened again: {e}", context(world.folder.calls_and_failure().1)));
     let (mut rng, mut left) = (Rng::new(SEED + 2), vec![]);
     for _ in 0..STEPS {
         let done = step(&vault, &mut states.model, &mut rng, 150);
-        states.did(&done);
-        if let Step::Failed(number) = done {
+        states.note_step(&done);
+        if let StepResult::Failed(number) = done {
             failed.push(number);
             // Later failures of a stopped vault say nothing new.
             if left.is_empty() {
-                left.push(Left::now(&world, &states, nth));
+                left.push(AfterCut::now(&world, &states, nth));
             }
         }
     }
     match vault.sync() {
-        Ok(()) => states.did(&Step::Durable),
+        Ok(()) => states.note_step(&StepResult::Durable),
         Err(e) => failed.push(e.errno()),
     }
-    let hit = world.folder.called().1;
+    let hit = world.folder.calls_and_failure().1;
     let end = if let Err(e) = vault.sync() {
         let context = context(hit);
-        assert!(may_stop(hit, errno), "{context}: one call failed, and then everything: {e}");
+        assert!(may_stop(hit, errno), "{context}: after one failed call every request fails: {e}");
         assert!(e.to_string().contains("close"), "{context}: no advice: {e}");
-        End::Stopped
+        RunEnd::Stopped
     } else {
-        states.did(&Step::Durable);
-        left.push(Left::now(&world, &states, nth));
+        states.note_step(&StepResult::Durable);
+        left.push(AfterCut::now(&world, &states, nth));
         // This check is not part of the script: no error comes in it.
         if hit.is_some() {
             assert_same(&of_vault(&vault), &of_model(&states.model), &context(hit));
@@ -157,50 +160,50 @@ fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
         close(&vault, &world, errno, &mut failed)
     };
     drop(vault);
-    let (calls, hit) = world.folder.called();
+    let (calls, hit) = world.folder.calls_and_failure();
     let context = context(hit);
-    assert_told(&failed, end, hit, errno, &context);
+    assert_reported(&failed, end, hit, errno, &context);
     world.folder.heal();
-    left.push(Left::now(&world, &states, nth));
-    left.push(Left { world, states });
+    left.push(AfterCut::now(&world, &states, nth));
+    left.push(AfterCut { world, states });
     left.into_iter().for_each(|left| left.assert_whole(&context));
-    (if failed.is_empty() { end } else { end.max(End::Failed) }, calls, hit)
+    (if failed.is_empty() { end } else { end.max(RunEnd::Failed) }, calls, hit)
 }
 
 /// Closes the vault; the failing call may be in the close.
-fn close(vault: &Vault, world: &World, errno: i32, failed: &mut Vec<i32>) -> End {
-    let Err(e) = vault.close() else { return End::Unnoticed };
-    let (_, hit) = world.folder.called();
+fn close(vault: &Vault, world: &VaultHarness, errno: i32, failed: &mut Vec<i32>) -> RunEnd {
+    let Err(e) = vault.close() else { return RunEnd::Unnoticed };
+    let (_, hit) = world.folder.calls_and_failure();
     assert!(hit.is_some(), "closing fails by itself: {e}");
     failed.push(e.errno());
     // The close reports it, and the next opening has everything.
-    if may_stop(hit, errno) { End::Stopped } else { End::Failed }
+    if may_stop(hit, errno) { RunEnd::Stopped } else { RunEnd::Failed }
 }
 
 /// Checks the errors that callers got: at most one request failed, unless the vault has stopped;
 /// and the first error number is that of the failed call, or EIO if the vault stopped during
 /// background work.
-fn assert_told(failed: &[i32], end: End, hit: Option<FolderOp>, errno: i32, context: &str) {
-    let stopped = end == End::Stopped;
+fn assert_reported(failed: &[i32], end: RunEnd, hit: Option<FolderOp>, errno: i32, context: &str) {
+    let stopped = end == RunEnd::Stopped;
     if !may_stop(hit, errno) {
         assert!(failed.len() <= 1, "{context}: more than one request failed: {failed:?}");
     }
     let Some(told) = failed.first() else { return };
-    let expected = failure("a call", errno, hit.is_some_and(FolderOp::syncs)).errno();
+    let expected = call_error("a call", errno, hit.is_some_and(FolderOp::makes_durable)).errno();
     assert!(*told == expected || (stopped && *told == libc::EIO), "{context}: the caller is told {told}");
 }
 
 /// The number of calls of an opening without errors.
-fn calls_of_opening(start: &Start) -> u64 {
+fn calls_of_opening(start: &ClosedStart) -> u64 {
     let mut world = start.world();
     world.folder.fail_call(0, 0);
     drop(world.open().unwrap());
-    world.folder.called().0
+    world.folder.calls_and_failure().0
 }
 
 #[test]
-fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_synced() {
-    let start = Start::new();
+fn an_error_of_any_call_loses_no_synced_change() {
+    let start = ClosedStart::new();
     let (_, calls, _) = run(&start, 0, 0);
     let opened = calls_of_opening(&start);
     let others = opened - PROBES;
@@ -211,9 +214,9 @@ fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_sync
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
     let (mut ends, mut runs) = ([0u64; 3], 0u64);
     let is_tried = |nth: u64| all || !is_probe(nth) || nth.is_multiple_of(PROBES_SHARE);
-    for (nth, errno) in swept(calls, (!all).then_some(SHARE)).filter(|(nth, _)| is_tried(*nth)) {
+    for (nth, errno) in sweep_cases(calls, (!all).then_some(SHARE)).filter(|(nth, _)| is_tried(*nth)) {
         let (end, _, hit) = run(&start, nth, errno);
-        assert!(hit.is_some(), "call {nth} never came");
+        assert!(hit.is_some(), "call {nth} was never made");
         ends[end as usize] += 1;
         runs += 1;
     }
@@ -246,20 +249,20 @@ impl Anchor for FaultyAnchor {
 
 /// Runs the workload with an anchor that fails advance `nth`. With `crashes` nothing follows the
 /// failed request, not even a close. The next opening finds one of the states.
-fn work_with_faulty_anchor(start: &Start, nth: u64, errno: i32, crashes: bool) {
+fn work_with_faulty_anchor(start: &ClosedStart, nth: u64, errno: i32, crashes: bool) {
     let context = format!("advance {nth}: {}", std::io::Error::from_raw_os_error(errno));
     let mut world = start.world();
     let mut states = States::new(start.model.clone());
     let (memory, advances) = (world.memory.clone(), AtomicU64::new(0));
     let anchor = Arc::new(FaultyAnchor { memory, advances, fails: nth, errno });
-    let base = Base { anchor: anchor.clone(), ..world.base() };
-    let vault = Vault::open(base, &World::master(), UUID, &world.options())
+    let base = VaultBacking { anchor: anchor.clone(), ..world.base() };
+    let vault = Vault::open(base, &VaultHarness::master(), UUID, &world.options())
         .unwrap_or_else(|e| panic!("{context}: {e}"));
     let (mut rng, mut failed) = (Rng::new(SEED + 3), 0);
     for _ in 0..40 {
         let done = step(&vault, &mut states.model, &mut rng, 200);
-        states.did(&done);
-        if let Step::Failed(_) = done {
+        states.note_step(&done);
+        if let StepResult::Failed(_) = done {
             failed += 1;
             if crashes {
                 break;
@@ -269,10 +272,10 @@ fn work_with_faulty_anchor(start: &Start, nth: u64, errno: i32, crashes: bool) {
     if !crashes {
         assert!(anchor.advances.load(Ordering::Relaxed) >= nth, "{context}: it never came");
         let synced = vault.sync();
-        if refuses(errno) {
+        if is_refusal_errno(errno) {
             assert!(failed <= 1, "{context}: more than one request failed");
-            synced.unwrap_or_else(|e| panic!("{context}: one call was refused, and then everything: {e}"));
-            states.did(&Step::Durable);
+            synced.unwrap_or_else(|e| panic!("{context}: after one refused call every request fails: {e}"));
+            states.note_step(&StepResult::Durable);
             assert_same(&of_vault(&vault), &of_model(&states.model), &context);
             vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
         } else {
@@ -286,9 +289,9 @@ fn work_with_faulty_anchor(start: &Start, nth: u64, errno: i32, crashes: bool) {
 }
 
 #[test]
-fn an_anchor_that_is_refused_fails_a_commit_alone() {
-    let start = Start::new();
-    for errno in SWEPT {
+fn a_refused_anchor_advance_fails_only_its_commit() {
+    let start = ClosedStart::new();
+    for errno in SWEPT_ERRNOS {
         for nth in 1..=3 {
             for crashes in [false, true] {
                 work_with_faulty_anchor(&start, nth, errno, crashes);

@@ -1,23 +1,23 @@
 //! A backing directory that fails or disappears: writing ends after a failure, and synced changes
 //! are there after the next opening. Full directories are in `vault_full`.
 
-mod world;
+mod vault_harness;
 
 use lacuna_contracts::Kind;
 use lacuna_integrity::Choice;
 use lacuna_medium::Folder;
 use lacuna_sim::{CrashFolder, FolderOp, Rng};
 use lacuna_vault::{FileKind, NewNode, ROOT, Vault};
-use world::World;
-use world::dump::{assert_same, of_model, of_vault};
-use world::model::{Model, Node};
-use world::ops::work;
+use vault_harness::VaultHarness;
+use vault_harness::dump::{assert_same, of_model, of_vault};
+use vault_harness::model::{FsModel, Node};
+use vault_harness::ops::work;
 
 /// A vault with one synced file, and its model.
-fn one_file(world: &mut World) -> (Vault, u64, Model) {
+fn one_file(world: &mut VaultHarness) -> (Vault, u64, FsModel) {
     let vault = world.create(Choice::Auto);
-    let mut model = Model::default();
-    let ino = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let mut model = FsModel::default();
+    let ino = vault.create_node(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
     model.make(ino, ROOT, b"file", Node::new(FileKind::File, 0o644, ROOT));
     let data = Rng::new(5).bytes(200_000);
     vault.write(ino, 0, &data).unwrap();
@@ -27,15 +27,15 @@ fn one_file(world: &mut World) -> (Vault, u64, Model) {
 }
 
 #[test]
-fn a_failed_write_or_sync_ends_writing_and_what_was_synced_stays() {
+fn a_failed_write_or_sync_ends_writing_and_keeps_synced_data() {
     for (op, writes) in [(FolderOp::Write, true), (FolderOp::Sync, false), (FolderOp::Create, true)] {
-        let mut world = World::new(2);
+        let mut world = VaultHarness::new(2);
         let (vault, ino, model) = one_file(&mut world);
         world.folder.fail(op, 0, Kind::Io, false);
         let mut failed = vec![];
         for n in 0..40u64 {
             let name = format!("new {n}");
-            let done = vault.make(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0);
+            let done = vault.create_node(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0);
             let done = done.and_then(|attr| vault.write(attr.ino, 0, &[1; 9000]));
             failed.extend(done.err());
             failed.extend(vault.sync().err());
@@ -43,10 +43,10 @@ fn a_failed_write_or_sync_ends_writing_and_what_was_synced_stays() {
         assert!(failed.len() >= 40, "{op:?}: {} failures", failed.len());
         assert!(failed.iter().all(|e| e.errno() == libc::EIO), "{op:?}: {:?}", failed[0]);
         let refused = failed.last().unwrap().to_string();
-        assert!(refused.contains("a failure that the test asked for"), "{op:?}: {refused}");
+        assert!(refused.contains("a failure that the test scheduled"), "{op:?}: {refused}");
         // Reads still work.
         assert_eq!(vault.attr(ino).unwrap().size, 200_000);
-        assert_eq!(world::dump::content(&vault, ino, 200_000), *model.nodes[&ino].data);
+        assert_eq!(vault_harness::dump::content(&vault, ino, 200_000), *model.nodes[&ino].data);
         assert!(vault.close().is_err());
         drop(vault);
         world.folder.heal();
@@ -61,13 +61,13 @@ fn a_failed_write_or_sync_ends_writing_and_what_was_synced_stays() {
 
 #[test]
 fn a_failed_read_is_an_error_of_that_read_alone() {
-    let mut world = World::new(3);
+    let mut world = VaultHarness::new(3);
     let (vault, ino, model) = one_file(&mut world);
     world.folder.fail(FolderOp::Read, 0, Kind::Io, false);
     let mut buf = vec![0; 200_000];
     let failed = vault.read(ino, 0, &mut buf).unwrap_err();
     assert_eq!(failed.errno(), libc::EIO);
-    assert_eq!(world::dump::content(&vault, ino, 200_000), *model.nodes[&ino].data);
+    assert_eq!(vault_harness::dump::content(&vault, ino, 200_000), *model.nodes[&ino].data);
     let log = world.log.lock().clone();
     assert_eq!(log.len(), 1, "{log:?}");
     assert!(log[0].contains("block 0 of /file (backing file "), "{log:?}");
@@ -78,14 +78,14 @@ fn a_failed_read_is_an_error_of_that_read_alone() {
 #[test]
 fn a_lost_directory_is_an_error_and_never_panics() {
     for seed in 0..5 {
-        let mut world = World::new(seed);
+        let mut world = VaultHarness::new(seed);
         let mut rng = Rng::new(seed);
         let vault = world.create(Choice::Auto);
-        let mut model = Model::default();
+        let mut model = FsModel::default();
         work(&vault, &mut model, &mut rng, 100);
         vault.sync().unwrap();
         let names: Vec<String> = world.folder.snapshot().names().map(str::to_owned).collect();
-        names.iter().for_each(|name| world.folder.put(name, None));
+        names.iter().for_each(|name| world.folder.replace_file(name, None));
         for op in [FolderOp::Write, FolderOp::Create, FolderOp::Sync, FolderOp::SyncAll, FolderOp::SyncNames]
         {
             world.folder.fail(op, 0, Kind::NotFound, true);
@@ -108,7 +108,7 @@ fn a_lost_directory_is_an_error_and_never_panics() {
 
 #[test]
 fn a_read_only_opening_changes_nothing() {
-    let mut world = World::new(4);
+    let mut world = VaultHarness::new(4);
     let (vault, ino, model) = one_file(&mut world);
     // Without a close, so the journal is not empty.
     drop(vault);
@@ -130,8 +130,8 @@ fn a_read_only_opening_changes_nothing() {
 const YEAR: i64 = 365 * 24 * 3600;
 
 #[test]
-fn clocks_that_jump_change_nothing_but_times() {
-    let mut world = World::new(5);
+fn clock_jumps_change_only_times() {
+    let mut world = VaultHarness::new(5);
     let (vault, ino, _) = one_file(&mut world);
     vault.sync().unwrap();
     let older = world.folder.snapshot();
@@ -159,10 +159,10 @@ fn clocks_that_jump_change_nothing_but_times() {
 }
 
 #[test]
-fn a_lost_backing_file_is_told_in_one_line() {
-    let mut world = World::new(5);
+fn a_lost_backing_file_is_reported_in_one_line() {
+    let mut world = VaultHarness::new(5);
     let vault = world.create(Choice::Auto);
-    let file = vault.make(ROOT, b"lost", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let file = vault.create_node(ROOT, b"lost", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(file, 0, &vec![7; 3000 * 4096]).unwrap();
     let backing = vault.file_stat(file).unwrap().backing.unwrap();
     vault.close().unwrap();
@@ -171,6 +171,6 @@ fn a_lost_backing_file_is_told_in_one_line() {
     let vault = world.open_with(|options| options.read_only = true).unwrap();
     let report = vault.check(&mut |_, _| ()).unwrap();
     let [bad] = &report.bad[..] else { panic!("{:?}", report.bad) };
-    assert_eq!((report.places, bad.block, bad.blocks, &*bad.path), (3000, Some(0), 3000, "/lost"));
-    assert!(report.is_whole() && bad.why.starts_with("does not verify"), "{}", bad.why);
+    assert_eq!((report.bad_count, bad.block, bad.blocks, &*bad.path), (3000, Some(0), 3000, "/lost"));
+    assert!(report.lists_all() && bad.reason.starts_with("does not verify"), "{}", bad.reason);
 }

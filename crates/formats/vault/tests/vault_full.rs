@@ -1,30 +1,30 @@
 //! A backing directory that fills up: no acknowledged change is lost, files can be removed, and the
 //! vault continues when there is space.
 
-mod world;
+mod vault_harness;
 
 use lacuna_integrity::Choice;
 use lacuna_medium::Folder;
 use lacuna_sim::Rng;
 use lacuna_vault::store::JournalSize;
 use lacuna_vault::{FileKind, FsError, NewNode, ROOT, Vault};
-use world::World;
-use world::dump::{assert_same, of_model, of_vault};
-use world::model::Model;
-use world::ops::work;
+use vault_harness::VaultHarness;
+use vault_harness::dump::{assert_same, of_model, of_vault};
+use vault_harness::model::FsModel;
+use vault_harness::ops::work;
 
 fn is_full(e: &FsError) -> bool {
     e.errno() == libc::ENOSPC
 }
 
 #[test]
-fn a_full_directory_loses_nothing_and_goes_on_when_there_is_room() {
+fn a_full_directory_loses_nothing_and_works_again_with_space() {
     let mut failures = 0;
     for seed in 0..12 {
-        let mut world = World::new(seed);
+        let mut world = VaultHarness::new(seed);
         let mut rng = Rng::new(seed);
         let vault = world.create(Choice::Auto);
-        let mut model = Model::default();
+        let mut model = FsModel::default();
         assert_eq!(work(&vault, &mut model, &mut rng, 100), 0);
         for round in 0..4 {
             let context = format!("seed {seed}, round {round}");
@@ -50,15 +50,15 @@ fn a_full_directory_loses_nothing_and_goes_on_when_there_is_room() {
 
 #[test]
 fn files_are_removed_from_a_full_directory() {
-    let mut world = World::new(1);
+    let mut world = VaultHarness::new(1);
     let vault = world.create(Choice::Auto);
-    let file = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let file = vault.create_node(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(file, 0, &vec![7; 1 << 20]).unwrap();
     vault.sync().unwrap();
-    let other = vault.make(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let other = vault.create_node(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.sync().unwrap();
     world.folder.set_capacity(world.folder.used());
-    assert!(is_full(&vault.make(ROOT, b"third", NewNode::File, 0o644, 0, 0).unwrap_err()));
+    assert!(is_full(&vault.create_node(ROOT, b"third", NewNode::File, 0o644, 0, 0).unwrap_err()));
     let mut failed = 0;
     for n in 0..10 {
         failed += u64::from(vault.write(other, n << 16, &vec![1; 1 << 16]).is_err_and(|e| is_full(&e)));
@@ -72,16 +72,16 @@ fn files_are_removed_from_a_full_directory() {
     drop(vault);
     let vault = world.open().unwrap();
     assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
-    assert_eq!(world::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
+    assert_eq!(vault_harness::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
 }
 
 /// Makes small files until there is no space, and returns their number. Calls `others` before each.
-fn fill(world: &World, vault: &Vault, round: u64, others: &mut dyn FnMut(&World, u64)) -> u64 {
+fn fill(world: &VaultHarness, vault: &Vault, round: u64, others: &mut dyn FnMut(&VaultHarness, u64)) -> u64 {
     for n in 0.. {
         others(world, n);
         let name = format!("file {round} {n}");
         let written = vault
-            .make(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0)
+            .create_node(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0)
             .and_then(|attr| vault.write(attr.ino, 0, &[n as u8; 20]));
         if let Err(e) = written {
             assert!(is_full(&e), "{e}");
@@ -95,14 +95,14 @@ fn fill(world: &World, vault: &Vault, round: u64, others: &mut dyn FnMut(&World,
 /// repeatedly.
 #[test]
 fn small_files_that_fill_a_directory_are_committed_and_removed() {
-    let small = World::new(0).journal;
+    let small = VaultHarness::new(0).journal;
     for (journal, commits, space) in [
         (JournalSize::default(), false, 8 << 20),
         (JournalSize::default(), true, 12 << 20),
         (small, false, 12 << 20),
         (small, true, 8 << 20),
     ] {
-        let mut world = World::new(space);
+        let mut world = VaultHarness::new(space);
         world.journal = journal;
         let mut vault = world.create(Choice::Auto);
         world.folder.set_capacity(world.folder.used() + space);
@@ -143,16 +143,16 @@ fn small_files_that_fill_a_directory_are_committed_and_removed() {
 /// continue: the journal does not fill up.
 #[test]
 fn a_refused_checkpoint_is_tried_again_once_there_is_space() {
-    let mut world = World::new(9);
-    world.journal = JournalSize { due: 1 << 20, most: 8 << 20 };
+    let mut world = VaultHarness::new(9);
+    world.journal = JournalSize { checkpoint_at: 1 << 20, max: 8 << 20 };
     let vault = world.create(Choice::Auto);
-    let file = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let file = vault.create_node(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(file, 0, &vec![1; 4 << 20]).unwrap();
     vault.sync().unwrap();
     vault.write(file, 0, &[2; 4096]).unwrap();
     world.folder.set_capacity(world.folder.used());
     vault.sync().unwrap();
-    assert!(is_full(&vault.make(ROOT, b"new", NewNode::File, 0o644, 0, 0).unwrap_err()));
+    assert!(is_full(&vault.create_node(ROOT, b"new", NewNode::File, 0o644, 0, 0).unwrap_err()));
     world.folder.set_capacity(u64::MAX);
     for round in 3..10 {
         vault.write(file, 0, &vec![round; 4 << 20]).unwrap_or_else(|e| panic!("round {round}: {e}"));
@@ -160,33 +160,33 @@ fn a_refused_checkpoint_is_tried_again_once_there_is_space() {
     vault.sync().unwrap();
     drop(vault);
     let vault = world.open().unwrap();
-    assert!(world::dump::content(&vault, file, 4 << 20) == vec![9; 4 << 20]);
+    assert!(vault_harness::dump::content(&vault, file, 4 << 20) == vec![9; 4 << 20]);
 }
 
 /// Overwrites one of the two superblocks.
-fn lose_superblock(world: &World, slot: u64) {
+fn lose_superblock(world: &VaultHarness, slot: u64) {
     let file = world.folder.open(&format!("super.{slot}")).unwrap();
     file.write_at(0, &vec![0x55; file.len().unwrap() as usize]).unwrap();
 }
 
 /// After a full directory made the vault shrink a journal file, either superblock is still enough.
 #[test]
-fn either_superblock_is_lost_after_the_journal_gave_space_back() {
+fn either_superblock_may_be_lost_after_the_journal_shrank() {
     let mut given_back = 0;
     for (slot, free) in (4..14).flat_map(|half| [(0, half << 19), (1, half << 19)]) {
-        let mut world = World::new(3);
+        let mut world = VaultHarness::new(3);
         world.journal = JournalSize::default();
         let vault = world.create(Choice::Auto);
         for n in 0..600u64 {
             let name = format!("file {n}");
-            let ino = vault.make(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino;
+            let ino = vault.create_node(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino;
             vault.write(ino, 0, &[n as u8; 5000]).unwrap();
         }
         vault.sync().unwrap();
         world.folder.set_capacity(world.folder.used() + free);
         let lens = || ["journal.0", "journal.1"].map(|name| world.folder.open(name).unwrap().len().unwrap());
         let before = lens();
-        let _refused = vault.make(ROOT, b"one more", NewNode::File, 0o644, 0, 0);
+        let _refused = vault.create_node(ROOT, b"one more", NewNode::File, 0o644, 0, 0);
         let gave_back = before.iter().zip(lens()).any(|(before, now)| now < *before);
         drop(vault);
         // Otherwise a checkpoint may be in progress, and then the newest superblock is needed.
@@ -209,7 +209,7 @@ fn either_superblock_is_lost_after_the_journal_gave_space_back() {
 
 /// The same after an orderly close, which shrinks the journal as well.
 #[test]
-fn either_superblock_is_lost_after_an_orderly_end() {
+fn either_superblock_may_be_lost_after_an_orderly_close() {
     for slot in 0..2 {
         let (mut world, vault) = with_a_large_file(slot);
         vault.close().unwrap();
@@ -223,9 +223,9 @@ fn either_superblock_is_lost_after_an_orderly_end() {
 
 /// Another program takes all free space while much is pending.
 #[test]
-fn what_was_let_in_is_committed_although_others_fill_the_directory() {
+fn admitted_changes_are_committed_in_a_directory_that_fills_up() {
     for at in [0, 10, 500, 3000] {
-        let mut world = World::new(at);
+        let mut world = VaultHarness::new(at);
         world.journal = JournalSize::default();
         let vault = world.create(Choice::Auto);
         world.folder.set_capacity(world.folder.used() + (64 << 20));
@@ -249,18 +249,18 @@ fn what_was_let_in_is_committed_although_others_fill_the_directory() {
 }
 
 /// A vault with the default journal size, and a file `large` of 1 MiB.
-fn with_a_large_file(seed: u64) -> (World, Vault) {
-    let mut world = World::new(seed);
+fn with_a_large_file(seed: u64) -> (VaultHarness, Vault) {
+    let mut world = VaultHarness::new(seed);
     world.journal = JournalSize::default();
     let vault = world.create(Choice::Auto);
-    let file = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let file = vault.create_node(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(file, 0, &vec![7; 1 << 20]).unwrap();
     vault.sync().unwrap();
     (world, vault)
 }
 
 #[test]
-fn files_are_removed_after_an_orderly_end_however_little_is_free() {
+fn files_can_be_removed_after_a_close_with_little_free_space() {
     for free in [0, 16 << 10, 100 << 10, 400 << 10, 900 << 10] {
         let (mut world, vault) = with_a_large_file(1);
         vault.close().unwrap();
@@ -278,7 +278,7 @@ fn files_are_removed_after_an_orderly_end_however_little_is_free() {
 }
 
 #[test]
-fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
+fn a_checkpoint_without_space_prevents_no_commit() {
     // With less, the record itself finds no space.
     for step in 2..60 {
         let free = step * (64 << 10);
@@ -289,7 +289,7 @@ fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
         drop(vault);
         let vault = world.open().unwrap();
         for n in 0..400 {
-            vault.make(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap();
+            vault.create_node(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap();
         }
         world.folder.set_capacity(world.folder.used() + free);
         // Closing tries a checkpoint first.
@@ -308,7 +308,7 @@ fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
 #[test]
 fn no_space_in_a_hole_of_a_file_alters_no_block() {
     let (world, vault) = with_a_large_file(1);
-    let file = vault.make(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let file = vault.create_node(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.sync().unwrap();
     vault.write(file, 1000 << 12, &vec![9; 1 << 12]).unwrap();
     vault.write(file, 50 << 12, &vec![1; 3 << 12]).unwrap();
@@ -317,7 +317,7 @@ fn no_space_in_a_hole_of_a_file_alters_no_block() {
     assert!(is_full(&vault.write(file, 50 << 12, &vec![2; 16 << 12]).unwrap_err()));
     world.folder.set_capacity(u64::MAX);
     let expected = [vec![1; 3 << 12], vec![0; 13 << 12]].concat();
-    let shown = || world::dump::content(&vault, file, 1001 << 12);
+    let shown = || vault_harness::dump::content(&vault, file, 1001 << 12);
     assert!(shown()[50 << 12..66 << 12] == expected);
     vault.sync().unwrap();
     assert!(shown()[50 << 12..66 << 12] == expected && shown()[1000 << 12..] == vec![9; 1 << 12]);
@@ -328,11 +328,13 @@ fn no_space_in_a_hole_of_a_file_alters_no_block() {
 /// checkpoint that writes them back.
 #[test]
 fn times_of_access_do_not_outgrow_the_journal() {
-    let mut world = World::new(11);
-    world.journal = JournalSize { due: 1 << 20, most: 2 << 20 };
+    let mut world = VaultHarness::new(11);
+    world.journal = JournalSize { checkpoint_at: 1 << 20, max: 2 << 20 };
     let vault = world.create(Choice::Auto);
     let files: Vec<u64> = (0..6000)
-        .map(|n| vault.make(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino)
+        .map(|n| {
+            vault.create_node(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino
+        })
         .collect();
     for round in 0..3 {
         for ino in &files {
@@ -358,15 +360,15 @@ fn times_of_access_do_not_outgrow_the_journal() {
 /// stays; also if pieces come out of order, as from a kernel with writeback, and the quota is
 /// reached in the hole that one of them fills.
 #[test]
-fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
+fn a_quota_refuses_writes_and_permits_removals() {
     for (seed, swaps) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
         let space = (3 + seed) << 20;
         let context = format!("{space} bytes, out of order: {swaps}");
-        let mut world = World::new(seed);
+        let mut world = VaultHarness::new(seed);
         world.journal = JournalSize::default();
         let vault = world.create(Choice::Auto);
         let make = |vault: &Vault, name: &[u8]| {
-            vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).map(|attr| attr.ino)
+            vault.create_node(ROOT, name, NewNode::File, 0o644, 0, 0).map(|attr| attr.ino)
         };
         let keep = make(&vault, b"keep").unwrap();
         vault.write(keep, 0, &[7; 100_000]).unwrap();
@@ -397,7 +399,7 @@ fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
             }
         }
         assert!(refused > 0, "{context}");
-        assert_eq!(world::dump::content(&vault, keep, 100_000), vec![7; 100_000], "{context}");
+        assert_eq!(vault_harness::dump::content(&vault, keep, 100_000), vec![7; 100_000], "{context}");
         vault.unlink(ROOT, b"big").unwrap_or_else(|e| panic!("{context}: {e}"));
         vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
         let other = make(&vault, b"other").unwrap_or_else(|e| panic!("{context}: {e}"));
@@ -406,21 +408,21 @@ fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
         drop(vault);
         let vault = world.open().unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_eq!(vault.lookup(ROOT, b"big").unwrap_err().errno(), libc::ENOENT, "{context}");
-        assert_eq!(world::dump::content(&vault, keep, 100_000), vec![7; 100_000], "{context}");
-        assert_eq!(world::dump::content(&vault, other, 50_000), vec![8; 50_000], "{context}");
+        assert_eq!(vault_harness::dump::content(&vault, keep, 100_000), vec![7; 100_000], "{context}");
+        assert_eq!(vault_harness::dump::content(&vault, other, 50_000), vec![8; 50_000], "{context}");
         assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "{context}");
     }
 }
 
 /// One write beyond the host's file size limit, before the file is in a commit and after.
 #[test]
-fn a_write_beyond_the_longest_file_fails_alone() {
+fn a_write_beyond_the_size_limit_fails_alone() {
     for (told, synced) in [(true, true), (true, false), (false, false)] {
         let context = format!("told: {told}, synced: {synced}");
-        let mut world = World::new(2);
-        world.folder.set_longest(1 << 30, told);
+        let mut world = VaultHarness::new(2);
+        world.folder.set_max_file_len(1 << 30, told);
         let vault = world.create(Choice::Auto);
-        let file = vault.make(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
+        let file = vault.create_node(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
         vault.write(file, 0, &[1; 10_000]).unwrap();
         if synced {
             vault.sync().unwrap();
@@ -429,12 +431,12 @@ fn a_write_beyond_the_longest_file_fails_alone() {
         assert_eq!(refused.errno(), libc::EFBIG, "{context}: {refused}");
         assert_eq!(vault.attr(file).unwrap().size, 10_000, "{context}");
         vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
-        let other = vault.make(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
+        let other = vault.create_node(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
         vault.write(other, 0, &[3; 10_000]).unwrap_or_else(|e| panic!("{context}: {e}"));
         vault.unlink(ROOT, b"sparse").unwrap();
         vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
         drop(vault);
         let vault = world.open().unwrap();
-        assert_eq!(world::dump::content(&vault, other, 10_000), vec![3; 10_000], "{context}");
+        assert_eq!(vault_harness::dump::content(&vault, other, 10_000), vec![3; 10_000], "{context}");
     }
 }

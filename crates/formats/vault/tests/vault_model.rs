@@ -1,26 +1,26 @@
 //! Random operations on a vault and on a plain model of a file system: they agree on every result,
 //! error and byte, through any openings and closes.
 
-mod world;
+mod vault_harness;
 
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::{Rng, setting};
-use world::World;
-use world::dump::{assert_same, of_model, of_vault};
-use world::model::Model;
-use world::ops::{Step, step};
+use lacuna_sim::{Rng, env_number};
+use vault_harness::VaultHarness;
+use vault_harness::dump::{assert_same, of_model, of_vault};
+use vault_harness::model::FsModel;
+use vault_harness::ops::{StepResult, step};
 
 /// Steps per run.
 const STEPS: u64 = 1500;
 
 fn run(seed: u64, choice: Choice) {
-    let mut world = World::new(seed);
+    let mut world = VaultHarness::new(seed);
     let mut rng = Rng::new(seed);
     let mut vault = world.create(choice);
-    let mut model = Model::default();
+    let mut model = FsModel::default();
     for n in 0..STEPS {
         let done = step(&vault, &mut model, &mut rng, 10);
-        assert!(!matches!(done, Step::Failed(_) | Step::Short), "seed {seed}, step {n}");
+        assert!(!matches!(done, StepResult::Failed(_) | StepResult::Short), "seed {seed}, step {n}");
         if rng.chance(1, 100) {
             if rng.chance(1, 2) {
                 vault.close().unwrap();
@@ -44,7 +44,7 @@ fn run(seed: u64, choice: Choice) {
 }
 
 fn runs(choice: Choice, seeds: std::ops::Range<u64>) {
-    let more = setting("LACUNA_RUNS", 1);
+    let more = env_number("LACUNA_RUNS", 1);
     for seed in seeds.start..seeds.start + (seeds.end - seeds.start) * more {
         run(seed, choice);
     }

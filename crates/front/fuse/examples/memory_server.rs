@@ -6,7 +6,7 @@
 mod memory;
 
 use lacuna_contracts::{Error, Result, Term};
-use lacuna_daemon::{ReadyPipe, Side, daemonize};
+use lacuna_daemon::{ForkResult, ReadyPipe, daemonize};
 use lacuna_fuse::{DiskRequest, MountedDisk};
 use memory::MemoryDisk;
 use std::process::ExitCode;
@@ -16,8 +16,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = if args.iter().any(|a| a == "background") {
         match daemonize(Term::quoted) {
-            Ok(Side::Parent(started)) => started.wait(|_| {}).map(|pid| println!("{pid}")),
-            Ok(Side::Child(pipe)) => serve(&args, Some(pipe)),
+            Ok(ForkResult::Parent(started)) => started.wait(|_| {}).map(|pid| println!("{pid}")),
+            Ok(ForkResult::Child(pipe)) => serve(&args, Some(pipe)),
             Err(e) => Err(e),
         }
     } else {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 fn serve(args: &[String], pipe: Option<ReadyPipe>) -> Result<()> {
     match (open(args), pipe) {
         (Ok(opened), Some(pipe)) => {
-            pipe.ready()?;
+            pipe.report_ready()?;
             opened.wait()
         }
         (Ok(opened), None) => {
@@ -43,7 +43,7 @@ fn serve(args: &[String], pipe: Option<ReadyPipe>) -> Result<()> {
             opened.wait()
         }
         (Err(e), Some(pipe)) => {
-            pipe.failed(&e);
+            pipe.report_failure(&e);
             Err(e)
         }
         (Err(e), None) => Err(e),

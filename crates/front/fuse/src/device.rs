@@ -36,7 +36,7 @@ const SOURCE_MAX: usize = 255;
 
 /// How to mount.
 #[derive(Clone, Copy)]
-pub(crate) struct Access<'s> {
+pub(crate) struct FuseOptions<'s> {
     /// The source in mount tables; [`FUSE_SOURCE`] stands for a longer one than they take.
     pub source: &'s OsStr,
     /// Whether users other than the mounting user have access.
@@ -53,7 +53,7 @@ fn open_device() -> io::Result<OwnedFd> {
 }
 
 /// Whether each serving thread can have a device of its own.
-pub(crate) fn device_opens() -> bool {
+pub(crate) fn can_open_device() -> bool {
     open_device().is_ok()
 }
 
@@ -61,20 +61,20 @@ pub(crate) fn device_opens() -> bool {
 ///
 /// Errors: [`Kind::Permission`] where mounting, or access for other users, is not allowed;
 /// [`Kind::NotFound`] without FUSE.
-pub(crate) fn mount(mountpoint: &Path, access: Access<'_>) -> Result<OwnedFd> {
+pub(crate) fn mount(mountpoint: &Path, access: FuseOptions<'_>) -> Result<OwnedFd> {
     let source = Some(access.source).filter(|source| source.len() <= SOURCE_MAX);
-    let access = Access { source: source.unwrap_or(OsStr::new(FUSE_SOURCE)), ..access };
+    let access = FuseOptions { source: source.unwrap_or(OsStr::new(FUSE_SOURCE)), ..access };
     let what = format!("cannot mount FUSE at {}", mountpoint.display());
     let failed = |e: &io::Error| Error::io(&what, e);
-    if !geteuid().is_root() && access.allow_other && !others_allowed() {
+    if !geteuid().is_root() && access.allow_other && !is_allow_other_permitted() {
         return Err(Error::new(Kind::Permission, what)
             .found(format!("no line `{ALLOW}` in {TOOL_SETTINGS}"))
             .expected("the permission to let other users in")
-            .remedy("add that line as root, or mount for yourself alone"));
+            .hint("add that line as root, or mount for yourself alone"));
     }
     let direct = match open_device() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(Error::io(format!("cannot use {DEVICE}"), &e).remedy("load it with `modprobe fuse`"));
+            return Err(Error::io(format!("cannot use {DEVICE}"), &e).hint("load it with `modprobe fuse`"));
         }
         device => device.and_then(|device| mount_direct(device, mountpoint, access)),
     };
@@ -86,7 +86,7 @@ pub(crate) fn mount(mountpoint: &Path, access: Access<'_>) -> Result<OwnedFd> {
                 let denied = ["not permitted", "Permission denied"].iter().any(|said| words.contains(said));
                 let error = if denied { failed(&e).with_kind(Kind::Permission) } else { failed(&e) };
                 let closed = open_device().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
-                error.remedy(if closed {
+                error.hint(if closed {
                     format!("let this user read and write {DEVICE}: `chmod 666 {DEVICE}`, as root")
                 } else {
                     format!("check that {TOOL} (package fuse3) is installed and that the directory is yours")
@@ -98,7 +98,7 @@ pub(crate) fn mount(mountpoint: &Path, access: Access<'_>) -> Result<OwnedFd> {
     }
 }
 
-fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access<'_>) -> io::Result<OwnedFd> {
+fn mount_direct(device: OwnedFd, mountpoint: &Path, access: FuseOptions<'_>) -> io::Result<OwnedFd> {
     let mode = rustix::fs::stat(mountpoint)?.st_mode;
     let mut data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions,subtype={FUSE_SUBTYPE}",
@@ -118,7 +118,7 @@ fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access<'_>) -> io::R
 }
 
 /// Mounts with `fusermount3`, which passes the device over a socket.
-fn mount_by_tool(mountpoint: &Path, access: Access<'_>) -> io::Result<OwnedFd> {
+fn mount_by_tool(mountpoint: &Path, access: FuseOptions<'_>) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut options = OsString::from("fsname=");
     options.push(escaped(access.source));
@@ -134,7 +134,7 @@ fn mount_by_tool(mountpoint: &Path, access: Access<'_>) -> io::Result<OwnedFd> {
     let child = tool.spawn()?;
     // The command keeps its end of the socket open until it is dropped.
     drop(tool);
-    let device = receive(&ours);
+    let device = receive_device(&ours);
     let finished = child.wait_with_output()?;
     let words = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
     match device? {
@@ -157,7 +157,7 @@ fn escaped(source: &OsStr) -> OsString {
 }
 
 /// Receives the device from the socket; `None` if the tool ended without sending one.
-fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+fn receive_device(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -174,7 +174,7 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 
 /// Whether users other than root may admit other users. If the file cannot be read, the answer is
 /// yes: the tool can read it and decides.
-fn others_allowed() -> bool {
+fn is_allow_other_permitted() -> bool {
     match fs::read_to_string(TOOL_SETTINGS) {
         Ok(text) => text.lines().any(|line| line.trim() == ALLOW),
         Err(e) => e.kind() != io::ErrorKind::NotFound,

@@ -33,9 +33,9 @@
 
 mod device;
 mod disk;
-mod reports;
 mod server;
 mod session;
+mod session_reporter;
 mod use_count;
 mod vault;
 

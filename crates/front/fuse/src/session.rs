@@ -1,10 +1,10 @@
 //! A FUSE mount and the threads that serve it.
 
-use crate::device::{self, Access};
+use crate::device::{self, FuseOptions};
 use fuser::{BackgroundSession, Config, Filesystem, Notifier, Session, SessionACL};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_daemon::become_io_flusher;
-use lacuna_mount::{RELEASE_LIMIT, Watch, unmount_fuse};
+use lacuna_mount::{RELEASE_LIMIT, SessionMonitor, unmount_fuse};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) const MOST_THREADS: usize = 16;
 /// A mounted FUSE file system. Dropping it unmounts it if no process uses it.
 pub(crate) struct FuseMount {
     mountpoint: PathBuf,
-    watch: Arc<Watch>,
+    session: Arc<SessionMonitor>,
     mounted: bool,
 }
 
@@ -28,13 +28,13 @@ impl FuseMount {
     pub(crate) fn start(
         filesystem: impl Filesystem,
         mountpoint: &Path,
-        access: Access<'_>,
-        watch: Arc<Watch>,
+        access: FuseOptions<'_>,
+        watch: Arc<SessionMonitor>,
         begun: impl FnOnce(Notifier) + Send + 'static,
     ) -> Result<Self> {
         let device = device::mount(mountpoint, access)?;
         // After this point a failure must unmount.
-        let mount = FuseMount { mountpoint: mountpoint.to_owned(), watch, mounted: true };
+        let mount = FuseMount { mountpoint: mountpoint.to_owned(), session: watch, mounted: true };
         let config = config();
         // The flusher flag belongs to a thread and is inherited by the threads that it starts. The
         // serving threads need it even if the program has not set it for all its threads, because
@@ -81,9 +81,9 @@ impl FuseMount {
         }
         // A loop device that was just detached may hold a file of the mount open for another
         // moment.
-        self.watch.wait_released(RELEASE_LIMIT);
+        self.session.wait_released(RELEASE_LIMIT);
         if self.unmount().is_ok() {
-            self.watch.wait_ended(RELEASE_LIMIT);
+            self.session.wait_ended(RELEASE_LIMIT);
         }
     }
 }
@@ -98,6 +98,6 @@ fn config() -> Config {
     let mut config = Config::default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some((cores * 2).clamp(FEWEST_THREADS, MOST_THREADS));
-    config.clone_fd = device::device_opens();
+    config.clone_fd = device::can_open_device();
     config
 }

@@ -3,7 +3,7 @@
 //! [CERTIFICATES]`
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
-use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
+use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle, TlsMode};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, RwLock};
@@ -11,7 +11,7 @@ use std::sync::{Arc, RwLock};
 const USAGE: &str =
     "serve (socket:PATH | tcp:ADDRESS:PORT | activated) (file:PATH | memory:MIB | null:MIB) [CERTIFICATES]";
 
-enum Plain {
+enum PlainDisk {
     File(File, u64),
     Memory(RwLock<Vec<u8>>),
     Null(u64),
@@ -25,33 +25,33 @@ fn at(first: BlockAddr) -> u64 {
     first.0 * BLOCK_SIZE as u64
 }
 
-impl Disk for Plain {
+impl Disk for PlainDisk {
     fn blocks(&self) -> u64 {
         let len = match self {
-            Plain::File(_, len) | Plain::Null(len) => *len,
-            Plain::Memory(bytes) => bytes.read().unwrap().len() as u64,
+            PlainDisk::File(_, len) | PlainDisk::Null(len) => *len,
+            PlainDisk::Memory(bytes) => bytes.read().unwrap().len() as u64,
         };
         len / BLOCK_SIZE as u64
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         match self {
-            Plain::File(file, _) => return file.read_exact_at(buf, at(first)).map_err(|e| io(&e)),
-            Plain::Memory(bytes) => {
+            PlainDisk::File(file, _) => return file.read_exact_at(buf, at(first)).map_err(|e| io(&e)),
+            PlainDisk::Memory(bytes) => {
                 buf.copy_from_slice(&bytes.read().unwrap()[at(first) as usize..][..buf.len()]);
             }
-            Plain::Null(_) => buf.fill(0),
+            PlainDisk::Null(_) => buf.fill(0),
         }
         Ok(())
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         match self {
-            Plain::File(file, _) => return file.write_all_at(data, at(first)).map_err(|e| io(&e)),
-            Plain::Memory(bytes) => {
+            PlainDisk::File(file, _) => return file.write_all_at(data, at(first)).map_err(|e| io(&e)),
+            PlainDisk::Memory(bytes) => {
                 bytes.write().unwrap()[at(first) as usize..][..data.len()].copy_from_slice(data);
             }
-            Plain::Null(_) => {}
+            PlainDisk::Null(_) => {}
         }
         Ok(())
     }
@@ -64,7 +64,7 @@ impl Disk for Plain {
     }
 
     fn flush(&self) -> Result<()> {
-        if let Plain::File(file, _) = self { file.sync_data().map_err(|e| io(&e)) } else { Ok(()) }
+        if let PlainDisk::File(file, _) = self { file.sync_data().map_err(|e| io(&e)) } else { Ok(()) }
     }
 
     fn extents(&self, _: BlockAddr, count: u64) -> Result<Vec<Extent>> {
@@ -80,17 +80,17 @@ impl Disk for Plain {
     }
 }
 
-fn open(disk: &str) -> Result<Plain> {
+fn open(disk: &str) -> Result<PlainDisk> {
     let usage = || Error::new(Kind::Usage, USAGE);
     let mib = |n: &str| n.parse::<u64>().map(|n| n << 20).map_err(|_| usage());
     match disk.split_once(':').ok_or_else(usage)? {
         ("file", path) => {
             let file = File::options().read(true).write(true).open(path).map_err(|e| io(&e))?;
             let len = file.metadata().map_err(|e| io(&e))?.len();
-            Ok(Plain::File(file, len))
+            Ok(PlainDisk::File(file, len))
         }
-        ("memory", n) => Ok(Plain::Memory(RwLock::new(vec![0; mib(n)? as usize]))),
-        ("null", n) => Ok(Plain::Null(mib(n)?)),
+        ("memory", n) => Ok(PlainDisk::Memory(RwLock::new(vec![0; mib(n)? as usize]))),
+        ("null", n) => Ok(PlainDisk::Null(mib(n)?)),
         _ => Err(usage()),
     }
 }
@@ -108,8 +108,11 @@ fn main() -> Result<()> {
     let certificates = certificates.first().map(Into::into);
     let tls = if certificates.is_some() { TlsMode::Allow } else { TlsMode::Off };
     let exports = Exports::levels([ByteDisk::new(Arc::new(open(disk)?))]);
-    let server =
-        Server::bind(&[listen], exports, ServerSettings { tls, certificates, ..ServerSettings::default() })?;
+    let server = NbdServer::bind(
+        &[listen],
+        exports,
+        ServerSettings { tls, certificates, ..ServerSettings::default() },
+    )?;
     eprintln!("{}", server.uris().join(" "));
     server.run(&StopHandle::new()?)
 }

@@ -15,11 +15,11 @@ pub(crate) fn in_range(disk: &ByteDisk, offset: u64, length: u64) -> bool {
 
 /// Descriptors that begin exactly at `offset`, with equal neighbours merged, and never go past
 /// `offset + length`. A reply that would be too long ends early; the client asks again from there.
-pub(crate) fn describe(disk: &ByteDisk, offset: u64, length: u64, only_one: bool) -> Result<Vec<u8>> {
+pub(crate) fn block_status(disk: &ByteDisk, offset: u64, length: u64, only_one: bool) -> Result<Vec<u8>> {
     if !in_range(disk, offset, length) {
         return Err(Error::new(Kind::Usage, "request outside the disk"));
     }
-    let mut runs = Runs { runs: Vec::new(), limit: if only_one { 1 } else { MAX_EXTENTS } };
+    let mut runs = StatusRuns { runs: Vec::new(), limit: if only_one { 1 } else { MAX_EXTENTS } };
     let (mut at, end) = (offset, offset + length);
     while at < end {
         let window_end = end.min(at + WINDOW);
@@ -47,12 +47,12 @@ pub(crate) fn describe(disk: &ByteDisk, offset: u64, length: u64, only_one: bool
     Ok(runs.bytes())
 }
 
-struct Runs {
+struct StatusRuns {
     runs: Vec<(u64, bool)>,
     limit: usize,
 }
 
-impl Runs {
+impl StatusRuns {
     /// Returns `false` when there is no room for another run.
     fn push(&mut self, len: u64, written: bool) -> bool {
         if len == 0 {

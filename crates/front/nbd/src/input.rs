@@ -14,46 +14,46 @@ pub(crate) struct Input {
     start: usize,
     end: usize,
     /// The end of the received bytes since the last wipe of the buffer.
-    most: usize,
+    dirty_end: usize,
     /// No more requests are read.
     pub(crate) ended: bool,
-    patience: Patience,
+    poller: ReadPoller,
 }
 
 /// How long a reader polls for the next request before it sleeps. Waking a sleeping thread costs
 /// more than most requests, and a client with one request at a time pays that for each.
 #[derive(Default)]
-struct Patience {
+struct ReadPoller {
     /// Consecutive polls without a result.
-    vain: u32,
+    failed_polls: u32,
     /// Number of requests for which the reader sleeps without polling.
-    resting: u32,
+    polls_to_skip: u32,
 }
 
 /// Duration of one poll.
 const LOOK: Duration = Duration::from_micros(50);
 
-impl Patience {
+impl ReadPoller {
     /// Returns bytes that arrive during the poll; `None` tells the reader to sleep. Polls become
     /// rare when they keep failing.
-    fn watch<T: Transport>(&mut self, transport: &T, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        if !T::CAN_LOOK {
+    fn poll<T: Transport>(&mut self, transport: &T, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        if !T::CAN_POLL {
             return Ok(None);
         }
-        if self.resting > 0 {
-            self.resting -= 1;
+        if self.polls_to_skip > 0 {
+            self.polls_to_skip -= 1;
             return Ok(None);
         }
         let began = Instant::now();
         loop {
-            let got = transport.recv_now(buf)?;
+            let got = transport.try_recv(buf)?;
             if got.is_some() {
-                self.vain = 0;
+                self.failed_polls = 0;
                 return Ok(got);
             }
             if began.elapsed() >= LOOK {
-                self.vain = (self.vain + 1).min(10);
-                self.resting = (1 << self.vain) >> 2;
+                self.failed_polls = (self.failed_polls + 1).min(10);
+                self.polls_to_skip = (1 << self.failed_polls) >> 2;
                 return Ok(None);
             }
             // Other threads may have this processor.
@@ -68,24 +68,24 @@ impl Input {
             bytes: vec![0; CAPACITY].into_boxed_slice(),
             start: 0,
             end: 0,
-            most: 0,
+            dirty_end: 0,
             ended: false,
-            patience: Patience::default(),
+            poller: ReadPoller::default(),
         }
     }
 
     /// Records that the buffer holds bytes up to `end`.
     fn received(&mut self, end: usize) {
         self.end = end;
-        self.most = self.most.max(end);
+        self.dirty_end = self.dirty_end.max(end);
     }
 
     /// Wipes consumed bytes, because payloads of small requests pass through the buffer.
     fn wipe(&mut self) {
         wipe(&mut self.bytes[..self.start]);
-        if self.end < self.most {
-            wipe(&mut self.bytes[self.end..self.most]);
-            self.most = self.end;
+        if self.end < self.dirty_end {
+            wipe(&mut self.bytes[self.end..self.dirty_end]);
+            self.dirty_end = self.end;
         }
     }
 
@@ -107,7 +107,7 @@ impl Input {
                 self.end -= self.start;
                 self.start = 0;
             }
-            let got = if let Some(got) = self.patience.watch(transport, &mut self.bytes[self.end..])? {
+            let got = if let Some(got) = self.poller.poll(transport, &mut self.bytes[self.end..])? {
                 got
             } else {
                 // The next request may take long to arrive.
@@ -167,13 +167,13 @@ impl Drop for Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::Replay;
+    use crate::scripted_client::ScriptedClient;
 
     #[test]
-    fn nothing_that_was_taken_stays_while_the_reader_waits() {
+    fn consumed_bytes_are_wiped_before_the_reader_waits() {
         let mut bytes = vec![7; REQUEST_LEN + 5000];
         bytes.extend([8; REQUEST_LEN]);
-        let client = Replay::new(&bytes);
+        let client = ScriptedClient::new(&bytes);
         let mut input = Input::new();
         input.header(&client).unwrap();
         input.payload(&client, &mut [0; 5000]).unwrap();
@@ -189,7 +189,7 @@ mod tests {
             bytes.extend([i as u8; REQUEST_LEN]);
             bytes.extend(vec![!(i as u8); (i % 97) as usize]);
         }
-        let client = Replay::new(&bytes);
+        let client = ScriptedClient::new(&bytes);
         let mut input = Input::new();
         for i in 0..3000u32 {
             assert_eq!(input.header(&client).unwrap().unwrap(), [i as u8; REQUEST_LEN]);

@@ -27,9 +27,9 @@ mod listen;
 mod memory;
 mod negotiate;
 mod perform;
-#[cfg(feature = "fuzzing")]
-mod replay;
 mod reporter;
+#[cfg(feature = "fuzzing")]
+mod scripted_client;
 mod server;
 mod stream;
 mod sys;
@@ -42,10 +42,12 @@ mod wire;
 pub use clients::{ClientPeer, Clients};
 pub use exports::Exports;
 pub use listen::{Listen, passed_addresses};
-pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
-#[cfg(feature = "fuzzing")]
-pub use replay::serve as serve_replayed;
+pub use negotiate::{
+    ClientFlags, ExportSession, HandshakeOutcome, TlsState, exchange_flags, handshake, negotiate,
+};
 pub use reporter::Reporter;
-pub use server::{Server, ServerSettings, StopHandle};
+#[cfg(feature = "fuzzing")]
+pub use scripted_client::serve as serve_replayed;
+pub use server::{NbdServer, ServerSettings, StopHandle};
 pub use tls_mode::{CLIENT_AUTHORITY, TlsMode};
-pub use wire::{Command, Errno, MAX_REQUEST, NotARequest, REQUEST_LEN, Request};
+pub use wire::{MAX_REQUEST, NbdCommand, NbdErrno, NbdRequest, NotARequest, REQUEST_LEN};

@@ -111,10 +111,10 @@ fn in_use(what: String, e: &io::Error) -> Error {
     let error = Error::io(what, e);
     match e.kind() {
         io::ErrorKind::AddrInUse => {
-            error.with_kind(Kind::Busy).remedy("stop the other server or choose another address")
+            error.with_kind(Kind::Busy).hint("stop the other server or choose another address")
         }
         io::ErrorKind::AddrNotAvailable => {
-            error.with_kind(Kind::Usage).remedy("give an address of this machine")
+            error.with_kind(Kind::Usage).hint("give an address of this machine")
         }
         _ => error,
     }
@@ -126,7 +126,7 @@ fn open_unix(path: &Path) -> Result<Listener> {
         Error::new(Kind::Usage, what())
             .found(format!("a path of {} bytes", path.as_os_str().len()))
             .expected("at most 107 bytes")
-            .remedy("choose a shorter path for the socket")
+            .hint("choose a shorter path for the socket")
     })?;
     // Held while the old socket is checked and replaced, so that of two servers that start at the
     // same time only one succeeds.
@@ -178,14 +178,14 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     if !meta.file_type().is_socket() {
         return Err(Error::new(Kind::Usage, what())
             .found("something there that is not a socket")
-            .remedy("choose another path for the socket"));
+            .hint("choose another path for the socket"));
     }
     let probe = unix_socket(SocketFlags::NONBLOCK).map_err(|e| Error::io(what(), &e.into()))?;
     match rustix::net::connect(&probe, address) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|e| Error::io(what(), &e)),
         Ok(()) | Err(Errno::AGAIN) => Err(Error::new(Kind::Busy, what())
             .found("another server that answers there")
-            .remedy("stop it or choose another path for the socket")),
+            .hint("stop it or choose another path for the socket")),
         Err(e) => Err(Error::io(what(), &e.into())),
     }
 }
@@ -204,7 +204,7 @@ fn activated() -> Result<Vec<Listener>> {
         return Err(Error::new(Kind::Usage, what)
             .found("no sockets")
             .expected("LISTEN_PID with the number of this process and LISTEN_FDS with that of the sockets")
-            .remedy("start this from a .socket unit, or name a socket or an address"));
+            .hint("start this from a .socket unit, or name a socket or an address"));
     }
     sockets.into_iter().map(adopt).collect()
 }
@@ -294,7 +294,7 @@ mod tests {
 
     /// The name is not resolved again: by now it could resolve to an unchecked address.
     #[test]
-    fn the_addresses_that_were_stored_are_bound() {
+    fn the_resolved_addresses_are_bound() {
         let addresses: Vec<SocketAddr> = vec!["127.0.0.2:0".parse().unwrap()];
         for name in ["0.0.0.0:0", "no.such.host.invalid:0"] {
             let place = Listen::Tcp { name: name.to_owned(), addresses: addresses.clone() };

@@ -47,17 +47,22 @@ impl ServerMemory {
 
 /// The memory that the requests of all connections to a level share.
 pub(crate) struct LevelMemory {
-    large: Pool,
+    large: MemoryPool,
     /// How long a request waits for memory that requests of other connections hold; `None` for a
     /// hidden level: its requests take as long as cover does, and then end.
-    patience: Option<Duration>,
-    keepable: usize,
+    wait_limit: Option<Duration>,
+    max_kept: usize,
     kept: AtomicUsize,
 }
 
 impl LevelMemory {
     fn new(large: usize, patience: Option<Duration>, keepable: usize) -> Self {
-        LevelMemory { large: Pool::new(large), patience, keepable, kept: AtomicUsize::new(0) }
+        LevelMemory {
+            large: MemoryPool::new(large),
+            wait_limit: patience,
+            max_kept: keepable,
+            kept: AtomicUsize::new(0),
+        }
     }
 
     /// Total bytes for large requests.
@@ -66,36 +71,36 @@ impl LevelMemory {
     }
 
     /// Takes a part of the memory for large requests; `None` if it is not available.
-    pub(crate) fn share(&self, bytes: usize) -> Option<Share<'_>> {
-        self.large.share(bytes, self.patience)
+    pub(crate) fn share(&self, bytes: usize) -> Option<PoolShare<'_>> {
+        self.large.share(bytes, self.wait_limit)
     }
 
     /// A right to keep memory, initially for zero bytes.
-    pub(crate) fn keep(self: &Arc<Self>) -> Kept {
-        Kept { from: self.clone(), bytes: 0 }
+    pub(crate) fn keep_quota(self: &Arc<Self>) -> KeepQuota {
+        KeepQuota { from: self.clone(), bytes: 0 }
     }
 }
 
 /// The right to keep memory between requests, so that requests of the usual large sizes cost no
 /// allocation.
-pub(crate) struct Kept {
+pub(crate) struct KeepQuota {
     from: Arc<LevelMemory>,
     bytes: usize,
 }
 
-impl Kept {
+impl KeepQuota {
     /// Number of bytes that may be kept.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Whether `bytes` may be kept; asks the level for more if necessary.
-    pub(crate) fn covers(&mut self, bytes: usize) -> bool {
+    pub(crate) fn try_grow_to(&mut self, bytes: usize) -> bool {
         if bytes <= self.bytes {
             return true;
         }
         let more = bytes - self.bytes;
-        let grow = |kept: usize| kept.checked_add(more).filter(|sum| *sum <= self.from.keepable);
+        let grow = |kept: usize| kept.checked_add(more).filter(|sum| *sum <= self.from.max_kept);
         let granted = bytes <= MOST_KEPT
             && self.from.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_ok();
         if granted {
@@ -105,26 +110,26 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeepQuota {
     fn drop(&mut self) {
         self.from.kept.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// A number of bytes that may be in use at a time.
-pub(crate) struct Pool {
+pub(crate) struct MemoryPool {
     size: usize,
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-impl Pool {
+impl MemoryPool {
     pub(crate) fn new(size: usize) -> Self {
-        Pool { size, free: Mutex::new(size), freed: Condvar::new() }
+        MemoryPool { size, free: Mutex::new(size), freed: Condvar::new() }
     }
 
     /// Waits for `bytes`, for at most `patience` if given. `None`: not available.
-    pub(crate) fn share(&self, bytes: usize, patience: Option<Duration>) -> Option<Share<'_>> {
+    pub(crate) fn share(&self, bytes: usize, patience: Option<Duration>) -> Option<PoolShare<'_>> {
         if bytes > self.size {
             return None;
         }
@@ -139,17 +144,17 @@ impl Pool {
             }
         }
         *free -= bytes;
-        Some(Share { from: self, bytes })
+        Some(PoolShare { from: self, bytes })
     }
 }
 
-/// A part of a [`Pool`], given back on drop.
-pub(crate) struct Share<'a> {
-    from: &'a Pool,
+/// A part of a [`MemoryPool`], given back on drop.
+pub(crate) struct PoolShare<'a> {
+    from: &'a MemoryPool,
     bytes: usize,
 }
 
-impl Drop for Share<'_> {
+impl Drop for PoolShare<'_> {
     fn drop(&mut self) {
         *self.from.free.lock() += self.bytes;
         self.from.freed.notify_all();
@@ -162,8 +167,8 @@ mod tests {
     use crate::wire::MAX_REQUEST;
 
     #[test]
-    fn a_pool_gives_what_it_has() {
-        let pool = Pool::new(10);
+    fn a_pool_never_exceeds_its_size() {
+        let pool = MemoryPool::new(10);
         let at_once = Some(Duration::ZERO);
         let held = pool.share(7, at_once).unwrap();
         assert!(pool.share(4, at_once).is_none());
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_take_nothing_from_one_another() {
+    fn levels_do_not_share_memory() {
         let server = ServerMemory::new(192 << 20);
         let held: Vec<_> =
             (1..LEVELS).map(|level| server.of(level).share(MAX_REQUEST as usize).unwrap()).collect();
@@ -184,21 +189,21 @@ mod tests {
         assert!(server.of(0).share(192 << 20).is_some());
         let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(|level| of(level)).sum::<usize>();
         // These numbers are stated in docs/threat-model.md.
-        assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (640 << 20, 72 << 20));
+        assert_eq!((sum(|level| level.large.size), sum(|level| level.max_kept)), (640 << 20, 72 << 20));
         drop(held);
     }
 
     #[test]
-    fn no_more_is_kept_than_the_level_grants() {
+    fn kept_memory_stays_within_the_level() {
         let server = Arc::new(LevelMemory::new(0, None, 64 << 20));
-        let mut all: Vec<_> = (0..64).map(|_| server.keep()).collect();
-        assert!(all.iter_mut().all(|kept| kept.covers(1 << 20) && kept.covers(1 << 20)));
-        let mut late = server.keep();
-        assert!(!late.covers(1) && !late.covers(1 << 20) && !all[0].covers(2 << 20));
+        let mut all: Vec<_> = (0..64).map(|_| server.keep_quota()).collect();
+        assert!(all.iter_mut().all(|kept| kept.try_grow_to(1 << 20) && kept.try_grow_to(1 << 20)));
+        let mut late = server.keep_quota();
+        assert!(!late.try_grow_to(1) && !late.try_grow_to(1 << 20) && !all[0].try_grow_to(2 << 20));
         all.truncate(63);
-        assert!(late.covers(1 << 20) && !late.covers((1 << 20) + 1) && late.bytes() == 1 << 20);
+        assert!(late.try_grow_to(1 << 20) && !late.try_grow_to((1 << 20) + 1) && late.bytes() == 1 << 20);
         drop((all, late));
-        assert!(!server.keep().covers(MOST_KEPT + 1));
+        assert!(!server.keep_quota().try_grow_to(MOST_KEPT + 1));
         assert_eq!(server.kept.load(Ordering::Relaxed), 0);
     }
 }

@@ -30,17 +30,17 @@ pub enum TlsState {
 }
 
 /// How a negotiation ended.
-pub enum Outcome {
+pub enum HandshakeOutcome {
     /// The client chose an export: transmission begins.
-    Transmit(Session),
+    Transmit(ExportSession),
     /// The client was told to begin the TLS handshake; afterwards option negotiation starts again.
-    StartTls(Greeting),
+    StartTls(ClientFlags),
     /// The client left.
     Left,
 }
 
 /// The result of a negotiation.
-pub struct Session {
+pub struct ExportSession {
     pub(crate) disk: ByteDisk,
     pub(crate) level: usize,
     pub(crate) export: String,
@@ -50,19 +50,23 @@ pub struct Session {
 
 /// The client's first flags.
 #[derive(Clone, Copy, Debug)]
-pub struct Greeting {
+pub struct ClientFlags {
     no_zeroes: bool,
 }
 
 /// Runs a whole negotiation. Errors: `InvalidData` when the client breaks the protocol
 /// irrecoverably, and the errors of the stream.
-pub fn handshake<S: Read + Write>(stream: &mut S, exports: &Exports, tls: TlsState) -> io::Result<Outcome> {
-    let greeting = greet(stream)?;
+pub fn handshake<S: Read + Write>(
+    stream: &mut S,
+    exports: &Exports,
+    tls: TlsState,
+) -> io::Result<HandshakeOutcome> {
+    let greeting = exchange_flags(stream)?;
     negotiate(stream, exports, tls, greeting)
 }
 
 /// Exchanges the first flags.
-pub fn greet<S: Read + Write>(stream: &mut S) -> io::Result<Greeting> {
+pub fn exchange_flags<S: Read + Write>(stream: &mut S) -> io::Result<ClientFlags> {
     let mut hello = Vec::with_capacity(18);
     hello.extend(GREETING_MAGIC.to_be_bytes());
     hello.extend(OPTION_MAGIC.to_be_bytes());
@@ -75,7 +79,7 @@ pub fn greet<S: Read + Write>(stream: &mut S) -> io::Result<Greeting> {
     if flags & !u32::from(HANDSHAKE_FIXED_NEWSTYLE | HANDSHAKE_NO_ZEROES) != 0 {
         return Err(broken("unknown client flags"));
     }
-    Ok(Greeting { no_zeroes: flags & u32::from(HANDSHAKE_NO_ZEROES) != 0 })
+    Ok(ClientFlags { no_zeroes: flags & u32::from(HANDSHAKE_NO_ZEROES) != 0 })
 }
 
 /// Answers options until the client chooses an export, asks for TLS, or leaves.
@@ -83,13 +87,14 @@ pub fn negotiate<S: Read + Write>(
     stream: &mut S,
     exports: &Exports,
     tls: TlsState,
-    greeting: Greeting,
-) -> io::Result<Outcome> {
-    let mut talk = Negotiation { exports, tls, greeting, structured: false, context: None, out: Vec::new() };
+    greeting: ClientFlags,
+) -> io::Result<HandshakeOutcome> {
+    let mut negotiation =
+        Negotiation { exports, tls, greeting, structured: false, context: None, out: Vec::new() };
     loop {
         let mut head = [0; 16];
         if !read_or_end(stream, &mut head)? {
-            return Ok(Outcome::Left);
+            return Ok(HandshakeOutcome::Left);
         }
         let (magic, rest) = head.split_at(8);
         if magic != OPTION_MAGIC.to_be_bytes() {
@@ -97,13 +102,13 @@ pub fn negotiate<S: Read + Write>(
         }
         let option = be32(&rest[..4]);
         let next = match read_payload(stream, be32(&rest[4..]))? {
-            Some(data) => talk.answer(option, &data)?,
+            Some(data) => negotiation.answer(option, &data)?,
             None if option == OPT_EXPORT_NAME => return Err(broken("export name too long")),
-            None => talk.refuse(option, REP_ERR_TOO_BIG),
+            None => negotiation.refuse(option, REP_ERR_TOO_BIG),
         };
-        stream.write_all(&talk.out)?;
+        stream.write_all(&negotiation.out)?;
         stream.flush()?;
-        talk.out.clear();
+        negotiation.out.clear();
         if let Some(outcome) = next {
             return Ok(outcome);
         }
@@ -113,7 +118,7 @@ pub fn negotiate<S: Read + Write>(
 struct Negotiation<'a> {
     exports: &'a Exports,
     tls: TlsState,
-    greeting: Greeting,
+    greeting: ClientFlags,
     structured: bool,
     /// The export of the selected `base:allocation` context.
     context: Option<Vec<u8>>,
@@ -121,7 +126,7 @@ struct Negotiation<'a> {
 }
 
 impl Negotiation<'_> {
-    fn answer(&mut self, option: u32, data: &[u8]) -> io::Result<Option<Outcome>> {
+    fn answer(&mut self, option: u32, data: &[u8]) -> io::Result<Option<HandshakeOutcome>> {
         if self.tls == TlsState::Required && !matches!(option, OPT_STARTTLS | OPT_ABORT) {
             if option == OPT_EXPORT_NAME {
                 return Err(broken("an export was chosen without TLS"));
@@ -132,7 +137,7 @@ impl Negotiation<'_> {
             OPT_EXPORT_NAME => return self.export_name(data).map(Some),
             OPT_ABORT => {
                 self.reply(option, REP_ACK, &[]);
-                Some(Outcome::Left)
+                Some(HandshakeOutcome::Left)
             }
             OPT_LIST => self.list(data),
             OPT_STARTTLS => self.start_tls(data),
@@ -147,19 +152,19 @@ impl Negotiation<'_> {
         })
     }
 
-    fn export_name(&mut self, name: &[u8]) -> io::Result<Outcome> {
+    fn export_name(&mut self, name: &[u8]) -> io::Result<HandshakeOutcome> {
         let export = self.exports.get(name).ok_or_else(|| broken("no such export"))?.clone();
         let disk = &export.disk;
         self.out.extend(disk.len().to_be_bytes());
-        self.out.extend(transmission_flags(disk.read_only(), self.structured).to_be_bytes());
+        self.out.extend(transmission_flags(disk.is_read_only(), self.structured).to_be_bytes());
         if !self.greeting.no_zeroes {
             self.out.extend([0; 124]);
         }
-        Ok(Outcome::Transmit(self.session(name, export)))
+        Ok(HandshakeOutcome::Transmit(self.session(name, export)))
     }
 
-    fn session(&self, name: &[u8], Export { disk, level }: Export) -> Session {
-        Session {
+    fn session(&self, name: &[u8], Export { disk, level }: Export) -> ExportSession {
+        ExportSession {
             disk,
             level,
             export: String::from_utf8_lossy(name).into_owned(),
@@ -168,7 +173,7 @@ impl Negotiation<'_> {
         }
     }
 
-    fn list(&mut self, data: &[u8]) -> Option<Outcome> {
+    fn list(&mut self, data: &[u8]) -> Option<HandshakeOutcome> {
         if !data.is_empty() {
             return self.refuse(OPT_LIST, REP_ERR_INVALID);
         }
@@ -181,7 +186,7 @@ impl Negotiation<'_> {
         self.acknowledge(OPT_LIST)
     }
 
-    fn start_tls(&mut self, data: &[u8]) -> Option<Outcome> {
+    fn start_tls(&mut self, data: &[u8]) -> Option<HandshakeOutcome> {
         match self.tls {
             TlsState::Unavailable => self.refuse(OPT_STARTTLS, REP_ERR_POLICY),
             TlsState::Active => self.refuse(OPT_STARTTLS, REP_ERR_INVALID),
@@ -190,12 +195,12 @@ impl Negotiation<'_> {
             }
             TlsState::Offered | TlsState::Required => {
                 self.reply(OPT_STARTTLS, REP_ACK, &[]);
-                Some(Outcome::StartTls(self.greeting))
+                Some(HandshakeOutcome::StartTls(self.greeting))
             }
         }
     }
 
-    fn info(&mut self, option: u32, data: &[u8]) -> Option<Outcome> {
+    fn info(&mut self, option: u32, data: &[u8]) -> Option<HandshakeOutcome> {
         let Some((name, wanted)) = parse_info(data) else {
             return self.refuse(option, REP_ERR_INVALID);
         };
@@ -205,7 +210,7 @@ impl Negotiation<'_> {
         let disk = &found.disk;
         let mut export = INFO_EXPORT.to_be_bytes().to_vec();
         export.extend(disk.len().to_be_bytes());
-        export.extend(transmission_flags(disk.read_only(), self.structured).to_be_bytes());
+        export.extend(transmission_flags(disk.is_read_only(), self.structured).to_be_bytes());
         self.reply(option, REP_INFO, &export);
         let mut sizes = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
         for size in [BLOCK_SIZE as u32, BLOCK_SIZE as u32, MAX_REQUEST] {
@@ -218,10 +223,10 @@ impl Negotiation<'_> {
             self.reply(option, REP_INFO, &own_name);
         }
         self.acknowledge(option);
-        (option == OPT_GO).then(|| Outcome::Transmit(self.session(name, found)))
+        (option == OPT_GO).then(|| HandshakeOutcome::Transmit(self.session(name, found)))
     }
 
-    fn meta_context(&mut self, option: u32, data: &[u8]) -> Option<Outcome> {
+    fn meta_context(&mut self, option: u32, data: &[u8]) -> Option<HandshakeOutcome> {
         let select = option == OPT_SET_META_CONTEXT;
         if select {
             self.context = None;
@@ -247,12 +252,12 @@ impl Negotiation<'_> {
         self.acknowledge(option)
     }
 
-    fn acknowledge(&mut self, option: u32) -> Option<Outcome> {
+    fn acknowledge(&mut self, option: u32) -> Option<HandshakeOutcome> {
         self.reply(option, REP_ACK, &[]);
         None
     }
 
-    fn refuse(&mut self, option: u32, error: u32) -> Option<Outcome> {
+    fn refuse(&mut self, option: u32, error: u32) -> Option<HandshakeOutcome> {
         self.reply(option, error, &[]);
         None
     }

@@ -2,8 +2,8 @@
 
 use crate::clients::ClientGuard;
 use crate::exports::Exports;
-use crate::negotiate::{Greeting, Session};
-use crate::stream::{Socket, Timed};
+use crate::negotiate::{ClientFlags, ExportSession};
+use crate::stream::{Socket, TimedSocket};
 use lacuna_contracts::{Error, Kind, Result};
 use std::path::Path;
 
@@ -14,10 +14,10 @@ impl Certificates {
     pub(crate) fn secure(
         &self,
         _: &ClientGuard,
-        _: &mut Timed<'_>,
+        _: &mut TimedSocket<'_>,
         _: &Exports,
-        _: Greeting,
-    ) -> Result<Option<(Socket, Session)>> {
+        _: ClientFlags,
+    ) -> Result<Option<(Socket, ExportSession)>> {
         match *self {}
     }
 }
@@ -26,5 +26,5 @@ impl Certificates {
 pub(crate) fn load(_: &Path) -> Result<Certificates> {
     Err(Error::new(Kind::Usage, "cannot serve TLS")
         .found("a build without TLS")
-        .remedy("serve without certificates, or use a build with the feature `tls`"))
+        .hint("serve without certificates, or use a build with the feature `tls`"))
 }

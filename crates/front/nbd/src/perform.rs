@@ -1,9 +1,9 @@
 //! Performs one request on the disk and makes its reply.
 
-use crate::extents::{describe, in_range};
-use crate::negotiate::Session;
+use crate::extents::{block_status, in_range};
+use crate::negotiate::ExportSession;
 use crate::reporter::Reporter;
-use crate::wire::{Command, Errno, Head, MAX_REQUEST, Request};
+use crate::wire::{MAX_REQUEST, NbdCommand, NbdErrno, NbdRequest, ReplyHeader};
 use lacuna_contracts::{ByteDisk, Error, Kind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,12 +12,12 @@ const PIECE: usize = 1 << 20;
 
 /// A reply: its head and its body.
 pub(crate) struct Reply {
-    pub(crate) head: Head,
-    pub(crate) body: Body,
+    pub(crate) header: ReplyHeader,
+    pub(crate) body: ReplyBody,
 }
 
 /// The body of a reply, after its head.
-pub(crate) enum Body {
+pub(crate) enum ReplyBody {
     /// Nothing.
     Empty,
     /// The data read, in the memory of the request.
@@ -27,11 +27,11 @@ pub(crate) enum Body {
 }
 
 /// How much memory a request needs in addition to its header.
-pub(crate) fn memory_needed(request: &Request) -> usize {
+pub(crate) fn memory_needed(request: &NbdRequest) -> usize {
     match request.command {
-        Command::Read | Command::Write => request.length as usize,
-        Command::Cache => (request.length as usize).min(PIECE),
-        Command::WriteZeroes if request.no_hole() => (request.length as usize).min(PIECE),
+        NbdCommand::Read | NbdCommand::Write => request.length as usize,
+        NbdCommand::Cache => (request.length as usize).min(PIECE),
+        NbdCommand::WriteZeroes if request.no_hole() => (request.length as usize).min(PIECE),
         _ => 0,
     }
 }
@@ -39,13 +39,13 @@ pub(crate) fn memory_needed(request: &Request) -> usize {
 /// Performs `request`; `memory` holds its payload, or receives its data. Only operations that may
 /// take very long and may be abandoned check `stopping`.
 pub(crate) fn perform(
-    session: &Session,
+    session: &ExportSession,
     report: Option<&Reporter>,
     stopping: &AtomicBool,
-    request: &Request,
+    request: &NbdRequest,
     memory: &mut [u8],
 ) -> Reply {
-    match attempt(session, stopping, request, memory) {
+    match try_perform(session, stopping, request, memory) {
         Ok(reply) => reply,
         Err(error) => {
             if let Some(report) = report
@@ -61,54 +61,61 @@ pub(crate) fn perform(
 }
 
 /// The reply to a request that is not performed.
-pub(crate) fn refusal(session: &Session, request: &Request, errno: Errno) -> Reply {
-    Reply { head: Head::error(request.cookie, errno, session.structured), body: Body::Empty }
+pub(crate) fn refusal(session: &ExportSession, request: &NbdRequest, errno: NbdErrno) -> Reply {
+    Reply { header: ReplyHeader::error(request.cookie, errno, session.structured), body: ReplyBody::Empty }
 }
 
 /// The protocol requires ENOSPC, as for a full disk, when a write goes past the end.
-fn errno(request: &Request, error: &Error) -> Errno {
+fn errno(request: &NbdRequest, error: &Error) -> NbdErrno {
     match request.command {
-        Command::Write | Command::WriteZeroes if error.kind() == Kind::Usage => Errno::NO_SPACE,
-        _ => Errno::of(error),
+        NbdCommand::Write | NbdCommand::WriteZeroes if error.kind() == Kind::Usage => NbdErrno::NO_SPACE,
+        _ => NbdErrno::of(error),
     }
 }
 
-fn attempt(session: &Session, stopping: &AtomicBool, request: &Request, memory: &mut [u8]) -> Result<Reply> {
+fn try_perform(
+    session: &ExportSession,
+    stopping: &AtomicBool,
+    request: &NbdRequest,
+    memory: &mut [u8],
+) -> Result<Reply> {
     let disk = &session.disk;
     let (offset, length) = (request.offset, u64::from(request.length));
     match request.command {
-        Command::Read => {
+        NbdCommand::Read => {
             disk.read_at(offset, memory)?;
             let head = if session.structured {
-                Head::data(request.cookie, offset, request.length)
+                ReplyHeader::data(request.cookie, offset, request.length)
             } else {
-                Head::simple(request.cookie, 0)
+                ReplyHeader::simple(request.cookie, 0)
             };
-            return Ok(Reply { head, body: Body::Data });
+            return Ok(Reply { header: head, body: ReplyBody::Data });
         }
-        Command::BlockStatus => {
-            let extents = describe(disk, offset, length, request.only_one())?;
-            let head = Head::block_status(request.cookie, extents.len() as u32);
-            return Ok(Reply { head, body: Body::Extents(extents) });
+        NbdCommand::BlockStatus => {
+            let extents = block_status(disk, offset, length, request.only_one())?;
+            let head = ReplyHeader::block_status(request.cookie, extents.len() as u32);
+            return Ok(Reply { header: head, body: ReplyBody::Extents(extents) });
         }
-        Command::Write => disk.write_at(offset, memory)?,
-        Command::WriteZeroes if request.no_hole() => {
+        NbdCommand::Write => disk.write_at(offset, memory)?,
+        NbdCommand::WriteZeroes if request.no_hole() => {
             if !write_real_zeroes(disk, stopping, offset, length, memory)? {
-                return Ok(refusal(session, request, Errno::SHUTTING_DOWN));
+                return Ok(refusal(session, request, NbdErrno::SHUTTING_DOWN));
             }
         }
-        Command::WriteZeroes => disk.write_zeroes(offset, length)?,
-        Command::Trim => disk.discard(offset, length)?,
-        Command::Flush => disk.flush()?,
-        Command::Cache => warm(disk, stopping, offset, length, memory)?,
-        Command::Disconnect | Command::Unknown(_) => {
-            return Err(Error::new(Kind::Usage, "a request without a meaning"));
+        NbdCommand::WriteZeroes => disk.write_zeroes(offset, length)?,
+        NbdCommand::Trim => disk.discard(offset, length)?,
+        NbdCommand::Flush => disk.flush()?,
+        NbdCommand::Cache => fill_caches(disk, stopping, offset, length, memory)?,
+        NbdCommand::Disconnect | NbdCommand::Unknown(_) => {
+            return Err(Error::new(Kind::Usage, "an unknown request"));
         }
     }
-    if request.fua() && matches!(request.command, Command::Write | Command::WriteZeroes | Command::Trim) {
+    if request.fua()
+        && matches!(request.command, NbdCommand::Write | NbdCommand::WriteZeroes | NbdCommand::Trim)
+    {
         disk.flush()?;
     }
-    Ok(Reply { head: Head::simple(request.cookie, 0), body: Body::Empty })
+    Ok(Reply { header: ReplyHeader::simple(request.cookie, 0), body: ReplyBody::Empty })
 }
 
 /// Writes zeros that occupy space on the medium, for a client that wants no hole. Returns `false`
@@ -125,20 +132,27 @@ fn write_real_zeroes(
         return disk.write_zeroes(offset, length).map(|()| true);
     }
     memory.fill(0);
-    pieces(stopping, offset, length, memory.len(), |at, len| disk.write_at(at, &memory[..len]))
+    for_each_piece(stopping, offset, length, memory.len(), |at, len| disk.write_at(at, &memory[..len]))
 }
 
 /// Reads the beginning of the range to fill the caches.
-fn warm(disk: &ByteDisk, stopping: &AtomicBool, offset: u64, length: u64, memory: &mut [u8]) -> Result<()> {
+fn fill_caches(
+    disk: &ByteDisk,
+    stopping: &AtomicBool,
+    offset: u64,
+    length: u64,
+    memory: &mut [u8],
+) -> Result<()> {
     if !in_range(disk, offset, length) {
         return Err(Error::new(Kind::Usage, "request outside the disk"));
     }
     let length = length.min(u64::from(MAX_REQUEST));
-    pieces(stopping, offset, length, memory.len(), |at, len| disk.read_at(at, &mut memory[..len])).map(|_| ())
+    for_each_piece(stopping, offset, length, memory.len(), |at, len| disk.read_at(at, &mut memory[..len]))
+        .map(|_| ())
 }
 
 /// Returns `false` if the server stops and pieces remain.
-fn pieces(
+fn for_each_piece(
     stopping: &AtomicBool,
     offset: u64,
     length: u64,

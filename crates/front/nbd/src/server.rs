@@ -4,12 +4,12 @@ use crate::clients::{ClientGuard, Clients};
 use crate::exports::Exports;
 use crate::listen::{self, Listen, Listener};
 use crate::memory::ServerMemory;
-use crate::negotiate::{Outcome, Session, TlsState, handshake};
+use crate::negotiate::{ExportSession, HandshakeOutcome, TlsState, handshake};
 use crate::reporter::Reporter;
-use crate::stream::{Socket, Timed, Transport};
+use crate::stream::{Socket, TimedSocket, Transport};
 use crate::tls::{self, Certificates};
 use crate::tls_mode::TlsMode;
-use crate::transmit::{Connection, Crew};
+use crate::transmit::{Connection, ThreadLimits};
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
@@ -109,13 +109,13 @@ impl StopHandle {
     }
 
     /// Whether [`StopHandle::stop`] has been called.
-    pub fn stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.0.stopped.load(Ordering::SeqCst)
     }
 }
 
 /// A server that is already listening.
-pub struct Server {
+pub struct NbdServer {
     listeners: Vec<Listener>,
     exports: Exports,
     settings: ServerSettings,
@@ -123,9 +123,9 @@ pub struct Server {
     memory: ServerMemory,
 }
 
-impl Server {
+impl NbdServer {
     /// Loads the certificates and begins to listen; clients that connect wait until
-    /// [`Server::run`].
+    /// [`NbdServer::run`].
     pub fn bind(listen: &[Listen], exports: Exports, settings: ServerSettings) -> Result<Self> {
         let tls = match (settings.tls, &settings.certificates) {
             (TlsMode::Off, _) => None,
@@ -133,7 +133,7 @@ impl Server {
             (_, None) => {
                 return Err(Error::new(Kind::Usage, "cannot serve TLS")
                     .found("no certificates")
-                    .remedy("name the directory of server-cert.pem and server-key.pem"));
+                    .hint("name the directory of server-cert.pem and server-key.pem"));
             }
         };
         let listeners = listen::open(listen)?;
@@ -141,7 +141,7 @@ impl Server {
             listener.set_nonblocking().map_err(|e| Error::io("cannot set up the listening socket", &e))?;
         }
         let memory = ServerMemory::new(settings.large_memory);
-        Ok(Server { listeners, exports, settings, tls, memory })
+        Ok(NbdServer { listeners, exports, settings, tls, memory })
     }
 
     /// The URIs of the default export, one for each listening socket: `nbd+unix:///?socket=…`,
@@ -185,10 +185,10 @@ impl Server {
         &self,
         stop: &StopHandle,
         clients: &Clients,
-        mut welcome: impl FnMut(Socket),
+        mut serve: impl FnMut(Socket),
     ) -> Result<()> {
-        let mut told = false;
-        while !stop.stopped() {
+        let mut is_reported = false;
+        while !stop.is_stopped() {
             let patience = self.settings.idle_timeout.map(|limit| limit.saturating_sub(clients.idle_for()));
             if patience.is_some_and(|left| left.is_zero()) {
                 if !self.settings.in_use.as_ref().is_some_and(|in_use| in_use()) {
@@ -209,8 +209,8 @@ impl Server {
             for (listener, _) in self.listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
                 match listener.accept() {
                     Ok(socket) => {
-                        told = false;
-                        welcome(socket);
+                        is_reported = false;
+                        serve(socket);
                     }
                     // The client has already left.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -219,8 +219,8 @@ impl Server {
                     // Too many open files, no memory, network trouble: this passes, or stays until
                     // the server stops.
                     Err(e) => {
-                        if !std::mem::replace(&mut told, true) {
-                            self.report(&Error::io("cannot accept a client, and tries on", &e));
+                        if !std::mem::replace(&mut is_reported, true) {
+                            self.report(&Error::io("cannot accept a client; trying again", &e));
                         }
                         pause(stop);
                     }
@@ -246,10 +246,10 @@ impl Server {
             (TlsMode::Allow, _) => TlsState::Offered,
             (TlsMode::Require, _) => TlsState::Required,
         };
-        let mut timed = Timed::new(socket, self.settings.handshake_timeout);
+        let mut timed = TimedSocket::new(socket, self.settings.handshake_timeout);
         match handshake(&mut timed, &self.exports, tls) {
-            Ok(Outcome::Transmit(session)) => self.transmit(client, socket, session),
-            Ok(Outcome::StartTls(greeting)) => {
+            Ok(HandshakeOutcome::Transmit(session)) => self.transmit(client, socket, session),
+            Ok(HandshakeOutcome::StartTls(greeting)) => {
                 let Some(certificates) = &self.tls else { return };
                 match certificates.secure(client, &mut timed, &self.exports, greeting) {
                     Ok(Some((stream, session))) => self.transmit(client, &stream, session),
@@ -262,12 +262,12 @@ impl Server {
     }
 
     /// Serves the requests of a client, unless the server takes no further users of a disk.
-    fn transmit<T: Transport>(&self, client: &ClientGuard, transport: &T, session: Session) {
+    fn transmit<T: Transport>(&self, client: &ClientGuard, transport: &T, session: ExportSession) {
         if client.socket.patient().is_err() || !client.begin_use() {
             return;
         }
         let workers = self.settings.workers.max(1);
-        let crew = Crew { workers, max_workers: self.settings.max_workers.max(workers) };
+        let crew = ThreadLimits { workers, max_workers: self.settings.max_workers.max(workers) };
         let report = self.settings.report.as_ref();
         let memory = self.memory.of(session.level);
         Connection::new(transport, session, report, client.stopping(), crew, memory).run();

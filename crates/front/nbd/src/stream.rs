@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 pub(crate) trait Transport: Send + Sync {
     /// Waits for bytes; 0 is the end of the stream.
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize>;
-    /// Whether `recv_now` is worth calling more than once.
-    const CAN_LOOK: bool = false;
+    /// Whether `try_recv` is worth calling more than once.
+    const CAN_POLL: bool = false;
     /// Takes bytes that have arrived; `None` if there are none, or if this transport cannot tell.
-    fn recv_now(&self, _buf: &mut [u8]) -> io::Result<Option<usize>> {
+    fn try_recv(&self, _buf: &mut [u8]) -> io::Result<Option<usize>> {
         Ok(None)
     }
     /// Sends everything and waits as long as it takes.
     fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()>;
     /// Sends until it would have to wait and leaves the rest in `slices`.
-    fn send_now(&self, slices: &mut &mut [IoSlice<'_>]) -> io::Result<()>;
+    fn try_send(&self, slices: &mut &mut [IoSlice<'_>]) -> io::Result<()>;
     /// Closes both directions at once and wakes waiting threads.
     fn hang_up(&self);
     /// Ends the stream in order after the last reply.
@@ -97,7 +97,7 @@ impl Socket {
 }
 
 impl Transport for Socket {
-    const CAN_LOOK: bool = true;
+    const CAN_POLL: bool = true;
 
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
@@ -112,7 +112,7 @@ impl Transport for Socket {
         }
     }
 
-    fn recv_now(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    fn try_recv(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(self, buf, RecvFlags::DONTWAIT) {
             Ok((got, _)) => Ok(Some(got)),
             Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
@@ -124,7 +124,7 @@ impl Transport for Socket {
         self.sendmsg(&mut slices, SendFlags::empty())
     }
 
-    fn send_now(&self, slices: &mut &mut [IoSlice<'_>]) -> io::Result<()> {
+    fn try_send(&self, slices: &mut &mut [IoSlice<'_>]) -> io::Result<()> {
         match self.sendmsg(slices, SendFlags::DONTWAIT) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
             other => other,
@@ -138,17 +138,17 @@ impl Transport for Socket {
 
 /// A socket during negotiation. It gives up a client that is silent for `silence` or has not
 /// finished by `deadline`, so that an inactive client does not occupy a connection.
-pub(crate) struct Timed<'a> {
+pub(crate) struct TimedSocket<'a> {
     socket: &'a Socket,
     silence: Duration,
     deadline: Instant,
 }
 
-impl<'a> Timed<'a> {
+impl<'a> TimedSocket<'a> {
     /// Limits the whole negotiation to six times `silence`, and to one hour.
     pub(crate) fn new(socket: &'a Socket, silence: Duration) -> Self {
         let deadline = Instant::now() + silence.saturating_mul(6).min(Duration::from_secs(3600));
-        Timed { socket, silence, deadline }
+        TimedSocket { socket, silence, deadline }
     }
 
     fn arm(&self) -> io::Result<()> {
@@ -161,14 +161,14 @@ fn timed_out(e: io::Error) -> io::Error {
     if e.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { e }
 }
 
-impl Read for Timed<'_> {
+impl Read for TimedSocket<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.arm()?;
         self.socket.recv(buf).map_err(timed_out)
     }
 }
 
-impl Write for Timed<'_> {
+impl Write for TimedSocket<'_> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.arm()?;
         self.socket.send(&mut [IoSlice::new(data)]).map_err(timed_out)?;

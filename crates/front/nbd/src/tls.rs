@@ -2,8 +2,8 @@
 
 use crate::clients::{ClientGuard, ClientPeer};
 use crate::exports::Exports;
-use crate::negotiate::{Greeting, Outcome, Session, TlsState, negotiate};
-use crate::stream::{Socket, Timed, Transport};
+use crate::negotiate::{ClientFlags, ExportSession, HandshakeOutcome, TlsState, negotiate};
+use crate::stream::{Socket, TimedSocket, Transport};
 use crate::tls_mode::CLIENT_AUTHORITY;
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::{Mutex, MutexGuard};
@@ -31,15 +31,17 @@ impl Certificates {
     pub(crate) fn secure<'a>(
         &self,
         client: &'a ClientGuard,
-        timed: &mut Timed<'_>,
+        timed: &mut TimedSocket<'_>,
         exports: &Exports,
-        greeting: Greeting,
-    ) -> Result<Option<(TlsStream<'a>, Session)>> {
+        greeting: ClientFlags,
+    ) -> Result<Option<(TlsStream<'a>, ExportSession)>> {
         let mut state = ServerConnection::new(self.0.clone()).map_err(|e| not_secured(client.peer, &e))?;
         let mut stream = rustls::Stream::new(&mut state, timed);
         match negotiate(&mut stream, exports, TlsState::Active, greeting) {
-            Ok(Outcome::Transmit(session)) => Ok(Some((TlsStream::new(&client.socket, state), session))),
-            Ok(Outcome::StartTls(_) | Outcome::Left) => Ok(None),
+            Ok(HandshakeOutcome::Transmit(session)) => {
+                Ok(Some((TlsStream::new(&client.socket, state), session)))
+            }
+            Ok(HandshakeOutcome::StartTls(_) | HandshakeOutcome::Left) => Ok(None),
             Err(e) => match e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
                 Some(e) => Err(not_secured(client.peer, e)),
                 None => Ok(None),
@@ -54,7 +56,7 @@ fn not_secured(peer: ClientPeer, failed: &rustls::Error) -> Error {
     let signed = || format!("one that {CLIENT_AUTHORITY} signed");
     match failed {
         rustls::Error::NoCertificatesPresented => {
-            error.found("no certificate of the client").expected(signed()).remedy(format!(
+            error.found("no certificate of the client").expected(signed()).hint(format!(
                 "give the client a certificate and key of that authority, and {CLIENT_AUTHORITY}"
             ))
         }
@@ -63,7 +65,7 @@ fn not_secured(peer: ClientPeer, failed: &rustls::Error) -> Error {
         ) => error
             .found("a client's certificate of another authority")
             .expected(signed())
-            .remedy(format!("have that authority sign it, or add the other one to {CLIENT_AUTHORITY}")),
+            .hint(format!("have that authority sign it, or add the other one to {CLIENT_AUTHORITY}")),
         rustls::Error::AlertReceived(
             alert @ (AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
@@ -74,7 +76,7 @@ fn not_secured(peer: ClientPeer, failed: &rustls::Error) -> Error {
         ) => Error::new(Kind::Permission, format!("a client of {peer} refused this server"))
             .found(format!("the TLS alert {alert:?}"))
             .expected(format!("a client that trusts {SERVER_CERTIFICATE}"))
-            .remedy(format!(
+            .hint(format!(
                 "give the client the {CLIENT_AUTHORITY} that signed it, and connect to a name in the certificate"
             )),
         other if is_of_version_1(other) => {
@@ -130,7 +132,7 @@ fn unreadable(path: &Path, error: pem::Error) -> Error {
         pem::Error::Io(e) => Error::io(what, &e),
         other => Error::new(Kind::Usage, what).found(other.to_string()).expected("PEM"),
     };
-    error.remedy(format!(
+    error.hint(format!(
         "put {SERVER_CERTIFICATE} and {SERVER_KEY} (and {CLIENT_AUTHORITY}, to verify clients) into the directory"
     ))
 }
@@ -164,7 +166,7 @@ fn of_version_1(error: Error, which: &str, extension: &str) -> Error {
     error
         .found(format!("{which} of X.509 version 1"))
         .expected("one of version 3")
-        .remedy(format!("make it with `openssl x509 -req -extfile FILE`, where FILE says {extension}"))
+        .hint(format!("make it with `openssl x509 -req -extfile FILE`, where FILE says {extension}"))
 }
 
 /// Refuses an authority of X.509 version 1, although rustls accepts it: the certificate does not
@@ -175,7 +177,7 @@ fn check_version(path: &Path, certificate: &CertificateDer<'_>) -> Result<()> {
     if fields.and_then(<[u8]>::first).is_none_or(|tag| *tag == VERSION_TAG) {
         return Ok(());
     }
-    Err(not_usable(path).found("an authority of X.509 version 1").expected("one of version 3").remedy(
+    Err(not_usable(path).found("an authority of X.509 version 1").expected("one of version 3").hint(
         "make it with `openssl req -x509`, or `openssl x509 -extfile FILE` with basicConstraints=CA:TRUE",
     ))
 }
@@ -283,7 +285,7 @@ impl Transport for TlsStream<'_> {
         self.send_sealed(&mut sealed)
     }
 
-    fn send_now(&self, _: &mut &mut [IoSlice<'_>]) -> io::Result<()> {
+    fn try_send(&self, _: &mut &mut [IoSlice<'_>]) -> io::Result<()> {
         Ok(())
     }
 
@@ -330,7 +332,7 @@ mod tests {
             let told = not_secured(peer, &failed);
             assert!(told.to_string().starts_with("a client of 10.0.0.5 "), "{told}");
             assert!(told.to_string().contains(found) && told.to_string().len() < 1000, "{told}");
-            assert!(told.advice().is_none_or(|advice| advice.to_string().len() <= 100), "{told}");
+            assert!(told.get_hint().is_none_or(|advice| advice.to_string().len() <= 100), "{told}");
         }
     }
 

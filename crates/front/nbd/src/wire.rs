@@ -84,7 +84,7 @@ pub(crate) fn transmission_flags(read_only: bool, structured: bool) -> u16 {
 
 /// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum NbdCommand {
     /// Read a range.
     Read,
     /// Write the payload that follows.
@@ -107,10 +107,10 @@ pub enum Command {
 
 /// A request header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     flags: u16,
     /// The command.
-    pub command: Command,
+    pub command: NbdCommand,
     /// The client's name for the request, repeated in the reply.
     pub cookie: u64,
     /// First byte of the range.
@@ -125,25 +125,25 @@ pub struct NotARequest;
 
 /// An error number of the protocol, as replies carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub(crate) u32);
+pub struct NbdErrno(pub(crate) u32);
 
-impl Errno {
-    const NOT_PERMITTED: Errno = Errno(libc::EPERM as u32);
-    const FAILED: Errno = Errno(libc::EIO as u32);
-    pub(crate) const INVALID: Errno = Errno(libc::EINVAL as u32);
-    pub(crate) const OVERFLOW: Errno = Errno(libc::EOVERFLOW as u32);
-    pub(crate) const NO_MEMORY: Errno = Errno(libc::ENOMEM as u32);
-    pub(crate) const SHUTTING_DOWN: Errno = Errno(libc::ESHUTDOWN as u32);
-    pub(crate) const NO_SPACE: Errno = Errno(libc::ENOSPC as u32);
+impl NbdErrno {
+    const NOT_PERMITTED: NbdErrno = NbdErrno(libc::EPERM as u32);
+    const FAILED: NbdErrno = NbdErrno(libc::EIO as u32);
+    pub(crate) const INVALID: NbdErrno = NbdErrno(libc::EINVAL as u32);
+    pub(crate) const OVERFLOW: NbdErrno = NbdErrno(libc::EOVERFLOW as u32);
+    pub(crate) const NO_MEMORY: NbdErrno = NbdErrno(libc::ENOMEM as u32);
+    pub(crate) const SHUTTING_DOWN: NbdErrno = NbdErrno(libc::ESHUTDOWN as u32);
+    pub(crate) const NO_SPACE: NbdErrno = NbdErrno(libc::ENOSPC as u32);
 
     /// The closest number to `error` among the few that the protocol knows. Each kind is listed, so
     /// that the compiler reports a new kind without a number.
     pub fn of(error: &Error) -> Self {
         match error.kind() {
-            Kind::Usage => Errno::INVALID,
-            Kind::Passphrase | Kind::Permission | Kind::ReadOnly => Errno::NOT_PERMITTED,
-            Kind::Memory => Errno::NO_MEMORY,
-            Kind::NoSpace => Errno::NO_SPACE,
+            Kind::Usage => NbdErrno::INVALID,
+            Kind::Passphrase | Kind::Permission | Kind::ReadOnly => NbdErrno::NOT_PERMITTED,
+            Kind::Memory => NbdErrno::NO_MEMORY,
+            Kind::NoSpace => NbdErrno::NO_SPACE,
             Kind::NotFound
             | Kind::Busy
             | Kind::Corrupt
@@ -156,12 +156,12 @@ impl Errno {
             | Kind::TimedOut
             | Kind::PurgeIncomplete
             | Kind::NoCover
-            | Kind::Other => Errno::FAILED,
+            | Kind::Other => NbdErrno::FAILED,
         }
     }
 }
 
-impl Request {
+impl NbdRequest {
     /// Parses a header. Only a wrong magic number is an error: any other invalid field gets a
     /// reply.
     pub fn parse(bytes: &[u8; REQUEST_LEN]) -> Result<Self, NotARequest> {
@@ -169,17 +169,17 @@ impl Request {
             return Err(NotARequest);
         }
         let command = match u16_at(bytes, 6) {
-            0 => Command::Read,
-            1 => Command::Write,
-            2 => Command::Disconnect,
-            3 => Command::Flush,
-            4 => Command::Trim,
-            5 => Command::Cache,
-            6 => Command::WriteZeroes,
-            7 => Command::BlockStatus,
-            other => Command::Unknown(other),
+            0 => NbdCommand::Read,
+            1 => NbdCommand::Write,
+            2 => NbdCommand::Disconnect,
+            3 => NbdCommand::Flush,
+            4 => NbdCommand::Trim,
+            5 => NbdCommand::Cache,
+            6 => NbdCommand::WriteZeroes,
+            7 => NbdCommand::BlockStatus,
+            other => NbdCommand::Unknown(other),
         };
-        Ok(Request {
+        Ok(NbdRequest {
             flags: u16_at(bytes, 4),
             command,
             cookie: u64_at(bytes, 8),
@@ -189,23 +189,23 @@ impl Request {
     }
 
     /// Refuses requests that the negotiated protocol does not allow. The disk checks the range.
-    pub(crate) fn check(&self, structured: bool, allocation: bool) -> Result<(), Errno> {
+    pub(crate) fn check(&self, structured: bool, allocation: bool) -> Result<(), NbdErrno> {
         let own_flags = match self.command {
-            Command::Read if structured => CMD_FLAG_DF,
-            Command::WriteZeroes => CMD_FLAG_NO_HOLE,
-            Command::BlockStatus => CMD_FLAG_REQ_ONE,
+            NbdCommand::Read if structured => CMD_FLAG_DF,
+            NbdCommand::WriteZeroes => CMD_FLAG_NO_HOLE,
+            NbdCommand::BlockStatus => CMD_FLAG_REQ_ONE,
             _ => 0,
         };
         if self.flags & !(own_flags | CMD_FLAG_FUA) != 0 {
-            return Err(Errno::INVALID);
+            return Err(NbdErrno::INVALID);
         }
         match self.command {
-            Command::Unknown(_) => Err(Errno::INVALID),
-            Command::BlockStatus if !allocation || self.length == 0 => Err(Errno::INVALID),
-            Command::Read if self.length > MAX_REQUEST && self.flags & CMD_FLAG_DF != 0 => {
-                Err(Errno::OVERFLOW)
+            NbdCommand::Unknown(_) => Err(NbdErrno::INVALID),
+            NbdCommand::BlockStatus if !allocation || self.length == 0 => Err(NbdErrno::INVALID),
+            NbdCommand::Read if self.length > MAX_REQUEST && self.flags & CMD_FLAG_DF != 0 => {
+                Err(NbdErrno::OVERFLOW)
             }
-            Command::Read | Command::Write if self.length > MAX_REQUEST => Err(Errno::INVALID),
+            NbdCommand::Read | NbdCommand::Write if self.length > MAX_REQUEST => Err(NbdErrno::INVALID),
             _ => Ok(()),
         }
     }
@@ -225,12 +225,12 @@ impl Request {
 
 /// The fixed part of a reply, at most 28 bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Head {
+pub(crate) struct ReplyHeader {
     bytes: [u8; 28],
     len: usize,
 }
 
-impl Head {
+impl ReplyHeader {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -242,7 +242,7 @@ impl Head {
 
     /// A simple reply; `error` 0 is success.
     pub(crate) fn simple(cookie: u64, error: u32) -> Self {
-        let mut head = Head { bytes: [0; 28], len: 0 };
+        let mut head = ReplyHeader { bytes: [0; 28], len: 0 };
         head.push(&SIMPLE_REPLY_MAGIC.to_be_bytes());
         head.push(&error.to_be_bytes());
         head.push(&cookie.to_be_bytes());
@@ -250,7 +250,7 @@ impl Head {
     }
 
     fn chunk(cookie: u64, kind: u16, len: u32) -> Self {
-        let mut head = Head { bytes: [0; 28], len: 0 };
+        let mut head = ReplyHeader { bytes: [0; 28], len: 0 };
         head.push(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
         head.push(&CHUNK_DONE.to_be_bytes());
         head.push(&kind.to_be_bytes());
@@ -278,7 +278,7 @@ impl Head {
     }
 
     /// A failure without a message: the text of a disk's error stays on the server's side.
-    pub(crate) fn error(cookie: u64, errno: Errno, structured: bool) -> Self {
+    pub(crate) fn error(cookie: u64, errno: NbdErrno, structured: bool) -> Self {
         if !structured {
             return Self::simple(cookie, errno.0);
         }
@@ -318,36 +318,36 @@ mod tests {
 
     #[test]
     fn a_header_is_read_field_by_field() {
-        let request = Request::parse(&header(1, 1, 512)).unwrap();
-        assert_eq!(request.command, Command::Write);
+        let request = NbdRequest::parse(&header(1, 1, 512)).unwrap();
+        assert_eq!(request.command, NbdCommand::Write);
         assert!(request.fua());
         assert_eq!(request.cookie, 0x0102_0304_0506_0708);
         assert_eq!(request.offset, 0x1122_3344_5566_7788);
         assert_eq!(request.length, 512);
         let mut wrong = header(0, 0, 0);
         wrong[0] ^= 1;
-        assert_eq!(Request::parse(&wrong), Err(NotARequest));
+        assert_eq!(NbdRequest::parse(&wrong), Err(NotARequest));
     }
 
     #[test]
-    fn what_was_not_negotiated_is_refused() {
+    fn requests_that_were_not_negotiated_are_refused() {
         let check = |flags, command, length, structured, allocation| {
-            Request::parse(&header(flags, command, length)).unwrap().check(structured, allocation)
+            NbdRequest::parse(&header(flags, command, length)).unwrap().check(structured, allocation)
         };
-        assert_eq!(check(0, 99, 0, true, true), Err(Errno::INVALID));
-        assert_eq!(check(CMD_FLAG_DF, 0, 1, false, false), Err(Errno::INVALID));
+        assert_eq!(check(0, 99, 0, true, true), Err(NbdErrno::INVALID));
+        assert_eq!(check(CMD_FLAG_DF, 0, 1, false, false), Err(NbdErrno::INVALID));
         assert_eq!(check(CMD_FLAG_DF, 0, 1, true, false), Ok(()));
-        assert_eq!(check(CMD_FLAG_DF, 0, MAX_REQUEST + 1, true, false), Err(Errno::OVERFLOW));
-        assert_eq!(check(0, 1, MAX_REQUEST + 1, true, false), Err(Errno::INVALID));
+        assert_eq!(check(CMD_FLAG_DF, 0, MAX_REQUEST + 1, true, false), Err(NbdErrno::OVERFLOW));
+        assert_eq!(check(0, 1, MAX_REQUEST + 1, true, false), Err(NbdErrno::INVALID));
         assert_eq!(check(0, 1, MAX_REQUEST, true, false), Ok(()));
-        assert_eq!(check(0, 7, 1, true, false), Err(Errno::INVALID));
+        assert_eq!(check(0, 7, 1, true, false), Err(NbdErrno::INVALID));
         assert_eq!(check(CMD_FLAG_REQ_ONE, 7, 1, true, true), Ok(()));
-        assert_eq!(check(CMD_FLAG_REQ_ONE, 4, u32::MAX, true, true), Err(Errno::INVALID));
+        assert_eq!(check(CMD_FLAG_REQ_ONE, 4, u32::MAX, true, true), Err(NbdErrno::INVALID));
         assert_eq!(check(0, 4, u32::MAX, true, true), Ok(()));
     }
 
     #[test]
-    fn errors_become_numbers_the_protocol_knows() {
+    fn errors_map_to_protocol_numbers() {
         let of_kinds = [
             (Kind::ReadOnly, 1),
             (Kind::Permission, 1),
@@ -358,7 +358,7 @@ mod tests {
             (Kind::Busy, 5),
         ];
         for (kind, errno) in of_kinds {
-            assert_eq!(Errno::of(&Error::new(kind, "x")).0, errno);
+            assert_eq!(NbdErrno::of(&Error::new(kind, "x")).0, errno);
         }
     }
 }

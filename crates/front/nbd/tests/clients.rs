@@ -2,11 +2,11 @@
 
 mod harness;
 
-use harness::client::{Client, OPT_LIST, OPT_STARTTLS};
-use harness::{Memory, Running, noise, run, skipped, text};
+use harness::client::{OPT_LIST, OPT_STARTTLS, RawClient};
+use harness::{GatedDisk, ServerThread, noise, run, skipped, text};
 use lacuna_contracts::BLOCK_SIZE;
-use lacuna_nbd::{Exports, Listen, Server, ServerSettings, TlsMode};
-use lacuna_testkit::have;
+use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, TlsMode};
+use lacuna_testkit::is_program_available;
 use std::path::Path;
 use std::process::Command;
 
@@ -20,25 +20,29 @@ fn image() -> Vec<u8> {
     image
 }
 
-fn tcp(exports: Exports, settings: ServerSettings) -> Running {
-    Running::start(tempfile::tempdir().unwrap(), &Listen::tcp("127.0.0.1:0").unwrap(), exports, settings)
+fn tcp(exports: Exports, settings: ServerSettings) -> ServerThread {
+    ServerThread::start(tempfile::tempdir().unwrap(), &Listen::tcp("127.0.0.1:0").unwrap(), exports, settings)
 }
 
 #[test]
-fn nbdinfo_understands_what_is_offered() {
-    if !have("nbdinfo") {
+fn nbdinfo_reads_the_exports() {
+    if !is_program_available("nbdinfo") {
         return;
     }
-    let (zero, one) = (Memory::new(BLOCKS), Memory::with(8, true));
-    Client::write(
-        &mut Client::connect(&Running::unix(zero.exports(), ServerSettings::default()).socket(), true),
+    let (zero, one) = (GatedDisk::new(BLOCKS), GatedDisk::with(8, true));
+    RawClient::write(
+        &mut RawClient::connect(
+            &ServerThread::unix(zero.exports(), ServerSettings::default()).socket(),
+            true,
+        ),
         8192,
         b"x",
     );
     let exports = Exports::levels([zero.byte_disk(), one.byte_disk()]);
-    for server in
-        [Running::unix(exports.clone(), ServerSettings::default()), tcp(exports, ServerSettings::default())]
-    {
+    for server in [
+        ServerThread::unix(exports.clone(), ServerSettings::default()),
+        tcp(exports, ServerSettings::default()),
+    ] {
         let output = run("nbdinfo", &["--json", &server.uri]);
         let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(info["protocol"], "newstyle-fixed");
@@ -72,7 +76,7 @@ fn nbdinfo_understands_what_is_offered() {
     }
 }
 
-fn copy_in_and_out(uri: &str, directory: &Path, disk: &Memory) {
+fn copy_in_and_out(uri: &str, directory: &Path, disk: &GatedDisk) {
     let (source, target) = (directory.join("in"), directory.join("out"));
     std::fs::write(&source, image()).unwrap();
     for extra in [&["--connections=4"][..], &["--connections=1", "--requests=1", "--request-size=1048576"]] {
@@ -85,24 +89,24 @@ fn copy_in_and_out(uri: &str, directory: &Path, disk: &Memory) {
 
 #[test]
 fn nbdcopy_copies_in_and_out() {
-    if !have("nbdcopy") {
+    if !is_program_available("nbdcopy") {
         return;
     }
-    let disk = Memory::new(BLOCKS);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
+    let disk = GatedDisk::new(BLOCKS);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     copy_in_and_out(&server.uri, server.directory.path(), &disk);
-    let disk = Memory::new(BLOCKS);
+    let disk = GatedDisk::new(BLOCKS);
     let server = tcp(disk.exports(), ServerSettings::default());
     copy_in_and_out(&server.uri, server.directory.path(), &disk);
 }
 
 #[test]
 fn qemu_converts_and_compares() {
-    if !have("qemu-img") || !have("qemu-io") {
+    if !is_program_available("qemu-img") || !is_program_available("qemu-io") {
         return;
     }
-    let disk = Memory::new(BLOCKS);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
+    let disk = GatedDisk::new(BLOCKS);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     let (source, target) = (server.path("in.raw"), server.path("out.qcow2"));
     std::fs::write(&source, image()).unwrap();
     run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", text(&source), &server.uri]);
@@ -125,7 +129,7 @@ fn qemu_converts_and_compares() {
 
 #[test]
 fn fio_finds_what_it_wrote() {
-    if !have("fio") {
+    if !is_program_available("fio") {
         return;
     }
     let engines = Command::new("fio").arg("--enghelp").output().unwrap();
@@ -133,8 +137,8 @@ fn fio_finds_what_it_wrote() {
         skipped("this fio has no nbd engine");
         return;
     }
-    let disk = Memory::new(BLOCKS);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
+    let disk = GatedDisk::new(BLOCKS);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     let uri = format!("--uri={}", server.uri);
     let job = ["--name=v", "--ioengine=nbd", &uri, "--rw=randwrite", "--bsrange=4k-64k", "--iodepth=32"];
     let verify = [
@@ -149,18 +153,18 @@ fn fio_finds_what_it_wrote() {
 }
 
 #[test]
-fn nbdsh_speaks_to_it() {
-    if !have("nbdsh") {
+fn nbdsh_exercises_every_request() {
+    if !is_program_available("nbdsh") {
         return;
     }
-    let server = Running::unix(Memory::new(4).exports(), ServerSettings::default());
+    let server = ServerThread::unix(GatedDisk::new(4).exports(), ServerSettings::default());
     let script = "h.set_strict_mode(0); h.pwrite(b'abc', 5); assert h.pread(5, 4) == b'\\0abc\\0'";
     run("nbdsh", &["-u", &server.uri, "-c", script]);
 }
 
 /// Creates an authority, a server certificate for this machine, and a client certificate.
 fn certificates(directory: &Path) -> bool {
-    if !have("openssl") {
+    if !is_program_available("openssl") {
         return false;
     }
     let script = r#"
@@ -185,7 +189,7 @@ fn certificates(directory: &Path) -> bool {
 fn tls_protects_tcp_and_unix_sockets() {
     use std::io::Write;
     let pki = tempfile::tempdir().unwrap();
-    if !have("nbdcopy") || !have("nbdinfo") || !certificates(pki.path()) {
+    if !is_program_available("nbdcopy") || !is_program_available("nbdinfo") || !certificates(pki.path()) {
         return;
     }
     let settings = |mode, directory: &str| ServerSettings {
@@ -202,13 +206,13 @@ fn tls_protects_tcp_and_unix_sockets() {
     let succeeds =
         |uri: &str| Command::new("nbdinfo").args(["--size", uri]).output().unwrap().status.success();
 
-    let disk = Memory::new(BLOCKS);
+    let disk = GatedDisk::new(BLOCKS);
     let server = tcp(disk.exports(), settings(TlsMode::Require, "server"));
     assert!(server.uri.starts_with("nbds://"));
     copy_in_and_out(&with(&server.uri, "anonymous"), server.directory.path(), &disk);
     assert!(!succeeds(&server.uri.replace("nbds", "nbd")), "nothing without TLS");
 
-    let server = Running::unix(disk.exports(), settings(TlsMode::Allow, "server"));
+    let server = ServerThread::unix(disk.exports(), settings(TlsMode::Allow, "server"));
     assert!(server.uri.starts_with("nbd+unix://"));
     assert!(succeeds(&server.uri), "plain is allowed");
     let encrypted = server.uri.replace("nbd+", "nbds+");
@@ -218,8 +222,8 @@ fn tls_protects_tcp_and_unix_sockets() {
     assert!(!succeeds(&with(&server.uri, "anonymous")), "a client without a certificate");
     assert!(succeeds(&with(&server.uri, "client")));
 
-    let server = Running::unix(disk.exports(), settings(TlsMode::Require, "server"));
-    let mut plain = Client::greet(&server.socket(), 3).unwrap();
+    let server = ServerThread::unix(disk.exports(), settings(TlsMode::Require, "server"));
+    let mut plain = RawClient::greet(&server.socket(), 3).unwrap();
     assert_eq!(plain.option(OPT_LIST, &[])[0].0, harness::client::ERR_TLS_REQD);
     assert_eq!(plain.option(OPT_STARTTLS, b"x")[0].0, harness::client::ERR_INVALID);
     assert_eq!(plain.option(OPT_STARTTLS, b"")[0].0, harness::client::ACK);
@@ -230,6 +234,6 @@ fn tls_protects_tcp_and_unix_sockets() {
     std::os::unix::fs::symlink("gone.pem", pki.path().join("server/ca-cert.pem")).unwrap();
     let listen = Listen::tcp("127.0.0.1:0").unwrap();
     let refused =
-        Server::bind(&[listen], Exports::new(), settings(TlsMode::Require, "server")).err().unwrap();
+        NbdServer::bind(&[listen], Exports::new(), settings(TlsMode::Require, "server")).err().unwrap();
     assert!(refused.to_string().contains("ca-cert.pem"), "{refused}");
 }

@@ -3,8 +3,8 @@
 mod harness;
 
 use harness::client::*;
-use harness::{Memory, Random, Running, noise, wait_until};
-use lacuna_nbd::{Clients, Exports, REQUEST_LEN, Request, ServerSettings, serve_replayed};
+use harness::{GatedDisk, Random, ServerThread, noise, wait_until};
+use lacuna_nbd::{Clients, Exports, NbdRequest, REQUEST_LEN, ServerSettings, serve_replayed};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -28,7 +28,7 @@ fn opening() -> Vec<u8> {
 
 #[test]
 fn no_bytes_break_the_server() {
-    let disk = Memory::new(16);
+    let disk = GatedDisk::new(16);
     let mut random = Random(21);
     for round in 0..3000u64 {
         let len = random.below(400) as usize;
@@ -38,7 +38,7 @@ fn no_bytes_break_the_server() {
                 let flags = random.below(16) as u16;
                 let command = random.below(10) as u16;
                 let length = random.below(70_000) as u32 >> random.below(17);
-                bytes.extend(Client::header(flags, command, round, random.below(70_000), length));
+                bytes.extend(RawClient::header(flags, command, round, random.below(70_000), length));
                 if command == WRITE {
                     bytes.extend(noise(round, length as usize));
                 }
@@ -55,47 +55,47 @@ fn no_bytes_break_the_server() {
     }
     for seed in 0..1000 {
         let mut header: [u8; REQUEST_LEN] = noise(seed, REQUEST_LEN).try_into().unwrap();
-        let _ = Request::parse(&header);
+        let _ = NbdRequest::parse(&header);
         header[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
-        assert!(Request::parse(&header).is_ok());
+        assert!(NbdRequest::parse(&header).is_ok());
     }
 }
 
 #[test]
-fn a_replayed_client_is_served_to_its_end() {
-    let disk = Memory::new(16);
+fn a_scripted_client_is_served_to_its_end() {
+    let disk = GatedDisk::new(16);
     let mut bytes = opening();
     let greeting = serve_replayed(&bytes, disk.byte_disk());
-    bytes.extend(Client::header(0, WRITE, 1, 100, 5));
+    bytes.extend(RawClient::header(0, WRITE, 1, 100, 5));
     bytes.extend(b"hello");
-    bytes.extend(Client::header(0, READ, 2, 0, 8192));
+    bytes.extend(RawClient::header(0, READ, 2, 0, 8192));
     assert_eq!(serve_replayed(&bytes, disk.byte_disk()), greeting + 16 + 28 + 8192);
     assert_eq!(&disk.contents()[100..105], b"hello");
 }
 
 #[test]
 fn a_write_cut_short_is_not_performed() {
-    let disk = Memory::new(1024);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
+    let disk = GatedDisk::new(1024);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     for sent in [0, 1, 4096, 70_000, (1 << 20) - 1] {
-        let mut client = Client::connect(&server.socket(), true);
+        let mut client = RawClient::connect(&server.socket(), true);
         client.send(0, WRITE, 4096, 1 << 20, &vec![7; sent]);
         client.stream.shutdown(Shutdown::Write).unwrap();
         assert!(client.closed());
     }
-    let mut half = Client::connect(&server.socket(), true);
-    half.stream.write_all(&Client::header(0, WRITE, 1, 0, 1)[..20]).unwrap();
+    let mut half = RawClient::connect(&server.socket(), true);
+    half.stream.write_all(&RawClient::header(0, WRITE, 1, 0, 1)[..20]).unwrap();
     drop(half);
-    let mut client = Client::connect(&server.socket(), true);
+    let mut client = RawClient::connect(&server.socket(), true);
     assert_eq!(client.read(0, 4096), [0; 4096]);
     assert_eq!(disk.writes.load(Ordering::SeqCst), 0);
 }
 
 #[test]
-fn what_was_read_whole_is_carried_out_though_the_client_is_gone() {
-    let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut client = Client::connect(&server.socket(), true);
+fn a_request_read_whole_is_performed_after_its_client_left() {
+    let disk = GatedDisk::new(64);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut client = RawClient::connect(&server.socket(), true);
     disk.open_gate(false);
     client.send(FUA, WRITE, 0, 4096, &[9; 4096]);
     wait_until("the write in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
@@ -106,10 +106,10 @@ fn what_was_read_whole_is_carried_out_though_the_client_is_gone() {
 }
 
 #[test]
-fn a_client_that_ends_its_side_still_gets_its_replies() {
-    let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut client = Client::connect(&server.socket(), true);
+fn a_client_that_shuts_down_its_side_still_gets_its_replies() {
+    let disk = GatedDisk::new(64);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut client = RawClient::connect(&server.socket(), true);
     for i in 0..20 {
         client.send(0, READ, i * 4096, 4096, &[]);
     }
@@ -122,21 +122,21 @@ fn a_client_that_ends_its_side_still_gets_its_replies() {
 }
 
 #[test]
-fn nonsense_ends_the_connection_and_no_other() {
-    let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut good = Client::connect(&server.socket(), true);
-    let mut huge = Client::greet(&server.socket(), 3).unwrap();
+fn an_invalid_request_ends_only_its_connection() {
+    let disk = GatedDisk::new(64);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut good = RawClient::connect(&server.socket(), true);
+    let mut huge = RawClient::greet(&server.socket(), 3).unwrap();
     huge.stream.write_all(&[b"IHAVEOPT", &7u32.to_be_bytes()[..], &u32::MAX.to_be_bytes()].concat()).unwrap();
     assert!(huge.closed());
-    let mut wrong = Client::greet(&server.socket(), 3).unwrap();
+    let mut wrong = RawClient::greet(&server.socket(), 3).unwrap();
     wrong.stream.write_all(b"IHAVENOTHING....").unwrap();
     assert!(wrong.closed());
-    let mut queries = Client::greet(&server.socket(), 3).unwrap();
+    let mut queries = RawClient::greet(&server.socket(), 3).unwrap();
     queries.option(OPT_STRUCTURED_REPLY, &[]);
     let many = [&0u32.to_be_bytes()[..], &u32::MAX.to_be_bytes(), &[0; 4000]].concat();
     assert_eq!(queries.option(OPT_SET_META_CONTEXT, &many)[0].0, ERR_INVALID);
-    let mut lost = Client::connect(&server.socket(), true);
+    let mut lost = RawClient::connect(&server.socket(), true);
     lost.stream.write_all(&noise(4, 500)).unwrap();
     assert!(lost.closed());
     good.write(3, b"still here");
@@ -144,14 +144,14 @@ fn nonsense_ends_the_connection_and_no_other() {
 }
 
 #[test]
-fn silence_before_an_export_is_chosen_ends() {
-    let disk = Memory::new(4);
+fn a_silent_client_is_disconnected_before_it_chooses_an_export() {
+    let disk = GatedDisk::new(4);
     let settings = ServerSettings {
         handshake_timeout: Duration::from_secs(1),
         max_connections: 2,
         ..ServerSettings::default()
     };
-    let server = Running::unix(disk.exports(), settings);
+    let server = ServerThread::unix(disk.exports(), settings);
     for said in [&b""[..], b"\0\0", b"\0\0\0\x03", b"\0\0\0\x03IHAVE"] {
         let mut stream = UnixStream::connect(server.socket()).unwrap();
         let _ = stream.write_all(said);
@@ -159,41 +159,41 @@ fn silence_before_an_export_is_chosen_ends() {
         let _ = stream.read_to_end(&mut rest);
     }
     // The time limit does not apply in transmission.
-    let mut client = Client::connect(&server.socket(), true);
+    let mut client = RawClient::connect(&server.socket(), true);
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(client.read(0, 1), [0]);
 }
 
 #[test]
 fn more_users_of_a_disk_than_allowed_are_closed_at_once() {
-    let (disk, clients) = (Memory::new(4), Clients::default());
+    let (disk, clients) = (GatedDisk::new(4), Clients::default());
     let settings =
         ServerSettings { max_connections: 2, clients: clients.clone(), ..ServerSettings::default() };
-    let server = Running::unix(disk.exports(), settings);
-    let first = Client::connect(&server.socket(), true);
-    let second = Client::connect(&server.socket(), true);
+    let server = ServerThread::unix(disk.exports(), settings);
+    let first = RawClient::connect(&server.socket(), true);
+    let second = RawClient::connect(&server.socket(), true);
     wait_until("both clients", || clients.connected().len() == 2);
     let mut stream = UnixStream::connect(server.socket()).unwrap();
     let mut nothing = Vec::new();
     let _ = stream.read_to_end(&mut nothing);
     assert!(nothing.is_empty());
     drop(first);
-    wait_until("a free place", || Client::greet(&server.socket(), 3).is_ok());
+    wait_until("a free place", || RawClient::greet(&server.socket(), 3).is_ok());
     drop(second);
 }
 
 /// There are more clients that say nothing than places, and the server waits days for each.
 #[test]
 fn silent_clients_keep_no_other_out() {
-    let disk = Memory::new(4);
+    let disk = GatedDisk::new(4);
     let settings = ServerSettings {
         handshake_timeout: Duration::from_secs(1_000_000),
         max_connections: 4,
         ..ServerSettings::default()
     };
-    let server = Running::unix(disk.exports(), settings);
+    let server = ServerThread::unix(disk.exports(), settings);
     let silent = [(); 8].map(|()| UnixStream::connect(server.socket()).unwrap());
-    let mut client = Client::connect(&server.socket(), true);
+    let mut client = RawClient::connect(&server.socket(), true);
     client.write(3, b"data");
     assert_eq!(client.read(3, 4), b"data");
     // Four places were taken when four more silent clients came, and then the client.
@@ -208,7 +208,7 @@ fn silent_clients_keep_no_other_out() {
     for mut stream in [one, two, three] {
         stream.read_exact(&mut [0; 18]).unwrap();
         stream.write_all(&opening()).unwrap();
-        stream.write_all(&Client::header(0, DISC, 1, 0, 0)).unwrap();
+        stream.write_all(&RawClient::header(0, DISC, 1, 0, 0)).unwrap();
         let mut heard = Vec::new();
         stream.read_to_end(&mut heard).unwrap();
         assert!(heard.len() > 100, "{} bytes of replies to options", heard.len());
@@ -217,20 +217,20 @@ fn silent_clients_keep_no_other_out() {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_delays_nobody() {
-    let disk = Memory::new(1024);
-    let server = Running::unix(
+fn a_client_that_takes_no_replies_delays_no_other_client() {
+    let disk = GatedDisk::new(1024);
+    let server = ServerThread::unix(
         disk.exports(),
         ServerSettings { drain_timeout: Duration::from_millis(50), ..ServerSettings::default() },
     );
-    let mut stalled: Vec<_> = (0..4).map(|_| Client::connect(&server.socket(), true)).collect();
+    let mut stalled: Vec<_> = (0..4).map(|_| RawClient::connect(&server.socket(), true)).collect();
     for client in &mut stalled {
         for _ in 0..12 {
             client.send(0, READ, 0, 4 << 20, &[]);
         }
-        client.stream.write_all(&Client::header(0, WRITE, 99, 0, 64 << 20)).unwrap();
+        client.stream.write_all(&RawClient::header(0, WRITE, 99, 0, 64 << 20)).unwrap();
     }
-    let mut client = Client::connect(&server.socket(), true);
+    let mut client = RawClient::connect(&server.socket(), true);
     for round in 0..100 {
         let data = noise(round, 200_000);
         client.write(round, &data);
@@ -242,10 +242,12 @@ fn a_client_that_takes_no_replies_delays_nobody() {
 #[test]
 fn requests_that_find_no_memory_are_answered() {
     const ENOMEM: u32 = 12;
-    let disk = Memory::new(4096);
-    let server =
-        Running::unix(disk.exports(), ServerSettings { large_memory: 4 << 20, ..ServerSettings::default() });
-    let mut client = Client::connect(&server.socket(), true);
+    let disk = GatedDisk::new(4096);
+    let server = ServerThread::unix(
+        disk.exports(),
+        ServerSettings { large_memory: 4 << 20, ..ServerSettings::default() },
+    );
+    let mut client = RawClient::connect(&server.socket(), true);
     client.send(0, READ, 0, 8 << 20, &[]);
     assert_eq!(client.receive(|_| Some(8 << 20)).1, Reply::Failed(ENOMEM));
     client.send(0, WRITE, 0, 8 << 20, &vec![1; 8 << 20]);
@@ -261,15 +263,15 @@ fn requests_that_find_no_memory_are_answered() {
 #[test]
 fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
     const LARGE: usize = 64 << 20;
-    let (zero, one) = (Memory::new(LARGE / 4096), Memory::new(LARGE / 4096));
+    let (zero, one) = (GatedDisk::new(LARGE / 4096), GatedDisk::new(LARGE / 4096));
     // Simulates hidden writes that wait for cover.
     one.gate_writes.store(true, Ordering::SeqCst);
     one.open_gate(false);
     let server =
-        Running::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), ServerSettings::default());
+        ServerThread::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), ServerSettings::default());
     let data = noise(5, LARGE);
     let to = |export| {
-        let mut client = Client::greet(&server.socket(), 3).unwrap();
+        let mut client = RawClient::greet(&server.socket(), 3).unwrap();
         client.go(export);
         client
     };
@@ -289,9 +291,9 @@ fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
 
 #[test]
 fn a_client_that_sends_before_it_reads_is_served() {
-    let disk = Memory::new(1024);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut client = Client::connect(&server.socket(), true);
+    let disk = GatedDisk::new(1024);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut client = RawClient::connect(&server.socket(), true);
     // More replies than the socket buffer holds are due before the last request is sent.
     for i in 0..8 {
         client.send(0, READ, i * 4096, 60_000, &[]);

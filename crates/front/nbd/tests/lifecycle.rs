@@ -3,29 +3,29 @@
 mod harness;
 
 use harness::client::*;
-use harness::{Memory, Running, run, skipped, text, wait_until};
+use harness::{GatedDisk, ServerThread, run, skipped, text, wait_until};
 use lacuna_contracts::Kind;
-use lacuna_nbd::{ClientPeer, Clients, Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
-use lacuna_testkit::have;
+use lacuna_nbd::{ClientPeer, Clients, Exports, Listen, NbdServer, ServerSettings, StopHandle, TlsMode};
+use lacuna_testkit::is_program_available;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-fn bind(listen: &Listen) -> lacuna_contracts::Result<Server> {
-    Server::bind(std::slice::from_ref(listen), Memory::new(4).exports(), ServerSettings::default())
+fn bind(listen: &Listen) -> lacuna_contracts::Result<NbdServer> {
+    NbdServer::bind(std::slice::from_ref(listen), GatedDisk::new(4).exports(), ServerSettings::default())
 }
 
 #[test]
-fn the_socket_is_private_and_goes_away() {
-    let mut server = Running::unix(Memory::new(4).exports(), ServerSettings::default());
+fn the_socket_is_private_and_removed_at_the_end() {
+    let mut server = ServerThread::unix(GatedDisk::new(4).exports(), ServerSettings::default());
     let socket = server.socket();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(server.uri, format!("nbd+unix:///?socket={}", socket.display()));
     server.stop.stop();
     server.join();
-    assert!(server.stop.stopped());
+    assert!(server.stop.is_stopped());
     assert!(!socket.exists());
 }
 
@@ -63,7 +63,7 @@ fn only_its_own_socket_is_removed() {
 }
 
 #[test]
-fn addresses_that_cannot_be_had_are_refused() {
+fn unusable_addresses_are_refused() {
     let taken = bind(&Listen::tcp("127.0.0.1:0").unwrap()).unwrap();
     let address = taken.uris()[0].replace("nbd://", "");
     assert_eq!(bind(&Listen::tcp(&address).unwrap()).err().unwrap().kind(), Kind::Busy);
@@ -73,19 +73,19 @@ fn addresses_that_cannot_be_had_are_refused() {
     assert_eq!(bind(&Listen::Activated).err().unwrap().kind(), Kind::Usage);
     let no_certificates = ServerSettings { tls: TlsMode::Require, ..ServerSettings::default() };
     let listen = [Listen::tcp("127.0.0.1:0").unwrap()];
-    assert!(Server::bind(&listen, Exports::new(), no_certificates.clone()).is_err());
+    assert!(NbdServer::bind(&listen, Exports::new(), no_certificates.clone()).is_err());
     let empty = tempfile::tempdir().unwrap();
     let empty = ServerSettings { certificates: Some(empty.path().into()), ..no_certificates };
-    assert_eq!(Server::bind(&listen, Exports::new(), empty).err().unwrap().kind(), Kind::NotFound);
+    assert_eq!(NbdServer::bind(&listen, Exports::new(), empty).err().unwrap().kind(), Kind::NotFound);
 }
 
 #[test]
-fn stopping_answers_what_was_begun() {
-    let disk = Memory::new(16);
-    let mut server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut client = Client::connect(&server.socket(), true);
-    let idle = Client::connect(&server.socket(), true);
-    let greeted = Client::greet(&server.socket(), 3).unwrap();
+fn a_stopping_server_answers_requests_in_progress() {
+    let disk = GatedDisk::new(16);
+    let mut server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut client = RawClient::connect(&server.socket(), true);
+    let idle = RawClient::connect(&server.socket(), true);
+    let greeted = RawClient::greet(&server.socket(), 3).unwrap();
     disk.open_gate(false);
     let flush = client.send(0, FLUSH, 0, 0, &[]);
     let fua = client.send(FUA, WRITE, 0, 4, b"last");
@@ -103,15 +103,15 @@ fn stopping_answers_what_was_begun() {
 }
 
 #[test]
-fn what_requests_wait_for_can_be_ended_once_nothing_more_is_read() {
-    let disk = Memory::new(16);
+fn before_drain_can_release_waiting_requests() {
+    let disk = GatedDisk::new(16);
     let gate = Arc::clone(&disk);
     let settings = ServerSettings {
         before_drain: Some(Arc::new(move || gate.open_gate(true))),
         ..ServerSettings::default()
     };
-    let mut server = Running::unix(disk.exports(), settings);
-    let mut client = Client::connect(&server.socket(), true);
+    let mut server = ServerThread::unix(disk.exports(), settings);
+    let mut client = RawClient::connect(&server.socket(), true);
     disk.open_gate(false);
     let flush = client.send(0, FLUSH, 0, 0, &[]);
     wait_until("the flush in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
@@ -125,10 +125,10 @@ fn what_requests_wait_for_can_be_ended_once_nothing_more_is_read() {
 fn clients_are_counted_until_they_leave() {
     let clients = Clients::default();
     let settings = ServerSettings { clients: clients.clone(), ..ServerSettings::default() };
-    let server = Running::unix(Memory::new(4).exports(), settings);
-    let mut negotiating = Client::greet(&server.socket(), 3).unwrap();
+    let server = ServerThread::unix(GatedDisk::new(4).exports(), settings);
+    let mut negotiating = RawClient::greet(&server.socket(), 3).unwrap();
     assert_eq!(negotiating.option(OPT_LIST, &[]).last().unwrap().0, ACK);
-    let [one, two] = [true, false].map(|structured| Client::connect(&server.socket(), structured));
+    let [one, two] = [true, false].map(|structured| RawClient::connect(&server.socket(), structured));
     wait_until("both clients", || clients.connected().len() == 2);
     let own = ClientPeer::Process(std::process::id());
     assert_eq!((clients.connected(), clients.close()), (vec![own; 2], Err(vec![own; 2])));
@@ -143,20 +143,20 @@ fn clients_are_counted_until_they_leave() {
 }
 
 #[test]
-fn stopping_while_busy_ends() {
-    let disk = Memory::new(256);
+fn a_busy_server_stops() {
+    let disk = GatedDisk::new(256);
     let settings = ServerSettings { drain_timeout: Duration::from_secs(60), ..ServerSettings::default() };
-    let mut server = Running::unix(disk.exports(), settings);
+    let mut server = ServerThread::unix(disk.exports(), settings);
     let socket = server.socket();
     let busy: Vec<_> = (0..4)
         .map(|_| {
             let socket = socket.clone();
             std::thread::spawn(move || {
                 use std::io::{Read, Write};
-                let mut stream = Client::connect(&socket, true).stream;
+                let mut stream = RawClient::connect(&socket, true).stream;
                 let mut reader = stream.try_clone().unwrap();
                 let drain = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-                let request = Client::header(0, READ, 1, 0, 65536);
+                let request = RawClient::header(0, READ, 1, 0, 65536);
                 while stream.write_all(&request).is_ok() {}
                 let _ = drain.join().unwrap();
             })
@@ -171,10 +171,10 @@ fn stopping_while_busy_ends() {
 #[test]
 fn zeroing_at_length_is_given_up_when_the_server_stops() {
     const ESHUTDOWN: u32 = 108;
-    let disk = Memory::new(16 << 10);
-    let mut server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut client = Client::connect(&server.socket(), true);
-    let idle = Client::connect(&server.socket(), true);
+    let disk = GatedDisk::new(16 << 10);
+    let mut server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut client = RawClient::connect(&server.socket(), true);
+    let idle = RawClient::connect(&server.socket(), true);
     disk.gate_writes.store(true, Ordering::SeqCst);
     disk.open_gate(false);
     client.send(NO_HOLE, WRITE_ZEROES, 0, 64 << 20, &[]);
@@ -189,7 +189,7 @@ fn zeroing_at_length_is_given_up_when_the_server_stops() {
 }
 
 #[test]
-fn a_lock_held_by_another_keeps_no_server_from_starting() {
+fn a_locked_directory_does_not_keep_a_server_from_starting() {
     let directory = tempfile::tempdir().unwrap();
     let other = std::fs::File::open(directory.path()).unwrap();
     other.lock().unwrap();
@@ -208,7 +208,7 @@ fn a_stop_before_the_start_counts() {
 #[test]
 fn sockets_are_taken_over_from_a_service_manager() {
     let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/serve");
-    if !have("nbdinfo") {
+    if !is_program_available("nbdinfo") {
         return;
     }
     if !example.exists() {

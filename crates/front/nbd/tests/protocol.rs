@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::client::*;
-use harness::{Memory, Random, Running, noise, wait_until};
+use harness::{GatedDisk, Random, ServerThread, noise, wait_until};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_nbd::{Exports, ServerSettings};
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 
 #[test]
 fn options_are_answered_as_the_protocol_says() {
-    let (zero, one) = (Memory::new(16), Memory::with(8, true));
+    let (zero, one) = (GatedDisk::new(16), GatedDisk::with(8, true));
     let server =
-        Running::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), ServerSettings::default());
-    let mut client = Client::greet(&server.socket(), 3).unwrap();
+        ServerThread::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), ServerSettings::default());
+    let mut client = RawClient::greet(&server.socket(), 3).unwrap();
     let last = |replies: Vec<(u32, Vec<u8>)>| replies.last().unwrap().0;
 
     let names: Vec<_> = client.option(OPT_LIST, &[]).into_iter().map(|(_, data)| data).collect();
@@ -65,12 +65,12 @@ fn options_are_answered_as_the_protocol_says() {
 }
 
 #[test]
-fn the_old_way_in_still_works() {
+fn the_option_export_name_works() {
     use std::io::Read;
-    let disk = Memory::new(4);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
+    let disk = GatedDisk::new(4);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     for (client_flags, zeroes) in [(1, 124), (3, 0)] {
-        let mut client = Client::greet(&server.socket(), client_flags).unwrap();
+        let mut client = RawClient::greet(&server.socket(), client_flags).unwrap();
         client.send_option(OPT_EXPORT_NAME, b"0");
         let mut answer = vec![0; 10 + zeroes];
         client.stream.read_exact(&mut answer).unwrap();
@@ -78,21 +78,21 @@ fn the_old_way_in_still_works() {
         client.write(5, b"hello");
         assert_eq!(client.read(4, 7), b"\0hello\0");
     }
-    let mut client = Client::greet(&server.socket(), 3).unwrap();
+    let mut client = RawClient::greet(&server.socket(), 3).unwrap();
     client.send_option(OPT_EXPORT_NAME, b"none such");
     assert!(client.closed());
-    let mut client = Client::greet(&server.socket(), 3).unwrap();
+    let mut client = RawClient::greet(&server.socket(), 3).unwrap();
     assert_eq!(client.option(OPT_ABORT, &[]).last().unwrap().0, ACK);
     assert!(client.closed());
-    assert!(Client::greet(&server.socket(), 0xff).unwrap().closed());
+    assert!(RawClient::greet(&server.socket(), 0xff).unwrap().closed());
 }
 
 #[test]
 fn requests_of_any_alignment_match_an_array() {
     for structured in [false, true] {
-        let disk = Memory::new(64);
-        let server = Running::unix(disk.exports(), ServerSettings::default());
-        let mut client = Client::connect(&server.socket(), structured);
+        let disk = GatedDisk::new(64);
+        let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+        let mut client = RawClient::connect(&server.socket(), structured);
         assert_eq!(client.size, 64 * BLOCK_SIZE as u64);
         let mut model = noise(1, client.size as usize);
         client.write(0, &model);
@@ -125,10 +125,10 @@ fn requests_of_any_alignment_match_an_array() {
 #[test]
 fn many_requests_in_flight_are_all_answered_once() {
     for structured in [false, true] {
-        let disk = Memory::new(1024);
+        let disk = GatedDisk::new(1024);
         let server =
-            Running::unix(disk.exports(), ServerSettings { workers: 3, ..ServerSettings::default() });
-        let mut client = Client::connect(&server.socket(), structured);
+            ServerThread::unix(disk.exports(), ServerSettings { workers: 3, ..ServerSettings::default() });
+        let mut client = RawClient::connect(&server.socket(), structured);
         let contents = noise(3, client.size as usize);
         client.write(0, &contents);
         let mut random = Random(11);
@@ -168,9 +168,9 @@ fn many_requests_in_flight_are_all_answered_once() {
 
 #[test]
 fn block_status_is_exact_to_the_byte() {
-    let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut client = Client::connect(&server.socket(), true);
+    let disk = GatedDisk::new(64);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut client = RawClient::connect(&server.socket(), true);
     client.write(8 * 4096, &[1; 3 * 4096]);
     client.write(20 * 4096, &[1; 4096]);
     let all = vec![(8 * 4096, 3), (3 * 4096, 0), (9 * 4096, 3), (4096, 0), (43 * 4096, 3)];
@@ -193,15 +193,15 @@ fn block_status_is_exact_to_the_byte() {
 fn failures_get_a_number_and_the_connection_goes_on() {
     use std::sync::{Arc, Mutex};
     for structured in [false, true] {
-        let disk = Memory::new(64);
+        let disk = GatedDisk::new(64);
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hearing = heard.clone();
         let settings = ServerSettings {
             report: Some(Arc::new(move |e| hearing.lock().unwrap().push(e.to_string()))),
             ..ServerSettings::default()
         };
-        let server = Running::unix(disk.exports(), settings);
-        let mut client = Client::connect(&server.socket(), structured);
+        let server = ServerThread::unix(disk.exports(), settings);
+        let mut client = RawClient::connect(&server.socket(), structured);
         let size = client.size;
         assert_eq!(client.call(0, READ, size, 1, &[]), Reply::Failed(22));
         assert_eq!(client.call(0, READ, u64::MAX, 4096, &[]), Reply::Failed(22));
@@ -236,25 +236,25 @@ fn failures_get_a_number_and_the_connection_goes_on() {
 #[test]
 fn the_longest_request_is_served() {
     // At least one request of that length finds memory at every level.
-    let disks = [Memory::new(17_000), Memory::new(17_000)];
-    let exports = Exports::levels(disks.iter().map(harness::Memory::byte_disk));
-    let server = Running::unix(exports, ServerSettings::default());
+    let disks = [GatedDisk::new(17_000), GatedDisk::new(17_000)];
+    let exports = Exports::levels(disks.iter().map(harness::GatedDisk::byte_disk));
+    let server = ServerThread::unix(exports, ServerSettings::default());
     let data = noise(5, 64 << 20);
     for export in ["0", "1"] {
-        let mut client = Client::greet(&server.socket(), 3).unwrap();
+        let mut client = RawClient::greet(&server.socket(), 3).unwrap();
         client.go(export);
         client.write(4096 + 17, &data);
         assert!(client.read(4096 + 17, 64 << 20) == data);
     }
-    let mut client = Client::connect(&server.socket(), true);
+    let mut client = RawClient::connect(&server.socket(), true);
     assert!(client.call(DF, READ, 4096 + 17, 64 << 20, &[]) == Reply::Data(data));
 }
 
 #[test]
 fn flush_and_fua_reach_the_disk_before_the_reply() {
-    let disk = Memory::new(16);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut client = Client::connect(&server.socket(), false);
+    let disk = GatedDisk::new(16);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut client = RawClient::connect(&server.socket(), false);
     client.write(0, b"x");
     assert_eq!(disk.flushes.load(Ordering::SeqCst), 0);
     let mut flushed = 0;
@@ -275,9 +275,10 @@ fn flush_and_fua_reach_the_disk_before_the_reply() {
 
 #[test]
 fn slow_flushes_do_not_hold_up_reads() {
-    let disk = Memory::new(16);
-    let server = Running::unix(disk.exports(), ServerSettings { workers: 2, ..ServerSettings::default() });
-    let mut client = Client::connect(&server.socket(), true);
+    let disk = GatedDisk::new(16);
+    let server =
+        ServerThread::unix(disk.exports(), ServerSettings { workers: 2, ..ServerSettings::default() });
+    let mut client = RawClient::connect(&server.socket(), true);
     disk.open_gate(false);
     for _ in 0..15 {
         client.send(0, FLUSH, 0, 0, &[]);
@@ -296,10 +297,10 @@ fn slow_flushes_do_not_hold_up_reads() {
 }
 
 #[test]
-fn connections_see_each_others_writes() {
-    let disk = Memory::new(16);
-    let server = Running::unix(disk.exports(), ServerSettings::default());
-    let mut clients: Vec<_> = (0..8).map(|i| Client::connect(&server.socket(), i % 2 == 0)).collect();
+fn a_write_is_visible_to_other_connections() {
+    let disk = GatedDisk::new(16);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let mut clients: Vec<_> = (0..8).map(|i| RawClient::connect(&server.socket(), i % 2 == 0)).collect();
     assert_ne!(clients[0].flags & (1 << 8), 0, "multiple connections are promised");
     for round in 0..100u64 {
         let data = noise(round, 300);

@@ -61,7 +61,7 @@ impl OtherUsers {
             return Err(Error::new(Kind::Permission, "cannot look at the disks of other users")
                 .found(format!("user {}", geteuid().as_raw()))
                 .expected("root")
-                .remedy("use sudo"));
+                .hint("use sudo"));
         }
         let mut of_users: BTreeMap<u32, Vec<UserBase>> = BTreeMap::new();
         for base in UserBase::all()? {
@@ -130,7 +130,7 @@ impl OtherUsers {
             return self;
         }
         self.seen.retain(|UserPeer { peer: Peer { record, .. }, .. }| {
-            file.is(record.file) || (record.location == location && file.may_be(record.file))
+            file.is_same(record.file) || (record.location == location && file.may_be_same(record.file))
         });
         self
     }

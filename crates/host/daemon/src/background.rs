@@ -1,8 +1,8 @@
 //! Going to the background: the parent waits until the child is ready or has failed.
 
-use crate::protocol::{Afterwards, Answer};
+use crate::protocol::{AfterFailure, ServerAnswer};
 use crate::system_call;
-use lacuna_contracts::{Error, Kind, Naming, Result};
+use lacuna_contracts::{Error, Kind, Result, TermRenderer};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
@@ -11,18 +11,19 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 const MESSAGE_LIMIT: u64 = 64 << 10;
 
 /// Prefix of a progress line. The outcome is JSON, and has no such prefix.
-const MEANWHILE: &str = "+";
+const PROGRESS_PREFIX: &str = "+";
 
 /// Which of the two processes this is.
-pub enum Side {
-    /// The process that the user started. It waits with [`Started::wait`] and exits accordingly.
-    Parent(Started),
+pub enum ForkResult {
+    /// The process that the user started. It waits with [`ChildStartup::wait`] and exits
+    /// accordingly.
+    Parent(ChildStartup),
     /// The process that will serve.
     Child(ReadyPipe),
 }
 
 /// The parent's handle on a child that is still starting.
-pub struct Started {
+pub struct ChildStartup {
     pipe: PipeReader,
     pid: u32,
 }
@@ -31,87 +32,88 @@ pub struct Started {
 /// means failure.
 pub struct ReadyPipe {
     pipe: PipeWriter,
-    naming: Naming,
+    naming: TermRenderer,
 }
 
 /// Forks; `naming` gives names to the settings in advice that the child sends to its parent. Call
 /// it while the process has one thread, after everything that needs the terminal.
 ///
 /// The child keeps its standard streams, working directory, session and inherited descriptors until
-/// [`ReadyPipe::ready`]: if it mounts for an automount of systemd, the kernel lets it pass by its
-/// process group.
-pub fn daemonize(naming: Naming) -> Result<Side> {
+/// [`ReadyPipe::report_ready`]: if it mounts for an automount of systemd, the kernel lets it pass
+/// by its process group.
+pub fn daemonize(naming: TermRenderer) -> Result<ForkResult> {
     let failed = |e: std::io::Error| Error::io("cannot go to the background", &e);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     let _ = std::io::stdout().flush();
     if let Some(pid) = system_call::fork().map_err(failed)? {
-        Ok(Side::Parent(Started { pipe: reader, pid }))
+        Ok(ForkResult::Parent(ChildStartup { pipe: reader, pid }))
     } else {
-        Ok(Side::Child(ReadyPipe { pipe: writer, naming }))
+        Ok(ForkResult::Child(ReadyPipe { pipe: writer, naming }))
     }
 }
 
-impl Started {
+impl ChildStartup {
     /// Waits until the child is ready, and returns its process number. Errors: the child's error,
-    /// with its kind. `heard` gets the progress lines.
-    pub fn wait(self, mut heard: impl FnMut(&str)) -> Result<u32> {
+    /// with its kind. `on_progress` gets the progress lines.
+    pub fn wait(self, mut on_progress: impl FnMut(&str)) -> Result<u32> {
         let mut pipe = BufReader::new(self.pipe);
         loop {
             let mut line = String::new();
             let read = pipe.by_ref().take(MESSAGE_LIMIT).read_line(&mut line);
-            if let Some(told) = line.strip_prefix(MEANWHILE) {
-                heard(told.trim_end());
+            if let Some(progress) = line.strip_prefix(PROGRESS_PREFIX) {
+                on_progress(progress.trim_end());
                 continue;
             }
-            return match (read, Answer::parse(line.as_bytes())) {
-                (Ok(_), Some(Answer::Ok(_))) => Ok(self.pid),
-                (Ok(_), Some(Answer::Error { refusal, .. })) => Err(refusal.error()),
+            return match (read, ServerAnswer::parse(line.as_bytes())) {
+                (Ok(_), Some(ServerAnswer::Ok(_))) => Ok(self.pid),
+                (Ok(_), Some(ServerAnswer::Error { refusal, .. })) => Err(refusal.error()),
                 _ => Err(Error::new(Kind::Other, "the server in the background did not start")
-                    .found("it ended without a word")
-                    .remedy("run the command in the foreground to see why")),
+                    .found("it ended without a message")
+                    .hint("run the command in the foreground to see why")),
             };
         }
     }
 }
 
 /// The child's pipe to its parent for progress before it is ready.
-pub struct Meanwhile {
+pub struct StartupProgress {
     pipe: PipeWriter,
 }
 
-impl Meanwhile {
+impl StartupProgress {
     /// Sends one line. It is lost once the child is ready.
-    pub fn tell(&mut self, line: &str) {
-        let _ = self.pipe.write_all(format!("{MEANWHILE}{line}\n").as_bytes());
+    pub fn send(&mut self, line: &str) {
+        let _ = self.pipe.write_all(format!("{PROGRESS_PREFIX}{line}\n").as_bytes());
     }
 }
 
 impl ReadyPipe {
     /// A handle for progress lines, for another thread.
-    pub fn meanwhile(&self) -> Result<Meanwhile> {
+    pub fn progress(&self) -> Result<StartupProgress> {
         let pipe = self.pipe.try_clone();
-        pipe.map(|pipe| Meanwhile { pipe }).map_err(|e| Error::io("cannot tell of progress", &e))
+        pipe.map(|pipe| StartupProgress { pipe }).map_err(|e| Error::io("cannot report progress", &e))
     }
 
     /// Detaches from the terminal, the working directory and inherited descriptors, then lets the
     /// parent exit with success.
-    pub fn ready(mut self) -> Result<()> {
+    pub fn report_ready(mut self) -> Result<()> {
         let detached = detach();
-        let outcome = Answer::of(detached.clone().map(|()| Value::Null), Afterwards::Ends, self.naming);
+        let outcome =
+            ServerAnswer::of(detached.clone().map(|()| Value::Null), AfterFailure::Ends, self.naming);
         let told = self.pipe.write_all(outcome.line().as_bytes());
         detached?;
         told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
     }
 
     /// Lets the parent exit with `error`. False if the parent is gone.
-    pub fn failed(mut self, error: &Error) -> bool {
-        let answer = Answer::of(Err(error.clone()), Afterwards::Ends, self.naming);
+    pub fn report_failure(mut self, error: &Error) -> bool {
+        let answer = ServerAnswer::of(Err(error.clone()), AfterFailure::Ends, self.naming);
         self.pipe.write_all(answer.line().as_bytes()).is_ok()
     }
 }
 
 fn detach() -> Result<()> {
-    let failed = |e| Error::io("cannot let go of the terminal", &e);
+    let failed = |e| Error::io("cannot detach from the terminal", &e);
     rustix::process::setsid().map_err(|e| failed(e.into()))?;
     std::env::set_current_dir("/").map_err(failed)?;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;

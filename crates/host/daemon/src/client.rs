@@ -1,8 +1,8 @@
 //! The client side: connects to the control socket of a server that may not answer, sends a
 //! request, and reads the outcome.
 
-use crate::protocol::{ALIVE, Afterwards, Answer, Job, Op, read_line};
-use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use crate::protocol::{AfterFailure, ControlOp, Job, KEEPALIVE, ServerAnswer, read_line};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -17,14 +17,14 @@ const UNACCEPTED: Duration = Duration::from_secs(1);
 /// The time between two connection attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a client waits for the first line of the server.
-const HEARD_WITHIN: Duration = Duration::from_secs(5);
+const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client waits for the next keepalive of a working server, which sends one every
 /// second.
-const ALIVE_WITHIN: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects without blocking. Errors: [`ErrorKind::TimedOut`] if the accept backlog stays full. The
 /// backlog of a stopped server never drains, and a blocking connect would wait for ever.
-pub(crate) fn to_server(path: &Path) -> io::Result<UnixStream> {
+pub(crate) fn connect_with_timeout(path: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -44,23 +44,23 @@ pub(crate) fn to_server(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// The number of the process that listens at the other end, if the system reports it.
-fn process_behind(stream: &UnixStream) -> Option<u32> {
+fn peer_pid(stream: &UnixStream) -> Option<u32> {
     let peer = socket_peercred(stream).ok()?;
     u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// The outcome of a request.
-pub(crate) enum Reply {
+pub(crate) enum CallOutcome {
     /// The server did it.
     Done(Value),
-    /// The server refused or failed; [`Afterwards`] says whether it ends.
-    Refused(Error, Afterwards),
+    /// The server refused or failed; [`AfterFailure`] says whether it ends.
+    Refused(Error, AfterFailure),
     /// The server ended without an answer.
     Ended,
     /// The server sent nothing for this long: it was stopped, or accepts no client.
     Silent(Duration),
     /// The server sent a line that is not a valid answer.
-    Nonsense,
+    Malformed,
 }
 
 /// The duration of a silence as text for errors.
@@ -80,14 +80,14 @@ pub(crate) fn is_over_time(e: &io::Error) -> bool {
 /// limit while the server sends keepalives.
 ///
 /// Errors: the server cannot be reached.
-pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
-    call_over(to_server(path), op)
+pub(crate) fn call(path: &Path, op: &ControlOp) -> io::Result<CallOutcome> {
+    call_over(connect_with_timeout(path), op)
 }
 
 /// [`call`] over this connection.
-pub(crate) fn call_over(stream: io::Result<UnixStream>, op: &Op) -> io::Result<Reply> {
+pub(crate) fn call_over(stream: io::Result<UnixStream>, op: &ControlOp) -> io::Result<CallOutcome> {
     match stream {
-        Err(e) if is_over_time(&e) => Ok(Reply::Silent(UNACCEPTED)),
+        Err(e) if is_over_time(&e) => Ok(CallOutcome::Silent(UNACCEPTED)),
         stream => ask(&stream?, op, None),
     }
 }
@@ -96,29 +96,33 @@ pub(crate) fn call_over(stream: io::Result<UnixStream>, op: &Op) -> io::Result<R
 /// keepalives; without it there is no time limit while the server sends them.
 ///
 /// Errors: those of the connection.
-pub(crate) fn ask(mut stream: &UnixStream, op: &Op, until: Option<Instant>) -> io::Result<Reply> {
+pub(crate) fn ask(
+    mut stream: &UnixStream,
+    op: &ControlOp,
+    until: Option<Instant>,
+) -> io::Result<CallOutcome> {
     let line = op.line().map_err(io::Error::other)?;
-    let mut limit = HEARD_WITHIN;
+    let mut limit = FIRST_REPLY_TIMEOUT;
     stream.set_read_timeout(Some(limit))?;
     stream.write_all(line.as_bytes())?;
     let mut reader = BufReader::new(AnswerReader { stream, until });
     loop {
         let line = match read_line(&mut reader) {
             // The line was cut short.
-            Err(e) if e.kind() == ErrorKind::InvalidData => return Ok(Reply::Ended),
-            Err(e) if is_over_time(&e) => return Ok(Reply::Silent(limit)),
+            Err(e) if e.kind() == ErrorKind::InvalidData => return Ok(CallOutcome::Ended),
+            Err(e) if is_over_time(&e) => return Ok(CallOutcome::Silent(limit)),
             line => line?,
         };
-        if line == ALIVE {
-            limit = ALIVE_WITHIN;
+        if line == KEEPALIVE {
+            limit = KEEPALIVE_TIMEOUT;
             stream.set_read_timeout(Some(limit))?;
             continue;
         }
-        return Ok(match Answer::parse(&line) {
-            Some(Answer::Ok(value)) => Reply::Done(value),
-            Some(Answer::Error { refusal, server }) => Reply::Refused(refusal.error(), server),
-            None if line.is_empty() => Reply::Ended,
-            Some(Answer::Message(_)) | None => Reply::Nonsense,
+        return Ok(match ServerAnswer::parse(&line) {
+            Some(ServerAnswer::Ok(value)) => CallOutcome::Done(value),
+            Some(ServerAnswer::Error { refusal, server }) => CallOutcome::Refused(refusal.error(), server),
+            None if line.is_empty() => CallOutcome::Ended,
+            Some(ServerAnswer::Message(_)) | None => CallOutcome::Malformed,
         });
     }
 }
@@ -145,7 +149,7 @@ impl Read for AnswerReader<'_> {
 }
 
 /// A message or the outcome of a job.
-pub enum Heard {
+pub enum JobReply {
     /// A message; the job goes on.
     Message(Value),
     /// The job is done.
@@ -153,71 +157,71 @@ pub enum Heard {
 }
 
 /// The client's end of a job. Dropping it ends the job.
-pub struct Conversation {
+pub struct JobClient {
     reader: BufReader<UnixStream>,
     server: String,
     /// How long the server may be silent.
     limit: Duration,
 }
 
-impl Conversation {
+impl JobClient {
     /// Sends the request over this connection to a server; errors call it `server`.
     pub(crate) fn begin(stream: io::Result<UnixStream>, job: &Job, server: String) -> Result<Self> {
         let failed = |e: &io::Error| {
             if is_over_time(e) {
                 return Error::new(Kind::TimedOut, format!("no answer from {server}"))
                     .found("a server that accepts no client")
-                    .remedy("if the process was stopped, let it go on (`kill -CONT`); then try again");
+                    .hint("if the process was stopped, resume it (`kill -CONT`); then try again");
             }
-            Error::new(Kind::Busy, format!("cannot reach {server}")).found(e.to_string()).remedy("try again")
+            Error::new(Kind::Busy, format!("cannot reach {server}")).found(e.to_string()).hint("try again")
         };
-        let line = Op::Job(job.clone()).line()?;
+        let line = ControlOp::Job(job.clone()).line()?;
         let mut stream = stream.map_err(|e| failed(&e))?;
-        stream.set_read_timeout(Some(HEARD_WITHIN)).map_err(|e| failed(&e))?;
-        stream.set_write_timeout(Some(ALIVE_WITHIN)).map_err(|e| failed(&e))?;
+        stream.set_read_timeout(Some(FIRST_REPLY_TIMEOUT)).map_err(|e| failed(&e))?;
+        stream.set_write_timeout(Some(KEEPALIVE_TIMEOUT)).map_err(|e| failed(&e))?;
         stream.write_all(line.as_bytes()).map_err(|e| failed(&e))?;
-        let mut conversation = Conversation { reader: BufReader::new(stream), server, limit: HEARD_WITHIN };
-        let line = conversation.line()?;
-        if line == ALIVE {
-            conversation.limit = ALIVE_WITHIN;
-            let stream = conversation.reader.get_ref();
-            stream.set_read_timeout(Some(ALIVE_WITHIN)).map_err(|e| conversation.failed(&e))?;
-            return Ok(conversation);
+        let mut client = JobClient { reader: BufReader::new(stream), server, limit: FIRST_REPLY_TIMEOUT };
+        let line = client.line()?;
+        if line == KEEPALIVE {
+            client.limit = KEEPALIVE_TIMEOUT;
+            let stream = client.reader.get_ref();
+            stream.set_read_timeout(Some(KEEPALIVE_TIMEOUT)).map_err(|e| client.failed(&e))?;
+            return Ok(client);
         }
-        match Answer::parse(&line) {
-            Some(Answer::Error { refusal, .. }) => Err(refusal.error()),
-            _ => Err(conversation.nonsense("none that makes sense")),
+        match ServerAnswer::parse(&line) {
+            Some(ServerAnswer::Error { refusal, .. }) => Err(refusal.error()),
+            _ => Err(client.invalid_answer("an invalid answer")),
         }
     }
 
     /// Waits for the next message. Errors: the failure that the server reports; [`Kind::TimedOut`]
     /// if the server sends neither an answer nor a keepalive.
-    pub fn hear(&mut self) -> Result<Heard> {
+    pub fn recv(&mut self) -> Result<JobReply> {
         loop {
             let line = self.line()?;
             if line.is_empty() {
                 return Err(Error::new(Kind::Other, format!("no answer from {}", self.server))
-                    .found("a server that ended before it had done what it was asked")
-                    .remedy(
-                        Advice::from("see with ")
+                    .found("a server that ended before the job was done")
+                    .hint(
+                        Hint::from("see with ")
                             .action(Action("status"))
                             .text(" whether the disk is open, and try again"),
                     ));
             }
-            if line == ALIVE {
+            if line == KEEPALIVE {
                 continue;
             }
-            return match Answer::parse(&line) {
-                Some(Answer::Message(message)) => Ok(Heard::Message(message)),
-                Some(Answer::Ok(value)) => Ok(Heard::Done(value)),
-                Some(Answer::Error { refusal, .. }) => Err(refusal.error()),
-                None => Err(self.nonsense("a line that is no answer")),
+            return match ServerAnswer::parse(&line) {
+                Some(ServerAnswer::Message(message)) => Ok(JobReply::Message(message)),
+                Some(ServerAnswer::Ok(value)) => Ok(JobReply::Done(value)),
+                Some(ServerAnswer::Error { refusal, .. }) => Err(refusal.error()),
+                None => Err(self.invalid_answer("a line that is not an answer")),
             };
         }
     }
 
     /// Sends a message.
-    pub fn say(&mut self, message: &Value) -> Result<()> {
+    pub fn send(&mut self, message: &Value) -> Result<()> {
         let said = self.reader.get_mut().write_all(format!("{message}\n").as_bytes());
         said.map_err(|e| self.failed(&e))
     }
@@ -228,19 +232,17 @@ impl Conversation {
 
     fn failed(&self, e: &io::Error) -> Error {
         if !is_over_time(e) {
-            return self.nonsense(&e.to_string());
+            return self.invalid_answer(&e.to_string());
         }
-        let process = process_behind(self.reader.get_ref());
+        let process = peer_pid(self.reader.get_ref());
         let process = process.map_or(String::new(), |number| format!(" {number}"));
         Error::new(Kind::TimedOut, format!("no answer from {}", self.server))
             .found(silence(self.limit))
-            .expected("a sign of life every second")
-            .remedy(format!(
-                "if the process was stopped, `kill -CONT{process}` lets it go on; then try again"
-            ))
+            .expected("a keepalive every second")
+            .hint(format!("if the process was stopped, `kill -CONT{process}` resumes it; then try again"))
     }
 
-    fn nonsense(&self, found: &str) -> Error {
+    fn invalid_answer(&self, found: &str) -> Error {
         Error::new(Kind::Other, format!("no answer from {}", self.server)).found(found)
     }
 }
@@ -252,24 +254,27 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_server_that_accepts_no_client_keeps_none_waiting() {
+    fn connecting_to_a_server_that_accepts_no_client_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        assert_eq!(to_server(&path).unwrap_err().kind(), ErrorKind::NotFound);
-        assert!(to_server(&dir.path().join("x".repeat(200))).is_err());
+        assert_eq!(connect_with_timeout(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(connect_with_timeout(&dir.path().join("x".repeat(200))).is_err());
         std::fs::write(dir.path().join("file"), "").unwrap();
-        assert_eq!(to_server(&dir.path().join("file")).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(
+            connect_with_timeout(&dir.path().join("file")).unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
         let server = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         bind(&server, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        assert_eq!(to_server(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(connect_with_timeout(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         listen(&server, 1).unwrap();
-        let waiting: Vec<UnixStream> = (0..2).map(|_| to_server(&path).unwrap()).collect();
-        assert_eq!(to_server(&path).unwrap_err().kind(), ErrorKind::TimedOut);
+        let waiting: Vec<UnixStream> = (0..2).map(|_| connect_with_timeout(&path).unwrap()).collect();
+        assert_eq!(connect_with_timeout(&path).unwrap_err().kind(), ErrorKind::TimedOut);
         drop((waiting, server));
     }
 
     /// A server that sends `said` to one client, whatever the request is.
-    fn liar(said: &'static str, ask: impl FnOnce(&Path)) {
+    fn with_fake_server(said: &'static str, ask: impl FnOnce(&Path)) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_notices_a_server_that_talks_nonsense() {
+    fn invalid_answers_are_errors() {
         for nonsense in [
             "",
             "{\"items\":[]}\n",
@@ -294,21 +299,23 @@ mod tests {
             "\n{\"ok\":1,\"error\":2}\n",
             "{\"error\":{\"kind\":\"busy\",\"message\":\"x\",\"private\":false,\"server\":\"stays\"}}\n",
         ] {
-            liar(nonsense, |path| {
-                let talk = Conversation::begin(to_server(path), &Job::Flush, "the liar".into());
-                assert!(talk.and_then(|mut talk| talk.hear()).is_err(), "{nonsense:?}");
+            with_fake_server(nonsense, |path| {
+                let talk = JobClient::begin(connect_with_timeout(path), &Job::Flush, "the liar".into());
+                assert!(talk.and_then(|mut talk| talk.recv()).is_err(), "{nonsense:?}");
             });
         }
         for nonsense in ["no json\n", "{\"message\":1}\n", "\n[]\n"] {
-            liar(nonsense, |path| {
-                assert!(matches!(call(path, &Op::Status), Ok(Reply::Nonsense)), "{nonsense:?}");
+            with_fake_server(nonsense, |path| {
+                assert!(matches!(call(path, &ControlOp::Status), Ok(CallOutcome::Malformed)), "{nonsense:?}");
             });
         }
         for cut in ["", "\n", "{\"ok\":null}", "\n{\"ok\":nu"] {
-            liar(cut, |path| assert!(matches!(call(path, &Op::Status), Ok(Reply::Ended)), "{cut:?}"));
+            with_fake_server(cut, |path| {
+                assert!(matches!(call(path, &ControlOp::Status), Ok(CallOutcome::Ended)), "{cut:?}");
+            });
         }
-        liar("\n\n{\"ok\":7}\n", |path| {
-            assert!(matches!(call(path, &Op::Status), Ok(Reply::Done(value)) if value == 7));
+        with_fake_server("\n\n{\"ok\":7}\n", |path| {
+            assert!(matches!(call(path, &ControlOp::Status), Ok(CallOutcome::Done(value)) if value == 7));
         });
     }
 
@@ -317,37 +324,37 @@ mod tests {
         let (stream, mut server) = UnixStream::pair().unwrap();
         let beats = std::thread::spawn(move || {
             // Ends when the client has left.
-            while server.write_all(ALIVE).is_ok() {
+            while server.write_all(KEEPALIVE).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
         let until = Instant::now() + Duration::from_millis(50);
-        assert!(matches!(ask(&stream, &Op::Status, Some(until)), Ok(Reply::Silent(_))));
+        assert!(matches!(ask(&stream, &ControlOp::Status, Some(until)), Ok(CallOutcome::Silent(_))));
         drop(stream);
         beats.join().unwrap();
     }
 
     #[test]
-    fn a_server_that_falls_silent_is_given_up_on_also_when_it_was_at_work() {
+    fn a_silent_server_times_out_before_and_during_work() {
         let given_up = |said: &'static [u8]| {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("socket");
             let listener = UnixListener::bind(&path).unwrap();
             std::thread::scope(|scope| {
-                let asked = scope.spawn(|| call(&path, &Op::Purge { uuid: None }));
+                let asked = scope.spawn(|| call(&path, &ControlOp::Purge { uuid: None }));
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(said).unwrap();
                 match asked.join().unwrap() {
-                    Ok(Reply::Silent(limit)) => limit,
+                    Ok(CallOutcome::Silent(limit)) => limit,
                     _ => panic!("it was not given up on"),
                 }
             })
         };
         std::thread::scope(|scope| {
             let at_work = scope.spawn(|| given_up(b"\n"));
-            assert_eq!(given_up(b""), HEARD_WITHIN);
-            assert_eq!(at_work.join().unwrap(), ALIVE_WITHIN);
+            assert_eq!(given_up(b""), FIRST_REPLY_TIMEOUT);
+            assert_eq!(at_work.join().unwrap(), KEEPALIVE_TIMEOUT);
         });
-        assert_eq!(silence(HEARD_WITHIN), "silence for 5 seconds");
+        assert_eq!(silence(FIRST_REPLY_TIMEOUT), "silence for 5 seconds");
     }
 }

@@ -59,14 +59,14 @@ impl Counters {
 mod tests {
     use super::*;
     use lacuna_contracts::{ByteDisk, Status};
-    use lacuna_testkit::Unasked;
+    use lacuna_testkit::StatusOnlyDisk;
 
     #[test]
-    fn a_disk_that_is_stuck_keeps_no_client_waiting() {
+    fn a_blocked_disk_gives_no_counters_and_delays_no_client() {
         // The disk blocks in `status` while this lock is held.
         let lock = Arc::new(Mutex::new(()));
         let of_disk = Arc::clone(&lock);
-        let disk = Unasked(move || {
+        let disk = StatusOnlyDisk(move || {
             let _held = of_disk.lock();
             Status { items: vec![StatusItem::new("dirty", 7, "bytes")] }
         });

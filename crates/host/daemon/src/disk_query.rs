@@ -1,7 +1,7 @@
 //! A query for the registry: a disk or vault as a command names it.
 
 use crate::file::FileIdentity;
-use crate::record::InPool;
+use crate::record::PoolScope;
 use std::collections::BTreeSet;
 
 /// The disk or vault to find.
@@ -20,7 +20,7 @@ pub struct DiskQuery<'q> {
 #[derive(Clone, Debug)]
 pub struct PoolQuery {
     /// The disk, with defaults for options that were not given.
-    pub disk: InPool,
+    pub disk: PoolScope,
     /// Whether the user gave the namespace.
     pub is_namespace_named: bool,
     /// Whether the user gave the configuration file of the cluster.
@@ -29,13 +29,13 @@ pub struct PoolQuery {
 
 impl PoolQuery {
     /// Matches this disk alone.
-    pub fn exactly(disk: InPool) -> PoolQuery {
+    pub fn exactly(disk: PoolScope) -> PoolQuery {
         PoolQuery { disk, is_namespace_named: true, is_conf_named: true }
     }
 
     /// The open disks that match all given options. If any option was given and `disk` itself is
     /// open, only `disk`.
-    pub(crate) fn chosen(&self, mut open: BTreeSet<InPool>) -> BTreeSet<InPool> {
+    pub(crate) fn select(&self, mut open: BTreeSet<PoolScope>) -> BTreeSet<PoolScope> {
         if (self.is_namespace_named || self.is_conf_named) && open.contains(&self.disk) {
             return BTreeSet::from([self.disk.clone()]);
         }
@@ -52,23 +52,23 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    fn place(namespace: Option<&str>, conf: Option<&str>) -> InPool {
-        InPool { namespace: namespace.map(str::to_owned), ceph_conf: conf.map(PathBuf::from) }
+    fn place(namespace: Option<&str>, conf: Option<&str>) -> PoolScope {
+        PoolScope { namespace: namespace.map(str::to_owned), ceph_conf: conf.map(PathBuf::from) }
     }
 
     /// The disks of `open` that a command with these options selects.
-    fn left<'a>(open: &[&'a InPool], namespace: Option<&str>, conf: Option<&str>) -> Vec<&'a InPool> {
+    fn left<'a>(open: &[&'a PoolScope], namespace: Option<&str>, conf: Option<&str>) -> Vec<&'a PoolScope> {
         let query = PoolQuery {
             disk: place(namespace.filter(|name| !name.is_empty()), conf),
             is_namespace_named: namespace.is_some(),
             is_conf_named: conf.is_some(),
         };
-        let chosen = query.chosen(open.iter().copied().cloned().collect());
+        let chosen = query.select(open.iter().copied().cloned().collect());
         open.iter().copied().filter(|in_pool| chosen.contains(in_pool)).collect()
     }
 
     #[test]
-    fn every_open_disk_can_be_chosen_by_the_options_that_are_named_for_it() {
+    fn every_open_disk_can_be_selected_by_options() {
         let (plain, conf) = (place(None, None), place(None, Some("/b")));
         let (named, both) = (place(Some("n"), None), place(Some("n"), Some("/b")));
         let all = [&plain, &conf, &named, &both];
@@ -80,14 +80,14 @@ mod tests {
         // One option is enough if only one disk matches it.
         assert_eq!(left(&[&plain, &both], Some("n"), None), [&both]);
         assert_eq!(left(&[&plain, &both], None, Some("/b")), [&both]);
-        assert_eq!(left(&[&plain], Some("n"), None), [] as [&InPool; 0]);
+        assert_eq!(left(&[&plain], Some("n"), None), [] as [&PoolScope; 0]);
     }
 
     #[test]
-    fn one_disk_is_that_disk_alone() {
+    fn an_exact_query_selects_one_disk() {
         let (plain, named) = (place(None, None), place(Some("n"), None));
         let open = BTreeSet::from([plain.clone(), named.clone()]);
-        assert_eq!(PoolQuery::exactly(plain.clone()).chosen(open), BTreeSet::from([plain.clone()]));
-        assert!(PoolQuery::exactly(named).chosen(BTreeSet::from([plain])).is_empty());
+        assert_eq!(PoolQuery::exactly(plain.clone()).select(open), BTreeSet::from([plain.clone()]));
+        assert!(PoolQuery::exactly(named).select(BTreeSet::from([plain])).is_empty());
     }
 }

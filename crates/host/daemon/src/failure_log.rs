@@ -1,6 +1,6 @@
 //! Limits how many failed requests and refused clients a server writes to its log.
 
-use lacuna_contracts::{Action, Advice, Error, Kind};
+use lacuna_contracts::{Action, Error, Hint, Kind};
 use lacuna_mount::ServerLog;
 
 /// The number of failures that are logged individually.
@@ -24,8 +24,8 @@ fn log_first(e: &Error, before: u64, rest: &str, log: &ServerLog) {
     if before < LOGGED {
         log(e);
     } else if before == LOGGED {
-        let last = Advice::from(Action("status")).text(" shows the last one");
-        log(&Error::new(Kind::Io, rest).remedy(last));
+        let last = Hint::from(Action("status")).text(" shows the last one");
+        log(&Error::new(Kind::Io, rest).hint(last));
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn one_sentence_stands_for_all_but_the_first() {
+    fn later_failures_are_logged_as_one_line() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&said);
         let log: ServerLog = Arc::new(move |e: &Error| heard.lock().push(e.to_string()));

@@ -41,12 +41,12 @@ impl FileIdentity {
     }
 
     /// Whether both are the same known file.
-    pub fn is(self, other: FileIdentity) -> bool {
+    pub fn is_same(self, other: FileIdentity) -> bool {
         self != FileIdentity::Unknown && self == other
     }
 
     /// Whether both may be the same file: they are equal, or one is unknown.
-    pub fn may_be(self, other: FileIdentity) -> bool {
+    pub fn may_be_same(self, other: FileIdentity) -> bool {
         self == other || self == FileIdentity::Unknown || other == FileIdentity::Unknown
     }
 
@@ -80,7 +80,7 @@ impl Serialize for FileIdentity {
 impl<'d> Deserialize<'d> for FileIdentity {
     fn deserialize<D: Deserializer<'d>>(from: D) -> std::result::Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        FileIdentity::parse(&text).ok_or_else(|| D::Error::custom("a file that has no such name"))
+        FileIdentity::parse(&text).ok_or_else(|| D::Error::custom("not a file identity"))
     }
 }
 
@@ -108,32 +108,32 @@ pub struct FileNow {
 /// A file that is tracked independently of its path. The default holds no file, as for a disk in a
 /// pool.
 #[derive(Debug, Default)]
-pub struct HeldFile {
+pub struct TrackedFile {
     identity: FileIdentity,
     /// Opened with `O_PATH`: it neither reads nor locks.
     file: Option<File>,
 }
 
-impl HeldFile {
+impl TrackedFile {
     /// Tracks the file or device that was unlocked, opened with `O_PATH`; `None` for a disk in a
     /// pool.
     ///
     /// Errors: the file cannot be inspected, so its deletion would go unnoticed.
-    pub fn of(file: Option<OwnedFd>) -> Result<HeldFile> {
+    pub fn of(file: Option<OwnedFd>) -> Result<TrackedFile> {
         let file = file.map(File::from);
         let about = file.as_ref().map(File::metadata).transpose();
-        let about = about.map_err(|e| Error::io("cannot keep an eye on the file of the disk", &e))?;
-        Ok(HeldFile { identity: about.as_ref().map_or(FileIdentity::Unknown, FileIdentity::of), file })
+        let about = about.map_err(|e| Error::io("cannot track the file of the disk", &e))?;
+        Ok(TrackedFile { identity: about.as_ref().map_or(FileIdentity::Unknown, FileIdentity::of), file })
     }
 
     /// Tracks a directory, such as that of a vault. Keys verify the content of a vault, so it does
     /// not matter if another directory has this path by now.
     ///
-    /// Errors: those of [`HeldFile::of`], and a failure to open the directory.
-    pub fn of_directory(dir: &Path) -> Result<HeldFile> {
-        let failed = |e: Errno| Error::io(format!("cannot keep an eye on {}", dir.display()), &e.into());
+    /// Errors: those of [`TrackedFile::of`], and a failure to open the directory.
+    pub fn of_directory(dir: &Path) -> Result<TrackedFile> {
+        let failed = |e: Errno| Error::io(format!("cannot track {}", dir.display()), &e.into());
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
-        HeldFile::of(Some(open(dir, flags, Mode::empty()).map_err(failed)?))
+        TrackedFile::of(Some(open(dir, flags, Mode::empty()).map_err(failed)?))
     }
 
     /// The identity of the file.
@@ -153,7 +153,7 @@ impl HeldFile {
         let unlinked = links == Ok(0);
         let now = FileNow {
             path: path.as_ref().map(|path| path.to_string_lossy().into_owned()),
-            deleted: is_file && (unlinked || path.is_some_and(|path| is_name_of_deleted(&path))),
+            deleted: is_file && (unlinked || path.is_some_and(|path| is_nfs_deleted_name(&path))),
             removed: !is_file && unlinked,
         };
         Some(FileState { place: self.identity, now: Some(now) })
@@ -167,7 +167,7 @@ impl HeldFile {
 
 /// Whether this is the name that NFS gives to a deleted file that is still open. NFS removes the
 /// file when it is closed.
-fn is_name_of_deleted(path: &Path) -> bool {
+fn is_nfs_deleted_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     name.strip_prefix(b".nfs").is_some_and(|rest| rest.len() >= 16 && rest.iter().all(u8::is_ascii_hexdigit))
 }
@@ -181,12 +181,12 @@ mod tests {
         open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
     }
 
-    fn now(held: &HeldFile) -> FileNow {
+    fn now(held: &TrackedFile) -> FileNow {
         held.state().unwrap().now.unwrap()
     }
 
     #[test]
-    fn an_identity_crosses_as_text_and_nothing_else_does() {
+    fn only_valid_identities_are_parsed() {
         for (identity, text) in [
             (FileIdentity::File(u64::MAX, 7), r#""file:18446744073709551615:7""#),
             (FileIdentity::Device(2049), r#""device:2049""#),
@@ -200,9 +200,9 @@ mod tests {
             assert!(serde_json::from_str::<FileIdentity>(bad).is_err(), "{bad}");
         }
         let (one, other) = (FileIdentity::File(1, 2), FileIdentity::Device(1));
-        assert!(one.is(one) && !one.is(other) && one.may_be(one) && !one.may_be(other));
+        assert!(one.is_same(one) && !one.is_same(other) && one.may_be_same(one) && !one.may_be_same(other));
         let unknown = FileIdentity::Unknown;
-        assert!(!unknown.is(unknown) && unknown.may_be(one) && one.may_be(unknown));
+        assert!(!unknown.is_same(unknown) && unknown.may_be_same(one) && one.may_be_same(unknown));
         // Of a server that does not answer, only the identity is known.
         let state = FileState { place: one, now: None };
         let text = serde_json::to_string(&state).unwrap();
@@ -211,22 +211,22 @@ mod tests {
     }
 
     #[test]
-    fn a_vault_is_a_directory() {
+    fn a_tracked_vault_must_be_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "").unwrap();
-        assert_eq!(HeldFile::of_directory(dir.path()).unwrap().identity(), FileIdentity::at(dir.path()));
-        assert!(HeldFile::of_directory(&dir.path().join("file")).is_err());
-        assert!(HeldFile::of_directory(&dir.path().join("none")).is_err());
-        let none = HeldFile::of(None).unwrap();
+        assert_eq!(TrackedFile::of_directory(dir.path()).unwrap().identity(), FileIdentity::at(dir.path()));
+        assert!(TrackedFile::of_directory(&dir.path().join("file")).is_err());
+        assert!(TrackedFile::of_directory(&dir.path().join("none")).is_err());
+        let none = TrackedFile::of(None).unwrap();
         assert!(none.identity() == FileIdentity::Unknown && none.state().is_none() && !none.is_deleted());
     }
 
     #[test]
-    fn a_file_is_followed_to_its_end() {
+    fn a_file_is_tracked_through_renames_until_it_is_deleted() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
         fs::write(path("disk"), "").unwrap();
-        let held = HeldFile::of(Some(opened_as_path(&path("disk")))).unwrap();
+        let held = TrackedFile::of(Some(opened_as_path(&path("disk")))).unwrap();
         let is = |name: &str, deleted: bool| {
             let now = now(&held);
             assert_eq!((now.deleted, now.removed), (deleted, false), "{now:?}");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_pulled_out_is_no_deleted_file() {
+    fn a_removed_device_does_not_count_as_a_deleted_file() {
         let dir = tempfile::tempdir().unwrap();
         let node = dir.path().join("null");
         let mode = Mode::RUSR | Mode::WUSR;
@@ -258,7 +258,7 @@ mod tests {
             eprintln!("skipped: no device node can be made here");
             return;
         }
-        let held = HeldFile::of(Some(opened_as_path(&node))).unwrap();
+        let held = TrackedFile::of(Some(opened_as_path(&node))).unwrap();
         fs::remove_file(node).unwrap();
         let now = now(&held);
         assert!(!now.deleted && now.removed, "{now:?}");

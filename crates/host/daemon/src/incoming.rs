@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 pub(crate) const MOST_INCOMING: usize = 64;
 
 /// A client that is to be answered.
-pub(crate) struct Asked {
+pub(crate) struct IncomingRequest {
     /// The connection to it.
     pub stream: UnixStream,
     /// Its request without the newline. Errors: [`Kind::TimedOut`] if the line was not complete in
     /// time, [`Kind::Usage`] if it is too long or has no end, [`Kind::Busy`] if too many other
     /// clients came meanwhile.
-    pub line: Result<Vec<u8>>,
+    pub connection: Result<Vec<u8>>,
 }
 
 /// The clients with an incomplete request, in the order of their connections.
@@ -74,18 +74,18 @@ impl Incoming {
     }
 
     /// Reads the bytes that have come, and takes the clients that can be answered now.
-    pub(crate) fn take(&mut self) -> Vec<Asked> {
+    pub(crate) fn take(&mut self) -> Vec<IncomingRequest> {
         let mut asked = Vec::new();
         for mut client in std::mem::take(&mut self.clients) {
             match client.read(self.limit) {
-                Some(line) => asked.push(Asked { stream: client.stream, line }),
+                Some(line) => asked.push(IncomingRequest { stream: client.stream, connection: line }),
                 None => self.clients.push(client),
             }
         }
         let beyond = self.clients.len().saturating_sub(MOST_INCOMING);
         for IncomingClient { stream, .. } in self.clients.drain(..beyond) {
             let line = Err(too_many(format!("{MOST_INCOMING} later clients without a whole request")));
-            asked.push(Asked { stream, line });
+            asked.push(IncomingRequest { stream, connection: line });
         }
         asked
     }
@@ -98,7 +98,7 @@ impl IncomingClient {
         let mut part = [0; 256];
         loop {
             match recv(&self.stream, &mut part[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Some(nothing(Kind::Usage, "a line that has no end".to_owned())),
+                Ok((0, _)) => return Some(nothing(Kind::Usage, "an unterminated line".to_owned())),
                 Ok((len, _)) => self.line.extend_from_slice(&part[..len]),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
@@ -120,7 +120,7 @@ impl IncomingClient {
 }
 
 fn nothing(kind: Kind, found: String) -> Result<Vec<u8>> {
-    Err(Error::new(kind, "the server was asked for nothing").found(found))
+    Err(Error::new(kind, "the server got no request").found(found))
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
 
         /// The requests of the clients that can be answered, or the kinds of their refusals.
         fn asked(&mut self) -> Vec<std::result::Result<Vec<u8>, Kind>> {
-            self.incoming.take().into_iter().map(|asked| asked.line.map_err(|e| e.kind())).collect()
+            self.incoming.take().into_iter().map(|asked| asked.connection.map_err(|e| e.kind())).collect()
         }
     }
 

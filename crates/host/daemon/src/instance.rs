@@ -4,7 +4,7 @@
 //! Invariant: an instance holds the lock of its run directory for its whole life. Holding the lock
 //! proves that the server is dead; process numbers do not.
 
-use crate::dead;
+use crate::dead_server;
 use crate::record::Record;
 use crate::run_dir::{RunPaths, claim};
 use lacuna_contracts::{Error, Kind, Result};
@@ -32,8 +32,8 @@ impl Instance {
     /// after a dead server.
     pub fn of_mount(base: &Path, mountpoint: &Path) -> Result<Self> {
         let instance =
-            Self::take(base, RunPaths::of_mount(base, mountpoint), &mountpoint.display().to_string())?;
-        dead::clear(&instance.paths, None)?;
+            Self::claim(base, RunPaths::of_mount(base, mountpoint), &mountpoint.display().to_string())?;
+        dead_server::clean_up(&instance.paths, None)?;
         Ok(instance)
     }
 
@@ -44,7 +44,7 @@ impl Instance {
     /// change the directory of run directories.
     pub fn of_server(base: &Path, location: &str) -> Result<Self> {
         for number in 0..MOST_OF_LOCATION {
-            let instance = match Self::take(base, RunPaths::of_server(base, location, number), location) {
+            let instance = match Self::claim(base, RunPaths::of_server(base, location, number), location) {
                 Err(e) if e.kind() == Kind::Busy => continue,
                 taken => taken?,
             };
@@ -52,12 +52,12 @@ impl Instance {
             instance.paths.remove_record()?;
             return Ok(instance);
         }
-        Err(Error::new(Kind::Busy, format!("cannot keep account of one more server of {location}"))
+        Err(Error::new(Kind::Busy, format!("cannot register another server of {location}"))
             .found(format!("{MOST_OF_LOCATION} servers of it"))
-            .remedy("close one of them first"))
+            .hint("close one of them first"))
     }
 
-    fn take(base: &Path, paths: RunPaths, shown: &str) -> Result<Self> {
+    fn claim(base: &Path, paths: RunPaths, shown: &str) -> Result<Self> {
         let lock = claim(base, &paths, shown)?;
         Ok(Instance { paths, lock, removed: false })
     }
@@ -100,16 +100,20 @@ impl Drop for Instance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Front, Identity, MountKind, MountRecord};
+    use crate::record::{FrontEnd, Identity, MountKind, MountRecord};
     use std::fs;
 
     fn record(at: &Path) -> Record {
         let mount = MountRecord { mountpoint: at.into(), kind: MountKind::Raw };
-        Record::new(&Identity { location: "a.img".into(), ..Identity::default() }, Front::Fuse(mount), false)
+        Record::new(
+            &Identity { location: "a.img".into(), ..Identity::default() },
+            FrontEnd::Fuse(mount),
+            false,
+        )
     }
 
     #[test]
-    fn one_server_for_a_mount_point() {
+    fn a_mount_point_has_one_server() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
         let first = Instance::of_mount(base.path(), at).unwrap();
@@ -126,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_one_location_stand_side_by_side() {
+    fn a_location_may_have_several_servers() {
         let base = tempfile::tempdir().unwrap();
         let all: Vec<Instance> =
             (0..3).map(|_| Instance::of_server(base.path(), "/a.img").unwrap()).collect();
         let mut sockets: Vec<PathBuf> = all.iter().map(Instance::control).collect();
         sockets.dedup();
         assert_eq!(sockets.len(), 3);
-        let front = Front::Nbd { uris: vec!["nbd://localhost".into()] };
+        let front = FrontEnd::Nbd { uris: vec!["nbd://localhost".into()] };
         let record = Record::new(&Identity::default(), front, true);
         all[1].write(&record).unwrap();
         assert_eq!(RunPaths::of_server(base.path(), "/a.img", 1).record().unwrap(), Some(record));
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_has_so_many_servers_and_no_more() {
+    fn the_number_of_servers_of_a_location_is_limited() {
         let base = tempfile::tempdir().unwrap();
         let of_server = || Instance::of_server(base.path(), "/a.img");
         let all: Vec<Instance> = (0..MOST_OF_LOCATION).map(|_| of_server().unwrap()).collect();
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_stays_is_told_and_the_others_go_all_the_same() {
+    fn a_file_that_cannot_be_removed_is_reported_and_the_others_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let instance = Instance::of_server(base.path(), "/a.img").unwrap();
         fs::create_dir(instance.control()).unwrap();

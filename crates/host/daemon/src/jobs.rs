@@ -7,11 +7,11 @@
 //! client takes the place of the client that has not read for longest, provided that this is at
 //! least 5 seconds. So a client that does not read delays only its own job.
 
-use crate::exchange::{Exchange, Line};
-use crate::protocol::{Job, Op};
+use crate::client_connection::{ClientConnection, JobStream};
+use crate::protocol::{ControlOp, Job};
 use crate::worker;
-use lacuna_contracts::{Error, Kind, Naming, Result};
-use lacuna_mount::Follow;
+use lacuna_contracts::{Error, Kind, Result, TermRenderer};
+use lacuna_mount::ResizeHook;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ struct ReadLimits {
     /// How long the client may take to read one message.
     message: Duration,
     /// After this long without reading, a client may lose its place to a new client.
-    gives_way_after: Duration,
+    evictable_after: Duration,
 }
 
 impl Default for ReadLimits {
     fn default() -> Self {
-        ReadLimits { message: Duration::from_secs(600), gives_way_after: Duration::from_secs(5) }
+        ReadLimits { message: Duration::from_secs(600), evictable_after: Duration::from_secs(5) }
     }
 }
 
@@ -45,69 +45,70 @@ pub trait JobHandler: Send + Sync {
     /// Runs the job of a client in a thread of its own, and returns the outcome for the client.
     ///
     /// The server closes the disk only when all jobs have ended. A job of many steps calls
-    /// [`Exchange::go_on`] between two steps and returns the error that it gets there;
-    /// [`Exchange::hear`] is woken by the end. A step that cannot be interrupted, such as a flush,
+    /// [`JobStream::check_cancelled`] between two steps and returns the error that it gets there;
+    /// [`JobStream::recv`] is woken by the end. A step that cannot be interrupted, such as a flush,
     /// delays the close for as long as it takes.
     ///
     /// Errors: any failure of the job.
-    fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value>;
+    fn run(&self, job: &Job, exchange: &mut JobStream) -> Result<Value>;
 }
 
 /// The jobs of a server.
 #[derive(Clone)]
-pub struct Jobs(Arc<State>);
+pub struct Jobs(Arc<JobsState>);
 
-struct State {
+struct JobsState {
     handler: Option<Arc<dyn JobHandler>>,
-    follow: Follow,
-    naming: Naming,
+    resize_hook: ResizeHook,
+    naming: TermRenderer,
     limits: ReadLimits,
     ended: AtomicBool,
-    active: Mutex<Vec<Active>>,
+    active: Mutex<Vec<RunningJob>>,
 }
 
 /// A running job.
-struct Active {
-    line: Arc<Line>,
+struct RunningJob {
+    connection: Arc<ClientConnection>,
     thread: JoinHandle<()>,
 }
 
 impl Jobs {
-    /// Jobs that `handler` runs; a server without a handler refuses all jobs. `follow` tells the
-    /// front end that the length of the disk may have changed; `naming` gives names to the settings
-    /// in advice.
-    pub fn new(handler: Option<Arc<dyn JobHandler>>, follow: Follow, naming: Naming) -> Self {
-        Jobs::with_limits(handler, follow, naming, ReadLimits::default())
+    /// Jobs that `handler` runs; a server without a handler refuses all jobs. `resize_hook` tells
+    /// the front end that the length of the disk may have changed; `naming` gives names to the
+    /// settings in advice.
+    pub fn new(handler: Option<Arc<dyn JobHandler>>, resize_hook: ResizeHook, naming: TermRenderer) -> Self {
+        Jobs::with_limits(handler, resize_hook, naming, ReadLimits::default())
     }
 
     fn with_limits(
         handler: Option<Arc<dyn JobHandler>>,
-        follow: Follow,
-        naming: Naming,
+        resize_hook: ResizeHook,
+        naming: TermRenderer,
         limits: ReadLimits,
     ) -> Self {
         let (ended, active) = (AtomicBool::new(false), Mutex::default());
-        Jobs(Arc::new(State { handler, follow, naming, limits, ended, active }))
+        Jobs(Arc::new(JobsState { handler, resize_hook, naming, limits, ended, active }))
     }
 
     /// Starts a job in a thread of its own, so that the server goes on to answer other clients.
     ///
     /// Errors: the reason why the job does not start. Nothing was sent to the client then.
-    pub(crate) fn take(&self, job: Job, line: &Arc<Line>) -> Result<()> {
-        let State { handler, follow, naming, limits, ended, active } = &*self.0;
-        let Some(handler) = handler.clone() else { return Err(Op::Job(job).unknown()) };
+    pub(crate) fn start(&self, job: Job, connection: &Arc<ClientConnection>) -> Result<()> {
+        let JobsState { handler, resize_hook, naming, limits, ended, active } = &*self.0;
+        let Some(handler) = handler.clone() else { return Err(ControlOp::Job(job).unsupported_error()) };
         // Locked until the new thread is in the list, so that `end` cannot miss it.
         let mut active = active.lock();
         active.retain(|job| !job.thread.is_finished());
         if ended.load(Ordering::SeqCst) {
-            return Err(Error::new(Kind::Busy, "the disk is being closed").remedy("give the command then"));
+            return Err(Error::new(Kind::Busy, "the disk is being closed")
+                .hint("give the command again when it is closed"));
         }
-        make_room(&active, limits.gives_way_after)?;
-        line.set_read_limit(limits.message);
-        let mut exchange = Exchange::new(Arc::clone(line), Arc::clone(follow));
+        make_room(&active, limits.evictable_after)?;
+        connection.set_read_limit(limits.message);
+        let mut exchange = JobStream::new(Arc::clone(connection), Arc::clone(resize_hook));
         let work = move || handler.run(&job, &mut exchange);
-        let thread = worker::start(line, *naming, work, |_, _| ())?;
-        active.push(Active { line: Arc::clone(line), thread });
+        let thread = worker::start(connection, *naming, work, |_, _| ())?;
+        active.push(RunningJob { connection: Arc::clone(connection), thread });
         Ok(())
     }
 
@@ -121,7 +122,7 @@ impl Jobs {
         self.0.ended.store(true, Ordering::SeqCst);
         // Joins without the lock: a new client is refused at once and does not wait.
         let active = std::mem::take(&mut *self.0.active.lock());
-        active.iter().for_each(|job| job.line.end());
+        active.iter().for_each(|job| job.connection.end());
         for job in active {
             let _panicked = job.thread.join();
         }
@@ -129,24 +130,23 @@ impl Jobs {
 }
 
 /// Makes room for one more job. At the limit, ends the job of the client that has not read for
-/// longest, if that is at least `gives_way_after`.
+/// longest, if that is at least `evictable_after`.
 ///
 /// Errors: [`Kind::Busy`] if there is no room.
-fn make_room(active: &[Active], gives_way_after: Duration) -> Result<()> {
-    let with_client: Vec<&Active> = active.iter().filter(|job| !job.line.has_ended()).collect();
+fn make_room(active: &[RunningJob], evictable_after: Duration) -> Result<()> {
+    let with_client: Vec<&RunningJob> = active.iter().filter(|job| !job.connection.has_ended()).collect();
     let (here, ending) = (with_client.len(), active.len() - with_client.len());
-    let full =
-        || worker::too_many(format!("{here} clients that it works for, and {ending} jobs that are ending"));
+    let full = || worker::too_many(format!("{here} clients with a job, and {ending} jobs that are ending"));
     if active.len() >= MOST + MOST_ENDING {
         return Err(full());
     }
     if with_client.len() < MOST {
         return Ok(());
     }
-    let unread = with_client.into_iter().filter_map(|job| Some((job.line.unread_for()?, job)));
-    let unread = unread.filter(|(since, _)| *since >= gives_way_after);
+    let unread = with_client.into_iter().filter_map(|job| Some((job.connection.unread_for()?, job)));
+    let unread = unread.filter(|(since, _)| *since >= evictable_after);
     let (_, longest) = unread.max_by_key(|(since, _)| *since).ok_or_else(full)?;
-    longest.line.end();
+    longest.connection.end();
     Ok(())
 }
 

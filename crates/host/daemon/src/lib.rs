@@ -2,13 +2,13 @@
 //! socket where other processes ask for the status, give work and close, and going to the
 //! background.
 //!
-//! A server claims an [`Instance`], writes its [`Record`], and answers clients with a [`Server`]:
-//! the status of its [`StatusSource`]s, a purge, a close, and [`Jobs`], which are longer work with
-//! messages both ways. A front end that mounts calls [`clear_mountpoint`] to clear away the mount
-//! of a dead server, checks its directory with [`check_mountpoint`] or makes it
-//! ([`MadeMountpoint`]), and waits for an [`Event`] in its [`WakeUps`]. Another process finds
-//! instances in the [`Registry`], and queries or closes each [`Peer`] over one protocol. Root finds
-//! those of other users too ([`OtherUsers`]).
+//! A server claims an [`Instance`], writes its [`Record`], and answers clients with a
+//! [`ControlServer`]: the status of its [`StatusSource`]s, a purge, a close, and [`Jobs`], which
+//! are longer work with messages both ways. A front end that mounts calls [`clear_mountpoint`] to
+//! clear away the mount of a dead server, checks its directory with [`check_mountpoint`] or makes
+//! it ([`MadeMountpoint`]), and waits for a [`MountEvent`] in its [`EventWaiter`]. Another process
+//! finds instances in the [`Registry`], and queries or closes each [`Peer`] over one protocol. Root
+//! finds those of other users too ([`OtherUsers`]).
 //!
 //! Invariants kept here:
 //! - A server holds the lock of its run directory for its whole life. Holding the lock proves that
@@ -25,10 +25,11 @@
 mod all_users;
 mod background;
 mod client;
+mod client_connection;
 mod counters;
-mod dead;
+mod dead_server;
 mod disk_query;
-mod exchange;
+mod event_waiter;
 mod failure_log;
 mod file;
 mod incoming;
@@ -49,33 +50,33 @@ mod server;
 mod server_end;
 mod status;
 mod system_call;
-mod untold;
+mod unreported_failures;
 mod user_base;
 mod user_server;
-mod wake_ups;
 mod worker;
 
 pub use all_users::{OtherUsers, UserPeer};
-pub use background::{Meanwhile, ReadyPipe, Side, Started, daemonize};
-pub use client::{Conversation, Heard};
+pub use background::{ChildStartup, ForkResult, ReadyPipe, StartupProgress, daemonize};
+pub use client::{JobClient, JobReply};
+pub use client_connection::JobStream;
 pub use counters::Counters;
 pub use disk_query::{DiskQuery, PoolQuery};
-pub use exchange::Exchange;
+pub use event_waiter::{EventWaiter, MountEvent, with_retry_hint};
 pub use failure_log::{log_failure, log_refused_client};
-pub use file::{FileIdentity, FileNow, FileState, HeldFile};
+pub use file::{FileIdentity, FileNow, FileState, TrackedFile};
 pub use instance::Instance;
 pub use jobs::{JobHandler, Jobs};
 pub use made_mountpoint::MadeMountpoint;
 pub use mountpoint::{IfMissing, check_mountpoint, clear_mountpoint};
 pub use peer::Peer;
-pub use protocol::{Job, Meant, Op, Refusal};
+pub use protocol::{ControlOp, ExpectedDisk, Job, WireError};
 pub use purge::purge;
-pub use record::{Front, Identity, InPool, MountKind, MountRecord, MountedBy, Record, seconds_now};
+pub use record::{FrontEnd, Identity, MountKind, MountRecord, MountedBy, PoolScope, Record, seconds_now};
 pub use registry::{Registry, await_dying, close};
 pub use run_base::default_run_base;
 pub use run_dir::DISK_NAME;
-pub use server::{ClosingClient, Server, Service};
-pub use server_end::Closed;
+pub use server::{ClosingClient, ControlServer, Service};
+pub use server_end::CloseOutcome;
 pub use status::{
     Condition, ConnectedClients, Counter, RefusedClients, ServerState, ServerStatus, StatusSource,
 };
@@ -83,4 +84,3 @@ pub use system_call::{
     become_io_flusher, bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal,
     note_inherited_descriptors,
 };
-pub use wake_ups::{Event, WakeUps, ends_later};

@@ -103,7 +103,7 @@ pub(crate) fn remove(path: &Path, made: FileIdentity) -> Result<()> {
         return Ok(());
     }
     match fs::symlink_metadata(path) {
-        Ok(about) if about.is_dir() && FileIdentity::of(&about).is(made) => {}
+        Ok(about) if about.is_dir() && FileIdentity::of(&about).is_same(made) => {}
         Ok(_) => return Ok(()),
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(failed(&e)),

@@ -3,7 +3,7 @@
 
 use crate::instance::Instance;
 use crate::peer::PROBED_WITHIN;
-use crate::registry::{await_dying, clear_dead, is_left_by_dead, left_by_dead};
+use crate::registry::{await_dying, clear_dead, has_mount_of_dead_server, is_mount_of_dead_server};
 use crate::run_base::default_run_base;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
 use lacuna_mount::{RELEASE_LIMIT, mount_table, unmount_fuse};
@@ -31,21 +31,21 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>, if_missing: IfMis
     let what = format!("cannot mount at {}", given.display());
     let dead = || {
         Error::new(Kind::Busy, &what)
-            .found("what a lacuna server left mounted there when it died")
-            .remedy("close it, which clears it away, then open again")
+            .found("the mount of a dead lacuna server")
+            .hint("close it, which removes the mount, then open again")
     };
     let refused = |e: &io::Error| {
         let error = Error::io(&what, e);
         // If that check fails, report the error of the path itself.
-        if is_left_by_dead(given, run_base).is_ok_and(|left| left) {
+        if has_mount_of_dead_server(given, run_base).is_ok_and(|left| left) {
             return dead();
         }
         match e.raw_os_error() {
             Some(libc::ENOENT) => {
-                error.remedy(format!("create the directory: mkdir -p {}", shell_word(given)))
+                error.hint(format!("create the directory: mkdir -p {}", shell_word(given)))
             }
-            Some(libc::ENOTCONN) => error.with_kind(Kind::Busy).remedy(
-                "a FUSE server died on the way there, perhaps one of lacuna: look at the status of all",
+            Some(libc::ENOTCONN) => error.with_kind(Kind::Busy).hint(
+                "a directory on the path is the mount of a dead FUSE server, perhaps of lacuna: see the status of all",
             ),
             _ => error,
         }
@@ -61,12 +61,12 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>, if_missing: IfMis
         if top.is_automount() {
             return Ok(path);
         }
-        if left_by_dead(&path, &top, run_base)? {
+        if is_mount_of_dead_server(&path, &top, run_base)? {
             return Err(dead());
         }
         return Err(Error::new(Kind::Busy, what)
             .found("something mounted there already")
-            .remedy("close or unmount it, or choose another directory"));
+            .hint("close or unmount it, or choose another directory"));
     }
     if !fs::metadata(&path).map_err(|e| Error::io(&what, &e))?.is_dir() {
         return Err(Error::new(Kind::Usage, what).found("a file").expected("a directory"));

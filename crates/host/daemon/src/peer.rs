@@ -1,17 +1,17 @@
 //! A peer: an instance as another process sees it. That process asks for its status, gives it work,
 //! and closes it. It is an instance of the same user, or root sees that of another user.
 
-use crate::client::{Conversation, Reply, call, call_over, silence, to_server};
-use crate::dead;
-use crate::protocol::{Afterwards, Job, Op};
+use crate::client::{CallOutcome, JobClient, call, call_over, connect_with_timeout, silence};
+use crate::dead_server;
+use crate::protocol::{AfterFailure, ControlOp, Job};
 use crate::record::{MountRecord, Record};
 use crate::run_dir::{RunPaths, lock_past_probes};
-use crate::server_end::{Closed, GONE_WITHIN, PAUSE};
+use crate::server_end::{CloseOutcome, GONE_WITHIN, PAUSE};
 use crate::status::ServerStatus;
 use crate::user_server::UserServer;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_mount::RELEASE_LIMIT;
-use lacuna_mount::mount_table::Entry;
+use lacuna_mount::mount_table::MountEntry;
 use serde_json::Value;
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -66,9 +66,9 @@ impl Peer {
     }
 
     /// Whether a mount is the file system of its disk, which this user opened.
-    pub(crate) fn shows_disk(&self, top: &Entry) -> Result<bool> {
+    pub(crate) fn shows_disk(&self, top: &MountEntry) -> Result<bool> {
         match &self.reach {
-            Reach::Own(paths) => dead::shows_disk(paths, top),
+            Reach::Own(paths) => dead_server::is_file_system_of_disk(paths, top),
             Reach::OtherUser(_) => Ok(false),
         }
     }
@@ -85,13 +85,13 @@ impl Peer {
             Reach::Own(paths) => paths,
             Reach::OtherUser(server) => return server.status(),
         };
-        let answer = match self.ask(&Op::Status) {
+        let answer = match self.ask(&ControlOp::Status) {
             Err(e) if e.kind() == Kind::NotFound && self.has_died(paths)? => {
                 return Ok(ServerStatus::of_dead(self.record.clone()));
             }
             answer => answer?,
         };
-        serde_json::from_value(answer).map_err(|e| self.nonsense(&e.to_string()))
+        serde_json::from_value(answer).map_err(|e| self.invalid_answer_error(&e.to_string()))
     }
 
     /// Whether the server of a mount, alive when it was found, has died since and left the mount.
@@ -100,15 +100,15 @@ impl Peer {
         if self.mount().is_none() {
             return Ok(false);
         }
-        dead::wait_while_dying(paths, self.record.pid)?;
-        Ok(dead::is_alive(paths)? == Some(false))
+        dead_server::wait_while_dying(paths, self.record.pid)?;
+        Ok(dead_server::is_alive(paths)? == Some(false))
     }
 
     /// Sends a request and waits for the outcome, however long it takes.
     ///
     /// Errors: the refusal of the server, such as [`Kind::Usage`] for an operation that it does not
     /// support; those of [`Peer::status`].
-    pub fn ask(&self, op: &Op) -> Result<Value> {
+    pub fn ask(&self, op: &ControlOp) -> Result<Value> {
         let failed = |e: io::Error| match e.kind() {
             // The server has just ended, or does not listen yet.
             ErrorKind::NotFound
@@ -118,20 +118,20 @@ impl Peer {
             _ => self.no_answer(e.to_string()).with_kind(Kind::Io),
         };
         match self.call(op).map_err(failed)? {
-            Reply::Done(value) => Ok(value),
-            Reply::Refused(e, _) => Err(e),
-            Reply::Ended => Err(self.no_answer("a server that ended")),
-            Reply::Silent(limit) => {
+            CallOutcome::Done(value) => Ok(value),
+            CallOutcome::Refused(e, _) => Err(e),
+            CallOutcome::Ended => Err(self.no_answer("a server that ended")),
+            CallOutcome::Silent(limit) => {
                 let silent = self.no_answer(silence(limit)).with_kind(Kind::TimedOut);
-                Err(let_go_on(Some(&self.record), silent))
+                Err(with_resume_hint(Some(&self.record), silent))
             }
-            Reply::Nonsense => Err(self.nonsense("none that makes sense")),
+            CallOutcome::Malformed => Err(self.invalid_answer_error("an invalid answer")),
         }
     }
 
     /// Starts a job. Errors: [`Kind::TimedOut`] if the server does not answer, and its refusal.
-    pub fn begin(&self, job: &Job) -> Result<Conversation> {
-        Conversation::begin(self.connect(), job, self.server())
+    pub fn begin(&self, job: &Job) -> Result<JobClient> {
+        JobClient::begin(self.connect(), job, self.server())
     }
 
     /// Closes the server: waits until it has closed its disk or vault and has exited. Cleans up the
@@ -140,14 +140,14 @@ impl Peer {
     /// Errors: [`Kind::Busy`] (naming the users or clients) if it is in use, [`Kind::NoCover`] if
     /// it waited for cover in vain and stays open, [`Kind::TimedOut`] if it does not answer, or
     /// does not exit after it has closed, and any failure of the server while it closed.
-    pub fn close(&self) -> Result<Closed> {
-        self.close_with(&Op::Close { force: false })
+    pub fn close(&self) -> Result<CloseOutcome> {
+        self.close_with(&ControlOp::Close { force: false })
     }
 
     /// Closes the server as [`Peer::close`] does, also if clients use its disk over the network:
     /// they are cut off.
-    pub fn close_forced(&self) -> Result<Closed> {
-        self.close_with(&Op::Close { force: true })
+    pub fn close_forced(&self) -> Result<CloseOutcome> {
+        self.close_with(&ControlOp::Close { force: true })
     }
 
     /// Clears away what a dead server of this user left. False if nothing is left, or if a living
@@ -162,25 +162,25 @@ impl Peer {
         }
     }
 
-    fn close_with(&self, op: &Op) -> Result<Closed> {
+    fn close_with(&self, op: &ControlOp) -> Result<CloseOutcome> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
         let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
         match &self.reach {
             // `None` means that the server has exited by now, and so has closed.
             Reach::Own(paths) => {
-                Ok(close_within(paths, &shown, mountpoint, op, GONE_WITHIN)?.unwrap_or(Closed::Cleanly))
+                Ok(close_within(paths, &shown, mountpoint, op, GONE_WITHIN)?.unwrap_or(CloseOutcome::Cleanly))
             }
             Reach::OtherUser(server) => server.close(op, &shown, mountpoint),
         }
     }
 
-    pub(crate) fn call(&self, op: &Op) -> io::Result<Reply> {
+    pub(crate) fn call(&self, op: &ControlOp) -> io::Result<CallOutcome> {
         call_over(self.connect(), op)
     }
 
     fn connect(&self) -> io::Result<UnixStream> {
         match &self.reach {
-            Reach::Own(paths) => to_server(&paths.control()),
+            Reach::Own(paths) => connect_with_timeout(&paths.control()),
             Reach::OtherUser(server) => server.connect(),
         }
     }
@@ -201,24 +201,28 @@ impl Peer {
         Error::new(Kind::NotFound, format!("no answer from {}", self.server())).found(found)
     }
 
-    fn nonsense(&self, found: &str) -> Error {
+    fn invalid_answer_error(&self, found: &str) -> Error {
         self.no_answer(found).with_kind(Kind::Other)
     }
 }
 
 /// Adds the advice for a server that does not answer.
-fn let_go_on(record: Option<&Record>, e: Error) -> Error {
+fn with_resume_hint(record: Option<&Record>, e: Error) -> Error {
     let go_on = match record {
-        Some(Record { pid, .. }) => format!("`kill -CONT {pid}` lets it go on"),
-        None => "let it go on (`kill -CONT`)".to_owned(),
+        Some(Record { pid, .. }) => format!("`kill -CONT {pid}` resumes it"),
+        None => "resume it (`kill -CONT`)".to_owned(),
     };
-    e.remedy(format!("if the process was stopped, {go_on}; then try again"))
+    e.hint(format!("if the process was stopped, {go_on}; then try again"))
 }
 
 /// Asks the server of a run directory to close, and waits until it has exited. `shown` names its
 /// disk in errors; `mountpoint` is its mount point, if it has one. `None` if it is gone already.
-pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) -> Result<Option<Closed>> {
-    close_within(paths, shown, mountpoint, &Op::Close { force: false }, GONE_WITHIN)
+pub(crate) fn close(
+    paths: &RunPaths,
+    shown: &str,
+    mountpoint: Option<&Path>,
+) -> Result<Option<CloseOutcome>> {
+    close_within(paths, shown, mountpoint, &ControlOp::Close { force: false }, GONE_WITHIN)
 }
 
 /// [`close`] with this request, and with a limit on how long a server that has dropped its client
@@ -227,54 +231,55 @@ fn close_within(
     paths: &RunPaths,
     shown: &str,
     mountpoint: Option<&Path>,
-    op: &Op,
+    op: &ControlOp,
     limit: Duration,
-) -> Result<Option<Closed>> {
+) -> Result<Option<CloseOutcome>> {
     let what = format!("cannot close {shown}");
     let Some(lock) = paths.lock_file()? else { return Ok(None) };
     match lock_past_probes(&lock) {
-        Ok(()) => return clear_away(&lock, paths, mountpoint).map(Some),
+        Ok(()) => return clean_up_mount(&lock, paths, mountpoint).map(Some),
         Err(TryLockError::WouldBlock) => {}
         Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
     }
     // The record serves only the advice in errors.
     let record = || paths.record().ok().flatten();
-    let gone = || wait_gone(&lock, limit).map_err(|e| let_go_on(record().as_ref(), e.context(&what)));
+    let gone =
+        || wait_for_exit(&lock, limit).map_err(|e| with_resume_hint(record().as_ref(), e.context(&what)));
     let closed = match call(&paths.control(), op) {
-        Ok(Reply::Done(_)) => gone().map(|()| Closed::Cleanly),
-        Ok(Reply::Refused(e, Afterwards::Stays)) => Err(e),
-        Ok(Reply::Refused(e, Afterwards::Ends)) => {
+        Ok(CallOutcome::Done(_)) => gone().map(|()| CloseOutcome::Cleanly),
+        Ok(CallOutcome::Refused(e, AfterFailure::Stays)) => Err(e),
+        Ok(CallOutcome::Refused(e, AfterFailure::Ends)) => {
             // The lost data matters more than whether the process exits.
             let _stays = gone();
             Err(if mountpoint.is_some() { e } else { e.context(what) })
         }
-        Ok(Reply::Ended | Reply::Nonsense) => {
+        Ok(CallOutcome::Ended | CallOutcome::Malformed) => {
             gone()?;
-            match clear_away(&lock, paths, mountpoint)? {
-                Closed::AfterCrash if mountpoint.is_none() => Err(Error::new(Kind::Other, what)
-                    .found("a server that ended without a word")
-                    .remedy("open the disk again, which repairs what a crash left")),
+            match clean_up_mount(&lock, paths, mountpoint)? {
+                CloseOutcome::AfterCrash if mountpoint.is_none() => Err(Error::new(Kind::Other, what)
+                    .found("a server that ended without an answer")
+                    .hint("open the disk again, which repairs what a crash left")),
                 closed => Ok(closed),
             }
         }
-        Ok(Reply::Silent(limit)) => {
+        Ok(CallOutcome::Silent(limit)) => {
             let record = record();
             let process = record.as_ref().map_or_else(String::new, |of| format!(" (process {})", of.pid));
             let silent = Error::new(Kind::TimedOut, what)
                 .found(format!("a server that does not answer{process}: {}", silence(limit)))
-                .expected("a sign of life every second");
-            Err(let_go_on(record.as_ref(), silent))
+                .expected("a keepalive every second");
+            Err(with_resume_hint(record.as_ref(), silent))
         }
         // The server has stopped listening, as it does when a user unmounted by hand. A server that
         // is still starting may have found the stale socket of a dead server.
         Err(e)
             if (has_stopped_listening(&e) || is_removed(&lock)) && is_gone_within(&lock, RELEASE_LIMIT)? =>
         {
-            clear_away(&lock, paths, mountpoint)
+            clean_up_mount(&lock, paths, mountpoint)
         }
         Err(e) => Err(Error::new(Kind::Busy, what)
             .found(format!("a server that does not answer yet ({e})"))
-            .remedy("it is still starting, or about to end: try again in a moment")),
+            .hint("it is still starting, or about to end: try again in a moment")),
     };
     closed.map(Some)
 }
@@ -283,18 +288,18 @@ fn close_within(
 /// Waits up to `limit` for the lock. False if another process holds it, or if nothing is left.
 pub(crate) fn clear_dead(paths: &RunPaths, mountpoint: Option<&Path>, limit: Duration) -> Result<bool> {
     let Some(lock) = paths.lock_file()? else { return Ok(false) };
-    Ok(is_gone_within(&lock, limit)? && clear_away(&lock, paths, mountpoint)? == Closed::AfterCrash)
+    Ok(is_gone_within(&lock, limit)? && clean_up_mount(&lock, paths, mountpoint)? == CloseOutcome::AfterCrash)
 }
 
 /// Cleans up the mount of a server after this process took its lock. The server exited by itself at
 /// this moment, or had crashed before.
-fn clear_away(lock: &File, paths: &RunPaths, mountpoint: Option<&Path>) -> Result<Closed> {
+fn clean_up_mount(lock: &File, paths: &RunPaths, mountpoint: Option<&Path>) -> Result<CloseOutcome> {
     let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of the server", &e))?;
     let result = if about.nlink() == 0 {
-        Ok(Closed::Cleanly)
+        Ok(CloseOutcome::Cleanly)
     } else {
-        let cleared = mountpoint.map_or(Ok(()), |at| dead::clear(paths, Some(at)));
-        cleared.and_then(|()| paths.remove()).map(|()| Closed::AfterCrash)
+        let cleared = mountpoint.map_or(Ok(()), |at| dead_server::clean_up(paths, Some(at)));
+        cleared.and_then(|()| paths.remove()).map(|()| CloseOutcome::AfterCrash)
     };
     let _ = lock.unlock();
     result
@@ -328,12 +333,12 @@ fn is_gone_within(lock: &File, limit: Duration) -> Result<bool> {
 
 /// Waits for the server's lock, which it holds as long as it lives. Errors: [`Kind::TimedOut`] if
 /// the server is still alive.
-fn wait_gone(lock: &File, limit: Duration) -> Result<()> {
+fn wait_for_exit(lock: &File, limit: Duration) -> Result<()> {
     if is_gone_within(lock, limit)? {
         return Ok(());
     }
-    Err(Error::new(Kind::TimedOut, "the server is not gone")
-        .found(format!("its lock held {} seconds after it let its client go", limit.as_secs()))
+    Err(Error::new(Kind::TimedOut, "the server did not end")
+        .found(format!("its lock still held {} seconds after it dropped its client", limit.as_secs()))
         .expected("the end of its process"))
 }
 
@@ -341,13 +346,13 @@ fn wait_gone(lock: &File, limit: Duration) -> Result<()> {
 mod tests {
     use super::*;
     use crate::instance::Instance;
-    use crate::protocol::Answer;
+    use crate::protocol::ServerAnswer;
     use lacuna_contracts::Term;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_server_that_does_not_understand_a_close_is_not_waited_for() {
+    fn a_close_that_is_refused_does_not_wait() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
         let instance = Instance::of_mount(base.path(), at).unwrap();
@@ -356,7 +361,7 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             assert!(stream.read(&mut [0; 64]).unwrap() > 0);
             let refused = Error::new(Kind::Usage, "another version of the messages");
-            let answer = Answer::of(Err(refused), Afterwards::Stays, Term::quoted);
+            let answer = ServerAnswer::of(Err(refused), AfterFailure::Stays, Term::quoted);
             stream.write_all(answer.line().as_bytes()).unwrap();
         });
         let paths = RunPaths::of_mount(base.path(), at);
@@ -365,13 +370,13 @@ mod tests {
         // The wait also ends for a server that said that it ends and yet stays.
         let lock = paths.lock_file().unwrap().unwrap();
         let limit = Duration::from_millis(50);
-        assert_eq!(wait_gone(&lock, limit).unwrap_err().kind(), Kind::TimedOut);
+        assert_eq!(wait_for_exit(&lock, limit).unwrap_err().kind(), Kind::TimedOut);
         instance.end().unwrap();
-        wait_gone(&lock, limit).unwrap();
+        wait_for_exit(&lock, limit).unwrap();
     }
 
     #[test]
-    fn a_failure_of_the_end_is_told_though_the_server_stays() {
+    fn a_failure_of_the_close_is_reported_even_if_the_server_stays() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
         let instance = Instance::of_mount(base.path(), at).unwrap();
@@ -380,11 +385,11 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             assert!(stream.read(&mut [0; 64]).unwrap() > 0);
             let lost = Error::new(Kind::Io, "what was written last is lost");
-            let answer = Answer::of(Err(lost), Afterwards::Ends, Term::quoted);
+            let answer = ServerAnswer::of(Err(lost), AfterFailure::Ends, Term::quoted);
             stream.write_all(answer.line().as_bytes()).unwrap();
         });
         let paths = RunPaths::of_mount(base.path(), at);
-        let (op, limit) = (Op::Close { force: false }, Duration::from_millis(50));
+        let (op, limit) = (ControlOp::Close { force: false }, Duration::from_millis(50));
         let failed = close_within(&paths, "/mnt/x", Some(at), &op, limit).unwrap_err();
         assert_eq!(failed.kind(), Kind::Io, "{failed}");
         server.join().unwrap();
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_without_having_accepted_a_client_has_closed() {
+    fn a_server_that_ends_before_it_accepts_the_client_counts_as_closed() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
         let instance = Instance::of_mount(base.path(), at).unwrap();
@@ -406,7 +411,7 @@ mod tests {
             instance.end().unwrap();
         });
         let paths = RunPaths::of_mount(base.path(), at);
-        assert_eq!(close(&paths, "/mnt/x", Some(at)).unwrap(), Some(Closed::Cleanly));
+        assert_eq!(close(&paths, "/mnt/x", Some(at)).unwrap(), Some(CloseOutcome::Cleanly));
         server.join().unwrap();
     }
 }

@@ -1,10 +1,10 @@
 //! Purging a disk that a server has open, from another process.
 
-use crate::client::{Reply, silence};
+use crate::client::{CallOutcome, silence};
 use crate::peer::Peer;
-use crate::protocol::Op;
-use crate::status::{Counter, Purged};
-use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use crate::protocol::ControlOp;
+use crate::status::{Counter, PurgeReport};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_mount::mount_table;
 use std::path::Path;
 
@@ -18,11 +18,11 @@ use std::path::Path;
 /// [`Kind::TimedOut`] if the server does not answer.
 pub fn purge(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     if let Some(mount) = peer.mount() {
-        check_forgets(peer)?;
+        check_can_purge(peer)?;
         if !mount.is_raw() {
             let top = mount_table::at(&mount.mountpoint)?;
             if !top.map_or(Ok(false), |top| peer.shows_disk(&top))? {
-                return Err(covered(&mount.mountpoint));
+                return Err(covered_mount_error(&mount.mountpoint));
             }
             discard_freed(&mount.mountpoint)?;
         }
@@ -36,14 +36,16 @@ fn ask(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
         Error::new(Kind::PurgeIncomplete, "cannot tell whether the disk was purged")
             .found(found)
             .expected(format!("an answer from {}", peer.server()))
-            .remedy("try again")
+            .hint("try again")
     };
-    let nonsense = || incomplete("none that makes sense".into());
-    let purged = match peer.call(&Op::Purge { uuid: uuid.map(str::to_owned) }) {
-        Ok(Reply::Done(answer)) => serde_json::from_value::<Purged>(answer).map_err(|_| nonsense())?,
-        Ok(Reply::Refused(e, _)) => return Err(e),
-        Ok(Reply::Ended | Reply::Nonsense) => return Err(nonsense()),
-        Ok(Reply::Silent(limit)) => return Err(incomplete(silence(limit)).with_kind(Kind::TimedOut)),
+    let nonsense = || incomplete("an invalid answer".into());
+    let purged = match peer.call(&ControlOp::Purge { uuid: uuid.map(str::to_owned) }) {
+        Ok(CallOutcome::Done(answer)) => {
+            serde_json::from_value::<PurgeReport>(answer).map_err(|_| nonsense())?
+        }
+        Ok(CallOutcome::Refused(e, _)) => return Err(e),
+        Ok(CallOutcome::Ended | CallOutcome::Malformed) => return Err(nonsense()),
+        Ok(CallOutcome::Silent(limit)) => return Err(incomplete(silence(limit)).with_kind(Kind::TimedOut)),
         Err(e) => return Err(incomplete(e.to_string())),
     };
     if let Some(meant) = uuid.filter(|meant| purged.uuid.as_deref() != Some(*meant)) {
@@ -55,27 +57,27 @@ fn ask(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
 
 /// Refuses a disk that cannot forget, and a server that does not answer, before its file system is
 /// changed.
-fn check_forgets(peer: &Peer) -> Result<()> {
+fn check_can_purge(peer: &Peer) -> Result<()> {
     let items = peer.status()?.items;
     if items.iter().any(|item| item.name == "recoverable") {
         return Ok(());
     }
     if items.is_empty() {
-        return Err(Error::new(Kind::TimedOut, "cannot purge now")
-            .found("a disk that waits for its medium and cannot be asked")
-            .remedy("try again"));
+        return Err(Error::new(Kind::TimedOut, "cannot purge the disk now")
+            .found("a disk that waits for its medium")
+            .hint("try again"));
     }
     Err(Error::new(Kind::Usage, "the disk cannot be purged")
         .found("a format that does not forget what was deleted")
         .expected("a disk of the format flash"))
 }
 
-fn covered(mountpoint: &Path) -> Error {
-    Error::new(Kind::PurgeIncomplete, format!("cannot purge what is open at {}", mountpoint.display()))
+fn covered_mount_error(mountpoint: &Path) -> Error {
+    Error::new(Kind::PurgeIncomplete, format!("cannot purge the disk mounted at {}", mountpoint.display()))
         .found("another file system mounted there, or none")
         .expected("the file system of the disk, whose freed blocks are discarded first")
-        .remedy(
-            Advice::from("unmount what covers it; or close it with ")
+        .hint(
+            Hint::from("unmount what covers it; or close it with ")
                 .action(Action("close"))
                 .text(", which purges as well"),
         )
@@ -90,7 +92,7 @@ fn discard_freed(mountpoint: &Path) -> Result<()> {
         )
         .found(e.to_string())
         .expected("a file system that can be trimmed, and the right to do it")
-        .remedy("give the command as the user who mounted it, or run `fstrim` on it first")
+        .hint("give the command as the user who mounted it, or run `fstrim` on it first")
     })
 }
 
@@ -99,11 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_that_cannot_be_trimmed_keeps_what_was_deleted() {
+    fn a_purge_fails_if_the_file_system_cannot_be_trimmed() {
         for at in ["/proc", "/no/such/directory"] {
             let e = discard_freed(Path::new(at)).unwrap_err();
             assert_eq!(e.kind(), Kind::PurgeIncomplete, "{e}");
-            assert!(e.to_string().contains(at) && e.advice().is_some(), "{e}");
+            assert!(e.to_string().contains(at) && e.get_hint().is_some(), "{e}");
         }
     }
 }

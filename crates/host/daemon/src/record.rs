@@ -2,8 +2,8 @@
 //!
 //! Deniability contract: no field depends on the number of levels of a disk.
 
-use crate::file::{FileIdentity, HeldFile};
-use lacuna_mount::{MountMethod, Mounted};
+use crate::file::{FileIdentity, TrackedFile};
+use lacuna_mount::{MountMethod, MountedFs};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,15 +21,15 @@ pub struct Identity {
     /// The ID by which its owner recognizes it, as text.
     pub id: Option<String>,
     /// The namespace and cluster of a disk in a pool.
-    pub in_pool: Option<InPool>,
+    pub in_pool: Option<PoolScope>,
     /// Its file, device or directory.
-    pub file: Arc<HeldFile>,
+    pub file: Arc<TrackedFile>,
 }
 
 /// The namespace and cluster of a disk in a pool. The location does not contain them, so it is
 /// ambiguous without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct InPool {
+pub struct PoolScope {
     /// The namespace in the pool, if any.
     pub namespace: Option<String>,
     /// The configuration file of the cluster, if the user gave one other than the default.
@@ -40,7 +40,7 @@ pub struct InPool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The front end.
-    pub front: Front,
+    pub front: FrontEnd,
     /// The location as `list` shows it.
     pub location: String,
     /// The name of its format.
@@ -50,7 +50,7 @@ pub struct Record {
     /// The identity of its file, device or directory; unknown in a pool.
     pub file: FileIdentity,
     /// The namespace and cluster of a disk in a pool.
-    pub in_pool: Option<InPool>,
+    pub in_pool: Option<PoolScope>,
     /// Whether writes are refused.
     pub read_only: bool,
     /// When it was opened, in seconds since 1970.
@@ -65,7 +65,7 @@ pub struct Record {
 /// The front end of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Front {
+pub enum FrontEnd {
     /// A mount.
     Fuse(MountRecord),
     /// An NBD server.
@@ -112,7 +112,7 @@ pub enum MountedBy {
 
 impl Record {
     /// The record of an instance that this process opens now.
-    pub fn new(identity: &Identity, front: Front, read_only: bool) -> Record {
+    pub fn new(identity: &Identity, front: FrontEnd, read_only: bool) -> Record {
         Record {
             front,
             location: identity.location.clone(),
@@ -130,8 +130,8 @@ impl Record {
     /// Its mount, if it has one.
     pub fn mount(&self) -> Option<&MountRecord> {
         match &self.front {
-            Front::Fuse(mount) => Some(mount),
-            Front::Nbd { .. } => None,
+            FrontEnd::Fuse(mount) => Some(mount),
+            FrontEnd::Nbd { .. } => None,
         }
     }
 
@@ -180,8 +180,8 @@ impl MountRecord {
 
 impl MountedBy {
     /// How this file system is mounted.
-    pub fn of(mounted: &Mounted) -> MountedBy {
-        match mounted.node() {
+    pub fn of(mounted: &MountedFs) -> MountedBy {
+        match mounted.loop_device() {
             Some(node) => MountedBy::LoopDevice(node.to_owned()),
             None => MountedBy::Program(mounted.method().name().to_owned()),
         }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_of_one_kind() {
+    fn each_kind_of_mount_has_its_record() {
         let by_loop = MountedBy::LoopDevice("/dev/loop3".into());
         let by_program = MountedBy::Program("fuse2fs".into());
         for (kind, written, shown) in [
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_record_names_the_mount_point_that_its_server_made() {
         let mount = MountRecord { mountpoint: "/mnt".into(), kind: MountKind::Raw };
-        let record = Record::new(&Identity::default(), Front::Fuse(mount), false);
+        let record = Record::new(&Identity::default(), FrontEnd::Fuse(mount), false);
         let text = serde_json::to_string(&record).unwrap();
         assert!(!text.contains("made_mountpoint"), "{text}");
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);

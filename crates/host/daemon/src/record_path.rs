@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Both forms.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum PathForm {
     Text(String),
     Bytes(Vec<u8>),
 }
@@ -21,9 +21,9 @@ pub(crate) fn serialize<S: Serializer>(path: &Path, out: S) -> Result<S::Ok, S::
 }
 
 pub(crate) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
-    Ok(match Written::deserialize(from)? {
-        Written::Text(text) => text.into(),
-        Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
+    Ok(match PathForm::deserialize(from)? {
+        PathForm::Text(text) => text.into(),
+        PathForm::Bytes(bytes) => OsString::from_vec(bytes).into(),
     })
 }
 
@@ -38,7 +38,7 @@ mod tests {
     struct Record(#[serde(with = "super")] PathBuf);
 
     #[test]
-    fn a_path_need_not_be_text() {
+    fn paths_that_are_not_utf_8_are_serialized() {
         for (path, written) in [(&b"/mnt/caf\xc3\xa9"[..], "\"/mnt/café\""), (&b"/a\xe9"[..], "[47,97,233]")]
         {
             let record = Record(OsStr::from_bytes(path).into());

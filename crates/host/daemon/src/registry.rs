@@ -1,17 +1,17 @@
 //! The registry: all instances of this user, found by disk, vault or mount point.
 
 use crate::all_users::OtherUsers;
-use crate::dead::{self, is_alive};
+use crate::dead_server::{self, is_alive};
 use crate::disk_query::DiskQuery;
 use crate::file::FileIdentity;
 use crate::other_users;
 use crate::peer::{self, Peer, Reach};
 use crate::run_base::run_bases;
 use crate::run_dir::RunPaths;
-use crate::server_end::Closed;
+use crate::server_end::CloseOutcome;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
 use lacuna_mount::mount_table;
-use lacuna_mount::mount_table::Entry;
+use lacuna_mount::mount_table::MountEntry;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,19 +33,19 @@ impl Registry {
     /// All instances with a living server, then dead ones that left a mount. Errors: any failure to
     /// inspect an instance.
     pub fn all(&self) -> Result<Vec<Peer>> {
-        let (peers, errors) = self.seen();
+        let (peers, errors) = self.all_with_errors();
         errors.into_iter().next().map_or(Ok(peers), Err)
     }
 
     /// All instances that could be inspected, and the errors of the remaining ones: for a caller
     /// that works with an incomplete list.
-    pub fn seen(&self) -> (Vec<Peer>, Vec<Error>) {
+    pub fn all_with_errors(&self) -> (Vec<Peer>, Vec<Error>) {
         let (mut peers, mut errors) = (Vec::new(), Vec::new());
         for base in &self.bases {
             match RunPaths::all(base) {
                 Ok(all) => {
                     for paths in all {
-                        match look(paths) {
+                        match inspect(paths) {
                             Ok(peer) => peers.extend(peer),
                             Err(e) => errors.push(e),
                         }
@@ -76,7 +76,7 @@ impl Registry {
             if !peer.alive {
                 return is_named;
             }
-            file.is(peer.record.file) || (is_named && file.may_be(peer.record.file))
+            file.is_same(peer.record.file) || (is_named && file.may_be_same(peer.record.file))
         });
         Ok(peers)
     }
@@ -88,7 +88,7 @@ impl Registry {
     pub fn by_disk(&self, wanted: &DiskQuery<'_>) -> Result<Vec<Peer>> {
         let mut peers = self.by_location(wanted.location, wanted.file)?;
         let open = peers.iter().filter_map(|peer| peer.record.in_pool.clone()).collect();
-        let meant = wanted.in_pool.as_ref().map(|query| query.chosen(open));
+        let meant = wanted.in_pool.as_ref().map(|query| query.select(open));
         peers.retain(|peer| match (&peer.record.in_pool, &meant) {
             (Some(in_pool), Some(meant)) => meant.contains(in_pool),
             (in_pool, meant) => in_pool.is_none() && meant.is_none(),
@@ -101,7 +101,7 @@ impl Registry {
     ///
     /// Errors: if no instance is found, any failure to inspect one.
     pub fn mounted_at(&self, mountpoint: &Path) -> Result<Vec<Peer>> {
-        let (mut peers, unseen) = self.seen();
+        let (mut peers, unseen) = self.all_with_errors();
         peers.retain(|peer| peer.record.is_mounted_at(mountpoint));
         match unseen.into_iter().next() {
             Some(e) if peers.is_empty() => Err(e),
@@ -119,7 +119,7 @@ impl Registry {
             Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
                 .found("a server that is still starting")
         };
-        look(paths)?.ok_or_else(starting)
+        inspect(paths)?.ok_or_else(starting)
     }
 
     /// The run directory for a mount point as the user gave it; `what` begins the error if there is
@@ -182,7 +182,7 @@ impl Registry {
 
     /// Whether `top`, the topmost mount at the canonical path `mountpoint`, was left by a dead
     /// server.
-    fn is_of_dead(&self, mountpoint: &Path, top: &Entry) -> Result<bool> {
+    fn is_mount_of_dead_server(&self, mountpoint: &Path, top: &MountEntry) -> Result<bool> {
         // All FUSE mounts of lacuna look the same, so check for a living server first.
         if top.is_our_fuse()
             && let Some(paths) = self.of_mountpoint(mountpoint)?
@@ -191,7 +191,7 @@ impl Registry {
             return Ok(false);
         }
         for base in &self.bases {
-            if dead::left_in(&RunPaths::of_mount(base, mountpoint), top)? {
+            if dead_server::is_mount_of_dead_server(&RunPaths::of_mount(base, mountpoint), top)? {
                 return Ok(true);
             }
         }
@@ -201,13 +201,13 @@ impl Registry {
 
 /// The instance of a run directory, if it has a record. Removes the run directory of a dead server
 /// that had no mount point.
-fn look(paths: RunPaths) -> Result<Option<Peer>> {
+fn inspect(paths: RunPaths) -> Result<Option<Peer>> {
     let Some(alive) = is_alive(&paths)? else { return Ok(None) };
     let Some(record) = paths.record()? else { return Ok(None) };
     if !alive && record.mount().is_none() {
         // Safe to ignore: the next call tries again, and a leftover directory does not disturb
         // another server.
-        let _ = dead::remove_served(&paths);
+        let _ = dead_server::remove_served(&paths);
         return Ok(None);
     }
     Ok(Some(Peer { record, alive, reach: Reach::Own(paths) }))
@@ -217,7 +217,7 @@ fn look(paths: RunPaths) -> Result<Option<Peer>> {
 /// flushed and exited. `run_base` is the only base to search; without it, all of this user.
 ///
 /// Errors: [`Kind::NotFound`] if lacuna has nothing open there, and those of [`Peer::close`].
-pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
+pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<CloseOutcome> {
     let what = "cannot close";
     let (paths, at) = Registry::open(run_base)?.find(mountpoint, what)?;
     peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at, what))
@@ -239,22 +239,26 @@ pub(crate) fn clear_dead(mountpoint: &Path, run_base: Option<&Path>, limit: Dura
 pub fn await_dying(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     let Some((paths, _)) = Registry::open(run_base)?.find_if_open(mountpoint)? else { return Ok(()) };
     let Some(record) = paths.record()? else { return Ok(()) };
-    dead::wait_while_dying(&paths, record.pid)
+    dead_server::wait_while_dying(&paths, record.pid)
 }
 
 /// Whether the mount at a path that the user gave was left by a dead server. Does not access the
 /// path, because every access would fail.
-pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<bool> {
+pub(crate) fn has_mount_of_dead_server(given: &Path, run_base: Option<&Path>) -> Result<bool> {
     let Some((_, mountpoint)) = Registry::open(run_base)?.find_if_open(given)? else { return Ok(false) };
     match mount_table::at(&mountpoint)? {
-        Some(top) => left_by_dead(&mountpoint, &top, run_base),
+        Some(top) => is_mount_of_dead_server(&mountpoint, &top, run_base),
         None => Ok(false),
     }
 }
 
 /// Whether `top`, the topmost mount at the canonical path `mountpoint`, was left by a dead server.
-pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> Result<bool> {
-    Registry::open(run_base)?.is_of_dead(mountpoint, top)
+pub(crate) fn is_mount_of_dead_server(
+    mountpoint: &Path,
+    top: &MountEntry,
+    run_base: Option<&Path>,
+) -> Result<bool> {
+    Registry::open(run_base)?.is_mount_of_dead_server(mountpoint, top)
 }
 
 /// `None` if nothing is at a path, or if the path leads through the mount of a dead server: nothing
@@ -279,19 +283,19 @@ fn not_open(mountpoint: &Path, what: &str) -> Error {
     };
     let error = Error::new(Kind::NotFound, what);
     let Some(entry) = mounted else { return error.found("nothing of lacuna open there") };
-    match other_users::owner(&entry) {
+    match other_users::owner_of_mount(&entry) {
         Some(owner) => {
-            let error = error.found(format!("what lacuna has open for {owner}"));
+            let error = error.found(format!("a mount of lacuna for {owner}"));
             match entry.user.filter(|user| *user != 0 && OtherUsers::may_look()) {
                 Some(user) => error
                     .expected("a server that answers root")
-                    .remedy(format!("if it died, close it as that user, with `sudo -u '#{user}'`")),
-                None => error.expected("what this user opened").remedy("each user closes what is theirs"),
+                    .hint(format!("if it died, close it as that user, with `sudo -u '#{user}'`")),
+                None => error.expected("a mount of this user").hint("only that user can close it"),
             }
         }
         None => error
             .found(format!("a mount of type {} that lacuna did not make", entry.fs_type))
-            .remedy(format!("unmount it with `umount {}`", shell_word(mountpoint))),
+            .hint(format!("unmount it with `umount {}`", shell_word(mountpoint))),
     }
 }
 

@@ -36,8 +36,8 @@ pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
     let candidates = Candidates::now()?;
     let first = first_of(&candidates.new)?;
     let mut bases = vec![first];
-    for base in candidates.new.into_iter().chain(candidates.former) {
-        if !bases.contains(&base) && Standing::of(&base)? == Standing::Own {
+    for base in candidates.new.into_iter().chain(candidates.elsewhere) {
+        if !bases.contains(&base) && BaseOwnership::of(&base)? == BaseOwnership::Own {
             bases.push(base);
         }
     }
@@ -49,10 +49,10 @@ pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
 /// skipping it would hide the servers in it.
 fn first_of(candidates: &[PathBuf]) -> Result<PathBuf> {
     for base in candidates {
-        match Standing::of(base)? {
-            Standing::Absent | Standing::Own => return Ok(base.clone()),
-            Standing::Open => return check_base(base).map(|()| base.clone()),
-            Standing::Taken => {}
+        match BaseOwnership::of(base)? {
+            BaseOwnership::Absent | BaseOwnership::Own => return Ok(base.clone()),
+            BaseOwnership::Insecure => return check_base(base).map(|()| base.clone()),
+            BaseOwnership::Foreign => {}
         }
     }
     let what = "cannot choose a run directory";
@@ -65,7 +65,7 @@ struct Candidates {
     /// The bases for new run directories, in order of preference.
     new: Vec<PathBuf>,
     /// Bases of servers that were started in another environment.
-    former: Vec<PathBuf>,
+    elsewhere: Vec<PathBuf>,
 }
 
 impl Candidates {
@@ -73,9 +73,9 @@ impl Candidates {
         // Root in a user namespace cannot write to the system's `/run`, unless the namespace is
         // that of a container.
         if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
-            return Ok(Candidates { new: vec![PathBuf::from("/run/lacuna")], former: Vec::new() });
+            return Ok(Candidates { new: vec![PathBuf::from("/run/lacuna")], elsewhere: Vec::new() });
         }
-        let user = real_user()?;
+        let user = outer_uid()?;
         let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let usual = PathBuf::from(format!("/run/user/{user}"));
         let own = given.into_iter().chain([usual]).filter(|dir| dir.is_absolute() && is_own(dir));
@@ -88,7 +88,7 @@ impl Candidates {
         } else {
             new.append(&mut former);
         }
-        Ok(Candidates { new, former })
+        Ok(Candidates { new, elsewhere: former })
     }
 }
 
@@ -100,25 +100,25 @@ pub(crate) fn names(dir: &Path, user: u32) -> Vec<PathBuf> {
 
 /// The state of a possible base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum BaseOwnership {
     /// Nothing exists there.
     Absent,
     /// A directory of this user that other users cannot change.
     Own,
     /// An entry of this user that other users can change, or that is no directory.
-    Open,
+    Insecure,
     /// An entry of another user.
-    Taken,
+    Foreign,
 }
 
-impl Standing {
+impl BaseOwnership {
     /// Errors: the base cannot be looked at.
-    fn of(base: &Path) -> Result<Standing> {
+    fn of(base: &Path) -> Result<BaseOwnership> {
         match fs::symlink_metadata(base) {
-            Ok(meta) if is_closed_to_others(&meta) => Ok(Standing::Own),
-            Ok(meta) if meta.uid() == geteuid().as_raw() => Ok(Standing::Open),
-            Ok(_) => Ok(Standing::Taken),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Standing::Absent),
+            Ok(meta) if is_closed_to_others(&meta) => Ok(BaseOwnership::Own),
+            Ok(meta) if meta.uid() == geteuid().as_raw() => Ok(BaseOwnership::Insecure),
+            Ok(_) => Ok(BaseOwnership::Foreign),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(BaseOwnership::Absent),
             Err(e) => Err(Error::io(format!("cannot use the run directory {}", base.display()), &e)),
         }
     }
@@ -136,16 +136,16 @@ fn is_closed_to_others(meta: &Metadata) -> bool {
 
 /// The number of this user outside of the user namespace of the process: root of a namespace has
 /// another number there.
-fn real_user() -> Result<u32> {
+fn outer_uid() -> Result<u32> {
     let inside = geteuid().as_raw();
     let map = lacuna_mount::proc::user_map()
         .map_err(|e| Error::io("cannot tell who this user is outside of its user namespace", &e))?;
     // A kernel without user namespaces has no map.
-    Ok(map.and_then(|map| outside(&map, inside)).unwrap_or(inside))
+    Ok(map.and_then(|map| map_uid(&map, inside)).unwrap_or(inside))
 }
 
 /// Maps a user number through a `uid_map` to the number outside.
-fn outside(map: &str, inside: u32) -> Option<u32> {
+fn map_uid(map: &str, inside: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(|n| n.parse::<u32>().ok());
         let (from, to, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -171,7 +171,7 @@ fn check_base(base: &Path) -> Result<()> {
     Err(Error::new(Kind::Permission, format!("cannot use the run directory {}", base.display()))
         .found(format!("owner {}, mode {:o}", meta.uid(), meta.permissions().mode()))
         .expected("a directory of your own that only you can write to")
-        .remedy("set XDG_RUNTIME_DIR to such a directory, or remove this one if it is yours"))
+        .hint("set XDG_RUNTIME_DIR to such a directory, or remove this one if it is yours"))
 }
 
 /// Creates a directory for this user alone, with its parents, if it does not exist.
@@ -189,17 +189,17 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn users_are_told_apart_outside_of_their_namespaces() {
-        assert_eq!(outside("         0       1000          1\n", 0), Some(1000));
-        assert_eq!(outside("0 1000 1\n1 100000 65536\n", 2), Some(100_001));
-        assert_eq!(outside("0 0 4294967295", 1000), Some(1000));
+    fn user_numbers_are_mapped_out_of_namespaces() {
+        assert_eq!(map_uid("         0       1000          1\n", 0), Some(1000));
+        assert_eq!(map_uid("0 1000 1\n1 100000 65536\n", 2), Some(100_001));
+        assert_eq!(map_uid("0 0 4294967295", 1000), Some(1000));
         for map in ["", "0 1000 1", "a b c", "0 4294967295 9"] {
-            assert_eq!(outside(map, 5), None, "{map}");
+            assert_eq!(map_uid(map, 5), None, "{map}");
         }
     }
 
     #[test]
-    fn planted_bases_are_refused() {
+    fn insecure_bases_are_refused() {
         let place = tempfile::tempdir().unwrap();
         let base = place.path().join("base");
         assert_eq!(first_of(std::slice::from_ref(&base)).unwrap(), base);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_another_user_took_keeps_nobody_out() {
+    fn a_base_name_taken_by_another_user_is_skipped() {
         if !geteuid().is_root() {
             return;
         }
@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(first_of(&all).unwrap(), *base, "{n} names are taken");
             fs::create_dir(base).unwrap();
             std::os::unix::fs::chown(base, Some(54_321), None).unwrap();
-            assert_eq!(Standing::of(base).unwrap(), Standing::Taken);
+            assert_eq!(BaseOwnership::of(base).unwrap(), BaseOwnership::Foreign);
         }
         assert_eq!(first_of(&all).unwrap_err().kind(), Kind::Permission);
     }

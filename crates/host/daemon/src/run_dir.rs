@@ -94,7 +94,7 @@ impl RunPaths {
     /// read, and [`Kind::Corrupt`] for content that no server writes.
     pub(crate) fn record(&self) -> Result<Option<Record>> {
         let path = self.dir.join(RECORD);
-        let what = || format!("cannot read the record of what is open, {}", path.display());
+        let what = || format!("cannot read the record {}", path.display());
         let mut bytes = Vec::new();
         // Do not follow a symbolic link, and do not block on a pipe.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
@@ -108,7 +108,7 @@ impl RunPaths {
         let broken = |found: String| {
             let (expected, dir) = ("the record that a server of lacuna writes", self.dir.display());
             let error = Error::new(Kind::Corrupt, what()).found(found).expected(expected);
-            error.remedy(format!(
+            error.hint(format!(
                 "if a server of another version of lacuna wrote it, close what it has mounted by its mount point; if its server died, \
                  unmount what it left, and remove the directory {dir}"
             ))
@@ -121,7 +121,7 @@ impl RunPaths {
 
     /// Writes the record atomically.
     pub(crate) fn write_record(&self, record: &Record) -> Result<()> {
-        let failed = |e: io::Error| Error::io("cannot write the record of what is open", &e);
+        let failed = |e: io::Error| Error::io("cannot write the record of the server", &e);
         let text = serde_json::to_vec_pretty(record).map_err(|e| failed(e.into()))?;
         let new = self.dir.join(NEW_RECORD);
         fs::write(&new, text).and_then(|()| fs::rename(&new, self.dir.join(RECORD))).map_err(failed)
@@ -226,7 +226,7 @@ pub(crate) fn lock_past_probes(lock: &File) -> std::result::Result<(), TryLockEr
 fn busy(shown: &str) -> Error {
     Error::new(Kind::Busy, format!("cannot open at {shown}"))
         .found("a lacuna server that has or is getting this mount point")
-        .remedy("close it first")
+        .hint("close it first")
 }
 
 /// FNV-1a: a short name, because the path of a socket has room for 107 bytes.
@@ -240,7 +240,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_cannot_be_read_is_not_what_is_not_there() {
+    fn an_unreadable_record_is_an_error_and_a_missing_one_is_not() {
         let base = tempfile::tempdir().unwrap();
         assert!(RunPaths::all(&base.path().join("none")).unwrap().is_empty());
         let stray = base.path().join("stray");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_no_name_of_a_mount_point() {
+    fn the_run_directory_of_a_server_differs_from_that_of_a_mount() {
         let base = Path::new("/run/lacuna");
         let dir = |paths: RunPaths| paths.dir;
         let mount = dir(RunPaths::of_mount(base, Path::new("/disk.img")));

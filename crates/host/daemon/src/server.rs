@@ -1,18 +1,18 @@
 //! The control server: how other processes reach a running instance, whatever its front end. Each
 //! client sends one request ([`crate::protocol`]) and gets one outcome.
 
+use crate::client_connection::{ClientConnection, KeepaliveSender};
 use crate::counters::Counters;
-use crate::exchange::{Beats, Line};
-use crate::file::HeldFile;
-use crate::incoming::{Asked, Incoming};
+use crate::file::TrackedFile;
+use crate::incoming::{Incoming, IncomingRequest};
 use crate::instance::Instance;
 use crate::jobs::Jobs;
-use crate::protocol::{ALIVE, Afterwards, Answer, Op};
+use crate::protocol::{AfterFailure, ControlOp, KEEPALIVE, ServerAnswer};
 use crate::record::{Identity, Record};
-use crate::status::{Condition, Counter, Purged, ServerState, ServerStatus, StatusSource};
-use crate::untold::Untold;
+use crate::status::{Condition, Counter, PurgeReport, ServerState, ServerStatus, StatusSource};
+use crate::unreported_failures::UnreportedFailures;
 use crate::worker::{self, WorkerLimit, WorkerPermit};
-use lacuna_contracts::{Action, Advice, Error, Kind, Naming, Result};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result, TermRenderer};
 use serde::Serialize;
 use serde_json::Value;
 use std::io;
@@ -36,19 +36,19 @@ const MOST_CLOSING: usize = 32;
 
 /// A client that asked for the close and waits for its outcome. It gets a keepalive every second.
 pub struct ClosingClient {
-    line: Arc<Line>,
-    beats: Beats,
-    naming: Naming,
+    connection: Arc<ClientConnection>,
+    keepalive: KeepaliveSender,
+    naming: TermRenderer,
     permit: WorkerPermit,
     force: bool,
 }
 
 impl ClosingClient {
-    fn new(line: Arc<Line>, naming: Naming, permit: WorkerPermit, force: bool) -> Self {
+    fn new(line: Arc<ClientConnection>, naming: TermRenderer, permit: WorkerPermit, force: bool) -> Self {
         // Sent at once, since closing may take long.
-        line.send(ALIVE);
-        let beats = Beats::start(&line);
-        ClosingClient { line, beats, naming, permit, force }
+        line.send(KEEPALIVE);
+        let beats = KeepaliveSender::start(&line);
+        ClosingClient { connection: line, keepalive: beats, naming, permit, force }
     }
 
     /// Whether to close even if clients use the disk over the network.
@@ -58,19 +58,19 @@ impl ClosingClient {
 
     /// Sends the outcome of the close.
     pub fn answer(self, result: &Result<()>) {
-        self.say(result.clone().map(|()| Value::Null), Afterwards::Ends);
+        self.send_outcome(result.clone().map(|()| Value::Null), AfterFailure::Ends);
     }
 
     /// Sends the reason why the disk or vault stays open.
     pub fn refuse(self, error: &Error) {
-        self.say(Err(error.clone()), Afterwards::Stays);
+        self.send_outcome(Err(error.clone()), AfterFailure::Stays);
     }
 
-    fn say(self, outcome: Result<Value>, server: Afterwards) {
-        let ClosingClient { line, beats, naming, permit: _permit, .. } = self;
+    fn send_outcome(self, outcome: Result<Value>, server: AfterFailure) {
+        let ClosingClient { connection: line, keepalive: beats, naming, permit: _permit, .. } = self;
         // Stop the keepalives first: the answer is the last line.
         drop(beats);
-        line.answer(&Answer::of(outcome, server, naming));
+        line.answer(&ServerAnswer::of(outcome, server, naming));
     }
 }
 
@@ -87,24 +87,24 @@ pub struct Service {
     /// The jobs.
     pub jobs: Jobs,
     /// Gives names to the settings in advice.
-    pub naming: Naming,
+    pub naming: TermRenderer,
     /// Called when a client asks for the close and waits for it.
     pub close: Box<dyn Fn(ClosingClient) + Send>,
 }
 
 /// The listening thread. Dropping it ends the thread and all jobs.
-pub struct Server {
+pub struct ControlServer {
     listener: Arc<UnixListener>,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     jobs: Jobs,
-    file: Arc<HeldFile>,
+    file: Arc<TrackedFile>,
 }
 
-impl Server {
+impl ControlServer {
     /// Listens at the control socket of an instance. Errors: those of the system.
     pub fn start(instance: &Instance, service: Service) -> Result<Self> {
-        Server::with_limit(instance, service, REQUEST_WITHIN)
+        ControlServer::with_limit(instance, service, REQUEST_WITHIN)
     }
 
     fn with_limit(instance: &Instance, service: Service, request_within: Duration) -> Result<Self> {
@@ -117,12 +117,12 @@ impl Server {
         let ending = Arc::new(AtomicBool::new(false));
         let (jobs, file) = (service.jobs.clone(), Arc::clone(&service.identity.file));
         let (accepting, told) = (Arc::clone(&listener), Arc::clone(&ending));
-        let (desk, incoming) = (Desk::new(service), Incoming::new(request_within));
+        let (desk, incoming) = (RequestDispatcher::new(service), Incoming::new(request_within));
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
             .spawn(move || desk.serve(&accepting, incoming, &told))
             .map_err(failed)?;
-        Ok(Server { listener, ending, thread: Some(thread), jobs, file })
+        Ok(ControlServer { listener, ending, thread: Some(thread), jobs, file })
     }
 
     /// Whether the server must stay although the front end is idle: a job runs, or the file of the
@@ -133,12 +133,12 @@ impl Server {
 
     /// Ends the jobs and refuses new ones; other requests are still answered. Returns when no job
     /// uses the disk any more.
-    pub fn end_work(&self) {
+    pub fn end_jobs(&self) {
         self.jobs.end();
     }
 }
 
-impl Drop for Server {
+impl Drop for ControlServer {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::SeqCst);
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
@@ -150,21 +150,21 @@ impl Drop for Server {
 }
 
 /// The state of the listening thread.
-struct Desk {
+struct RequestDispatcher {
     service: Service,
     counters: Counters,
     /// Failures that could be reported to no client; they appear in the status.
-    untold: Untold,
+    unreported: UnreportedFailures,
     stats: WorkerLimit,
     purges: WorkerLimit,
     closing: WorkerLimit,
 }
 
-impl Desk {
-    fn new(service: Service) -> Desk {
-        let (counters, untold) = (Counters::shared(service.sources.clone()), Untold::default());
+impl RequestDispatcher {
+    fn new(service: Service) -> RequestDispatcher {
+        let (counters, untold) = (Counters::shared(service.sources.clone()), UnreportedFailures::default());
         let [stats, purges, closing] = [MOST_STATS, MOST_PURGES, MOST_CLOSING].map(WorkerLimit::new);
-        Desk { service, counters, untold, stats, purges, closing }
+        RequestDispatcher { service, counters, unreported: untold, stats, purges, closing }
     }
 
     fn serve(&self, listener: &UnixListener, mut incoming: Incoming, ending: &AtomicBool) {
@@ -174,7 +174,7 @@ impl Desk {
                 return;
             }
             if let Err(e) = waited.and_then(|()| incoming.accept(listener)) {
-                self.untold.not_accepted(Error::io("cannot accept a client of the server", &e));
+                self.unreported.record_accept_failure(Error::io("cannot accept a client of the server", &e));
                 std::thread::sleep(PAUSE);
             }
             incoming.take().into_iter().for_each(|asked| self.answer(asked));
@@ -182,28 +182,28 @@ impl Desk {
     }
 
     /// Answers one client, or has another thread answer it.
-    fn answer(&self, Asked { stream, line: asked }: Asked) {
-        let line = Line::new(stream);
-        let done = asked.and_then(|asked| self.perform(Op::parse(&asked)?, &line));
+    fn answer(&self, IncomingRequest { stream, connection: asked }: IncomingRequest) {
+        let line = ClientConnection::new(stream);
+        let done = asked.and_then(|asked| self.perform(ControlOp::parse(&asked)?, &line));
         if let Some(outcome) = done.transpose() {
-            line.answer(&Answer::of(outcome, Afterwards::Stays, self.service.naming));
+            line.answer(&ServerAnswer::of(outcome, AfterFailure::Stays, self.service.naming));
         }
     }
 
     /// Performs a request; `None` if another thread answers. Requests that may take long or may
     /// wait for a medium run in threads of their own, of a limited number, so that they delay no
     /// other client.
-    fn perform(&self, op: Op, line: &Arc<Line>) -> Result<Option<Value>> {
+    fn perform(&self, op: ControlOp, connection: &Arc<ClientConnection>) -> Result<Option<Value>> {
         let service = &self.service;
         match op {
-            Op::Status => return to_value(&self.status()).map(Some),
-            Op::Close { force } => {
+            ControlOp::Status => return to_value(&self.status()).map(Some),
+            ControlOp::Close { force } => {
                 let permit = self.closing.admit()?;
-                (service.close)(ClosingClient::new(Arc::clone(line), service.naming, permit, force));
+                (service.close)(ClosingClient::new(Arc::clone(connection), service.naming, permit, force));
             }
-            Op::Purge { uuid } => self.purge(line, self.purgeable(uuid.as_deref())?)?,
-            Op::Stat { ino } => self.stat(line, ino)?,
-            Op::Job(job) => service.jobs.take(job, line)?,
+            ControlOp::Purge { uuid } => self.purge(connection, self.purgeable(uuid.as_deref())?)?,
+            ControlOp::Stat { ino } => self.stat(connection, ino)?,
+            ControlOp::Job(job) => service.jobs.start(job, connection)?,
         }
         Ok(None)
     }
@@ -211,10 +211,10 @@ impl Desk {
     fn status(&self) -> ServerStatus {
         let Service { record, identity, state, naming, .. } = &self.service;
         // A failed purge comes first, because deleted data may still be recoverable.
-        let not_purged = self.untold.purge_failure();
+        let not_purged = self.unreported.purge_failure();
         let last_error =
-            not_purged.or_else(|| state.last_error()).or_else(|| self.untold.take_accept_failure());
-        let condition = if state.closing() { Condition::Closing } else { Condition::Serving };
+            not_purged.or_else(|| state.last_error()).or_else(|| self.unreported.take_accept_failure());
+        let condition = if state.is_closing() { Condition::Closing } else { Condition::Serving };
         ServerStatus {
             id: identity.id.clone(),
             file: identity.file.state(),
@@ -222,7 +222,7 @@ impl Desk {
             size: state.size(),
             clients: state.clients(),
             refused_clients: state.refused_clients(),
-            last_error: last_error.map(|e| e.named(*naming)),
+            last_error: last_error.map(|e| e.render_with(*naming)),
             ..ServerStatus::of(record.clone(), condition)
         }
     }
@@ -234,45 +234,47 @@ impl Desk {
             return Err(Error::new(Kind::PurgeIncomplete, "the disk was not purged")
                 .found(format!("a server of the disk {}", own.unwrap_or("without a UUID")))
                 .expected(format!("one of the disk {meant}"))
-                .remedy(
-                    Advice::from(Action("status")).text(" shows what is open; close it, then try again"),
-                ));
+                .hint(Hint::from(Action("status")).text(" shows what is open; close it, then try again")));
         }
-        self.service.sources.first().cloned().ok_or_else(|| Op::Purge { uuid: None }.unknown())
+        self.service
+            .sources
+            .first()
+            .cloned()
+            .ok_or_else(|| ControlOp::Purge { uuid: None }.unsupported_error())
     }
 
     /// Purges for a client. The answer names the disk. If the client has left by then, a failure is
     /// kept until a purge succeeds.
-    fn purge(&self, line: &Arc<Line>, source: Arc<dyn StatusSource>) -> Result<()> {
+    fn purge(&self, connection: &Arc<ClientConnection>, source: Arc<dyn StatusSource>) -> Result<()> {
         let permit = self.purges.admit()?;
-        let (untold, naming, uuid) =
-            (self.untold.clone(), self.service.naming, self.service.record.uuid.clone());
-        let succeeded = untold.clone();
+        let (unreported, naming, uuid) =
+            (self.unreported.clone(), self.service.naming, self.service.record.uuid.clone());
+        let succeeded = unreported.clone();
         let purge = move || {
             let done = source.purge()?;
-            succeeded.purged();
-            to_value(&Purged { uuid, items: Counter::all(&done.items) })
+            succeeded.clear_purge_failure();
+            to_value(&PurgeReport { uuid, items: Counter::all(&done.items) })
         };
         let told = move |failure: Option<Error>, heard: bool| {
             if let Some(e) = failure.filter(|_| !heard) {
-                untold.not_purged(e.context("a purge whose client has left"));
+                unreported.record_purge_failure(e.context("a purge for a client that has left"));
             }
             drop(permit);
         };
-        worker::start(line, naming, purge, told).map(drop)
+        worker::start(connection, naming, purge, told).map(drop)
     }
 
     /// Reports how a file is protected. This may block: the inode may be locked, and the backing
     /// file may have to be opened.
-    fn stat(&self, line: &Arc<Line>, ino: u64) -> Result<()> {
+    fn stat(&self, connection: &Arc<ClientConnection>, ino: u64) -> Result<()> {
         let permit = self.stats.admit()?;
         let sources = self.service.sources.clone();
         let stat = move || {
             let found = sources.iter().find_map(|source| source.stat(ino));
-            found.unwrap_or_else(|| Err(Op::Stat { ino }.unknown()))
+            found.unwrap_or_else(|| Err(ControlOp::Stat { ino }.unsupported_error()))
         };
         let after = move |_: Option<Error>, _: bool| drop(permit);
-        worker::start(line, self.service.naming, stat, after).map(drop)
+        worker::start(connection, self.service.naming, stat, after).map(drop)
     }
 }
 

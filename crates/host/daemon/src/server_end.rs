@@ -10,7 +10,7 @@ pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// The outcome of a close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum CloseOutcome {
     /// The server unmounted, flushed, and exited.
     Cleanly,
     /// The server was dead; its mount was cleaned up. Writes that were not flushed before it died

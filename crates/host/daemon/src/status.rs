@@ -2,9 +2,9 @@
 //! while it runs.
 
 use crate::file::FileState;
-use crate::record::{Front, Record};
+use crate::record::{FrontEnd, Record};
 use lacuna_contracts::{ByteDisk, Error, Kind, Result, Status, StatusItem};
-use lacuna_mount::Watch;
+use lacuna_mount::SessionMonitor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl StatusSource for ByteDisk {
 /// The state of a front end.
 pub trait ServerState: Send + Sync + 'static {
     /// Whether it was told to end and has not refused.
-    fn closing(&self) -> bool;
+    fn is_closing(&self) -> bool;
 
     /// The last request that failed.
     fn last_error(&self) -> Option<Error>;
@@ -62,9 +62,9 @@ pub trait ServerState: Send + Sync + 'static {
     }
 }
 
-impl ServerState for Watch {
-    fn closing(&self) -> bool {
-        Watch::closing(self)
+impl ServerState for SessionMonitor {
+    fn is_closing(&self) -> bool {
+        SessionMonitor::is_closing(self)
     }
 
     fn last_error(&self) -> Option<Error> {
@@ -115,7 +115,7 @@ pub struct RefusedClients {
 
 /// The counters of a purge, and the UUID of the purged disk.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Purged {
+pub(crate) struct PurgeReport {
     pub uuid: Option<String>,
     pub items: Vec<Counter>,
 }
@@ -167,7 +167,7 @@ impl ServerStatus {
     /// the file.
     pub fn of_silent(record: Record) -> ServerStatus {
         let file = FileState { place: record.file, now: None };
-        let file = Some(file).filter(|file| file.place.is(file.place));
+        let file = Some(file).filter(|file| file.place.is_same(file.place));
         ServerStatus { file, ..ServerStatus::of(record, Condition::Silent) }
     }
 
@@ -215,7 +215,7 @@ impl ServerStatus {
             "file": self.file,
         });
         match &record.front {
-            Front::Fuse(mount) => {
+            FrontEnd::Fuse(mount) => {
                 out["front"] = json!("fuse");
                 out["mountpoint"] = json!(mount.mountpoint.to_string_lossy());
                 out["raw"] = json!(mount.is_raw());
@@ -224,7 +224,7 @@ impl ServerStatus {
                 out["died"] = json!(self.is_dead());
                 out["silent"] = json!(self.is_silent());
             }
-            Front::Nbd { uris } => {
+            FrontEnd::Nbd { uris } => {
                 out["front"] = json!("nbd");
                 out["uri"] = json!(uris.first());
                 out["uris"] = json!(uris);
@@ -251,21 +251,21 @@ impl ServerStatus {
 mod tests {
     use super::*;
     use crate::file::{FileIdentity, FileNow};
-    use crate::record::{Identity, InPool, MountKind, MountRecord, MountedBy};
+    use crate::record::{Identity, MountKind, MountRecord, MountedBy, PoolScope};
 
-    fn record(front: Front) -> Record {
+    fn record(front: FrontEnd) -> Record {
         let identity = Identity { location: "/a.img".into(), format: "sealed".into(), ..Identity::default() };
         let (since, pid) = (1_714_570_620, 7);
         Record { since, pid, file: FileIdentity::File(1, 2), ..Record::new(&identity, front, false) }
     }
 
-    fn mount() -> Front {
+    fn mount() -> FrontEnd {
         let by = Some(MountedBy::LoopDevice("/dev/loop3".into()));
-        Front::Fuse(MountRecord { mountpoint: "/mnt".into(), kind: MountKind::FileSystem { by } })
+        FrontEnd::Fuse(MountRecord { mountpoint: "/mnt".into(), kind: MountKind::FileSystem { by } })
     }
 
-    fn served() -> Front {
-        Front::Nbd { uris: vec!["nbd://h".into()] }
+    fn served() -> FrontEnd {
+        FrontEnd::Nbd { uris: vec!["nbd://h".into()] }
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
             let file = Some(FileState { place: FileIdentity::File(1, 2), now: Some(now) });
             let items = vec![Counter { name: "dirty".into(), value: 1, unit: "bytes".into() }];
             let (id, size) = (Some("ID".into()), Some(4096));
-            let of_network = matches!(front, Front::Nbd { .. });
+            let of_network = matches!(front, FrontEnd::Nbd { .. });
             let clients = ConnectedClients { count: 2, named: vec!["10.0.0.5".into()] };
             let refused = RefusedClients { count: 1, last: Some("no TLS".into()) };
             let (clients, refused_clients) =
@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_shown_as_what_it_is() {
+    fn the_json_shows_the_kind_of_mount() {
         let by = Some(MountedBy::Program("fuse2fs".into()));
         for (kind, raw, vault, via) in [
             (MountKind::FileSystem { by }, false, false, json!("fuse2fs")),
             (MountKind::Raw, true, false, Value::Null),
             (MountKind::Vault, false, true, Value::Null),
         ] {
-            let front = Front::Fuse(MountRecord { mountpoint: "/mnt".into(), kind });
+            let front = FrontEnd::Fuse(MountRecord { mountpoint: "/mnt".into(), kind });
             let shown = ServerStatus::of(record(front), Condition::Serving).to_json();
             assert_eq!((&shown["raw"], &shown["vault"], &shown["via"]), (&json!(raw), &json!(vault), &via));
         }
@@ -327,12 +327,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_answer_is_known_by_its_record() {
+    fn a_silent_server_is_described_by_its_record() {
         for front in [mount(), served()] {
             let silent = ServerStatus::of_silent(record(front.clone())).to_json();
             assert!(silent["silent"] == true && silent["location"] == "/a.img", "{silent}");
             assert_eq!(silent["file"], json!({ "place": "file:1:2" }));
-            let in_pool = InPool { namespace: Some("n".into()), ceph_conf: Some("/c".into()) };
+            let in_pool = PoolScope { namespace: Some("n".into()), ceph_conf: Some("/c".into()) };
             let unknown =
                 Record { file: FileIdentity::Unknown, in_pool: Some(in_pool), ..record(front.clone()) };
             let silent = ServerStatus::of_silent(unknown.clone()).to_json();

@@ -56,13 +56,13 @@ pub fn note_inherited_descriptors() {
     INHERITED.get_or_init(|| {
         // Without /proc the list stays empty. Then nothing can be mounted either.
         let numbers = descriptors().into_iter().filter(|number| *number > 2);
-        numbers.filter_map(|number| Some(Inherited { number, file: open_on(number)? })).collect()
+        numbers.filter_map(|number| Some(Inherited { number, file: inheritable_file_id(number)? })).collect()
     });
 }
 
 /// The device and inode of an open descriptor. None if the descriptor is closed or has the
 /// close-on-exec flag, as all descriptors have that this program opens.
-fn open_on(number: RawFd) -> Option<(u64, u64)> {
+fn inheritable_file_id(number: RawFd) -> Option<(u64, u64)> {
     // SAFETY: asks for flags by number, and touches no memory.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
@@ -78,7 +78,7 @@ fn open_on(number: RawFd) -> Option<(u64, u64)> {
 /// streams.
 pub(crate) fn close_inherited_descriptors() {
     for inherited in INHERITED.get().into_iter().flatten() {
-        if open_on(inherited.number) == Some(inherited.file) {
+        if inheritable_file_id(inherited.number) == Some(inherited.file) {
             // SAFETY: the process inherited the descriptor, and gave it to no code that would close
             // it.
             unsafe { libc::close(inherited.number) };

@@ -5,7 +5,7 @@
 //! every owner is checked, only sockets are opened, and nothing is sent before the system has named
 //! a process of that user as the listener.
 
-use crate::client::to_server;
+use crate::client::connect_with_timeout;
 use crate::run_base::{WRITABLE_BY_OTHERS, names};
 use crate::run_dir::{CONTROL, is_name};
 use lacuna_contracts::{Error, Kind, Result};
@@ -167,7 +167,7 @@ impl UserSocket {
             return Err(denied("no socket of this user in the place of a control socket"));
         }
         // The link leads to the socket that was checked, whatever its name is now.
-        let stream = to_server(&PathBuf::from(format!("/proc/self/fd/{}", socket.as_raw_fd())))?;
+        let stream = connect_with_timeout(&PathBuf::from(format!("/proc/self/fd/{}", socket.as_raw_fd())))?;
         let listener = socket_peercred(&stream)?;
         if listener.uid.as_raw() != self.base.user {
             return Err(denied("a process of another user that listens on the control socket"));

@@ -5,9 +5,9 @@
 //! alone. Root uses no file of the user except the control socket, and cleans up nothing for the
 //! user.
 
-use crate::client::{Reply, ask, is_over_time};
-use crate::protocol::{Afterwards, Op};
-use crate::server_end::{Closed, GONE_WITHIN, PAUSE};
+use crate::client::{CallOutcome, ask, is_over_time};
+use crate::protocol::{AfterFailure, ControlOp};
+use crate::server_end::{CloseOutcome, GONE_WITHIN, PAUSE};
 use crate::status::{Condition, ServerStatus};
 use crate::user_base::UserSocket;
 use lacuna_contracts::{Error, Kind, Result, Term, shell_word};
@@ -74,26 +74,31 @@ impl UserServer {
     /// names its disk in errors; `mountpoint` is its mount point, if it has one.
     ///
     /// Errors: its refusal; [`Kind::TimedOut`] if it does not answer, or does not end.
-    pub(crate) fn close(&self, op: &Op, shown: &str, mountpoint: Option<&Path>) -> Result<Closed> {
+    pub(crate) fn close(
+        &self,
+        op: &ControlOp,
+        shown: &str,
+        mountpoint: Option<&Path>,
+    ) -> Result<CloseOutcome> {
         let what = &*format!("cannot close {shown} of user {}", self.user());
         let failed = |e: &io::Error| Error::io(what, e);
-        let Some((stream, process)) = self.reach(what)? else { return Ok(Closed::Cleanly) };
+        let Some((stream, process)) = self.reach(what)? else { return Ok(CloseOutcome::Cleanly) };
         let running = running(process).map_err(|e| failed(&e))?;
         let ends = || has_ended_within(running.as_ref(), GONE_WITHIN).map_err(|e| failed(&e));
         match ask(&stream, op, None) {
-            Ok(Reply::Done(_)) if ends()? => self.without_mount(what, mountpoint),
-            Ok(Reply::Done(_)) => Err(Error::new(Kind::TimedOut, what)
+            Ok(CallOutcome::Done(_)) if ends()? => self.without_mount(what, mountpoint),
+            Ok(CallOutcome::Done(_)) => Err(Error::new(Kind::TimedOut, what)
                 .found(format!("its process {process} running on after it said that it has closed"))
                 .expected("the end of its process")),
-            Ok(Reply::Refused(e, afterwards)) => {
-                if afterwards == Afterwards::Ends {
+            Ok(CallOutcome::Refused(e, afterwards)) => {
+                if afterwards == AfterFailure::Ends {
                     // The lost data matters more than whether the process exits.
                     let _stays = ends();
                 }
                 Err(in_words(Error::new(e.kind(), what), &e))
             }
-            Ok(Reply::Silent(_)) => Err(let_go_on(Error::new(Kind::TimedOut, what), process)),
-            Ok(Reply::Ended | Reply::Nonsense) => self.ended(what, ends()?),
+            Ok(CallOutcome::Silent(_)) => Err(let_go_on(Error::new(Kind::TimedOut, what), process)),
+            Ok(CallOutcome::Ended | CallOutcome::Malformed) => self.ended(what, ends()?),
             Err(e) if is_gone(&e) => self.ended(what, ends()?),
             Err(e) => Err(failed(&e)),
         }
@@ -111,7 +116,7 @@ impl UserServer {
                 Err(e) if is_gone(&e) => {
                     return Err(Error::new(Kind::Busy, what)
                         .found("a server that takes no clients: it died, or is about to end")
-                        .remedy("try again; if it died, its user clears away what it left"));
+                        .hint("try again; if it died, its user clears away what it left"));
                 }
                 Err(e) if is_over_time(&e) => {
                     return Err(Error::new(Kind::TimedOut, what).found("a server that accepts no client"));
@@ -122,25 +127,25 @@ impl UserServer {
     }
 
     /// The result of a server that said that it has closed: its mount must be gone.
-    fn without_mount(&self, what: &str, mountpoint: Option<&Path>) -> Result<Closed> {
+    fn without_mount(&self, what: &str, mountpoint: Option<&Path>) -> Result<CloseOutcome> {
         let device = mountpoint.map(|at| device_of(at, self.user())).transpose()?.flatten();
         match mountpoint.filter(|_| device.is_some() && device == self.mount) {
-            None => Ok(Closed::Cleanly),
+            None => Ok(CloseOutcome::Cleanly),
             Some(at) => Err(Error::new(Kind::Other, what)
                 .found("its mount still there, though its server said that it has closed")
-                .remedy(format!("unmount it with `umount {}`", shell_word(at)))),
+                .hint(format!("unmount it with `umount {}`", shell_word(at)))),
         }
     }
 
     /// The result of a server that gave no answer. `has_ended` says whether its process is gone.
-    fn ended(&self, what: &str, has_ended: bool) -> Result<Closed> {
+    fn ended(&self, what: &str, has_ended: bool) -> Result<CloseOutcome> {
         // A server that closes at the wish of another client removes its run directory.
         if has_ended && self.socket.connect().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-            return Ok(Closed::Cleanly);
+            return Ok(CloseOutcome::Cleanly);
         }
         Err(Error::new(Kind::Other, what)
             .found("a server that gave no answer that makes sense")
-            .remedy("if it died, opening the disk again repairs what the crash left"))
+            .hint("if it died, opening the disk again repairs what the crash left"))
     }
 }
 
@@ -154,13 +159,15 @@ fn status(socket: &UserSocket, until: Instant) -> Result<Option<ServerStatus>> {
         }
         connected => connected.map_err(|e| nonsense(e.to_string()))?,
     };
-    let status = match ask(&stream, &Op::Status, Some(until)) {
-        Ok(Reply::Done(status)) => status,
-        Ok(Reply::Ended) => return Ok(None),
+    let status = match ask(&stream, &ControlOp::Status, Some(until)) {
+        Ok(CallOutcome::Done(status)) => status,
+        Ok(CallOutcome::Ended) => return Ok(None),
         Err(e) if is_gone(&e) => return Ok(None),
-        Ok(Reply::Silent(_)) => return Err(let_go_on(no_answer(user).with_kind(Kind::TimedOut), process)),
-        Ok(Reply::Refused(e, _)) => return Err(in_words(no_answer(user).with_kind(Kind::Other), &e)),
-        Ok(Reply::Nonsense) => return Err(nonsense("none that makes sense".to_owned())),
+        Ok(CallOutcome::Silent(_)) => {
+            return Err(let_go_on(no_answer(user).with_kind(Kind::TimedOut), process));
+        }
+        Ok(CallOutcome::Refused(e, _)) => return Err(in_words(no_answer(user).with_kind(Kind::Other), &e)),
+        Ok(CallOutcome::Malformed) => return Err(nonsense("an invalid answer".to_owned())),
         Err(e) => return Err(nonsense(e.to_string())),
     };
     let mut status: ServerStatus = serde_json::from_value(status).map_err(|e| nonsense(e.to_string()))?;
@@ -183,14 +190,14 @@ fn no_answer(user: u32) -> Error {
 
 fn let_go_on(e: Error, process: u32) -> Error {
     e.found(format!("a server that does not answer (process {process})"))
-        .remedy(format!("if the process was stopped, `kill -CONT {process}` lets it go on; then try again"))
+        .hint(format!("if the process was stopped, `kill -CONT {process}` resumes it; then try again"))
 }
 
 /// Adds to an error the words of the server, which may not be true. A private error stays private.
 fn in_words(error: Error, said: &Error) -> Error {
     let words: String = said.text(Term::quoted).line().chars().take(MOST_LETTERS).collect();
     let error = error.found(format!("its server says: {words}"));
-    if said.is_private() { error.private() } else { error }
+    if said.is_confidential() { error.confidential() } else { error }
 }
 
 /// Whether no server listens any more.
@@ -248,13 +255,16 @@ mod tests {
 
     #[test]
     fn the_words_of_a_server_are_shown_as_its_own() {
-        let said = Error::new(Kind::Busy, "x".repeat(2 * MOST_LETTERS)).found("\u{1b}[2J").private();
+        let said = Error::new(Kind::Busy, "x".repeat(2 * MOST_LETTERS)).found("\u{1b}[2J").confidential();
         let told = in_words(Error::new(said.kind(), "cannot close /mnt of user 7"), &said);
-        assert!(told.is_private() && told.kind() == Kind::Busy);
+        assert!(told.is_confidential() && told.kind() == Kind::Busy);
         let text = told.to_string();
         assert!(text.starts_with("cannot close /mnt of user 7; found: its server says: xxx"), "{text}");
         assert!(text.len() < 2 * MOST_LETTERS, "{text}");
         let short = in_words(no_answer(7), &Error::new(Kind::Usage, "a\u{1b}[2J\u{202e}b"));
-        assert!(!short.is_private() && short.to_string().ends_with("says: a\\u{1b}[2J\\u{202e}b"), "{short}");
+        assert!(
+            !short.is_confidential() && short.to_string().ends_with("says: a\\u{1b}[2J\\u{202e}b"),
+            "{short}"
+        );
     }
 }

@@ -2,9 +2,9 @@
 //! answers it. The server goes on to answer other clients. The number of workers for each kind of
 //! request is limited, so that clients cannot exhaust the threads of the system.
 
-use crate::exchange::{Beats, Line};
-use crate::protocol::{ALIVE, Afterwards, Answer};
-use lacuna_contracts::{Error, Kind, Naming, Result};
+use crate::client_connection::{ClientConnection, KeepaliveSender};
+use crate::protocol::{AfterFailure, KEEPALIVE, ServerAnswer};
+use lacuna_contracts::{Error, Kind, Result, TermRenderer};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 /// A limit on the clients that a server works for at a time with the same request.
 pub(crate) struct WorkerLimit {
     most: usize,
-    at_work: Arc<AtomicUsize>,
+    active: Arc<AtomicUsize>,
 }
 
 /// The permission to work for one client. Dropping it releases the place.
@@ -23,15 +23,15 @@ pub(crate) struct WorkerPermit(Arc<AtomicUsize>);
 impl WorkerLimit {
     /// At most `most` clients.
     pub(crate) fn new(most: usize) -> Self {
-        WorkerLimit { most, at_work: Arc::default() }
+        WorkerLimit { most, active: Arc::default() }
     }
 
     /// Takes a place for one more client. Errors: [`Kind::Busy`] at the limit.
     pub(crate) fn admit(&self) -> Result<WorkerPermit> {
         let one_more = |count: usize| (count < self.most).then_some(count + 1);
-        match self.at_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
-            Ok(_) => Ok(WorkerPermit(Arc::clone(&self.at_work))),
-            Err(most) => Err(too_many(format!("{most} clients that asked for the same before"))),
+        match self.active.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
+            Ok(_) => Ok(WorkerPermit(Arc::clone(&self.active))),
+            Err(most) => Err(too_many(format!("{most} clients with the same request"))),
         }
     }
 }
@@ -46,37 +46,38 @@ impl Drop for WorkerPermit {
 pub(crate) fn too_many(found: String) -> Error {
     Error::new(Kind::Busy, "the server cannot take more work")
         .found(found)
-        .remedy("try again when they are done")
+        .hint("try again when they are done")
 }
 
 /// Starts a worker that runs `work` and answers with its outcome; `naming` gives names to the
-/// settings in advice. Then calls `after` with the failure, if any, and whether the client was
+/// settings in advice. Then calls `on_done` with the failure, if any, and whether the client was
 /// still there for the answer. Values that `work` holds are dropped before the answer; a permit
-/// that `after` holds is released when only the end of the thread is left.
+/// that `on_done` holds is released when only the end of the thread is left.
 ///
 /// Errors: no thread can be started. Nothing was sent to the client then.
 pub(crate) fn start(
-    line: &Arc<Line>,
-    naming: Naming,
+    connection: &Arc<ClientConnection>,
+    naming: TermRenderer,
     work: impl FnOnce() -> Result<Value> + Send + 'static,
-    after: impl FnOnce(Option<Error>, bool) + Send + 'static,
+    on_done: impl FnOnce(Option<Error>, bool) + Send + 'static,
 ) -> Result<JoinHandle<()>> {
-    let line = Arc::clone(line);
+    let line = Arc::clone(connection);
     let serve = move || {
-        line.send(ALIVE);
+        line.send(KEEPALIVE);
         let outcome = {
-            let _beats = Beats::start(&line);
+            let _beats = KeepaliveSender::start(&line);
             // A panic in the work for one client must not stop the server.
             let panicked = |_| Err(Error::new(Kind::Other, "a defect of lacuna (a panic)"));
             catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked)
         };
         let failure = outcome.as_ref().err().cloned();
-        line.answer(&Answer::of(outcome, Afterwards::Stays, naming));
-        after(failure, !line.has_ended());
+        line.answer(&ServerAnswer::of(outcome, AfterFailure::Stays, naming));
+        on_done(failure, !line.has_ended());
         line.close();
     };
     let thread = std::thread::Builder::new().name("lacuna-worker".into()).spawn(serve);
     thread.map_err(|e| {
-        Error::io("cannot begin with the work", &e).remedy("try again when the system has threads to spare")
+        Error::io("cannot start a thread for the request", &e)
+            .hint("try again when the system has threads to spare")
     })
 }

@@ -19,10 +19,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The source of cover for hidden levels that write none of their own. Clones share the state of
 /// one disk.
 #[derive(Clone, Default)]
-pub struct CoverSource(Arc<Source>);
+pub struct CoverSource(Arc<CoverSourceState>);
 
 #[derive(Default)]
-struct Source {
+struct CoverSourceState {
     /// Level 0 was closed: there is no more cover.
     ended: AtomicBool,
     /// The number of mounted hidden levels.
@@ -30,7 +30,7 @@ struct Source {
 }
 
 /// The relation of a level to cover.
-pub enum Cover {
+pub enum CoverRole {
     /// None: the disk has no levels, or writes cover by itself.
     Unneeded,
     /// Level 0: its writes are the cover.
@@ -39,60 +39,60 @@ pub enum Cover {
     Needs(CoverSource),
 }
 
-impl Cover {
+impl CoverRole {
     /// Whether a mounted level loses its cover if this level is closed.
     pub fn is_needed(&self) -> bool {
-        matches!(self, Cover::Gives(source) if source.0.users.load(Ordering::Acquire) > 0)
+        matches!(self, CoverRole::Gives(source) if source.0.users.load(Ordering::Acquire) > 0)
     }
 
-    fn may_come(&self) -> bool {
-        matches!(self, Cover::Needs(source) if !source.0.ended.load(Ordering::Acquire))
+    fn can_still_come(&self) -> bool {
+        matches!(self, CoverRole::Needs(source) if !source.0.ended.load(Ordering::Acquire))
     }
 }
 
 /// A [`Disk`] that retries requests refused for want of cover.
 pub struct CoverRetry {
     disk: Arc<dyn Disk>,
-    cover: Cover,
+    cover: CoverRole,
     /// Whether refused requests are retried.
-    holding: AtomicBool,
+    is_retrying: AtomicBool,
     /// Whether the disk was closed, so that it neither needs nor gives cover.
-    ended: AtomicBool,
+    is_closed: AtomicBool,
     /// Requests in flight on the disk.
-    working: AtomicUsize,
+    in_flight: AtomicUsize,
     /// The last refused request, and the start of that try.
     refused: Mutex<Option<(Instant, Error)>>,
 }
 
 impl CoverRetry {
-    /// Wraps a disk. It retries nothing until [`hold`](Self::hold) is called.
-    pub fn new(disk: Arc<dyn Disk>, cover: Cover) -> Self {
-        if let Cover::Needs(source) = &cover {
+    /// Wraps a disk. It retries nothing until [`set_retrying`](Self::set_retrying) is called.
+    pub fn new(disk: Arc<dyn Disk>, cover: CoverRole) -> Self {
+        if let CoverRole::Needs(source) = &cover {
             source.0.users.fetch_add(1, Ordering::AcqRel);
         }
         CoverRetry {
             disk,
             cover,
-            holding: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-            working: AtomicUsize::new(0),
+            is_retrying: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
             refused: Mutex::default(),
         }
     }
 
     /// The relation of the level to cover.
-    pub fn cover(&self) -> &Cover {
+    pub fn cover(&self) -> &CoverRole {
         &self.cover
     }
 
     /// Whether refused requests are retried: this is enabled, and cover can still come.
-    pub fn is_patient(&self) -> bool {
-        self.holding.load(Ordering::Acquire) && self.cover.may_come()
+    pub fn is_retrying(&self) -> bool {
+        self.is_retrying.load(Ordering::Acquire) && self.cover.can_still_come()
     }
 
     /// Enables or disables retries.
-    pub fn hold(&self, holding: bool) {
-        self.holding.store(holding, Ordering::Release);
+    pub fn set_retrying(&self, holding: bool) {
+        self.is_retrying.store(holding, Ordering::Release);
     }
 
     /// The refusal of a try that began at `begun` or later, if there was one: since then the disk
@@ -103,8 +103,8 @@ impl CoverRetry {
     }
 
     /// Whether a request is in flight on the disk.
-    pub(crate) fn is_working(&self) -> bool {
-        self.working.load(Ordering::Acquire) > 0
+    pub(crate) fn has_requests_in_flight(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) > 0
     }
 
     /// Flushes without a retry: waits for cover no longer than the disk itself does.
@@ -114,27 +114,27 @@ impl CoverRetry {
 
     /// Records that the disk was closed: it neither needs nor gives cover any more. Threads of a
     /// FUSE session that another mount namespace keeps may hold this value for longer.
-    pub fn end(&self) {
-        if self.ended.swap(true, Ordering::AcqRel) {
+    pub fn mark_closed(&self) {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
             return;
         }
         match &self.cover {
-            Cover::Unneeded => {}
-            Cover::Gives(source) => source.0.ended.store(true, Ordering::Release),
-            Cover::Needs(source) => _ = source.0.users.fetch_sub(1, Ordering::AcqRel),
+            CoverRole::Unneeded => {}
+            CoverRole::Gives(source) => source.0.ended.store(true, Ordering::Release),
+            CoverRole::Needs(source) => _ = source.0.users.fetch_sub(1, Ordering::AcqRel),
         }
     }
 
     /// Runs `ask` and counts it as in flight.
-    fn counted<T>(&self, ask: impl FnOnce() -> T) -> T {
-        self.working.fetch_add(1, Ordering::AcqRel);
+    fn count_in_flight<T>(&self, ask: impl FnOnce() -> T) -> T {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
         let answer = ask();
-        self.working.fetch_sub(1, Ordering::AcqRel);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
         answer
     }
 
-    fn retried(&self, ask: impl Fn(&dyn Disk) -> Result<()>) -> Result<()> {
-        if !matches!(self.cover, Cover::Needs(_)) {
+    fn retry_without_cover(&self, ask: impl Fn(&dyn Disk) -> Result<()>) -> Result<()> {
+        if !matches!(self.cover, CoverRole::Needs(_)) {
             return ask(&*self.disk);
         }
         loop {
@@ -144,7 +144,7 @@ impl CoverRetry {
                     let mut refused = self.refused.lock();
                     *refused = Some((begun, e.clone()));
                     drop(refused);
-                    if !self.is_patient() {
+                    if !self.is_retrying() {
                         return Err(e);
                     }
                     sleep(RETRY_PAUSE);
@@ -157,7 +157,7 @@ impl CoverRetry {
 
 impl Drop for CoverRetry {
     fn drop(&mut self) {
-        self.end();
+        self.mark_closed();
     }
 }
 
@@ -167,19 +167,19 @@ impl Disk for CoverRetry {
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        self.counted(|| self.disk.read(first, buf))
+        self.count_in_flight(|| self.disk.read(first, buf))
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        self.counted(|| self.retried(|disk| disk.write(first, data)))
+        self.count_in_flight(|| self.retry_without_cover(|disk| disk.write(first, data)))
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.counted(|| self.retried(|disk| disk.discard(first, count)))
+        self.count_in_flight(|| self.retry_without_cover(|disk| disk.discard(first, count)))
     }
 
     fn flush(&self) -> Result<()> {
-        self.counted(|| self.retried(|disk| disk.flush()))
+        self.count_in_flight(|| self.retry_without_cover(|disk| disk.flush()))
     }
 
     fn purge(&self) -> Result<Status> {
@@ -198,8 +198,8 @@ impl Disk for CoverRetry {
         self.disk.close()
     }
 
-    fn read_only(&self) -> bool {
-        self.disk.read_only()
+    fn is_read_only(&self) -> bool {
+        self.disk.is_read_only()
     }
 }
 
@@ -250,31 +250,31 @@ mod tests {
         }
     }
 
-    fn uncovered(times: u32, cover: Cover) -> CoverRetry {
+    fn uncovered(times: u32, cover: CoverRole) -> CoverRetry {
         CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(times))), cover)
     }
 
     #[test]
-    fn cover_is_waited_for_as_long_as_there_can_be_any() {
+    fn requests_are_retried_while_cover_can_come() {
         let source = CoverSource::default();
-        let public = uncovered(0, Cover::Gives(source.clone()));
+        let public = uncovered(0, CoverRole::Gives(source.clone()));
         assert!(!public.cover().is_needed());
-        let disk = uncovered(3, Cover::Needs(source.clone()));
+        let disk = uncovered(3, CoverRole::Needs(source.clone()));
         let begun = Instant::now();
         assert!(public.cover().is_needed() && disk.refused_since(begun).is_none());
         assert_eq!(disk.flush().unwrap_err().kind(), Kind::NoCover);
         assert!(disk.refused_since(begun).is_some() && disk.refused_since(Instant::now()).is_none());
-        disk.hold(true);
+        disk.set_retrying(true);
         disk.write(BlockAddr(0), &[0; 4096]).unwrap();
         // Other errors are not retried. Neither is the close, after which no level can give cover.
         assert_eq!(disk.discard(BlockAddr(0), 1).unwrap_err().kind(), Kind::Io);
         drop(disk);
         assert!(!public.cover().is_needed());
-        let closed = uncovered(1, Cover::Needs(source.clone()));
-        closed.hold(true);
+        let closed = uncovered(1, CoverRole::Needs(source.clone()));
+        closed.set_retrying(true);
         assert_eq!(closed.close().unwrap_err().kind(), Kind::NoCover);
-        let hopeless = uncovered(1, Cover::Needs(source));
-        hopeless.hold(true);
+        let hopeless = uncovered(1, CoverRole::Needs(source));
+        hopeless.set_retrying(true);
         drop(public);
         assert_eq!(hopeless.flush().unwrap_err().kind(), Kind::NoCover);
     }

@@ -3,7 +3,7 @@
 //! The kernel's requests for it go to the server's own file system, so they are made by a thread
 //! without the process's descriptors (`system_call.rs`).
 
-use crate::system_call::{self, apart};
+use crate::system_call::{self, run_without_descriptors};
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ pub(crate) struct LoopDevice {
     node: PathBuf,
     number: String,
     backing: PathBuf,
-    automatic: bool,
+    has_autoclear: bool,
 }
 
 impl LoopDevice {
@@ -29,9 +29,9 @@ impl LoopDevice {
     /// Uses direct I/O: the FUSE file has no page cache, and only with direct I/O does the loop
     /// device keep several requests in flight at once.
     pub(crate) fn attach(backing: &Path, read_only: bool) -> Result<Self> {
-        let attached = apart(|| attach_next(backing, read_only));
+        let attached = run_without_descriptors(|| attach_next(backing, read_only));
         let (node, number) = attached.map_err(|e| failed("cannot attach a loop device", &e))?;
-        Ok(LoopDevice { node, number, backing: backing.to_owned(), automatic: false })
+        Ok(LoopDevice { node, number, backing: backing.to_owned(), has_autoclear: false })
     }
 
     /// The device node, such as `/dev/loop0`.
@@ -52,8 +52,9 @@ impl LoopDevice {
     /// Makes the kernel detach the device after its last user (the mount) is gone, however it is
     /// unmounted.
     pub(crate) fn detach_when_unused(&mut self) -> Result<()> {
-        clear(&self.node).map_err(|e| failed("cannot prepare the loop device for its end", &e))?;
-        self.automatic = attribute(&self.node, "loop/autoclear")?.as_deref() == Some("1");
+        clear_backing_file(&self.node)
+            .map_err(|e| failed("cannot set the loop device to detach on close", &e))?;
+        self.has_autoclear = attribute(&self.node, "loop/autoclear")?.as_deref() == Some("1");
         Ok(())
     }
 
@@ -65,7 +66,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        if !self.automatic {
+        if !self.has_autoclear {
             let _ = self.detach();
         }
     }
@@ -116,8 +117,8 @@ fn known_number(node: &Path) -> io::Result<String> {
     })
 }
 
-fn clear(node: &Path) -> io::Result<()> {
-    apart(|| Ok(system_call::clear_backing_file(&File::open(node)?)?))
+fn clear_backing_file(node: &Path) -> io::Result<()> {
+    run_without_descriptors(|| Ok(system_call::clear_backing_file(&File::open(node)?)?))
 }
 
 fn failed(what: &str, e: &io::Error) -> Error {
@@ -127,16 +128,16 @@ fn failed(what: &str, e: &io::Error) -> Error {
 
 /// Detaches the loop device `node`, unless it has another file by now or none.
 pub fn detach_from(node: &Path, backing: &Path) -> Result<()> {
-    if !rests_on(node, backing)? {
+    if !is_backed_by(node, backing)? {
         return Ok(());
     }
-    clear(node).map_err(|e| failed("cannot detach the loop device", &e))
+    clear_backing_file(node).map_err(|e| failed("cannot detach the loop device", &e))
 }
 
 /// Makes the loop device `node` take over the new length of its file, unless it has another file by
 /// now.
-pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
-    if !rests_on(node, backing)? {
+pub(crate) fn refresh_capacity(node: &Path, backing: &Path) -> Result<()> {
+    if !is_backed_by(node, backing)? {
         return Ok(());
     }
     let follow = || -> io::Result<()> {
@@ -144,16 +145,16 @@ pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
         fs::metadata(backing)?;
         Ok(system_call::set_capacity(&File::open(node)?)?)
     };
-    apart(follow).map_err(|e| failed("cannot make the loop device larger", &e))
+    run_without_descriptors(follow).map_err(|e| failed("cannot make the loop device larger", &e))
 }
 
 /// Every loop device with the file `backing`. Errors: a failure to inspect one of them.
-pub fn resting_on(backing: &Path) -> Result<Vec<PathBuf>> {
-    resting(|file| file == backing)
+pub fn devices_backed_by(backing: &Path) -> Result<Vec<PathBuf>> {
+    devices_with(|file| file == backing)
 }
 
 /// Every loop device with a `wanted` file. Errors: a failure to inspect one of them.
-pub(crate) fn resting(wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
+pub(crate) fn devices_with(wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let failed = |e: &io::Error| Error::io("cannot look for loop devices in /sys/block", e);
     let devices = match fs::read_dir("/sys/block") {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -170,7 +171,7 @@ pub(crate) fn resting(wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
 }
 
 /// Whether this is a loop device with the file `backing`.
-fn rests_on(node: &Path, backing: &Path) -> Result<bool> {
+fn is_backed_by(node: &Path, backing: &Path) -> Result<bool> {
     Ok(backing_file(node)?.is_some_and(|file| file == backing))
 }
 
@@ -205,12 +206,12 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn devices_are_told_by_their_files() {
-        assert_eq!(resting_on(Path::new("/no/such/file")).unwrap(), [] as [PathBuf; 0]);
+    fn loop_devices_are_found_by_their_files() {
+        assert_eq!(devices_backed_by(Path::new("/no/such/file")).unwrap(), [] as [PathBuf; 0]);
         assert_eq!(number(Path::new("/dev/no-such-device")).unwrap(), None);
         let unknown = known_number(Path::new("/dev/no-such-device")).unwrap_err();
         assert!(unknown.to_string().contains("no number of /dev/no-such-device"), "{unknown}");
-        assert!(!rests_on(Path::new("/dev/no-such-device"), Path::new("")).unwrap());
+        assert!(!is_backed_by(Path::new("/dev/no-such-device"), Path::new("")).unwrap());
     }
 
     #[test]
@@ -229,13 +230,13 @@ mod tests {
 
         let mut device = LoopDevice::attach(&path, false).unwrap();
         let node = device.node().to_owned();
-        assert_eq!(resting_on(&path).unwrap(), [node.as_path()]);
+        assert_eq!(devices_backed_by(&path).unwrap(), [node.as_path()]);
         assert_eq!(number(&node).unwrap().as_deref(), Some(device.number()));
         let mut read = [0; 4];
         File::open(&node).unwrap().read_exact_at(&mut read, 4096).unwrap();
         assert_eq!((&read, blocks(&node).as_str(), takes_no_writes(&node)), (b"mine", "2048", false));
         file.set_len(2 << 20).unwrap();
-        follow(&node, &path).unwrap();
+        refresh_capacity(&node, &path).unwrap();
         assert_eq!(blocks(&node), "4096");
         device.detach().unwrap();
         drop(device);
@@ -245,9 +246,9 @@ mod tests {
         assert!(takes_no_writes(&node));
         let user = File::open(&node).unwrap();
         device.detach_when_unused().unwrap();
-        assert!(device.automatic);
+        assert!(device.has_autoclear);
         drop(device);
-        assert!(resting_on(&path).unwrap().contains(&node));
+        assert!(devices_backed_by(&path).unwrap().contains(&node));
         drop(user);
     }
 

@@ -1,7 +1,7 @@
 //! Detects the content of a disk, and makes a file system on a blank one.
 
-use crate::tool;
-use lacuna_contracts::{Advice, BLOCK_SIZE, ByteDisk, Error, Kind, Result, Setting};
+use crate::command;
+use lacuna_contracts::{BLOCK_SIZE, ByteDisk, Error, Hint, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
@@ -29,14 +29,14 @@ pub const NO_FILE_SYSTEM: &str = "no file system that is known here";
 /// installed, [`Kind::Usage`] if no such program is known.
 pub(crate) fn check_program(kind: &str) -> Result<()> {
     let program = format!("mkfs.{kind}");
-    if tool::is_installed(&program) {
+    if command::is_installed(&program) {
         return Ok(());
     }
     let missing = |as_kind| Error::new(as_kind, format!("cannot make {kind}"));
-    Err(match tool::package(&program) {
+    Err(match command::package(&program) {
         Some(package) => missing(Kind::NotFound)
             .found(format!("no program {program}"))
-            .remedy(format!("install the package {package}")),
+            .hint(format!("install the package {package}")),
         None => missing(Kind::Usage)
             .found(format!("a type that is not known, and no program {program}"))
             .expected("ext4, xfs, btrfs, f2fs, vfat or another type with such a program"),
@@ -68,9 +68,9 @@ impl Owner {
 
 /// Whether and how to make a file system.
 #[derive(Clone, Copy)]
-pub(crate) struct Making<'m> {
+pub(crate) struct MkfsRequest<'m> {
     /// Its type; `None` to make none.
-    pub wanted: Option<&'m str>,
+    pub fs_type: Option<&'m str>,
     /// Whether to make it over unrecognized data.
     pub overwrite: bool,
     /// The owner of the directories that it begins with, if mkfs for this type has an option for
@@ -79,7 +79,7 @@ pub(crate) struct Making<'m> {
 }
 
 /// The file system on a disk after [`prepare`].
-pub(crate) struct Prepared {
+pub(crate) struct PreparedFs {
     /// Its type.
     pub kind: String,
     /// Whether it was made now.
@@ -93,48 +93,47 @@ pub(crate) fn prepare(
     what: &str,
     device: &Path,
     disk: &ByteDisk,
-    found: Option<Content>,
-    making: Making<'_>,
-) -> Result<Prepared> {
-    match (found, making.wanted) {
-        (Some(Content::FileSystem(kind)), None) => Ok(Prepared { kind, made: false }),
-        (Some(Content::Other(words)), None) => Err(Error::new(Kind::Usage, what)
-            .found(words)
-            .expected("a file system on the whole disk")
-            .remedy(
-                Advice::from("serve it to NBD clients, or open it with ")
+    found: Option<DiskContent>,
+    making: MkfsRequest<'_>,
+) -> Result<PreparedFs> {
+    match (found, making.fs_type) {
+        (Some(DiskContent::FileSystem(kind)), None) => Ok(PreparedFs { kind, made: false }),
+        (Some(DiskContent::Other(words)), None) => {
+            Err(Error::new(Kind::Usage, what).found(words).expected("a file system on the whole disk").hint(
+                Hint::from("serve it to NBD clients, or open it with ")
                     .setting(Setting("raw"))
                     .text(", and use what it holds from there"),
-            )),
+            ))
+        }
         (Some(found), Some(wanted)) => {
             let len = disk.len();
             let punch = format!("fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk");
-            let advice = Advice::from("open it without ").setting(Setting("mkfs"));
+            let advice = Hint::from("open it without ").setting(Setting("mkfs"));
             let advice = advice.text("; or, to lose what is there, open it with ").setting(Setting("raw"));
-            Err(not_blank(what, wanted, format!("{found} already on the disk"))
-                .remedy(advice.text(format!(", run `{punch}`, and close it"))))
+            Err(not_blank_error(what, wanted, format!("{found} already on the disk"))
+                .hint(advice.text(format!(", run `{punch}`, and close it"))))
         }
         (None, None) => Err(Error::new(Kind::NotFound, what)
             .found(NO_FILE_SYSTEM)
-            .remedy(Advice::from("on a new disk give ").setting(Setting("mkfs")).text(" ext4 to make one"))),
+            .hint(Hint::from("on a new disk give ").setting(Setting("mkfs")).text(" ext4 to make one"))),
         (None, Some(wanted)) => {
             if !making.overwrite
                 && let Some(at) = first_data(disk).map_err(|e| e.context(what))?
             {
                 let found =
                     format!("data of no known kind from byte {at} on, as an interrupted mkfs leaves it");
-                let advice = Advice::from("open it without ").setting(Setting("mkfs"));
+                let advice = Hint::from("open it without ").setting(Setting("mkfs"));
                 let advice = advice.text(" if it is a file system; to lose what is there, give ");
                 let advice = advice.setting(Setting("overwrite")).text(" with ").setting(Setting("mkfs"));
-                return Err(not_blank(what, wanted, found).remedy(advice));
+                return Err(not_blank_error(what, wanted, found).hint(advice));
             }
             make(device, wanted, making.owner).map_err(|e| e.context(what))?;
-            Ok(Prepared { kind: wanted.to_owned(), made: true })
+            Ok(PreparedFs { kind: wanted.to_owned(), made: true })
         }
     }
 }
 
-fn not_blank(what: &str, wanted: &str, found: String) -> Error {
+fn not_blank_error(what: &str, wanted: &str, found: String) -> Error {
     Error::new(Kind::Usage, format!("{what}: refused to make {wanted}")).found(found).expected("a blank disk")
 }
 
@@ -166,7 +165,7 @@ fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
 
 /// Recognized content of a disk.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum DiskContent {
     /// A file system, with its type as named by blkid(8).
     FileSystem(String),
     /// Other content, as text: a partition table, a part of a volume group, encrypted data, a swap
@@ -174,17 +173,17 @@ pub(crate) enum Content {
     Other(String),
 }
 
-impl Content {
+impl DiskContent {
     /// The type of the file system, if it is one.
     pub(crate) fn file_system(&self) -> Option<&str> {
         match self {
-            Content::FileSystem(kind) => Some(kind),
-            Content::Other(_) => None,
+            DiskContent::FileSystem(kind) => Some(kind),
+            DiskContent::Other(_) => None,
         }
     }
 
     /// The option of `mount` that skips the replay of its journal, if there is one.
-    pub(crate) fn without_journal(&self) -> Option<&'static str> {
+    pub(crate) fn skip_journal_option(&self) -> Option<&'static str> {
         match self.file_system()? {
             "ext3" | "ext4" => Some("noload"),
             "xfs" => Some("norecovery"),
@@ -194,22 +193,22 @@ impl Content {
     }
 }
 
-impl fmt::Display for Content {
+impl fmt::Display for DiskContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Content::FileSystem(words) | Content::Other(words)) = self;
+        let (DiskContent::FileSystem(words) | DiskContent::Other(words)) = self;
         f.write_str(words)
     }
 }
 
 /// The content of `device`; `None` if blkid recognizes nothing.
-pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
+pub(crate) fn probe_content(device: &Path) -> Result<Option<DiskContent>> {
     let what = "cannot look for a file system on the disk";
     let args = [OsStr::new("-p"), OsStr::new("-o"), OsStr::new("export"), device.as_os_str()];
-    let probe = tool::run("blkid", &args).map_err(|e| e.context(what))?;
+    let probe = command::run("blkid", &args).map_err(|e| e.context(what))?;
     match probe.code {
-        Some(0) => Ok(Some(recognized(&probe.stdout))),
+        Some(0) => Ok(Some(parse_blkid(&probe.stdout))),
         Some(2) if probe.stderr.is_empty() => Ok(None),
-        Some(8) => Ok(Some(Content::Other("signatures of more than one file system".to_owned()))),
+        Some(8) => Ok(Some(DiskContent::Other("signatures of more than one file system".to_owned()))),
         _ => Err(Error::new(Kind::Io, what).found(probe.words_of("blkid"))),
     }
 }
@@ -217,13 +216,13 @@ pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
 /// Parses the output of `blkid -p -o export` (blkid(8)). USAGE distinguishes file systems from
 /// content that has a TYPE but cannot be mounted: `raid`, `crypto`, and `other` for swap areas and
 /// journals.
-fn recognized(export: &str) -> Content {
+fn parse_blkid(export: &str) -> DiskContent {
     let value = |key: &str| export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     match (value("TYPE"), value("USAGE"), value("PTTYPE")) {
-        (Some(kind), Some("filesystem"), _) => Content::FileSystem(kind.to_owned()),
-        (Some(kind), _, _) => Content::Other(format!("data of the type {kind}")),
-        (None, _, Some(table)) => Content::Other(format!("a partition table ({table})")),
-        (None, _, None) => Content::Other("data of a known kind".to_owned()),
+        (Some(kind), Some("filesystem"), _) => DiskContent::FileSystem(kind.to_owned()),
+        (Some(kind), _, _) => DiskContent::Other(format!("data of the type {kind}")),
+        (None, _, Some(table)) => DiskContent::Other(format!("a partition table ({table})")),
+        (None, _, None) => DiskContent::Other("data of a known kind".to_owned()),
     }
 }
 
@@ -240,9 +239,9 @@ fn make(device: &Path, wanted: &str, owner: Owner) -> Result<()> {
     .map(OsStr::new)
     .collect();
     args.push(device.as_os_str());
-    tool::succeed(&format!("cannot make {wanted}"), &format!("mkfs.{wanted}"), &args)?;
+    command::run_checked(&format!("cannot make {wanted}"), &format!("mkfs.{wanted}"), &args)?;
     // Some distributions have debugfs in a package of its own. Without it the directory is root's.
-    if is_ext(wanted) && owner.user != Owner::ROOT.user && tool::is_installed("debugfs") {
+    if is_ext(wanted) && owner.user != Owner::ROOT.user && command::is_installed("debugfs") {
         give_lost_and_found(device, owner)?;
     }
     Ok(())
@@ -254,7 +253,7 @@ fn give_lost_and_found(device: &Path, owner: Owner) -> Result<()> {
     for (field, number) in [("uid", owner.user), ("gid", owner.group)] {
         let request = format!("set_inode_field /lost+found {field} {number}");
         let args = [OsStr::new("-w"), OsStr::new("-R"), OsStr::new(&request), device.as_os_str()];
-        tool::succeed("cannot give lost+found to its user", "debugfs", &args)?;
+        command::run_checked("cannot give lost+found to its user", "debugfs", &args)?;
     }
     Ok(())
 }
@@ -264,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_names_become_programs() {
+    fn only_plain_type_names_are_accepted() {
         for good in ["ext4", "xfs", "btrfs", "f2fs"] {
             check_type(good).unwrap();
         }
@@ -288,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_user_owns_every_directory_of_a_new_file_system() {
-        if !["mkfs.ext4", "debugfs"].iter().all(|program| tool::is_installed(program)) {
+        if !["mkfs.ext4", "debugfs"].iter().all(|program| command::is_installed(program)) {
             return eprintln!("skipped: there is no mkfs.ext4 or no debugfs");
         }
         let dir = tempfile::tempdir().unwrap();
@@ -298,25 +297,25 @@ mod tests {
         for directory in ["/", "/lost+found"] {
             let request = format!("stat {directory}");
             let args = [OsStr::new("-R"), OsStr::new(&request), disk.as_os_str()];
-            let said = tool::run("debugfs", &args).unwrap().stdout;
+            let said = command::run("debugfs", &args).unwrap().stdout;
             let words: Vec<&str> = said.split_whitespace().collect();
             let owned = |field: &str, number: &str| words.windows(2).any(|pair| pair == [field, number]);
             assert!(owned("User:", "70000") && owned("Group:", "70001"), "{directory}: {said}");
         }
-        let checked = tool::run("e2fsck", &[OsStr::new("-fn"), disk.as_os_str()]).unwrap();
+        let checked = command::run("e2fsck", &[OsStr::new("-fn"), disk.as_os_str()]).unwrap();
         assert!(checked.success(), "{}", checked.stdout);
     }
 
     #[test]
-    fn only_file_systems_are_mounted() {
-        let ext4 = recognized("DEVNAME=/run/x/disk\nUUID=7\nTYPE=ext4\nUSAGE=filesystem\n");
-        assert_eq!((ext4.file_system(), ext4.without_journal()), (Some("ext4"), Some("noload")));
+    fn blkid_output_is_classified() {
+        let ext4 = parse_blkid("DEVNAME=/run/x/disk\nUUID=7\nTYPE=ext4\nUSAGE=filesystem\n");
+        assert_eq!((ext4.file_system(), ext4.skip_journal_option()), (Some("ext4"), Some("noload")));
         for (kind, usage) in [("swap", "other"), ("crypto_LUKS", "crypto"), ("LVM2_member", "raid")] {
-            let other = recognized(&format!("DEVNAME=/run/x/disk\nTYPE={kind}\nUSAGE={usage}\n"));
-            assert_eq!((other.file_system(), other.without_journal()), (None, None), "{kind}");
+            let other = parse_blkid(&format!("DEVNAME=/run/x/disk\nTYPE={kind}\nUSAGE={usage}\n"));
+            assert_eq!((other.file_system(), other.skip_journal_option()), (None, None), "{kind}");
             assert!(other.to_string().contains(kind), "{other}");
         }
-        let table = Content::Other("a partition table (gpt)".to_owned());
-        assert_eq!(recognized("DEVNAME=/run/x/disk\nPTUUID=7\nPTTYPE=gpt\n"), table);
+        let table = DiskContent::Other("a partition table (gpt)".to_owned());
+        assert_eq!(parse_blkid("DEVNAME=/run/x/disk\nPTUUID=7\nPTTYPE=gpt\n"), table);
     }
 }

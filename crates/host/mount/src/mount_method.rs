@@ -2,8 +2,8 @@
 
 use crate::loop_device::LOOP_CONTROL;
 use crate::mkfs::{self, is_ext};
-use crate::{proc, tool};
-use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use crate::{command, proc};
+use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::fs::File;
 use std::path::Path;
@@ -61,14 +61,14 @@ impl MountMethod {
     /// [`Kind::NotFound`] if a program is missing, [`Kind::Usage`] if the program does not support
     /// this type, or no program makes it.
     pub fn check(wanted: Option<MountMethod>, kind: Option<&str>) -> Result<()> {
-        match Choice::of(wanted) {
-            Choice::Loop => {
+        match MethodChoice::of(wanted) {
+            MethodChoice::Loop => {
                 if let Some(lacking) = wanted.and_then(|_| lacking_for_loop()) {
                     let what = "cannot mount a file system from a loop device";
                     return Err(offer_others(Error::new(Kind::Permission, what).found(lacking), kind));
                 }
             }
-            Choice::Program(choice) => {
+            MethodChoice::Program(choice) => {
                 choice.for_type(kind)?;
             }
         }
@@ -78,25 +78,26 @@ impl MountMethod {
     /// Whether the method is the loop device: it is wanted, or no method is wanted and it can be
     /// used.
     pub fn is_loop(wanted: Option<MountMethod>) -> bool {
-        matches!(Choice::of(wanted), Choice::Loop)
+        matches!(MethodChoice::of(wanted), MethodChoice::Loop)
     }
 }
 
 /// The decision before the file system on the disk is known.
-pub(crate) enum Choice {
+pub(crate) enum MethodChoice {
     Loop,
     Program(ProgramChoice),
 }
 
-impl Choice {
+impl MethodChoice {
     /// The loop device if it is wanted, or if no method is wanted and it can be used; otherwise a
     /// program.
-    pub(crate) fn of(wanted: Option<MountMethod>) -> Choice {
+    pub(crate) fn of(wanted: Option<MountMethod>) -> MethodChoice {
         match wanted {
-            Some(MountMethod::Loop) => Choice::Loop,
-            Some(MountMethod::Program(program)) => Choice::Program(ProgramChoice::Wanted(program)),
-            None => lacking_for_loop()
-                .map_or(Choice::Loop, |without_loop| Choice::Program(ProgramChoice::ByType { without_loop })),
+            Some(MountMethod::Loop) => MethodChoice::Loop,
+            Some(MountMethod::Program(program)) => MethodChoice::Program(ProgramChoice::Wanted(program)),
+            None => lacking_for_loop().map_or(MethodChoice::Loop, |without_loop| {
+                MethodChoice::Program(ProgramChoice::ByType { without_loop })
+            }),
         }
     }
 }
@@ -128,7 +129,7 @@ impl ProgramChoice {
             }
             (ProgramChoice::ByType { .. }, _) => (Program::Lklfuse, Program::Lklfuse),
         };
-        let is_installed = |program: &Program| tool::is_installed(program.name());
+        let is_installed = |program: &Program| command::is_installed(program.name());
         [preferred, other].into_iter().find(is_installed).ok_or_else(|| self.missing(preferred, kind))
     }
 
@@ -162,7 +163,7 @@ fn lacking_for_loop() -> Option<String> {
     if in_user_namespace() {
         return Some("the root of a user namespace, which has no loop devices".to_owned());
     }
-    if !may_mount() {
+    if !has_mount_capability() {
         return Some("root without the capability to mount (CAP_SYS_ADMIN), as in a container".to_owned());
     }
     let control = File::options().read(true).write(true).open(LOOP_CONTROL);
@@ -177,7 +178,7 @@ fn in_user_namespace() -> bool {
 
 /// Whether the process has the capability to mount. True if that is unknown, so that the mount is
 /// tried.
-fn may_mount() -> bool {
+fn has_mount_capability() -> bool {
     capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
@@ -187,20 +188,19 @@ pub(crate) fn offer_others(error: Error, kind: Option<&str>) -> Error {
     if error.kind() != Kind::Permission {
         return error;
     }
-    let mut advice = Advice::from("run as root where loop devices are allowed, ");
+    let mut advice = Hint::from("run as root where loop devices are allowed, ");
     if kind.is_none_or(is_ext) {
         advice = advice.text("open it with ").setting(Setting("via")).text(" fuse2fs, ");
     }
     let advice = advice.text("serve the disk to NBD clients, or open it with ").setting(Setting("raw"));
-    error.remedy(advice.text(", which gives it as a file"))
+    error.hint(advice.text(", which gives it as a file"))
 }
 
 /// Adds the methods that do not need the missing program.
 fn offer_loop(error: Error, first: &str) -> Error {
-    let advice = Advice::from(format!(
-        "{first}; or run as root where loop devices are allowed; or open the disk with "
-    ));
-    error.remedy(advice.setting(Setting("raw")).text(", which gives it as a file"))
+    let advice =
+        Hint::from(format!("{first}; or run as root where loop devices are allowed; or open the disk with "));
+    error.hint(advice.setting(Setting("raw")).text(", which gives it as a file"))
 }
 
 /// The missing requirement of FUSE; `None` if a mount may be tried.
@@ -208,13 +208,13 @@ pub fn lacking_for_fuse() -> Option<Error> {
     let what = "cannot mount with FUSE";
     if !Path::new("/dev/fuse").exists() {
         let remedy = "load it with `modprobe fuse`; give a container the device with `--device /dev/fuse`";
-        return Some(Error::new(Kind::NotFound, what).found("no device /dev/fuse").remedy(remedy));
+        return Some(Error::new(Kind::NotFound, what).found("no device /dev/fuse").hint(remedy));
     }
-    let mounts_itself = rustix::process::geteuid().is_root() && may_mount();
-    (!mounts_itself && !tool::is_installed("fusermount3")).then(|| {
+    let mounts_itself = rustix::process::geteuid().is_root() && has_mount_capability();
+    (!mounts_itself && !command::is_installed("fusermount3")).then(|| {
         Error::new(Kind::NotFound, what)
             .found("no program fusermount3, which mounts for those who are not root")
-            .remedy("install the package fuse3; or in a container run as root of a user namespace: `unshare --user --map-root-user --mount`")
+            .hint("install the package fuse3; or in a container run as root of a user namespace: `unshare --user --map-root-user --mount`")
     })
 }
 
@@ -223,14 +223,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fuse2fs_is_for_its_family_alone() {
+    fn fuse2fs_accepts_only_ext_file_systems() {
         let refused = ProgramChoice::Wanted(Program::Fuse2fs).for_type(Some("btrfs")).unwrap_err();
         assert_eq!(refused.kind(), Kind::Usage);
         assert!(refused.to_string().contains("ext4") && refused.to_string().contains("btrfs"), "{refused}");
         for kind in [None, Some("ext2"), Some("ext3"), Some("ext4")] {
             let chosen = ProgramChoice::Wanted(Program::Fuse2fs).for_type(kind);
             assert!(
-                chosen.is_ok_and(|program| program == Program::Fuse2fs) || !tool::is_installed("fuse2fs")
+                chosen.is_ok_and(|program| program == Program::Fuse2fs) || !command::is_installed("fuse2fs")
             );
         }
     }
@@ -244,11 +244,11 @@ mod tests {
         };
         assert!(offered(None) && offered(Some("ext3")) && !offered(Some("btrfs")));
         let other = offer_others(Error::new(Kind::Other, "cannot mount"), None);
-        assert!(other.advice().is_none());
+        assert!(other.get_hint().is_none());
     }
 
     #[test]
-    fn a_missing_program_says_why_there_is_no_loop_device() {
+    fn the_error_for_a_missing_program_gives_the_reason_against_a_loop_device() {
         let by_type = ProgramChoice::ByType { without_loop: "/dev/loop-control: no such file".to_owned() };
         let said = by_type.missing(Program::Fuse2fs, Some("ext4")).to_string();
         assert!(

@@ -14,7 +14,7 @@ pub const FUSE_SUBTYPE: &str = "lacuna";
 
 /// One entry of a mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MountEntry {
     /// Device number as `major:minor`.
     pub device: String,
     /// Where it is mounted.
@@ -27,10 +27,10 @@ pub struct Entry {
     pub user: Option<u32>,
     /// Whether mount propagation (shared or slave) carries an unmount of the original to this
     /// mount.
-    pub follows: bool,
+    pub is_propagated: bool,
 }
 
-impl Entry {
+impl MountEntry {
     /// Whether this is a FUSE mount of lacuna.
     pub fn is_our_fuse(&self) -> bool {
         self.fs_type.strip_prefix("fuse.") == Some(FUSE_SUBTYPE)
@@ -49,25 +49,25 @@ impl Entry {
 
     /// Whether it was mounted from the block device `node` with this number. A file system with a
     /// device number of its own, such as btrfs, is compared by its source.
-    pub fn is_on(&self, node: &Path, number: &str) -> bool {
+    pub fn is_mounted_from(&self, node: &Path, number: &str) -> bool {
         self.device == number || (self.device.starts_with("0:") && Path::new(&self.source) == node)
     }
 }
 
 /// Every mount that this process sees; a later mount at the same path covers an earlier one.
-pub(crate) fn entries() -> Result<Vec<Entry>> {
+pub(crate) fn entries() -> Result<Vec<MountEntry>> {
     entries_of("self")
 }
 
 /// Every mount that a process sees. `process` is its number, or `self`.
-pub(crate) fn entries_of(process: impl Display) -> Result<Vec<Entry>> {
+pub(crate) fn entries_of(process: impl Display) -> Result<Vec<MountEntry>> {
     let failed = |e| Error::io(format!("cannot read the mount table /proc/{process}/mountinfo"), &e);
     let table = proc::mount_table(&process).map_err(failed)?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
 /// The topmost mount at `path`, if `path` is a mount point.
-pub fn at(path: &Path) -> Result<Option<Entry>> {
+pub fn at(path: &Path) -> Result<Option<MountEntry>> {
     Ok(entries()?.into_iter().rfind(|e| e.mountpoint == path))
 }
 
@@ -101,8 +101,9 @@ pub fn is_mounted_elsewhere(path: &Path) -> bool {
         }
         new
     });
-    let is_here = |entry: &Entry| entry.device == top.device && entry.mountpoint != path;
-    let is_there = |entry: &Entry| entry.device == top.device && (entry.mountpoint != path || !entry.follows);
+    let is_here = |entry: &MountEntry| entry.device == top.device && entry.mountpoint != path;
+    let is_there =
+        |entry: &MountEntry| entry.device == top.device && (entry.mountpoint != path || !entry.is_propagated);
     entries().is_ok_and(|all| all.iter().any(is_here))
         || others.any(|process| entries_of(process).is_ok_and(|all| all.iter().any(is_there)))
 }
@@ -113,7 +114,7 @@ pub(crate) fn below(path: &Path) -> Vec<PathBuf> {
     all.into_iter().map(|e| e.mountpoint).filter(|m| m != path && m.starts_with(path)).collect()
 }
 
-fn parse(line: &[u8]) -> Option<Entry> {
+fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
     let mountpoint = unescape(fields.nth(1)?);
@@ -126,7 +127,7 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let source = unescape(fields.next()?).to_string_lossy().into_owned();
     let options = std::str::from_utf8(fields.next().unwrap_or_default()).unwrap_or_default();
     let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.trim().parse().ok());
-    Some(Entry { device, mountpoint, fs_type, source, user, follows })
+    Some(MountEntry { device, mountpoint, fs_type, source, user, is_propagated: follows })
 }
 
 /// Decodes the octal escapes that the kernel uses for spaces and similar characters.
@@ -153,17 +154,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_lines_of_the_kernel() {
+    fn mount_table_lines_are_parsed() {
         let line = b"36 35 7:3 /root /mnt/a\\040b\\134c rw,noatime shared:1 master:2 - ext4 /dev/loop3 rw";
         assert_eq!(
             parse(line).unwrap(),
-            Entry {
+            MountEntry {
                 device: "7:3".into(),
                 mountpoint: "/mnt/a b\\c".into(),
                 fs_type: "ext4".into(),
                 source: "/dev/loop3".into(),
                 user: None,
-                follows: true,
+                is_propagated: true,
             }
         );
         let fuse =
@@ -172,9 +173,15 @@ mod tests {
         let vault = parse(b"36 35 0:41 / /mnt/a rw - fuse.lacuna /home/me/v rw,user_id=1000").unwrap();
         assert!(vault.is_our_fuse() && !fuse.is_our_fuse());
         let ext4 = parse(line).unwrap();
-        assert!(ext4.is_on(Path::new("/dev/loop9"), "7:3") && !ext4.is_on(Path::new("/dev/loop3"), "7:9"));
+        assert!(
+            ext4.is_mounted_from(Path::new("/dev/loop9"), "7:3")
+                && !ext4.is_mounted_from(Path::new("/dev/loop3"), "7:9")
+        );
         let btrfs = parse(b"36 35 0:53 / /mnt/a rw - btrfs /dev/loop3 rw").unwrap();
-        assert!(btrfs.is_on(Path::new("/dev/loop3"), "7:3") && !btrfs.is_on(Path::new("/dev/loop4"), "7:4"));
+        assert!(
+            btrfs.is_mounted_from(Path::new("/dev/loop3"), "7:3")
+                && !btrfs.is_mounted_from(Path::new("/dev/loop4"), "7:4")
+        );
         for broken in [&b""[..], b"1 2 3", b"1 2 7:3 / /x rw", b"1 2 7:3 / /x rw -"] {
             assert_eq!(parse(broken), None);
         }

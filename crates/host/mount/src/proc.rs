@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_tells_of_this_process() {
+    fn the_own_process_is_listed() {
         assert!(processes().any(|process| process == std::process::id()));
         assert!(threads().unwrap() >= 1 && descriptors().contains(&0));
         assert!(mount_namespace("self").is_some() && !mount_table("self").unwrap().is_empty());

@@ -2,12 +2,12 @@
 //! The program is a child of the server. Its last writes are on the disk only after it has exited
 //! with success.
 
+use crate::command::{self, BackgroundChild, PipedChild, ProgramOutput};
 use crate::cover_retry::CoverRetry;
 use crate::mount_method::Program;
-use crate::tool::{self, Finished, Running, Talking};
-use crate::unmount::{busy_or_failed, mounted_over, start_unmounting, unmount_lazily};
+use crate::unmount::{busy_or_failed, covered_error, start_unmounting, unmount_lazily};
 use crate::{mount_table, proc};
-use lacuna_contracts::{Action, Advice, Disk, Error, Kind, Result};
+use lacuna_contracts::{Action, Disk, Error, Hint, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
@@ -48,7 +48,7 @@ pub(crate) struct ProgramMount {
     mountpoint: PathBuf,
     running: RunningProgram,
     /// The unmount that an earlier close gave up waiting for, if it still runs.
-    given_up: Mutex<Option<Running>>,
+    abandoned_unmount: Mutex<Option<BackgroundChild>>,
 }
 
 /// A running program, and the disk that it uses.
@@ -56,52 +56,52 @@ struct RunningProgram {
     name: &'static str,
     process: u32,
     disk: Arc<CoverRetry>,
-    life: Arc<Life>,
+    state: Arc<ProcessState>,
 }
 
 /// The stage of the program, with a wake-up for each change.
 #[derive(Default)]
-struct Life {
-    stage: Mutex<Stage>,
+struct ProcessState {
+    stage: Mutex<ProcessStage>,
     changed: Condvar,
 }
 
 #[derive(Clone, Default)]
-enum Stage {
+enum ProcessStage {
     #[default]
     Running,
     /// The program has exited; its writes are being flushed.
     Flushing,
-    Ended(Ending),
+    Ended(ExitInfo),
 }
 
 /// The exit of a program.
 #[derive(Clone)]
-struct Ending {
+struct ExitInfo {
     /// Whether the exit code is 0. Some programs return 0 even if they refused to mount or could
     /// not write.
-    well: bool,
+    is_success: bool,
     /// Its last output.
-    words: String,
+    message: String,
 }
 
-impl Life {
-    fn change(&self, stage: Stage) {
+impl ProcessState {
+    fn set_stage(&self, stage: ProcessStage) {
         *self.stage.lock() = stage;
         self.changed.notify_all();
     }
 
-    fn ending(&self) -> Option<Ending> {
+    fn exit_info(&self) -> Option<ExitInfo> {
         match &*self.stage.lock() {
-            Stage::Ended(ending) => Some(ending.clone()),
-            Stage::Running | Stage::Flushing => None,
+            ProcessStage::Ended(ending) => Some(ending.clone()),
+            ProcessStage::Running | ProcessStage::Flushing => None,
         }
     }
 
     /// Waits at most `limit` for a change.
-    fn wait(&self, limit: Duration) -> Stage {
+    fn wait(&self, limit: Duration) -> ProcessStage {
         let mut stage = self.stage.lock();
-        if !matches!(*stage, Stage::Ended(_)) {
+        if !matches!(*stage, ProcessStage::Ended(_)) {
             self.changed.wait_for(&mut stage, limit);
         }
         stage.clone()
@@ -116,48 +116,48 @@ impl RunningProgram {
         disk: &Arc<CoverRetry>,
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
-        let talking = tool::start_talking(name, words)?;
-        let process = talking.id();
-        let (life, disk) = (Arc::new(Life::default()), Arc::clone(disk));
+        let child = command::spawn_piped(name, words)?;
+        let process = child.id();
+        let (life, disk) = (Arc::new(ProcessState::default()), Arc::clone(disk));
         let (told, flushed) = (Arc::clone(&life), Arc::clone(&disk));
-        let wait = move |talking: Talking| {
+        let wait = move |talking: PipedChild| {
             let finished = talking.finish();
-            told.change(Stage::Flushing);
+            told.set_stage(ProcessStage::Flushing);
             let ending = match finished {
-                Ok(finished) => Ending { well: finished.success(), words: finished.words() },
-                Err(words) => Ending { well: false, words },
+                Ok(finished) => ExitInfo { is_success: finished.success(), message: finished.message() },
+                Err(words) => ExitInfo { is_success: false, message: words },
             };
-            if ending.well {
+            if ending.is_success {
                 // The flush may wait for cover, as the program's writes did. Closing the disk
                 // reports its failure.
                 let _ = flushed.flush();
             }
-            told.change(Stage::Ended(ending));
+            told.set_stage(ProcessStage::Ended(ending));
             ended();
         };
         std::thread::Builder::new()
             .name(format!("lacuna-{name}"))
-            .spawn(move || wait(talking))
+            .spawn(move || wait(child))
             .map_err(|e| Error::io(format!("cannot wait for {name}"), &e))?;
-        Ok(RunningProgram { name, process, disk, life })
+        Ok(RunningProgram { name, process, disk, state: life })
     }
 
     /// Waits until `done` returns true, or until the program has ended. Errors: [`Kind::TimedOut`]
     /// if it makes no request to its disk for `limit`; those of `done`.
-    fn wait(&self, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
+    fn wait(&self, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Option<ExitInfo>> {
         let mut last = Instant::now();
         loop {
-            match self.life.wait(PROGRAM_INTERVAL) {
-                Stage::Ended(ending) => return Ok(Some(ending)),
-                Stage::Running if !self.disk.is_working() => {}
-                Stage::Running | Stage::Flushing => last = Instant::now(),
+            match self.state.wait(PROGRAM_INTERVAL) {
+                ProcessStage::Ended(ending) => return Ok(Some(ending)),
+                ProcessStage::Running if !self.disk.has_requests_in_flight() => {}
+                ProcessStage::Running | ProcessStage::Flushing => last = Instant::now(),
             }
             if done()? {
                 return Ok(None);
             }
             if last.elapsed() >= limit {
                 return Err(Error::new(Kind::TimedOut, format!("cannot wait for {}", self.name)).found(
-                    format!("process {}, which asks nothing of its disk and does not end", self.process),
+                    format!("process {}, which sends no requests to its disk and does not end", self.process),
                 ));
             }
         }
@@ -165,7 +165,7 @@ impl RunningProgram {
 
     fn kill(&self) {
         // After it has ended, another process may have its number.
-        if matches!(*self.life.stage.lock(), Stage::Running)
+        if matches!(*self.state.stage.lock(), ProcessStage::Running)
             && let Some(process) = i32::try_from(self.process).ok().and_then(Pid::from_raw)
         {
             let _ = kill_process(process, Signal::KILL);
@@ -178,14 +178,14 @@ impl ProgramMount {
     /// the program has ended and its writes are durable.
     pub(crate) fn start(request: &ProgramRequest<'_>, ended: impl FnOnce() + Send + 'static) -> Result<Self> {
         let program = request.program;
-        let running = RunningProgram::start(program.name(), &words(request), request.disk, ended)?;
+        let running = RunningProgram::start(program.name(), &program_args(request), request.disk, ended)?;
         let (file, mountpoint) = (request.file.to_owned(), request.mountpoint.to_owned());
-        let mount = ProgramMount { program, file, mountpoint, running, given_up: Mutex::default() };
-        match mount.running.wait(IDLE_LIMIT, || mount.is_listed()) {
+        let mount = ProgramMount { program, file, mountpoint, running, abandoned_unmount: Mutex::default() };
+        match mount.running.wait(IDLE_LIMIT, || mount.is_in_mount_table()) {
             Ok(None) => Ok(mount),
-            Ok(Some(Ending { words: said, .. })) => {
-                let kind = if tool::denied(&said) { Kind::Permission } else { Kind::Other };
-                Err(Error::new(kind, request.what).found(tool::of_program(program.name(), said)))
+            Ok(Some(ExitInfo { message: said, .. })) => {
+                let kind = if command::is_permission_error(&said) { Kind::Permission } else { Kind::Other };
+                Err(Error::new(kind, request.what).found(command::of_program(program.name(), said)))
             }
             Err(e) => {
                 mount.running.kill();
@@ -208,24 +208,24 @@ impl ProgramMount {
         Ok(mount_table::at(&self.mountpoint)?.is_some_and(|top| top.is_served_from(&self.file)))
     }
 
-    fn is_listed(&self) -> Result<bool> {
+    fn is_in_mount_table(&self) -> Result<bool> {
         let entries = mount_table::entries()?;
         Ok(entries.iter().any(|e| e.mountpoint == self.mountpoint && e.is_served_from(&self.file)))
     }
 
     /// The exit of the program; `None` while it runs. Errors: it ended before it had written
     /// everything.
-    pub(crate) fn ended(&self) -> Option<Result<()>> {
-        let ending = self.running.life.ending()?;
-        Some(if ending.well { Ok(()) } else { Err(self.failed(&ending.words)) })
+    pub(crate) fn exit_result(&self) -> Option<Result<()>> {
+        let ending = self.running.state.exit_info()?;
+        Some(if ending.is_success { Ok(()) } else { Err(self.failed_error(&ending.message)) })
     }
 
-    fn failed(&self, words: &str) -> Error {
+    fn failed_error(&self, words: &str) -> Error {
         let program = self.program.name();
         Error::new(Kind::Io, format!("{program} failed, which served {}", self.mountpoint.display()))
             .found(words)
             .expected("it to run until it is unmounted")
-            .remedy(Advice::from("end it with ").action(Action("close")).text(
+            .hint(Hint::from("end it with ").action(Action("close")).text(
                 " and open it again, which repairs the file system; what was written last and not fsynced may be lost",
             ))
     }
@@ -238,15 +238,15 @@ impl ProgramMount {
     /// nothing and does not end, [`Kind::NoCover`] if its remaining writes wait for cover in vain.
     pub(crate) fn unmount(&self, detached: impl FnOnce()) -> Result<()> {
         let begun = Instant::now();
-        if self.is_listed()? {
+        if self.is_in_mount_table()? {
             if !self.is_on_top()? {
-                return Err(mounted_over(&self.mountpoint));
+                return Err(covered_error(&self.mountpoint));
             }
-            if self.ended().is_some() {
-                unmount_lazily(&self.mountpoint, || self.is_listed())?;
+            if self.exit_result().is_some() {
+                unmount_lazily(&self.mountpoint, || self.is_in_mount_table())?;
             } else {
-                let finished = self.unmount_gently(begun)?;
-                if self.is_listed()? {
+                let finished = self.unmount_and_wait(begun)?;
+                if self.is_in_mount_table()? {
                     return Err(busy_or_failed(&self.mountpoint, &finished));
                 }
             }
@@ -257,18 +257,18 @@ impl ProgramMount {
 
     /// Unmounts, unless the mount is in use. This waits for the program, which may have to write
     /// first.
-    fn unmount_gently(&self, begun: Instant) -> Result<Finished> {
-        let mut given_up = self.given_up.lock();
+    fn unmount_and_wait(&self, begun: Instant) -> Result<ProgramOutput> {
+        let mut given_up = self.abandoned_unmount.lock();
         let mut earlier = given_up.take();
         if let Some(unmounting) = &mut earlier
-            && unmounting.finished()?.is_some()
+            && unmounting.try_finish()?.is_some()
         {
             earlier = None;
         }
         let mut unmounting = earlier.map_or_else(|| start_unmounting(&self.mountpoint), Ok)?;
         let mut finished = None;
         let waited = self.wait(|| {
-            finished = unmounting.finished()?;
+            finished = unmounting.try_finish()?;
             if finished.is_none() {
                 self.check_cover(begun)?;
             }
@@ -284,13 +284,13 @@ impl ProgramMount {
                 Some(finished) => return Ok(finished),
                 None => std::thread::sleep(PROGRAM_INTERVAL),
             }
-            finished = unmounting.finished()?;
+            finished = unmounting.try_finish()?;
         }
     }
 
-    fn wait(&self, done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
+    fn wait(&self, done: impl FnMut() -> Result<bool>) -> Result<Option<ExitInfo>> {
         self.running.wait(IDLE_LIMIT, done).map_err(|e| match e.kind() {
-            Kind::TimedOut => self.goes_on(),
+            Kind::TimedOut => self.still_running_error(),
             _ => e,
         })
     }
@@ -298,8 +298,8 @@ impl ProgramMount {
     /// Errors: a try that began after `begun` was refused for want of cover, and is being retried.
     fn check_cover(&self, begun: Instant) -> Result<()> {
         let disk = &self.running.disk;
-        match disk.refused_since(begun).filter(|_| disk.is_patient()) {
-            Some(e) => Err(e.context(format!("cannot close {}", self.mountpoint.display())).remedy(
+        match disk.refused_since(begun).filter(|_| disk.is_retrying()) {
+            Some(e) => Err(e.context(format!("cannot close {}", self.mountpoint.display())).hint(
                 "nothing is lost, and the server ends by itself when the rest is written: write to level 0",
             )),
             None => Ok(()),
@@ -307,22 +307,22 @@ impl ProgramMount {
     }
 
     /// The error for a program that does not end.
-    fn goes_on(&self) -> Error {
+    fn still_running_error(&self) -> Error {
         let error = Error::new(Kind::Busy, format!("cannot close {}", self.mountpoint.display()));
         let elsewhere = || mounted_elsewhere(&self.file);
-        if let Some(process) = self.is_listed().is_ok_and(|here| !here).then(elsewhere).flatten() {
+        if let Some(process) = self.is_in_mount_table().is_ok_and(|here| !here).then(elsewhere).flatten() {
             return error
                 .found(format!(
                     "unmounted here, but still mounted in the mount namespace of process {process}"
                 ))
-                .remedy("unmount it there; the server then ends by itself");
+                .hint("unmount it there; the server then ends by itself");
         }
         let RunningProgram { name, process, .. } = &self.running;
         error
-            .found(format!("{name} (process {process}), which does nothing and does not end"))
+            .found(format!("{name} (process {process}), which is idle and does not end"))
             .expected("it to write what is left, and to end")
-            .remedy(format!(
-                "if it was stopped, `kill -CONT {process}` lets it go on; if it is still mounted in a container, unmount it there; \
+            .hint(format!(
+                "if it was stopped, `kill -CONT {process}` resumes it; if it is still mounted in a container, unmount it there; \
                  the server then ends by itself"
             ))
     }
@@ -330,7 +330,7 @@ impl ProgramMount {
 
 impl Drop for ProgramMount {
     fn drop(&mut self) {
-        if self.running.life.ending().is_none() {
+        if self.running.state.exit_info().is_none() {
             let _ = self.unmount(|| {});
         }
     }
@@ -345,7 +345,7 @@ pub(crate) fn check_options(what: &str, program: Program, options: Option<&str>)
     Err(Error::new(Kind::Usage, what)
         .found(format!("the mount option {refused} for {}", program.name()))
         .expected("no option that gives the mount another name: the mount is known by its name")
-        .remedy("leave it out"))
+        .hint("leave it out"))
 }
 
 /// Options that the kernel applies to every mount and that no file system knows. For the option
@@ -353,7 +353,7 @@ pub(crate) fn check_options(what: &str, program: Program, options: Option<&str>)
 const OF_MOUNTS: [&str; 6] = ["noexec", "nosuid", "nodev", "exec", "suid", "dev"];
 
 /// The arguments of the program.
-fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
+fn program_args(request: &ProgramRequest<'_>) -> Vec<OsString> {
     // Drop `helper=`, which is for mount(8), and two options that name defaults and that libfuse
     // does not know.
     let given = request.options.into_iter().flat_map(|list| list.split(','));
@@ -393,13 +393,13 @@ fn mounted_elsewhere(file: &Path) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cover_retry::Cover;
+    use crate::cover_retry::CoverRole;
     use lacuna_contracts::{BlockAddr, Extent, Status};
 
     /// A disk without requests.
-    struct Idle;
+    struct IdleDisk;
 
-    impl Disk for Idle {
+    impl Disk for IdleDisk {
         fn blocks(&self) -> u64 {
             1
         }
@@ -427,7 +427,7 @@ mod tests {
     }
 
     fn idle() -> Arc<CoverRetry> {
-        Arc::new(CoverRetry::new(Arc::new(Idle), Cover::Unneeded))
+        Arc::new(CoverRetry::new(Arc::new(IdleDisk), CoverRole::Unneeded))
     }
 
     fn asked<'r>(
@@ -441,23 +441,23 @@ mod tests {
         ProgramRequest { what, program, disk, file, kind, mountpoint, options, read_only }
     }
 
-    fn told(program: Program, options: Option<&str>, read_only: bool) -> String {
+    fn args_text(program: Program, options: Option<&str>, read_only: bool) -> String {
         let disk = idle();
-        let words = words(&asked(&disk, program, options, read_only));
+        let words = program_args(&asked(&disk, program, options, read_only));
         let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
         words.join("|")
     }
 
     #[test]
-    fn programs_are_told_in_their_own_words() {
+    fn each_program_gets_its_own_arguments() {
         let plain = "/run/x/disk|/mnt/a b|-f|-o|fsname=/run/x/disk";
-        assert_eq!(told(Program::Fuse2fs, None, false), plain);
+        assert_eq!(args_text(Program::Fuse2fs, None, false), plain);
         let read = "/run/x/disk|/mnt/a b|-f|-o|ro,fsname=/run/x/disk,norecovery,noatime";
-        assert_eq!(told(Program::Fuse2fs, Some("noload,noatime"), true), read);
+        assert_eq!(args_text(Program::Fuse2fs, Some("noload,noatime"), true), read);
         let lkl = r"/run/x/disk|/mnt/a b|-f|-o|ro,type=ext4,fsname=/run/x/disk,opts=noload\,commit\=9";
-        assert_eq!(told(Program::Lklfuse, Some("noload,commit=9"), true), lkl);
+        assert_eq!(args_text(Program::Lklfuse, Some("noload,commit=9"), true), lkl);
         let of_user = "/run/x/disk|/mnt/a b|-f|-o|type=ext4,fsname=/run/x/disk,noexec,nosuid";
-        assert_eq!(told(Program::Lklfuse, Some("noexec,nosuid,symfollow"), false), of_user);
+        assert_eq!(args_text(Program::Lklfuse, Some("noexec,nosuid,symfollow"), false), of_user);
         for option in ["noatime,no_default_opts", "fsname=other"] {
             let refused = check_options("cannot mount", Program::Fuse2fs, Some(option)).unwrap_err();
             assert_eq!(refused.kind(), Kind::Usage);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_nothing_is_not_waited_for() {
+    fn waiting_for_an_idle_program_times_out() {
         let disk = idle();
         let program = RunningProgram::start("sleep", &["1000".into()], &disk, || {}).unwrap();
         let limit = Duration::from_millis(50);
@@ -474,6 +474,6 @@ mod tests {
         assert!(stuck.to_string().contains(&program.process.to_string()), "{stuck}");
         program.kill();
         let ending = program.wait(Duration::from_secs(60), || Ok(false)).unwrap().unwrap();
-        assert!(!ending.well && ending.words.contains("signal 9"), "{}", ending.words);
+        assert!(!ending.is_success && ending.message.contains("signal 9"), "{}", ending.message);
     }
 }

@@ -47,7 +47,7 @@ unsafe impl Ioctl for LoopRequest {
     }
 }
 
-fn ask(file: &File, code: Opcode, value: usize) -> Result<c_int> {
+fn loop_ioctl(file: &File, code: Opcode, value: usize) -> Result<c_int> {
     // SAFETY: see `LoopRequest`; a file of another kind refuses an unknown request.
     unsafe { ioctl(file, LoopRequest { code, value }) }
 }
@@ -55,24 +55,24 @@ fn ask(file: &File, code: Opcode, value: usize) -> Result<c_int> {
 /// The number of a loop device without a file; the kernel creates one if there is none. `control`
 /// is `/dev/loop-control`.
 pub(crate) fn free_loop_device(control: &File) -> Result<c_int> {
-    ask(control, LOOP_CTL_GET_FREE, 0)
+    loop_ioctl(control, LOOP_CTL_GET_FREE, 0)
 }
 
 /// Attaches a loop device to `file`. It is read-only if either was opened read-only. Errors:
 /// [`BUSY`](rustix::io::Errno::BUSY) if it already has a file.
 pub(crate) fn set_backing_file(device: &File, file: &File) -> Result<()> {
-    ask(device, LOOP_SET_FD, file.as_raw_fd() as usize).map(|_| ())
+    loop_ioctl(device, LOOP_SET_FD, file.as_raw_fd() as usize).map(|_| ())
 }
 
 /// Detaches a loop device from its file; a device in use is detached when its last user closes it.
 pub(crate) fn clear_backing_file(device: &File) -> Result<()> {
-    ask(device, LOOP_CLR_FD, 0).map(|_| ())
+    loop_ioctl(device, LOOP_CLR_FD, 0).map(|_| ())
 }
 
 /// Enables direct I/O on a loop device. Errors: [`INVAL`](rustix::io::Errno::INVAL) if its file
 /// does not support it.
 pub(crate) fn set_direct_io(device: &File) -> Result<()> {
-    ask(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
+    loop_ioctl(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
 }
 
 /// Sets whether a block device refuses writes. This outlives the attachment of a loop device.
@@ -83,7 +83,7 @@ pub(crate) fn set_read_only(device: &File, read_only: bool) -> Result<()> {
 
 /// Sets the length of a loop device to that of its file now.
 pub(crate) fn set_capacity(device: &File) -> Result<()> {
-    ask(device, LOOP_SET_CAPACITY, 0).map(|_| ())
+    loop_ioctl(device, LOOP_SET_CAPACITY, 0).map(|_| ())
 }
 
 /// From `linux/fs.h`: the byte range of a file system to trim, and the shortest free run to
@@ -109,7 +109,7 @@ pub(crate) fn trim(file: &File) -> Result<()> {
 /// the kernel aborts the request only when that is closed, so a server that is killed meanwhile
 /// would never end. A kernel before Linux 5.9 cannot unshare the descriptor table; `call` then runs
 /// with the shared table.
-pub(crate) fn apart<T: Send>(call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(crate) fn run_without_descriptors<T: Send>(call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let run = move || {
         // SAFETY: the waiting thread shares the table, so this thread gets a copy, and nothing is
         // closed in the shared one. `call` opens every descriptor that it uses.
@@ -132,10 +132,10 @@ mod tests {
     use std::os::fd::BorrowedFd;
 
     #[test]
-    fn a_thread_apart_has_no_descriptor_of_the_process() {
+    fn the_thread_has_no_descriptor_of_the_process() {
         let mut held = tempfile::tempfile().unwrap();
         let number = held.as_raw_fd();
-        let apart_from_it = apart(|| {
+        let apart_from_it = run_without_descriptors(|| {
             // SAFETY: the number is only queried.
             let open = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
             File::open("/dev/null")?.read_to_end(&mut Vec::new())?;
@@ -143,11 +143,14 @@ mod tests {
         });
         assert!(matches!(apart_from_it, Ok(Err(Errno::BADF))), "{apart_from_it:?}");
         held.read_to_end(&mut Vec::new()).unwrap();
-        assert_eq!(apart(|| Err::<(), _>(Errno::BUSY.into())).unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        assert_eq!(
+            run_without_descriptors(|| Err::<(), _>(Errno::BUSY.into())).unwrap_err().raw_os_error(),
+            Some(libc::EBUSY)
+        );
     }
 
     #[test]
-    fn a_file_is_no_loop_device() {
+    fn loop_requests_fail_on_a_file() {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(set_backing_file(&file, &file), Err(Errno::NOTTY));
         assert_eq!(clear_backing_file(&file), Err(Errno::NOTTY));

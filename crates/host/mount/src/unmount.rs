@@ -1,10 +1,10 @@
 //! Unmounts: a busy mount stays, and the error names its users.
 //!
-//! Child processes unmount, here and in `mounted.rs`: a server thread must not wait for the
+//! Child processes unmount, here and in `mounted_fs.rs`: a server thread must not wait for the
 //! server's own file system; umount(8) also removes the options that mount(8) recorded; and an
 //! unprivileged user needs fusermount3.
 
-use crate::{mount_table, tool, users};
+use crate::{command, mount_table, mount_users};
 use lacuna_contracts::{Error, Kind, Result};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,11 +19,11 @@ const TABLE_INTERVAL: Duration = Duration::from_millis(5);
 /// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Errors: [`Kind::Busy`],
 /// naming its users.
 pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
-    if !mounted(mountpoint)? {
+    if !is_our_fuse_mounted(mountpoint)? {
         return Ok(());
     }
-    let finished = unmount_gently(mountpoint)?;
-    if finished.success() || !mounted(mountpoint)? {
+    let finished = unmount_if_unused(mountpoint)?;
+    if finished.success() || !is_our_fuse_mounted(mountpoint)? {
         return Ok(());
     }
     Err(busy_or_failed(mountpoint, &finished))
@@ -33,19 +33,19 @@ pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
 /// here, the unmount may be lazy. Returns when the mount is gone from the table, without waiting
 /// until the kernel has dropped its cache, which takes seconds for a million files.
 pub fn unmount_dead(mountpoint: &Path) -> Result<()> {
-    if !mounted(mountpoint)? {
+    if !is_our_fuse_mounted(mountpoint)? {
         return Ok(());
     }
-    unmount_lazily(mountpoint, || mounted(mountpoint))
+    unmount_lazily(mountpoint, || is_our_fuse_mounted(mountpoint))
 }
 
 /// Lazily removes a FUSE mount whose program ended or lost its disk. `mounted` reports whether it
 /// is still in the table. Returns like [`unmount_dead`].
 pub fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> Result<()> {
-    let (program, args) = unmount_words(mountpoint, true);
-    let mut running = tool::start(program, &args)?;
+    let (program, args) = unmount_command(mountpoint, true);
+    let mut running = command::spawn(program, &args)?;
     loop {
-        if let Some(finished) = running.finished()? {
+        if let Some(finished) = running.try_finish()? {
             let done = finished.success() || !mounted()?;
             return if done { Ok(()) } else { Err(busy_or_failed(mountpoint, &finished)) };
         }
@@ -58,46 +58,47 @@ pub fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> 
 
 /// The error for a failed unmount: [`Kind::Busy`], naming the users of `mountpoint`, or the output
 /// of the program that was to unmount it.
-pub fn busy_or_failed(mountpoint: &Path, finished: &tool::Finished) -> Error {
+pub fn busy_or_failed(mountpoint: &Path, finished: &command::ProgramOutput) -> Error {
     let what = format!("cannot unmount {}", mountpoint.display());
-    let users = users::describe(mountpoint);
+    let users = mount_users::describe(mountpoint);
     if users.is_none() && !finished.stderr.contains("busy") {
-        let kind = if tool::denied(&finished.stderr) { Kind::Permission } else { Kind::Other };
-        return Error::new(kind, what).found(finished.words());
+        let kind =
+            if command::is_permission_error(&finished.stderr) { Kind::Permission } else { Kind::Other };
+        return Error::new(kind, what).found(finished.message());
     }
     Error::new(Kind::Busy, what)
         .found(match users {
             Some(users) => format!("in use by {users}"),
-            None => format!("in use by something that cannot be seen from here ({})", finished.words()),
+            None => format!("in use by a process that is not visible here ({})", finished.message()),
         })
-        .remedy("end what uses it, or leave the directory, then close it again")
+        .hint("end what uses it, or leave the directory, then close it again")
 }
 
 /// The error for an unmount of a covered mount ([`Kind::Busy`]).
-pub(crate) fn mounted_over(mountpoint: &Path) -> Error {
+pub(crate) fn covered_error(mountpoint: &Path) -> Error {
     Error::new(Kind::Busy, format!("cannot unmount {}", mountpoint.display()))
         .found("another file system mounted over it")
-        .remedy("unmount that one first")
+        .hint("unmount that one first")
 }
 
-fn mounted(mountpoint: &Path) -> Result<bool> {
+fn is_our_fuse_mounted(mountpoint: &Path) -> Result<bool> {
     Ok(mount_table::at(mountpoint)?.is_some_and(|e| e.is_our_fuse()))
 }
 
 /// Unmounts a FUSE mount that is not in use, with the program that this user needs for it.
-pub(crate) fn unmount_gently(mountpoint: &Path) -> Result<tool::Finished> {
-    let (program, args) = unmount_words(mountpoint, false);
-    tool::run(program, &args)
+pub(crate) fn unmount_if_unused(mountpoint: &Path) -> Result<command::ProgramOutput> {
+    let (program, args) = unmount_command(mountpoint, false);
+    command::run(program, &args)
 }
 
-/// Like [`unmount_gently`], without waiting. The unmount waits for the program that serves the
+/// Like [`unmount_if_unused`], without waiting. The unmount waits for the program that serves the
 /// mount.
-pub(crate) fn start_unmounting(mountpoint: &Path) -> Result<tool::Running> {
-    let (program, args) = unmount_words(mountpoint, false);
-    tool::start(program, &args)
+pub(crate) fn start_unmounting(mountpoint: &Path) -> Result<command::BackgroundChild> {
+    let (program, args) = unmount_command(mountpoint, false);
+    command::spawn(program, &args)
 }
 
-fn unmount_words(mountpoint: &Path, lazy: bool) -> (&'static str, Vec<&OsStr>) {
+fn unmount_command(mountpoint: &Path, lazy: bool) -> (&'static str, Vec<&OsStr>) {
     let (program, mut args): (_, Vec<&OsStr>) = match (rustix::process::geteuid().is_root(), lazy) {
         // Without mount helpers: umount.lacuna would ask this very server, and wait for it.
         (true, false) => ("umount", vec![OsStr::new("--internal-only")]),

@@ -10,7 +10,7 @@
 //! Readers need no claim: a snapshot of a disk can be read beside the disk.
 
 use crate::observer::Observer;
-use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use lacuna_header::Uuid;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -21,18 +21,18 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 /// A claim on a disk for this process, and for a process that it forks, until this is dropped.
-pub(crate) struct Claim(UnixListener);
+pub(crate) struct DiskClaim(UnixListener);
 
-impl Claim {
+impl DiskClaim {
     /// Claims the disk with this UUID. `None` if the system has no abstract sockets. Errors:
     /// [`Kind::Busy`] with `what` as its message, naming the process that has the disk open.
-    pub(crate) fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<Claim>> {
-        let bound = address(uuid).and_then(|address| UnixListener::bind_addr(&address));
-        Ok(judge(bound, || taken(uuid, what), observer)?.map(Claim))
+    pub(crate) fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<DiskClaim>> {
+        let bound = socket_address(uuid).and_then(|address| UnixListener::bind_addr(&address));
+        Ok(claimed_socket(bound, || already_open_error(uuid, what), observer)?.map(DiskClaim))
     }
 
     /// After a fork: makes the kernel report this process as the holder.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn adopt_after_fork(&self) {
         // The kernel records the listening process. If the call fails, it reports the process
         // before the fork.
         let _noted = listen(&self.0, BACKLOG);
@@ -42,16 +42,16 @@ impl Claim {
 /// The number of connections that may wait; each query of the holder uses one.
 const BACKLOG: i32 = 4096;
 
-fn name(uuid: Uuid) -> String {
+fn socket_name(uuid: Uuid) -> String {
     format!("lacuna {uuid}")
 }
 
-fn address(uuid: Uuid) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(name(uuid))
+fn socket_address(uuid: Uuid) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(socket_name(uuid))
 }
 
 /// The socket, if there is one. On a system without abstract sockets, continue unprotected.
-fn judge(
+fn claimed_socket(
     bound: std::io::Result<UnixListener>,
     taken: impl FnOnce() -> Error,
     observer: &dyn Observer,
@@ -61,7 +61,7 @@ fn judge(
         Err(e) if e.kind() == ErrorKind::AddrInUse => Err(taken()),
         Err(e) => {
             observer.note(&format!(
-                "this system does not let a disk be claimed ({e}): see to it that it is not open under another name"
+                "this system does not support claims on disks ({e}): make sure that the disk is not open under another name"
             ));
             Ok(None)
         }
@@ -71,7 +71,7 @@ fn judge(
 /// The holder of the claim, if it is known at once: the holder accepts no connections, so after a
 /// backlog of queries no more are answered.
 fn holder(uuid: Uuid) -> Option<UCred> {
-    let name = SocketAddrUnix::new_abstract_name(name(uuid).as_bytes()).ok()?;
+    let name = SocketAddrUnix::new_abstract_name(socket_name(uuid).as_bytes()).ok()?;
     let socket = socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -84,11 +84,11 @@ fn holder(uuid: Uuid) -> Option<UCred> {
 }
 
 /// The process of this machine that has the disk with this UUID open for writing, if it is known.
-pub fn process_of(uuid: Uuid) -> Option<u32> {
+pub fn claiming_process(uuid: Uuid) -> Option<u32> {
     holder(uuid).and_then(|holder| u32::try_from(holder.pid.as_raw_nonzero().get()).ok())
 }
 
-fn taken(uuid: Uuid, what: &str) -> Error {
+fn already_open_error(uuid: Uuid, what: &str) -> Error {
     let holder = holder(uuid);
     let holder = holder.map_or_else(
         || "it is open on this machine already".to_owned(),
@@ -99,9 +99,9 @@ fn taken(uuid: Uuid, what: &str) -> Error {
     );
     Error::new(Kind::Busy, what)
         .found(holder)
-        .expected("a disk that is written under one name at a time; copies of a disk count as the disk")
-        .remedy(
-            Advice::from("close it there first, or open it with ")
+        .expected("a disk that is open for writing under one name only; a copy counts as the same disk")
+        .hint(
+            Hint::from("close it there first, or open it with ")
                 .setting(Setting("read_only"))
                 .text("; for a second disk, create one and copy into it with nbdcopy"),
         )
@@ -121,23 +121,23 @@ mod tests {
     use crate::observer::Silent;
 
     #[test]
-    fn any_number_of_others_are_refused_at_once() {
+    fn any_number_of_claims_are_refused_without_waiting() {
         let uuid = Uuid([0x5a; 16]);
-        let claim = Claim::take(uuid, "take", &Silent).unwrap().unwrap();
+        let claim = DiskClaim::take(uuid, "take", &Silent).unwrap().unwrap();
         // Simulates a full backlog.
         listen(&claim.0, 1).unwrap();
         for _ in 0..8 {
-            assert_eq!(Claim::take(uuid, "take", &Silent).err().unwrap().kind(), Kind::Busy);
+            assert_eq!(DiskClaim::take(uuid, "take", &Silent).err().unwrap().kind(), Kind::Busy);
         }
-        claim.renew();
-        let refused = Claim::take(uuid, "take", &Silent).err().unwrap().to_string();
+        claim.adopt_after_fork();
+        let refused = DiskClaim::take(uuid, "take", &Silent).err().unwrap().to_string();
         assert!(refused.contains(&format!("in process {}", std::process::id())), "{refused}");
     }
 
     #[test]
-    fn only_a_claim_of_another_is_in_the_way() {
+    fn only_another_claim_is_an_error() {
         let busy = || Error::new(Kind::Busy, "taken");
-        let judged = |kind: ErrorKind| judge(Err(kind.into()), busy, &Silent);
+        let judged = |kind: ErrorKind| claimed_socket(Err(kind.into()), busy, &Silent);
         assert_eq!(judged(ErrorKind::AddrInUse).unwrap_err().kind(), Kind::Busy);
         for kind in [ErrorKind::PermissionDenied, ErrorKind::Unsupported, ErrorKind::OutOfMemory] {
             assert!(judged(kind).unwrap().is_none(), "{kind}");

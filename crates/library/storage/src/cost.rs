@@ -1,13 +1,13 @@
 //! The cost of one passphrase guess.
 
-use crate::human;
-use crate::observer::{Observer, during};
+use crate::human_size;
+use crate::observer::{Observer, run_step};
 use lacuna_contracts::Result;
 use lacuna_crypto::{Argon2Cost, measure_cost};
 use std::time::Duration;
 
 /// The time of one passphrase guess, if it is measured.
-const TARGET: Duration = Duration::from_secs(1);
+const TARGET_GUESS_TIME: Duration = Duration::from_secs(1);
 
 /// The cost of a new disk, validated and not yet measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +27,19 @@ impl Cost {
     }
 
     /// Determines the cost. A measurement takes some seconds.
-    pub fn settle(&self, observer: &dyn Observer) -> Argon2Cost {
+    pub fn resolve(&self, observer: &dyn Observer) -> Argon2Cost {
         let (cost, chosen) = match self {
             Cost::Fixed(cost) => (*cost, true),
             Cost::Measured(kib) => {
-                let what = "measuring what a guess at the passphrase can cost here";
-                let cost = during(observer, what, || measure_cost(*kib, TARGET));
+                let what = "measuring the cost of a passphrase guess on this machine";
+                let cost = run_step(observer, what, || measure_cost(*kib, TARGET_GUESS_TIME));
                 (cost, *kib < Argon2Cost::FLOOR_KIB)
             }
         };
         if cost.memory_kib < Argon2Cost::FLOOR_KIB && !chosen {
             observer.note(&format!(
                 "guessing the passphrase is cheaper than it should be: this machine has too little memory for {}",
-                human(u64::from(Argon2Cost::FLOOR_KIB) << 10)
+                human_size(u64::from(Argon2Cost::FLOOR_KIB) << 10)
             ));
         }
         cost

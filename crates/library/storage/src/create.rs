@@ -4,18 +4,18 @@
 //! overwritten is held from then. The header comes last: until it is written, nothing looks like a
 //! disk, so a power cut leaves either no disk or a complete one.
 
+mod create_context;
 mod file;
 mod flash;
-mod making;
 mod rados;
 
-use crate::backing::{FilePlace, Site};
+use crate::backing::{FileLocation, ResolvedLocation};
 use crate::format::CreateOptions;
 use crate::observer::Observer;
+use create_context::CreateContext;
 use lacuna_contracts::{Result, SecretVec};
-use making::Making;
 
-pub use making::{Created, NewDisk};
+pub use create_context::{CreatedDisk, NewDisk};
 pub use rados::delete;
 
 pub(crate) use rados::remove_objects;
@@ -30,7 +30,7 @@ pub fn create(
     options: &CreateOptions,
     observer: &dyn Observer,
     passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
-) -> Result<Created> {
+) -> Result<CreatedDisk> {
     let one_each = |new: NewDisk| Ok(passphrases(new.levels)?.into_iter().map(|one| vec![one]).collect());
     create_with(options, observer, one_each)
 }
@@ -41,16 +41,16 @@ pub fn create_with(
     options: &CreateOptions,
     observer: &dyn Observer,
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-) -> Result<Created> {
-    let making = Making { options, observer };
+) -> Result<CreatedDisk> {
+    let context = CreateContext { options, observer };
     let passphrases = Box::new(passphrases);
-    let site = Site::of(&options.location, &options.pool_access.cluster);
-    making.check_format(site.kind())?;
+    let site = ResolvedLocation::of(&options.location, &options.pool_access.cluster);
+    context.check_format(site.storage_kind())?;
     match site {
-        Site::Pool(target) => rados::run(&making, &target, passphrases),
-        Site::File(FilePlace::Named(path) | FilePlace::HeaderIn(path)) => {
-            file::run(&making, path, passphrases)
+        ResolvedLocation::Pool(target) => rados::create(&context, &target, passphrases),
+        ResolvedLocation::File(FileLocation::Named(path) | FileLocation::VaultHeader(path)) => {
+            file::create(&context, path, passphrases)
         }
-        Site::Flash(place) => flash::run(&making, place, passphrases),
+        ResolvedLocation::Flash(place) => flash::create(&context, place, passphrases),
     }
 }

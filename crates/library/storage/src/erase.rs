@@ -5,12 +5,12 @@
 //! passphrases. A copy of the header elsewhere still opens.
 
 use crate::backing::{DiskRef, PoolAccess, refuse_snapshot};
-use crate::claim::Claim;
+use crate::claim::DiskClaim;
 use crate::create::remove_objects;
 use crate::foreign;
-use crate::formats::table::check_place;
-use crate::former_copies::{self, Found};
-use crate::observer::{Observer, during};
+use crate::formats::table::refuse_disk_header_in_directory;
+use crate::observer::{Observer, run_step};
+use crate::stale_headers::{self, StaleHeaders};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::{
@@ -22,13 +22,13 @@ use std::ops::Range;
 
 /// The longest medium that is searched completely for copies: of a longer one, only the first and
 /// the last part of this length.
-const SEARCHED: u64 = 64 << 30;
+const MAX_SEARCHED: u64 = 64 << 30;
 /// Bytes per write.
-const STEP: usize = 1 << 16;
+const WRITE_LEN: usize = 1 << 16;
 
 /// The disk that is about to be erased.
 #[derive(Debug)]
-pub struct Doomed<'a> {
+pub struct ErasePlan<'a> {
     /// The header, if a copy of it is intact.
     pub header: Option<&'a PublicHeader>,
     /// Whether only the last copy exists, and the first MiB contains something else. That is the
@@ -43,7 +43,7 @@ pub struct Erased {
     /// The header, if a copy of it was intact.
     pub header: Option<PublicHeader>,
     /// Copies at former ends of the medium.
-    pub former_copies: usize,
+    pub stale_headers: usize,
     /// Whether all of the medium was searched for such copies. That needs a header, and a readable
     /// medium.
     pub searched_all: bool,
@@ -62,7 +62,7 @@ pub fn erase(
     location: &Location,
     pool_access: &PoolAccess,
     observer: &dyn Observer,
-    agree: impl FnOnce(&Doomed<'_>) -> Result<()>,
+    agree: impl FnOnce(&ErasePlan<'_>) -> Result<()>,
 ) -> Result<Erased> {
     let what = format!("cannot erase {location}");
     refuse_snapshot(location, "erase")?;
@@ -70,62 +70,62 @@ pub fn erase(
     let (medium, connection) = disk.hold_header(observer).map_err(|e| e.context(&what))?;
     let diagnosis = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
     let unreadable = diagnosis.copies.iter().find(|copy| matches!(copy.state, CopyState::Unreadable(_)));
-    if let (false, Some(copy)) = (diagnosis.is_of_ours(), unreadable) {
+    if let (false, Some(copy)) = (diagnosis.has_header(), unreadable) {
         return Err(Error::new(Kind::Io, what)
-            .found(format!(
-                "nothing that can be read where a copy of the header lies, at byte {}",
-                copy.offset.unwrap_or(0)
-            ))
+            .found(format!("an unreadable place of a header copy, at byte {}", copy.offset.unwrap_or(0)))
             .expected("a disk or a vault of lacuna")
-            .remedy("if it is one, overwrite all of it, or destroy the medium"));
+            .hint("if it is one, overwrite all of it, or destroy the medium"));
     }
-    if !diagnosis.is_of_ours() {
+    if !diagnosis.has_header() {
         let missing = Error::new(Kind::NotFound, what)
             .found("no header, not even a damaged one")
             .expected("a disk or a vault of lacuna")
-            .remedy("make sure that it is the right place: what has no header is erased already");
+            .hint("make sure that it is the right location: a disk without a header is erased already");
         return Err(foreign::named_in(missing, &*medium, location));
     }
-    diagnosis.header.as_ref().map_or(Ok(()), |header| check_place(header, location))?;
+    diagnosis.header.as_ref().map_or(Ok(()), |header| refuse_disk_header_in_directory(header, location))?;
     let flat = matches!(location, Location::Path(_));
     if let (Some(connection), Some(header)) = (&connection, &diagnosis.header) {
-        connection.refuse_copied(header.uuid, &what)?;
+        connection.refuse_copied_header(header.uuid, &what)?;
     }
-    let last_copy_alone = flat && diagnosis.has_last_copy_alone();
+    let last_copy_alone = flat && diagnosis.has_only_last_copy();
     let header = diagnosis.header;
-    let _claim = header.as_ref().map(|header| Claim::take(header.uuid, &what, observer)).transpose()?;
-    agree(&Doomed { header: header.as_ref(), last_copy_alone })?;
+    let _claim = header.as_ref().map(|header| DiskClaim::take(header.uuid, &what, observer)).transpose()?;
+    agree(&ErasePlan { header: header.as_ref(), last_copy_alone })?;
     if let (Some(connection), Some(header)) = (&connection, &header) {
         // Before the header, which names the objects: an interrupted removal can then be repeated.
         remove_objects(connection, header.uuid, observer).map_err(|e| e.context(&what))?;
     }
-    let mut ranges = places(medium.len(), flat);
+    let mut ranges = copy_ranges(medium.len(), flat);
     if last_copy_alone {
         ranges.retain(|range| range.start >= HEADER_AREA);
     }
-    let former = during(observer, &format!("looking for former copies in {location}"), || {
-        header.as_ref().filter(|_| flat && !last_copy_alone).map(|header| find_former(&*medium, header))
+    let former = run_step(observer, &format!("searching for stale headers in {location}"), || {
+        header
+            .as_ref()
+            .filter(|_| flat && !last_copy_alone)
+            .map(|header| find_stale_headers(&*medium, header))
     });
     // Without a header there is nothing to search for. Copies inside another medium may belong to a
     // partition.
-    let former = former.unwrap_or_else(|| Found { places: Vec::new(), complete: !flat });
-    ranges.extend(former.places.iter().map(|at| *at..at + HEADER_LEN as u64));
+    let former = former.unwrap_or_else(|| StaleHeaders { offsets: Vec::new(), is_complete: !flat });
+    ranges.extend(former.offsets.iter().map(|at| *at..at + HEADER_LEN as u64));
     let discarded = overwrite_all(&*medium, &ranges, flat).map_err(|e| e.context(&what))?;
     if let Some(connection) = connection {
-        connection.remove_header().and_then(|()| connection.forget_lock()).map_err(|e| e.context(&what))?;
+        connection.remove_header().and_then(|()| connection.remove_lock()).map_err(|e| e.context(&what))?;
     }
-    Ok(Erased { header, former_copies: former.places.len(), searched_all: former.complete, discarded })
+    Ok(Erased { header, stale_headers: former.offsets.len(), searched_all: former.is_complete, discarded })
 }
 
 /// The copies of the header at former ends of the medium.
-fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
+fn find_stale_headers(medium: &dyn Medium, header: &PublicHeader) -> StaleHeaders {
     let len = medium.len();
-    let last = (len > SEARCHED).then(|| len - SEARCHED..len);
-    let mut all = Found { places: Vec::new(), complete: len <= SEARCHED };
-    for part in once(0..len.min(SEARCHED)).chain(last) {
-        let found = former_copies::find(medium, header.uuid, part, copy_c(len));
-        all.complete &= found.complete;
-        all.places.extend(found.places);
+    let last = (len > MAX_SEARCHED).then(|| len - MAX_SEARCHED..len);
+    let mut all = StaleHeaders { offsets: Vec::new(), is_complete: len <= MAX_SEARCHED };
+    for part in once(0..len.min(MAX_SEARCHED)).chain(last) {
+        let found = stale_headers::find(medium, header.uuid, part, copy_c(len));
+        all.is_complete &= found.is_complete;
+        all.offsets.extend(found.offsets);
     }
     all
 }
@@ -149,7 +149,7 @@ fn overwrite_all(medium: &dyn Medium, ranges: &[Range<u64>], flat: bool) -> Resu
 }
 
 /// The places of copies: the whole reserved areas on a flat medium.
-fn places(len: u64, flat: bool) -> Vec<Range<u64>> {
+fn copy_ranges(len: u64, flat: bool) -> Vec<Range<u64>> {
     let last = copy_c(len);
     if flat {
         let tail = last.map(|at| at..(at + TAIL_AREA).min(len));
@@ -165,7 +165,7 @@ fn overwrite(medium: &dyn Medium, range: &Range<u64>) -> Result<()> {
     let mut result = Ok(());
     let mut at = range.start;
     while at < range.end {
-        let mut bytes = vec![0; STEP.min((range.end - at) as usize)];
+        let mut bytes = vec![0; WRITE_LEN.min((range.end - at) as usize)];
         random.fill(&mut bytes);
         result = result.and(medium.write_at(at, &bytes));
         at += bytes.len() as u64;
@@ -183,54 +183,54 @@ mod tests {
     const OLD: u8 = 0x11;
 
     /// The number of old bytes that are still on the medium.
-    fn left(medium: &MemoryMedium) -> u64 {
-        left_in(medium, 0..medium.len())
+    fn count_old_bytes(medium: &MemoryMedium) -> u64 {
+        count_old_bytes_in(medium, 0..medium.len())
     }
 
-    fn left_in(medium: &MemoryMedium, range: Range<u64>) -> u64 {
+    fn count_old_bytes_in(medium: &MemoryMedium, range: Range<u64>) -> u64 {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         medium.read_at(range.start, &mut bytes).unwrap();
         bytes.retain(|byte| *byte == OLD);
         bytes.len() as u64
     }
 
-    fn of_old_bytes(len: u64) -> FaultMedium<MemoryMedium> {
+    fn medium_of_old_bytes(len: u64) -> FaultMedium<MemoryMedium> {
         FaultMedium::new(Arc::new(MemoryMedium::from_bytes(vec![OLD; len as usize])))
     }
 
     #[test]
-    fn whole_areas_go_and_nothing_between() {
+    fn only_the_header_areas_are_overwritten() {
         for len in [0, 100, HEADER_AREA, HEADER_AREA + TAIL_AREA, 10 << 20, (10 << 20) + 5000] {
-            let medium = of_old_bytes(len);
-            let ranges = places(len, true);
+            let medium = medium_of_old_bytes(len);
+            let ranges = copy_ranges(len, true);
             assert!(overwrite_all(&medium, &ranges, true).unwrap());
             // Discarded places read as zeros.
             let gone: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-            assert_eq!(left(medium.inner()), len - gone, "{len}");
+            assert_eq!(count_old_bytes(medium.inner()), len - gone, "{len}");
         }
     }
 
     #[test]
-    fn a_medium_that_discards_nothing_keeps_nothing() {
+    fn headers_are_overwritten_without_discard() {
         let len = 10 << 20;
-        let medium = of_old_bytes(len);
+        let medium = medium_of_old_bytes(len);
         medium.add(Fault::FailFrom { op: OpKind::Discard, nth: 1, error: Kind::Io });
-        assert!(!overwrite_all(&medium, &places(len, true), true).unwrap());
+        assert!(!overwrite_all(&medium, &copy_ranges(len, true), true).unwrap());
         let untouched = len - HEADER_AREA - TAIL_AREA;
         // One in 256 random bytes equals the old one.
-        let kept = left(medium.inner()) - untouched;
+        let kept = count_old_bytes(medium.inner()) - untouched;
         assert!(kept < (HEADER_AREA + TAIL_AREA) / 200, "{kept} bytes");
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_keeps_no_other() {
+    fn an_unwritable_copy_does_not_keep_the_others() {
         let len = 10 << 20;
         for (bad, other) in [(0..512, COPY_B), (0..512, len - 512), (len - TAIL_AREA..len, 0)] {
-            let medium = of_old_bytes(len);
+            let medium = medium_of_old_bytes(len);
             medium.add(Fault::FailRange { op: OpKind::Write, range: bad.clone(), error: Kind::Io });
-            let error = overwrite_all(&medium, &places(len, true), true).unwrap_err();
+            let error = overwrite_all(&medium, &copy_ranges(len, true), true).unwrap_err();
             assert!(error.to_string().contains("not every copy"), "{error}");
-            assert!(left_in(medium.inner(), other..other + 512) < 64, "{bad:?}");
+            assert!(count_old_bytes_in(medium.inner(), other..other + 512) < 64, "{bad:?}");
         }
     }
 }

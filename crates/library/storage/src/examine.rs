@@ -1,15 +1,15 @@
 //! Examines the medium of a possibly damaged disk or vault, without a passphrase and without
 //! holding it.
 //!
-//! [`about`](crate::about) fails if a header cannot be read; this function reports the state of
-//! each copy.
+//! [`public_info`](crate::public_info) fails if a header cannot be read; this function reports the
+//! state of each copy.
 
-use crate::backing::{Backing, Site};
+use crate::backing::{Backing, ResolvedLocation};
 use crate::foreign::{self, Foreign};
 use crate::format::Params;
 use crate::formats::table;
-use crate::former_copies;
 use crate::rados::ClusterOptions;
+use crate::stale_headers;
 use lacuna_contracts::{Error, Result};
 use lacuna_header::{CopyState, Diagnosis, HEADER_LEN, Location, copy_c};
 use lacuna_medium::Medium;
@@ -38,14 +38,14 @@ pub struct Examination {
 impl Examination {
     /// The least length of the medium, with the disk and all copies of its header; `None` if the
     /// header cannot be read.
-    pub fn needed(&self) -> Option<u64> {
+    pub fn needed_len(&self) -> Option<u64> {
         Some(self.parameters.as_ref()?.as_ref().ok()?.medium_len())
     }
 
     /// Whether a file is longer than its disk needs: it was extended after the header was written.
-    pub fn is_longer(&self) -> bool {
+    pub fn is_longer_than_needed(&self) -> bool {
         let grows = matches!(&self.parameters, Some(Ok(params)) if params.grows_on_medium());
-        grows && self.used.is_some() && self.needed().is_some_and(|needed| self.len > needed)
+        grows && self.used.is_some() && self.needed_len().is_some_and(|needed| self.len > needed)
     }
 
     /// How far the medium has grown since the last copy of the header was written, in bytes.
@@ -56,14 +56,14 @@ impl Examination {
     /// Whether it is a file with a backup of a header, as far as its length and its first bytes
     /// tell.
     pub fn is_backup(&self) -> bool {
-        self.used.is_some() && self.len == HEADER_LEN as u64 && self.header.is_of_ours()
+        self.used.is_some() && self.len == HEADER_LEN as u64 && self.header.has_header()
     }
 
     /// The error for writing to a disk that another program has written over.
     pub fn written_over(&self) -> Option<Error> {
         match &self.foreign {
-            Ok(Some(foreign)) if self.header.is_of_ours() => {
-                Some(foreign.refusal(self.header.has_last_copy_alone()))
+            Ok(Some(foreign)) if self.header.has_header() => {
+                Some(foreign.refusal(self.header.has_only_last_copy()))
             }
             _ => None,
         }
@@ -72,7 +72,7 @@ impl Examination {
 
 /// Examines the medium at a location. Errors: those of accessing it.
 pub fn examine(location: &Location, cluster: &ClusterOptions) -> Result<Examination> {
-    let seen = Site::of(location, cluster).look()?;
+    let seen = ResolvedLocation::of(location, cluster).probe()?;
     let medium = seen.backing.header()?;
     let header = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
     let parameters = header.header.as_ref().map(|header| table::parse(header, location));
@@ -88,5 +88,5 @@ pub fn examine(location: &Location, cluster: &ClusterOptions) -> Result<Examinat
 fn former_copy(medium: &dyn Medium, found: &Diagnosis) -> Option<u64> {
     let is_missing = found.copies.last().is_some_and(|last| last.state == CopyState::Missing);
     let header = found.header.as_ref().filter(|_| is_missing)?;
-    former_copies::find_at_end(medium, header).places.last().copied()
+    stale_headers::find_at_end(medium, header).offsets.last().copied()
 }

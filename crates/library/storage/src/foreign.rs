@@ -38,7 +38,7 @@ fn at_start(medium: &dyn Medium) -> Result<Option<Foreign>> {
 /// damaged.
 pub(crate) fn in_first_place(medium: &dyn Medium, found: &Diagnosis) -> Result<Option<Foreign>> {
     let is_missing = found.copies.first().is_some_and(|copy| copy.state == CopyState::Missing);
-    match (is_missing || found.has_last_copy_alone(), found.is_of_ours()) {
+    match (is_missing || found.has_only_last_copy(), found.has_header()) {
         (false, _) => Ok(None),
         (true, true) => at_start(medium),
         (true, false) => recognized(medium),
@@ -49,14 +49,14 @@ pub(crate) fn in_first_place(medium: &dyn Medium, found: &Diagnosis) -> Result<O
 /// the first copy of its header, since writing copies would overwrite it.
 pub(crate) fn refuse(medium: &dyn Medium) -> Result<()> {
     let found = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
-    if !found.is_of_ours() {
+    if !found.has_header() {
         return Ok(());
     }
     match in_first_place(medium, &found) {
-        Ok(Some(foreign)) => Err(foreign.refusal(found.has_last_copy_alone())),
+        Ok(Some(foreign)) => Err(foreign.refusal(found.has_only_last_copy())),
         Ok(None) => Ok(()),
         // A bad sector at the start may be the damage that the other copies are there to mend.
-        Err(e) if e.kind() == Kind::Io && !found.has_last_copy_alone() => Ok(()),
+        Err(e) if e.kind() == Kind::Io && !found.has_only_last_copy() => Ok(()),
         Err(e) => Err(e),
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn named_in(e: Error, medium: &dyn Medium, location: &Location) -> Er
         return e;
     }
     match recognized(medium) {
-        Ok(Some(foreign)) => e.found(foreign.to_string()).remedy(foreign.advice()),
+        Ok(Some(foreign)) => e.found(foreign.to_string()).hint(foreign.advice()),
         Ok(None) | Err(_) => e,
     }
 }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn an_error_for_a_missing_header_names_the_content() {
         let path = Location::parse("disk.img").unwrap();
-        let e = || Error::new(Kind::NotFound, "not a lacuna disk").found("no header").remedy("restore it");
+        let e = || Error::new(Kind::NotFound, "not a lacuna disk").found("no header").hint("restore it");
         let named = named_in(e(), &with(1 << 20, 0, LUKS), &path);
         assert_eq!(named.to_string(), "not a lacuna disk; found: a LUKS volume; check the path");
         let kept = e().to_string();

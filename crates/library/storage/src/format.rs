@@ -6,20 +6,20 @@
 
 use crate::backing::{Backing, BackingKind, ChipShape, NewChip, PoolAccess};
 use crate::cost::Cost;
-use crate::held_header::HeldHeader;
-use crate::human;
-use crate::opening::Opening;
+use crate::header_lease::OpenDiskHeader;
+use crate::human_size;
+use crate::open_disk_options::OpenDiskOptions;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{
-    Advice, BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, Result, Setting, check,
+    BLOCK_SIZE, BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Hint, Kind, Result, Setting, check_disk,
 };
 use lacuna_crypto::Cipher;
-use lacuna_deniable::Geometry;
+use lacuna_deniable::StripeGeometry;
 use lacuna_header::{HEADER_AREA, Location};
-use lacuna_levels::{Masters, Pace};
+use lacuna_levels::{DiskKeys, Pace};
 use lacuna_medium::Medium;
 use lacuna_nand::FlashGeometry;
-use lacuna_oblivious::Hiding;
+use lacuna_oblivious::HidingMode;
 use lacuna_sealed_objects::ObjectLayout;
 use std::fmt;
 use std::ops::Range;
@@ -42,19 +42,19 @@ pub trait Format: fmt::Debug + Send + Sync {
     /// The parameters of a new disk in the given space.
     ///
     /// Errors: [`Kind::Usage`] for options that do not go together, [`Kind::NoSpace`].
-    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
-        Err(options.misplaced(room.kind()))
+    fn plan(&self, options: &CreateOptions, room: AvailableSpace) -> Result<Box<dyn Params>> {
+        Err(options.wrong_backing(room.kind()))
     }
 
     /// The simulated chip for a new disk of `blocks` blocks.
     fn chip(&self, options: &CreateOptions, _blocks: u64) -> Result<NewChip> {
-        Err(options.misplaced(BackingKind::Flash))
+        Err(options.wrong_backing(BackingKind::Flash))
     }
 }
 
 /// The space for a new disk.
 #[derive(Clone, Copy, Debug)]
-pub enum Room {
+pub enum AvailableSpace {
     /// In a file or on a block device: the bytes of the device before the last copy of the header.
     /// `None` for a file, which is made as long as necessary.
     File(Option<u64>),
@@ -67,13 +67,13 @@ pub enum Room {
     },
 }
 
-impl Room {
+impl AvailableSpace {
     /// The kind of backing.
     pub fn kind(self) -> BackingKind {
         match self {
-            Room::File(_) => BackingKind::File,
-            Room::Flash(_) => BackingKind::Flash,
-            Room::Pool { .. } => BackingKind::Pool,
+            AvailableSpace::File(_) => BackingKind::File,
+            AvailableSpace::Flash(_) => BackingKind::Flash,
+            AvailableSpace::Pool { .. } => BackingKind::Pool,
         }
     }
 }
@@ -97,41 +97,41 @@ pub trait Params: fmt::Debug + Send + Sync {
     }
 
     /// The parameters of the same disk with `blocks` blocks, a number that it had or may have.
-    fn as_of(&self, blocks: u64) -> Box<dyn Params>;
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params>;
 
     /// The largest number of blocks of the same disk on a device with `room` bytes before the last
     /// copy of the header. `None`: the disk does not grow with a device.
-    fn blocks_in(&self, _room: u64) -> Option<u64> {
+    fn max_blocks_in(&self, _room: u64) -> Option<u64> {
         None
     }
 
     /// Allocates the space that the disk needs at once after growing to these parameters. The
     /// medium is already long enough.
-    fn reserve(&self, _medium: &dyn Medium) -> Result<()> {
+    fn allocate_growth(&self, _medium: &dyn Medium) -> Result<()> {
         Ok(())
     }
 
     /// Creates a new disk beside its header, which is written afterwards. Errors: all errors of the
     /// medium or the cluster.
-    fn create(&self, _backing: &Backing, _keys: Masters<'_>) -> Result<()> {
-        Err(no_disk())
+    fn create(&self, _backing: &Backing, _keys: DiskKeys<'_>) -> Result<()> {
+        Err(not_a_disk_format())
     }
 
     /// Opens a disk, after finishing operations that a crash interrupted.
     ///
     /// Errors: [`Kind::Corrupt`], and all errors of the medium or the cluster.
-    fn open(&self, _backing: &Backing, _with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
-        Err(no_disk())
+    fn open(&self, _backing: &Backing, _with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
+        Err(not_a_disk_format())
     }
 }
 
 /// The keys and options for opening a disk.
 #[derive(Clone, Copy)]
-pub struct OpenWith<'k> {
+pub struct OpenContext<'k> {
     /// A key for each level to open, at least one.
-    pub keys: Masters<'k>,
+    pub keys: DiskKeys<'k>,
     /// The options.
-    pub opening: Opening,
+    pub options: OpenDiskOptions,
     /// Open a damaged disk, for reading: a block that cannot be read or does not verify fails
     /// alone. The medium of a file or device is passed unwrapped, and may be truncated or have bad
     /// places: if the format's engine would fail on those, the format wraps it, as leniently as the
@@ -140,7 +140,7 @@ pub struct OpenWith<'k> {
 }
 
 /// The error for a format without disks.
-fn no_disk() -> Error {
+fn not_a_disk_format() -> Error {
     Error::new(Kind::Usage, "cannot use it as a disk").expected("a format of disks")
 }
 
@@ -152,13 +152,13 @@ pub struct Description {
     /// Length of the disk in bytes; 0 for a vault.
     pub size: u64,
     /// The largest size in bytes that `resize` allows.
-    pub largest: u64,
+    pub max_size: u64,
     /// The reason for that limit, in words that follow it.
-    pub limit: &'static str,
+    pub max_size_reason: &'static str,
     /// The cipher of the blocks; for a vault, the integrity scheme.
     pub cipher: &'static str,
     /// Whether alterations of data are detected.
-    pub verifies: bool,
+    pub detects_alterations: bool,
     /// The name of the layout, if the format has several.
     pub layout: Option<String>,
     /// For a format with levels: the largest size in bytes of each possible hidden level, starting
@@ -169,27 +169,27 @@ pub struct Description {
     /// for other formats.
     pub overwritten_within: Option<Duration>,
     /// Further details of this format.
-    pub details: Vec<Detail>,
+    pub details: Vec<DescriptionDetail>,
 }
 
 /// A detail that one format adds to the description of a disk.
 #[derive(Clone, Debug)]
-pub struct Detail {
+pub struct DescriptionDetail {
     /// Its name for programs.
     pub name: &'static str,
     /// Its value for programs.
-    pub value: Value,
+    pub value: DetailValue,
     /// For display: a label and its text.
     pub row: Option<(&'static str, String)>,
 }
 
 /// A value for programs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub enum DetailValue {
     /// A count, or a number of bytes.
     Number(u64),
     /// A fraction.
-    Part(f64),
+    Fraction(f64),
     /// A word.
     Word(&'static str),
 }
@@ -203,10 +203,10 @@ impl Description {
         Description {
             version: None,
             size: bytes(blocks),
-            largest: bytes(most),
-            limit: "there is no room for more",
+            max_size: bytes(most),
+            max_size_reason: "there is no space for more",
             cipher: Cipher::Gcm.name(),
-            verifies: true,
+            detects_alterations: true,
             layout: None,
             hidden_sizes: None,
             overwritten_within: None,
@@ -215,21 +215,21 @@ impl Description {
     }
 
     /// The sizes of the possible hidden levels, for display.
-    pub fn hidden_words(&self) -> String {
-        let sizes: Vec<String> = self.hidden_sizes.iter().flatten().map(|size| human(*size)).collect();
+    pub fn hidden_sizes_text(&self) -> String {
+        let sizes: Vec<String> = self.hidden_sizes.iter().flatten().map(|size| human_size(*size)).collect();
         format!("at most {}", sizes.join(", "))
     }
 }
 
-impl Detail {
+impl DescriptionDetail {
     /// A detail for programs only.
-    pub fn of(name: &'static str, value: Value) -> Detail {
-        Detail { name, value, row: None }
+    pub fn of(name: &'static str, value: DetailValue) -> DescriptionDetail {
+        DescriptionDetail { name, value, row: None }
     }
 
     /// The same detail, also for display.
-    pub fn shown(self, name: &'static str, words: String) -> Detail {
-        Detail { row: Some((name, words)), ..self }
+    pub fn with_row(self, name: &'static str, words: String) -> DescriptionDetail {
+        DescriptionDetail { row: Some((name, words)), ..self }
     }
 }
 
@@ -245,12 +245,12 @@ pub trait OpenFormat: Send + Sync {
 
     /// Whether the library must flush every write and discard before it is acknowledged, because
     /// the disk does not do that itself.
-    fn flushes_writes(&self) -> bool {
+    fn needs_flush_per_write(&self) -> bool {
         false
     }
 
     /// Records the error of a request. Returns the error for the caller.
-    fn noting(&self, e: Error) -> Error {
+    fn record_error(&self, e: Error) -> Error {
         e
     }
 
@@ -261,13 +261,13 @@ pub trait OpenFormat: Send + Sync {
         &self,
         progress: &mut dyn FnMut(u64) -> Result<()>,
         bad: &mut dyn FnMut(Option<u8>, BadBlock),
-    ) -> Result<CheckReport> {
-        check(self.disk(), progress, |found| bad(None, found))
+    ) -> Result<DiskCheckReport> {
+        check_disk(self.disk(), progress, |found| bad(None, found))
     }
 
     /// Verifies data that changes with every write, and so can only be verified while the disk is
     /// not in use.
-    fn check_unused(&self) -> Result<()> {
+    fn check_while_idle(&self) -> Result<()> {
         Ok(())
     }
 
@@ -288,10 +288,10 @@ pub trait OpenFormat: Send + Sync {
     fn give_up(&self, _level: u8, _gives_up: bool) {}
 
     /// Enlarges the disk, as [`OpenDisk::grow`](crate::OpenDisk::grow) does.
-    fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
+    fn grow(&self, _header: &OpenDiskHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
         Err(Error::new(Kind::Usage, "cannot resize the disk while it is open")
             .found("a disk of a format that keeps its size while it is open")
-            .remedy("close it, and resize it then if its format lets it grow at all"))
+            .hint("close it, and resize it then if its format can grow"))
     }
 
     /// The snapshots of the disk. Errors: [`Kind::Usage`] if it has none.
@@ -300,12 +300,12 @@ pub trait OpenFormat: Send + Sync {
     }
 
     /// The name of the object with a block, for a disk on objects.
-    fn object_of(&self, _block: BlockAddr) -> Option<String> {
+    fn object_name(&self, _block: BlockAddr) -> Option<String> {
         None
     }
 
     /// The error for a disk that another client has taken over.
-    fn taken_over(&self) -> Option<Error> {
+    fn takeover_error(&self) -> Option<Error> {
         None
     }
 
@@ -340,11 +340,11 @@ pub struct Shape {
     /// Milliseconds between two cover stripes or batches, 0 for none.
     pub cover_millis: Option<u32>,
     /// Public and hidden slots of a stripe.
-    pub geometry: Option<Geometry>,
+    pub geometry: Option<StripeGeometry>,
     /// The part of the log that stays free, in thousandths.
     pub spare_permille: Option<u16>,
     /// The method that hides operations.
-    pub hiding: Option<Hiding>,
+    pub hiding: Option<HidingMode>,
     /// Cells that a write rewrites.
     pub cells_per_write: Option<u8>,
     /// Bits of the key of each block on flash: 128 or 256.
@@ -372,7 +372,7 @@ impl Shape {
     }
 
     /// The settings with a value, by field name; the cipher only if it is not the default.
-    pub(crate) fn given(&self) -> impl Iterator<Item = Setting> {
+    pub(crate) fn explicit_settings(&self) -> impl Iterator<Item = Setting> {
         let all = [
             (Setting("cipher"), self.cipher.is_some_and(|cipher| cipher != Cipher::Gcm)),
             (Setting("layout"), self.layout.is_some()),
@@ -427,34 +427,36 @@ impl CreateOptions {
     }
 
     /// The start of an error message for these options.
-    pub fn refused(&self) -> Error {
+    pub fn create_error(&self) -> Error {
         Error::new(Kind::Usage, format!("cannot create {}", self.location))
     }
 
     /// The error for a missing size; `wherefore` is the place, as in "a file".
-    pub fn no_size(&self, wherefore: &str) -> Error {
-        self.refused()
+    pub fn missing_size(&self, wherefore: &str) -> Error {
+        self.create_error()
             .found("no size")
             .expected(format!("the size of a disk in {wherefore}"))
-            .remedy(Advice::from("give for example ").setting(Setting("size")).text(" 20G"))
+            .hint(Hint::from("give for example ").setting(Setting("size")).text(" 20G"))
     }
 
     /// The error for a format that cannot have a disk on the backing at the location.
-    pub fn misplaced(&self, kind: BackingKind) -> Error {
+    pub fn wrong_backing(&self, kind: BackingKind) -> Error {
         let info = self.shape.format.info();
-        let places: Vec<&str> = info.made_on.iter().map(|kind| kind.example()).collect();
+        let places: Vec<&str> = info.creatable_on.iter().map(|kind| kind.example_location()).collect();
         let expected = if places.is_empty() {
-            "another format: no disk is made by the name of this one".to_owned()
+            "another format: no new disks are made with this one".to_owned()
         } else {
             places.join(", or ")
         };
-        let refused =
-            self.refused().found(format!("the format {} {}", info.name, kind.words())).expected(expected);
-        if info.forgets && kind == BackingKind::File {
-            return refused.remedy(
-                "choose another format: below a file or a block device, an SSD among them, old contents stay, and nothing can be forgotten there",
+        let refused = self
+            .create_error()
+            .found(format!("the format {} {}", info.name, kind.place_phrase()))
+            .expected(expected);
+        if info.can_purge && kind == BackingKind::File {
+            return refused.hint(
+                "choose another format: old contents stay below a file or a block device, also on an SSD, so nothing can be purged there",
             );
         }
-        refused.remedy("choose such a location, or another format")
+        refused.hint("choose such a location, or another format")
     }
 }

@@ -12,17 +12,17 @@ pub struct FormatInfo {
     /// Its name, for display and for programs.
     pub name: &'static str,
     /// The backing of its disks.
-    pub rests_on: BackingKind,
+    pub backing_kind: BackingKind,
     /// Whether its disks erase deleted data, and can be purged.
-    pub forgets: bool,
+    pub can_purge: bool,
     /// Whether its disks use large blocks of memory while they are open.
-    pub large_memory: bool,
+    pub uses_large_memory: bool,
     /// A summary in one line, without a full stop.
     pub summary: &'static str,
     /// The backings on which [`create`](crate::create()) makes its disks. Empty for a format that
     /// `create` does not accept: vaults have a function of their own, and a disk of the format
     /// sealed that is made in a pool gets the format sealed on objects.
-    pub made_on: &'static [BackingKind],
+    pub creatable_on: &'static [BackingKind],
     /// The settings of [`Shape`](crate::Shape) that it accepts, by field name; all other settings
     /// are refused.
     pub settings: &'static [&'static str],
@@ -34,11 +34,11 @@ impl FormatInfo {
         FormatInfo {
             id,
             name,
-            rests_on,
-            forgets: false,
-            large_memory: false,
+            backing_kind: rests_on,
+            can_purge: false,
+            uses_large_memory: false,
             summary: "",
-            made_on: match rests_on {
+            creatable_on: match rests_on {
                 BackingKind::File => &[BackingKind::File],
                 BackingKind::Directory => &[BackingKind::Directory],
                 BackingKind::Flash => &[BackingKind::Flash],
@@ -54,18 +54,18 @@ impl FormatInfo {
     }
 
     /// Whether it is the format of vaults, which are file systems in a directory and not disks.
-    pub const fn is_of_vaults(&self) -> bool {
-        matches!(self.rests_on, BackingKind::Directory)
+    pub const fn is_vault(&self) -> bool {
+        matches!(self.backing_kind, BackingKind::Directory)
     }
 
     /// Whether the medium of the header also holds the data of a disk.
     pub const fn has_data_beside_header(&self) -> bool {
-        matches!(self.rests_on, BackingKind::File)
+        matches!(self.backing_kind, BackingKind::File)
     }
 
     /// Whether another client of a cluster can take over a disk.
-    pub const fn is_shared(&self) -> bool {
-        matches!(self.rests_on, BackingKind::Pool)
+    pub const fn can_be_taken_over(&self) -> bool {
+        matches!(self.backing_kind, BackingKind::Pool)
     }
 }
 
@@ -75,13 +75,13 @@ mod tests {
     use crate::formats::FORMATS;
 
     #[test]
-    fn what_a_format_rests_on_says_what_it_is_of() {
+    fn the_backing_kind_determines_the_properties_of_a_format() {
         let is = |question: fn(&FormatInfo) -> bool| {
             let infos = FORMATS.iter().map(|format| format.info()).filter(question);
             infos.map(|info| info.name).collect::<Vec<_>>()
         };
-        assert_eq!(is(FormatInfo::is_of_vaults), ["vault"]);
-        assert_eq!(is(FormatInfo::is_shared), ["sealed on objects"]);
+        assert_eq!(is(FormatInfo::is_vault), ["vault"]);
+        assert_eq!(is(FormatInfo::can_be_taken_over), ["sealed on objects"]);
         assert_eq!(is(FormatInfo::has_data_beside_header), ["sealed", "deniable", "oblivious"]);
     }
 }

@@ -1,16 +1,16 @@
 //! Backup, check, restoration and repair of a disk's header.
 
-use crate::backing::{DiskRef, Site, refuse_snapshot};
-use crate::claim::Claim;
+use crate::backing::{DiskRef, ResolvedLocation, refuse_snapshot};
+use crate::claim::DiskClaim;
 use crate::foreign::{self, Foreign};
 use crate::format::Params;
 use crate::formats::table;
 use crate::observer::Observer;
 use crate::rados::ClusterOptions;
 use crate::sync_directory::sync_directory;
-use crate::unlock::{OpenHeader, Opened, Opener, Volume, unlock, unlock_held};
-use crate::vault_place;
-use lacuna_contracts::{Action, Advice, Error, Kind, Result, Setting};
+use crate::unlock::{HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, unlock, unlock_leased};
+use crate::vault_dir;
+use lacuna_contracts::{Action, Error, Hint, Kind, Result, Setting};
 pub use lacuna_header::HeaderBackup;
 use lacuna_header::{Diagnosis, HEADER_LEN, Location, PublicHeader, medium_len};
 use lacuna_medium::{Access, Medium};
@@ -27,16 +27,16 @@ pub fn backup(
     observer: &dyn Observer,
 ) -> Result<HeaderBackup> {
     refuse_snapshot(location, "back up the header of")?;
-    let seen = Site::of(location, cluster).look()?;
+    let seen = ResolvedLocation::of(location, cluster).probe()?;
     let medium = seen.backing.header()?;
     let (backup, notes) =
-        taken_from(&*medium).map_err(|e| foreign::named_in(e, &*medium, location).context(location))?;
+        take_backup(&*medium).map_err(|e| foreign::named_in(e, &*medium, location).context(location))?;
     notes.iter().for_each(|note| observer.damaged_copy(&format!("{location}: {note}")));
     table::parse(backup.public(), location).map_err(|e| e.context(location))?;
     Ok(backup)
 }
 
-fn taken_from(medium: &dyn Medium) -> Result<(HeaderBackup, Vec<String>)> {
+fn take_backup(medium: &dyn Medium) -> Result<(HeaderBackup, Vec<String>)> {
     HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf))
 }
 
@@ -47,7 +47,7 @@ pub fn save(backup: &HeaderBackup, path: &Path) -> Result<()> {
         let error = Error::io(format!("cannot write {}", path.display()), &e);
         match e.kind() {
             ErrorKind::AlreadyExists => {
-                error.with_kind(Kind::Usage).remedy("choose another name: a backup may be the last one")
+                error.with_kind(Kind::Usage).hint("choose another name: a backup may be the last one")
             }
             _ => error,
         }
@@ -86,7 +86,7 @@ pub fn parameters(backup: &HeaderBackup) -> Result<Box<dyn Params>> {
 
 /// The losses that are allowed when a header is restored.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MayLose {
+pub struct RestoreOverrides {
     /// A newer header of the same disk: removed passphrases work again, and added ones are lost.
     pub older: bool,
     /// The header of another disk, or content of another program on a medium without a header.
@@ -105,9 +105,9 @@ pub struct MayLose {
 pub fn restore(
     disk: DiskRef<'_>,
     backup: &HeaderBackup,
-    may_lose: MayLose,
+    may_lose: RestoreOverrides,
     observer: &dyn Observer,
-    ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
+    ask: impl FnOnce(HeaderOpener<'_>) -> Result<PassphraseMatch>,
     agree: impl FnOnce(&str) -> Result<()>,
 ) -> Result<()> {
     let location = disk.location;
@@ -116,36 +116,39 @@ pub fn restore(
     refuse_snapshot(location, "restore the header of")?;
     let public = backup.public();
     let parameters = table::parse(public, location).map_err(naming)?;
-    let is_vault = parameters.is_of_vault();
+    let is_vault = parameters.is_vault();
     let made = match location.path().filter(|_| is_vault) {
-        Some(dir) => vault_place::NewHeaderFile::make(dir)?,
-        None => vault_place::NewHeaderFile::default(),
+        Some(dir) => vault_dir::NewHeaderFile::make(dir)?,
+        None => vault_dir::NewHeaderFile::default(),
     };
     let (medium, _connection) = disk.hold_header(observer)?;
     // A vault's header is a file of its own, which is extended to its proper length.
     if medium.len() < parameters.end() && !is_vault {
         return Err(Error::new(Kind::Usage, what)
             .found(format!("{} bytes", medium.len()))
-            .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
-            .remedy("make sure that it is the right medium, and whole"));
+            .expected(format!("at least the {} bytes of the disk in the backup", parameters.end()))
+            .hint("make sure that it is the right medium, and whole"));
     }
-    let _claim = Claim::take(public.uuid, &what, observer)?;
-    let change = Change::of(&*medium, backup).map_err(naming)?;
-    change.present().map_or(Ok(()), |present| table::check_place(present, location)).map_err(naming)?;
+    let _claim = DiskClaim::take(public.uuid, &what, observer)?;
+    let change = RestoreEffect::of(&*medium, backup).map_err(naming)?;
+    change
+        .overwritten()
+        .map_or(Ok(()), |present| table::refuse_disk_header_in_directory(present, location))
+        .map_err(naming)?;
     change.check(may_lose, public).map_err(naming)?;
     change.check_size(&*parameters, location).map_err(naming)?;
     let foreign = foreign_content(&*medium, location);
     change.check_foreign(&foreign, may_lose, &what)?;
     ask(&|passphrases| backup.open(passphrases))?;
-    let words = change.words(&*medium, public).into_iter().chain(change.foreign_words(&foreign));
+    let words = change.warning(&*medium, public).into_iter().chain(change.foreign_words(&foreign));
     let words: Vec<String> = words.collect();
     if !words.is_empty() {
         agree(&words.join("; "))?;
     }
-    if let Err(e) = make_room(&*medium, &*parameters) {
-        observer.note(&format!("the last copy of the header of {location} has no place: {e}"));
+    if let Err(e) = extend_medium(&*medium, &*parameters) {
+        observer.note(&format!("there is no space for the last copy of the header of {location}: {e}"));
     }
-    backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)?;
+    backup.restore(&*medium).and_then(|()| write_length_record(location, &*medium)).map_err(naming)?;
     made.keep();
     Ok(())
 }
@@ -168,47 +171,49 @@ fn foreign_content(medium: &dyn Medium, location: &Location) -> Result<Option<Fo
 pub fn repair(
     disk: DiskRef<'_>,
     observer: &dyn Observer,
-    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
 ) -> Result<()> {
     let DiskRef { location, pool_access } = disk;
     refuse_snapshot(location, "repair the header of")?;
     let mut volume = unlock(location, pool_access, Access::Write, observer, ask)?;
-    let room = write_all(location, &mut volume)?;
+    let room = write_copies(location, &mut volume)?;
     room.map_err(|e| {
         if location.is_block_device() {
-            return no_place(location, &volume, e.kind(), LONGER);
+            return no_space_for_last_copy(location, &volume, e.kind(), LENGTHEN_DEVICE);
         }
-        e.context(format!("the last copy of the header of {location} has no place; the others are written"))
+        e.context(format!(
+            "there is no space for the last copy of the header of {location}; the others are written"
+        ))
     })?;
-    write_record(location, &*volume.header)
+    write_length_record(location, &*volume.header)
 }
 
 /// Writes the copies that fit. The inner result says whether all of them fit, if necessary after an
 /// extension.
-fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
+fn write_copies(location: &Location, volume: &mut UnlockedHeader) -> Result<Result<()>> {
     let what = format!("cannot write all copies of the header of {location}");
     let (len, end) = (volume.header.len(), volume.parameters.end());
     if len < end {
         return Err(Error::new(Kind::Corrupt, what)
             .found(format!("a medium of {len} bytes, which was cut short"))
             .expected(format!("the {end} bytes of the disk"))
-            .remedy(
-                Advice::from("restore it from a backup; ")
+            .hint(
+                Hint::from("restore it from a backup; ")
                     .action(Action("examine"))
                     .text(" says what can be done without one"),
             ));
     }
-    let room = make_room(&*volume.header, &*volume.parameters);
+    let room = extend_medium(&*volume.header, &*volume.parameters);
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     Ok(room)
 }
 
 /// The remedy for a device with its end missing.
-const LONGER: &str = "make the device as long as it was";
+const LENGTHEN_DEVICE: &str = "make the device as long as it was";
 
 /// The error for a last copy without space; `first` is the step before the next repair of the
 /// header.
-fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Error {
+fn no_space_for_last_copy(location: &Location, volume: &UnlockedHeader, kind: Kind, first: &str) -> Error {
     let needed = volume.parameters.medium_len();
     Error::new(
         kind,
@@ -216,11 +221,11 @@ fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Er
     )
     .found(format!("a medium of {} bytes", volume.header.len()))
     .expected(format!("at least {needed} bytes, as it had"))
-    .remedy(format!("{first}; then repair the header again"))
+    .hint(format!("{first}; then repair the header again"))
 }
 
 /// Extends a medium that holds the disk to the length that all copies of its header need.
-fn make_room(medium: &dyn Medium, parameters: &dyn Params) -> Result<()> {
+fn extend_medium(medium: &dyn Medium, parameters: &dyn Params) -> Result<()> {
     let needed = parameters.medium_len();
     if medium.len() < needed { medium.set_len(needed) } else { Ok(()) }
 }
@@ -228,25 +233,27 @@ fn make_room(medium: &dyn Medium, parameters: &dyn Params) -> Result<()> {
 /// As [`repair`], for a disk that another process has open; that process reads and writes the
 /// header for this one. Errors: also [`Kind::Busy`] for a disk in a pool, and if there is no space
 /// for the last copy (the other copies are written).
-pub fn repair_open(
-    disk: &OpenHeader<'_>,
+pub fn repair_leased(
+    disk: &LeasedHeader<'_>,
     observer: &dyn Observer,
-    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
 ) -> Result<()> {
     let location = disk.location;
     if matches!(location, Location::Rados { .. }) {
         return Err(Error::new(Kind::Busy, format!("cannot repair the header of {location}"))
             .found("a disk that is open; in a pool a repair writes the length of the header too")
-            .remedy("close it first"));
+            .hint("close it first"));
     }
-    let mut volume = unlock_held(disk, observer, ask)?;
-    let room = write_all(location, &mut volume)?;
-    let longer = if location.is_block_device() { format!(" and {LONGER}") } else { String::new() };
-    room.map_err(|_| no_place(location, &volume, Kind::Busy, &format!("close the disk{longer}")))
+    let mut volume = unlock_leased(disk, observer, ask)?;
+    let room = write_copies(location, &mut volume)?;
+    let longer = if location.is_block_device() { format!(" and {LENGTHEN_DEVICE}") } else { String::new() };
+    room.map_err(|_| {
+        no_space_for_last_copy(location, &volume, Kind::Busy, &format!("close the disk{longer}"))
+    })
 }
 
 /// Rewrites the length record of a header in RADOS, which lies next to the first two copies.
-fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
+fn write_length_record(location: &Location, medium: &dyn Medium) -> Result<()> {
     match location {
         Location::Rados { .. } => medium.set_len(medium.len()),
         Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => Ok(()),
@@ -254,9 +261,9 @@ fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
 }
 
 /// The effect of a restoration.
-enum Change {
+enum RestoreEffect {
     /// The header stays the same; damaged copies are repaired.
-    Mends,
+    Repairs,
     /// The header is replaced by a newer one of the same disk.
     Newer,
     /// The header is replaced by an older one, or by a different one of the same generation.
@@ -264,61 +271,63 @@ enum Change {
     /// The header of another disk is overwritten.
     Replaces { other: PublicHeader },
     /// There is no readable header.
-    Makes,
+    Creates,
 }
 
-impl Change {
+impl RestoreEffect {
     /// Compares the medium with the backup.
-    fn of(medium: &dyn Medium, backup: &HeaderBackup) -> Result<Change> {
-        match taken_from(medium).map(|(present, _)| present) {
-            Ok(present) if present.bytes() == backup.bytes() => Ok(Change::Mends),
+    fn of(medium: &dyn Medium, backup: &HeaderBackup) -> Result<RestoreEffect> {
+        match take_backup(medium).map(|(present, _)| present) {
+            Ok(present) if present.bytes() == backup.bytes() => Ok(RestoreEffect::Repairs),
             Ok(present) => {
                 let (present, backup) = (present.public().clone(), backup.public());
                 Ok(if present.uuid != backup.uuid {
-                    Change::Replaces { other: present }
+                    RestoreEffect::Replaces { other: present }
                 } else if present.generation >= backup.generation {
-                    Change::Older { present }
+                    RestoreEffect::Older { present }
                 } else {
-                    Change::Newer
+                    RestoreEffect::Newer
                 })
             }
             // An unreadable place can often be written.
-            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Io) => Ok(Change::Makes),
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Io) => {
+                Ok(RestoreEffect::Creates)
+            }
             Err(e) => Err(e),
         }
     }
 
     /// The header that is overwritten, if it is of another disk, or of the same disk and not older
     /// than the backup.
-    fn present(&self) -> Option<&PublicHeader> {
+    fn overwritten(&self) -> Option<&PublicHeader> {
         match self {
-            Change::Older { present } => Some(present),
-            Change::Replaces { other } => Some(other),
-            Change::Mends | Change::Newer | Change::Makes => None,
+            RestoreEffect::Older { present } => Some(present),
+            RestoreEffect::Replaces { other } => Some(other),
+            RestoreEffect::Repairs | RestoreEffect::Newer | RestoreEffect::Creates => None,
         }
     }
 
     /// Refuses a loss that is not allowed.
-    fn check(&self, may_lose: MayLose, backup: &PublicHeader) -> Result<()> {
+    fn check(&self, may_lose: RestoreOverrides, backup: &PublicHeader) -> Result<()> {
         match self {
-            Change::Replaces { other } if !may_lose.replace => {
+            RestoreEffect::Replaces { other } if !may_lose.replace => {
                 let advice = "make sure that it is the right medium, and the right backup; to undo the restoring of a wrong \
                     one, give ";
                 Err(Error::new(Kind::Usage, "it holds another disk")
                     .found(format!("UUID {}", other.uuid))
-                    .expected(format!("UUID {}, of which the backup is", backup.uuid))
-                    .remedy(Advice::from(advice).setting(Setting("replace"))))
+                    .expected(format!("UUID {}, that of the backup", backup.uuid))
+                    .hint(Hint::from(advice).setting(Setting("replace"))))
             }
-            Change::Older { present } if present.end > backup.end => {
+            RestoreEffect::Older { present } if present.end > backup.end => {
                 Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
                     .found(format!(
                         "data up to byte {} in the backup, {} on the disk",
                         backup.end, present.end
                     ))
                     .expected("a backup that was made after the disk was resized")
-                    .remedy("make a new one"))
+                    .hint("make a new one"))
             }
-            Change::Older { present } if !may_lose.older => {
+            RestoreEffect::Older { present } if !may_lose.older => {
                 let advice = "an older header makes removed passphrases work again and loses those that were added since: \
                     if that is what you want, give ";
                 Err(Error::new(Kind::RolledBack, "the backup is older than the header")
@@ -327,23 +336,27 @@ impl Change {
                         backup.generation, present.generation
                     ))
                     .expected("a backup that is as new as the header of the disk")
-                    .remedy(Advice::from(advice).setting(Setting("older"))))
+                    .hint(Hint::from(advice).setting(Setting("older"))))
             }
             _ => Ok(()),
         }
     }
 
     /// Refuses to overwrite content of another program on a medium without a header.
-    fn check_foreign(&self, foreign: &Result<Option<Foreign>>, may_lose: MayLose, what: &str) -> Result<()> {
+    fn check_foreign(
+        &self,
+        foreign: &Result<Option<Foreign>>,
+        may_lose: RestoreOverrides,
+        what: &str,
+    ) -> Result<()> {
         match (self, foreign) {
-            (Change::Makes, Ok(Some(foreign))) if !may_lose.replace => Err(Error::new(Kind::Usage, what)
-                .found(foreign.to_string())
-                .expected("a lacuna disk")
-                .remedy(
-                    Advice::from("name the right device, or give ")
+            (RestoreEffect::Creates, Ok(Some(foreign))) if !may_lose.replace => {
+                Err(Error::new(Kind::Usage, what).found(foreign.to_string()).expected("a lacuna disk").hint(
+                    Hint::from("name the right device, or give ")
                         .setting(Setting("replace"))
                         .text(" to overwrite it"),
-                )),
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -352,14 +365,16 @@ impl Change {
     fn foreign_words(&self, foreign: &Result<Option<Foreign>>) -> Option<String> {
         match (self, foreign) {
             (_, Ok(None)) => None,
-            (Change::Makes, Ok(Some(foreign))) => Some(format!("{foreign} is there, and is overwritten")),
+            (RestoreEffect::Creates, Ok(Some(foreign))) => {
+                Some(format!("{foreign} is there, and is overwritten"))
+            }
             (_, Ok(Some(foreign))) => Some(format!(
                 "{foreign} lies in the place of the first copy of the header, and is overwritten"
             )),
             // An unreadable place can often be written.
             (_, Err(e)) => Some(format!(
                 "the medium cannot be searched for content of other programs ({}): such content is overwritten",
-                e.finding()
+                e.summary()
             )),
         }
     }
@@ -367,7 +382,7 @@ impl Change {
     /// Refuses a header that makes the disk shorter than it is, in cases where the end of its data
     /// does not show that.
     fn check_size(&self, backup: &dyn Params, location: &Location) -> Result<()> {
-        let Change::Older { present } = self else { return Ok(()) };
+        let RestoreEffect::Older { present } = self else { return Ok(()) };
         let (was, is) = (backup.describe().size, table::parse(present, location)?.describe().size);
         if is <= was {
             return Ok(());
@@ -375,24 +390,24 @@ impl Change {
         Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
             .found(format!("{was} bytes in the backup, {is} now"))
             .expected("a backup that was made after the disk was resized")
-            .remedy("make a new one"))
+            .hint("make a new one"))
     }
 
     /// The warning before the restoration. `None` if nothing can be lost.
-    fn words(&self, medium: &dyn Medium, backup: &PublicHeader) -> Option<String> {
+    fn warning(&self, medium: &dyn Medium, backup: &PublicHeader) -> Option<String> {
         match self {
-            Change::Mends => None,
-            Change::Newer => Some("this replaces the header by one that is newer".to_owned()),
-            Change::Older { present } => Some(format!(
-                "this brings back a header that is older than the present one (generation {}): passphrases that were \
+            RestoreEffect::Repairs => None,
+            RestoreEffect::Newer => Some("this replaces the header by one that is newer".to_owned()),
+            RestoreEffect::Older { present } => Some(format!(
+                "this restores a header that is older than the present one (generation {}): passphrases that were \
                  removed since work again, and those that were added since are lost",
                 present.generation
             )),
-            Change::Replaces { other } => Some(format!(
+            RestoreEffect::Replaces { other } => Some(format!(
                 "this overwrites the header of another disk (UUID {}), which is lost unless there is a backup of it",
                 other.uuid
             )),
-            Change::Makes => {
+            RestoreEffect::Creates => {
                 let longer = medium.len() > medium_len(backup.end);
                 let grown = if longer {
                     "; the medium is longer than the disk was then: if it has grown since, resize it to the size that it had \
@@ -401,8 +416,8 @@ impl Change {
                     ""
                 };
                 Some(format!(
-                    "there is no whole header there: make sure that it is the right medium, because 48 KiB of it are \
-                     overwritten, and that this is the newest backup, because nothing can tell{grown}"
+                    "there is no intact header there: make sure that it is the right medium, because 48 KiB of it are \
+                     overwritten, and that this is the newest backup, because lacuna cannot tell{grown}"
                 ))
             }
         }

@@ -8,8 +8,8 @@
 //!
 //! ```
 //! use lacuna_storage::{
-//!     ByteDisk, Cost, CreateOptions, Disk, Location, Opening, Passphrase, Shape, Silent, create,
-//!     open,
+//!     ByteDisk, Cost, CreateOptions, Disk, Location, OpenDiskOptions, Passphrase, Shape, Silent,
+//!     create, open,
 //! };
 //!
 //! # fn main() -> lacuna_storage::Result<()> {
@@ -25,14 +25,14 @@
 //! let options = CreateOptions { cost, ..CreateOptions::new(location.clone(), shape, 64 << 20) };
 //! create(&options, &Silent, |_levels| Ok(vec![passphrase()]))?;
 //!
-//! let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
+//! let disk = open(&location, vec![passphrase()], OpenDiskOptions::default(), &Silent)?;
 //! let bytes = ByteDisk::new(disk.levels().remove(0));
 //! bytes.write_at(1000, b"nobody sees that this changed")?;
 //! bytes.flush()?;
 //! disk.close()?;
 //!
 //! # drop((disk, bytes));
-//! let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
+//! let disk = open(&location, vec![passphrase()], OpenDiskOptions::default(), &Silent)?;
 //! let mut read = [0; 28];
 //! ByteDisk::new(disk.levels().remove(0)).read_at(1000, &mut read)?;
 //! assert_eq!(&read, b"nobody sees that this changed"[..28].as_ref());
@@ -46,14 +46,15 @@
 //! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable`, `oblivious` or `flash`
 //!   ([`FORMATS`]).
 //! - [`open`] opens one. [`unlock`] is its first half, for programs that ask for passphrases or
-//!   fork before they open: it returns a [`Volume`], which becomes a [`Key`], which opens the disk.
+//!   fork before they open: it returns an [`UnlockedHeader`], which becomes an [`UnlockedDisk`],
+//!   which opens the disk.
 //! - [`OpenDisk`] is an open disk: [`levels`](OpenDisk::levels) for front ends,
 //!   [`check`](OpenDisk::check), [`snapshots`](OpenDisk::snapshots), [`purge`](Disk::purge) to
 //!   erase deleted data.
 //! - [`format`](mod@format) is the interface of a format; a program adds its own formats with
 //!   [`add_format`], as `examples/sixth-format` does.
 //! - [`vault`] creates, opens and checks vaults: file systems in untrusted directories.
-//! - [`about`] returns the public information about a disk.
+//! - [`public_info`] returns the public information about a disk.
 //! - [`unlock_to_rescue`] and [`read_blocks`] salvage data of a disk with a damaged or truncated
 //!   medium.
 //! - An open disk can be [checked](OpenDisk::check_in_use) and [grown](OpenDisk::grow), and its
@@ -81,84 +82,87 @@
 //!   log may contain them.
 #![warn(missing_docs)]
 
-mod about;
 mod backing;
 mod claim;
+mod confidential_disk;
 mod cost;
 mod create;
-mod disk_key;
-mod enlarge;
+mod damaged_medium;
 mod erase;
 mod examine;
 mod foreign;
 pub mod format;
 mod format_info;
 mod formats;
-mod former_copies;
+mod grow;
 pub mod header;
-mod held_header;
+mod header_lease;
 pub mod keys;
 mod observer;
 mod open_disk;
-mod opening;
+mod open_disk_options;
 mod overwriting;
 mod params;
-mod private_disk;
+mod public_info;
 #[cfg(not(feature = "rados"))]
 pub mod rados;
-mod remains;
 mod resize;
 mod size;
 pub mod snapshots;
+mod stale_headers;
 mod sync_directory;
 mod unlock;
+mod unlocked_disk;
 pub mod vault;
 mod vault_anchor;
-mod vault_place;
+mod vault_dir;
 mod vault_rescue;
 
-pub use about::{About, AboutMedium, about};
 pub use backing::{
-    Backing, BackingKind, ChipShape, Connection, DiskRef, FilePlace, FlashPlace, HeaderMedium, NewChip,
-    PoolAccess, Site, Target, check_forgets, other_conf, refuse_snapshot,
+    Backing, BackingKind, ChipShape, DiskRef, FileLocation, FlashLocation, HeaderMedium, NewChip, PoolAccess,
+    PoolConnection, PoolLocation, ResolvedLocation, check_can_purge, non_default_conf, refuse_snapshot,
 };
-pub use claim::process_of;
+pub use claim::claiming_process;
 pub use cost::Cost;
-pub use create::{Created, NewDisk, create, create_with, delete};
-pub use disk_key::Key;
-pub use erase::{Doomed, Erased, erase};
+pub use create::{CreatedDisk, NewDisk, create, create_with, delete};
+pub use erase::{ErasePlan, Erased, erase};
 pub use examine::{Examination, examine};
 pub use foreign::Foreign;
 pub use format::{CreateOptions, Shape};
-pub use formats::{FORMATS, OVERWRITTEN, add_format, usual};
-pub use held_header::{HeaderLease, HeldHeader};
+pub use formats::{FORMATS, OVERWRITTEN, add_format, default_format};
+pub use header_lease::{HeaderLease, OpenDiskHeader};
 pub use lacuna_contracts::{
-    Action, Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, ErrorText,
-    Extent, ExtentRuns, Kind, Naming, Reading, Result, Secret, SecretVec as Passphrase, Setting, Status,
-    StatusItem, Term, printable, read_blocks, shell_word,
+    Action, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, Disk, DiskCheckReport, Error, ErrorText,
+    Extent, ExtentBuilder, Hint, Kind, ReadOutcome, Result, Secret, SecretVec as Passphrase, Setting, Status,
+    StatusItem, Term, TermRenderer, printable, read_blocks, shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds, total_memory};
-pub use lacuna_deniable::Geometry;
-pub use lacuna_flash::Policy as PurgePolicy;
+pub use lacuna_deniable::StripeGeometry;
+pub use lacuna_flash::PurgePolicy;
 pub use lacuna_header::{
     CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location,
-    MISSING_AFTER_GROWTH, PublicHeader, Unlocked, Uuid,
+    MISSING_AFTER_GROWTH, OpenHeader, PublicHeader, Uuid,
 };
-pub use lacuna_levels::{Masters, Pace};
+pub use lacuna_levels::{DiskKeys, Pace};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
-pub use lacuna_nand::{FlashGeometry, Wearing};
-pub use lacuna_oblivious::Hiding;
+pub use lacuna_nand::{FlashGeometry, WearModel};
+pub use lacuna_oblivious::HidingMode;
 /// The connection to Ceph; a process that ends must take it into account.
 #[cfg(feature = "rados")]
 pub use lacuna_rados as rados;
 pub use lacuna_sealed_objects::{ObjectLayout, is_of_version_table};
 pub use observer::{Observer, Silent};
 pub use open_disk::OpenDisk;
-pub use opening::{Opening, no_write_through};
+pub use open_disk_options::{OpenDiskOptions, write_through_refused};
+pub use public_info::{MediumInfo, PublicInfo, public_info};
 pub use rados::ClusterOptions;
 pub use resize::resize;
-pub use size::{blocks, human};
-pub use unlock::{OpenHeader, Opened, Opener, Volume, open, peek, unlock, unlock_to_rescue};
+pub use size::{human_size, size_in_blocks};
+pub use unlock::{
+    HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, open, read_public_params, unlock,
+    unlock_to_rescue,
+};
+pub use unlocked_disk::UnlockedDisk;
 
 /// The program in the README compiles.
 #[cfg(doctest)]

@@ -16,7 +16,7 @@ pub trait Observer {
 
     /// Runs `work`, which may take some time; `what` describes it, as in "laying out disk.img". An
     /// implementation calls `work` once.
-    fn during(&self, _what: &str, work: &mut dyn FnMut()) {
+    fn run_step(&self, _what: &str, work: &mut dyn FnMut()) {
         work();
     }
 
@@ -25,7 +25,7 @@ pub trait Observer {
 
     /// Whether the existing content, described by `there` as in "a lacuna disk (UUID ...)", may be
     /// overwritten. Errors: the refusal; nothing has been changed.
-    fn replaces(&self, _there: &str) -> Result<()> {
+    fn confirm_overwrite(&self, _there: &str) -> Result<()> {
         Ok(())
     }
 }
@@ -35,10 +35,10 @@ pub struct Silent;
 
 impl Observer for Silent {}
 
-/// Runs `work` under an observer's [`Observer::during`], and returns its result.
-pub(crate) fn during<R>(observer: &dyn Observer, what: &str, work: impl FnOnce() -> R) -> R {
+/// Runs `work` under an observer's [`Observer::run_step`], and returns its result.
+pub(crate) fn run_step<R>(observer: &dyn Observer, what: &str, work: impl FnOnce() -> R) -> R {
     let (mut work, mut done) = (Some(work), None);
-    observer.during(what, &mut || {
+    observer.run_step(what, &mut || {
         if let Some(work) = work.take() {
             done = Some(work());
         }
@@ -55,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_done_once_whatever_an_observer_does() {
+    fn a_step_runs_once_with_any_observer() {
         struct Lazy;
         impl Observer for Lazy {
-            fn during(&self, _: &str, _: &mut dyn FnMut()) {}
+            fn run_step(&self, _: &str, _: &mut dyn FnMut()) {}
         }
         struct Eager;
         impl Observer for Eager {
-            fn during(&self, _: &str, work: &mut dyn FnMut()) {
+            fn run_step(&self, _: &str, work: &mut dyn FnMut()) {
                 work();
                 work();
             }
@@ -70,7 +70,7 @@ mod tests {
         for observer in [&Silent as &dyn Observer, &Lazy, &Eager] {
             let mut count = 0;
             assert_eq!(
-                during(observer, "counting", || {
+                run_step(observer, "counting", || {
                     count += 1;
                     count
                 }),

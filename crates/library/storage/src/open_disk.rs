@@ -1,11 +1,11 @@
 //! An open disk of any format, with its claim and header.
 
-use crate::claim::Claim;
+use crate::claim::DiskClaim;
+use crate::confidential_disk::ConfidentialDisk;
 use crate::format::{FormatInfo, OpenFormat, Params};
-use crate::held_header::{HeaderLease, HeldHeader};
-use crate::private_disk::PrivateDisk;
+use crate::header_lease::{HeaderLease, OpenDiskHeader};
 use crate::snapshots::Snapshots;
-use lacuna_contracts::{BadBlock, BlockAddr, CheckReport, Disk, Error, Extent, Result, Status};
+use lacuna_contracts::{BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Extent, Result, Status};
 use lacuna_header::{DiskId, Uuid};
 use lacuna_levels::Pace;
 use std::ops::Range;
@@ -18,10 +18,10 @@ pub struct OpenDisk {
     pub(crate) info: FormatInfo,
     pub(crate) format: Box<dyn OpenFormat>,
     /// For changes while the disk is open.
-    pub(crate) header: HeldHeader,
+    pub(crate) header: OpenDiskHeader,
     /// The claim of a disk in a file that is open for writing. The last field, so that it is
     /// dropped last.
-    pub(crate) claim: Option<Arc<Claim>>,
+    pub(crate) claim: Option<Arc<DiskClaim>>,
 }
 
 impl OpenDisk {
@@ -41,7 +41,7 @@ impl OpenDisk {
             return vec![Arc::clone(self) as Arc<dyn Disk>];
         }
         let private = |level: &Arc<dyn Disk>| {
-            Arc::new(PrivateDisk::new(Arc::clone(level), self.claim.clone())) as Arc<dyn Disk>
+            Arc::new(ConfidentialDisk::new(Arc::clone(level), self.claim.clone())) as Arc<dyn Disk>
         };
         self.format.levels().iter().map(private).collect()
     }
@@ -54,9 +54,9 @@ impl OpenDisk {
         &self,
         progress: impl FnMut(u64) -> Result<()>,
         bad: impl FnMut(Option<u8>, BadBlock),
-    ) -> Result<CheckReport> {
+    ) -> Result<DiskCheckReport> {
         let report = self.check_in_use(progress, bad)?;
-        self.format.check_unused().map_err(|e| self.guarded(e))?;
+        self.format.check_while_idle().map_err(|e| self.mark_confidential(e))?;
         Ok(report)
     }
 
@@ -67,8 +67,8 @@ impl OpenDisk {
         &self,
         mut progress: impl FnMut(u64) -> Result<()>,
         mut bad: impl FnMut(Option<u8>, BadBlock),
-    ) -> Result<CheckReport> {
-        self.format.check(&mut progress, &mut bad).map_err(|e| self.guarded(e))
+    ) -> Result<DiskCheckReport> {
+        self.format.check(&mut progress, &mut bad).map_err(|e| self.mark_confidential(e))
     }
 
     /// The header, for one command at a time that changes passphrases while the disk is open.
@@ -109,7 +109,7 @@ impl OpenDisk {
     /// on it is being unmounted; [`Disk::close`] then does not repeat it. Does nothing for other
     /// disks.
     pub fn cover_closing(&self, pace: Pace) -> Result<()> {
-        self.format.cover_closing(pace).map_err(|e| self.guarded(e))
+        self.format.cover_closing(pace).map_err(|e| self.mark_confidential(e))
     }
 
     /// Sets whether a level stops waiting for cover: requests that would wait are then refused.
@@ -121,12 +121,12 @@ impl OpenDisk {
     }
 
     /// The number of open levels; 1 for a format without levels.
-    pub fn open_levels(&self) -> usize {
+    pub fn open_level_count(&self) -> usize {
         self.format.levels().len().max(1)
     }
 
     /// Blocks of all open levels together.
-    pub fn all_blocks(&self) -> u64 {
+    pub fn total_blocks(&self) -> u64 {
         match self.format.levels() {
             [] => self.blocks(),
             levels => levels.iter().map(|level| level.blocks()).sum(),
@@ -134,8 +134,8 @@ impl OpenDisk {
     }
 
     /// Whether the disk erases deleted data when it is purged ([`Disk::purge`]).
-    pub fn forgets(&self) -> bool {
-        self.info.forgets
+    pub fn can_purge(&self) -> bool {
+        self.info.can_purge
     }
 
     /// Marks blocks as sensitive: on a disk with purging, data deleted among them is purged before
@@ -151,33 +151,33 @@ impl OpenDisk {
     }
 
     /// The name of the object with a block, for a disk on objects.
-    pub fn object_of(&self, block: BlockAddr) -> Option<String> {
-        self.format.object_of(block)
+    pub fn object_name(&self, block: BlockAddr) -> Option<String> {
+        self.format.object_name(block)
     }
 
     /// Whether another client of a cluster can take over the disk.
-    pub fn is_shared(&self) -> bool {
-        self.info.is_shared()
+    pub fn can_be_taken_over(&self) -> bool {
+        self.info.can_be_taken_over()
     }
 
     /// The error for a disk that another client has taken over.
-    pub fn taken_over(&self) -> Option<Error> {
-        self.format.taken_over()
+    pub fn takeover_error(&self) -> Option<Error> {
+        self.format.takeover_error()
     }
 
     /// Marks an error of the disk as private if necessary.
-    fn guarded(&self, e: Error) -> Error {
-        guarded(e, self.has_levels())
+    fn mark_confidential(&self, e: Error) -> Error {
+        mark_confidential(e, self.has_levels())
     }
 
     /// The same for the error of a request; the format records it first.
-    fn noted(&self, e: Error) -> Error {
-        self.guarded(self.format.noting(e))
+    fn record_error(&self, e: Error) -> Error {
+        self.mark_confidential(self.format.record_error(e))
     }
 
     /// Makes a request durable before it is acknowledged, if writes must be.
-    fn acknowledged(&self) -> Result<()> {
-        if self.format.flushes_writes() { self.flush() } else { Ok(()) }
+    fn flush_if_required(&self) -> Result<()> {
+        if self.format.needs_flush_per_write() { self.flush() } else { Ok(()) }
     }
 }
 
@@ -186,8 +186,8 @@ impl OpenDisk {
 /// Deniability contract: all errors of a disk with levels are private, regardless of the format and
 /// of the level. If only errors of hidden levels were private, the text that replaces them in a log
 /// would reveal the level.
-pub(crate) fn guarded(e: Error, has_levels: bool) -> Error {
-    if has_levels { e.private() } else { e }
+pub(crate) fn mark_confidential(e: Error, has_levels: bool) -> Error {
+    if has_levels { e.confidential() } else { e }
 }
 
 impl Disk for OpenDisk {
@@ -196,25 +196,25 @@ impl Disk for OpenDisk {
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        self.format.disk().read(first, buf).map_err(|e| self.noted(e))
+        self.format.disk().read(first, buf).map_err(|e| self.record_error(e))
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        self.format.disk().write(first, data).map_err(|e| self.noted(e))?;
-        self.acknowledged()
+        self.format.disk().write(first, data).map_err(|e| self.record_error(e))?;
+        self.flush_if_required()
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.format.disk().discard(first, count).map_err(|e| self.noted(e))?;
-        self.acknowledged()
+        self.format.disk().discard(first, count).map_err(|e| self.record_error(e))?;
+        self.flush_if_required()
     }
 
     fn flush(&self) -> Result<()> {
-        self.format.disk().flush().map_err(|e| self.noted(e))
+        self.format.disk().flush().map_err(|e| self.record_error(e))
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        self.format.disk().extents(first, count).map_err(|e| self.guarded(e))
+        self.format.disk().extents(first, count).map_err(|e| self.mark_confidential(e))
     }
 
     fn purge(&self) -> Result<Status> {
@@ -226,10 +226,10 @@ impl Disk for OpenDisk {
     }
 
     fn close(&self) -> Result<()> {
-        self.format.close().map_err(|e| self.guarded(e))
+        self.format.close().map_err(|e| self.mark_confidential(e))
     }
 
-    fn read_only(&self) -> bool {
-        self.format.disk().read_only()
+    fn is_read_only(&self) -> bool {
+        self.format.disk().is_read_only()
     }
 }

@@ -4,7 +4,7 @@
 //! the same whatever levels exist and whichever are open.
 
 use crate::format::Description;
-use lacuna_contracts::{Advice, Setting};
+use lacuna_contracts::{Hint, Setting};
 use std::time::Duration;
 
 const MINUTE: u64 = 60;
@@ -13,7 +13,7 @@ const DAY: u64 = 24 * HOUR;
 
 impl Description {
     /// The warning for opening a disk with levels for writing; `None` for other disks.
-    pub fn overwriting_warning(&self) -> Option<Advice> {
+    pub fn overwriting_warning(&self) -> Option<Hint> {
         self.hidden_sizes.as_ref()?;
         let loss = match self.overwritten_within {
             Some(time) => format!(
@@ -26,7 +26,7 @@ impl Description {
                 .to_owned(),
         };
         let advice = " If you have a deeper passphrase, give it. To look only, give ";
-        Some(Advice::from(loss).text(advice).setting(Setting("read_only")).text("."))
+        Some(Hint::from(loss).text(advice).setting(Setting("read_only")).text("."))
     }
 
     /// The same fact for a description of the disk; `None` for a format without levels.
@@ -63,11 +63,11 @@ fn lasting(time: Duration) -> String {
 mod tests {
     use super::*;
     use crate::format::Params;
-    use lacuna_deniable::{Geometry, Params as StripedParams};
+    use lacuna_deniable::{Params as StripedParams, StripeGeometry};
     use lacuna_oblivious::{Params as CellParams, Plan};
 
     fn striped(room: u64, cover: u32) -> Description {
-        StripedParams::plan(room, Geometry::DEFAULT, 200, cover).unwrap().describe()
+        StripedParams::plan(room, StripeGeometry::DEFAULT, 200, cover).unwrap().describe()
     }
 
     fn cells(room: u64, cover: u32) -> Description {
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn the_warning_has_the_time_and_tells_how_to_look_only() {
         let warning =
-            |disk: &Description| disk.overwriting_warning().unwrap().named(|_| "--read-only".into());
+            |disk: &Description| disk.overwriting_warning().unwrap().render_with(|_| "--read-only".into());
         let words = warning(&striped(200 << 20, 1000));
         assert!(words.contains("even if nothing is written: all of them within about 13 minutes"), "{words}");
         assert!(words.ends_with("To look only, give --read-only."), "{words}");

@@ -1,8 +1,8 @@
 //! Properties that follow from the parameters of a disk in any format.
 
 use crate::format::Params;
-use crate::human;
-use lacuna_contracts::{Action, Advice, BLOCK_SIZE, Error, Kind, Result, shell_word};
+use crate::human_size;
+use lacuna_contracts::{Action, BLOCK_SIZE, Error, Hint, Kind, Result, shell_word};
 use lacuna_header::{HEADER_LEN, Location, medium_len};
 
 impl dyn Params + '_ {
@@ -12,8 +12,8 @@ impl dyn Params + '_ {
     }
 
     /// Whether they belong to a vault, which is not a disk.
-    pub fn is_of_vault(&self) -> bool {
-        self.format().info().is_of_vaults()
+    pub fn is_vault(&self) -> bool {
+        self.format().info().is_vault()
     }
 
     /// Whether the medium of the header also holds the data.
@@ -24,7 +24,7 @@ impl dyn Params + '_ {
     /// Whether the disk can grow, and its medium is extended then.
     pub fn grows_on_medium(&self) -> bool {
         let disk = self.describe();
-        self.has_data_beside_header() && disk.largest > disk.size
+        self.has_data_beside_header() && disk.max_size > disk.size
     }
 
     /// The least length of a medium for the disk and all copies of its header.
@@ -39,28 +39,28 @@ impl dyn Params + '_ {
             return Ok(());
         }
         if len == HEADER_LEN as u64 && !location.is_block_device() {
-            return Err(Error::new(Kind::Corrupt, format!("{location} is no disk"))
+            return Err(Error::new(Kind::Corrupt, format!("{location} is not a disk"))
                 .found("a file as long as a backup of a header")
-                .expected("the disk of which it is the header")
-                .remedy(
-                    Advice::from(Action("header::check"))
+                .expected("the disk of that header")
+                .hint(
+                    Hint::from(Action("header::check"))
                         .text(" tests a backup, ")
                         .action(Action("header::restore"))
                         .text(" takes it; if it is what is left of a disk, restore that from a backup"),
                 ));
         }
         let whole = self.medium_len();
-        let zeros = "what is left be read; what is gone reads as zeros, of which `check` says nothing";
+        let zeros = "the remaining data be read; missing data reads as zeros, which `check` does not report";
         let longer = if location.is_block_device() {
-            format!("a longer device, of {whole} bytes, that begins as this one does lets {zeros}")
+            format!("a longer device, of {whole} bytes with the same beginning, lets {zeros}")
         } else {
             format!("`truncate -s {whole} {}` lets {zeros}", shell_word(location.to_string()))
         };
         Err(Error::new(Kind::Corrupt, format!("{location} was cut short"))
             .found(format!("{len} bytes"))
             .expected(format!("at least {} bytes", self.end()))
-            .remedy(
-                Advice::from("restore it whole from a backup; if there is none, ")
+            .hint(
+                Hint::from("restore it whole from a backup; if there is none, ")
                     .action(Action("rescue"))
                     .text(format!(" copies what is left, or {longer}")),
             ))
@@ -83,7 +83,7 @@ impl dyn Params + '_ {
         let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
         let refused =
             || Error::new(Kind::Usage, "cannot resize the disk").found(format!("a size of {wanted} bytes"));
-        if self.is_of_vault() {
+        if self.is_vault() {
             return Err(
                 refused().expected("a disk: a vault has no size, it grows and shrinks with what is in it")
             );
@@ -92,13 +92,13 @@ impl dyn Params + '_ {
         if wanted < disk.size {
             return Err(refused()
                 .expected(format!("at least its present size, {} bytes", disk.size))
-                .remedy("a disk cannot shrink: create a smaller one and copy what you need"));
+                .hint("a disk cannot shrink: create a smaller one and copy what you need"));
         }
-        if wanted > disk.largest {
-            let (most, limit) = (disk.largest, disk.limit);
+        if wanted > disk.max_size {
+            let (most, limit) = (disk.max_size, disk.max_size_reason);
             return Err(refused()
-                .expected(format!("at most {} ({most} bytes): {limit}", human(most)))
-                .remedy("create a larger disk and copy what you need"));
+                .expected(format!("at most {} ({most} bytes): {limit}", human_size(most)))
+                .hint("create a larger disk and copy what you need"));
         }
         Ok(())
     }
@@ -112,13 +112,13 @@ mod tests {
     use lacuna_sealed_objects::{ObjectLayout, ObjectParams};
 
     #[test]
-    fn grows_within_the_map_and_never_shrinks() {
+    fn a_disk_grows_within_its_map_and_never_shrinks() {
         let flat = SealedParams::plan(Cipher::Gcm, 16384, None).unwrap();
         let old: &dyn Params = &flat;
-        let most = old.describe().largest / BLOCK_SIZE as u64;
+        let most = old.describe().max_size / BLOCK_SIZE as u64;
         for good in [16384, 50_000, most] {
             old.check_growth(good).unwrap();
-            let grown = SealedParams::parse(&old.as_of(good).encode()).unwrap();
+            let grown = SealedParams::parse(&old.resized_to(good).encode()).unwrap();
             assert_eq!(grown, SealedParams { blocks: good, ..flat });
         }
         for bad in [16383, most + 1, u64::MAX / BLOCK_SIZE as u64] {
@@ -131,6 +131,6 @@ mod tests {
             assert_eq!(objects.check_growth(bad).unwrap_err().kind(), Kind::Usage);
         }
         assert!(old.grows_on_medium() && !objects.grows_on_medium());
-        assert!(!old.as_of(old.describe().largest / BLOCK_SIZE as u64).grows_on_medium());
+        assert!(!old.resized_to(old.describe().max_size / BLOCK_SIZE as u64).grows_on_medium());
     }
 }

@@ -30,7 +30,7 @@ impl RadosPool {
         Err(Error::new(Kind::Usage, "cannot use a disk in RADOS")
             .found("a build of lacuna without RADOS")
             .expected("the path of a file or block device")
-            .remedy("use a build with the feature `rados`"))
+            .hint("use a build with the feature `rados`"))
     }
 
     pub(crate) fn lock_writer(&self, _: &str, _: bool) -> Result<WriterLock> {
@@ -55,7 +55,7 @@ impl RadosPool {
 }
 
 impl WriterLock {
-    pub(crate) fn taken_from(&self) -> Option<&str> {
+    pub(crate) fn evicted_client(&self) -> Option<&str> {
         match *self {}
     }
 

@@ -6,7 +6,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// A human-readable size: exact if it is a whole number of units, otherwise with one decimal, in
 /// powers of 1024.
-pub fn human(bytes: u64) -> String {
+pub fn human_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.max(1).ilog2() / 10).min(4);
     let whole = 1u64 << (unit * 10);
@@ -18,7 +18,7 @@ pub fn human(bytes: u64) -> String {
 }
 
 /// A size in blocks. Errors: [`Kind::Usage`] if it is not a multiple of a block, or 0.
-pub fn blocks(size: u64) -> Result<u64> {
+pub fn size_in_blocks(size: u64) -> Result<u64> {
     if size > 0 && size.is_multiple_of(BLOCK) {
         return Ok(size / BLOCK);
     }
@@ -26,7 +26,7 @@ pub fn blocks(size: u64) -> Result<u64> {
     Err(Error::new(Kind::Usage, "cannot use this size")
         .found(format!("{size} bytes"))
         .expected("a multiple of 4096, and not 0")
-        .remedy(if size < BLOCK {
+        .hint(if size < BLOCK {
             format!("a number without a unit is bytes: give for example {}M", size.clamp(64, 1024))
         } else {
             format!("give for example {below}")

@@ -5,7 +5,7 @@
 //! no key: every reader of the pool may see the list.
 
 use crate::backing::rados::{snapshot, snapshots};
-use crate::backing::{Connection, Site, refuse_snapshot};
+use crate::backing::{PoolConnection, ResolvedLocation, refuse_snapshot};
 use crate::rados::ClusterOptions;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::Location;
@@ -57,11 +57,11 @@ pub fn find(location: &Location, cluster: &ClusterOptions, name: &str) -> Result
     found.map_err(|e| e.context(location))
 }
 
-fn connect(location: &Location, cluster: &ClusterOptions) -> Result<Connection> {
+fn connect(location: &Location, cluster: &ClusterOptions) -> Result<PoolConnection> {
     refuse_snapshot(location, "look for snapshots of")?;
-    match Site::of(location, cluster) {
-        Site::Pool(target) => Connection::open(&target),
-        Site::File(_) | Site::Flash(_) => Err(not_in_rados(location)),
+    match ResolvedLocation::of(location, cluster) {
+        ResolvedLocation::Pool(target) => PoolConnection::connect(&target),
+        ResolvedLocation::File(_) | ResolvedLocation::Flash(_) => Err(not_in_rados(location)),
     }
 }
 
@@ -70,5 +70,5 @@ pub fn not_in_rados(location: &Location) -> Error {
     Error::new(Kind::Usage, format!("{location} keeps no snapshots"))
         .found("the path of a file or block device")
         .expected("a location rados:POOL/NAME")
-        .remedy("close the disk, and copy the file or use the snapshots of its file system")
+        .hint("close the disk, and copy the file or use the snapshots of its file system")
 }

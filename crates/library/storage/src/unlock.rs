@@ -1,45 +1,45 @@
-//! Unlocks a disk: from a location and passphrases to a [`Key`] for opening it.
+//! Unlocks a disk: from a location and passphrases to an [`UnlockedDisk`] for opening it.
 //!
 //! Unlocking and opening are two steps, because a process may fork between them: an open disk and a
 //! connection to a cluster have threads, and the random source has state, and none of these may
 //! exist on both sides of a fork. The lock on a file survives a fork. A connection is closed before
 //! it and opened again after it, and the header is then compared with the unlocked one.
 
-use crate::backing::held::Held;
-use crate::backing::rados::{Reconnect, check_unchanged};
-use crate::backing::{Backing, DiskRef, FilePlace, PoolAccess, refuse_snapshot};
-use crate::claim::Claim;
-use crate::disk_key::{Key, Reach};
+use crate::backing::held_disk::HeldDisk;
+use crate::backing::rados::{ReconnectInfo, check_header_unchanged};
+use crate::backing::{Backing, DiskRef, FileLocation, PoolAccess, refuse_snapshot};
+use crate::claim::DiskClaim;
 use crate::foreign;
 use crate::format::Params;
 use crate::formats::table;
-use crate::observer::{Observer, during};
+use crate::observer::{Observer, run_step};
 use crate::open_disk::OpenDisk;
-use crate::opening::Opening;
+use crate::open_disk_options::OpenDiskOptions;
+use crate::unlocked_disk::{DiskAccess, UnlockedDisk};
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
-use lacuna_header::{DiskId, Location, PublicHeader, Unlocked};
+use lacuna_header::{DiskId, Location, OpenHeader, PublicHeader};
 use lacuna_medium::{Access, Medium};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The note about a disk with levels on a medium that records the time of the last read. Its text
 /// does not depend on the levels.
-const ACCESS_TIMES: &str = "the access time of the file will show when the disk was last read, whichever level that was \
+const ACCESS_TIME_NOTE: &str = "the access time of the file will show when the disk was last read, whichever level that was \
     for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
     `noatime`.";
 
 /// The note about a disk with levels, whatever levels it has, if the system refuses a second
 /// descriptor for reads without traces in the cache.
-const CACHED_READS: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file \
+const CACHED_READS_NOTE: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file \
     could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
 
 /// A held medium or disk, with its open header.
-pub struct Volume {
+pub struct UnlockedHeader {
     /// The medium of the header; for a file, the medium of everything. For a snapshot it is the
     /// header of the disk, which must not be written: the disk is not held then.
     pub header: Arc<dyn Medium>,
     /// The open header.
-    pub unlocked: Unlocked,
+    pub unlocked: OpenHeader,
     /// The passphrases that opened it.
     pub passphrases: Vec<SecretVec>,
     /// The parameters of the disk.
@@ -48,7 +48,7 @@ pub struct Volume {
     /// open.
     backing: Option<Backing>,
     /// The claim of a disk in a file that is unlocked for writing.
-    claim: Option<Arc<Claim>>,
+    claim: Option<Arc<DiskClaim>>,
     /// The file or device that is held.
     file: Option<OwnedFd>,
     /// Whether `file` is a block device: the path may lead elsewhere by now.
@@ -60,10 +60,10 @@ pub struct Volume {
 }
 
 /// An open header, with the passphrases that opened it in the given order.
-pub type Opened = (Unlocked, Vec<SecretVec>);
+pub type PassphraseMatch = (OpenHeader, Vec<SecretVec>);
 
 /// Opens a header with passphrases: all of them must open something.
-pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
+pub type HeaderOpener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<OpenHeader>;
 
 /// Holds the disk, then gets passphrases, then opens the header: all checks without a passphrase
 /// are made before `ask` is called. `ask` gets the public header and a function that opens the
@@ -77,12 +77,12 @@ pub fn unlock(
     pool_access: &PoolAccess,
     access: Access,
     observer: &dyn Observer,
-    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
-) -> Result<Volume> {
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
+) -> Result<UnlockedHeader> {
     let disk = DiskRef { location, pool_access };
     let held = disk.hold(access, observer)?;
     let claims = held.connection().is_none() && access == Access::Write;
-    unlock_in(held, disk, claims, observer, ask)
+    unlock_held_disk(held, disk, claims, observer, ask)
 }
 
 /// As [`unlock`], for reading a disk on a damaged or truncated medium. The disk is later opened as
@@ -92,22 +92,22 @@ pub fn unlock_to_rescue(
     location: &Location,
     pool_access: &PoolAccess,
     observer: &dyn Observer,
-    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
-) -> Result<Volume> {
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
+) -> Result<UnlockedHeader> {
     let disk = DiskRef { location, pool_access };
     let held = disk.hold_to_rescue(observer)?;
-    let volume = unlock_in(held, disk, false, observer, ask)?;
-    Ok(Volume { rescue: true, ..volume })
+    let volume = unlock_held_disk(held, disk, false, observer, ask)?;
+    Ok(UnlockedHeader { rescue: true, ..volume })
 }
 
 /// The rest of [`unlock`]. `claims`: claim the disk for this process.
-fn unlock_in(
-    held: Held,
+fn unlock_held_disk(
+    held: HeldDisk,
     disk: DiskRef<'_>,
     claims: bool,
     observer: &dyn Observer,
-    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
-) -> Result<Volume> {
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
+) -> Result<UnlockedHeader> {
     let DiskRef { location, pool_access } = disk;
     let header = &held.header;
     let naming = |e: Error| e.context(location);
@@ -119,20 +119,20 @@ fn unlock_in(
         parameters.check_length(header.len(), location)?;
     }
     let claim = if claims {
-        Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
+        DiskClaim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
     } else {
         None
     };
     let trying = format!("trying the passphrase of {location}");
     let open = |passphrases: &[SecretVec]| {
-        during(observer, &trying, || lacuna_header::open(&**header, passphrases)).map_err(naming)
+        run_step(observer, &trying, || lacuna_header::open(&**header, passphrases)).map_err(naming)
     };
     let (unlocked, passphrases) = ask(&public, &open)?;
     // The claim is for the disk with the first header.
     if unlocked.header.uuid != public.uuid {
         return Err(Error::new(Kind::Changed, format!("cannot open {location}"))
-            .found("the header of another disk than a moment ago")
-            .remedy("try again"));
+            .found("the header of another disk than at the first read")
+            .hint("try again"));
     }
     let parameters = table::parse(&unlocked.header, location).map_err(naming)?;
     // If part of the disk is missing, no copy is written to the end.
@@ -141,18 +141,18 @@ fn unlock_in(
         if whole { observer.damaged_copy(&note) } else { observer.note(&note) }
     }
     let has_levels = parameters.has_levels();
-    if has_levels && held.touches {
-        observer.note(ACCESS_TIMES);
+    if has_levels && held.updates_atime {
+        observer.note(ACCESS_TIME_NOTE);
     }
     if has_levels && let Err(e) = header.expect_discreet_reads() {
-        observer.note(&format!("{CACHED_READS} ({})", e.finding()));
+        observer.note(&format!("{CACHED_READS_NOTE} ({})", e.summary()));
     }
     if let Some(connection) = held.connection().filter(|_| pool_access.steal) {
-        connection.hold(true, observer)?;
-        check_unchanged(&**header, &unlocked.header, location)?;
+        connection.take_lock(true, observer)?;
+        check_header_unchanged(&**header, &unlocked.header, location)?;
     }
-    let Held { header, backing, file, on_device, .. } = held;
-    Ok(Volume {
+    let HeldDisk { header, backing, file, on_device, .. } = held;
+    Ok(UnlockedHeader {
         header,
         unlocked,
         passphrases,
@@ -169,7 +169,7 @@ fn unlock_in(
 
 /// The header of a disk that another process has open; that process reads and writes it for this
 /// one ([`HeaderLease`](crate::HeaderLease)).
-pub struct OpenHeader<'d> {
+pub struct LeasedHeader<'d> {
     /// The location of the disk.
     pub location: &'d Location,
     /// The medium of the header.
@@ -178,37 +178,43 @@ pub struct OpenHeader<'d> {
 
 /// As [`unlock`], for the header of a disk that another process has open. The result cannot open
 /// the disk.
-pub(crate) fn unlock_held(
-    disk: &OpenHeader<'_>,
+pub(crate) fn unlock_leased(
+    disk: &LeasedHeader<'_>,
     observer: &dyn Observer,
-    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
-) -> Result<Volume> {
-    let held = Held::of_open_disk(Arc::clone(&disk.medium));
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
+) -> Result<UnlockedHeader> {
+    let held = HeldDisk::of_leased_header(Arc::clone(&disk.medium));
     let pool_access = PoolAccess::default();
-    unlock_in(held, DiskRef { location: disk.location, pool_access: &pool_access }, false, observer, ask)
+    unlock_held_disk(
+        held,
+        DiskRef { location: disk.location, pool_access: &pool_access },
+        false,
+        observer,
+        ask,
+    )
 }
 
 /// Opens a disk. The deepest level that one of the passphrases opens determines the number of open
 /// levels. A disk that another process has open is refused; a copy or snapshot of it can be read.
-/// Errors: those of [`unlock`] and [`Key::open`].
+/// Errors: those of [`unlock`] and [`UnlockedDisk::open`].
 pub fn open(
     location: &Location,
     passphrases: Vec<SecretVec>,
-    opening: Opening,
+    opening: OpenDiskOptions,
     observer: &dyn Observer,
 ) -> Result<Arc<OpenDisk>> {
-    let given = |_: &PublicHeader, open: Opener<'_>| Ok((open(&passphrases)?, passphrases));
-    let volume = unlock(location, &PoolAccess::default(), access(opening.read_only), observer, given)?;
-    volume.into_key(false)?.open(opening).map(Arc::new)
+    let given = |_: &PublicHeader, open: HeaderOpener<'_>| Ok((open(&passphrases)?, passphrases));
+    let volume = unlock(location, &PoolAccess::default(), access_mode(opening.read_only), observer, given)?;
+    volume.into_disk(false)?.open(opening).map(Arc::new)
 }
 
 /// The public parameters of a disk in a file. `None` if the location is not a path, or if there is
 /// no valid header: an opening of the disk then reports the reason. Errors: if the header cannot be
 /// read.
-pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
+pub fn read_public_params(location: &Location) -> Result<Option<Box<dyn Params>>> {
     let Location::Path(path) = location else { return Ok(None) };
     // Without holding it: another program may have it open.
-    let seen = FilePlace::Named(path).look().and_then(|look| lacuna_header::read_public(&look));
+    let seen = FileLocation::Named(path).probe().and_then(|look| lacuna_header::read_public(&look));
     match seen.and_then(|(public, _)| table::parse(&public, location)) {
         Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(None),
         // Errors name the path.
@@ -216,7 +222,7 @@ pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
     }
 }
 
-impl Volume {
+impl UnlockedHeader {
     /// Refuses a snapshot. Its header is that of the disk, and another client may hold the disk.
     pub(crate) fn refuse_snapshot(&self, verb: &str) -> Result<()> {
         refuse_snapshot(&self.location, verb)
@@ -228,7 +234,7 @@ impl Volume {
     }
 
     /// The parts for a vault: the medium of the header, the open header, and the claim.
-    pub(crate) fn into_held(self) -> (Arc<dyn Medium>, Unlocked, Option<Arc<Claim>>) {
+    pub(crate) fn into_vault_parts(self) -> (Arc<dyn Medium>, OpenHeader, Option<Arc<DiskClaim>>) {
         (self.header, self.unlocked, self.claim)
     }
 
@@ -247,9 +253,11 @@ impl Volume {
     ///
     /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has
     /// open.
-    pub fn into_key(self, forks: bool) -> Result<Key> {
-        let Volume { unlocked, parameters, backing, claim, on_device, location, steal, rescue, .. } = self;
-        if parameters.is_of_vault() {
+    pub fn into_disk(self, forks: bool) -> Result<UnlockedDisk> {
+        let UnlockedHeader {
+            unlocked, parameters, backing, claim, on_device, location, steal, rescue, ..
+        } = self;
+        if parameters.is_vault() {
             return Err(not_a_disk(&location));
         }
         let backing = backing.ok_or_else(|| {
@@ -258,16 +266,16 @@ impl Volume {
         })?;
         let (id, uuid) = (unlocked.id(), unlocked.header.uuid);
         let reach = match backing {
-            Backing::Pool(connection) if forks => Reach::Anew(Box::new(Reconnect {
-                target: connection.target().clone(),
+            Backing::Pool(connection) if forks => DiskAccess::AfterFork(Box::new(ReconnectInfo {
+                pool_location: connection.location().clone(),
                 location: location.clone(),
                 steal,
                 header: unlocked.header,
             })),
-            held => Reach::Held(held),
+            held => DiskAccess::Held(held),
         };
         let masters = unlocked.master_keys;
-        Ok(Key { reach, parameters, claim, masters, id, uuid, on_device, rescue, location })
+        Ok(UnlockedDisk { access: reach, parameters, claim, masters, id, uuid, on_device, rescue, location })
     }
 }
 
@@ -276,11 +284,11 @@ fn not_a_disk(location: &Location) -> Error {
     Error::new(Kind::Usage, format!("cannot use {location} as a disk"))
         .found("a vault, which is a file system and has no blocks to serve")
         .expected("a disk")
-        .remedy("open it as a vault: it is mounted then")
+        .hint("open it as a vault: it is mounted then")
 }
 
 /// The access to the medium of a disk that is opened read-only or for writing.
-fn access(read_only: bool) -> Access {
+fn access_mode(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
 

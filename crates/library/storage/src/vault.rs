@@ -5,7 +5,7 @@
 //! is detected. A small file outside, the *anchor*, stores the last state.
 //!
 //! ```
-//! use lacuna_storage::vault::{self, NewVault, VaultOpening};
+//! use lacuna_storage::vault::{self, NewVault, OpenVaultOptions};
 //! use lacuna_storage::{Cost, Kind, Passphrase, Silent};
 //!
 //! # fn main() -> lacuna_storage::Result<()> {
@@ -20,7 +20,7 @@
 //! let new = NewVault { cost, anchor: Some(anchor.clone()), ..NewVault::new(&dir) };
 //! vault::create(&new, &Silent, || Ok(passphrase()))?;
 //!
-//! let opening = VaultOpening { anchor: Some(anchor), ..VaultOpening::default() };
+//! let opening = OpenVaultOptions { anchor: Some(anchor), ..OpenVaultOptions::default() };
 //! let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent)?;
 //! assert_eq!(open.vault().check(&mut |_, _| ())?.bad.len(), 0);
 //! open.close()?;
@@ -34,32 +34,32 @@
 //! # }
 //! ```
 
-use crate::backing::{FilePlace, PoolAccess};
-use crate::claim::Claim;
+use crate::backing::{FileLocation, PoolAccess};
+use crate::claim::DiskClaim;
 use crate::cost::Cost;
-use crate::observer::{Observer, during};
+use crate::observer::{Observer, run_step};
 use crate::sync_directory::sync_directory;
-use crate::unlock::{Opened, Opener};
-use crate::{vault_anchor, vault_place};
+use crate::unlock::{HeaderOpener, PassphraseMatch};
+use crate::{vault_anchor, vault_dir};
 use lacuna_contracts::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{
-    CreateHeader, DiskId, FormatId, HEADER_AREA, Location, NewHeader, PublicHeader, Uuid, medium_len,
+    DiskId, FormatId, HEADER_AREA, Location, NewHeader, NewHeaderSpec, PublicHeader, Uuid, medium_len,
 };
 pub use lacuna_integrity::{Choice, Scheme};
-use lacuna_medium::{Access, DiskFolder, FileMedium, Medium, Space};
+use lacuna_medium::{Access, DiskFolder, FileMedium, FsSpace, Medium};
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
-pub use lacuna_vault::store::{Consent, FILES};
-pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Log, Rescue, Vault};
-use lacuna_vault::{Base, OpenOptions, SystemWallClock, VaultOptions};
+pub use lacuna_vault::store::{FILES, RollbackPolicy};
+pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Rescue, Vault, VaultLog};
+use lacuna_vault::{SystemWallClock, VaultBacking, VaultOpenOptions, VaultOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use crate::formats::vault::{VaultParams, choices};
+pub use crate::formats::vault::{VaultParams, integrity_choices};
 pub use crate::vault_anchor::default_anchor;
-pub use crate::vault_place::{HEADER_FILE, is_vault, lacks_header};
-pub use crate::vault_rescue::{Missing, RescueReport, rescue};
+pub use crate::vault_dir::{HEADER_FILE, is_vault, lacks_header};
+pub use crate::vault_rescue::{MissingPart, RescueReport, rescue};
 
 /// The options of a new vault.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl NewVault {
 pub struct CreatedVault {
     /// The public part of the header.
     pub header: PublicHeader,
-    /// The identity that lets the owner recognise the vault ([`VaultOpening::expect`]).
+    /// The identity that lets the owner recognise the vault ([`OpenVaultOptions::expect`]).
     pub id: DiskId,
     /// The path of this machine's anchor.
     pub anchor: PathBuf,
@@ -93,7 +93,7 @@ pub struct CreatedVault {
 
 /// Refuses an existing path for the anchor of a new vault: after a failure the anchor is removed,
 /// so it must be ours.
-fn check_free(anchor: &Path) -> Result<()> {
+fn check_anchor_absent(anchor: &Path) -> Result<()> {
     match std::fs::symlink_metadata(anchor) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         Err(e) => Err(Error::io(format!("cannot look for an anchor at {}", anchor.display()), &e)),
@@ -101,7 +101,7 @@ fn check_free(anchor: &Path) -> Result<()> {
             Kind::Exists,
             format!("cannot use {} for the anchor of a new vault", anchor.display()),
         )
-        .found("a file that is there already, perhaps the anchor of another vault")
+        .found("an existing file, perhaps the anchor of another vault")
         .expected("a path where nothing exists")),
     }
 }
@@ -116,22 +116,23 @@ pub fn create(
     observer: &dyn Observer,
     passphrase: impl FnOnce() -> Result<SecretVec>,
 ) -> Result<CreatedVault> {
-    vault_place::NewPlace::check(&new.dir)?;
+    vault_dir::NewVaultDir::check_available(&new.dir)?;
     let random = Arc::new(SystemRandom::new()?);
     let uuid = Uuid::random(&*random);
-    let anchor = vault_anchor::place(&new.dir, new.anchor.as_deref(), uuid)?;
-    check_free(&anchor)?;
-    let header = CreateHeader {
+    let anchor = vault_anchor::anchor_path(&new.dir, new.anchor.as_deref(), uuid)?;
+    check_anchor_absent(&anchor)?;
+    let header = NewHeaderSpec {
         format: FormatId::VAULT,
         params: VaultParams { integrity: new.integrity }.encode().to_vec(),
         end: HEADER_AREA,
-        cost: new.cost.settle(observer),
+        cost: new.cost.resolve(observer),
         levels: &[vec![passphrase()?]],
         uuid: Some(uuid),
     };
-    let header = during(observer, "making keys of the passphrase", || NewHeader::build(header, &*random))?;
+    let header =
+        run_step(observer, "deriving keys from the passphrase", || NewHeader::build(header, &*random))?;
     let (public, id) = (header.unlocked().header.clone(), header.unlocked().id());
-    let place = vault_place::NewPlace::make(&new.dir)?;
+    let place = vault_dir::NewVaultDir::make(&new.dir)?;
     let file = new.dir.join(HEADER_FILE);
     let medium = FileMedium::create(&file, medium_len(HEADER_AREA))?;
     let naming = |e: Error| e.context(format!("cannot make a vault in {}", new.dir.display()));
@@ -140,7 +141,7 @@ pub fn create(
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let options = VaultOptions { choice: new.integrity, uid, gid, ..VaultOptions::default() };
         let paths = VaultPaths { dir: &new.dir, uuid, anchor: &anchor };
-        let base = base(&paths, false, random.clone())?;
+        let base = open_backing(&paths, false, random.clone())?;
         Vault::create(base, &unlocked.master_keys[0], uuid.0, &options)?.close()
     });
     let synced = made.and_then(|_| sync_directory(&file));
@@ -152,27 +153,27 @@ pub fn create(
 
 /// The options for opening a vault.
 #[derive(Clone)]
-pub struct VaultOpening {
+pub struct OpenVaultOptions {
     /// Refuse every change.
     pub read_only: bool,
     /// Accept the present state although this machine's anchor has another one, for example after a
     /// backup was restored on purpose. The consent applies to the state that was read at the
     /// question.
-    pub accept: Option<Consent>,
+    pub accept: Option<RollbackPolicy>,
     /// Memory for all caches.
     pub budget: Budget,
     /// The path of this machine's anchor, if not [`default_anchor`].
     pub anchor: Option<PathBuf>,
     /// Receives findings: data that does not verify, by plain path, backing file and block.
-    pub log: Log,
+    pub log: VaultLog,
     /// The expected vault; any vault if not given.
     pub expect: Option<DiskId>,
 }
 
-impl Default for VaultOpening {
+impl Default for OpenVaultOptions {
     /// For reading and writing, with the default memory and anchor.
     fn default() -> Self {
-        VaultOpening {
+        OpenVaultOptions {
             read_only: false,
             accept: None,
             budget: Budget::default(),
@@ -184,10 +185,10 @@ impl Default for VaultOpening {
 }
 
 /// An unlocked vault, which is held. May cross a fork, together with the lock.
-pub struct VaultKey {
+pub struct UnlockedVault {
     dir: PathBuf,
     header: Arc<dyn Medium>,
-    claim: Option<Arc<Claim>>,
+    claim: Option<Arc<DiskClaim>>,
     master: Secret<32>,
     uuid: Uuid,
 }
@@ -201,39 +202,39 @@ pub fn unlock(
     dir: &Path,
     access: Access,
     observer: &dyn Observer,
-    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
-) -> Result<VaultKey> {
-    vault_place::check(dir)?;
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
+) -> Result<UnlockedVault> {
+    vault_dir::check_is_vault(dir)?;
     // Absolute paths: the process may change its directory before they are used.
     let dir = dir.canonicalize().map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
     let location = Location::Path(dir.clone());
     let volume = crate::unlock::unlock(&location, &PoolAccess::default(), access, observer, ask)?;
-    if !volume.parameters.is_of_vault() {
+    if !volume.parameters.is_vault() {
         return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
             .found(format!("the header of a disk in {HEADER_FILE}")));
     }
-    let (header, mut unlocked, claim) = volume.into_held();
+    let (header, mut unlocked, claim) = volume.into_vault_parts();
     let uuid = unlocked.header.uuid;
     let master = unlocked.master_keys.drain(..).next();
     let master = master.ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
-    Ok(VaultKey { dir, header, claim, master, uuid })
+    Ok(UnlockedVault { dir, header, claim, master, uuid })
 }
 
 /// Opens a vault with these passphrases; each must open its header.
 ///
-/// Errors: those of [`unlock`] and [`VaultKey::open`].
+/// Errors: those of [`unlock`] and [`UnlockedVault::open`].
 pub fn open(
     dir: &Path,
     passphrases: Vec<SecretVec>,
-    opening: VaultOpening,
+    opening: OpenVaultOptions,
     observer: &dyn Observer,
 ) -> Result<OpenVault> {
-    let given = |_: &PublicHeader, open: Opener<'_>| Ok((open(&passphrases)?, passphrases));
+    let given = |_: &PublicHeader, open: HeaderOpener<'_>| Ok((open(&passphrases)?, passphrases));
     let access = if opening.read_only { Access::Read } else { Access::Write };
     unlock(dir, access, observer, given)?.open(opening)
 }
 
-impl VaultKey {
+impl UnlockedVault {
     /// The UUID of the vault.
     pub fn uuid(&self) -> Uuid {
         self.uuid
@@ -248,7 +249,7 @@ impl VaultKey {
     ///
     /// Errors: [`Kind::Usage`] for an unsuitable path.
     pub fn anchor(&self, given: Option<&Path>) -> Result<PathBuf> {
-        vault_anchor::place(&self.dir, given, self.uuid)
+        vault_anchor::anchor_path(&self.dir, given, self.uuid)
     }
 
     /// Opens the vault, after finishing operations that a crash interrupted.
@@ -256,13 +257,14 @@ impl VaultKey {
     /// Errors: [`Kind::RolledBack`] if the present state is older than the anchored state, or of
     /// another history; [`Kind::Corrupt`], also for another vault than the expected one; and all
     /// errors of the system.
-    pub fn open(&self, opening: VaultOpening) -> Result<OpenVault> {
-        self.claim.iter().for_each(|claim| claim.renew());
-        let VaultOpening { read_only, accept, budget, anchor, log, expect } = opening;
+    pub fn open(&self, opening: OpenVaultOptions) -> Result<OpenVault> {
+        self.claim.iter().for_each(|claim| claim.adopt_after_fork());
+        let OpenVaultOptions { read_only, accept, budget, anchor, log, expect } = opening;
         self.id().check(expect).map_err(|e| e.context(self.dir.display()))?;
         let anchor = self.anchor(anchor.as_deref())?;
-        let options = OpenOptions { read_only, accept, budget, log, ..OpenOptions::default() };
-        let base = base(&self.paths(&anchor), read_only, Arc::new(SystemRandom::new()?))?;
+        let options =
+            VaultOpenOptions { read_only, on_rollback: accept, budget, log, ..VaultOpenOptions::default() };
+        let base = open_backing(&self.paths(&anchor), read_only, Arc::new(SystemRandom::new()?))?;
         // Memory locks do not survive a fork: this copy is locked in the surviving process.
         let master = self.master.clone();
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
@@ -278,12 +280,12 @@ impl VaultKey {
     /// `expect` of `opening` are ignored.
     ///
     /// Errors: [`Kind::Corrupt`] if no data can be reached, and all errors of the system.
-    pub fn open_to_rescue(&self, opening: VaultOpening) -> Result<Rescue> {
-        self.claim.iter().for_each(|claim| claim.renew());
-        let VaultOpening { budget, anchor, log, .. } = opening;
+    pub fn open_to_rescue(&self, opening: OpenVaultOptions) -> Result<Rescue> {
+        self.claim.iter().for_each(|claim| claim.adopt_after_fork());
+        let OpenVaultOptions { budget, anchor, log, .. } = opening;
         let anchor = self.anchor(anchor.as_deref())?;
-        let options = OpenOptions { budget, log, ..OpenOptions::default() };
-        let base = base(&self.paths(&anchor), true, Arc::new(SystemRandom::new()?))?;
+        let options = VaultOpenOptions { budget, log, ..VaultOpenOptions::default() };
+        let base = open_backing(&self.paths(&anchor), true, Arc::new(SystemRandom::new()?))?;
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
         Rescue::open(base, &self.master.clone(), self.uuid.0, &options).map_err(naming)
     }
@@ -298,9 +300,9 @@ struct VaultPaths<'v> {
 }
 
 /// The backing of a vault.
-fn base(paths: &VaultPaths<'_>, read_only: bool, random: Arc<SystemRandom>) -> Result<Base> {
+fn open_backing(paths: &VaultPaths<'_>, read_only: bool, random: Arc<SystemRandom>) -> Result<VaultBacking> {
     let access = if read_only { Access::Read } else { Access::Write };
-    Ok(Base {
+    Ok(VaultBacking {
         folder: Arc::new(DiskFolder::open(paths.dir, access)?),
         anchor: Arc::new(FileAnchor::open(paths.anchor, paths.uuid.0, read_only)?),
         random,
@@ -313,7 +315,7 @@ pub struct OpenVault {
     vault: Arc<Vault>,
     // The locks, released after the vault.
     _header: Arc<dyn Medium>,
-    _claim: Option<Arc<Claim>>,
+    _claim: Option<Arc<DiskClaim>>,
 }
 
 impl OpenVault {
@@ -335,7 +337,7 @@ impl OpenVault {
 }
 
 /// The public information about a vault.
-pub struct AboutVault {
+pub struct VaultInfo {
     /// The public part of the header.
     pub header: PublicHeader,
     /// The parameters in the header.
@@ -345,19 +347,19 @@ pub struct AboutVault {
     /// Whether a process has it open.
     pub in_use: bool,
     /// The file system that holds it.
-    pub space: Space,
+    pub space: FsSpace,
     /// The path of this machine's anchor.
     pub anchor: PathBuf,
     /// The anchored state; none before the first opening on this machine.
-    pub remembered: Option<AnchorState>,
+    pub anchored_state: Option<AnchorState>,
 }
 
 /// The public information about a vault. Nothing of it is authenticated, except the anchored state.
 ///
 /// Errors: [`Kind::NotFound`] if there is no vault.
-pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
-    vault_place::check(dir)?;
-    let look = FilePlace::HeaderIn(dir).look()?;
+pub fn public_info(dir: &Path, anchor: Option<&Path>) -> Result<VaultInfo> {
+    vault_dir::check_is_vault(dir)?;
+    let look = FileLocation::VaultHeader(dir).probe()?;
     let naming = |e: Error| e.context(dir.display());
     let (header, notes) = lacuna_header::read_public(&look).map_err(naming)?;
     if header.format != FormatId::VAULT {
@@ -366,14 +368,14 @@ pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
             .expected("the format vault"));
     }
     let params = VaultParams::parse(&header.params).map_err(naming)?;
-    let anchor = vault_anchor::place(dir, anchor, header.uuid)?;
+    let anchor = vault_anchor::anchor_path(dir, anchor, header.uuid)?;
     let remembered = FileAnchor::open(&anchor, header.uuid.0, true)?.load()?;
     let space = space(dir)?;
-    Ok(AboutVault { header, params, notes, in_use: look.in_use, space, anchor, remembered })
+    Ok(VaultInfo { header, params, notes, in_use: look.in_use, space, anchor, anchored_state: remembered })
 }
 
 /// The space of a directory's file system; the directory is not held.
-fn space(dir: &Path) -> Result<Space> {
+fn space(dir: &Path) -> Result<FsSpace> {
     let found = rustix::fs::statvfs(dir)
         .map_err(|e| Error::io(format!("cannot ask for the space of {}", dir.display()), &e.into()))?;
     Ok(found.into())

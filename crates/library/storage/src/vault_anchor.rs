@@ -17,7 +17,7 @@ pub fn default_anchor(uuid: Uuid) -> Result<PathBuf> {
 /// with it.
 ///
 /// Errors: [`Kind::Usage`]; [`Kind::NotFound`] if the parent directory of `given` does not exist.
-pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<PathBuf> {
+pub(crate) fn anchor_path(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<PathBuf> {
     let path = match given {
         Some(path) => std::path::absolute(path)
             .map_err(|e| Error::io(format!("cannot use {} for the anchor", path.display()), &e))?,
@@ -35,20 +35,20 @@ pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<Pa
     }
     let vault = std::path::absolute(vault)
         .map_err(|e| Error::io(format!("cannot find the vault {}", vault.display()), &e))?;
-    if real(&path).starts_with(real(&vault)) {
+    if resolve_existing(&path).starts_with(resolve_existing(&vault)) {
         return Err(refused("a place inside of the vault"));
     }
     // A mistyped path would start an empty anchor.
     if let Some(above) = path.parent().filter(|above| given.is_some() && !above.is_dir()) {
         return Err(refused(&format!("no directory {}", above.display()))
             .with_kind(Kind::NotFound)
-            .remedy("check the path, or make the directory first"));
+            .hint("check the path, or make the directory first"));
     }
     Ok(path)
 }
 
 /// The absolute path with symbolic links resolved, as far as it exists.
-fn real(path: &Path) -> PathBuf {
+fn resolve_existing(path: &Path) -> PathBuf {
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     let Some((above, real)) = there else { return path.to_owned() };
     real.join(path.strip_prefix(above).unwrap_or(Path::new("")))
@@ -64,12 +64,12 @@ mod tests {
         let vault = dir.path().join("v");
         std::fs::create_dir(&vault).unwrap();
         let uuid = Uuid([7; 16]);
-        let at = |path: PathBuf| place(&vault, Some(&path), uuid).map_err(|e| e.kind());
+        let at = |path: PathBuf| anchor_path(&vault, Some(&path), uuid).map_err(|e| e.kind());
         for inside in ["v/anchor", "v/a/b", "v/../v/anchor", "v"] {
             assert_eq!(at(dir.path().join(inside)), Err(Kind::Usage), "{inside}");
         }
         let new = dir.path().join("new");
-        assert!(place(&new, Some(&new.join("anchor")), uuid).is_err());
+        assert!(anchor_path(&new, Some(&new.join("anchor")), uuid).is_err());
         let outside = dir.path().join("new/anchor");
         assert_eq!(at(outside.clone()), Err(Kind::NotFound));
         std::fs::create_dir(outside.parent().unwrap()).unwrap();

@@ -19,13 +19,13 @@ use std::time::{Duration, SystemTime};
 /// The directory in the target for nodes without a name.
 const NAMELESS: &str = "lost+found";
 /// Bytes per read.
-const PIECE: usize = 1 << 20;
+const READ_LEN: usize = 1 << 20;
 /// The deepest nesting of directories.
-const DEPTH: usize = 4096;
+const MAX_DEPTH: usize = 4096;
 
 /// A missing part of the vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingPart {
     /// Its plain path in the vault.
     pub path: String,
     /// The missing part, and the reason.
@@ -45,18 +45,18 @@ pub struct RescueReport {
     pub nameless: u64,
     /// The number of missing parts.
     pub lost: u64,
-    /// The first [`RescueReport::NAMED`] missing parts.
-    pub missing: Vec<Missing>,
+    /// The first [`RescueReport::MAX_LISTED`] missing parts.
+    pub missing: Vec<MissingPart>,
 }
 
 impl RescueReport {
     /// The limit of listed missing parts.
-    pub const NAMED: usize = 65536;
+    pub const MAX_LISTED: usize = 65536;
 
     fn add(&mut self, path: &str, what: impl Into<String>) {
         self.lost += 1;
-        if self.missing.len() < Self::NAMED {
-            self.missing.push(Missing { path: path.to_owned(), what: what.into() });
+        if self.missing.len() < Self::MAX_LISTED {
+            self.missing.push(MissingPart { path: path.to_owned(), what: what.into() });
         }
     }
 }
@@ -76,31 +76,27 @@ pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> 
         report: RescueReport::default(),
         seen,
         progress,
-        piece: vec![0; PIECE],
+        buffer: vec![0; READ_LEN],
     };
     if let Some(refusal) = rescue.refusal() {
-        rescuer.later_commits(refusal)?;
+        rescuer.report_later_commits(refusal)?;
     }
-    rescuer.see(ROOT);
-    rescuer.tree(ROOT, target, "")?;
-    rescuer.nameless(next, target)?;
+    rescuer.mark_seen(ROOT);
+    rescuer.copy_tree(ROOT, target, "")?;
+    rescuer.copy_nameless(next, target)?;
     Ok(rescuer.report)
 }
 
 fn make_target(target: &Path) -> Result<()> {
-    let failed =
-        |e: &std::io::Error| Error::io(format!("cannot bring anything out to {}", target.display()), e);
+    let failed = |e: &std::io::Error| Error::io(format!("cannot rescue to {}", target.display()), e);
     match std::fs::DirBuilder::new().mode(0o700).create(target) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
             match std::fs::read_dir(target).map_err(|e| failed(&e))?.next() {
                 None => Ok(()),
-                Some(_) => Err(Error::new(
-                    Kind::Exists,
-                    format!("cannot bring anything out to {}", target.display()),
-                )
-                .found("a directory with something in it")
-                .expected("an empty directory, or a path where nothing exists")),
+                Some(_) => Err(Error::new(Kind::Exists, format!("cannot rescue to {}", target.display()))
+                    .found("a directory that is not empty")
+                    .expected("an empty directory, or a path where nothing exists")),
             }
         }
         Err(e) => Err(failed(&e)),
@@ -114,34 +110,33 @@ struct Rescuer<'a> {
     /// One bit per node: set if it was copied or is listed as missing.
     seen: Vec<u64>,
     progress: &'a mut dyn FnMut(u64),
-    piece: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 /// A directory that is being copied.
-struct Level {
+struct DirectoryCopy {
     /// Its attributes, if they verify.
     attr: Option<Attr>,
     path: String,
-    at: PathBuf,
+    target: PathBuf,
     entries: std::vec::IntoIter<(Vec<u8>, u64, FileKind)>,
 }
 
 impl Rescuer<'_> {
     /// Reports the changes of later commits, as far as they are known.
-    fn later_commits(&mut self, refusal: &Error) -> Result<()> {
-        let (numbers, paths) = self.rescue.changed_later()?;
-        self.report.add("/", format!("states after the one that was found ({})", refusal.finding()));
+    fn report_later_commits(&mut self, refusal: &Error) -> Result<()> {
+        let (numbers, paths) = self.rescue.unreachable_changes()?;
+        self.report.add("/", format!("states after the recovered one ({})", refusal.summary()));
         if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
             for path in paths {
-                self.report
-                    .add(&path, format!("what states {first} to {last} changed, to which nothing leads"));
+                self.report.add(&path, format!("the unreachable changes of states {first} to {last}"));
             }
         }
         Ok(())
     }
 
     /// Marks a node as handled. Returns whether it was not handled before.
-    fn see(&mut self, ino: u64) -> bool {
+    fn mark_seen(&mut self, ino: u64) -> bool {
         let Some(bits) = self.seen.get_mut((ino / 64) as usize) else { return true };
         let bit = 1 << (ino % 64);
         let is_new = *bits & bit == 0;
@@ -150,31 +145,31 @@ impl Rescuer<'_> {
     }
 
     /// Copies the content of a directory that exists in the target.
-    fn tree(&mut self, top: u64, at: &Path, path: &str) -> Result<()> {
-        let mut levels = vec![self.level(top, at.to_owned(), path.to_owned())];
+    fn copy_tree(&mut self, top: u64, at: &Path, path: &str) -> Result<()> {
+        let mut levels = vec![self.read_directory(top, at.to_owned(), path.to_owned())];
         while let Some(level) = levels.last_mut() {
             let Some((name, ino, kind)) = level.entries.next() else {
-                let Level { attr, path, at, .. } = levels.pop().expect("it is there");
-                attr.map_or(Ok(()), |attr| self.dress(&attr, &at, &path))?;
+                let DirectoryCopy { attr, path, target: at, .. } = levels.pop().expect("it is there");
+                attr.map_or(Ok(()), |attr| self.copy_attributes(&attr, &at, &path))?;
                 continue;
             };
             let path = format!("{}/{}", level.path, String::from_utf8_lossy(&name));
-            let at = level.at.join(file_name(name, ino));
+            let at = level.target.join(file_name(name, ino));
             if kind != FileKind::Directory {
-                self.node(ino, &at, &path)?;
-            } else if levels.len() >= DEPTH || !self.see(ino) {
-                self.report.add(&path, "a directory that was brought out elsewhere, or is too deep");
+                self.copy_node(ino, &at, &path)?;
+            } else if levels.len() >= MAX_DEPTH || !self.mark_seen(ino) {
+                self.report.add(&path, "a directory that was copied elsewhere, or is too deep");
             } else {
                 make_directory(&at)?;
                 self.report.directories += 1;
-                levels.push(self.level(ino, at, path));
+                levels.push(self.read_directory(ino, at, path));
             }
         }
         Ok(())
     }
 
     /// The entries of a directory.
-    fn level(&mut self, ino: u64, at: PathBuf, path: String) -> Level {
+    fn read_directory(&mut self, ino: u64, at: PathBuf, path: String) -> DirectoryCopy {
         let mut entries = Vec::new();
         let all = self.rescue.entries(ino, &mut |name, ino, kind| entries.push((name.to_vec(), ino, kind)));
         let shown = if path.is_empty() { "/" } else { &path };
@@ -184,54 +179,54 @@ impl Rescuer<'_> {
         let attr = match self.vault.attr(ino) {
             Ok(attr) => Some(attr),
             Err(e) => {
-                self.report.add(shown, format!("its attributes ({})", finding(&e)));
+                self.report.add(shown, format!("its attributes ({})", describe_error(&e)));
                 None
             }
         };
-        Level { attr, path, at, entries: entries.into_iter() }
+        DirectoryCopy { attr, path, target: at, entries: entries.into_iter() }
     }
 
     /// Copies a node that is not a directory.
-    fn node(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
-        self.see(ino);
+    fn copy_node(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
+        self.mark_seen(ino);
         let attr = match self.vault.attr(ino) {
             Ok(attr) => attr,
             Err(e) => {
-                self.report.add(path, format!("all of it ({})", finding(&e)));
+                self.report.add(path, format!("all of it ({})", describe_error(&e)));
                 return Ok(());
             }
         };
         let made = match attr.kind {
-            FileKind::File => self.file(&attr, at, path)?,
-            FileKind::Symlink => self.symlink(&attr, at, path)?,
+            FileKind::File => self.copy_file(&attr, at, path)?,
+            FileKind::Symlink => self.copy_symlink(&attr, at, path)?,
             FileKind::Directory => {
-                self.report.add(path, "a name that stands for a directory by mistake");
+                self.report.add(path, "a directory that is listed as another kind of file");
                 false
             }
-            kind => self.special(kind, &attr, at, path),
+            kind => self.copy_special(kind, &attr, at, path),
         };
         if made {
             self.report.files += 1;
-            self.dress(&attr, at, path)?;
+            self.copy_attributes(&attr, at, path)?;
         }
         (self.progress)(self.report.files + self.report.directories);
         Ok(())
     }
 
-    fn symlink(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
+    fn copy_symlink(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
         match self.vault.read_link(attr.ino) {
             Ok(to) => {
                 let made = std::os::unix::fs::symlink(OsString::from_vec(to), at);
                 made.map(|()| true).map_err(|e| cannot_make(at, &e))
             }
             Err(e) => {
-                self.report.add(path, format!("where it leads to ({})", finding(&e)));
+                self.report.add(path, format!("its target ({})", describe_error(&e)));
                 Ok(false)
             }
         }
     }
 
-    fn special(&mut self, kind: FileKind, attr: &Attr, at: &Path, path: &str) -> bool {
+    fn copy_special(&mut self, kind: FileKind, attr: &Attr, at: &Path, path: &str) -> bool {
         let is = match kind {
             FileKind::Fifo => FileType::Fifo,
             FileKind::Socket => FileType::Socket,
@@ -247,12 +242,12 @@ impl Rescuer<'_> {
     }
 
     /// Copies a file. Blocks that do not verify become holes.
-    fn file(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
+    fn copy_file(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
         let failed = |e: &std::io::Error| cannot_make(at, e);
         let file =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(at).map_err(|e| failed(&e))?;
         file.set_len(attr.size).map_err(|e| failed(&e))?;
-        let (mut offset, mut most, mut bad) = (0, PIECE, None::<(u64, u64, String)>);
+        let (mut offset, mut most, mut bad) = (0, READ_LEN, None::<(u64, u64, String)>);
         while offset < attr.size {
             match self.vault.seek(attr.ino, offset, SeekTo::Data) {
                 Ok(data) => offset = offset.max(data),
@@ -261,13 +256,13 @@ impl Rescuer<'_> {
                 Err(FsError::Storage(_)) => {}
             }
             let wanted = (attr.size - offset).min(most as u64) as usize;
-            match self.vault.read(attr.ino, offset, &mut self.piece[..wanted]) {
+            match self.vault.read(attr.ino, offset, &mut self.buffer[..wanted]) {
                 Ok(0) => break,
                 Ok(read) => {
-                    file.write_all_at(&self.piece[..read], offset).map_err(|e| failed(&e))?;
+                    file.write_all_at(&self.buffer[..read], offset).map_err(|e| failed(&e))?;
                     self.report.bytes += read as u64;
                     offset += read as u64;
-                    most = (2 * most).min(PIECE);
+                    most = (2 * most).min(READ_LEN);
                 }
                 // Any block of the piece may be the unreadable one.
                 Err(_) if wanted > BLOCK => most = BLOCK,
@@ -276,19 +271,19 @@ impl Rescuer<'_> {
                     match &mut bad {
                         Some((_, end, _)) if *end == block => *end += 1,
                         _ => {
-                            self.bad_run(path, bad.take());
-                            bad = Some((block, block + 1, finding(&e)));
+                            self.report_bad_run(path, bad.take());
+                            bad = Some((block, block + 1, describe_error(&e)));
                         }
                     }
                     offset = (block + 1) * BLOCK as u64;
                 }
             }
         }
-        self.bad_run(path, bad);
+        self.report_bad_run(path, bad);
         Ok(true)
     }
 
-    fn bad_run(&mut self, path: &str, run: Option<(u64, u64, String)>) {
+    fn report_bad_run(&mut self, path: &str, run: Option<(u64, u64, String)>) {
         if let Some((first, end, why)) = run {
             let blocks = if end - first == 1 {
                 format!("block {first}")
@@ -301,15 +296,15 @@ impl Rescuer<'_> {
 
     /// Sets the extended attributes, the times and the permissions of a copied node, without the
     /// setuid and setgid bits. Its owner is the user that runs the rescue.
-    fn dress(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<()> {
+    fn copy_attributes(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<()> {
         match self.vault.list_xattrs(attr.ino) {
             Ok(names) => {
                 for name in names.into_iter().filter(|name| name != INTEGRITY_XATTR) {
-                    self.xattr(attr.ino, &name, at, path);
+                    self.copy_xattr(attr.ino, &name, at, path);
                 }
             }
             Err(FsError::Errno(_)) => {}
-            Err(e) => self.report.add(path, format!("its extended attributes ({})", finding(&e))),
+            Err(e) => self.report.add(path, format!("its extended attributes ({})", describe_error(&e))),
         }
         if matches!(attr.kind, FileKind::File | FileKind::Directory) {
             let file = File::open(at).map_err(|e| cannot_make(at, &e))?;
@@ -323,11 +318,11 @@ impl Rescuer<'_> {
         Ok(())
     }
 
-    fn xattr(&mut self, ino: u64, name: &[u8], at: &Path, path: &str) {
+    fn copy_xattr(&mut self, ino: u64, name: &[u8], at: &Path, path: &str) {
         let shown = String::from_utf8_lossy(name).into_owned();
         let set = match self.vault.get_xattr(ino, name) {
             Ok(value) => lsetxattr(at, name, &value, XattrFlags::empty()).map_err(|e| e.to_string()),
-            Err(e) => Err(finding(&e)),
+            Err(e) => Err(describe_error(&e)),
         };
         if let Err(why) = set {
             self.report.add(path, format!("the extended attribute {shown} ({why})"));
@@ -336,7 +331,7 @@ impl Rescuer<'_> {
 
     /// Copies nodes without a name: directories first, for they may contain the names of other
     /// nodes.
-    fn nameless(&mut self, next: u64, target: &Path) -> Result<()> {
+    fn copy_nameless(&mut self, next: u64, target: &Path) -> Result<()> {
         let mut below = None::<PathBuf>;
         for (directories, ino) in
             [true, false].into_iter().flat_map(|of| (ROOT + 1..next).map(move |ino| (of, ino)))
@@ -348,19 +343,19 @@ impl Rescuer<'_> {
                 // It was removed.
                 Ok(_) | Err(FsError::Errno(_)) => continue,
                 Err(e) => {
-                    if self.see(ino) {
-                        self.report.add(&path, format!("all of it, if it was there ({})", finding(&e)));
+                    if self.mark_seen(ino) {
+                        self.report.add(&path, format!("all of it, if it existed ({})", describe_error(&e)));
                     }
                     continue;
                 }
             };
             let is_directory = attr.kind == FileKind::Directory;
-            if is_directory != directories || !self.see(ino) {
+            if is_directory != directories || !self.mark_seen(ino) {
                 continue;
             }
             let below = match &below {
                 Some(below) => below,
-                None => below.insert(make_below(target)?),
+                None => below.insert(make_lost_and_found(target)?),
             };
             let at = below.join(format!("inode {ino}"));
             self.report.nameless += 1;
@@ -368,9 +363,9 @@ impl Rescuer<'_> {
             if is_directory {
                 make_directory(&at)?;
                 self.report.directories += 1;
-                self.tree(ino, &at, &path)?;
+                self.copy_tree(ino, &at, &path)?;
             } else {
-                self.node(ino, &at, &path)?;
+                self.copy_node(ino, &at, &path)?;
             }
         }
         Ok(())
@@ -378,7 +373,7 @@ impl Rescuer<'_> {
 }
 
 /// The directory for nodes without a name.
-fn make_below(target: &Path) -> Result<PathBuf> {
+fn make_lost_and_found(target: &Path) -> Result<PathBuf> {
     let mut below = target.join(NAMELESS);
     // The vault may contain the same name.
     while below.symlink_metadata().is_ok() {
@@ -402,12 +397,12 @@ fn file_name(name: Vec<u8>, ino: u64) -> OsString {
 }
 
 fn cannot_make(at: &Path, e: &std::io::Error) -> Error {
-    Error::io(format!("cannot bring out {}", printable(&at.to_string_lossy())), e)
+    Error::io(format!("cannot create {}", printable(&at.to_string_lossy())), e)
 }
 
-fn finding(e: &FsError) -> String {
+fn describe_error(e: &FsError) -> String {
     match e {
-        FsError::Storage(e) => e.finding(),
+        FsError::Storage(e) => e.summary(),
         FsError::Errno(number) => std::io::Error::from_raw_os_error(*number).to_string(),
     }
 }
@@ -428,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_nowhere_else() {
+    fn names_cannot_leave_the_target() {
         for name in [&b""[..], b".", b"..", b"a/b", b"/etc/passwd", b"a\0b"] {
             assert_eq!(file_name(name.to_vec(), 7), "inode 7");
         }
@@ -437,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_are_what_they_are() {
+    fn times_before_1970_are_kept() {
         let half = system_time(Time { secs: -1, nanos: 500_000_000 });
         assert_eq!(SystemTime::UNIX_EPOCH.duration_since(half).unwrap(), Duration::from_millis(500));
         assert_eq!(

@@ -2,12 +2,12 @@
 //! constants.
 
 use lacuna_storage::format::{
-    CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room,
+    AvailableSpace, CreateOptions, Description, Format, FormatInfo, OpenContext, OpenFormat, Params,
 };
 use lacuna_storage::{
-    BLOCK_SIZE, Backing, BackingKind, BadBlock, BlockAddr, CheckReport, ChipShape, Cipher, Cost, Disk, Error,
-    Extent, FormatId, Geometry, Kind, Location, Masters, ObjectLayout, OpenDisk, Opening, Pace, Passphrase,
-    Result, Shape, Silent, Status, add_format, blocks, create, open,
+    BLOCK_SIZE, Backing, BackingKind, BadBlock, BlockAddr, ChipShape, Cipher, Cost, Disk, DiskCheckReport,
+    DiskKeys, Error, Extent, FormatId, Kind, Location, ObjectLayout, OpenDisk, OpenDiskOptions, Pace,
+    Passphrase, Result, Shape, Silent, Status, StripeGeometry, add_format, create, open, size_in_blocks,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The numbers of a format without levels, of one that wrongly claims to have levels, and of one
 /// with errors that reveal its levels.
 const PLAIN: u16 = 0x8101;
-const UNTRUE: u16 = 0xc101;
-const TELLING: u16 = 0xc102;
+const CLAIMS_LEVELS: u16 = 0xc101;
+const LEAKY: u16 = 0xc102;
 /// A number that no format of this build has, but a later one may have.
-const LATER: u16 = 0x7fff;
+const RESERVED: u16 = 0x7fff;
 
 /// A format with disks that read as zeros.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ impl<const ID: u16> Format for Zeros<ID> {
     fn info(&self) -> FormatInfo {
         let name = match ID {
             PLAIN => "zeros",
-            UNTRUE => "untrue zeros",
-            LATER => "later zeros",
+            CLAIMS_LEVELS => "untrue zeros",
+            RESERVED => "later zeros",
             _ => "telling zeros",
         };
         FormatInfo::of(FormatId(ID), name, BackingKind::File)
@@ -42,9 +42,9 @@ impl<const ID: u16> Format for Zeros<ID> {
         Ok(Box::new(ZerosParams::<ID> { blocks: u64::from_le_bytes(blocks) }))
     }
 
-    fn plan(&self, options: &CreateOptions, _room: Room) -> Result<Box<dyn Params>> {
-        let size = options.size.ok_or_else(|| options.no_size("a test"))?;
-        self.parse(&blocks(size)?.to_le_bytes())
+    fn plan(&self, options: &CreateOptions, _room: AvailableSpace) -> Result<Box<dyn Params>> {
+        let size = options.size.ok_or_else(|| options.missing_size("a test"))?;
+        self.parse(&size_in_blocks(size)?.to_le_bytes())
     }
 }
 
@@ -66,20 +66,24 @@ impl<const ID: u16> Params for ZerosParams<ID> {
         self.blocks.to_le_bytes().to_vec()
     }
 
-    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(ZerosParams::<ID> { blocks })
     }
 
-    fn create(&self, _backing: &Backing, _keys: Masters<'_>) -> Result<()> {
+    fn create(&self, _backing: &Backing, _keys: DiskKeys<'_>) -> Result<()> {
         Ok(())
     }
 
-    fn open(&self, _backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
-        if ID == TELLING {
-            let levels: [Arc<dyn Disk>; 1] = [Arc::new(TellingLevel)];
-            return if with.opening.read_only { Err(tells()) } else { Ok(Box::new(TellingDisk { levels })) };
+    fn open(&self, _backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
+        if ID == LEAKY {
+            let levels: [Arc<dyn Disk>; 1] = [Arc::new(LeakyLevel)];
+            return if with.options.read_only {
+                Err(revealing_error())
+            } else {
+                Ok(Box::new(LeakyDisk { levels }))
+            };
         }
-        Ok(Box::new(ZerosDisk { blocks: self.blocks, write_through: with.opening.write_through }))
+        Ok(Box::new(ZerosDisk { blocks: self.blocks, write_through: with.options.write_through }))
     }
 }
 
@@ -132,42 +136,42 @@ impl OpenFormat for ZerosDisk {
         self
     }
 
-    fn flushes_writes(&self) -> bool {
+    fn needs_flush_per_write(&self) -> bool {
         self.write_through
     }
 }
 
 /// An error that no log may contain.
-fn tells() -> Error {
+fn revealing_error() -> Error {
     Error::new(Kind::Io, "level 1 cannot be used")
 }
 
 /// A level with failing operations only.
-struct TellingLevel;
+struct LeakyLevel;
 
-impl Disk for TellingLevel {
+impl Disk for LeakyLevel {
     fn blocks(&self) -> u64 {
         1
     }
 
     fn read(&self, _first: BlockAddr, _buf: &mut [u8]) -> Result<()> {
-        Err(tells())
+        Err(revealing_error())
     }
 
     fn write(&self, _first: BlockAddr, _data: &[u8]) -> Result<()> {
-        Err(tells())
+        Err(revealing_error())
     }
 
     fn discard(&self, _first: BlockAddr, _count: u64) -> Result<()> {
-        Err(tells())
+        Err(revealing_error())
     }
 
     fn flush(&self) -> Result<()> {
-        Err(tells())
+        Err(revealing_error())
     }
 
     fn extents(&self, _first: BlockAddr, _count: u64) -> Result<Vec<Extent>> {
-        Err(tells())
+        Err(revealing_error())
     }
 
     fn status(&self) -> Status {
@@ -175,16 +179,16 @@ impl Disk for TellingLevel {
     }
 
     fn close(&self) -> Result<()> {
-        Err(tells())
+        Err(revealing_error())
     }
 }
 
 /// A disk with only that level, which does not mark its errors as private.
-struct TellingDisk {
+struct LeakyDisk {
     levels: [Arc<dyn Disk>; 1],
 }
 
-impl OpenFormat for TellingDisk {
+impl OpenFormat for LeakyDisk {
     fn disk(&self) -> &dyn Disk {
         &*self.levels[0]
     }
@@ -193,8 +197,8 @@ impl OpenFormat for TellingDisk {
         &self,
         _progress: &mut dyn FnMut(u64) -> Result<()>,
         _bad: &mut dyn FnMut(Option<u8>, BadBlock),
-    ) -> Result<CheckReport> {
-        Err(tells())
+    ) -> Result<DiskCheckReport> {
+        Err(revealing_error())
     }
 
     fn levels(&self) -> &[Arc<dyn Disk>] {
@@ -202,7 +206,7 @@ impl OpenFormat for TellingDisk {
     }
 
     fn cover_closing(&self, _: Pace) -> Result<()> {
-        Err(tells())
+        Err(revealing_error())
     }
 }
 
@@ -215,22 +219,22 @@ fn location(dir: &Path) -> Location {
 }
 
 /// Makes a disk; each call of the returned closure opens it.
-fn made(format: &'static dyn Format, dir: &Path) -> impl Fn(bool) -> Result<Arc<OpenDisk>> {
+fn create_disk(format: &'static dyn Format, dir: &Path) -> impl Fn(bool) -> Result<Arc<OpenDisk>> {
     let location = location(dir);
     let cost = Cost::fixed(1024, 1).unwrap();
     let options = CreateOptions { cost, ..CreateOptions::new(location.clone(), Shape::of(format), 1 << 20) };
     create(&options, &Silent, |_levels| Ok(vec![passphrase()])).unwrap();
     move |write_through| {
-        let opening = Opening { write_through, ..Opening::default() };
+        let opening = OpenDiskOptions { write_through, ..OpenDiskOptions::default() };
         open(&location, vec![passphrase()], opening, &Silent)
     }
 }
 
 #[test]
-fn with_write_through_writes_and_discards_are_flushed() {
+fn write_through_flushes_writes_and_discards() {
     add_format(&Zeros::<PLAIN>).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let open = made(&Zeros::<PLAIN>, dir.path());
+    let open = create_disk(&Zeros::<PLAIN>, dir.path());
     for (write_through, flushed) in [(true, [1, 2]), (false, [0, 0])] {
         let disk = open(write_through).unwrap();
         assert!(!disk.has_levels());
@@ -244,25 +248,25 @@ fn with_write_through_writes_and_discards_are_flushed() {
 }
 
 #[test]
-fn a_format_without_the_levels_that_its_number_says_is_refused() {
-    add_format(&Zeros::<UNTRUE>).unwrap();
+fn a_format_without_the_levels_of_its_number_is_refused() {
+    add_format(&Zeros::<CLAIMS_LEVELS>).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let refused = made(&Zeros::<UNTRUE>, dir.path())(false).err().unwrap();
+    let refused = create_disk(&Zeros::<CLAIMS_LEVELS>, dir.path())(false).err().unwrap();
     assert_eq!(refused.kind(), Kind::Usage);
     assert!(refused.to_string().contains("a disk without levels"), "{refused}");
 }
 
 #[test]
-fn numbers_of_formats_that_are_to_come_are_refused() {
-    assert_eq!(add_format(&Zeros::<LATER>).unwrap_err().kind(), Kind::Usage);
+fn reserved_format_numbers_are_refused() {
+    assert_eq!(add_format(&Zeros::<RESERVED>).unwrap_err().kind(), Kind::Usage);
     assert_eq!(add_format(&Zeros::<{ FormatId::SEALED.0 }>).unwrap_err().kind(), Kind::Exists);
 }
 
 #[test]
-fn errors_of_a_disk_with_levels_are_private_whatever_its_format_does() {
-    add_format(&Zeros::<TELLING>).unwrap();
+fn all_errors_of_a_disk_with_levels_are_private() {
+    add_format(&Zeros::<LEAKY>).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let disk = made(&Zeros::<TELLING>, dir.path())(false).unwrap();
+    let disk = create_disk(&Zeros::<LEAKY>, dir.path())(false).unwrap();
     let (first, mut block) = (BlockAddr(0), [0; BLOCK_SIZE]);
     let errors = [
         disk.read(first, &mut block).err(),
@@ -272,16 +276,16 @@ fn errors_of_a_disk_with_levels_are_private_whatever_its_format_does() {
         disk.extents(first, 1).err(),
         disk.levels()[0].flush().err(),
         disk.check(|_| Ok(()), |_, _| ()).err(),
-        disk.cover_closing(Pace::AtOnce).err(),
+        disk.cover_closing(Pace::Immediate).err(),
         disk.close().err(),
     ];
     for (call, e) in errors.into_iter().enumerate() {
-        assert!(e.unwrap().is_private(), "call {call}");
+        assert!(e.unwrap().is_confidential(), "call {call}");
     }
     drop(disk);
-    let opening = Opening { read_only: true, ..Opening::default() };
+    let opening = OpenDiskOptions { read_only: true, ..OpenDiskOptions::default() };
     let refused = open(&location(dir.path()), vec![passphrase()], opening, &Silent).err().unwrap();
-    assert!(refused.is_private(), "{refused}");
+    assert!(refused.is_confidential(), "{refused}");
 }
 
 /// The error for a disk of this shape, before anything is created or any passphrase is requested.
@@ -302,7 +306,7 @@ fn settings_of_other_formats_are_refused() {
         (Shape { levels: Some(2), ..Shape::sealed() }, "levels", "deniable or oblivious"),
         (Shape { cipher: Some(Cipher::Xts), ..Shape::deniable(1) }, "cipher", "sealed"),
         (Shape { layout: Some(ObjectLayout::Kv), ..Shape::oblivious(1) }, "layout", "sealed"),
-        (Shape { geometry: Some(Geometry::DEFAULT), ..Shape::oblivious(1) }, "geometry", "deniable"),
+        (Shape { geometry: Some(StripeGeometry::DEFAULT), ..Shape::oblivious(1) }, "geometry", "deniable"),
         (Shape { cells_per_write: Some(3), ..Shape::deniable(1) }, "cells_per_write", "oblivious"),
         (Shape { chip: Some(ChipShape::default()), ..Shape::sealed() }, "chip", "flash"),
         (Shape { cipher: Some(Cipher::Xts), ..zeros }, "cipher", "sealed"),
@@ -316,12 +320,12 @@ fn settings_of_other_formats_are_refused() {
 }
 
 #[test]
-fn a_format_is_refused_where_its_disks_cannot_be() {
+fn a_format_is_refused_on_the_wrong_backing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.img");
     let chip = Location::parse(&format!("nand:{}", path.display())).unwrap();
     for (shape, location, words) in [
-        (Shape::flash(), &location(dir.path()), "nothing can be forgotten there"),
+        (Shape::flash(), &location(dir.path()), "nothing can be purged there"),
         (Shape::sealed(), &chip, "the format sealed on flash"),
         (Shape::deniable(1), &chip, "the path of a file or block device"),
         (Shape::of(&Zeros::<PLAIN>), &chip, "the format flash"),

@@ -4,13 +4,13 @@
 
 use lacuna_contracts::{Budget, Disk, Result, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_deniable::{Geometry, Params as DeniableParams};
-use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, level_disks};
+use lacuna_deniable::{Params as DeniableParams, StripeGeometry};
+use lacuna_levels::{DiskKeys, LevelFormat, OpenOptions as LevelOptions, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan};
-use lacuna_sealed::{OpenOptions, Params, Sealed};
-use lacuna_testkit::levels::seeded;
-use lacuna_testkit::{FailedSync, reopens_from_the_medium};
+use lacuna_oblivious::{HidingMode, Params as ObliviousParams, Plan};
+use lacuna_sealed::{OpenOptions, Params, SealedDisk};
+use lacuna_testkit::levels::seeded_randomness;
+use lacuna_testkit::{FailingSyncMedium, check_reopen_after_failed_sync};
 use std::sync::Arc;
 
 const UUID: [u8; 16] = [6; 16];
@@ -20,7 +20,7 @@ const COVER: u32 = 5;
 const LEVELS: usize = 3;
 
 fn masters() -> Vec<Secret<32>> {
-    lacuna_testkit::levels::masters(LEVELS)
+    lacuna_testkit::levels::master_keys(LEVELS)
 }
 
 /// Options with background threads.
@@ -29,13 +29,13 @@ fn level_options() -> LevelOptions {
 }
 
 /// Tests a format with levels.
-fn play_levels(name: &str, params: &impl LevelFormat) {
+fn fail_syncs_with_levels(name: &str, params: &impl LevelFormat) {
     let masters = masters();
-    let masters = Masters { keys: &masters, uuid: &UUID };
-    play(
+    let masters = DiskKeys { keys: &masters, uuid: &UUID };
+    fail_syncs(
         name,
         params.end(),
-        |medium| params.create(medium, masters, seeded(4, 5)),
+        |medium| params.create(medium, masters, seeded_randomness(4, 5)),
         |medium| {
             let disk = Arc::new(params.open(medium, masters, level_options())?);
             Ok(level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect())
@@ -45,7 +45,7 @@ fn play_levels(name: &str, params: &impl LevelFormat) {
 
 /// Fails one or another sync of disks on media of this length, created by `create` and opened by
 /// `open`.
-fn play(
+fn fail_syncs(
     name: &str,
     len: u64,
     create: impl Fn(&Arc<dyn Medium>) -> Result<()>,
@@ -54,21 +54,21 @@ fn play(
     for (nth, closing) in (1..6).flat_map(|nth| [(nth, false), (nth, true)]) {
         let below: Arc<dyn Medium> = Arc::new(MemoryMedium::new(len));
         create(&below).unwrap();
-        let failing = Arc::new(FailedSync::new(below));
-        let played = reopens_from_the_medium(&failing, nth, closing, &|| open(failing.clone()));
+        let failing = Arc::new(FailingSyncMedium::new(below));
+        let played = check_reopen_after_failed_sync(&failing, nth, closing, &|| open(failing.clone()));
         played.unwrap_or_else(|e| panic!("{name}, sync {nth} failed, closing: {closing}: {e}"));
     }
 }
 
 #[test]
-fn sealed() {
+fn sealed_disks_reopen_from_the_medium_after_a_failed_sync() {
     for cipher in [Cipher::Gcm, Cipher::XtsRandom] {
         let params = Params::plan(cipher, 2048, Some(1 << 40)).unwrap();
         let master = Secret::copy_from(&[5; 32]);
-        play(
+        fail_syncs(
             "sealed",
             params.geometry().end(),
-            |medium| Sealed::create(&**medium, &params, &master),
+            |medium| SealedDisk::create(&**medium, &params, &master),
             |medium| {
                 let random = Arc::new(SeededRandom::new(3));
                 let options = OpenOptions {
@@ -78,7 +78,7 @@ fn sealed() {
                     background: true,
                     random,
                 };
-                let disk = Sealed::open(medium, &params, &master, &UUID, options)?;
+                let disk = SealedDisk::open(medium, &params, &master, &UUID, options)?;
                 Ok(vec![Arc::new(disk) as Arc<dyn Disk>])
             },
         );
@@ -86,14 +86,17 @@ fn sealed() {
 }
 
 #[test]
-fn deniable() {
-    play_levels("deniable", &DeniableParams::plan(24 << 20, Geometry::DEFAULT, 200, COVER).unwrap());
+fn deniable_disks_reopen_from_the_medium_after_a_failed_sync() {
+    fail_syncs_with_levels(
+        "deniable",
+        &DeniableParams::plan(24 << 20, StripeGeometry::DEFAULT, 200, COVER).unwrap(),
+    );
 }
 
 #[test]
-fn oblivious() {
-    for hiding in [Hiding::Opportunistic, Hiding::Plausible] {
+fn oblivious_disks_reopen_from_the_medium_after_a_failed_sync() {
+    for hiding in [HidingMode::Opportunistic, HidingMode::Plausible] {
         let plan = Plan { hiding, cover_millis: COVER, ..Plan::DEFAULT };
-        play_levels("oblivious", &ObliviousParams::plan(24 << 20, plan).unwrap());
+        fail_syncs_with_levels("oblivious", &ObliviousParams::plan(24 << 20, plan).unwrap());
     }
 }

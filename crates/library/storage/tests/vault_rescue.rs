@@ -1,42 +1,43 @@
 //! The output of `vault rescue` for damaged vaults: everything outside the damaged blocks, under
 //! its name, and a list of missing parts.
 
-mod vault_world;
+mod rescue_fixture;
 
 use lacuna_sim::{CrashFolder, FolderImage, Rng};
 use lacuna_storage::Kind;
 use lacuna_storage::vault::rescue;
-use lacuna_vault::store::{Anchor, Consent, FILES, MemoryAnchor};
-use lacuna_vault::{NewNode, OpenOptions, ROOT, SetXattr, Vault};
+use lacuna_vault::store::{Anchor, FILES, MemoryAnchor, RollbackPolicy};
+use lacuna_vault::{NewNode, ROOT, SetXattrMode, Vault, VaultOpenOptions};
+use rescue_fixture::{
+    ExpectedFiles, InterruptedVault, KilledVault, RescueFixture, UUID, compare, content, destroy_page,
+    directory, master, options, rescue_to_temp, write,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use vault_world::{
-    CutShort, Killed, Truth, UUID, World, bring_out, compare, content, destroy, directory, master, options,
-    write,
-};
 
 #[test]
-fn all_of_a_whole_vault_comes_out() {
-    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(1));
-    let vault = world.create();
+fn a_rescue_copies_everything_of_an_intact_vault() {
+    let (mut fixture, mut expected_files, mut rng) =
+        (RescueFixture::new(), ExpectedFiles::new(), Rng::new(1));
+    let vault = fixture.create();
     for n in 0..30 {
         let path = format!("directory {}/file {n}", n % 3);
         let content = content(&path, 0, &mut rng);
-        write(&vault, &mut truth, &path, &content);
+        write(&vault, &mut expected_files, &path, &content);
     }
-    vault.make(ROOT, b"link", NewNode::Symlink(b"../elsewhere"), 0o777, 0, 0).unwrap();
-    vault.make(ROOT, b"pipe", NewNode::Fifo, 0o600, 0, 0).unwrap();
-    vault.make(ROOT, b"a\nb\xff", NewNode::File, 0o4755, 0, 0).unwrap();
-    let sparse = vault.make(ROOT, b"sparse", NewNode::File, 0o600, 0, 0).unwrap().ino;
+    vault.create_node(ROOT, b"link", NewNode::Symlink(b"../elsewhere"), 0o777, 0, 0).unwrap();
+    vault.create_node(ROOT, b"pipe", NewNode::Fifo, 0o600, 0, 0).unwrap();
+    vault.create_node(ROOT, b"a\nb\xff", NewNode::File, 0o4755, 0, 0).unwrap();
+    let sparse = vault.create_node(ROOT, b"sparse", NewNode::File, 0o600, 0, 0).unwrap().ino;
     vault.write(sparse, 1 << 30, b"far").unwrap();
-    vault.set_xattr(sparse, b"user.colour", b"green", SetXattr::Any).unwrap();
+    vault.set_xattr(sparse, b"user.colour", b"green", SetXattrMode::Any).unwrap();
     vault.close().unwrap();
     drop(vault);
-    let image = world.folder.snapshot();
-    let (target, report) = bring_out(&world.look(&image).unwrap());
+    let image = fixture.folder.snapshot();
+    let (target, report) = rescue_to_temp(&fixture.open_to_rescue(&image).unwrap());
     // Some file systems have no extended attributes.
     assert!(
         report.missing.iter().all(|missing| missing.what.contains("user.colour")),
@@ -44,7 +45,7 @@ fn all_of_a_whole_vault_comes_out() {
         report.missing
     );
     assert_eq!((report.files, report.directories, report.nameless), (34, 3, 0));
-    assert_eq!(compare(target.path(), &truth, "whole"), (vec![], 0));
+    assert_eq!(compare(target.path(), &expected_files, "whole"), (vec![], 0));
     assert_eq!(std::fs::read_link(target.path().join("link")).unwrap(), Path::new("../elsewhere"));
     let mode =
         |name: &str| std::fs::metadata(target.path().join(name)).unwrap().permissions().mode() & 0o7777;
@@ -56,29 +57,29 @@ fn all_of_a_whole_vault_comes_out() {
     assert_eq!(about.len(), (1 << 30) + 3);
     assert!(report.bytes < 1 << 20, "{}", report.bytes);
     // A second rescue to the same target fails.
-    let refused = rescue(&world.look(&image).unwrap(), target.path(), &mut |_| ()).unwrap_err();
+    let refused = rescue(&fixture.open_to_rescue(&image).unwrap(), target.path(), &mut |_| ()).unwrap_err();
     assert_eq!(refused.kind(), Kind::Exists);
 }
 
 /// A process is killed. Without any single block of its journal, everything before that block is
 /// recovered, and the rest is listed.
 #[test]
-fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
+fn a_bad_journal_block_costs_a_rescue_only_later_commits() {
     let mut rng = Rng::new(2);
-    let Killed { mut world, image, states, newest } = Killed::new(0..14, &mut rng);
+    let KilledVault { mut fixture, image, states, newest } = KilledVault::new(0..14, &mut rng);
     let (mut cut_short, mut named, mut blocks) = (0, 0, 0);
     for name in &FILES[2..4] {
         for page in image.files[*name].written_pages().collect::<Vec<_>>() {
             let context = format!("page {page} of {name}");
             let mut damaged = image.clone();
-            destroy(&mut damaged, name, page, &mut rng);
-            let seen = world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
-            let state = seen.vault().found().state.number;
-            let (target, report) = bring_out(&seen);
+            destroy_page(&mut damaged, name, page, &mut rng);
+            let seen = fixture.open_to_rescue(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let state = seen.vault().opening_report().state.number;
+            let (target, report) = rescue_to_temp(&seen);
             let (absent, bad) = compare(target.path(), &states[&state], &context);
             assert!(absent.is_empty() && bad <= 1, "{context}: {absent:?}, {bad} blocks");
             assert!(report.lost >= bad + u64::from(state < newest), "{context}: {report:?}");
-            let refused = world.open(true).err().map(|e| e.kind());
+            let refused = fixture.open(true).err().map(|e| e.kind());
             if state == newest {
                 assert_eq!(refused, None, "{context}");
                 blocks += bad;
@@ -111,7 +112,7 @@ fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
 
 /// The examined cases, and the ways that found the names.
 #[derive(Default)]
-struct Ways {
+struct RescueCounts {
     looked: u64,
     by_root_before: u64,
     past_gap: u64,
@@ -119,13 +120,18 @@ struct Ways {
     accepted: u64,
 }
 
-impl CutShort {
+impl InterruptedVault {
     /// Examines the directory without a page of the journal. Returns the recovered state, and the
     /// number of its blocks that may be missing.
-    fn look_without(&mut self, damaged: &FolderImage, context: &str, ways: &mut Ways) -> (u64, u64) {
-        let seen = self.world.look(damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
-        let (state, anchored) = (seen.vault().found().state.number, self.world.number());
-        let may_miss = if seen.is_past_gap() {
+    fn rescue_without(
+        &mut self,
+        damaged: &FolderImage,
+        context: &str,
+        ways: &mut RescueCounts,
+    ) -> (u64, u64) {
+        let seen = self.fixture.open_to_rescue(damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let (state, anchored) = (seen.vault().opening_report().state.number, self.fixture.number());
+        let may_miss = if seen.skips_damaged_record() {
             // The blocks that only the damaged record lists.
             self.changed_at_once(0)
         } else if state + 1 == anchored {
@@ -135,38 +141,43 @@ impl CutShort {
         } else {
             1
         };
-        let (target, report) = bring_out(&seen);
+        let (target, report) = rescue_to_temp(&seen);
         let (absent, bad) = compare(target.path(), &self.states[&state], context);
         assert!(absent.is_empty() && bad <= may_miss, "{context}: {absent:?}, {bad} blocks of {may_miss}");
         assert!(report.lost > 0 || (bad == 0 && state >= anchored), "{context}: {report:?}");
         ways.looked += 1;
-        ways.by_root_before += u64::from(seen.is_by_root_before());
-        ways.past_gap += u64::from(seen.is_past_gap());
+        ways.by_root_before += u64::from(seen.uses_previous_root());
+        ways.past_gap += u64::from(seen.skips_damaged_record());
         (state, may_miss)
     }
 
     /// Opens the directory for writing. In any case a rescue afterwards recovers the same as
     /// before.
-    fn write_without(
+    fn open_without(
         &self,
         damaged: &FolderImage,
         (state, may_miss): (u64, u64),
         context: &str,
-        ways: &mut Ways,
+        ways: &mut RescueCounts,
     ) {
-        let anchored = self.world.number();
+        let anchored = self.fixture.number();
         // The checkpoint's record is damaged; with consent the vault continues at the state before
         // it.
-        let accept = Some(Consent::given()).filter(|_| state + 1 == anchored);
-        let mut other = World {
+        let accept = Some(RollbackPolicy::accept()).filter(|_| state + 1 == anchored);
+        let mut other = RescueFixture {
             folder: CrashFolder::from_image(damaged),
-            anchor: Arc::new(MemoryAnchor::new(self.world.anchor.load().unwrap())),
+            anchor: Arc::new(MemoryAnchor::new(self.fixture.anchor.load().unwrap())),
             sessions: AtomicU64::new(1000),
         };
         let accepts = accept.is_some();
-        match Vault::open(other.base(), &master(), UUID, &OpenOptions { accept, ..options() }) {
+        match Vault::open(
+            other.backing(),
+            &master(),
+            UUID,
+            &VaultOpenOptions { on_rollback: accept, ..options() },
+        ) {
             Ok(vault) => {
-                assert_eq!(vault.found().state.number, state, "{context}");
+                assert_eq!(vault.opening_report().state.number, state, "{context}");
                 ways.opened += 1;
                 ways.accepted += u64::from(accepts);
                 vault.close().unwrap();
@@ -177,8 +188,8 @@ impl CutShort {
             }
         }
         let left = other.folder.snapshot();
-        let seen = other.look(&left).unwrap_or_else(|e| panic!("{context}, written to: {e}"));
-        let (target, _) = bring_out(&seen);
+        let seen = other.open_to_rescue(&left).unwrap_or_else(|e| panic!("{context}, written to: {e}"));
+        let (target, _) = rescue_to_temp(&seen);
         let (absent, bad) = compare(target.path(), &self.states[&state], context);
         assert!(
             absent.is_empty() && bad <= may_miss,
@@ -191,14 +202,14 @@ impl CutShort {
 /// outside that block is recovered, and an opening for writing destroys none of it. `LACUNA_PAIRS`
 /// tests every page after every cut, otherwise a sample.
 #[test]
-fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal() {
+fn a_bad_journal_block_after_an_interrupted_checkpoint_loses_nothing_else() {
     let all = std::env::var_os("LACUNA_PAIRS").is_some();
-    let operations = CutShort::new(u64::MAX / 2).operations;
-    let (mut ways, mut rng) = (Ways::default(), Rng::new(5));
+    let operations = InterruptedVault::new(u64::MAX / 2).operations;
+    let (mut ways, mut rng) = (RescueCounts::default(), Rng::new(5));
     for cut in (0..operations).filter(|cut| all || cut % 4 == 0) {
         // Of four cuts every second page, in the short test.
         let dense = all || [1, 2, 3, 4].iter().any(|part| cut / 4 == part * operations / 20);
-        let mut vault = CutShort::new(cut);
+        let mut vault = InterruptedVault::new(cut);
         for name in &FILES[2..4] {
             let pages: Vec<u64> = vault.image.files[*name].written_pages().collect();
             for (nth, page) in pages.iter().copied().enumerate() {
@@ -207,16 +218,16 @@ fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal()
                     continue;
                 }
                 let mut damaged = vault.image.clone();
-                destroy(&mut damaged, name, page, &mut rng);
+                destroy_page(&mut damaged, name, page, &mut rng);
                 let context = format!("cut {cut}, page {page} of {name}");
-                let shown = vault.look_without(&damaged, &context, &mut ways);
-                if all || !dense || nth % 6 == 0 || shown.0 + 1 == vault.world.number() {
-                    vault.write_without(&damaged, shown, &context, &mut ways);
+                let shown = vault.rescue_without(&damaged, &context, &mut ways);
+                if all || !dense || nth % 6 == 0 || shown.0 + 1 == vault.fixture.number() {
+                    vault.open_without(&damaged, shown, &context, &mut ways);
                 }
             }
         }
     }
-    let Ways { looked, by_root_before, past_gap, opened, accepted } = ways;
+    let RescueCounts { looked, by_root_before, past_gap, opened, accepted } = ways;
     println!(
         "{operations} operations; {looked} looked at, {by_root_before} by the root before, {past_gap} past a gap; \
          {opened} opened, {accepted} of them accepted"
@@ -227,24 +238,25 @@ fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal()
 /// Damages all three copies of a page of the namespace: reachable files are recovered, by name or
 /// by number, and the rest is listed.
 #[test]
-fn without_all_copies_of_a_page_of_the_names_the_rest_comes_out() {
-    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(3));
-    let vault = world.create();
+fn a_namespace_page_lost_in_all_copies_costs_a_rescue_only_its_names() {
+    let (mut fixture, mut expected_files, mut rng) =
+        (RescueFixture::new(), ExpectedFiles::new(), Rng::new(3));
+    let vault = fixture.create();
     let mut of_files = BTreeSet::new();
     for n in 0..160 {
         let path = format!("directory {}/a file with a longer name, number {n}", n % 3);
         let content = format!("{path}. ").into_bytes().repeat(40);
-        write(&vault, &mut truth, &path, &content);
+        write(&vault, &mut expected_files, &path, &content);
     }
     vault.sync().unwrap();
-    for path in truth.keys() {
+    for path in expected_files.keys() {
         let (parent, name) = path.split_once('/').unwrap();
         let ino = vault.lookup(directory(&vault, parent), name.as_bytes()).unwrap().ino;
         of_files.extend(vault.file_stat(ino).unwrap().backing);
     }
     vault.close().unwrap();
     drop(vault);
-    let image = world.folder.snapshot();
+    let image = fixture.folder.snapshot();
     let of_names = |name: &String| !FILES.contains(&name.as_str()) && !of_files.contains(name);
     let mut alike = BTreeMap::<Vec<u8>, Vec<String>>::new();
     for name in image.files.keys().filter(|name| of_names(name)) {
@@ -259,18 +271,23 @@ fn without_all_copies_of_a_page_of_the_names_the_rest_comes_out() {
             let mut damaged = image.clone();
             let kept = rng.below(3) as usize;
             let destroyed = copies.iter().enumerate().filter(|(nth, _)| *nth != kept);
-            destroyed.for_each(|(_, name)| destroy(&mut damaged, name, page, &mut rng));
-            let (target, report) =
-                bring_out(&world.look(&damaged).unwrap_or_else(|e| panic!("{context}, but {kept}: {e}")));
-            assert_eq!(compare(target.path(), &truth, &context), (vec![], 0), "{context}, but {kept}");
+            destroyed.for_each(|(_, name)| destroy_page(&mut damaged, name, page, &mut rng));
+            let (target, report) = rescue_to_temp(
+                &fixture.open_to_rescue(&damaged).unwrap_or_else(|e| panic!("{context}, but {kept}: {e}")),
+            );
+            assert_eq!(
+                compare(target.path(), &expected_files, &context),
+                (vec![], 0),
+                "{context}, but {kept}"
+            );
             assert_eq!((report.lost, report.nameless), (0, 0), "{context}, but {kept}: {report:?}");
-            destroy(&mut damaged, &copies[kept], page, &mut rng);
-            let Ok(seen) = world.look(&damaged) else {
+            destroy_page(&mut damaged, &copies[kept], page, &mut rng);
+            let Ok(seen) = fixture.open_to_rescue(&damaged) else {
                 refused += 1;
                 continue;
             };
-            let (target, report) = bring_out(&seen);
-            let (absent, bad) = compare(target.path(), &truth, &context);
+            let (target, report) = rescue_to_temp(&seen);
+            let (absent, bad) = compare(target.path(), &expected_files, &context);
             assert!(report.lost >= bad, "{context}");
             let missing: BTreeSet<&str> = report.missing.iter().map(|missing| &*missing.path).collect();
             for path in &absent {

@@ -1,13 +1,16 @@
 //! Two bad blocks anywhere in a vault, including the file of its header, also after a power cut in
 //! a checkpoint: a rescue recovers everything outside them, under its name.
 
-mod vault_world;
+mod rescue_fixture;
 
-use lacuna_sim::{FolderImage, Rng, setting};
-use lacuna_storage::vault::{self, HEADER_FILE, NewVault, VaultOpening};
+use lacuna_sim::{FolderImage, Rng, env_number};
+use lacuna_storage::vault::{self, HEADER_FILE, NewVault, OpenVaultOptions};
 use lacuna_storage::{Access, Cost, Kind, Passphrase, Silent};
-use lacuna_vault::store::{FILES, PAGE, Superblocks};
-use vault_world::{CutShort, Killed, Truth, World, bring_out, changed, compare, content, destroy, write};
+use lacuna_vault::store::{FILES, PAGE, SuperblockStatus};
+use rescue_fixture::{
+    ExpectedFiles, InterruptedVault, KilledVault, RescueFixture, changed, compare, content, destroy_page,
+    rescue_to_temp, write,
+};
 
 /// A file and the index of a block in it.
 type Block = (String, u64);
@@ -28,39 +31,40 @@ fn pairs_of_superblocks() -> Vec<(Block, Block)> {
 }
 
 /// A copy of the directory with both blocks destroyed, and a description for messages.
-fn without(image: &FolderImage, pair: &(Block, Block), rng: &mut Rng) -> (FolderImage, String) {
+fn destroy_pair(image: &FolderImage, pair: &(Block, Block), rng: &mut Rng) -> (FolderImage, String) {
     let mut damaged = image.clone();
     for (name, page) in [&pair.0, &pair.1] {
-        destroy(&mut damaged, name, *page, rng);
+        destroy_page(&mut damaged, name, *page, rng);
     }
     (damaged, format!("{pair:?}"))
 }
 
 #[test]
-fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
-    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(6));
-    let vault = world.create();
+fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_only_their_content() {
+    let (mut fixture, mut expected_files, mut rng) =
+        (RescueFixture::new(), ExpectedFiles::new(), Rng::new(6));
+    let vault = fixture.create();
     for n in 0..20 {
         let path = format!("{}/a file with a longer name, number {n}", ["a", "b"][n % 2]);
         let content = content(&path, 0, &mut rng);
-        write(&vault, &mut truth, &path, &content[..content.len().min(9000)]);
+        write(&vault, &mut expected_files, &path, &content[..content.len().min(9000)]);
     }
     vault.close().unwrap();
     drop(vault);
-    let image = world.folder.snapshot();
+    let image = fixture.folder.snapshot();
     let blocks = written(&image, |_| true);
     let mut pairs = pairs_of_superblocks();
     pairs.extend(
-        (0..setting("LACUNA_PAIRS", 100)).map(|_| (rng.pick(&blocks).clone(), rng.pick(&blocks).clone())),
+        (0..env_number("LACUNA_PAIRS", 100)).map(|_| (rng.pick(&blocks).clone(), rng.pick(&blocks).clone())),
     );
     let (mut lost, mut by_third) = (0, 0);
     for pair in &pairs {
-        let (damaged, context) = without(&image, pair, &mut rng);
-        let seen = world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
-        let is_by_third = seen.vault().found().superblocks == Superblocks::Lost;
-        assert_eq!(seen.used().is_some(), is_by_third, "{context}: {:?}", seen.used());
-        let (target, report) = bring_out(&seen);
-        let (absent, bad) = compare(target.path(), &truth, &context);
+        let (damaged, context) = destroy_pair(&image, pair, &mut rng);
+        let seen = fixture.open_to_rescue(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let is_by_third = seen.vault().opening_report().superblocks == SuperblockStatus::Lost;
+        assert_eq!(seen.detours().is_some(), is_by_third, "{context}: {:?}", seen.detours());
+        let (target, report) = rescue_to_temp(&seen);
+        let (absent, bad) = compare(target.path(), &expected_files, &context);
         assert!(absent.is_empty() && bad <= 2, "{context}: {absent:?}, {bad} blocks");
         assert_eq!(report.lost > 0, bad > 0, "{context}: {report:?}");
         lost += bad;
@@ -73,33 +77,33 @@ fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
 /// A process is killed. Bad blocks with journal records lose the commits starting with those
 /// records, and nothing else is missing.
 #[test]
-fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
+fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_only_their_content() {
     let mut rng = Rng::new(7);
-    let Killed { mut world, image, states, newest } = Killed::new(1..12, &mut rng);
+    let KilledVault { mut fixture, image, states, newest } = KilledVault::new(1..12, &mut rng);
     let (all, journal) = (written(&image, |_| true), written(&image, |name| name.starts_with("journal")));
     let mut pairs = pairs_of_superblocks();
     // Each block of the journal is in one pair.
     for one in journal {
         pairs.push((one, rng.pick(&all).clone()));
     }
-    for _ in 0..setting("LACUNA_PAIRS", 40) {
+    for _ in 0..env_number("LACUNA_PAIRS", 40) {
         pairs.push((rng.pick(&all).clone(), rng.pick(&all).clone()));
     }
     let (mut cut_short, mut by_third, mut lost) = (0, 0, 0);
     for pair in &pairs {
-        let (damaged, context) = without(&image, pair, &mut rng);
-        let seen = world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
-        let found = seen.vault().found();
+        let (damaged, context) = destroy_pair(&image, pair, &mut rng);
+        let seen = fixture.open_to_rescue(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let found = seen.vault().opening_report();
         let state = found.state.number;
         // The lost records are in the journal.
         let in_journal = [&pair.0, &pair.1].iter().any(|(name, _)| name.starts_with("journal"));
         assert!(state == newest || in_journal, "{context}: state {state} of {newest}");
-        let (target, report) = bring_out(&seen);
+        let (target, report) = rescue_to_temp(&seen);
         let (absent, bad) = compare(target.path(), &states[&state], &context);
         assert!(absent.is_empty() && bad <= 2, "{context}: {absent:?}, {bad} blocks");
         assert!(report.lost >= bad + u64::from(state < newest), "{context}: {report:?}");
         cut_short += u64::from(state < newest);
-        by_third += u64::from(found.superblocks == Superblocks::Lost);
+        by_third += u64::from(found.superblocks == SuperblockStatus::Lost);
         lost += bad;
     }
     println!("{} pairs, {cut_short} states cut short, {lost} blocks of files lost", pairs.len());
@@ -138,14 +142,14 @@ struct Ways {
     lost: u64,
 }
 
-impl CutShort {
+impl InterruptedVault {
     /// The most blocks of files that a rescue of the state `state` without two blocks may miss.
-    fn may_miss(&self, state: u64, is_past_gap: bool) -> u64 {
+    fn may_miss(&self, state: u64, skips_damaged_record: bool) -> u64 {
         let (_, newest) = self.states.last_key_value().unwrap();
-        if is_past_gap {
+        if skips_damaged_record {
             // The blocks that only damaged records list.
             2 + 2 * self.changed_at_once(0)
-        } else if state < self.world.number() {
+        } else if state < self.fixture.number() {
             // The checkpoint may have written blocks of later states in place.
             2 + changed(&self.states[&state], newest)
         } else {
@@ -156,7 +160,7 @@ impl CutShort {
     /// Examines the directory without two blocks.
     fn look_without(&mut self, damaged: &FolderImage, pair: &(Block, Block), context: &str, ways: &mut Ways) {
         let blocks = [&pair.0, &pair.1];
-        let seen = match self.world.look(damaged) {
+        let seen = match self.fixture.open_to_rescue(damaged) {
             Ok(seen) => seen,
             // The cut tore the third superblock.
             Err(e) => {
@@ -166,26 +170,26 @@ impl CutShort {
                 return;
             }
         };
-        let (found, anchored) = (seen.vault().found(), self.world.number());
+        let (found, anchored) = (seen.vault().opening_report(), self.fixture.number());
         let state = found.state.number;
         let in_journal = blocks.iter().any(|(name, _)| name.starts_with("journal"));
         assert!(state >= anchored || in_journal, "{context}: state {state} of {anchored}");
-        let (target, report) = bring_out(&seen);
+        let (target, report) = rescue_to_temp(&seen);
         let (absent, bad) = compare(target.path(), &self.states[&state], context);
-        let may_miss = self.may_miss(state, seen.is_past_gap());
+        let may_miss = self.may_miss(state, seen.skips_damaged_record());
         assert!(absent.is_empty() && bad <= may_miss, "{context}: {absent:?}, {bad} blocks of {may_miss}");
         assert!(report.lost > 0 || (bad == 0 && state >= anchored), "{context}: {report:?}");
         let way = if state < anchored {
             &mut ways.earlier
-        } else if seen.is_past_gap() {
+        } else if seen.skips_damaged_record() {
             &mut ways.past_gap
-        } else if seen.is_by_root_before() {
+        } else if seen.uses_previous_root() {
             &mut ways.by_root_before
         } else {
             &mut ways.newest
         };
         *way += 1;
-        ways.by_third += u64::from(found.superblocks == Superblocks::Lost);
+        ways.by_third += u64::from(found.superblocks == SuperblockStatus::Lost);
         ways.lost += bad;
     }
 }
@@ -196,12 +200,12 @@ impl CutShort {
 #[test]
 fn two_bad_blocks_after_a_checkpoint_that_was_cut_short_cost_what_lies_in_them() {
     const AT_EACH_CUT: u64 = 8;
-    let operations = CutShort::new(u64::MAX / 2).operations;
+    let operations = InterruptedVault::new(u64::MAX / 2).operations;
     let (mut rng, mut ways) = (Rng::new(9), Ways::default());
-    let cuts = setting("LACUNA_PAIRS", 128).div_ceil(AT_EACH_CUT);
+    let cuts = env_number("LACUNA_PAIRS", 128).div_ceil(AT_EACH_CUT);
     for _ in 0..cuts {
         let cut = rng.below(operations);
-        let mut vault = CutShort::new(cut);
+        let mut vault = InterruptedVault::new(cut);
         let all = written(&vault.image, |_| true);
         let journal = written(&vault.image, |name| name.starts_with("journal"));
         let superblocks = written(&vault.image, |name| name.starts_with("super"));
@@ -214,7 +218,7 @@ fn two_bad_blocks_after_a_checkpoint_that_was_cut_short_cost_what_lies_in_them()
                 _ => rng.pick(&all),
             };
             let pair = (first.clone(), rng.pick(&all).clone());
-            let (damaged, pair_words) = without(&vault.image, &pair, &mut rng);
+            let (damaged, pair_words) = destroy_pair(&vault.image, &pair, &mut rng);
             vault.look_without(&damaged, &pair, &format!("cut {cut}, {pair_words}"), &mut ways);
         }
     }
@@ -231,22 +235,23 @@ fn two_bad_blocks_after_a_checkpoint_that_was_cut_short_cost_what_lies_in_them()
 /// Without an anchor and without two of the superblocks, the freshness of the state is unknown, and
 /// a rescue says so.
 #[test]
-fn a_rescue_says_that_it_cannot_judge_how_new_the_state_is() {
-    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(8));
-    let vault = world.create();
-    write(&vault, &mut truth, "a/file", b"content");
+fn a_rescue_reports_an_unknown_freshness() {
+    let (mut fixture, mut expected_files, mut rng) =
+        (RescueFixture::new(), ExpectedFiles::new(), Rng::new(8));
+    let vault = fixture.create();
+    write(&vault, &mut expected_files, "a/file", b"content");
     vault.close().unwrap();
     drop(vault);
     let pair = &pairs_of_superblocks()[0];
-    let (damaged, _) = without(&world.folder.snapshot(), pair, &mut rng);
-    let used = world.look(&damaged).unwrap().used().unwrap();
+    let (damaged, _) = destroy_pair(&fixture.folder.snapshot(), pair, &mut rng);
+    let used = fixture.open_to_rescue(&damaged).unwrap().detours().unwrap();
     assert!(used.contains("by the third one") && !used.contains("nobody can tell"), "{used}");
-    world.anchor = std::sync::Arc::default();
-    let seen = world.look(&damaged).unwrap();
-    let used = seen.used().unwrap();
-    let state = format!("nobody can tell whether state {}", seen.vault().found().state.number);
+    fixture.anchor = std::sync::Arc::default();
+    let seen = fixture.open_to_rescue(&damaged).unwrap();
+    let used = seen.detours().unwrap();
+    let state = format!("it is unknown whether state {}", seen.vault().opening_report().state.number);
     assert!(used.contains(&state), "{used}");
-    assert_eq!(compare(bring_out(&seen).0.path(), &truth, "without an anchor"), (vec![], 0));
+    assert_eq!(compare(rescue_to_temp(&seen).0.path(), &expected_files, "without an anchor"), (vec![], 0));
 }
 
 /// The header is a file in the directory with three copies in it: with one bad block the vault
@@ -259,10 +264,10 @@ fn two_bad_blocks_of_the_header_cost_nothing() {
     let cost = Cost::fixed(1024, 1).unwrap();
     let new = NewVault { cost, anchor: Some(anchor.clone()), ..NewVault::new(&dir) };
     vault::create(&new, &Silent, || Ok(passphrase())).unwrap();
-    let opening = VaultOpening { anchor: Some(anchor), ..VaultOpening::default() };
+    let opening = OpenVaultOptions { anchor: Some(anchor), ..OpenVaultOptions::default() };
     let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent).unwrap();
-    let mut truth = Truth::new();
-    write(open.vault(), &mut truth, "a/file", b"content");
+    let mut expected_files = ExpectedFiles::new();
+    write(open.vault(), &mut expected_files, "a/file", b"content");
     open.close().unwrap();
     let file = dir.join(HEADER_FILE);
     let whole = std::fs::read(&file).unwrap();
@@ -279,7 +284,7 @@ fn two_bad_blocks_of_the_header_cost_nothing() {
             }
             std::fs::write(&file, bytes).unwrap();
             if one == other {
-                let looking = VaultOpening { read_only: true, ..opening.clone() };
+                let looking = OpenVaultOptions { read_only: true, ..opening.clone() };
                 let open = vault::open(&dir, vec![passphrase()], looking, &Silent);
                 open.and_then(vault::OpenVault::close).unwrap_or_else(|e| panic!("{context}: {e}"));
             }
@@ -289,8 +294,8 @@ fn two_bad_blocks_of_the_header_cost_nothing() {
             });
             let key = key.unwrap_or_else(|e| panic!("{context}: {e}"));
             let seen = key.open_to_rescue(opening.clone()).unwrap_or_else(|e| panic!("{context}: {e}"));
-            let (target, report) = bring_out(&seen);
-            assert_eq!(compare(target.path(), &truth, &context), (vec![], 0), "{context}");
+            let (target, report) = rescue_to_temp(&seen);
+            assert_eq!(compare(target.path(), &expected_files, &context), (vec![], 0), "{context}");
             assert_eq!(report.lost, 0, "{context}: {report:?}");
         }
     }

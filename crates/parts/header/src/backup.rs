@@ -5,10 +5,10 @@
 //! was made, including passphrases that were removed since, and it records the size of the disk on
 //! that day.
 
-use crate::copies::{HeaderCopy, Survey, store_bytes};
+use crate::copies::{CopySurvey, HeaderCopy, store_bytes};
 use crate::layout::HEADER_LEN;
 use crate::public::PublicHeader;
-use crate::unlock::{Unlocked, open};
+use crate::unlock::{OpenHeader, open};
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_medium::{Medium, MemoryMedium};
 
@@ -25,7 +25,7 @@ impl HeaderBackup {
         len: u64,
         read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
     ) -> Result<(HeaderBackup, Vec<String>)> {
-        let mut survey = Survey::read_with(len, read)?;
+        let mut survey = CopySurvey::read_with(len, read)?;
         let notes = survey.findings(&survey.sound[0], &[]).notes;
         let newest = survey.sound.swap_remove(0);
         Ok((HeaderBackup { bytes: newest.bytes, public: newest.public }, notes))
@@ -56,7 +56,7 @@ impl HeaderBackup {
     }
 
     /// Opens the backup itself, as [`open`] opens a medium.
-    pub fn open(&self, passphrases: &[SecretVec]) -> Result<Unlocked> {
+    pub fn open(&self, passphrases: &[SecretVec]) -> Result<OpenHeader> {
         open(&MemoryMedium::from_bytes(self.bytes.to_vec()), passphrases)
     }
 
@@ -70,11 +70,11 @@ impl HeaderBackup {
 }
 
 /// Rewrites all copies from the copy that opened. No passphrase and no parameter changes.
-pub fn repair(medium: &dyn Medium, unlocked: &mut Unlocked) -> Result<()> {
+pub fn repair(medium: &dyn Medium, unlocked: &mut OpenHeader) -> Result<()> {
     unlocked.check_writable()?;
     unlocked.write_failed = true;
-    store_bytes(medium, &unlocked.bytes, unlocked.header.end, &unlocked.order)?;
+    store_bytes(medium, &unlocked.bytes, unlocked.header.end, &unlocked.write_order)?;
     unlocked.write_failed = false;
-    unlocked.healed();
+    unlocked.note_rewritten();
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The header copies on the medium: reads them, describes their defects, and writes them in an
 //! order that survives a power cut.
 
+use crate::header_image::HeaderImage;
 use crate::layout::{self, COPY_A, COPY_B, HEADER_AREA, HEADER_LEN, TAIL_AREA, copy_c};
-use crate::public::{Flaw, PublicHeader, Uuid, unknown_version};
-use crate::seal::HeaderImage;
+use crate::public::{HeaderFlaw, PublicHeader, Uuid, unknown_version};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::Medium;
 use std::fmt;
@@ -59,7 +59,7 @@ pub(crate) struct SoundCopy {
 }
 
 /// The content of a place without a sound copy.
-pub(crate) enum Unsound {
+pub(crate) enum CopyDefect {
     Missing,
     Version(u32),
     Damaged(&'static str),
@@ -67,47 +67,47 @@ pub(crate) enum Unsound {
 }
 
 /// All copies as found: the sound ones, best first, and the unsound ones.
-pub(crate) struct Survey {
+pub(crate) struct CopySurvey {
     /// Length of the medium.
     len: u64,
     pub(crate) sound: Vec<SoundCopy>,
-    pub(crate) unsound: Vec<(HeaderCopy, Unsound)>,
+    pub(crate) unsound: Vec<(HeaderCopy, CopyDefect)>,
 }
 
 /// The defects of the copies, and the order of a rewrite that mends them.
-pub(crate) struct Findings {
+pub(crate) struct SurveyFindings {
     /// In words, for the user.
     pub(crate) notes: Vec<String>,
     /// The order of the copies in a rewrite: unusable ones first.
     pub(crate) order: Vec<HeaderCopy>,
 }
 
-impl Survey {
+impl CopySurvey {
     /// Reads all copies. Fails if none is sound.
-    pub(crate) fn read(medium: &dyn Medium) -> Result<Survey> {
+    pub(crate) fn read(medium: &dyn Medium) -> Result<CopySurvey> {
         let len = medium.len();
         Self::read_with(len, &|offset, buf| medium.read_at(offset, buf))
     }
 
-    /// [`Survey::read`] of a medium of `len` bytes through `read`.
-    pub(crate) fn read_with(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<Survey> {
-        let mut survey = Self::of(len, read);
+    /// [`CopySurvey::read`] of a medium of `len` bytes through `read`.
+    pub(crate) fn read_with(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<CopySurvey> {
+        let mut survey = Self::read_all(len, read);
         match survey.sound.first() {
             Some(_) => Ok(survey),
-            None => Err(none_sound(&mut survey.unsound)),
+            None => Err(no_sound_copy(&mut survey.unsound)),
         }
     }
 
-    /// [`Survey::read_with`], without an error if no copy is sound.
-    pub(crate) fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Survey {
-        let mut survey = Survey { len, sound: Vec::new(), unsound: Vec::new() };
+    /// [`CopySurvey::read_with`], without an error if no copy is sound.
+    pub(crate) fn read_all(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> CopySurvey {
+        let mut survey = CopySurvey { len, sound: Vec::new(), unsound: Vec::new() };
         for copy in HeaderCopy::ALL {
             match read_copy(len, read, copy) {
                 Ok(sound) => survey.sound.push(sound),
                 Err(unsound) => survey.unsound.push((copy, unsound)),
             }
         }
-        survey.disown_foreign(len);
+        survey.drop_foreign_copy(len);
         // The sort is stable: copies with the same generation stay in the order A, B, C.
         survey.sound.sort_by_key(|sound| std::cmp::Reverse(sound.public.generation));
         survey
@@ -115,7 +115,7 @@ impl Survey {
 
     /// Drops a copy C that belongs to no disk or to another disk. A medium that held another or a
     /// longer disk before may end in its copy C, whole and with a higher generation.
-    fn disown_foreign(&mut self, len: u64) {
+    fn drop_foreign_copy(&mut self, len: u64) {
         let own = self.sound.iter().filter(|sound| sound.copy != HeaderCopy::C);
         let own: Vec<Uuid> = own.map(|sound| sound.public.uuid).collect();
         let place = copy_c(len).unwrap_or(0);
@@ -125,15 +125,15 @@ impl Survey {
         };
         if let Some(at) = self.sound.iter().position(foreign) {
             self.sound.remove(at);
-            self.unsound.push((HeaderCopy::C, Unsound::Missing));
+            self.unsound.push((HeaderCopy::C, CopyDefect::Missing));
         }
     }
 
     /// The notes about the other copies, and the order of a rewrite, if the header is taken from
     /// `used`. `altered` lists sound copies that did not open.
-    pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
-        let note = |copy: HeaderCopy, unsound: &Unsound| match (copy, unsound) {
-            (HeaderCopy::C, Unsound::Missing) => missing_last(self.len, used.public.end).to_owned(),
+    pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> SurveyFindings {
+        let note = |copy: HeaderCopy, unsound: &CopyDefect| match (copy, unsound) {
+            (HeaderCopy::C, CopyDefect::Missing) => missing_last(self.len, used.public.end).to_owned(),
             _ => unsound.note(),
         };
         let mut bad: Vec<(HeaderCopy, String)> =
@@ -157,7 +157,7 @@ impl Survey {
             let used = used.copy.letter();
             format!("{copy} {what}; copy {used} was used")
         });
-        Findings { notes: notes.collect(), order }
+        SurveyFindings { notes: notes.collect(), order }
     }
 }
 
@@ -165,70 +165,71 @@ fn read_copy(
     len: u64,
     read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
     copy: HeaderCopy,
-) -> std::result::Result<SoundCopy, Unsound> {
+) -> std::result::Result<SoundCopy, CopyDefect> {
     let mut bytes = Box::new([0u8; HEADER_LEN]);
-    let at = copy.offset(len).ok_or(Unsound::Missing)?;
+    let at = copy.offset(len).ok_or(CopyDefect::Missing)?;
     // A medium may end inside the copy. The remaining bytes still tell whether it was a lacuna
     // header.
     let left = len.saturating_sub(at).min(HEADER_LEN as u64) as usize;
     if left == 0 {
-        return Err(Unsound::Missing);
+        return Err(CopyDefect::Missing);
     }
-    read(at, &mut bytes[..left]).map_err(Unsound::Unreadable)?;
+    read(at, &mut bytes[..left]).map_err(CopyDefect::Unreadable)?;
     match PublicHeader::parse_copy(&bytes[..left]) {
         Ok(public) => Ok(SoundCopy { copy, bytes, public }),
-        Err(Flaw::NotOurs) => Err(Unsound::Missing),
-        Err(Flaw::Version(version)) => Err(Unsound::Version(version)),
-        Err(Flaw::Damaged(found)) => Err(Unsound::Damaged(found)),
+        Err(HeaderFlaw::NoMagic) => Err(CopyDefect::Missing),
+        Err(HeaderFlaw::Version(version)) => Err(CopyDefect::Version(version)),
+        Err(HeaderFlaw::Damaged(found)) => Err(CopyDefect::Damaged(found)),
     }
 }
 
 /// The most informative error if no copy is sound.
-fn none_sound(found: &mut Vec<(HeaderCopy, Unsound)>) -> Error {
-    if let Some(at) = found.iter().position(|(_, unsound)| matches!(unsound, Unsound::Unreadable(_)))
-        && let (_, Unsound::Unreadable(error)) = found.swap_remove(at)
+fn no_sound_copy(found: &mut Vec<(HeaderCopy, CopyDefect)>) -> Error {
+    if let Some(at) = found.iter().position(|(_, unsound)| matches!(unsound, CopyDefect::Unreadable(_)))
+        && let (_, CopyDefect::Unreadable(error)) = found.swap_remove(at)
     {
         return error.context("cannot read the header");
     }
-    if found.iter().all(|(_, unsound)| matches!(unsound, Unsound::Missing)) {
+    if found.iter().all(|(_, unsound)| matches!(unsound, CopyDefect::Missing)) {
         return Error::new(Kind::NotFound, "not a lacuna disk")
             .found(format!("no lacuna header at byte 0, at byte {COPY_B} or at the end"))
             .expected("a medium on which a disk was created")
-            .remedy("if it was one, restore its header from a backup");
+            .hint("if it was one, restore its header from a backup");
     }
     let newer = found.iter().find_map(|(_, unsound)| match unsound {
-        Unsound::Version(version) => Some(*version),
+        CopyDefect::Version(version) => Some(*version),
         _ => None,
     });
     match newer {
-        Some(version) if found.iter().all(|(_, u)| !matches!(u, Unsound::Damaged(_))) => {
+        Some(version) if found.iter().all(|(_, u)| !matches!(u, CopyDefect::Damaged(_))) => {
             unknown_version(version)
         }
         _ => {
-            let words =
-                found.iter().map(|(copy, unsound)| format!("copy {}: {}", copy.letter(), unsound.words()));
+            let words = found
+                .iter()
+                .map(|(copy, unsound)| format!("copy {}: {}", copy.letter(), unsound.description()));
             Error::new(Kind::Corrupt, "cannot read the header: no copy is whole")
                 .found(words.collect::<Vec<_>>().join("; "))
                 .expected("at least one whole copy")
-                .remedy("restore it from a backup of the header")
+                .hint("restore it from a backup of the header")
         }
     }
 }
 
-impl Unsound {
-    fn words(&self) -> &str {
+impl CopyDefect {
+    fn description(&self) -> &str {
         match self {
-            Unsound::Damaged(found) => found,
+            CopyDefect::Damaged(found) => found,
             _ => "no header",
         }
     }
 
     fn note(&self) -> String {
         match self {
-            Unsound::Missing => "is missing".to_owned(),
-            Unsound::Version(version) => format!("has the unknown version {version}"),
-            Unsound::Damaged(_) => "is damaged".to_owned(),
-            Unsound::Unreadable(error) => format!("cannot be read ({})", error.finding()),
+            CopyDefect::Missing => "is missing".to_owned(),
+            CopyDefect::Version(version) => format!("has the unknown version {version}"),
+            CopyDefect::Damaged(_) => "is damaged".to_owned(),
+            CopyDefect::Unreadable(error) => format!("cannot be read ({})", error.summary()),
         }
     }
 }
@@ -247,10 +248,10 @@ fn missing_last(len: u64, end: u64) -> &'static str {
 /// Reads the public fields of a disk, with notes about its copies. For display only: nothing is
 /// authenticated before a passphrase has opened the header.
 pub fn read_public(medium: &dyn Medium) -> Result<(PublicHeader, Vec<String>)> {
-    Survey::read(medium).map(public_part)
+    CopySurvey::read(medium).map(public_part)
 }
 
-fn public_part(mut survey: Survey) -> (PublicHeader, Vec<String>) {
+fn public_part(mut survey: CopySurvey) -> (PublicHeader, Vec<String>) {
     let notes = survey.findings(&survey.sound[0], &[]).notes;
     (survey.sound.swap_remove(0).public, notes)
 }

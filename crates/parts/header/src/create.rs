@@ -1,19 +1,19 @@
 //! Creates a header, and changes its parameters.
 
 use crate::copies::{HeaderCopy, store, too_short};
+use crate::header_image::HeaderImage;
 use crate::keyring::{check_count, passphrase_in_use};
 use crate::keyslot;
 use crate::layout::{self, HEADER_AREA, MAX_LEVELS, TAIL_AREA, VERSION, copy_c};
 use crate::public::{FormatId, PublicHeader, Uuid};
-use crate::seal::HeaderImage;
 use crate::slot_map::SlotMap;
-use crate::unlock::Unlocked;
+use crate::unlock::OpenHeader;
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq, random_secret};
 use lacuna_medium::Medium;
 
 /// The contents of a new header.
-pub struct CreateHeader<'a> {
+pub struct NewHeaderSpec<'a> {
     /// The format behind the header.
     pub format: FormatId,
     /// The format's parameters, in its own encoding.
@@ -30,13 +30,13 @@ pub struct CreateHeader<'a> {
 
 /// A header that is not on a medium yet. Building it stretches the passphrases, which takes time.
 pub struct NewHeader {
-    unlocked: Unlocked,
+    unlocked: OpenHeader,
     image: HeaderImage,
 }
 
 impl NewHeader {
     /// Makes a header with new master keys.
-    pub fn build(new: CreateHeader<'_>, random: &dyn RandomSource) -> Result<NewHeader> {
+    pub fn build(new: NewHeaderSpec<'_>, random: &dyn RandomSource) -> Result<NewHeader> {
         let entries = check_levels(new.levels)?;
         let mut public = PublicHeader {
             version: VERSION,
@@ -58,7 +58,7 @@ impl NewHeader {
             SlotMap::of(&positions).put(header, &public, &master_keys[0], random);
             Ok(())
         })?;
-        let unlocked = Unlocked {
+        let unlocked = OpenHeader {
             header: public,
             level: (master_keys.len() - 1) as u8,
             master_keys,
@@ -66,14 +66,14 @@ impl NewHeader {
             opened_levels: entries.iter().map(|(level, _)| *level).collect(),
             opened_slots: positions,
             bytes: Box::new(*image.bytes()),
-            order,
+            write_order: order,
             write_failed: false,
         };
         Ok(NewHeader { unlocked, image })
     }
 
     /// The unlocked header, as a passphrase of the deepest level opens it.
-    pub fn unlocked(&self) -> &Unlocked {
+    pub fn unlocked(&self) -> &OpenHeader {
         &self.unlocked
     }
 
@@ -83,8 +83,8 @@ impl NewHeader {
     pub fn write(
         self,
         medium: &dyn Medium,
-        contents: impl FnOnce(&Unlocked) -> Result<()>,
-    ) -> Result<Unlocked> {
+        contents: impl FnOnce(&OpenHeader) -> Result<()>,
+    ) -> Result<OpenHeader> {
         clear(medium, self.unlocked.header.end)?;
         contents(&self.unlocked)?;
         medium.sync()?;
@@ -124,13 +124,19 @@ fn clear(medium: &dyn Medium, end: u64) -> Result<()> {
 
 /// Rewrites the format parameters durably, without a passphrase: the slots and their map stay byte
 /// for byte. `end` is where the format's data ends on the medium now.
-pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>, end: u64) -> Result<()> {
+pub fn update_params(
+    unlocked: &mut OpenHeader,
+    medium: &dyn Medium,
+    params: Vec<u8>,
+    end: u64,
+) -> Result<()> {
     unlocked.check_writable()?;
     let mut public = PublicHeader { params, end, ..unlocked.header.clone() };
     public.generation = public.next_generation()?;
-    let image = HeaderImage::build(public, &unlocked.master_keys[0], unlocked.order.clone(), |header| {
-        unlocked.copy_slots(header);
-        Ok(())
-    })?;
+    let image =
+        HeaderImage::build(public, &unlocked.master_keys[0], unlocked.write_order.clone(), |header| {
+            unlocked.copy_slots(header);
+            Ok(())
+        })?;
     unlocked.store(medium, image)
 }

@@ -1,7 +1,7 @@
 //! The state of each copy of a header, as far as it can be told without a passphrase. Nothing in it
 //! is authenticated.
 
-use crate::copies::{HeaderCopy, Survey, Unsound};
+use crate::copies::{CopyDefect, CopySurvey, HeaderCopy};
 use crate::public::PublicHeader;
 use lacuna_contracts::Result;
 
@@ -49,7 +49,7 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// Examines a medium of `len` bytes. `read` fills a buffer, starting at an offset.
     pub fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Diagnosis {
-        let survey = Survey::of(len, read);
+        let survey = CopySurvey::read_all(len, read);
         let newest = survey.sound.first();
         let report = |copy: &HeaderCopy| {
             let sound = survey.sound.iter().find(|sound| sound.copy == *copy);
@@ -75,26 +75,26 @@ impl Diagnosis {
     /// Whether only the last copy exists, and the place of an earlier one holds something else: the
     /// header may be that of a partition at the end of this medium, or the rest of a disk that was
     /// overwritten.
-    pub fn has_last_copy_alone(&self) -> bool {
+    pub fn has_only_last_copy(&self) -> bool {
         let earlier = || self.copies.iter().filter(|copy| copy.copy != HeaderCopy::C);
-        self.is_of_ours()
+        self.has_header()
             && earlier().all(|copy| matches!(copy.state, CopyState::Missing | CopyState::Unreadable(_)))
             && earlier().any(|copy| copy.state == CopyState::Missing)
     }
 
     /// Whether anything at these places is, or was, a header.
-    pub fn is_of_ours(&self) -> bool {
+    pub fn has_header(&self) -> bool {
         self.copies.iter().any(|copy| !matches!(copy.state, CopyState::Missing | CopyState::Unreadable(_)))
     }
 }
 
 impl CopyState {
-    fn of(unsound: &Unsound) -> CopyState {
+    fn of(unsound: &CopyDefect) -> CopyState {
         match unsound {
-            Unsound::Missing => CopyState::Missing,
-            Unsound::Version(version) => CopyState::UnknownVersion(*version),
-            Unsound::Damaged(how) => CopyState::Damaged(how),
-            Unsound::Unreadable(error) => CopyState::Unreadable(error.finding()),
+            CopyDefect::Missing => CopyState::Missing,
+            CopyDefect::Version(version) => CopyState::UnknownVersion(*version),
+            CopyDefect::Damaged(how) => CopyState::Damaged(how),
+            CopyDefect::Unreadable(error) => CopyState::Unreadable(error.summary()),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::layout::KEY_LEN;
 use crate::public::Uuid;
-use crate::unlock::Unlocked;
+use crate::unlock::OpenHeader;
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_crypto::derive;
 use serde::{Serialize, Serializer};
@@ -41,8 +41,8 @@ impl DiskId {
                 Err(Error::new(Kind::Corrupt, "this is another disk than the expected one")
                     .found(format!("the ID {self}, and a passphrase that opens it"))
                     .expected(format!("the ID {expected}"))
-                    .remedy(
-                        "write nothing to it and trust nothing on it: somebody may have exchanged the disk; if that was you, give \
+                    .hint(
+                        "write nothing to it and trust nothing on it: the disk may have been exchanged; if you did that, give \
                          the ID that was found",
                     ))
             }
@@ -51,7 +51,7 @@ impl DiskId {
     }
 }
 
-impl Unlocked {
+impl OpenHeader {
     /// The ID of the disk or vault.
     pub fn id(&self) -> DiskId {
         DiskId::of(&self.master_keys[0], self.header.uuid)
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn invalid_ids_are_refused() {
         let whole = "9564c49adcf33557307745630aa5f7ce";
         let others = ["", "9564", "+564c49adcf33557307745630aa5f7ce", "9564c49adcf33557307745630aa5f7cé"];
         for text in others.into_iter().map(str::to_owned).chain([format!("{whole}0"), format!(" {whole}")]) {

@@ -1,11 +1,11 @@
 //! Key operations that rewrite all slots, and so set which passphrases open which level.
 
+use crate::header_image::HeaderImage;
 use crate::keyslot;
 use crate::layout::{self, KEY_SLOTS};
 use crate::public::{FormatId, PublicHeader};
-use crate::seal::HeaderImage;
 use crate::slot_map::SlotMap;
-use crate::unlock::Unlocked;
+use crate::unlock::OpenHeader;
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
 use lacuna_medium::Medium;
@@ -32,7 +32,7 @@ pub struct Keyring {
 
 impl Keyring {
     /// The passphrases that opened a disk, in the order given to [`crate::open`].
-    pub fn from_opened(unlocked: &Unlocked, passphrases: Vec<SecretVec>) -> Result<Keyring> {
+    pub fn from_opened(unlocked: &OpenHeader, passphrases: Vec<SecretVec>) -> Result<Keyring> {
         let levels = unlocked.opened_levels();
         if levels.len() != passphrases.len() {
             return Err(Error::new(Kind::Usage, "cannot list the passphrases to keep")
@@ -87,7 +87,7 @@ impl Keyring {
             return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
                 .found("no other passphrase given")
                 .expected("at least one that keeps working")
-                .remedy("give another passphrase of this disk as well, or change it"));
+                .hint("give another passphrase of this disk as well, or change it"));
         }
         self.entries.remove(at);
         Ok(())
@@ -104,7 +104,7 @@ impl Keyring {
         self.entries.iter().position(|(_, known)| constant_time_eq(known.expose(), passphrase.expose()))
     }
 
-    pub(crate) fn borrowed(&self) -> Vec<(u8, &SecretVec)> {
+    pub(crate) fn entries_by_ref(&self) -> Vec<(u8, &SecretVec)> {
         self.entries.iter().map(|(level, passphrase)| (*level, passphrase)).collect()
     }
 }
@@ -128,17 +128,17 @@ pub(crate) fn check_count(count: usize) -> Result<()> {
 /// Builds the header that exactly the passphrases of `keyring` open: next generation, new salt,
 /// every slot written anew. Nothing reaches the medium before [`crate::store`].
 pub fn rekey(
-    unlocked: &Unlocked,
+    unlocked: &OpenHeader,
     keyring: &Keyring,
     cost: Argon2Cost,
     random: &dyn RandomSource,
 ) -> Result<HeaderImage> {
-    rewrite(unlocked, keyring, cost, random).map(|(image, _)| image)
+    build_rekeyed(unlocked, keyring, cost, random).map(|(image, _)| image)
 }
 
 /// Does [`rekey`], and returns the slot of each passphrase too.
-fn rewrite(
-    unlocked: &Unlocked,
+fn build_rekeyed(
+    unlocked: &OpenHeader,
     keyring: &Keyring,
     cost: Argon2Cost,
     random: &dyn RandomSource,
@@ -150,9 +150,9 @@ fn rewrite(
     let slots_of = public.clone();
     let level0 = &unlocked.master_keys[0];
     let mut used = Vec::new();
-    let image = HeaderImage::build(public, level0, unlocked.order.clone(), |header| {
+    let image = HeaderImage::build(public, level0, unlocked.write_order.clone(), |header| {
         let area = &mut header[layout::SLOTS.range()];
-        used = keyslot::seal_all(area, &slots_of, &keyring.borrowed(), &unlocked.master_keys, random)?;
+        used = keyslot::seal_all(area, &slots_of, &keyring.entries_by_ref(), &unlocked.master_keys, random)?;
         SlotMap::of(&used).put(header, &slots_of, level0, random);
         Ok(())
     })?;
@@ -162,13 +162,13 @@ fn rewrite(
 /// Does [`rekey`] and [`crate::store`] in one step, and updates `unlocked`.
 pub fn change_keys(
     medium: &dyn Medium,
-    unlocked: &mut Unlocked,
+    unlocked: &mut OpenHeader,
     keyring: &Keyring,
     cost: Argon2Cost,
     random: &dyn RandomSource,
 ) -> Result<()> {
     unlocked.check_writable()?;
-    let (image, slots) = rewrite(unlocked, keyring, cost, random)?;
+    let (image, slots) = build_rekeyed(unlocked, keyring, cost, random)?;
     unlocked.store(medium, image)?;
     unlocked.opened_slots = slots;
     unlocked.opened_levels = keyring.levels().collect();

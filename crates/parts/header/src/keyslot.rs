@@ -7,7 +7,7 @@ use lacuna_crypto::{HEDGED, HedgedNonce, RandomSource, derive, stretch, unwrap, 
 use zeroize::Zeroizing;
 
 /// The master keys that a slot holds: those of levels 0 up to the slot's level, so never empty.
-pub(crate) type LevelKeys = Vec<Secret<KEY_LEN>>;
+pub(crate) type MasterKeys = Vec<Secret<KEY_LEN>>;
 
 /// Fills the whole slot area with random bytes and, in random positions, one slot for each of
 /// `entries`. Returns these positions.
@@ -20,12 +20,12 @@ pub(crate) fn seal_all(
 ) -> Result<Vec<u8>> {
     random.fill(area);
     // Deniability contract: the position of a slot tells nothing about its level or its age.
-    let positions = &shuffled(random)[..entries.len()];
+    let positions = &random_order(random)[..entries.len()];
     for ((level, passphrase), position) in entries.iter().zip(positions) {
         let level_keys = keys.get(..=usize::from(*level)).ok_or_else(|| {
             Error::new(Kind::Usage, format!("cannot write a key slot for level {level}"))
                 .found(format!("keys of {} levels", keys.len()))
-                .remedy("give a passphrase that opens this level")
+                .hint("give a passphrase that opens this level")
         })?;
         let stretched = stretch(passphrase, &public.salt, &public.cost)?;
         seal(area, *position, public, &stretched, level_keys, random);
@@ -67,7 +67,7 @@ pub(crate) fn clear<'a>(area: &'a mut [u8], position: u8, random: &dyn RandomSou
 /// A slot that a passphrase opened.
 pub(crate) struct OpenSlot {
     pub(crate) position: u8,
-    pub(crate) keys: LevelKeys,
+    pub(crate) keys: MasterKeys,
 }
 
 /// Tries every slot, and returns the deepest one that opens.
@@ -102,7 +102,7 @@ pub(crate) fn open_deepest(
     Ok(deepest)
 }
 
-fn parse_payload(payload: &[u8]) -> Option<LevelKeys> {
+fn parse_payload(payload: &[u8]) -> Option<MasterKeys> {
     let (level, fields) = payload.split_first()?;
     if payload.len() != PAYLOAD_LEN || usize::from(*level) >= MAX_LEVELS {
         return None;
@@ -133,7 +133,7 @@ fn associated(position: u8, public: &PublicHeader) -> [u8; 29] {
 }
 
 /// The slot numbers in a uniformly random order.
-fn shuffled(random: &dyn RandomSource) -> [u8; KEY_SLOTS] {
+fn random_order(random: &dyn RandomSource) -> [u8; KEY_SLOTS] {
     let mut order: [u8; KEY_SLOTS] = std::array::from_fn(|i| i as u8);
     for last in (1..KEY_SLOTS).rev() {
         let choices = last as u8 + 1;
@@ -157,7 +157,7 @@ mod tests {
         let random = SeededRandom::new(1);
         let mut seen = [[0u32; KEY_SLOTS]; KEY_SLOTS];
         for _ in 0..800 {
-            let order = shuffled(&random);
+            let order = random_order(&random);
             let mut sorted = order;
             sorted.sort_unstable();
             assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6, 7]);

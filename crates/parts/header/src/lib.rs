@@ -52,21 +52,22 @@ mod copies;
 mod create;
 mod diagnosis;
 mod disk_id;
+mod header_image;
 mod keyring;
 mod keyslot;
 pub mod layout;
 mod location;
 mod passphrases;
 mod public;
-mod seal;
 mod slot_map;
 mod unlock;
 
 pub use backup::{HeaderBackup, repair};
 pub use copies::{HeaderCopy, MISSING_AFTER_GROWTH, read_public, store};
-pub use create::{CreateHeader, NewHeader, update_params};
+pub use create::{NewHeader, NewHeaderSpec, update_params};
 pub use diagnosis::{CopyReport, CopyState, Diagnosis};
 pub use disk_id::DiskId;
+pub use header_image::HeaderImage;
 pub use keyring::{Keyring, change_keys, lost_slots_warning, rekey};
 pub use layout::{
     COPY_A, COPY_B, HEADER_AREA, HEADER_LEN, KEY_SLOTS, MAX_LEVELS, PARAMS_MAX, TAIL_AREA, copy_c, medium_len,
@@ -74,5 +75,4 @@ pub use layout::{
 pub use location::Location;
 pub use passphrases::{add_passphrase, change_passphrase, check_free_slot, remove_passphrase};
 pub use public::{FormatId, PublicHeader, Uuid};
-pub use seal::HeaderImage;
-pub use unlock::{Unlocked, open, open_by_key};
+pub use unlock::{OpenHeader, open, open_by_key};

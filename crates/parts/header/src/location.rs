@@ -1,6 +1,6 @@
 //! The location of a disk, as a user writes it.
 
-use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -59,7 +59,7 @@ impl Location {
                 return Err(Error::new(Kind::Usage, format!("cannot read the location {text:?}"))
                     .found("no path behind the prefix")
                     .expected(format!("for example {example}"))
-                    .remedy(format!("for a file of this name write ./{text}")));
+                    .hint(format!("for a file of this name write ./{text}")));
             }
             return Ok(flash(PathBuf::from(path)));
         }
@@ -68,7 +68,7 @@ impl Location {
 
     /// [`Location::parse`] of a word that may not be UTF-8: paths are bytes. Errors: those of
     /// [`Location::parse`].
-    pub fn of_word(word: &OsStr) -> Result<Location> {
+    pub fn from_os_str(word: &OsStr) -> Result<Location> {
         if let Some(text) = word.to_str() {
             return Location::parse(text);
         }
@@ -122,32 +122,35 @@ impl Location {
     pub fn check_snapshot_name(name: &str) -> Result<()> {
         check_name("a snapshot", name, "-_.:").map_err(|flaw| {
             let error = Error::new(Kind::Usage, "cannot use this name for a snapshot");
-            error.found(flaw.found).expected(flaw.expected).remedy(flaw.remedy)
+            error.found(flaw.found).expected(flaw.expected).hint(flaw.hint)
         })
     }
 }
 
 /// The flaw of a malformed location.
-struct Flaw {
+struct LocationFlaw {
     found: String,
     expected: String,
-    remedy: Advice,
+    hint: Hint,
 }
 
-impl Flaw {
+impl LocationFlaw {
     fn into_error(self, text: &str) -> Error {
         Error::new(Kind::Usage, format!("cannot read the location {text:?}"))
             .found(self.found)
             .expected(self.expected)
-            .remedy(self.remedy)
+            .hint(self.hint)
     }
 }
 
 /// Reads the part after the prefix. The name of the pool ends at the first slash: no pool name,
 /// disk name or snapshot name contains one.
-fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
-    let flaw =
-        |found: &str, remedy: Advice| Flaw { found: found.into(), expected: RADOS_FORM.into(), remedy };
+fn parse_rados(rest: &str) -> std::result::Result<Location, LocationFlaw> {
+    let flaw = |found: &str, remedy: Hint| LocationFlaw {
+        found: found.into(),
+        expected: RADOS_FORM.into(),
+        hint: remedy,
+    };
     let (pool, rest) = rest.split_once('/').ok_or_else(|| {
         let remedy = "write for example rados:mypool/mydisk; for a file of this name begin with ./";
         flaw("no slash after the pool", remedy.into())
@@ -159,7 +162,7 @@ fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
     };
     if name.contains('/') {
         let remedy =
-            Advice::from("the namespace, if there is one, is given with ").setting(Setting("namespace"));
+            Hint::from("the namespace, if there is one, is given with ").setting(Setting("namespace"));
         return Err(flaw("a second slash", remedy));
     }
     check_name("a disk", name, "-_")?;
@@ -169,11 +172,11 @@ fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
     Ok(Location::Rados { pool: pool.into(), name: name.into(), snapshot: snapshot.map(Into::into) })
 }
 
-fn check_pool(pool: &str) -> std::result::Result<(), Flaw> {
-    let flaw = |found: String, remedy: &'static str| Flaw {
+fn check_pool(pool: &str) -> std::result::Result<(), LocationFlaw> {
+    let flaw = |found: String, remedy: &'static str| LocationFlaw {
         found,
         expected: "the name of a pool before the slash".into(),
-        remedy: remedy.into(),
+        hint: remedy.into(),
     };
     if pool.is_empty() {
         return Err(flaw("no pool".into(), "`ceph osd pool ls` lists the pools"));
@@ -190,15 +193,15 @@ fn check_pool(pool: &str) -> std::result::Result<(), Flaw> {
 
 /// Checks a name that becomes part of the names of objects. The name of a disk has no dot: the
 /// objects of its header must never be taken for data objects of another disk.
-fn check_name(whose: &str, name: &str, marks: &str) -> std::result::Result<(), Flaw> {
+fn check_name(whose: &str, name: &str, marks: &str) -> std::result::Result<(), LocationFlaw> {
     let listed: Vec<String> = marks.chars().map(|c| format!("`{c}`")).collect();
-    let flaw = |found: String| Flaw {
+    let flaw = |found: String| LocationFlaw {
         found,
         expected: format!(
             "a name of 1 to {NAME_MAX} letters (a to z, A to Z), digits, and {}, which do not begin it",
             listed.join(", ")
         ),
-        remedy: "choose such a name".into(),
+        hint: "choose such a name".into(),
     };
     if name.is_empty() {
         return Err(flaw(format!("no name of {whose}")));
@@ -234,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_paths() {
+    fn plain_paths_parse_as_paths() {
         for text in
             ["disk.img", "/dev/vdb", "./rados:x", "a:b", "radosgw", "-", "dir/nand:x", "dir/rados:p/n"]
         {
@@ -246,7 +249,7 @@ mod tests {
 
     #[test]
     fn paths_need_not_be_text() {
-        let of = |word: &[u8]| Location::of_word(OsStr::from_bytes(word));
+        let of = |word: &[u8]| Location::from_os_str(OsStr::from_bytes(word));
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         assert_eq!(of(b"caf\xe9.img").unwrap(), Location::Path(path(b"caf\xe9.img")));
         assert_eq!(of(b"nand:\xff").unwrap(), Location::Nand(path(b"\xff")));
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_in_rados() {
+    fn rados_locations_parse() {
         for (text, pool, name, snapshot) in [
             ("rados:pool/name", "pool", "name", None),
             ("rados:pool/name@snap", "pool", "name", Some("snap")),
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_location_is_said() {
+    fn malformed_locations_are_explained() {
         for (text, said) in [
             ("rados:", "no slash after the pool"),
             ("rados:pool", "no slash after the pool"),
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn flash_is_reached_by_a_path() {
+    fn flash_locations_parse() {
         for (text, expected) in [
             ("nand:chip.img", Location::Nand("chip.img".into())),
             ("nand:/tmp/a:b", Location::Nand("/tmp/a:b".into())),

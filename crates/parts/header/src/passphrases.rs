@@ -2,29 +2,29 @@
 //! keep working without being given.
 //!
 //! The salt, the cost and all other slots stay byte for byte. Only headers of formats without
-//! levels record which slots are used ([`PublicHeader::keeps_others`]). In formats with levels the
-//! slots are rewritten as a whole ([`crate::change_keys`]).
+//! levels record which slots are used ([`PublicHeader::can_change_one_slot`]). In formats with
+//! levels the slots are rewritten as a whole ([`crate::change_keys`]).
 
+use crate::header_image::HeaderImage;
 use crate::keyring::passphrase_in_use;
 use crate::keyslot::{self, OpenSlot};
 use crate::layout::{self, KEY_SLOTS};
 use crate::public::PublicHeader;
-use crate::seal::HeaderImage;
 use crate::slot_map::SlotMap;
-use crate::unlock::Unlocked;
+use crate::unlock::OpenHeader;
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{RandomSource, stretch};
 use lacuna_medium::Medium;
 
 impl PublicHeader {
     /// Whether one passphrase can be added, changed or removed without giving the rest.
-    pub fn keeps_others(&self) -> bool {
+    pub fn can_change_one_slot(&self) -> bool {
         self.slot_map().is_some()
     }
 }
 
 /// The change to a slot.
-enum Change<'a> {
+enum KeySlotChange<'a> {
     Fill(&'a SecretVec),
     Clear,
 }
@@ -34,7 +34,7 @@ enum Change<'a> {
 /// Errors: [`Kind::Exists`] if it works already, [`Kind::Usage`] if all slots are used.
 pub fn add_passphrase(
     medium: &dyn Medium,
-    unlocked: &mut Unlocked,
+    unlocked: &mut OpenHeader,
     new: &SecretVec,
     random: &dyn RandomSource,
 ) -> Result<usize> {
@@ -46,14 +46,14 @@ pub fn add_passphrase(
     let mut choice = [0; 8];
     random.fill(&mut choice);
     let position = free[(u64::from_le_bytes(choice) % free.len() as u64) as usize];
-    apply(medium, unlocked, map, position, &Change::Fill(new), random)
+    apply(medium, unlocked, map, position, &KeySlotChange::Fill(new), random)
 }
 
 /// Refuses one more passphrase if the slots are full. Callers check this before they make the
 /// passphrase, since a token keeps the data of a passphrase that is made with it.
 ///
 /// Errors: [`Kind::Usage`] if all slots are used.
-pub fn check_free_slot(unlocked: &Unlocked) -> Result<()> {
+pub fn check_free_slot(unlocked: &OpenHeader) -> Result<()> {
     free_slots(unlocked.slot_map()?).map(drop)
 }
 
@@ -64,7 +64,7 @@ fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
         return Err(Error::new(Kind::Usage, "cannot add a passphrase")
             .found(format!("{KEY_SLOTS} passphrases that work"))
             .expected(format!("fewer than the {KEY_SLOTS} that a disk can have"))
-            .remedy("remove one first, or refresh the key slots with those you know alone"));
+            .hint("remove one first, or refresh the key slots with only those that you know"));
     }
     Ok(free)
 }
@@ -74,7 +74,7 @@ fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
 /// Errors: [`Kind::Exists`] if `new` works already.
 pub fn change_passphrase(
     medium: &dyn Medium,
-    unlocked: &mut Unlocked,
+    unlocked: &mut OpenHeader,
     new: &SecretVec,
     random: &dyn RandomSource,
 ) -> Result<usize> {
@@ -83,7 +83,7 @@ pub fn change_passphrase(
     if find(unlocked, new)?.is_some_and(|slot| slot.position != position) {
         return Err(passphrase_in_use());
     }
-    apply(medium, unlocked, map, position, &Change::Fill(new), random)
+    apply(medium, unlocked, map, position, &KeySlotChange::Fill(new), random)
 }
 
 /// Removes a passphrase. Returns how many work now.
@@ -91,7 +91,7 @@ pub fn change_passphrase(
 /// Errors: [`Kind::Passphrase`] if it opens nothing; [`Kind::Usage`] if it is the only one.
 pub fn remove_passphrase(
     medium: &dyn Medium,
-    unlocked: &mut Unlocked,
+    unlocked: &mut OpenHeader,
     gone: &SecretVec,
     random: &dyn RandomSource,
 ) -> Result<usize> {
@@ -102,13 +102,13 @@ pub fn remove_passphrase(
         return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
             .found("no other passphrase that works")
             .expected("at least one that keeps working")
-            .remedy("add another one first, or change it"));
+            .hint("add another one first, or change it"));
     }
-    apply(medium, unlocked, map, slot.position, &Change::Clear, random)
+    apply(medium, unlocked, map, slot.position, &KeySlotChange::Clear, random)
 }
 
 /// The slot that a passphrase opens.
-fn find(unlocked: &Unlocked, passphrase: &SecretVec) -> Result<Option<OpenSlot>> {
+fn find(unlocked: &OpenHeader, passphrase: &SecretVec) -> Result<Option<OpenSlot>> {
     let public = &unlocked.header;
     let stretched = stretch(passphrase, &public.salt, &public.cost)?;
     keyslot::open_deepest(&unlocked.bytes[layout::SLOTS.range()], public, &stretched)
@@ -116,25 +116,25 @@ fn find(unlocked: &Unlocked, passphrase: &SecretVec) -> Result<Option<OpenSlot>>
 
 fn apply(
     medium: &dyn Medium,
-    unlocked: &mut Unlocked,
+    unlocked: &mut OpenHeader,
     mut map: SlotMap,
     position: u8,
-    change: &Change<'_>,
+    change: &KeySlotChange<'_>,
     random: &dyn RandomSource,
 ) -> Result<usize> {
     let mut public = unlocked.header.clone();
     public.generation = public.next_generation()?;
-    map.0[usize::from(position)] = matches!(change, Change::Fill(_));
+    map.0[usize::from(position)] = matches!(change, KeySlotChange::Fill(_));
     let level0 = &unlocked.master_keys[0];
-    let image = HeaderImage::build(public.clone(), level0, unlocked.order.clone(), |header| {
+    let image = HeaderImage::build(public.clone(), level0, unlocked.write_order.clone(), |header| {
         unlocked.copy_slots(header);
         let area = &mut header[layout::SLOTS.range()];
         match change {
-            Change::Fill(new) => {
+            KeySlotChange::Fill(new) => {
                 let stretched = stretch(new, &public.salt, &public.cost)?;
                 keyslot::seal(area, position, &public, &stretched, &unlocked.master_keys, random);
             }
-            Change::Clear => {
+            KeySlotChange::Clear => {
                 keyslot::clear(area, position, random);
             }
         }

@@ -53,7 +53,7 @@ impl FormatId {
     pub const VAULT: FormatId = FormatId(6);
 
     /// Whether the number is reserved for formats that programs add.
-    pub const fn is_added(self) -> bool {
+    pub const fn is_custom(self) -> bool {
         self.0 >= 0x8000
     }
 
@@ -143,9 +143,9 @@ impl Serialize for PublicHeader {
 }
 
 /// Why some bytes are not a usable header.
-pub(crate) enum Flaw {
+pub(crate) enum HeaderFlaw {
     /// They do not start with the magic.
-    NotOurs,
+    NoMagic,
     /// The version is unknown to this build.
     Version(u32),
     /// The digest or the structure is wrong; the text says which.
@@ -158,44 +158,45 @@ impl PublicHeader {
     /// Checks the digest, which notices accidents. Only opening with a passphrase notices forgery.
     pub fn parse(bytes: &[u8]) -> Result<PublicHeader> {
         Self::parse_copy(bytes).map_err(|flaw| match flaw {
-            Flaw::NotOurs => Error::new(Kind::NotFound, "cannot read the header")
+            HeaderFlaw::NoMagic => Error::new(Kind::NotFound, "cannot read the header")
                 .found("bytes that do not start as a lacuna header does"),
-            Flaw::Version(version) => unknown_version(version),
-            Flaw::Damaged(found) => Error::new(Kind::Corrupt, "cannot read the header").found(found),
+            HeaderFlaw::Version(version) => unknown_version(version),
+            HeaderFlaw::Damaged(found) => Error::new(Kind::Corrupt, "cannot read the header").found(found),
         })
     }
 
-    pub(crate) fn parse_copy(bytes: &[u8]) -> std::result::Result<PublicHeader, Flaw> {
+    pub(crate) fn parse_copy(bytes: &[u8]) -> std::result::Result<PublicHeader, HeaderFlaw> {
         if bytes.get(layout::MAGIC_FIELD.range()) != Some(&MAGIC[..]) {
-            return Err(Flaw::NotOurs);
+            return Err(HeaderFlaw::NoMagic);
         }
         let version = bytes.get(layout::VERSION_FIELD.range()).map(le_u32);
         if let Some(newer) = version.filter(|v| *v > VERSION) {
-            return Err(Flaw::Version(newer));
+            return Err(HeaderFlaw::Version(newer));
         }
-        let header: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Flaw::Damaged("a header cut short"))?;
+        let header: &[u8; HEADER_LEN] =
+            bytes.first_chunk().ok_or(HeaderFlaw::Damaged("a header cut short"))?;
         if Sha256::digest(&header[..layout::DIGEST.offset])[..] != header[layout::DIGEST.range()] {
-            return Err(Flaw::Damaged("a header whose digest does not match"));
+            return Err(HeaderFlaw::Damaged("a header whose digest does not match"));
         }
         Self::decode(header)
     }
 
     /// Decodes the fields of a header with a matching digest.
-    fn decode(header: &[u8; HEADER_LEN]) -> std::result::Result<PublicHeader, Flaw> {
+    fn decode(header: &[u8; HEADER_LEN]) -> std::result::Result<PublicHeader, HeaderFlaw> {
         let number = |field: Field| le_u32(&header[field.range()]);
         let version = number(layout::VERSION_FIELD);
         if version != VERSION {
-            return Err(Flaw::Damaged("a header version that never was"));
+            return Err(HeaderFlaw::Damaged("an impossible header version"));
         }
         if number(layout::LENGTH) as usize != HEADER_LEN {
-            return Err(Flaw::Damaged("a wrong header length"));
+            return Err(HeaderFlaw::Damaged("a wrong header length"));
         }
         let [memory, passes, lanes] = [layout::KDF_MEMORY, layout::KDF_PASSES, layout::KDF_LANES].map(number);
         let cost = Argon2Cost::new(memory, passes, lanes)
-            .map_err(|_| Flaw::Damaged("an Argon2id cost outside the limits"))?;
+            .map_err(|_| HeaderFlaw::Damaged("an Argon2id cost outside the limits"))?;
         let params_len = usize::from(u16::from_le_bytes(array(header, layout::PARAMS_LEN)));
         if params_len > PARAMS_MAX {
-            return Err(Flaw::Damaged("format parameters longer than their field"));
+            return Err(HeaderFlaw::Damaged("format parameters longer than their field"));
         }
         let public = PublicHeader {
             version,
@@ -212,7 +213,7 @@ impl PublicHeader {
         if start != header[..layout::SLOTS.offset]
             || header[layout::SLOT_MAP.end()..layout::DIGEST.offset].iter().any(|b| *b != 0)
         {
-            return Err(Flaw::Damaged("other bytes than zero where nothing is"));
+            return Err(HeaderFlaw::Damaged("nonzero bytes in a reserved area"));
         }
         Ok(public)
     }
@@ -273,7 +274,7 @@ pub(crate) fn unknown_version(version: u32) -> Error {
     Error::new(Kind::Other, "cannot read the header")
         .found(format!("header version {version}"))
         .expected(format!("version {VERSION}, the newest that this lacuna knows"))
-        .remedy("use a newer lacuna")
+        .hint("use a newer lacuna")
 }
 
 fn array<const N: usize>(header: &[u8; HEADER_LEN], field: Field) -> [u8; N] {
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn encodes_and_parses() {
+    fn public_fields_round_trip() {
         let (public, bytes) = sample();
         assert_eq!(PublicHeader::parse(&bytes[..]).unwrap(), public);
         assert_eq!(bytes[16], 8, "little-endian");
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_wrong_fields_under_a_right_digest() {
+    fn wrong_fields_under_a_right_digest_are_refused() {
         let (_, good) = sample();
         let refused = |field: Field, bytes: &[u8]| {
             let mut header = good.clone();
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_parses_encodes_to_the_same_bytes() {
+    fn parsed_headers_encode_to_the_same_bytes() {
         let (_, good) = sample();
         let random = SeededRandom::new(2);
         let mut parsed = 0;
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn never_panics_on_short_or_random_bytes() {
+    fn short_or_random_bytes_never_panic() {
         let (_, good) = sample();
         for len in (0..200).chain((200..HEADER_LEN).step_by(611)) {
             assert!(PublicHeader::parse(&good[..len]).is_err());

@@ -51,7 +51,7 @@ impl SlotMap {
         let wrong = || {
             Error::new(Kind::Corrupt, "cannot tell which key slots are used")
                 .found("a slot map that does not verify")
-                .remedy("refresh the key slots with all passphrases that are to keep working")
+                .hint("refresh the key slots with all passphrases that are to keep working")
         };
         let bytes = &header[field.range()];
         let (nonce, sealed) = bytes.split_first_chunk().ok_or_else(wrong)?;

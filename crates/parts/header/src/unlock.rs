@@ -1,22 +1,22 @@
 //! Opens a header with passphrases, or with the master key of level 0.
 
-use crate::copies::{HeaderCopy, SoundCopy, Survey};
-use crate::keyslot::{self, LevelKeys};
+use crate::copies::{CopySurvey, HeaderCopy, SoundCopy};
+use crate::header_image::{HeaderImage, mac_verifies};
+use crate::keyslot::{self, MasterKeys};
 use crate::layout::{self, HEADER_LEN, KEY_LEN, MAX_LEVELS};
 use crate::public::{PublicHeader, Uuid};
-use crate::seal::{HeaderImage, mac_verifies};
 use crate::slot_map::SlotMap;
 use lacuna_contracts::{Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::{RandomSource, random_secret, stretch};
 use lacuna_medium::Medium;
 
 /// An open header.
-pub struct Unlocked {
+pub struct OpenHeader {
     /// The public part, now authenticated.
     pub header: PublicHeader,
     /// The deepest level that the passphrases opened.
     pub level: u8,
-    /// The master keys of levels 0 up to [`Unlocked::level`].
+    /// The master keys of levels 0 up to [`OpenHeader::level`].
     pub master_keys: Vec<Secret<KEY_LEN>>,
     /// Notes for the user about the state of the header.
     pub notes: Vec<String>,
@@ -27,12 +27,12 @@ pub struct Unlocked {
     /// The header as it is on the medium. A rewrite of other fields copies the slots from it.
     pub(crate) bytes: Box<[u8; HEADER_LEN]>,
     /// The order of the copies in the next rewrite.
-    pub(crate) order: Vec<HeaderCopy>,
+    pub(crate) write_order: Vec<HeaderCopy>,
     /// Set if a rewrite failed halfway: it is then unknown which copies are whole.
     pub(crate) write_failed: bool,
 }
 
-impl Unlocked {
+impl OpenHeader {
     /// The level that each passphrase opened, in the order given.
     pub fn opened_levels(&self) -> &[u8] {
         &self.opened_levels
@@ -59,7 +59,7 @@ impl Unlocked {
         if self.write_failed {
             return Err(Error::new(Kind::FailStop, "cannot rewrite the header")
                 .found("an earlier rewrite that failed")
-                .remedy("close the disk and open it again"));
+                .hint("close the disk and open it again"));
         }
         Ok(())
     }
@@ -71,13 +71,13 @@ impl Unlocked {
         crate::copies::store(medium, &image)?;
         self.write_failed = false;
         (self.bytes, self.header) = image.into_parts();
-        self.healed();
+        self.note_rewritten();
         Ok(())
     }
 
     /// Resets notes and order, since all copies have just been written.
-    pub(crate) fn healed(&mut self) {
-        self.order = HeaderCopy::ALL.to_vec();
+    pub(crate) fn note_rewritten(&mut self) {
+        self.write_order = HeaderCopy::ALL.to_vec();
         self.notes.clear();
     }
 
@@ -94,7 +94,7 @@ impl Unlocked {
         let field = self.header.slot_map().ok_or_else(|| {
             Error::new(Kind::Usage, "cannot keep passphrases that are not given")
                 .found(format!("a header of the format {}", self.header.format))
-                .expected("one that tells which slots are used")
+                .expected("one that records which slots are used")
         })?;
         SlotMap::get(field, &self.bytes, &self.header, &self.master_keys[0])
     }
@@ -102,11 +102,11 @@ impl Unlocked {
     /// Adds the levels of further passphrases that were opened separately.
     ///
     /// Errors: [`Kind::Changed`] if the header was rewritten between the two.
-    pub fn join(&mut self, other: Unlocked) -> Result<()> {
+    pub fn merge(&mut self, other: OpenHeader) -> Result<()> {
         if self.bytes != other.bytes {
             return Err(Error::new(Kind::Changed, "cannot open the disk")
                 .found("a header that was rewritten meanwhile")
-                .remedy("try again"));
+                .hint("try again"));
         }
         self.opened_levels.extend(other.opened_levels);
         self.opened_slots.extend(other.opened_slots);
@@ -122,13 +122,13 @@ impl Unlocked {
 ///
 /// Each passphrase costs one run of Argon2id. A passphrase that opens nothing is an error even if
 /// the rest open: continuing at a shallower level than intended could overwrite deeper levels.
-pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> {
+pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<OpenHeader> {
     if passphrases.is_empty() {
         return Err(Error::new(Kind::Usage, "cannot open the disk")
             .found("no passphrase")
             .expected("at least one"));
     }
-    let survey = Survey::read(medium)?;
+    let survey = CopySurvey::read(medium)?;
     let mut altered = Vec::new();
     let mut refused: Option<&SoundCopy> = None;
     let mut failure: Option<Error> = None;
@@ -136,7 +136,7 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
         // Try another copy if the earlier one was altered, or if it has the same generation as the
         // copy that refused a passphrase and differs from it. Do not try an older copy merely
         // because a passphrase failed: that passphrase may have been removed since.
-        if refused.is_some_and(|refused| !rivals(refused, sound)) {
+        if refused.is_some_and(|refused| !are_conflicting(refused, sound)) {
             continue;
         }
         match try_copy(sound, passphrases) {
@@ -165,12 +165,12 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
 ///
 /// Errors: [`Kind::Corrupt`] if no copy belongs to the disk `uuid` and was written by a holder of
 /// that key.
-pub fn open_by_key(medium: &dyn Medium, uuid: Uuid, level0: &Secret<KEY_LEN>) -> Result<Unlocked> {
-    let survey = Survey::read(medium)?;
+pub fn open_by_key(medium: &dyn Medium, uuid: Uuid, level0: &Secret<KEY_LEN>) -> Result<OpenHeader> {
+    let survey = CopySurvey::read(medium)?;
     let mut altered = Vec::new();
     for sound in &survey.sound {
         if sound.public.uuid == uuid && mac_verifies(&sound.bytes, &uuid, level0) {
-            let opened = Opened { keys: vec![level0.clone()], levels: Vec::new(), slots: Vec::new() };
+            let opened = OpenedLevels { keys: vec![level0.clone()], levels: Vec::new(), slots: Vec::new() };
             return Ok(unlocked(&survey, sound, &altered, opened));
         }
         altered.push(sound.copy);
@@ -178,23 +178,23 @@ pub fn open_by_key(medium: &dyn Medium, uuid: Uuid, level0: &Secret<KEY_LEN>) ->
     Err(Error::new(Kind::Corrupt, "cannot open the header of the disk that is open")
         .found("copies that are not of this disk, or were altered")
         .expected("a header that only a holder of a passphrase has written")
-        .remedy("restore it from a backup of the header"))
+        .hint("restore it from a backup of the header"))
 }
 
 /// Whether two copies have the same generation and yet differ.
-fn rivals(a: &SoundCopy, b: &SoundCopy) -> bool {
+fn are_conflicting(a: &SoundCopy, b: &SoundCopy) -> bool {
     a.public.generation == b.public.generation && a.bytes != b.bytes
 }
 
-struct Opened {
-    keys: LevelKeys,
+struct OpenedLevels {
+    keys: MasterKeys,
     levels: Vec<u8>,
     slots: Vec<u8>,
 }
 
-fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<Opened> {
+fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<OpenedLevels> {
     let (public, slots) = (&sound.public, &sound.bytes[layout::SLOTS.range()]);
-    let mut deepest: LevelKeys = Vec::new();
+    let mut deepest: MasterKeys = Vec::new();
     let mut levels = Vec::with_capacity(passphrases.len());
     let mut opened = Vec::with_capacity(passphrases.len());
     let mut refused = Vec::new();
@@ -218,9 +218,9 @@ fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<Opened> {
         return Err(Error::new(Kind::Corrupt, "cannot open the header")
             .found(format!("{} whose MAC does not match: it was altered after lacuna wrote it", sound.copy))
             .expected("a header that only a holder of a passphrase has written")
-            .remedy("restore it from a backup of the header"));
+            .hint("restore it from a backup of the header"));
     }
-    Ok(Opened { keys: deepest, levels, slots: opened })
+    Ok(OpenedLevels { keys: deepest, levels, slots: opened })
 }
 
 /// The message is the same whichever slots exist (deniability contract).
@@ -236,9 +236,14 @@ fn wrong_passphrase(refused: &[usize], given: usize) -> Error {
         .expected("passphrases that all open this disk")
 }
 
-fn unlocked(survey: &Survey, sound: &SoundCopy, altered: &[HeaderCopy], opened: Opened) -> Unlocked {
+fn unlocked(
+    survey: &CopySurvey,
+    sound: &SoundCopy,
+    altered: &[HeaderCopy],
+    opened: OpenedLevels,
+) -> OpenHeader {
     let findings = survey.findings(sound, altered);
-    Unlocked {
+    OpenHeader {
         header: sound.public.clone(),
         level: (opened.keys.len() - 1) as u8,
         master_keys: opened.keys,
@@ -246,7 +251,7 @@ fn unlocked(survey: &Survey, sound: &SoundCopy, altered: &[HeaderCopy], opened: 
         opened_levels: opened.levels,
         opened_slots: opened.slots,
         bytes: sound.bytes.clone(),
-        order: findings.order,
+        write_order: findings.order,
         write_failed: false,
     }
 }

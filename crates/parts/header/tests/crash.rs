@@ -12,12 +12,12 @@ use lacuna_header::{
     FormatId, HEADER_AREA, Keyring, add_passphrase, change_keys, open, remove_passphrase, update_params,
 };
 use lacuna_medium::Medium;
-use lacuna_sim::{CrashMedium, Loss, Rng, setting};
+use lacuna_sim::{CrashMedium, LossPolicy, Rng, env_number};
 
 /// Successive cuts of one medium.
 const OF_ONE_MEDIUM: u64 = 8;
 
-fn fresh(seed: u64) -> CrashMedium {
+fn new_disk(seed: u64) -> CrashMedium {
     let medium = CrashMedium::new(room());
     make(&medium, &[&["old"]], seed).unwrap();
     CrashMedium::from_image(medium.durable_image())
@@ -56,9 +56,9 @@ fn every_cut_of_a_key_change_leaves_the_old_or_the_new() {
     let (mut olds, mut news) = (0, 0);
     for broken in [None, Some(copies()[0]), Some(copies()[1]), Some(copies()[2])] {
         for cut in 0..7 {
-            for (n, loss) in Loss::ALL.into_iter().cycle().take(30).enumerate() {
+            for (n, loss) in LossPolicy::ALL.into_iter().cycle().take(30).enumerate() {
                 let seed = cut * 100 + n as u64;
-                let mut image = fresh(seed).durable_image();
+                let mut image = new_disk(seed).durable_image();
                 if let Some(copy) = broken {
                     image.write(copy + 4000, &[0; 64]).unwrap();
                 }
@@ -69,7 +69,7 @@ fn every_cut_of_a_key_change_leaves_the_old_or_the_new() {
                 let left = CrashMedium::from_image(medium.after_cut_with(loss, &mut Rng::new(seed)));
                 match opens_with(&left, "old", "new") {
                     Some("old") if cut < 2 => olds += 1,
-                    Some("new") if done || cut >= 1 || loss != Loss::DropAll => news += 1,
+                    Some("new") if done || cut >= 1 || loss != LossPolicy::DropAll => news += 1,
                     other => panic!("cut {cut}, {loss:?}, seed {seed}: {other:?}"),
                 }
             }
@@ -80,11 +80,11 @@ fn every_cut_of_a_key_change_leaves_the_old_or_the_new() {
 
 #[test]
 fn cuts_one_after_another_never_lock_the_owner_out() {
-    let (cuts, first) = (setting("LACUNA_CUTS", 320), setting("LACUNA_SEED", 0));
+    let (cuts, first) = (env_number("LACUNA_CUTS", 320), env_number("LACUNA_SEED", 0));
     let mut digest = 0u64;
     for seed in first..first + cuts.div_ceil(OF_ONE_MEDIUM) {
         let mut rng = Rng::new(seed);
-        let mut medium = fresh(seed);
+        let mut medium = new_disk(seed);
         let mut passphrase = "old".to_string();
         for round in 0..OF_ONE_MEDIUM {
             let new = format!("new {round}");
@@ -104,7 +104,7 @@ fn cuts_one_after_another_never_lock_the_owner_out() {
 fn every_cut_of_a_parameter_change_leaves_the_old_or_the_new() {
     for cut in 0..7 {
         for seed in 0..20 {
-            let medium = fresh(seed);
+            let medium = new_disk(seed);
             let mut unlocked = open(&medium, &secrets(&["old"])).unwrap();
             medium.cut_after(cut);
             let done = update_params(&mut unlocked, &medium, b"new".to_vec(), HEADER_AREA + 4096).is_ok();
@@ -142,21 +142,21 @@ fn a_cut_creation_leaves_no_disk_or_a_whole_one_and_never_an_older_one() {
 }
 
 #[test]
-fn the_cuts_would_notice_missing_syncs() {
+fn the_crash_test_detects_missing_syncs() {
     let mut lost = 0;
     for seed in 0..60 {
-        let medium = fresh(seed);
+        let medium = new_disk(seed);
         medium.ignore_syncs(true);
         medium.cut_after(seed % 7);
         change(&medium, "old", "new", seed);
-        let left = CrashMedium::from_image(medium.after_cut_with(Loss::Sectors, &mut Rng::new(seed)));
+        let left = CrashMedium::from_image(medium.after_cut_with(LossPolicy::Sectors, &mut Rng::new(seed)));
         lost += u32::from(opens_with(&left, "old", "new").is_none());
     }
     assert!(lost > 0);
 }
 
 #[test]
-fn every_cut_of_one_slot_keeps_the_passphrases_that_were_not_given() {
+fn every_cut_of_a_slot_change_keeps_the_other_passphrases() {
     for cut in 0..7 {
         for seed in 0..20 {
             let medium = CrashMedium::new(room());

@@ -11,19 +11,19 @@ use fixture::*;
 use lacuna_contracts::{Kind, Result};
 use lacuna_crypto::SeededRandom;
 use lacuna_header::{
-    FormatId, HEADER_AREA, HeaderBackup, Keyring, Unlocked, add_passphrase, change_keys, change_passphrase,
+    FormatId, HEADER_AREA, HeaderBackup, Keyring, OpenHeader, add_passphrase, change_keys, change_passphrase,
     open, read_public, remove_passphrase, repair, update_params,
 };
 use lacuna_medium::Medium;
-use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, OpKind, Rng, swept, tells};
+use lacuna_sim::{CrashMedium, Fault, FaultMedium, MediumImage, OpKind, Rng, reports_failure, sweep_cases};
 use std::sync::Arc;
 
 type Faulty = FaultMedium<CrashMedium>;
 
 /// An operation on a header.
-struct Case<'c> {
+struct HeaderOperation<'c> {
     name: &'c str,
-    start: Image,
+    start: MediumImage,
     /// Passphrases that open before and after the operation.
     kept: &'c [&'c str],
     /// The passphrase that opens until the operation is done, and the passphrase that opens after
@@ -35,7 +35,7 @@ struct Case<'c> {
     done: &'c dyn Fn(&dyn Medium) -> bool,
 }
 
-impl Case<'_> {
+impl HeaderOperation<'_> {
     /// Whether the operation is done. Asserts that exactly the passphrases that must open do.
     fn is_done(&self, medium: &dyn Medium, what: &str) -> bool {
         for &passphrase in self.kept {
@@ -58,7 +58,7 @@ impl Case<'_> {
     }
 
     /// Repeats the operation if it is not done; repairs the copies if it is.
-    fn ask_again(&self, medium: &dyn Medium, what: &str) {
+    fn repeat_or_repair(&self, medium: &dyn Medium, what: &str) {
         let again = if self.is_done(medium, what) {
             let owner = self.kept.first().copied().or(self.new).expect("a passphrase that works");
             open(medium, &secrets(&[owner])).and_then(|mut unlocked| repair(medium, &mut unlocked))
@@ -74,16 +74,20 @@ impl Case<'_> {
     fn run(&self, nth: u64, errno: i32) -> bool {
         let medium = failing(&self.start, nth, errno);
         let done = (self.act)(&*medium);
-        let hit = medium.last_fired().unwrap_or_else(|| panic!("{}: call {nth} never came", self.name));
-        let said = std::io::Error::from_raw_os_error(errno);
-        let what = format!("{}, call {nth}, {hit:?}: {said}", self.name);
+        let hit = medium.last_fired().unwrap_or_else(|| panic!("{}: call {nth} was never made", self.name));
+        let error_text = std::io::Error::from_raw_os_error(errno);
+        let what = format!("{}, call {nth}, {hit:?}: {error_text}", self.name);
         assert_eq!(done.is_ok(), hit == OpKind::Read, "{what}: {done:?}");
         if let Err(e) = &done {
-            assert!(tells(e, errno, hit.syncs()), "{what}: the caller learns {:?}: {e}", e.kind());
+            assert!(
+                reports_failure(e, errno, hit.makes_durable()),
+                "{what}: the caller gets {:?}: {e}",
+                e.kind()
+            );
         }
-        for left in left_on(&medium, nth) {
+        for left in media_after(&medium, nth) {
             assert!(self.is_done(&left, &what) || done.is_err(), "{what}: it is not done");
-            self.ask_again(&left, &what);
+            self.repeat_or_repair(&left, &what);
         }
         done.is_err()
     }
@@ -94,14 +98,14 @@ impl Case<'_> {
         assert!(!self.is_done(&**medium.inner(), self.name), "{}: there is nothing to do", self.name);
         (self.act)(&*medium).unwrap();
         let calls = medium.operations();
-        let noticed = swept(calls, None).filter(|(nth, errno)| self.run(*nth, *errno)).count();
+        let noticed = sweep_cases(calls, None).filter(|(nth, errno)| self.run(*nth, *errno)).count();
         println!("{}: {calls} calls, {noticed} errors were noticed", self.name);
         assert!(calls >= 6 && noticed > 0, "{}: {calls} calls, {noticed} noticed", self.name);
     }
 }
 
 /// A medium with the contents of `start` where call `nth` fails; no call fails if `nth` is 0.
-fn failing(start: &Image, nth: u64, errno: i32) -> Arc<Faulty> {
+fn failing(start: &MediumImage, nth: u64, errno: i32) -> Arc<Faulty> {
     let medium = Arc::new(Faulty::new(Arc::new(CrashMedium::from_image(start.clone()))));
     if nth > 0 {
         medium.add(Fault::Errno { nth, errno });
@@ -110,24 +114,24 @@ fn failing(start: &Image, nth: u64, errno: i32) -> Arc<Faulty> {
 }
 
 /// The medium as it is, and after a power cut.
-fn left_on(medium: &Faulty, nth: u64) -> [CrashMedium; 2] {
+fn media_after(medium: &Faulty, nth: u64) -> [CrashMedium; 2] {
     let inner = medium.inner();
     [inner.image(), inner.after_cut(&mut Rng::new(nth))].map(CrashMedium::from_image)
 }
 
 /// A sealed disk with these passphrases.
-fn start(passphrases: &[&str]) -> Image {
+fn start(passphrases: &[&str]) -> MediumImage {
     let medium = CrashMedium::new(room());
     make_as(FormatId::SEALED, &medium, &[passphrases], 1, |_| Ok(())).unwrap();
     medium.durable_image()
 }
 
-fn never(_: &dyn Medium) -> bool {
+fn undecided(_: &dyn Medium) -> bool {
     unreachable!("passphrases tell")
 }
 
 #[test]
-fn one_passphrase_that_comes_changes_or_goes() {
+fn a_single_passphrase_change_survives_any_error() {
     let random = SeededRandom::new(7);
     let add = |medium: &dyn Medium| {
         let mut unlocked = open(medium, &secrets(&["given"]))?;
@@ -143,39 +147,39 @@ fn one_passphrase_that_comes_changes_or_goes() {
     };
     let (both, kept) = (&["given", "kept"][..], &["kept"][..]);
     let cases = [
-        Case {
+        HeaderOperation {
             name: "add",
             start: start(both),
             kept: both,
             old: None,
             new: Some("new"),
             act: &add,
-            done: &never,
+            done: &undecided,
         },
-        Case {
+        HeaderOperation {
             name: "change",
             start: start(both),
             kept,
             old: Some("given"),
             new: Some("new"),
             act: &change,
-            done: &never,
+            done: &undecided,
         },
-        Case {
+        HeaderOperation {
             name: "remove",
             start: start(&["given", "kept", "gone"]),
             kept: both,
             old: Some("gone"),
             new: None,
             act: &remove,
-            done: &never,
+            done: &undecided,
         },
     ];
-    cases.iter().for_each(Case::sweep);
+    cases.iter().for_each(HeaderOperation::sweep);
 }
 
 #[test]
-fn all_key_slots_of_a_disk_with_levels() {
+fn a_key_slot_rewrite_survives_any_error() {
     let medium = CrashMedium::new(room());
     make(&medium, &[&["old"]], 1).unwrap();
     let random = SeededRandom::new(7);
@@ -185,27 +189,27 @@ fn all_key_slots_of_a_disk_with_levels() {
         ring.change(&secret("old"), secret("new"))?;
         change_keys(medium, &mut unlocked, &ring, cost(), &random)
     };
-    let case = Case {
+    let case = HeaderOperation {
         name: "key slots",
         start: medium.durable_image(),
         kept: &[],
         old: Some("old"),
         new: Some("new"),
         act: &change,
-        done: &never,
+        done: &undecided,
     };
     case.sweep();
 }
 
 #[test]
-fn parameters() {
+fn a_parameter_change_survives_any_error() {
     let update = |medium: &dyn Medium| {
         let mut unlocked = open(medium, &secrets(&["given"]))?;
         update_params(&mut unlocked, medium, b"new".to_vec(), HEADER_AREA + 4096)
     };
     let done = |medium: &dyn Medium| read_public(medium).unwrap().0.params == b"new";
     let kept = &["given", "kept"];
-    let case = Case {
+    let case = HeaderOperation {
         name: "parameters",
         start: start(kept),
         kept,
@@ -218,26 +222,26 @@ fn parameters() {
 }
 
 #[test]
-fn a_backup_that_is_restored() {
+fn a_restore_survives_any_error() {
     let medium = CrashMedium::from_image(start(&["given", "kept"]));
     let backup = HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf)).unwrap().0;
     let mut unlocked = open(&medium, &secrets(&["given"])).unwrap();
     change_passphrase(&medium, &mut unlocked, &secret("later"), &SeededRandom::new(7)).unwrap();
     let restore = |medium: &dyn Medium| backup.restore(medium);
-    let case = Case {
+    let case = HeaderOperation {
         name: "restore",
         start: medium.durable_image(),
         kept: &["kept"],
         old: Some("later"),
         new: Some("given"),
         act: &restore,
-        done: &never,
+        done: &undecided,
     };
     case.sweep();
 }
 
 #[test]
-fn a_copy_that_is_repaired() {
+fn a_repair_survives_any_error() {
     for (broken, place) in ["A", "B", "C"].into_iter().zip(copies()) {
         let kept = &["given", "kept"];
         let mut damaged = start(kept);
@@ -248,7 +252,15 @@ fn a_copy_that_is_repaired() {
         };
         let done = |medium: &dyn Medium| read_public(medium).unwrap().1.is_empty();
         let name = format!("repair of copy {broken}");
-        let case = Case { name: &name, start: damaged, kept, old: None, new: None, act: &act, done: &done };
+        let case = HeaderOperation {
+            name: &name,
+            start: damaged,
+            kept,
+            old: None,
+            new: None,
+            act: &act,
+            done: &done,
+        };
         case.sweep();
     }
 }
@@ -257,7 +269,7 @@ fn a_copy_that_is_repaired() {
 const CLEARS: u64 = 3;
 
 fn create(medium: &dyn Medium) -> Result<()> {
-    let contents = |_: &Unlocked| medium.write_at(HEADER_AREA, &[7; 4096]);
+    let contents = |_: &OpenHeader| medium.write_at(HEADER_AREA, &[7; 4096]);
     make_as(FormatId::SEALED, medium, &[&["new"]], 2, contents).map(drop)
 }
 
@@ -284,14 +296,18 @@ fn a_creation_leaves_no_disk_or_a_whole_one_and_never_an_older_one() {
         create(&*medium).unwrap();
         let calls = medium.operations();
         assert_eq!(calls, CLEARS + 2 + 6, "contents and three copies");
-        for (nth, errno) in swept(calls, None) {
+        for (nth, errno) in sweep_cases(calls, None) {
             let medium = failing(&start, nth, errno);
             let failed = create(&*medium).unwrap_err();
             let hit = medium.last_fired().expect("it came");
             let said = std::io::Error::from_raw_os_error(errno);
             let what = format!("{name}, call {nth}, {hit:?}: {said}");
-            assert!(tells(&failed, errno, hit.syncs()), "{what}: the caller learns {:?}", failed.kind());
-            left_on(&medium, nth).iter().for_each(|left| assert_none_or_whole(left, nth, &what));
+            assert!(
+                reports_failure(&failed, errno, hit.makes_durable()),
+                "{what}: the caller learns {:?}",
+                failed.kind()
+            );
+            media_after(&medium, nth).iter().for_each(|left| assert_none_or_whole(left, nth, &what));
         }
     }
 }

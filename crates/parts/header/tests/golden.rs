@@ -8,7 +8,7 @@ use fixture::*;
 use lacuna_crypto::{Argon2Cost as Cost, SeededRandom};
 use lacuna_header::layout::{Field, HEADER_FIELDS, SLOT_FIELDS};
 use lacuna_header::{
-    COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, TAIL_AREA, Unlocked, Uuid, open,
+    COPY_B, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, NewHeaderSpec, OpenHeader, TAIL_AREA, Uuid, open,
 };
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_testkit::format_page::FormatPage;
@@ -35,10 +35,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, b| text + &format!("{b:02x}"))
 }
 
-fn build(medium: &MemoryMedium) -> Unlocked {
+fn build(medium: &MemoryMedium) -> OpenHeader {
     let levels =
         [secrets(&["level zero", "level zero again"]), secrets(&["level one"]), secrets(&["level two"])];
-    let new = CreateHeader {
+    let new = NewHeaderSpec {
         format: FormatId::SEALED,
         params: b"golden parameters".to_vec(),
         end: HEADER_AREA,
@@ -49,7 +49,7 @@ fn build(medium: &MemoryMedium) -> Unlocked {
     NewHeader::build(new, &SeededRandom::new(1)).unwrap().write(medium, |_| Ok(())).unwrap()
 }
 
-fn keys_digest(unlocked: &Unlocked) -> String {
+fn keys_digest(unlocked: &OpenHeader) -> String {
     hex(&Sha256::digest(keys(unlocked).concat()))
 }
 
@@ -109,13 +109,13 @@ fn the_page_and_the_code_agree() {
     assert_eq!(table(&page, "Header"), code(&HEADER_FIELDS));
     assert_eq!(table(&page, "Key slot"), code(&SLOT_FIELDS));
     for number in [HEADER_LEN as u64, COPY_B, HEADER_AREA, TAIL_AREA] {
-        assert!(page.says(&number.to_string()), "{number}");
+        assert!(page.contains(&number.to_string()), "{number}");
     }
     for number in [u64::from(Cost::MAX_MEMORY_KIB), Cost::MAX_WORK_KIB] {
-        assert!(page.says(&number.to_string()), "{number}");
+        assert!(page.contains(&number.to_string()), "{number}");
     }
-    assert!(page.says(&format!("1 to {};", Cost::MAX_PASSES)));
-    assert!(page.says(&format!("1 to {} |", Cost::MAX_LANES)));
+    assert!(page.contains(&format!("1 to {};", Cost::MAX_PASSES)));
+    assert!(page.contains(&format!("1 to {} |", Cost::MAX_LANES)));
 }
 
 #[test]

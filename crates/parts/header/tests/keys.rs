@@ -7,8 +7,8 @@ use lacuna_contracts::Kind;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_header::layout::SLOT_LEN;
 use lacuna_header::{
-    FormatId, HEADER_LEN, Keyring, Unlocked, add_passphrase, change_keys, change_passphrase, check_free_slot,
-    lost_slots_warning, open, rekey, remove_passphrase, store,
+    FormatId, HEADER_LEN, Keyring, OpenHeader, add_passphrase, change_keys, change_passphrase,
+    check_free_slot, lost_slots_warning, open, rekey, remove_passphrase, store,
 };
 use lacuna_medium::MemoryMedium;
 
@@ -17,8 +17,8 @@ fn operate(
     medium: &MemoryMedium,
     passphrases: &[&str],
     seed: u64,
-    change: impl FnOnce(&mut Keyring, &Unlocked),
-) -> Unlocked {
+    change: impl FnOnce(&mut Keyring, &OpenHeader),
+) -> OpenHeader {
     let mut unlocked = open(medium, &secrets(passphrases)).unwrap();
     let before = keys(&unlocked);
     let mut ring = Keyring::from_opened(&unlocked, secrets(passphrases)).unwrap();
@@ -29,7 +29,7 @@ fn operate(
 }
 
 #[test]
-fn add_keeps_those_given_and_adds_to_the_deepest() {
+fn adding_keeps_the_given_passphrases_and_adds_to_the_deepest_level() {
     let medium = disk(&[&["zero"], &["one"]], 1);
     let unlocked = operate(&medium, &["zero", "one"], 2, |ring, unlocked| {
         ring.add(unlocked.level, secret("uno")).unwrap();
@@ -59,7 +59,7 @@ fn slots_whose_passphrases_were_not_given_are_lost() {
 }
 
 #[test]
-fn change_and_remove() {
+fn passphrases_are_changed_and_removed() {
     let medium = disk(&[&["zero", "null"], &["one"]], 5);
     operate(&medium, &["zero", "null", "one"], 6, |ring, _| {
         assert_eq!(ring.change(&secret("nobody"), secret("x")).unwrap_err().kind(), Kind::Usage);
@@ -84,7 +84,7 @@ fn change_and_remove() {
 }
 
 #[test]
-fn refresh_changes_salt_cost_and_every_slot() {
+fn a_refresh_changes_salt_cost_and_every_slot() {
     let medium = disk(&[&["zero"], &["one"]], 9);
     let before = medium.snapshot();
     let mut unlocked = open(&medium, &secrets(&["zero", "one"])).unwrap();
@@ -146,7 +146,7 @@ fn rekey_alone_writes_nothing_and_the_damaged_copy_is_written_first() {
         let image = rekey(&unlocked, &ring, cost(), &SeededRandom::new(16)).unwrap();
         assert!(medium.snapshot() == bytes);
         assert_eq!(image.public().generation, 2);
-        let recorder = FirstWrite(medium, std::sync::Mutex::default());
+        let recorder = WriteOrderRecorder(medium, std::sync::Mutex::default());
         store(&recorder, &image).unwrap();
         assert_eq!(*recorder.1.lock().unwrap(), [bad, rest[0], rest[1]]);
         assert!(open(&recorder.0, &secrets(&["zero"])).unwrap().notes.is_empty());
@@ -154,9 +154,9 @@ fn rekey_alone_writes_nothing_and_the_damaged_copy_is_written_first() {
 }
 
 /// Records the order of writes.
-struct FirstWrite(MemoryMedium, std::sync::Mutex<Vec<u64>>);
+struct WriteOrderRecorder(MemoryMedium, std::sync::Mutex<Vec<u64>>);
 
-impl lacuna_medium::Medium for FirstWrite {
+impl lacuna_medium::Medium for WriteOrderRecorder {
     fn len(&self) -> u64 {
         lacuna_medium::Medium::len(&self.0)
     }
@@ -179,11 +179,11 @@ impl lacuna_medium::Medium for FirstWrite {
 }
 
 #[test]
-fn one_passphrase_comes_changes_and_goes_without_the_others() {
+fn one_passphrase_changes_without_the_others() {
     let medium = sealed(&["a", "b"], 20);
     let random = SeededRandom::new(21);
     let mut unlocked = open(&medium, &secrets(&["a"])).unwrap();
-    assert!(unlocked.header.keeps_others());
+    assert!(unlocked.header.can_change_one_slot());
     let master = keys(&unlocked);
     assert_eq!(add_passphrase(&medium, &mut unlocked, &secret("c"), &random).unwrap(), 3);
     assert_eq!(
@@ -233,14 +233,14 @@ fn slots_fill_up_to_eight_and_a_refresh_drops_what_is_not_given() {
 }
 
 #[test]
-fn a_disk_with_levels_does_not_tell_which_slots_are_used() {
+fn a_disk_with_levels_hides_which_slots_are_used() {
     let random = SeededRandom::new(26);
     for levels in [&[&["zero"][..]][..], &[&["zero"], &["one"]]] {
         let medium = disk(levels, 25);
         let before = medium.snapshot();
         assert!(before[field("slot map").range()].iter().all(|byte| *byte == 0));
         let mut unlocked = open(&medium, &secrets(&["zero"])).unwrap();
-        assert!(!unlocked.header.keeps_others());
+        assert!(!unlocked.header.can_change_one_slot());
         let refused = add_passphrase(&medium, &mut unlocked, &secret("new"), &random).unwrap_err();
         assert_eq!(refused.kind(), Kind::Usage);
         assert!(medium.snapshot() == before);
@@ -253,19 +253,19 @@ fn a_disk_with_levels_does_not_tell_which_slots_are_used() {
     // Numbers at the edges of the ranges for added formats.
     let numbers = [0x7fff, 0x8000, 0xbfff, 0xc000, 0xffff];
     assert_eq!(numbers.map(|number| FormatId(number).has_levels()), [true, false, false, true, true]);
-    assert_eq!(numbers.map(|number| FormatId(number).is_added()), [false, true, true, true, true]);
+    assert_eq!(numbers.map(|number| FormatId(number).is_custom()), [false, true, true, true, true]);
 }
 
 #[test]
-fn further_passphrases_join_what_is_open() {
+fn separately_opened_passphrases_merge() {
     let medium = disk(&[&["zero"], &["one"]], 27);
     let mut unlocked = open(&medium, &secrets(&["zero"])).unwrap();
-    unlocked.join(open(&medium, &secrets(&["one"])).unwrap()).unwrap();
+    unlocked.merge(open(&medium, &secrets(&["one"])).unwrap()).unwrap();
     assert_eq!((unlocked.level, unlocked.opened_levels()), (1, &[0, 1][..]));
     let ring = Keyring::from_opened(&unlocked, secrets(&["zero", "one"])).unwrap();
     let stale = open(&medium, &secrets(&["one"])).unwrap();
     change_keys(&medium, &mut unlocked, &ring, cost(), &SeededRandom::new(28)).unwrap();
-    assert_eq!(unlocked.join(stale).unwrap_err().kind(), Kind::Changed);
+    assert_eq!(unlocked.merge(stale).unwrap_err().kind(), Kind::Changed);
     assert_eq!((level_of(&medium, &["zero"]), level_of(&medium, &["one"])), (Ok(0), Ok(1)));
 }
 

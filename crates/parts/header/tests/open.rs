@@ -6,13 +6,13 @@ use fixture::*;
 use lacuna_contracts::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_header::{
-    CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, HeaderBackup, MISSING_AFTER_GROWTH, NewHeader, open,
+    FormatId, HEADER_AREA, HEADER_LEN, HeaderBackup, MISSING_AFTER_GROWTH, NewHeader, NewHeaderSpec, open,
     read_public, repair, update_params,
 };
 use lacuna_medium::{Medium, MemoryMedium};
 
 #[test]
-fn what_was_created_opens() {
+fn a_created_header_opens() {
     let medium = MemoryMedium::new(room());
     let made = make(&medium, &[&["zero"], &["one", "uno"], &["two"]], 1).unwrap();
     assert_eq!((made.level, made.master_keys.len(), made.header.generation), (2, 3, 1));
@@ -85,7 +85,7 @@ fn creation_refuses_small_media_and_long_parameters() {
     let small = MemoryMedium::new(HEADER_AREA - 1);
     assert_eq!(make(&small, &[&["zero"]], 7).err().unwrap().kind(), Kind::Usage);
     let levels = [secrets(&["zero"])];
-    let new = CreateHeader {
+    let new = NewHeaderSpec {
         format: FormatId(7),
         params: vec![0; 1025],
         end: HEADER_AREA,
@@ -102,7 +102,7 @@ fn sampled_bytes() -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn a_flip_anywhere_in_one_copy_is_noticed_and_the_other_used() {
+fn a_flip_in_one_copy_is_detected_and_the_other_is_used() {
     let good = disk(&[&["zero"], &["one"]], 9).snapshot();
     let [a, b, c] = copies();
     for (copy, used) in [(a, "copy B was used"), (b, "copy A was used"), (c, "copy A was used")] {
@@ -141,7 +141,7 @@ fn a_flip_in_all_copies_is_an_error_of_the_right_kind() {
 }
 
 #[test]
-fn damage_and_absence_are_told_apart() {
+fn damage_and_absence_give_different_errors() {
     let good = disk(&[&["zero"]], 11).snapshot();
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -170,7 +170,7 @@ fn damage_and_absence_are_told_apart() {
 }
 
 #[test]
-fn media_of_every_length_are_answered() {
+fn media_of_every_length_open_or_fail_cleanly() {
     let good = disk(&[&["zero"]], 12).snapshot();
     let [_, b, c] = copies().map(|at| at as usize);
     let end = good.len();
@@ -191,7 +191,7 @@ fn media_of_every_length_are_answered() {
 }
 
 #[test]
-fn the_header_opens_whichever_copies_are_destroyed_but_all() {
+fn one_whole_copy_is_enough() {
     let good = disk(&[&["zero"], &["one"]], 19).snapshot();
     let all = copies();
     for gone in [vec![0], vec![1], vec![2], vec![0, 1], vec![0, 2], vec![1, 2]] {
@@ -208,7 +208,7 @@ fn the_header_opens_whichever_copies_are_destroyed_but_all() {
 }
 
 #[test]
-fn a_backup_comes_back_when_all_copies_are_destroyed() {
+fn a_backup_restores_a_header_without_copies() {
     let medium = disk(&[&["zero"], &["one"]], 20);
     let good = medium.snapshot();
     let (backup, notes) = HeaderBackup::take(medium.len(), &|at, buf| medium.read_at(at, buf)).unwrap();
@@ -264,7 +264,7 @@ fn alterations_under_a_right_digest_are_corruption_not_a_wrong_passphrase() {
 }
 
 #[test]
-fn an_absurd_cost_is_refused_before_it_is_paid() {
+fn an_absurd_cost_is_refused_before_the_derivation() {
     let mut bytes = disk(&[&["zero"]], 14).snapshot();
     for copy in copies() {
         copy_at(&mut bytes, copy)[field("argon2 memory").range()].fill(0xff);
@@ -308,7 +308,7 @@ fn parameters_change_without_a_passphrase_and_the_newer_copy_wins() {
 }
 
 #[test]
-fn public_facts_are_plain_json() {
+fn the_public_header_serializes_to_plain_json() {
     let medium = disk(&[&["zero"]], 16);
     let (public, _) = read_public(&medium).unwrap();
     assert_eq!(
@@ -325,9 +325,9 @@ fn public_facts_are_plain_json() {
 }
 
 /// A medium on which some bytes cannot be read.
-struct BadSector(MemoryMedium, std::ops::Range<u64>);
+struct BadSectorMedium(MemoryMedium, std::ops::Range<u64>);
 
-impl Medium for BadSector {
+impl Medium for BadSectorMedium {
     fn len(&self) -> u64 {
         self.0.len()
     }
@@ -353,10 +353,10 @@ impl Medium for BadSector {
 
 #[test]
 fn one_unreadable_copy_does_not_stop_the_other() {
-    let medium = BadSector(disk(&[&["zero"]], 17), 0..512);
+    let medium = BadSectorMedium(disk(&[&["zero"]], 17), 0..512);
     let opened = open(&medium, &secrets(&["zero"])).unwrap();
     assert!(opened.notes[0].contains("copy A cannot be read (bad sector"), "{:?}", opened.notes);
-    let medium = BadSector(medium.0, 0..room());
+    let medium = BadSectorMedium(medium.0, 0..room());
     assert_eq!(level_of(&medium, &["zero"]), Err(Kind::Io));
 }
 
@@ -415,7 +415,7 @@ fn an_end_beyond_all_media_is_a_medium_cut_short() {
 }
 
 #[test]
-fn the_last_copy_of_another_disk_counts_for_nothing() {
+fn the_last_copy_of_another_disk_is_ignored() {
     let former = disk(&[&["former"]], 23);
     let mut opened = open(&former, &secrets(&["former"])).unwrap();
     for _ in 0..3 {
@@ -424,7 +424,7 @@ fn the_last_copy_of_another_disk_counts_for_nothing() {
     let last = former.snapshot()[copies()[2] as usize..][..HEADER_LEN].to_vec();
     let medium = MemoryMedium::new(room());
     let levels = [secrets(&["present"])];
-    let new = CreateHeader {
+    let new = NewHeaderSpec {
         format: FormatId::DENIABLE,
         params: vec![],
         cost: cost(),

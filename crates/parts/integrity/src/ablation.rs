@@ -12,7 +12,7 @@
 
 /// A check of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
+pub enum SchemeCheck {
     /// The tag of a page of a tree.
     PageTag,
     /// The tag of a block that has a leaf in a tree.
@@ -32,33 +32,33 @@ pub enum Check {
 /// Whether the check is made.
 #[cfg(not(feature = "ablation"))]
 #[inline]
-pub(crate) const fn enforced(_: Check) -> bool {
+pub(crate) const fn is_enforced(_: SchemeCheck) -> bool {
     true
 }
 
 #[cfg(feature = "ablation")]
-pub(crate) use switch::enforced;
+pub(crate) use switch::is_enforced;
 #[cfg(feature = "ablation")]
-pub use switch::without;
+pub use switch::with_disabled;
 
 #[cfg(feature = "ablation")]
 mod switch {
-    use super::Check;
+    use super::SchemeCheck;
     use std::cell::Cell;
 
     thread_local! {
-        static LEFT_OUT: Cell<Option<Check>> = const { Cell::new(None) };
+        static DISABLED: Cell<Option<SchemeCheck>> = const { Cell::new(None) };
     }
 
-    pub(crate) fn enforced(check: Check) -> bool {
-        LEFT_OUT.get() != Some(check)
+    pub(crate) fn is_enforced(check: SchemeCheck) -> bool {
+        DISABLED.get() != Some(check)
     }
 
     /// Runs `game` on this thread with one check disabled.
-    pub fn without<R>(check: Check, game: impl FnOnce() -> R) -> R {
-        LEFT_OUT.set(Some(check));
+    pub fn with_disabled<R>(check: SchemeCheck, game: impl FnOnce() -> R) -> R {
+        DISABLED.set(Some(check));
         let result = game();
-        LEFT_OUT.set(None);
+        DISABLED.set(None);
         result
     }
 }

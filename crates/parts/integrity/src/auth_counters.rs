@@ -1,7 +1,7 @@
 //! Authentic write counters (section 4.2 and Figure 6): in TS while they fit, otherwise both arrays
 //! in US and their keyed hashes in TS.
 
-use crate::ablation::{Check, enforced};
+use crate::ablation::{SchemeCheck, is_enforced};
 use crate::counter::Counter;
 use crate::intervals::Intervals;
 use crate::keys::{ARRAYS, FileKeys, Tag};
@@ -20,7 +20,7 @@ pub(crate) const MOST_INTERVALS: usize = 1 << 17;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CounterState {
     /// The encoded intervals themselves (`ctr-untr` is false).
-    Here(Vec<u8>),
+    Inline(Vec<u8>),
     /// The number of intervals in US, and the hashes of IntStart and CtrVal (`ctr-untr` is true).
     Hashed(u32, [Tag; 2]),
 }
@@ -40,7 +40,7 @@ pub(crate) struct AuthCounters {
 
 impl AuthCounters {
     pub(crate) fn new(keys: Arc<FileKeys>) -> Self {
-        let state = CounterState::Here(vec![0, 0]);
+        let state = CounterState::Inline(vec![0, 0]);
         let intervals = OnceLock::from(Intervals::default());
         let (written, stored) = (Default::default(), [0; 2]);
         AuthCounters { keys, blocks: 0, state, intervals, changed: false, written, stored }
@@ -50,7 +50,7 @@ impl AuthCounters {
     pub(crate) fn open(keys: Arc<FileKeys>, blocks: u64, state: CounterState) -> Result<Self> {
         let mut counters = AuthCounters { blocks, intervals: OnceLock::new(), ..AuthCounters::new(keys) };
         match &state {
-            CounterState::Here(bytes) => {
+            CounterState::Inline(bytes) => {
                 let intervals = Intervals::decode(bytes, blocks).ok_or_else(|| {
                     Error::new(Kind::Corrupt, "cannot open a file")
                         .found("counter intervals that no version wrote")
@@ -72,7 +72,7 @@ impl AuthCounters {
         match (self.intervals.get(), &self.state) {
             (Some(intervals), _) => intervals.len(),
             (None, CounterState::Hashed(count, _)) => *count as usize,
-            (None, CounterState::Here(_)) => 0,
+            (None, CounterState::Inline(_)) => 0,
         }
     }
 
@@ -114,7 +114,7 @@ impl AuthCounters {
     /// `auth_ctr`: the state for TS, in at most `room` bytes or as hashes.
     pub(crate) fn seal(&mut self, us: &dyn Untrusted, room: usize) -> Result<CounterState> {
         let fits = |state: &CounterState| match state {
-            CounterState::Here(bytes) => bytes.len() <= room,
+            CounterState::Inline(bytes) => bytes.len() <= room,
             CounterState::Hashed(..) => true,
         };
         if !self.changed && fits(&self.state) {
@@ -125,7 +125,7 @@ impl AuthCounters {
             return Err(Error::new(Kind::Other, "cannot commit a file")
                 .found(format!("{} counter intervals", intervals.len()))
                 .expected(format!("at most {MOST_INTERVALS}"))
-                .remedy("write the file anew from its first block on, so that it has fewer"));
+                .hint("rewrite the file from its first block, so that it has fewer"));
         }
         let (short, count) = (intervals.encode(room), intervals.len() as u32);
         let arrays = if short.is_some() { Default::default() } else { intervals.arrays() };
@@ -133,7 +133,7 @@ impl AuthCounters {
         self.write_array(us, 1, &arrays.1)?;
         let hash = |array, bytes: &[u8]| self.keys.array_hash(array, bytes);
         self.state = match short {
-            Some(bytes) => CounterState::Here(bytes),
+            Some(bytes) => CounterState::Inline(bytes),
             None => CounterState::Hashed(count, [hash(ARRAYS, &arrays.0), hash(ARRAYS + 1, &arrays.1)]),
         };
         self.changed = false;
@@ -181,7 +181,7 @@ impl AuthCounters {
         let arrays = [self.read_array(us, 0, lengths[0])?, self.read_array(us, 1, lengths[1])?];
         for (array, hash) in (ARRAYS..).zip(hashes) {
             let found = self.keys.array_hash(array, &arrays[usize::from(array - ARRAYS)]);
-            if !constant_time_eq(&found, hash) && enforced(Check::ArrayHash) {
+            if !constant_time_eq(&found, hash) && is_enforced(SchemeCheck::ArrayHash) {
                 return Err(tampered(Part::Intervals, 0).found("counters that do not match their hash"));
             }
         }

@@ -104,7 +104,7 @@ mod tests {
     use lacuna_sim::Rng;
 
     #[test]
-    fn nothing_of_a_block_stays_in_the_memory_of_the_thread() {
+    fn compression_wipes_its_thread_local_buffer() {
         let mut out = [0; 4096];
         let text: Vec<u8> = b"the same words again ".iter().copied().cycle().take(4096).collect();
         assert!(compress(&text, &mut out, 20).is_some());

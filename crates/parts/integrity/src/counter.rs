@@ -33,25 +33,25 @@ const PASS_INTERVALS: usize = 1024;
 
 /// The current pass of a file, and the blocks that it has written.
 #[derive(Debug)]
-pub(crate) struct Pass {
+pub(crate) struct WritePass {
     session: Session,
     number: u32,
     /// Intervals of written blocks (first block, end), ascending and not adjacent.
     written: Vec<(u64, u64)>,
 }
 
-impl Pass {
+impl WritePass {
     /// The passes of `session` after `last`, the last counter of the file so far.
     pub(crate) fn after(last: Counter, session: Session) -> Self {
         let number = if last.session == session { last.pass } else { 0 };
         // Treat the pass `number` as complete: the first write starts the next pass.
-        Pass { session, number, written: vec![(0, u64::MAX)] }
+        WritePass { session, number, written: vec![(0, u64::MAX)] }
     }
 
     /// Switches to a session. If it is a new one, starts with its first pass.
-    pub(crate) fn enter(&mut self, session: Session) {
+    pub(crate) fn switch_session(&mut self, session: Session) {
         if self.session != session {
-            *self = Pass::after(Counter::HOLE, session);
+            *self = WritePass::after(Counter::HOLE, session);
         }
     }
 
@@ -62,7 +62,7 @@ impl Pass {
 
     /// The counter for a write now of `count` blocks starting at `first`. Errors: [`Kind::Other`]
     /// after 2^32 passes in one session.
-    pub(crate) fn write(&mut self, first: u64, count: u64) -> Result<Counter> {
+    pub(crate) fn counter_for_write(&mut self, first: u64, count: u64) -> Result<Counter> {
         let end = first + count;
         // The intervals that touch or overlap the new one.
         let from = self.written.partition_point(|&(_, e)| e < first);
@@ -82,7 +82,7 @@ impl Pass {
         self.number = self.number.checked_add(1).ok_or_else(|| {
             Error::new(Kind::Other, "cannot write to a file")
                 .found("4294967295 passes of overwriting in one session")
-                .remedy("close and open it again")
+                .hint("close and open it again")
         })?;
         self.written.clear();
         Ok(())
@@ -96,45 +96,45 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_block_meets_a_counter_twice() {
+    fn no_block_gets_a_counter_twice() {
         let session = Session(5);
         let mut used = HashSet::new();
         let mut rng = Rng::new(1);
-        let mut pass = Pass::after(Counter::HOLE, session);
+        let mut pass = WritePass::after(Counter::HOLE, session);
         for step in 0..20_000 {
             let (first, count) = (rng.below(5000), 1 + rng.below(4));
-            let counter = pass.write(first, count).unwrap();
+            let counter = pass.counter_for_write(first, count).unwrap();
             assert!(counter != Counter::HOLE && pass.written.len() <= PASS_INTERVALS);
             for block in first..first + count {
                 assert!(used.insert((block, counter)), "block {block} at step {step}");
             }
             if rng.chance(1, 500) {
-                pass = Pass::after(pass.last(), session);
+                pass = WritePass::after(pass.last(), session);
             }
         }
     }
 
     #[test]
     fn another_session_begins_with_its_first_pass() {
-        let mut pass = Pass::after(Counter::HOLE, Session(5));
-        assert_eq!((0..3).map(|_| pass.write(0, 4).unwrap().pass).max(), Some(3));
-        pass.enter(Session(5));
-        assert_eq!(pass.write(0, 4).unwrap(), Counter { session: Session(5), pass: 4 });
-        pass.enter(Session(6));
-        assert_eq!(pass.write(0, 4).unwrap(), Counter { session: Session(6), pass: 1 });
-        assert_eq!(pass.write(0, 4).unwrap(), Counter { session: Session(6), pass: 2 });
+        let mut pass = WritePass::after(Counter::HOLE, Session(5));
+        assert_eq!((0..3).map(|_| pass.counter_for_write(0, 4).unwrap().pass).max(), Some(3));
+        pass.switch_session(Session(5));
+        assert_eq!(pass.counter_for_write(0, 4).unwrap(), Counter { session: Session(5), pass: 4 });
+        pass.switch_session(Session(6));
+        assert_eq!(pass.counter_for_write(0, 4).unwrap(), Counter { session: Session(6), pass: 1 });
+        assert_eq!(pass.counter_for_write(0, 4).unwrap(), Counter { session: Session(6), pass: 2 });
     }
 
     #[test]
     fn a_sequential_pass_has_one_counter_and_another_session_starts_at_one() {
-        let mut pass = Pass::after(Counter { session: Session(1), pass: 9 }, Session(2));
-        let counters: HashSet<_> = (0..3000).map(|n| pass.write(n * 3, 2).unwrap()).collect();
+        let mut pass = WritePass::after(Counter { session: Session(1), pass: 9 }, Session(2));
+        let counters: HashSet<_> = (0..3000).map(|n| pass.counter_for_write(n * 3, 2).unwrap()).collect();
         assert!(counters.len() > 1);
-        let mut pass = Pass::after(Counter { session: Session(1), pass: 9 }, Session(2));
-        let counters: HashSet<_> = (0..3000).map(|n| pass.write(n, 1).unwrap()).collect();
+        let mut pass = WritePass::after(Counter { session: Session(1), pass: 9 }, Session(2));
+        let counters: HashSet<_> = (0..3000).map(|n| pass.counter_for_write(n, 1).unwrap()).collect();
         assert_eq!(counters.into_iter().collect::<Vec<_>>(), [Counter { session: Session(2), pass: 1 }]);
-        assert_eq!(pass.write(7, 1).unwrap().pass, 2);
-        let mut last = Pass::after(Counter { session: Session(2), pass: u32::MAX }, Session(2));
-        assert!(last.write(0, 1).is_err());
+        assert_eq!(pass.counter_for_write(7, 1).unwrap().pass, 2);
+        let mut last = WritePass::after(Counter { session: Session(2), pass: u32::MAX }, Session(2));
+        assert!(last.counter_for_write(0, 1).is_err());
     }
 }

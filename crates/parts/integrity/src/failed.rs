@@ -5,7 +5,7 @@ use std::fmt;
 
 /// A block that did not verify or could not be read.
 #[derive(Clone, Debug)]
-pub struct Failed {
+pub struct FailedBlock {
     /// The number of the block. Every block before it in the run was verified and is in the buffer.
     pub block: u64,
     /// The error.
@@ -13,12 +13,12 @@ pub struct Failed {
 }
 
 /// The outcome of a check.
-pub type Checked = std::result::Result<(), Failed>;
+pub type CheckResult = std::result::Result<(), FailedBlock>;
 
-impl fmt::Display for Failed {
+impl fmt::Display for FailedBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for FailedBlock {}

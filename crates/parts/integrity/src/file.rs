@@ -1,15 +1,17 @@
 //! `ProtectedFile`: one file of any scheme, as `vault` uses it.
 
-use crate::body::{Body, DISPERSED, MOST_BLOCKS, State, at, check_end, check_run, half_done, zero_from};
-use crate::counter::{Counter, Pass, Session};
-use crate::failed::Checked;
+use crate::counter::{Counter, Session, WritePass};
+use crate::failed::CheckResult;
+use crate::file_profile::FileProfile;
 use crate::keys::FileKeys;
 use crate::mt::Mt;
-use crate::nature::Nature;
 use crate::scheme::{Choice, Scheme};
-use crate::schemes::{new_body, open_body};
+use crate::scheme_layer::{
+    DISPERSED, ExtentState, MOST_BLOCKS, SchemeLayer, at, check_end, check_run, half_done, zero_from,
+};
+use crate::schemes::{new_layer, open_layer};
 use crate::section::malformed;
-use crate::trusted::{HEAD, Head, Trusted};
+use crate::trusted::{HEAD, Trusted, TrustedHeader};
 use crate::untrusted::Untrusted;
 use lacuna_contracts::{Budget, Error, Kind, Result};
 use std::sync::Arc;
@@ -43,13 +45,13 @@ pub struct ProtectedFile {
     pub(crate) block_size: usize,
     pub(crate) choice: Choice,
     pub(crate) budget: Budget,
-    pub(crate) pass: Pass,
-    pub(crate) nature: Nature,
+    pub(crate) pass: WritePass,
+    pub(crate) profile: FileProfile,
     /// The scheme; during a conversion, the target scheme.
     pub(crate) scheme: Scheme,
     /// All blocks; during a conversion, the blocks under MT-EINT.
-    pub(crate) top: Box<dyn Body>,
-    pub(crate) under: Option<Under>,
+    pub(crate) upper: Box<dyn SchemeLayer>,
+    pub(crate) lower: Option<LowerLayer>,
     pub(crate) rewriting: Rewriting,
     /// Bytes of TS.
     trusted: u64,
@@ -57,10 +59,10 @@ pub struct ProtectedFile {
     broken: bool,
 }
 
-/// The body below that of MT-EINT during a conversion.
-pub(crate) struct Under {
+/// The layer below that of MT-EINT during a conversion.
+pub(crate) struct LowerLayer {
     pub(crate) scheme: Scheme,
-    pub(crate) body: Box<dyn Body>,
+    pub(crate) layer: Box<dyn SchemeLayer>,
     /// Blocks before this one were converted, except blocks written since.
     pub(crate) converted: u64,
 }
@@ -98,19 +100,19 @@ impl ProtectedFile {
             Choice::Fixed(scheme) => scheme,
             Choice::Auto => Scheme::Mt,
         };
-        let top = new_body(scheme, keys.clone(), block_size);
-        let pass = Pass::after(Counter::HOLE, session);
-        Self::with(keys, block_size, choice, pass, Nature::default(), scheme, top)
+        let top = new_layer(scheme, keys.clone(), block_size);
+        let pass = WritePass::after(Counter::HOLE, session);
+        Self::with(keys, block_size, choice, pass, FileProfile::default(), scheme, top)
     }
 
     fn with(
         keys: Arc<FileKeys>,
         block_size: usize,
         choice: Choice,
-        pass: Pass,
-        nature: Nature,
+        pass: WritePass,
+        nature: FileProfile,
         scheme: Scheme,
-        top: Box<dyn Body>,
+        top: Box<dyn SchemeLayer>,
     ) -> Self {
         let (budget, under, rewriting, trusted) = (Budget::bytes(0), None, Rewriting::default(), 0);
         let (dirty, broken) = (true, false);
@@ -120,10 +122,10 @@ impl ProtectedFile {
             choice,
             budget,
             pass,
-            nature,
+            profile: nature,
             scheme,
-            top,
-            under,
+            upper: top,
+            lower: under,
             rewriting,
             trusted,
             dirty,
@@ -134,20 +136,20 @@ impl ProtectedFile {
     /// The file that `trusted` describes; `budget` bounds its caches. Errors: [`Kind::Corrupt`].
     pub fn open(keys: Arc<FileKeys>, trusted: &Trusted, session: Session, budget: Budget) -> Result<Self> {
         let (head, mut section) = trusted.head()?;
-        let Head { block_size, blocks, .. } = head;
+        let TrustedHeader { block_size, blocks, .. } = head;
         // The section of MT-EINT comes first, in both directions of conversion.
-        let first = if head.other.is_some() { Scheme::Mt } else { head.scheme };
-        let top = open_body(first, keys.clone(), block_size, blocks, &mut section)?;
-        let pass = Pass::after(head.last, session);
-        let mut file = Self::with(keys, block_size, head.choice, pass, head.nature, head.scheme, top);
-        if let Some(other) = head.other {
+        let first = if head.converting_from.is_some() { Scheme::Mt } else { head.scheme };
+        let top = open_layer(first, keys.clone(), block_size, blocks, &mut section)?;
+        let pass = WritePass::after(head.last, session);
+        let mut file = Self::with(keys, block_size, head.choice, pass, head.profile, head.scheme, top);
+        if let Some(other) = head.converting_from {
             let blocks = section.u64()?;
             if (other == Scheme::Mt) == (head.scheme == Scheme::Mt) || blocks > head.blocks {
                 return Err(malformed(&format!("{blocks} blocks of {other:?} beside {:?}", head.scheme)));
             }
             let scheme = if other == Scheme::Mt { head.scheme } else { other };
-            let body = open_body(scheme, file.keys.clone(), block_size, blocks, &mut section)?;
-            file.under = Some(Under { scheme, body, converted: 0 });
+            let body = open_layer(scheme, file.keys.clone(), block_size, blocks, &mut section)?;
+            file.lower = Some(LowerLayer { scheme, layer: body, converted: 0 });
         }
         if !section.0.is_empty() {
             return Err(malformed(&format!("{} bytes too many", section.0.len())));
@@ -161,24 +163,24 @@ impl ProtectedFile {
     /// Starts a session: later writes use it. No other opening may have written the file in this
     /// session.
     pub fn set_session(&mut self, session: Session) {
-        self.pass.enter(session);
+        self.pass.switch_session(session);
     }
 
     /// Bounds the caches; dirty pages stay until the next commit.
     pub fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
-        match &mut self.under {
-            None => self.top.set_budget(budget),
+        match &mut self.lower {
+            None => self.upper.set_budget(budget),
             Some(under) => {
-                self.top.set_budget(budget.share(1, 2));
-                under.body.set_budget(budget.share(1, 2));
+                self.upper.set_budget(budget.share(1, 2));
+                under.layer.set_budget(budget.share(1, 2));
             }
         }
     }
 
     /// The length in blocks.
     pub fn blocks(&self) -> u64 {
-        self.top.blocks()
+        self.upper.blocks()
     }
 
     /// The block size, in bytes.
@@ -201,7 +203,7 @@ impl ProtectedFile {
     pub fn set_choice(&mut self, choice: Choice) {
         if choice != self.choice {
             self.dirty = true;
-            self.nature.resume();
+            self.profile.permit_conversion();
             self.choice = choice;
         }
     }
@@ -222,36 +224,36 @@ impl ProtectedFile {
         }
         self.try_change(|file| {
             if file.choice == Choice::Auto {
-                file.nature.wrote(plain, file.block_size);
+                file.profile.note_written(plain, file.block_size);
             }
-            file.top.write(us, &mut file.pass, first, plain)
+            file.upper.write(us, &mut file.pass, first, plain)
         })
     }
 
     /// Reads, verifies and decrypts a run of whole blocks. After an error the buffer has zeros
     /// starting at the failed block.
-    pub fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
+    pub fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> CheckResult {
         let checked = self.read(us, first, plain);
         zero_from(checked, first, self.block_size, plain)
     }
 
-    fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
+    fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> CheckResult {
         let count = check_run(self.block_size, first, plain.len()).map_err(at(first))?;
         check_end(self.blocks(), first, count).map_err(at(first))?;
-        self.whole().map_err(at(first))?;
-        self.nature.read(count);
-        let Some(under) = &self.under else { return self.top.read(us, first, plain) };
+        self.check_usable().map_err(at(first))?;
+        self.profile.note_read(count);
+        let Some(lower) = &self.lower else { return self.upper.read(us, first, plain) };
         let (mut block, mut rest) = (first, plain);
         while !rest.is_empty() {
-            let (state, end) = self.top.run(us, block).map_err(at(block))?;
-            let below = state == State::Nothing && block < under.body.blocks();
-            let end = if below { end.min(under.body.blocks()) } else { end };
+            let (state, end) = self.upper.extent_at(us, block).map_err(at(block))?;
+            let below = state == ExtentState::Unwritten && block < lower.layer.blocks();
+            let end = if below { end.min(lower.layer.blocks()) } else { end };
             let count = (end - block).min((rest.len() / self.block_size) as u64);
             let (part, after) = rest.split_at_mut(count as usize * self.block_size);
             if below {
-                under.body.read(us, block, part)?;
+                lower.layer.read(us, block, part)?;
             } else {
-                self.top.read(us, block, part)?;
+                self.upper.read(us, block, part)?;
             }
             block += count;
             rest = after;
@@ -272,15 +274,15 @@ impl ProtectedFile {
             return Ok(());
         }
         self.change(|file| {
-            file.top.relieve(us)?;
-            if let Some(under) = &mut file.under
-                && blocks < under.body.blocks()
+            file.upper.flush_over_budget(us)?;
+            if let Some(lower) = &mut file.lower
+                && blocks < lower.layer.blocks()
             {
-                under.body.resize(us, blocks)?;
+                lower.layer.resize(us, blocks)?;
             }
-            file.top.resize(us, blocks)?;
+            file.upper.resize(us, blocks)?;
             if blocks == 0 {
-                file.emptied();
+                file.reset_conversion();
             }
             Ok(())
         })
@@ -294,17 +296,17 @@ impl ProtectedFile {
             return Ok(());
         }
         self.change(|file| {
-            let Some(under) = &file.under else {
-                file.top.relieve(us)?;
-                return file.top.punch(us, first, end - first, false);
+            let Some(lower) = &file.lower else {
+                file.upper.flush_over_budget(us)?;
+                return file.upper.punch(us, first, end - first, false);
             };
             let mut block = first;
             while block < end {
-                file.top.relieve(us)?;
-                // Leave the body below unchanged: MT-EINT can hold any number of holes.
-                let (state, until) = under.body.run(us, block)?;
+                file.upper.flush_over_budget(us)?;
+                // Leave the layer below unchanged: MT-EINT can hold any number of holes.
+                let (state, until) = lower.layer.extent_at(us, block)?;
                 let until = until.min(end);
-                file.top.punch(us, block, until - block, state == State::Data)?;
+                file.upper.punch(us, block, until - block, state == ExtentState::Data)?;
                 block = until;
             }
             Ok(())
@@ -316,12 +318,12 @@ impl ProtectedFile {
     pub fn seek(&self, us: &dyn Untrusted, from: u64, data: bool) -> Result<Option<u64>> {
         let mut block = from;
         while block < self.blocks() {
-            let (mut state, mut end) = self.top.run(us, block)?;
-            if let (State::Nothing, Some(under)) = (state, &self.under) {
-                let (below, until) = under.body.run(us, block)?;
+            let (mut state, mut end) = self.upper.extent_at(us, block)?;
+            if let (ExtentState::Unwritten, Some(lower)) = (state, &self.lower) {
+                let (below, until) = lower.layer.extent_at(us, block)?;
                 (state, end) = (below, end.min(until));
             }
-            if (state == State::Data) == data {
+            if (state == ExtentState::Data) == data {
                 return Ok(Some(block));
             }
             block = end;
@@ -332,23 +334,23 @@ impl ProtectedFile {
     /// Writes dirty US pages and gives TS.
     pub fn commit(&mut self, us: &dyn Untrusted) -> Result<Trusted> {
         self.change(|file| {
-            let alone = file.under.is_none();
-            let mut sections = file.top.seal(us, Trusted::MAX - HEAD, alone)?;
-            if let Some(under) = &mut file.under {
-                sections.extend(under.body.blocks().to_le_bytes());
-                sections.extend(under.body.seal(us, 0, false)?);
+            let alone = file.lower.is_none();
+            let mut sections = file.upper.seal(us, Trusted::MAX - HEAD, alone)?;
+            if let Some(under) = &mut file.lower {
+                sections.extend(under.layer.blocks().to_le_bytes());
+                sections.extend(under.layer.seal(us, 0, false)?);
             }
-            let head = Head {
+            let head = TrustedHeader {
                 scheme: file.scheme,
-                other: file.other(),
+                converting_from: file.converting_from(),
                 choice: file.choice,
                 block_size: file.block_size,
                 blocks: file.blocks(),
                 last: file.pass.last(),
-                nature: std::mem::take(&mut file.nature),
+                profile: std::mem::take(&mut file.profile),
             };
             let trusted = Trusted::new(&head, &sections);
-            file.nature = head.nature;
+            file.profile = head.profile;
             file.trusted = trusted.to_bytes().len() as u64;
             Ok(trusted)
         })
@@ -357,14 +359,14 @@ impl ProtectedFile {
 
     /// The storage costs.
     pub fn usage(&self, us: &dyn Untrusted) -> Result<Usage> {
-        let (mut untrusted, mut random_looking, mut intervals) = self.top.usage(us)?;
-        if let Some(under) = &self.under {
-            let (bytes, random, more) = under.body.usage(us)?;
+        let (mut untrusted, mut random_looking, mut intervals) = self.upper.usage(us)?;
+        if let Some(lower) = &self.lower {
+            let (bytes, random, more) = lower.layer.usage(us)?;
             (untrusted, random_looking) = (untrusted + bytes, random_looking + random);
             intervals += more;
         }
-        if self.scheme == Scheme::Mt && self.under.is_none() {
-            random_looking = self.nature.random_looking(self.blocks());
+        if self.scheme == Scheme::Mt && self.lower.is_none() {
+            random_looking = self.profile.random_looking(self.blocks());
         }
         Ok(Usage { scheme: self.scheme, trusted: self.trusted, untrusted, random_looking, intervals })
     }
@@ -380,61 +382,61 @@ impl ProtectedFile {
     /// Like `change`, for a `what` that itself reports whether it changed anything before a read
     /// failed.
     fn try_change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
-        self.whole()?;
+        self.check_usable()?;
         self.dirty = true;
         let result = what(self).inspect_err(|e| {
             let passes = e.changed_nothing() || matches!(e.kind(), Kind::Corrupt | Kind::Usage);
             self.broken = !passes;
         });
-        self.bound();
+        self.bound_intervals();
         result
     }
 
-    fn whole(&self) -> Result<()> {
+    fn check_usable(&self) -> Result<()> {
         if !self.broken {
             return Ok(());
         }
         Err(Error::new(Kind::FailStop, "cannot use a file")
             .found("an earlier error while it was changed")
-            .remedy("close and open it again, in another session"))
+            .hint("close and open it again, in another session"))
     }
 
     /// The scheme that the file is being converted from, if any.
-    fn other(&self) -> Option<Scheme> {
-        self.under.as_ref().map(|under| if self.scheme == Scheme::Mt { under.scheme } else { Scheme::Mt })
+    fn converting_from(&self) -> Option<Scheme> {
+        self.lower.as_ref().map(|under| if self.scheme == Scheme::Mt { under.scheme } else { Scheme::Mt })
     }
 
     /// Bounds the counter intervals: converts a file with dispersed writes or holes to MT-EINT.
     /// Accesses no US.
-    fn bound(&mut self) {
-        if self.under.is_none() && self.top.intervals() > DISPERSED {
-            self.overlay();
+    fn bound_intervals(&mut self) {
+        if self.lower.is_none() && self.upper.intervals() > DISPERSED {
+            self.begin_conversion_to_mt();
         }
     }
 
-    /// Resets an emptied file to one body, of its scheme.
-    fn emptied(&mut self) {
-        if self.under.take().is_some() && self.scheme != Scheme::Mt {
-            self.top = new_body(self.scheme, self.keys.clone(), self.block_size);
+    /// Resets an emptied file to one layer, of its scheme.
+    fn reset_conversion(&mut self) {
+        if self.lower.take().is_some() && self.scheme != Scheme::Mt {
+            self.upper = new_layer(self.scheme, self.keys.clone(), self.block_size);
         }
-        self.nature.resume();
+        self.profile.permit_conversion();
         self.rewriting = Rewriting::default();
         self.set_budget(self.budget);
     }
 
-    /// Begins a conversion to MT-EINT: puts a new body under MT-EINT over the present one.
-    pub(crate) fn overlay(&mut self) {
+    /// Begins a conversion to MT-EINT: puts a new layer under MT-EINT over the present one.
+    pub(crate) fn begin_conversion_to_mt(&mut self) {
         let top = Box::new(Mt::of_holes(self.keys.clone(), self.block_size, self.blocks()));
-        let body = std::mem::replace(&mut self.top, top);
+        let layer = std::mem::replace(&mut self.upper, top);
         let scheme = std::mem::replace(&mut self.scheme, Scheme::Mt);
-        self.begin(scheme, body);
+        self.set_lower(scheme, layer);
     }
 
-    /// Begins a conversion with `body` as the lower body.
-    pub(crate) fn begin(&mut self, scheme: Scheme, body: Box<dyn Body>) {
-        self.under = Some(Under { scheme, body, converted: 0 });
+    /// Begins a conversion with `layer` as the lower layer.
+    pub(crate) fn set_lower(&mut self, scheme: Scheme, body: Box<dyn SchemeLayer>) {
+        self.lower = Some(LowerLayer { scheme, layer: body, converted: 0 });
         self.rewriting = Rewriting::default();
-        self.nature.converted();
+        self.profile.reset_counts();
         self.set_budget(self.budget);
     }
 }

@@ -181,7 +181,7 @@ pub(crate) fn counter_bytes(counter: Counter) -> [u8; Intervals::VALUE] {
 
 /// Parses the output of [`counter_bytes`].
 pub(crate) fn counter_from(bytes: [u8; Intervals::VALUE]) -> Counter {
-    let record = lacuna_contracts::Record(&bytes);
+    let record = lacuna_contracts::LeReader(&bytes);
     Counter { session: Session(record.u64(0)), pass: record.u32(8) }
 }
 

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_keys_of_sessions_are_kept_and_each_is_found_again() {
+    fn few_session_keys_are_cached_and_each_is_derived_again() {
         let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1).unwrap();
         let seal = |session| {
             let mut sealed = [0; 32];

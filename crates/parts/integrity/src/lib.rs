@@ -17,8 +17,8 @@
 //! - Bytes from untrusted storage never cause a panic, and allocations for them are bounded.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-// `Failed` is large (an `Error` and a number), but it is made only where a block fails, which is
-// rare.
+// `FailedBlock` is large (an `Error` and a number), but it is made only where a block fails, which
+// is rare.
 #![allow(clippy::result_large_err)]
 
 // Unit tests and integration tests share one fixture, which names this crate.
@@ -30,23 +30,24 @@ mod ablation;
 #[cfg(feature = "ablation")]
 pub mod ablation;
 mod auth_counters;
-mod body;
+mod block_ciphers;
 mod compress;
 mod conversion;
 mod counter;
 mod entropy;
 mod failed;
 mod file;
+mod file_profile;
 mod intervals;
 mod keys;
-mod low;
 mod mt;
 mod mt_counters;
-mod nature;
+mod nonce_log;
 #[cfg(test)]
 mod nonce_tests;
 mod page_array;
 mod scheme;
+mod scheme_layer;
 mod schemes;
 mod section;
 mod selective;
@@ -55,14 +56,13 @@ mod tree_page;
 mod trusted;
 mod untrusted;
 mod wide_tree;
-mod witness;
 
 pub use compress::{PACKED_HEADER, compress, decompress};
 pub use counter::Session;
 pub use entropy::{
     LARGEST_BLOCK, SMALLEST_BLOCK, STATISTIC_BITS, is_random_looking, statistic, statistic_term, threshold,
 };
-pub use failed::{Checked, Failed};
+pub use failed::{CheckResult, FailedBlock};
 pub use file::{ProtectedFile, Usage};
 pub use keys::FileKeys;
 pub use scheme::{Choice, Scheme};

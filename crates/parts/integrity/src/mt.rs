@@ -4,13 +4,13 @@
 //! The paper hashes index and content; here the tag is a keyed hash that also binds the write
 //! counter. A leaf of zeros is a hole.
 
-use crate::ablation::{Check, enforced};
-use crate::body::{BATCH, Body, State, at, batch_blocks, half_done, with_buffer};
-use crate::counter::{Counter, Pass};
-use crate::failed::Checked;
+use crate::ablation::{SchemeCheck, is_enforced};
+use crate::block_ciphers::RunCiphers;
+use crate::counter::{Counter, WritePass};
+use crate::failed::CheckResult;
 use crate::keys::{FileKeys, Tag};
-use crate::low::Ciphers;
 use crate::mt_counters::MtCounters;
+use crate::scheme_layer::{BATCH, ExtentState, SchemeLayer, at, batch_blocks, half_done, with_buffer};
 use crate::section::{Section, SectionMut};
 use crate::tampered::altered;
 use crate::tree_page::{ABSENT, ENTRIES};
@@ -20,7 +20,7 @@ use lacuna_contracts::{Budget, Kind, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The leaf of a block that was punched while there was a body below.
+/// The leaf of a block that was punched while there was a layer below.
 const PUNCHED: Tag = [0xfe; 16];
 /// The leaf of a block with lost content: a ciphertext has this tag with probability 2^-128.
 pub(crate) const LOST: Tag = [0xff; 16];
@@ -38,7 +38,7 @@ impl Mt {
         Mt { keys, block_size, counters, tree }
     }
 
-    /// A body of `blocks` holes.
+    /// A layer of `blocks` holes.
     pub(crate) fn of_holes(keys: Arc<FileKeys>, block_size: usize, blocks: u64) -> Self {
         let mut counters = MtCounters::new(keys.clone());
         counters.resize(blocks);
@@ -46,7 +46,7 @@ impl Mt {
         Mt { keys, block_size, counters, tree }
     }
 
-    /// The body of `blocks` blocks that a section of TS describes.
+    /// The layer of `blocks` blocks that a section of TS describes.
     pub(crate) fn open(
         keys: Arc<FileKeys>,
         block_size: usize,
@@ -77,7 +77,7 @@ impl Mt {
                 if e.kind() != Kind::Corrupt || from < run.start || run.end < to {
                     return Err(e);
                 }
-                self.tree.renew(us, page, LOST)?;
+                self.tree.fill_page(us, page, LOST)?;
             }
         }
         self.tree.prepare(us, first, count)
@@ -93,7 +93,7 @@ impl Mt {
         sealed: &mut [u8],
         tags: &mut [Tag],
     ) -> Result<bool> {
-        let mut ciphers = Ciphers::new(&self.keys);
+        let mut ciphers = RunCiphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
             *tag = ciphers.seal_tagged(block, counter, from, to)?;
@@ -105,8 +105,8 @@ impl Mt {
     }
 
     /// Decrypts blocks in place.
-    fn decrypt(&self, first: u64, counters: &[Counter], tags: &[Tag], blocks: &mut [u8]) -> Checked {
-        let mut ciphers = Ciphers::new(&self.keys);
+    fn decrypt(&self, first: u64, counters: &[Counter], tags: &[Tag], blocks: &mut [u8]) -> CheckResult {
+        let mut ciphers = RunCiphers::new(&self.keys);
         let blocks = blocks.chunks_exact_mut(self.block_size).zip(counters.iter().zip(tags));
         for (number, (block, (counter, tag))) in (first..).zip(blocks) {
             if *tag == ABSENT || *tag == PUNCHED {
@@ -114,7 +114,7 @@ impl Mt {
                 continue;
             }
             let opened = ciphers.open_tagged(number, *counter, block, tag).map_err(at(number))?;
-            if !opened && enforced(Check::LeafTag) {
+            if !opened && is_enforced(SchemeCheck::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
         }
@@ -127,7 +127,7 @@ pub(crate) fn is_reserved(tag: &Tag) -> bool {
     [ABSENT, PUNCHED, LOST].contains(tag)
 }
 
-impl Body for Mt {
+impl SchemeLayer for Mt {
     fn set_budget(&mut self, budget: Budget) {
         self.tree.set_budget(budget.share(3, 4));
         self.counters.set_budget(budget.share(1, 4));
@@ -137,19 +137,19 @@ impl Body for Mt {
         self.tree.leaves()
     }
 
-    fn write(&mut self, us: &dyn Untrusted, pass: &mut Pass, first: u64, plain: &[u8]) -> Result<()> {
+    fn write(&mut self, us: &dyn Untrusted, pass: &mut WritePass, first: u64, plain: &[u8]) -> Result<()> {
         let batch = batch_blocks(self.block_size);
         let mut tags = [ABSENT; BATCH];
         let (starts, run) = ((first..).step_by(batch), first..first + (plain.len() / self.block_size) as u64);
         for (start, part) in starts.zip(plain.chunks(batch * self.block_size)) {
             let count = part.len() / self.block_size;
-            self.relieve(us)?;
+            self.flush_over_budget(us)?;
             // Verify before any change: if the tree does not verify, the file stays unchanged.
             self.prepare(us, start, count as u64, &run)?;
             self.counters.prepare(us, start, count as u64)?;
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
-                    let counter = pass.write(start, count as u64)?;
+                    let counter = pass.counter_for_write(start, count as u64)?;
                     if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
@@ -163,7 +163,7 @@ impl Body for Mt {
         Ok(())
     }
 
-    fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
+    fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> CheckResult {
         let (mut tags, mut counters) = ([ABSENT; BATCH], [Counter::HOLE; BATCH]);
         for (start, part) in (first..).step_by(BATCH).zip(plain.chunks_mut(BATCH * self.block_size)) {
             let count = part.len() / self.block_size;
@@ -180,31 +180,31 @@ impl Body for Mt {
         Ok(())
     }
 
-    fn run(&self, us: &dyn Untrusted, block: u64) -> Result<(State, u64)> {
+    fn extent_at(&self, us: &dyn Untrusted, block: u64) -> Result<(ExtentState, u64)> {
         let blocks = self.tree.leaves();
         if block >= blocks {
-            return Ok((State::Nothing, u64::MAX));
+            return Ok((ExtentState::Unwritten, u64::MAX));
         }
         let count = (BATCH as u64 - block % BATCH as u64).min(blocks - block) as usize;
         let mut tags = [ABSENT; BATCH];
         self.tree.get(us, block, &mut tags[..count])?;
         let state = |tag: &Tag| match *tag {
-            ABSENT => State::Nothing,
-            PUNCHED => State::Punched,
-            _ => State::Data,
+            ABSENT => ExtentState::Unwritten,
+            PUNCHED => ExtentState::Punched,
+            _ => ExtentState::Data,
         };
         let found = state(&tags[0]);
         let same = tags[..count].iter().take_while(|tag| state(tag) == found).count() as u64;
-        if found == State::Nothing && same == count as u64 {
+        if found == ExtentState::Unwritten && same == count as u64 {
             // Absent parts of the tree are skipped as a whole.
             return Ok((found, self.tree.seek(us, block + same, true)?.unwrap_or(u64::MAX)));
         }
         Ok((found, block + same))
     }
 
-    fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
-        self.tree.relieve(us)?;
-        self.counters.relieve(us)
+    fn flush_over_budget(&mut self, us: &dyn Untrusted) -> Result<()> {
+        self.tree.flush_over_budget(us)?;
+        self.counters.flush_over_budget(us)
     }
 
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
@@ -221,14 +221,14 @@ impl Body for Mt {
         }
         for start in (0..count).step_by(BATCH) {
             let some = (count - start).min(BATCH as u64) as usize;
-            self.tree.relieve(us)?;
+            self.tree.flush_over_budget(us)?;
             self.tree.set(us, first + start, &[PUNCHED; BATCH][..some])?;
         }
         Ok(())
     }
 
-    fn lose(&mut self, us: &dyn Untrusted, pass: &mut Pass, block: u64) -> Result<()> {
-        let counter = pass.write(block, 1)?;
+    fn mark_lost(&mut self, us: &dyn Untrusted, pass: &mut WritePass, block: u64) -> Result<()> {
+        let counter = pass.counter_for_write(block, 1)?;
         self.tree.set(us, block, &[LOST])?;
         self.counters.set(us, block, 1, counter)
     }

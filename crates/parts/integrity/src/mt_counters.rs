@@ -55,8 +55,8 @@ impl MtCounters {
     }
 
     /// Writes dirty pages if there are many.
-    pub(crate) fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
-        self.dense.relieve(us)
+    pub(crate) fn flush_over_budget(&mut self, us: &dyn Untrusted) -> Result<()> {
+        self.dense.flush_over_budget(us)
     }
 
     pub(crate) fn get(&self, us: &dyn Untrusted, first: u64, out: &mut [Counter]) -> Result<()> {

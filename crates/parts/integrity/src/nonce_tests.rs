@@ -3,8 +3,8 @@
 #[path = "../tests/fixture/mod.rs"]
 mod fixture;
 
-use crate::witness;
-use fixture::{Bed, CHOICES, Model, Step};
+use crate::nonce_log;
+use fixture::{CHOICES, FileHarness, FileModel, FileStep};
 use lacuna_contracts::Budget;
 use lacuna_sim::Rng;
 use std::collections::HashSet;
@@ -14,11 +14,11 @@ fn no_nonce_and_no_tweak_is_used_twice() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let choice = CHOICES[(seed % 5) as usize];
-        let (mut bed, mut model) = (Bed::new(choice, 128, Budget::bytes(0)), Model::default());
+        let (mut bed, mut model) = (FileHarness::new(choice, 128, Budget::bytes(0)), FileModel::default());
         let mut committed = bed.us.stored.lock().clone();
-        witness::start();
+        nonce_log::start();
         for _ in 0..300 {
-            let step = Step::random(&mut rng, &model, 40, 128);
+            let step = FileStep::random(&mut rng, &model, 40, 128);
             bed.step(&step).unwrap();
             if !bed.file.is_dirty() {
                 committed = bed.us.stored.lock().clone();
@@ -31,7 +31,7 @@ fn no_nonce_and_no_tweak_is_used_twice() {
             }
             model.blocks = bed.file.blocks();
         }
-        let (mut uses, all) = (HashSet::new(), witness::take());
+        let (mut uses, all) = (HashSet::new(), nonce_log::take());
         assert!(seed % 5 == 3 || all.len() > 300);
         for (vector, block, _) in all {
             assert!(

@@ -17,9 +17,9 @@ const FEWEST_PAGES: usize = 8;
 /// Encrypted pages are multiples of this, the shortest message of the cipher.
 const GRAIN: usize = 16;
 
-type Cache<const N: usize> = BoundedCache<u64, Page<N>, FxBuildHasher>;
+type ArrayCache<const N: usize> = BoundedCache<u64, ArrayPage<N>, FxBuildHasher>;
 
-struct Page<const N: usize> {
+struct ArrayPage<const N: usize> {
     /// `None`: all zeros.
     entries: Option<Box<[[u8; N]]>>,
     dirty: bool,
@@ -31,7 +31,7 @@ struct Page<const N: usize> {
 pub(crate) struct PageArray<const N: usize> {
     keys: Arc<FileKeys>,
     part: Part,
-    pages: Mutex<Cache<N>>,
+    pages: Mutex<ArrayCache<N>>,
     dirty: usize,
     /// The number of pages in US, as far as is known here: US is untrusted.
     stored: u32,
@@ -43,12 +43,12 @@ impl<const N: usize> PageArray<N> {
 
     /// The array with `stored` pages in US.
     pub(crate) fn new(keys: Arc<FileKeys>, part: Part, stored: u32) -> Self {
-        PageArray { keys, part, pages: Mutex::new(Cache::new(FEWEST_PAGES)), dirty: 0, stored }
+        PageArray { keys, part, pages: Mutex::new(ArrayCache::new(FEWEST_PAGES)), dirty: 0, stored }
     }
 
     pub(crate) fn set_budget(&mut self, budget: Budget) {
         let most = (budget.get() / (PART_PAGE as u64 + 64)).min(1 << 32) as usize;
-        let mut cache = Cache::new(most.max(FEWEST_PAGES));
+        let mut cache = ArrayCache::new(most.max(FEWEST_PAGES));
         let old = self.pages.get_mut();
         while let Some((key, page)) = old.evict(|_, _| true) {
             if page.dirty || !cache.is_full() {
@@ -75,7 +75,7 @@ impl<const N: usize> PageArray<N> {
         while !rest.is_empty() {
             let from = (at % Self::ENTRIES) as usize;
             let (part, after) = rest.split_at_mut(rest.len().min(Self::ENTRIES as usize - from));
-            let copy = |page: &Page<N>, part: &mut [[u8; N]]| match &page.entries {
+            let copy = |page: &ArrayPage<N>, part: &mut [[u8; N]]| match &page.entries {
                 Some(entries) => part.copy_from_slice(&entries[from..from + part.len()]),
                 None => part.fill([0; N]),
             };
@@ -96,8 +96,8 @@ impl<const N: usize> PageArray<N> {
     }
 
     /// Writes dirty pages if there are many.
-    pub(crate) fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
-        if self.dirty > self.pages.get_mut().most() / 2 { self.flush(us) } else { Ok(()) }
+    pub(crate) fn flush_over_budget(&mut self, us: &dyn Untrusted) -> Result<()> {
+        if self.dirty > self.pages.get_mut().capacity() / 2 { self.flush(us) } else { Ok(()) }
     }
 
     /// Writes entries, starting at `first`.
@@ -181,18 +181,18 @@ impl<const N: usize> PageArray<N> {
         })
     }
 
-    fn fetch(&self, us: &dyn Untrusted, number: u64) -> Result<Page<N>> {
+    fn fetch(&self, us: &dyn Untrusted, number: u64) -> Result<ArrayPage<N>> {
         let Some(mut bytes) = self.read(us, number)? else {
-            return Ok(Page { entries: None, dirty: false, stored: false });
+            return Ok(ArrayPage { entries: None, dirty: false, stored: false });
         };
         let most = Self::ENTRIES as usize * N;
         if bytes.is_empty() || bytes.len() > most || !bytes.len().is_multiple_of(GRAIN) {
-            return Ok(Page { entries: None, dirty: false, stored: true });
+            return Ok(ArrayPage { entries: None, dirty: false, stored: true });
         }
         self.keys.open_page(self.part, number, &mut bytes);
         bytes.resize(most, 0);
         let entries = bytes.as_chunks::<N>().0.into();
-        Ok(Page { entries: Some(entries), dirty: false, stored: true })
+        Ok(ArrayPage { entries: Some(entries), dirty: false, stored: true })
     }
 
     fn dirty_page(&mut self, us: &dyn Untrusted, number: u64) -> Result<&mut [[u8; N]]> {
@@ -211,6 +211,6 @@ impl<const N: usize> PageArray<N> {
 }
 
 /// Makes room for a page. `false` if all pages are dirty.
-fn make_room<const N: usize>(pages: &mut Cache<N>) -> bool {
+fn make_room<const N: usize>(pages: &mut ArrayCache<N>) -> bool {
     !pages.is_full() || pages.evict(|_, page| !page.dirty).is_some()
 }

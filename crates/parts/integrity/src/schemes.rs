@@ -1,37 +1,37 @@
-//! Constructors for the body of every scheme.
+//! Constructors for the layer of every scheme.
 
-use crate::body::Body;
+use crate::block_ciphers::{CompCipher, RandCipher, XtsCipher};
 use crate::keys::FileKeys;
-use crate::low::{CompLow, PlainLow, RandLow};
 use crate::mt::Mt;
 use crate::scheme::Scheme;
+use crate::scheme_layer::SchemeLayer;
 use crate::section::Section;
 use crate::selective::Selective;
 use lacuna_contracts::Result;
 use std::sync::Arc;
 
-/// A body without blocks.
-pub(crate) fn new_body(scheme: Scheme, keys: Arc<FileKeys>, block_size: usize) -> Box<dyn Body> {
+/// A layer without blocks.
+pub(crate) fn new_layer(scheme: Scheme, keys: Arc<FileKeys>, block_size: usize) -> Box<dyn SchemeLayer> {
     match scheme {
         Scheme::Mt => Box::new(Mt::new(keys, block_size)),
-        Scheme::Rand => Box::new(Selective::<RandLow>::new(keys, block_size)),
-        Scheme::Comp => Box::new(Selective::<CompLow>::new(keys, block_size)),
-        Scheme::None => Box::new(Selective::<PlainLow>::new(keys, block_size)),
+        Scheme::Rand => Box::new(Selective::<RandCipher>::new(keys, block_size)),
+        Scheme::Comp => Box::new(Selective::<CompCipher>::new(keys, block_size)),
+        Scheme::None => Box::new(Selective::<XtsCipher>::new(keys, block_size)),
     }
 }
 
-/// The body of `blocks` blocks that a section of TS describes.
-pub(crate) fn open_body(
+/// The layer of `blocks` blocks that a section of TS describes.
+pub(crate) fn open_layer(
     scheme: Scheme,
     keys: Arc<FileKeys>,
     block_size: usize,
     blocks: u64,
     section: &mut Section<'_>,
-) -> Result<Box<dyn Body>> {
+) -> Result<Box<dyn SchemeLayer>> {
     Ok(match scheme {
         Scheme::Mt => Box::new(Mt::open(keys, block_size, blocks, section)?),
-        Scheme::Rand => Box::new(Selective::<RandLow>::open(keys, block_size, blocks, section)?),
-        Scheme::Comp => Box::new(Selective::<CompLow>::open(keys, block_size, blocks, section)?),
-        Scheme::None => Box::new(Selective::<PlainLow>::open(keys, block_size, blocks, section)?),
+        Scheme::Rand => Box::new(Selective::<RandCipher>::open(keys, block_size, blocks, section)?),
+        Scheme::Comp => Box::new(Selective::<CompCipher>::open(keys, block_size, blocks, section)?),
+        Scheme::None => Box::new(Selective::<XtsCipher>::open(keys, block_size, blocks, section)?),
     })
 }

@@ -9,7 +9,7 @@ pub(crate) struct Section<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Section<'b> {
     pub(crate) fn take(&mut self, len: usize) -> Result<&'b [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or_else(|| malformed("it ends too early"))?;
+        let (taken, rest) = self.0.split_at_checked(len).ok_or_else(|| malformed("too few bytes"))?;
         self.0 = rest;
         Ok(taken)
     }
@@ -66,8 +66,8 @@ impl<'b> Section<'b> {
 pub(crate) fn malformed(found: &str) -> Error {
     Error::new(Kind::Corrupt, "the trusted storage of a file is not usable")
         .found(found)
-        .expected("what a commit of this file gave")
-        .remedy("restore the file from a backup")
+        .expected("the bytes that a commit of this file returned")
+        .hint("restore the file from a backup")
 }
 
 /// A writer of a section.

@@ -6,15 +6,17 @@
 //! tag in the leaf binds the block. Altering them makes blocks fail and does no other harm. A
 //! change uses a leaf that the inverse names only if RArr agrees; a read relies on the tag alone.
 
-use crate::ablation::{Check, enforced};
+use crate::ablation::{SchemeCheck, is_enforced};
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};
-use crate::body::{BATCH, Body, MOST_BLOCKS, State, at, batch_blocks, half_done, with_buffer};
-use crate::counter::{Counter, Pass};
-use crate::failed::Checked;
+use crate::block_ciphers::{LeaflessCipher, RunCiphers};
+use crate::counter::{Counter, WritePass};
+use crate::failed::CheckResult;
 use crate::keys::{FileKeys, Tag};
-use crate::low::{Ciphers, Low};
 use crate::mt::{LOST, is_reserved};
 use crate::page_array::PageArray;
+use crate::scheme_layer::{
+    BATCH, ExtentState, MOST_BLOCKS, SchemeLayer, at, batch_blocks, half_done, with_buffer,
+};
 use crate::section::{Section, SectionMut, malformed};
 use crate::tampered::altered;
 use crate::tree_page::ABSENT;
@@ -28,7 +30,7 @@ use std::sync::Arc;
 const FIXED: usize = 1 + 8 + 4 + 4;
 /// The most leaves without a block: tampering with RArr can leave orphan leaves. More would take
 /// long to remove.
-const LEFT_OVER: u64 = 1 << 20;
+const MAX_ORPHAN_LEAVES: u64 = 1 << 20;
 /// Bytes of counters in a section that shares TS with another section: the size of their hashes.
 const SHARED_ROOM: usize = 35;
 
@@ -41,10 +43,10 @@ pub(crate) struct Selective<L> {
     order: PageArray<8>,
     /// The inverse of RArr.
     position: PageArray<8>,
-    low: PhantomData<fn() -> L>,
+    cipher: PhantomData<fn() -> L>,
 }
 
-impl<L: Low> Selective<L> {
+impl<L: LeaflessCipher> Selective<L> {
     pub(crate) fn new(keys: Arc<FileKeys>, block_size: usize) -> Self {
         let counters = AuthCounters::new(keys.clone());
         let tree = WideTree::new(keys.clone(), Part::RTREE);
@@ -61,10 +63,10 @@ impl<L: Low> Selective<L> {
     ) -> Self {
         let order = PageArray::new(keys.clone(), Part::Order, order);
         let position = PageArray::new(keys.clone(), Part::Position, position);
-        Selective { keys, block_size, counters, tree, order, position, low: PhantomData }
+        Selective { keys, block_size, counters, tree, order, position, cipher: PhantomData }
     }
 
-    /// The body of `blocks` blocks that a section of TS describes.
+    /// The layer of `blocks` blocks that a section of TS describes.
     pub(crate) fn open(
         keys: Arc<FileKeys>,
         block_size: usize,
@@ -80,9 +82,9 @@ impl<L: Low> Selective<L> {
             }
             CounterState::Hashed(count, [section.tag()?, section.tag()?])
         } else {
-            CounterState::Here(section.short()?.to_vec())
+            CounterState::Inline(section.short()?.to_vec())
         };
-        if leaves > MOST_BLOCKS.min(blocks + LEFT_OVER) {
+        if leaves > MOST_BLOCKS.min(blocks + MAX_ORPHAN_LEAVES) {
             return Err(malformed(&format!("{leaves} tags")));
         }
         let counters = AuthCounters::open(keys.clone(), blocks, state)?;
@@ -100,7 +102,7 @@ impl<L: Low> Selective<L> {
         sealed: &mut [u8],
         tags: &mut [Option<Tag>],
     ) -> Result<bool> {
-        let mut ciphers = Ciphers::new(&self.keys);
+        let mut ciphers = RunCiphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
             *tag = None;
@@ -128,7 +130,7 @@ impl<L: Low> Selective<L> {
 
     /// Updates RTree and RArr for written blocks, starting at `first`: `tags` has the tags of
     /// blocks that need a leaf.
-    fn place(&mut self, us: &dyn Untrusted, first: u64, tags: &[Option<Tag>]) -> Result<()> {
+    fn update_leaves(&mut self, us: &dyn Untrusted, first: u64, tags: &[Option<Tag>]) -> Result<()> {
         let some = tags.iter().any(Option::is_some);
         if self.tree.leaves() == 0 && !some {
             return Ok(());
@@ -237,7 +239,7 @@ impl<L: Low> Selective<L> {
     fn delete_leaves(&mut self, us: &dyn Untrusted, first: u64, end: u64) -> Result<()> {
         let mut at = first;
         while at < end && self.tree.leaves() > 0 {
-            self.relieve(us)?;
+            self.flush_over_budget(us)?;
             let (counter, until) = self.counters.get(us)?.at(at);
             let until = until.min(end);
             if is_data(counter) {
@@ -257,8 +259,14 @@ impl<L: Low> Selective<L> {
     }
 
     /// Decrypts blocks in place.
-    fn decrypt(&self, us: &dyn Untrusted, first: u64, counters: &[Counter], blocks: &mut [u8]) -> Checked {
-        let mut ciphers = Ciphers::new(&self.keys);
+    fn decrypt(
+        &self,
+        us: &dyn Untrusted,
+        first: u64,
+        counters: &[Counter],
+        blocks: &mut [u8],
+    ) -> CheckResult {
+        let mut ciphers = RunCiphers::new(&self.keys);
         let mut positions = [[0; 8]; BATCH];
         if self.tree.leaves() > 0 {
             self.position.get(us, first, &mut positions[..counters.len()]).map_err(at(first))?;
@@ -284,7 +292,7 @@ impl<L: Low> Selective<L> {
                 self.tree.get(us, leaf, &mut tags[n..have]).map_err(at(number))?;
             }
             let opened = ciphers.open_tagged(number, counter, block, &tags[n]).map_err(at(number))?;
-            if !opened && enforced(Check::LeafTag) {
+            if !opened && is_enforced(SchemeCheck::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
         }
@@ -297,7 +305,7 @@ fn is_data(counter: Counter) -> bool {
     counter != Counter::HOLE
 }
 
-impl<L: Low> Body for Selective<L> {
+impl<L: LeaflessCipher> SchemeLayer for Selective<L> {
     fn set_budget(&mut self, budget: Budget) {
         self.tree.set_budget(budget.share(1, 3));
         self.order.set_budget(budget.share(1, 3));
@@ -308,16 +316,16 @@ impl<L: Low> Body for Selective<L> {
         self.counters.blocks()
     }
 
-    fn write(&mut self, us: &dyn Untrusted, pass: &mut Pass, first: u64, plain: &[u8]) -> Result<()> {
+    fn write(&mut self, us: &dyn Untrusted, pass: &mut WritePass, first: u64, plain: &[u8]) -> Result<()> {
         let batch = batch_blocks(self.block_size);
         let mut tags = [None; BATCH];
         for (start, part) in (first..).step_by(batch).zip(plain.chunks(batch * self.block_size)) {
             let count = part.len() / self.block_size;
-            self.relieve(us)?;
+            self.flush_over_budget(us)?;
             self.prepare(us, start, count)?;
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
-                    let counter = L::counter(pass.write(start, count as u64)?);
+                    let counter = L::counter(pass.counter_for_write(start, count as u64)?);
                     if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
@@ -325,13 +333,13 @@ impl<L: Low> Body for Selective<L> {
                 }
             })?;
             // The blocks have been replaced: from here an error leaves them half changed.
-            self.place(us, start, &tags[..count]).map_err(half_done)?;
+            self.update_leaves(us, start, &tags[..count]).map_err(half_done)?;
             self.counters.set(us, start, count as u64, counter).map_err(half_done)?;
         }
         Ok(())
     }
 
-    fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
+    fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> CheckResult {
         let intervals = self.counters.get(us).map_err(at(first))?;
         let mut counters = [Counter::HOLE; BATCH];
         for (start, part) in (first..).step_by(BATCH).zip(plain.chunks_mut(BATCH * self.block_size)) {
@@ -347,15 +355,15 @@ impl<L: Low> Body for Selective<L> {
         Ok(())
     }
 
-    fn run(&self, us: &dyn Untrusted, block: u64) -> Result<(State, u64)> {
+    fn extent_at(&self, us: &dyn Untrusted, block: u64) -> Result<(ExtentState, u64)> {
         let (counter, end) = self.counters.get(us)?.at(block);
-        Ok((if is_data(counter) { State::Data } else { State::Nothing }, end))
+        Ok((if is_data(counter) { ExtentState::Data } else { ExtentState::Unwritten }, end))
     }
 
-    fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
-        self.tree.relieve(us)?;
-        self.order.relieve(us)?;
-        self.position.relieve(us)
+    fn flush_over_budget(&mut self, us: &dyn Untrusted) -> Result<()> {
+        self.tree.flush_over_budget(us)?;
+        self.order.flush_over_budget(us)?;
+        self.position.flush_over_budget(us)
     }
 
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
@@ -378,9 +386,9 @@ impl<L: Low> Body for Selective<L> {
         self.counters.set(us, first, end - first, Counter::HOLE)
     }
 
-    fn lose(&mut self, us: &dyn Untrusted, pass: &mut Pass, block: u64) -> Result<()> {
-        let counter = L::counter(pass.write(block, 1)?);
-        self.place(us, block, &[Some(LOST)])?;
+    fn mark_lost(&mut self, us: &dyn Untrusted, pass: &mut WritePass, block: u64) -> Result<()> {
+        let counter = L::counter(pass.counter_for_write(block, 1)?);
+        self.update_leaves(us, block, &[Some(LOST)])?;
         self.counters.set(us, block, 1, counter)
     }
 
@@ -390,7 +398,7 @@ impl<L: Low> Body for Selective<L> {
         let counters = self.counters.seal(us, if alone { ROOM } else { SHARED_ROOM })?;
         let used = FIXED
             + match &counters {
-                CounterState::Here(bytes) => 1 + bytes.len(),
+                CounterState::Inline(bytes) => 1 + bytes.len(),
                 CounterState::Hashed(..) => 36,
             };
         let tree = self.tree.seal(us, if alone { most.saturating_sub(used) } else { 0 })?;
@@ -400,7 +408,7 @@ impl<L: Low> Body for Selective<L> {
         section.u32(self.order.stored());
         section.u32(self.position.stored());
         match counters {
-            CounterState::Here(bytes) => section.short(&bytes),
+            CounterState::Inline(bytes) => section.short(&bytes),
             CounterState::Hashed(count, hashes) => {
                 section.u32(count);
                 hashes.iter().for_each(|hash| section.tag(hash));

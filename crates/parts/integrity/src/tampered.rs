@@ -7,7 +7,7 @@ use lacuna_contracts::{Error, Kind};
 pub(crate) fn tampered(part: Part, page: u64) -> Error {
     Error::new(Kind::Corrupt, format!("page {page} of {} does not verify", name_of(part)))
         .expected("the page that was written there last")
-        .remedy("empty the file, then restore it from a backup")
+        .hint("empty the file, then restore it from a backup")
 }
 
 fn name_of(part: Part) -> String {
@@ -25,6 +25,6 @@ fn name_of(part: Part) -> String {
 pub(crate) fn altered(block: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {block} does not verify"))
         .found("data or counters that were altered, moved or are not the latest")
-        .expected("what was written there last")
-        .remedy("restore this block from a backup; a check lists all such blocks")
+        .expected("the data that was written there last")
+        .hint("restore this block from a backup; a check lists all such blocks")
 }

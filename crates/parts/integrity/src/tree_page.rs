@@ -16,10 +16,10 @@ pub(crate) const FEWEST_PAGES: usize = 24;
 /// The entries of a page: leaves, or the tags of pages one level below.
 pub(crate) type Entries = [Tag; ENTRIES as usize];
 /// Pages by level and number.
-pub(crate) type Cache = BoundedCache<(u8, u64), Page, FxBuildHasher>;
+pub(crate) type TreeCache = BoundedCache<(u8, u64), TreePage, FxBuildHasher>;
 
 /// A page in the cache.
-pub(crate) struct Page {
+pub(crate) struct TreePage {
     pub(crate) entries: Box<Entries>,
     /// Whether the page differs from US.
     pub(crate) dirty: bool,
@@ -36,6 +36,6 @@ pub(crate) fn no_entries() -> Box<Entries> {
 }
 
 /// Makes room for a page. `false` if all pages are dirty.
-pub(crate) fn make_room(pages: &mut Cache) -> bool {
+pub(crate) fn make_room(pages: &mut TreeCache) -> bool {
     !pages.is_full() || pages.evict(|_, page| !page.dirty).is_some()
 }

@@ -1,12 +1,12 @@
 //! The trusted storage (TS) of one file, at most 200 bytes.
 
-use crate::body::MOST_BLOCKS;
+use crate::block_ciphers::{LEAST_BLOCK_SIZE, MOST_BLOCK_SIZE};
 use crate::counter::{Counter, Session};
-use crate::low::{LEAST_BLOCK_SIZE, MOST_BLOCK_SIZE};
-use crate::nature::Nature;
+use crate::file_profile::FileProfile;
 use crate::scheme::{Choice, Scheme};
+use crate::scheme_layer::MOST_BLOCKS;
 use crate::section::{Section, malformed};
-use lacuna_contracts::{Record, RecordMut, Result};
+use lacuna_contracts::{LeReader, LeWriter, Result};
 
 /// The version of the format.
 const VERSION: u8 = 1;
@@ -21,15 +21,15 @@ pub(crate) const HEAD: usize = 32;
 pub struct Trusted(Vec<u8>);
 
 /// The header of TS, before the sections of the schemes.
-pub(crate) struct Head {
+pub(crate) struct TrustedHeader {
     pub(crate) scheme: Scheme,
     /// The scheme that the file is being converted from, if any.
-    pub(crate) other: Option<Scheme>,
+    pub(crate) converting_from: Option<Scheme>,
     pub(crate) choice: Choice,
     pub(crate) block_size: usize,
     pub(crate) blocks: u64,
     pub(crate) last: Counter,
-    pub(crate) nature: Nature,
+    pub(crate) profile: FileProfile,
 }
 
 impl Trusted {
@@ -54,31 +54,31 @@ impl Trusted {
 
     /// The length of the file in blocks.
     pub fn blocks(&self) -> u64 {
-        Record(&self.0).u64(4)
+        LeReader(&self.0).u64(4)
     }
 
-    pub(crate) fn new(head: &Head, sections: &[u8]) -> Self {
+    pub(crate) fn new(head: &TrustedHeader, sections: &[u8]) -> Self {
         let mut bytes = vec![0; HEAD];
         bytes[0] = VERSION;
-        bytes[1] = head.scheme.code() | head.other.map_or(0, |other| other.code() + 1) << 4;
+        bytes[1] = head.scheme.code() | head.converting_from.map_or(0, |other| other.code() + 1) << 4;
         bytes[2] = match head.choice {
             Choice::Fixed(scheme) => scheme.code(),
             Choice::Auto => AUTO,
         };
         bytes[3] = head.block_size.trailing_zeros() as u8;
-        RecordMut(&mut bytes)
+        LeWriter(&mut bytes)
             .u64(4, head.blocks)
             .u64(12, head.last.session.0)
             .u32(20, head.last.pass)
-            .put(24, &head.nature.to_bytes());
+            .put(24, &head.profile.to_bytes());
         bytes.extend(sections);
         debug_assert!(bytes.len() <= Self::MAX, "TS of {} bytes", bytes.len());
         Trusted(bytes)
     }
 
     /// The head, and a reader of the sections after it.
-    pub(crate) fn head(&self) -> Result<(Head, Section<'_>)> {
-        let (head, rest) = self.0.split_at_checked(HEAD).ok_or_else(|| malformed("it ends too early"))?;
+    pub(crate) fn head(&self) -> Result<(TrustedHeader, Section<'_>)> {
+        let (head, rest) = self.0.split_at_checked(HEAD).ok_or_else(|| malformed("too few bytes"))?;
         if head[0] != VERSION {
             return Err(malformed(&format!("version {}", head[0])));
         }
@@ -86,14 +86,25 @@ impl Trusted {
         let other = (head[1] >> 4).checked_sub(1).map(scheme).transpose()?;
         let choice = if head[2] == AUTO { Choice::Auto } else { Choice::Fixed(scheme(head[2])?) };
         let block_size = 1usize.checked_shl(head[3].into()).unwrap_or(0);
-        let record = Record(head);
+        let record = LeReader(head);
         let blocks = record.u64(4);
         if !(LEAST_BLOCK_SIZE..=MOST_BLOCK_SIZE).contains(&block_size) || blocks > MOST_BLOCKS {
             return Err(malformed(&format!("{blocks} blocks of {block_size} bytes")));
         }
         let last = Counter { session: Session(record.u64(12)), pass: record.u32(20) };
-        let nature = Nature::from_bytes(record.array(24));
+        let nature = FileProfile::from_bytes(record.array(24));
         let scheme = scheme(head[1] & 0xf)?;
-        Ok((Head { scheme, other, choice, block_size, blocks, last, nature }, Section(rest)))
+        Ok((
+            TrustedHeader {
+                scheme,
+                converting_from: other,
+                choice,
+                block_size,
+                blocks,
+                last,
+                profile: nature,
+            },
+            Section(rest),
+        ))
     }
 }

@@ -14,11 +14,11 @@
 
 mod clearing;
 
-use crate::ablation::{Check, enforced};
+use crate::ablation::{SchemeCheck, is_enforced};
 use crate::keys::{FileKeys, Tag};
 use crate::tampered::tampered;
 use crate::tree_page::{
-    ABSENT, BITS, Cache, ENTRIES, Entries, FEWEST_PAGES, Page, height, make_room, no_entries,
+    ABSENT, BITS, ENTRIES, Entries, FEWEST_PAGES, TreeCache, TreePage, height, make_room, no_entries,
 };
 use crate::untrusted::{Part, Untrusted};
 use lacuna_contracts::{Budget, Result};
@@ -45,7 +45,7 @@ pub(crate) struct WideTree {
     leaves: u64,
     /// The tag of the topmost page; meaningless while that page is dirty.
     root: Tag,
-    pages: Mutex<Cache>,
+    pages: Mutex<TreeCache>,
     dirty: usize,
     /// Whether the first page of leaves may lie in US, although the tree would fit into TS.
     stored: bool,
@@ -53,7 +53,7 @@ pub(crate) struct WideTree {
 
 impl WideTree {
     pub(crate) fn new(keys: Arc<FileKeys>, base: u8) -> Self {
-        let pages = Mutex::new(Cache::new(FEWEST_PAGES));
+        let pages = Mutex::new(TreeCache::new(FEWEST_PAGES));
         WideTree { keys, base, leaves: 0, root: ABSENT, pages, dirty: 0, stored: false }
     }
 
@@ -66,7 +66,7 @@ impl WideTree {
             TreeRoot::Leaves(inline) => {
                 let mut entries = no_entries();
                 entries[..inline.len()].copy_from_slice(&inline);
-                tree.pages.get_mut().put((0, 0), Page { entries, dirty: true });
+                tree.pages.get_mut().put((0, 0), TreePage { entries, dirty: true });
                 tree.dirty = 1;
             }
         }
@@ -75,7 +75,7 @@ impl WideTree {
 
     pub(crate) fn set_budget(&mut self, budget: Budget) {
         let most = (budget.get() / (size_of::<Entries>() as u64 + 64)).min(1 << 32) as usize;
-        let mut cache = Cache::new(most.max(FEWEST_PAGES));
+        let mut cache = TreeCache::new(most.max(FEWEST_PAGES));
         let old = self.pages.get_mut();
         while let Some((key, page)) = old.evict(|_, _| true) {
             if page.dirty || !cache.is_full() {
@@ -108,8 +108,8 @@ impl WideTree {
     /// Writes dirty pages if there are many. Only a flush writes pages; the other methods at most
     /// remove some, which needs no space. So a change that begins with this call fails for lack of
     /// space before it has changed anything.
-    pub(crate) fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
-        if self.dirty > self.pages.get_mut().most() / 2 + usize::from(height(self.leaves)) {
+    pub(crate) fn flush_over_budget(&mut self, us: &dyn Untrusted) -> Result<()> {
+        if self.dirty > self.pages.get_mut().capacity() / 2 + usize::from(height(self.leaves)) {
             return self.flush(us);
         }
         Ok(())
@@ -139,7 +139,7 @@ impl WideTree {
     }
 
     /// Sets all leaves of a page to `tag` without reading the page; the pages above must verify.
-    pub(crate) fn renew(&mut self, us: &dyn Untrusted, page: u64, tag: Tag) -> Result<()> {
+    pub(crate) fn fill_page(&mut self, us: &dyn Untrusted, page: u64, tag: Tag) -> Result<()> {
         let leaves = (self.leaves - page * ENTRIES).min(ENTRIES) as usize;
         self.dirty_page(us, 0, page, true)?[..leaves].fill(tag);
         Ok(())
@@ -272,7 +272,7 @@ impl WideTree {
         let result = take(&entries);
         let mut pages = self.pages.lock();
         if !pages.contains((level, page)) && make_room(&mut pages) {
-            pages.put((level, page), Page { entries, dirty: false });
+            pages.put((level, page), TreePage { entries, dirty: false });
         }
         Ok(result)
     }
@@ -291,7 +291,7 @@ impl WideTree {
             return Err(tampered(part, page).found(format!("{} bytes", bytes.len())));
         }
         let good = constant_time_eq(&self.keys.page_tag(level, &bytes), &expected);
-        if !good && enforced(Check::PageTag) {
+        if !good && is_enforced(SchemeCheck::PageTag) {
             return Err(tampered(part, page).found("a page that does not match its tag"));
         }
         entries[..tags.len()].copy_from_slice(tags);
@@ -311,7 +311,7 @@ impl WideTree {
                 let entries = entries.unwrap_or_else(no_entries);
                 let pages = self.pages.get_mut();
                 make_room(pages);
-                pages.put(key, Page { entries, dirty: false });
+                pages.put(key, TreePage { entries, dirty: false });
             }
             self.dirty += 1;
         }
@@ -338,7 +338,7 @@ impl WideTree {
             if level == old {
                 entries[0] = self.root;
             }
-            pages.put((level, 0), Page { entries, dirty: true });
+            pages.put((level, 0), TreePage { entries, dirty: true });
             self.dirty += 1;
         }
     }

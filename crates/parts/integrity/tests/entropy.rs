@@ -35,7 +35,7 @@ fn terms_are_the_rounded_logarithms() {
 }
 
 #[test]
-fn plain_cases() {
+fn plain_blocks_are_judged_correctly() {
     for len in SIZES {
         assert!(!is_random_looking(&vec![0; len]), "zeros of {len} bytes");
         assert!(!is_random_looking(&spread(len, 16)), "sixteen values in {len} bytes");
@@ -67,7 +67,7 @@ fn sampled(block: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_sample_decides_where_it_is_sure() {
+fn the_sample_decides_clear_cases() {
     let block = random(4096, 1);
     let mut low = block.clone();
     low.chunks_mut(256).for_each(|part| part[..64].fill(b'a'));

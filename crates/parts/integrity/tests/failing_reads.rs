@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{CHOICES, MemoryUs, Model, Stored, content, keys};
+use fixture::{CHOICES, FileModel, MemoryUs, Stored, content, keys};
 use lacuna_contracts::{Budget, Error, Kind, Result};
 use lacuna_integrity::{Choice, Part, ProtectedFile, Scheme, Session, Trusted, Untrusted};
 use lacuna_sim::Rng;
@@ -17,21 +17,21 @@ const FIRST: u64 = 90;
 const COUNT: usize = 400;
 
 /// Storage with one failing read of a page.
-struct Flaky {
+struct FlakyStorage {
     us: MemoryUs,
     /// The number of reads that succeed before it.
     passes: Mutex<Option<u64>>,
 }
 
-impl Flaky {
+impl FlakyStorage {
     fn new(stored: Stored, passes: Option<u64>) -> Self {
         let us = MemoryUs::new(128);
         *us.stored.lock() = stored;
-        Flaky { us, passes: Mutex::new(passes) }
+        FlakyStorage { us, passes: Mutex::new(passes) }
     }
 }
 
-impl Untrusted for Flaky {
+impl Untrusted for FlakyStorage {
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
         self.us.read_blocks(first, out)
     }
@@ -55,10 +55,10 @@ impl Untrusted for Flaky {
 }
 
 /// A closed file with dispersed counters: its blocks were written one by one, in random order.
-fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, Model) {
-    let us = Flaky::new(Stored::default(), None);
+fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, FileModel) {
+    let us = FlakyStorage::new(Stored::default(), None);
     let mut file = ProtectedFile::init_with_block_size(keys(1), choice, Session(1), 128);
-    let mut model = Model::default();
+    let mut model = FileModel::default();
     for n in 0..BLOCKS {
         // 7 and the number of blocks are coprime.
         let (block, plain) = (n * 7 % BLOCKS, content(rng, 128, 1));
@@ -71,7 +71,7 @@ fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, Model) {
 }
 
 /// All blocks have their old content, except that a prefix of the updated blocks may be new.
-fn compare(file: &ProtectedFile, us: &Flaky, model: &Model, plain: &[u8], what: &str) {
+fn compare(file: &ProtectedFile, us: &FlakyStorage, model: &FileModel, plain: &[u8], what: &str) {
     let mut new = true;
     for block in 0..BLOCKS {
         let mut found = vec![0; 128];
@@ -94,7 +94,7 @@ fn fail_each_read(choice: Choice) -> (u64, u64) {
     let (mut went_on, mut ended) = (0, 0);
     for nth in 0.. {
         let what = format!("{choice:?}, read {nth}");
-        let us = Flaky::new(stored.clone(), Some(nth));
+        let us = FlakyStorage::new(stored.clone(), Some(nth));
         let mut file = ProtectedFile::open(keys(1), &trusted, Session(2), Budget::bytes(0)).unwrap();
         let updated = file.update(&us, FIRST, &plain);
         let Err(e) = updated else {

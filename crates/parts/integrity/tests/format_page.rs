@@ -1,11 +1,10 @@
 //! `docs/format/integrity.md` agrees with the code: the second reader reads, by the page, files
 //! that the code wrote.
 
-mod by_page;
 mod fixture;
+mod second_reader;
 
-use by_page::SecondReader;
-use fixture::{Bed, MemoryUs, Model, Step, keys};
+use fixture::{FileHarness, FileModel, FileStep, MemoryUs, keys};
 use lacuna_contracts::Budget;
 use lacuna_integrity::{
     Choice, LARGEST_BLOCK, PACKED_HEADER, PART_PAGE, Part, ProtectedFile, SMALLEST_BLOCK, Scheme, Session,
@@ -13,6 +12,7 @@ use lacuna_integrity::{
 };
 use lacuna_sim::Rng;
 use lacuna_testkit::format_page::FormatPage;
+use second_reader::SecondReader;
 
 #[test]
 fn constants_are_those_of_the_page() {
@@ -55,7 +55,7 @@ fn a_block_is_encrypted_as_an_independent_implementation_does() {
 
 /// Compares the expected content of a file with the content that the second reader finds by the
 /// page.
-fn compare(bed: &Bed, model: &Model, what: &str) {
+fn compare(bed: &FileHarness, model: &FileModel, what: &str) {
     let stored = bed.us.stored.lock().clone();
     let reader = SecondReader::new(&bed.trusted.to_bytes(), &stored, 1);
     assert_eq!(reader.blocks(), model.blocks, "{what}");
@@ -78,17 +78,19 @@ fn files_are_read_by_the_page() {
         let mut rng = Rng::new(seed);
         let scheme = schemes[(seed % 4) as usize];
         let block_size = [128, 512, 4096][(seed % 3) as usize];
-        let mut bed = Bed::new(Choice::Fixed(scheme), block_size, Budget::bytes(0));
-        let mut model = Model::default();
+        let mut bed = FileHarness::new(Choice::Fixed(scheme), block_size, Budget::bytes(0));
+        let mut model = FileModel::default();
         for number in 0..80 {
-            let step = Step::random(&mut rng, &model, 300, block_size);
+            let step = FileStep::random(&mut rng, &model, 300, block_size);
             // Pages of counters of punched blocks remain until all their blocks are holes; the
             // second reader meets them.
             bed.step(&step).unwrap();
             match &step {
-                Step::Update(first, plain) if !plain.is_empty() => model.update(*first, plain, block_size),
-                Step::Resize(blocks) => model.resize(*blocks),
-                Step::Punch(first, count) => model.punch(*first, *count),
+                FileStep::Update(first, plain) if !plain.is_empty() => {
+                    model.update(*first, plain, block_size);
+                }
+                FileStep::Resize(blocks) => model.resize(*blocks),
+                FileStep::Punch(first, count) => model.punch(*first, *count),
                 _ => {}
             }
             if number % 4 == 0 {

@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{CHOICES, MemoryUs, Model, content, keys};
+use fixture::{CHOICES, FileModel, MemoryUs, content, keys};
 use lacuna_contracts::{Budget, Error, Kind, Result};
 use lacuna_integrity::{Choice, Part, ProtectedFile, Scheme, Session, Untrusted};
 use lacuna_sim::Rng;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 
 /// Storage with failing writes.
-struct Failing {
+struct FailingStorage {
     us: MemoryUs,
     rng: Mutex<Rng>,
     /// One write in this number fails; 0 for none.
@@ -19,9 +19,14 @@ struct Failing {
     kind: Kind,
 }
 
-impl Failing {
+impl FailingStorage {
     fn new(kind: Kind, seed: u64) -> Self {
-        Failing { us: MemoryUs::new(128), rng: Mutex::new(Rng::new(seed)), one_in: Mutex::new(0), kind }
+        FailingStorage {
+            us: MemoryUs::new(128),
+            rng: Mutex::new(Rng::new(seed)),
+            one_in: Mutex::new(0),
+            kind,
+        }
     }
 
     fn refuse(&self) -> Result<()> {
@@ -33,7 +38,7 @@ impl Failing {
     }
 }
 
-impl Untrusted for Failing {
+impl Untrusted for FailingStorage {
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
         self.us.read_blocks(first, out)
     }
@@ -55,19 +60,19 @@ impl Untrusted for Failing {
     }
 }
 
-fn read(file: &ProtectedFile, us: &Failing, block: u64) -> Vec<u8> {
+fn read(file: &ProtectedFile, us: &FailingStorage, block: u64) -> Vec<u8> {
     let mut plain = vec![0; 128];
     file.check(us, block, &mut plain).unwrap();
     plain
 }
 
 #[test]
-fn a_file_goes_on_when_there_is_no_space() {
+fn a_file_stays_usable_without_space() {
     for (seed, choice) in (0..40).flat_map(|seed| CHOICES.map(|choice| (seed, choice))) {
-        let us = Failing::new(Kind::NoSpace, seed);
+        let us = FailingStorage::new(Kind::NoSpace, seed);
         let mut rng = Rng::new(seed);
         let mut file = ProtectedFile::init_with_block_size(keys(1), choice, Session(1), 128);
-        let mut model = Model::default();
+        let mut model = FileModel::default();
         for step in 0..60 {
             *us.one_in.lock() = rng.below(4);
             let (first, count) = (rng.below(600), 1 + rng.below(200));
@@ -108,7 +113,13 @@ fn a_file_goes_on_when_there_is_no_space() {
 }
 
 /// Updates the model after a refused change, which may have made some blocks holes.
-fn account_holes(file: &ProtectedFile, us: &Failing, model: &mut Model, range: Range<u64>, what: &str) {
+fn account_holes(
+    file: &ProtectedFile,
+    us: &FailingStorage,
+    model: &mut FileModel,
+    range: Range<u64>,
+    what: &str,
+) {
     for block in range {
         let found = read(file, us, block);
         if found != model.block(block, 128) {
@@ -119,7 +130,7 @@ fn account_holes(file: &ProtectedFile, us: &Failing, model: &mut Model, range: R
 }
 
 /// One change with refusals; then compares the changed part of the file with the model.
-fn change(file: &mut ProtectedFile, us: &Failing, model: &mut Model, rng: &mut Rng, what: &str) {
+fn change(file: &mut ProtectedFile, us: &FailingStorage, model: &mut FileModel, rng: &mut Rng, what: &str) {
     // Blocks far apart, so that many pages of trees and arrays are dirty.
     let first = rng.below(300) * 100 + rng.below(100);
     let result = match rng.below(12) {
@@ -172,13 +183,13 @@ fn change(file: &mut ProtectedFile, us: &Failing, model: &mut Model, rng: &mut R
 }
 
 #[test]
-fn a_file_with_many_dirty_pages_goes_on_when_there_is_no_space() {
+fn a_file_with_many_dirty_pages_stays_usable_without_space() {
     for (seed, choice) in (0..8).flat_map(|seed| CHOICES.map(|choice| (seed, choice))) {
-        let us = Failing::new(Kind::NoSpace, seed);
+        let us = FailingStorage::new(Kind::NoSpace, seed);
         let mut rng = Rng::new(seed);
         let mut file = ProtectedFile::init_with_block_size(keys(1), choice, Session(1), 128);
         file.set_budget(Budget::bytes(0));
-        let mut model = Model::default();
+        let mut model = FileModel::default();
         for step in 0..250 {
             *us.one_in.lock() = rng.below(4);
             let what = format!("{choice:?}, seed {seed}, step {step}");
@@ -208,11 +219,11 @@ fn a_file_with_many_dirty_pages_goes_on_when_there_is_no_space() {
 #[test]
 fn an_update_that_changes_many_pages_of_rtree_is_refused_before_it_changes_blocks() {
     for (seed, scheme) in (0..6).flat_map(|seed| [Scheme::Rand, Scheme::Comp].map(|scheme| (seed, scheme))) {
-        let us = Failing::new(Kind::NoSpace, seed);
+        let us = FailingStorage::new(Kind::NoSpace, seed);
         let mut rng = Rng::new(seed);
         let mut file = ProtectedFile::init_with_block_size(keys(1), Choice::Fixed(scheme), Session(1), 128);
         file.set_budget(Budget::bytes(0));
-        let mut model = Model::default();
+        let mut model = FileModel::default();
         // 1201 and 4096 are coprime: each block is written once, and neighbours are far apart in
         // RTree.
         for n in 0..4096 {
@@ -258,7 +269,7 @@ fn an_update_that_changes_many_pages_of_rtree_is_refused_before_it_changes_block
 
 #[test]
 fn any_other_error_ends_the_use_of_a_file() {
-    let us = Failing::new(Kind::Io, 1);
+    let us = FailingStorage::new(Kind::Io, 1);
     let mut file = ProtectedFile::init_with_block_size(keys(1), Choice::Fixed(Scheme::Mt), Session(1), 128);
     file.update(&us, 0, &[1; 1280]).unwrap();
     *us.one_in.lock() = 1;

@@ -2,7 +2,7 @@
 
 mod fixture;
 
-use fixture::{Bed, CHOICES, MemoryUs, Step, content, keys};
+use fixture::{CHOICES, FileHarness, FileStep, MemoryUs, content, keys};
 use lacuna_contracts::Budget;
 use lacuna_integrity::{PART_PAGE, Part, ProtectedFile, Session, Trusted};
 use lacuna_sim::Rng;
@@ -10,15 +10,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// A file with counters in US, a tree of two levels, and holes.
-fn written(choice: usize, seed: u64) -> Bed {
+fn written(choice: usize, seed: u64) -> FileHarness {
     let mut rng = Rng::new(seed);
-    let mut bed = Bed::new(CHOICES[choice], 128, Budget::bytes(0));
-    bed.step(&Step::Update(0, content(&mut rng, 128, 150))).unwrap();
+    let mut bed = FileHarness::new(CHOICES[choice], 128, Budget::bytes(0));
+    bed.step(&FileStep::Update(0, content(&mut rng, 128, 150))).unwrap();
     for _ in 0..60 {
-        let step = Step::Update(rng.below(300), content(&mut rng, 128, 1));
+        let step = FileStep::Update(rng.below(300), content(&mut rng, 128, 1));
         bed.step(&step).unwrap();
     }
-    bed.step(&Step::Reopen(false)).unwrap();
+    bed.step(&FileStep::Reopen(false)).unwrap();
     bed
 }
 
@@ -42,7 +42,7 @@ fn page() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Calls every method of a file. Errors are fine.
-fn use_all(bed: &mut Bed, rng: &mut Rng) {
+fn use_all(bed: &mut FileHarness, rng: &mut Rng) {
     for _ in 0..6 {
         let blocks = bed.file.blocks();
         let first = rng.below(blocks + 1);
@@ -50,11 +50,11 @@ fn use_all(bed: &mut Bed, rng: &mut Rng) {
         let _ = bed.file.seek(&bed.us, first, rng.chance(1, 2));
         let _ = bed.file.usage(&bed.us);
         let step = match rng.below(6) {
-            0 => Step::Resize(rng.below(300)),
-            1 => Step::Punch(first, rng.below(100)),
-            2 => Step::Convert,
-            3 => Step::Choose(CHOICES[rng.below(5) as usize]),
-            some => Step::Update(first, content(rng, 128, some as usize)),
+            0 => FileStep::Resize(rng.below(300)),
+            1 => FileStep::Punch(first, rng.below(100)),
+            2 => FileStep::Convert,
+            3 => FileStep::Choose(CHOICES[rng.below(5) as usize]),
+            some => FileStep::Update(first, content(rng, 128, some as usize)),
         };
         let _ = bed.step(&step);
     }

@@ -3,19 +3,19 @@
 
 mod fixture;
 
-use fixture::{Bed, MemoryUs, keys};
+use fixture::{FileHarness, MemoryUs, keys};
 use lacuna_contracts::{Budget, Error, Kind, Result};
 use lacuna_integrity::{Choice, Part, ProtectedFile, Scheme, Session, Untrusted};
 use lacuna_sim::Rng;
 use parking_lot::Mutex;
 
 /// Storage that reports some pages as damaged.
-struct Damaged {
+struct DamagedStorage {
     us: MemoryUs,
     pages: Mutex<Vec<(Part, u64)>>,
 }
 
-impl Untrusted for Damaged {
+impl Untrusted for DamagedStorage {
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
         self.us.read_blocks(first, out)
     }
@@ -38,8 +38,8 @@ impl Untrusted for Damaged {
 }
 
 /// A file of blocks that look random, reopened.
-fn random_file(scheme: Scheme, plain: &[u8]) -> (Damaged, ProtectedFile) {
-    let mut bed = Bed::new(Choice::Fixed(scheme), 128, Budget::bytes(0));
+fn random_file(scheme: Scheme, plain: &[u8]) -> (DamagedStorage, ProtectedFile) {
+    let mut bed = FileHarness::new(Choice::Fixed(scheme), 128, Budget::bytes(0));
     bed.file.update(&bed.us, 0, plain).unwrap();
     for block in 0..50 {
         // Makes enough counters that MT-EINT keeps them in pages.
@@ -47,11 +47,11 @@ fn random_file(scheme: Scheme, plain: &[u8]) -> (Damaged, ProtectedFile) {
     }
     bed.commit().unwrap();
     let file = ProtectedFile::open(keys(1), &bed.trusted, Session(2), Budget::bytes(0)).unwrap();
-    (Damaged { us: bed.us, pages: Mutex::default() }, file)
+    (DamagedStorage { us: bed.us, pages: Mutex::default() }, file)
 }
 
 /// Makes a page unusable in one of several ways.
-fn damage(us: &Damaged, page: (Part, u64), way: u64) {
+fn damage(us: &DamagedStorage, page: (Part, u64), way: u64) {
     assert!(us.us.stored.lock().pages.contains_key(&page), "{page:?}");
     let bytes = match way {
         0 => vec![],
@@ -64,7 +64,7 @@ fn damage(us: &Damaged, page: (Part, u64), way: u64) {
 }
 
 #[test]
-fn pages_that_are_not_authenticated_cost_at_worst_their_blocks() {
+fn damage_to_unauthenticated_pages_loses_only_their_blocks() {
     let plain = Rng::new(1).bytes(600 * 128);
     let kinds = [
         (Scheme::Rand, Part::Position),
@@ -116,9 +116,9 @@ fn pages_that_are_not_authenticated_cost_at_worst_their_blocks() {
 }
 
 #[test]
-fn a_page_of_tags_that_does_not_verify_is_mended_by_writing_its_blocks_in_one_go() {
+fn a_bad_tag_page_is_repaired_by_one_write_of_all_its_blocks() {
     let size = 4096;
-    let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), size, Budget::bytes(0));
+    let mut bed = FileHarness::new(Choice::Fixed(Scheme::Mt), size, Budget::bytes(0));
     bed.file.update(&bed.us, 0, &vec![b'a'; 400 * size]).unwrap();
     bed.commit().unwrap();
     for (page, run) in [(1, 128..256), (1, 100..300), (3, 384..400), (3, 380..410), (0, 0..500)] {

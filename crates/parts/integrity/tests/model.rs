@@ -3,21 +3,21 @@
 
 mod fixture;
 
-use fixture::{Bed, CHOICES, Model, Step};
+use fixture::{CHOICES, FileHarness, FileModel, FileStep};
 use lacuna_contracts::Budget;
 use lacuna_integrity::{Choice, Scheme, Trusted};
 use lacuna_sim::Rng;
 
-fn apply(model: &mut Model, step: &Step, block_size: usize) {
+fn apply(model: &mut FileModel, step: &FileStep, block_size: usize) {
     match step {
-        Step::Update(first, plain) if !plain.is_empty() => model.update(*first, plain, block_size),
-        Step::Resize(blocks) => model.resize(*blocks),
-        Step::Punch(first, count) => model.punch(*first, *count),
+        FileStep::Update(first, plain) if !plain.is_empty() => model.update(*first, plain, block_size),
+        FileStep::Resize(blocks) => model.resize(*blocks),
+        FileStep::Punch(first, count) => model.punch(*first, *count),
         _ => {}
     }
 }
 
-fn compare(bed: &Bed, model: &Model, rng: &mut Rng, step: &str) {
+fn compare(bed: &FileHarness, model: &FileModel, rng: &mut Rng, step: &str) {
     let size = bed.us.block_size;
     assert_eq!(bed.file.blocks(), model.blocks, "{step}");
     let first = if rng.chance(1, 3) { 0 } else { rng.below(model.blocks.max(1)) };
@@ -44,12 +44,12 @@ fn run(seed: u64, choice: Choice, block_size: usize, steps: u64) {
     let mut rng = Rng::new(seed);
     // A budget of 0 bytes gives the smallest caches.
     let budget = Budget::bytes(if rng.chance(1, 2) { 0 } else { 1 << 20 });
-    let (mut bed, mut model) = (Bed::new(choice, block_size, budget), Model::default());
+    let (mut bed, mut model) = (FileHarness::new(choice, block_size, budget), FileModel::default());
     let converts = rng.chance(1, 2);
     let span = [20, 300, 3000][rng.below(3) as usize];
     for number in 0..steps {
-        let step = Step::random(&mut rng, &model, span, block_size);
-        if !converts && matches!(step, Step::Choose(_) | Step::Convert) {
+        let step = FileStep::random(&mut rng, &model, span, block_size);
+        if !converts && matches!(step, FileStep::Choose(_) | FileStep::Convert) {
             continue;
         }
         let name = format!("seed {seed}, {choice:?}, {block_size} bytes, step {number}, {step:.60?}");
@@ -57,13 +57,13 @@ fn run(seed: u64, choice: Choice, block_size: usize, steps: u64) {
         apply(&mut model, &step, block_size);
         compare(&bed, &model, &mut rng, &name);
     }
-    bed.step(&Step::Reopen(false)).unwrap();
+    bed.step(&FileStep::Reopen(false)).unwrap();
     for (block, data) in &model.data {
         let (plain, result) = bed.check(*block, 1);
         result.unwrap();
         assert!(plain == *data);
     }
-    bed.step(&Step::Resize(0)).unwrap();
+    bed.step(&FileStep::Resize(0)).unwrap();
     bed.commit().unwrap();
     assert!(bed.us.stored.lock().pages.is_empty(), "seed {seed}: {:?}", bed.us.stored.lock().pages.keys());
 }
@@ -80,21 +80,21 @@ fn files_agree_with_a_plain_model() {
 }
 
 #[test]
-fn counters_that_scatter_move_to_us_and_ts_stays_small() {
+fn dispersed_counters_move_to_us_and_ts_stays_small() {
     for choice in CHOICES {
-        let mut bed = Bed::new(choice, 128, Budget::default());
-        let mut model = Model::default();
+        let mut bed = FileHarness::new(choice, 128, Budget::default());
+        let mut model = FileModel::default();
         let mut rng = Rng::new(8);
-        bed.step(&Step::Resize(40_000)).unwrap();
+        bed.step(&FileStep::Resize(40_000)).unwrap();
         model.resize(40_000);
         for n in 0..12_000u64 {
             let plain = fixture::content(&mut rng, 128, 1);
             let block = rng.below(40_000);
-            let step = Step::Update(block, plain);
+            let step = FileStep::Update(block, plain);
             bed.step(&step).unwrap();
             apply(&mut model, &step, 128);
             if n % 1000 == 0 {
-                bed.step(&Step::Reopen(n % 2000 == 0)).unwrap();
+                bed.step(&FileStep::Reopen(n % 2000 == 0)).unwrap();
                 compare(&bed, &model, &mut rng, &format!("{choice:?}, {n}"));
             }
         }
@@ -102,8 +102,8 @@ fn counters_that_scatter_move_to_us_and_ts_stays_small() {
             assert_eq!(bed.file.scheme(), Scheme::Mt, "dispersed counters are for MT-EINT");
         }
         for _ in 0..200 {
-            bed.step(&Step::Convert).unwrap();
-            bed.step(&Step::Commit).unwrap();
+            bed.step(&FileStep::Convert).unwrap();
+            bed.step(&FileStep::Commit).unwrap();
         }
         compare(&bed, &model, &mut rng, "converted");
     }
@@ -112,12 +112,12 @@ fn counters_that_scatter_move_to_us_and_ts_stays_small() {
 #[test]
 fn a_small_file_lies_in_ts_and_an_empty_tebibyte_costs_nothing() {
     for choice in [Scheme::Mt, Scheme::Rand, Scheme::Comp].map(Choice::Fixed) {
-        let mut bed = Bed::new(choice, 4096, Budget::default());
-        bed.step(&Step::Update(0, vec![b'x'; 8 * 4096])).unwrap();
+        let mut bed = FileHarness::new(choice, 4096, Budget::default());
+        bed.step(&FileStep::Update(0, vec![b'x'; 8 * 4096])).unwrap();
         bed.commit().unwrap();
         assert!(bed.us.stored.lock().pages.is_empty());
-        bed.step(&Step::Resize(1 << 28)).unwrap();
-        bed.step(&Step::Update((1 << 28) - 1, vec![b'y'; 4096])).unwrap();
+        bed.step(&FileStep::Resize(1 << 28)).unwrap();
+        bed.step(&FileStep::Update((1 << 28) - 1, vec![b'y'; 4096])).unwrap();
         bed.commit().unwrap();
         assert!(bed.us.stored.lock().pages.len() < 12, "{choice:?}: {}", bed.us.stored.lock().pages.len());
         bed.reopen(false).unwrap();
@@ -131,15 +131,15 @@ fn a_small_file_lies_in_ts_and_an_empty_tebibyte_costs_nothing() {
 #[test]
 fn a_file_is_read_by_many_threads() {
     for choice in CHOICES {
-        let mut bed = Bed::new(choice, 4096, Budget::bytes(0));
+        let mut bed = FileHarness::new(choice, 4096, Budget::bytes(0));
         let mut rng = Rng::new(2);
-        let mut model = Model::default();
+        let mut model = FileModel::default();
         for first in (0..2000).step_by(50) {
-            let step = Step::Update(first, fixture::content(&mut rng, 4096, 50));
+            let step = FileStep::Update(first, fixture::content(&mut rng, 4096, 50));
             bed.step(&step).unwrap();
             apply(&mut model, &step, 4096);
         }
-        bed.step(&Step::Reopen(false)).unwrap();
+        bed.step(&FileStep::Reopen(false)).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let (bed, model) = (&bed, &model);

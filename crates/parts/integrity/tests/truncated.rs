@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{Bed, Step};
+use fixture::{FileHarness, FileStep};
 use lacuna_contracts::{Budget, Kind};
 use lacuna_integrity::{Choice, Part, Scheme};
 
@@ -13,13 +13,13 @@ const BLOCKS: u64 = 81_920;
 
 /// A file of five pages of level 1, followed by a hole if `blocks` is larger. The cache holds the
 /// first page of leaves, but not the pages above it.
-fn with_an_orphan(blocks: u64) -> Bed {
-    let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
+fn file_with_a_cached_leaf_page(blocks: u64) -> FileHarness {
+    let mut bed = FileHarness::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
     for first in (0..BLOCKS).step_by(1024) {
-        bed.step(&Step::Update(first, vec![b'x'; 1024 * BLOCK])).unwrap();
+        bed.step(&FileStep::Update(first, vec![b'x'; 1024 * BLOCK])).unwrap();
     }
     if blocks > BLOCKS {
-        bed.step(&Step::Update(blocks - 1, vec![b'x'; BLOCK])).unwrap();
+        bed.step(&FileStep::Update(blocks - 1, vec![b'x'; BLOCK])).unwrap();
     }
     bed.commit().unwrap();
     for round in 0..3 {
@@ -37,12 +37,12 @@ fn with_an_orphan(blocks: u64) -> Bed {
     bed
 }
 
-fn damage(bed: &Bed, level: u8) {
+fn damage(bed: &FileHarness, level: u8) {
     bed.us.stored.lock().pages.get_mut(&(Part::Tree(level), 0)).unwrap()[3] ^= 1;
 }
 
 /// Restores an old block, and checks that it does not pass as the latest.
-fn check_gone(bed: &Bed, block: u64, old: &[u8]) {
+fn check_gone(bed: &FileHarness, block: u64, old: &[u8]) {
     bed.us.stored.lock().blocks.insert(block, old.to_vec());
     let (plain, result) = bed.check(block, 1);
     match result {
@@ -57,13 +57,13 @@ fn check_gone(bed: &Bed, block: u64, old: &[u8]) {
 #[test]
 fn a_file_cut_to_nothing_under_a_damaged_page_does_not_come_back() {
     for level in [1, 2] {
-        let mut bed = with_an_orphan(BLOCKS);
+        let mut bed = file_with_a_cached_leaf_page(BLOCKS);
         let old = bed.us.stored.lock().blocks[&7].clone();
         damage(&bed, level);
-        bed.step(&Step::Resize(0)).unwrap();
-        bed.step(&Step::Update(BLOCKS, vec![b'y'; BLOCK])).unwrap();
+        bed.step(&FileStep::Resize(0)).unwrap();
+        bed.step(&FileStep::Update(BLOCKS, vec![b'y'; BLOCK])).unwrap();
         check_gone(&bed, 7, &old);
-        bed.step(&Step::Reopen(true)).unwrap();
+        bed.step(&FileStep::Reopen(true)).unwrap();
         check_gone(&bed, 7, &old);
         assert!(bed.check(BLOCKS, 1).0 == [b'y'; BLOCK]);
     }
@@ -72,25 +72,25 @@ fn a_file_cut_to_nothing_under_a_damaged_page_does_not_come_back() {
 #[test]
 fn blocks_punched_under_a_damaged_page_do_not_come_back() {
     // A tree of four levels; the whole first page of level 2 is punched.
-    let mut bed = with_an_orphan((1 << 21) + 1);
+    let mut bed = file_with_a_cached_leaf_page((1 << 21) + 1);
     let old = bed.us.stored.lock().blocks[&7].clone();
     damage(&bed, 2);
-    bed.step(&Step::Punch(0, 1 << 21)).unwrap();
+    bed.step(&FileStep::Punch(0, 1 << 21)).unwrap();
     check_gone(&bed, 7, &old);
-    bed.step(&Step::Update(20_000, vec![b'y'; BLOCK])).unwrap();
+    bed.step(&FileStep::Update(20_000, vec![b'y'; BLOCK])).unwrap();
     check_gone(&bed, 7, &old);
-    bed.step(&Step::Reopen(true)).unwrap();
+    bed.step(&FileStep::Reopen(true)).unwrap();
     check_gone(&bed, 7, &old);
     assert!(bed.check(20_000, 1).0 == [b'y'; BLOCK]);
 }
 
 #[test]
 fn a_hole_has_no_counter_that_a_block_ever_had() {
-    let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
-    bed.step(&Step::Update(0, vec![b'x'; 20 * BLOCK])).unwrap();
-    bed.step(&Step::Resize(5)).unwrap();
-    bed.step(&Step::Resize(30)).unwrap();
-    bed.step(&Step::Update(30, vec![b'y'; BLOCK])).unwrap();
+    let mut bed = FileHarness::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
+    bed.step(&FileStep::Update(0, vec![b'x'; 20 * BLOCK])).unwrap();
+    bed.step(&FileStep::Resize(5)).unwrap();
+    bed.step(&FileStep::Resize(30)).unwrap();
+    bed.step(&FileStep::Update(30, vec![b'y'; BLOCK])).unwrap();
     // Blocks 0 to 4, holes, block 30.
     assert_eq!(bed.file.usage(&bed.us).unwrap().intervals, 3);
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The clock of an open disk. Dropping this stops it.
 pub struct PacedClock {
     /// Dropping this sender ends the clock.
-    end: Option<Sender<()>>,
+    stop_sender: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -20,14 +20,14 @@ impl PacedClock {
     /// `beat` that may panic must itself make sure that no thread waits for the next one.
     pub fn start(
         interval: Duration,
-        mut beat: impl FnMut() -> Result<()> + Send + 'static,
+        mut tick: impl FnMut() -> Result<()> + Send + 'static,
     ) -> Result<PacedClock> {
         let (end, ended) = channel::<()>();
         let run = move || {
             let mut next = Instant::now() + interval;
             loop {
                 let left = next.saturating_duration_since(Instant::now());
-                if ended.recv_timeout(left) != Err(RecvTimeoutError::Timeout) || beat().is_err() {
+                if ended.recv_timeout(left) != Err(RecvTimeoutError::Timeout) || tick().is_err() {
                     return;
                 }
                 next += interval;
@@ -35,16 +35,16 @@ impl PacedClock {
         };
         let spawned = std::thread::Builder::new().name("lacuna-cover".into()).spawn(run);
         let thread = spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?;
-        Ok(PacedClock { end: Some(end), thread: Some(thread) })
+        Ok(PacedClock { stop_sender: Some(end), thread: Some(thread) })
     }
 
     /// Stops the clock, after a beat that is under way.
-    pub fn end(self) {}
+    pub fn stop(self) {}
 }
 
 impl Drop for PacedClock {
     fn drop(&mut self) {
-        drop(self.end.take());
+        drop(self.stop_sender.take());
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }
@@ -58,7 +58,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn beats_until_it_is_ended_or_a_beat_fails() {
+    fn the_clock_ticks_until_stopped_or_failed() {
         let (told, beats) = channel();
         let clock = PacedClock::start(Duration::from_millis(1), move || {
             let _gone = told.send(());
@@ -67,9 +67,9 @@ mod tests {
         for _ in 0..3 {
             beats.recv().unwrap();
         }
-        clock.unwrap().end();
+        clock.unwrap().stop();
         while beats.try_recv().is_ok() {}
-        assert!(beats.recv().is_err(), "nobody is left to tell");
+        assert!(beats.recv().is_err(), "the clock was stopped");
         let (told, beats) = channel();
         let clock = PacedClock::start(Duration::from_millis(1), move || {
             told.send(()).map_err(|_| Error::new(Kind::Other, "gone"))?;

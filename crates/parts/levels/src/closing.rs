@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 /// The most bytes that it writes: the queues of hidden levels of the default length fit into its
 /// stripes.
-const MOST_BYTES: u64 = 128 << 20;
+const MAX_COVER_BYTES: u64 = 128 << 20;
 /// Bytes per second at an even pace.
-const SPEED: u64 = 16 << 20;
+const BYTES_PER_SECOND: u64 = 16 << 20;
 /// The most bytes between two syncs, which flushes of hidden levels wait for.
-const UNTIL_SYNC: u64 = 4 << 20;
+const SYNC_INTERVAL_BYTES: u64 = 4 << 20;
 /// The fewest syncs, and the shortest time at an even pace: unmounting a file system takes several
 /// flushes, one after another.
-const LEAST_SYNCS: u64 = 8;
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_SYNCS: u64 = 8;
+const MIN_DURATION: Duration = Duration::from_secs(1);
 
 /// The pace of the cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// As fast as the medium takes it: no new request comes to the disk any more.
-    AtOnce,
+    Immediate,
     /// At even intervals, 16 MiB in a second or, if it is less than that, all within one second: a
     /// file system that is being unmounted still writes.
     Even,
@@ -34,14 +34,14 @@ pub enum Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosingCover {
     count: u64,
-    bytes_of_each: u64,
+    unit_bytes: u64,
 }
 
 impl ClosingCover {
-    /// Cover of stripes or batches of `bytes_of_each` bytes, and no more than `most` of them: each
+    /// Cover of stripes or batches of `unit_bytes` bytes, and no more than `most` of them: each
     /// may overwrite data of levels that are not open.
     pub fn new(bytes_of_each: u64, most: u64) -> ClosingCover {
-        ClosingCover { count: (MOST_BYTES / bytes_of_each).min(most).max(1), bytes_of_each }
+        ClosingCover { count: (MAX_COVER_BYTES / bytes_of_each).min(most).max(1), unit_bytes: bytes_of_each }
     }
 
     /// The number of stripes or batches.
@@ -51,18 +51,19 @@ impl ClosingCover {
 
     /// The number of stripes or batches after it that belong to the same closing: beats, and writes
     /// of a file system that is being unmounted. The cover is not written again after them.
-    pub fn few(&self) -> u64 {
+    pub fn max_trailing(&self) -> u64 {
         16 + self.count / 4
     }
 
     /// Calls `write` for each stripe or batch. The argument says whether to make everything written
     /// so far durable.
     pub fn write(&self, pace: Pace, mut write: impl FnMut(bool) -> Result<()>) -> Result<()> {
-        let until_sync = (UNTIL_SYNC / self.bytes_of_each).min(self.count / LEAST_SYNCS).max(1);
+        let until_sync = (SYNC_INTERVAL_BYTES / self.unit_bytes).min(self.count / MIN_SYNCS).max(1);
         let pause = match pace {
-            Pace::AtOnce => Duration::ZERO,
+            Pace::Immediate => Duration::ZERO,
             Pace::Even => Duration::from_micros(
-                (self.bytes_of_each * 1_000_000 / SPEED).max(LEAST.as_micros() as u64 / self.count),
+                (self.unit_bytes * 1_000_000 / BYTES_PER_SECOND)
+                    .max(MIN_DURATION.as_micros() as u64 / self.count),
             ),
         };
         let mut next = Instant::now();
@@ -81,14 +82,14 @@ mod tests {
     use lacuna_contracts::{Error, Kind};
 
     #[test]
-    fn it_is_as_much_as_its_parameters_say_and_ends_durable() {
+    fn closing_cover_has_the_planned_size_and_ends_durable() {
         for (bytes, most, count) in
             [(256 << 10, 1 << 20, 512), (256 << 10, 31, 31), (1 << 30, 8, 1), (4096, 0, 1)]
         {
             let cover = ClosingCover::new(bytes, most);
             let mut durable = Vec::new();
             cover
-                .write(Pace::AtOnce, |sync| {
+                .write(Pace::Immediate, |sync| {
                     durable.push(sync);
                     Ok(())
                 })
@@ -99,19 +100,19 @@ mod tests {
         let cover = ClosingCover::new(256 << 10, 512);
         let mut syncs = 0;
         cover
-            .write(Pace::AtOnce, |sync| {
+            .write(Pace::Immediate, |sync| {
                 syncs += u64::from(sync);
                 Ok(())
             })
             .unwrap();
         assert_eq!(syncs, 32);
         let (mut syncs, few) = (0, ClosingCover::new(256 << 10, 32));
-        few.write(Pace::AtOnce, |sync| {
+        few.write(Pace::Immediate, |sync| {
             syncs += u64::from(sync);
             Ok(())
         })
         .unwrap();
-        assert_eq!(syncs, LEAST_SYNCS);
+        assert_eq!(syncs, MIN_SYNCS);
         let mut written = 0;
         let failed = cover.write(Pace::Even, |_| {
             written += 1;

@@ -2,14 +2,14 @@
 
 use crate::{Pace, Randomness};
 use lacuna_contracts::{
-    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, ExtentRuns, Kind, Result, Status, StatusItem,
+    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, ExtentBuilder, Kind, Result, Status, StatusItem,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The most blocks of one request to a format: their places are looked up under one hold of a lock.
-const STEP: usize = 256;
+const MAX_REQUEST_BLOCKS: usize = 256;
 
 /// How to open a disk with levels.
 pub struct OpenOptions {
@@ -29,7 +29,7 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// Without threads, and without waiting for cover: the calling thread does everything.
-    pub fn in_the_foreground(budget: Budget, random: Randomness) -> Self {
+    pub fn foreground(budget: Budget, random: Randomness) -> Self {
         OpenOptions { budget, read_only: false, background: false, cover_timeout: Duration::ZERO, random }
     }
 }
@@ -54,7 +54,7 @@ pub trait Levels: Send + Sync {
     /// read-only.
     fn flush(&self, level: u8) -> Result<()>;
     /// Which of `count` blocks of a level are written. Called for few blocks.
-    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>>;
+    fn are_written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>>;
     /// The counters of a level, other than its number and its length.
     fn status(&self, level: u8) -> Vec<StatusItem>;
     /// One beat of the paced clock: writes a stripe or batch whatever is pending, and syncs. Disks
@@ -66,10 +66,10 @@ pub trait Levels: Send + Sync {
     fn cover_closing(&self, pace: Pace) -> Result<()>;
     /// Sets whether operations of a hidden level stop waiting for cover; if so, they are refused
     /// with [`Kind::NoCover`] instead of waiting.
-    fn give_up(&self, level: u8, gives_up: bool);
+    fn set_no_wait(&self, level: u8, gives_up: bool);
     /// Records that the user of a hidden level was told of a loss: the disk closes as if something
     /// were pending.
-    fn lose(&self, level: u8);
+    fn note_loss(&self, level: u8);
     /// Flushes the public level, writes the cover of a closing, and releases the medium. It waits
     /// for no other cover. Later writes fail.
     ///
@@ -84,7 +84,7 @@ pub struct LevelDisk {
     disk: Arc<dyn Levels>,
     level: u8,
     /// Levels that front ends have not closed.
-    in_use: Arc<AtomicUsize>,
+    open_count: Arc<AtomicUsize>,
 }
 
 /// The open levels of a disk, starting at level 0. Closing all of them closes the disk; a second
@@ -93,7 +93,7 @@ pub fn level_disks<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<LevelDisk>> {
     let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
     let levels = disk.open_levels();
     let in_use = Arc::new(AtomicUsize::new(levels));
-    let level = |level| LevelDisk { disk: Arc::clone(&disk), level, in_use: Arc::clone(&in_use) };
+    let level = |level| LevelDisk { disk: Arc::clone(&disk), level, open_count: Arc::clone(&in_use) };
     (0..levels as u8).map(|at| Arc::new(level(at))).collect()
 }
 
@@ -110,12 +110,14 @@ impl Disk for LevelDisk {
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        let mut steps = (first.0..).step_by(STEP).zip(buf.chunks_mut(STEP * BLOCK_SIZE));
+        let mut steps =
+            (first.0..).step_by(MAX_REQUEST_BLOCKS).zip(buf.chunks_mut(MAX_REQUEST_BLOCKS * BLOCK_SIZE));
         steps.try_for_each(|(first, buf)| self.disk.read(self.level, first, buf))
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        let mut steps = (first.0..).step_by(STEP).zip(data.chunks(STEP * BLOCK_SIZE));
+        let mut steps =
+            (first.0..).step_by(MAX_REQUEST_BLOCKS).zip(data.chunks(MAX_REQUEST_BLOCKS * BLOCK_SIZE));
         steps.try_for_each(|(first, data)| self.disk.write(self.level, first, data))
     }
 
@@ -128,10 +130,10 @@ impl Disk for LevelDisk {
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        let mut runs = ExtentRuns::default();
-        for at in (0..count).step_by(STEP) {
-            let part = (count - at).min(STEP as u64) as usize;
-            let written = self.disk.written(self.level, first.0 + at, part)?;
+        let mut runs = ExtentBuilder::default();
+        for at in (0..count).step_by(MAX_REQUEST_BLOCKS) {
+            let part = (count - at).min(MAX_REQUEST_BLOCKS as u64) as usize;
+            let written = self.disk.are_written(self.level, first.0 + at, part)?;
             written.into_iter().for_each(|written| runs.add(1, written));
         }
         Ok(runs.finish())
@@ -148,22 +150,22 @@ impl Disk for LevelDisk {
     fn close(&self) -> Result<()> {
         // Nothing is left that could cover a flush of the last level: closing the disk writes its
         // own cover.
-        let flushed = if self.in_use.load(Ordering::Acquire) > 1 { self.flush() } else { Ok(()) };
+        let flushed = if self.open_count.load(Ordering::Acquire) > 1 { self.flush() } else { Ok(()) };
         if flushed.is_err() && self.level > 0 {
             // Deniability contract: a failure at the end leaves a log that was not closed, as a
             // failure of the medium does.
-            self.disk.lose(self.level);
+            self.disk.note_loss(self.level);
         }
-        let last = self.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;
+        let last = self.open_count.fetch_sub(1, Ordering::AcqRel) <= 1;
         let closed = if last { flushed.and(self.disk.close()) } else { flushed };
         closed.map_err(|e| match e.kind() {
-            Kind::NoCover if last => e.remedy(
-                "what waited is lost; next time, let the closing wait for it, or write to level 0 meanwhile",
+            Kind::NoCover if last => e.hint(
+                "the pending writes are lost; next time, let the close wait for cover, or write to level 0 meanwhile",
             ),
             Kind::NoCover => {
                 // A file system that sees a flush fail gives up the data that it had not written
                 // yet.
-                e.remedy(
+                e.hint(
                     "files written to it since its last successful sync may be lost; next time, write to level 0 while this \
                      level is being closed",
                 )
@@ -172,7 +174,7 @@ impl Disk for LevelDisk {
         })
     }
 
-    fn read_only(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         self.disk.read_only()
     }
 }
@@ -185,5 +187,5 @@ pub fn check_length(medium_len: u64, wanted: u64, kind: Kind) -> Result<()> {
     Err(Error::new(kind, "the medium is shorter than its disk")
         .found(format!("{medium_len} bytes"))
         .expected(format!("{wanted} bytes"))
-        .remedy("the file or device was cut short: restore it from a backup"))
+        .hint("the file or device was cut short: restore it from a backup"))
 }

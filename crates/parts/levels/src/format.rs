@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The keys of a disk with levels, and the identity of the disk.
 #[derive(Clone, Copy)]
-pub struct Masters<'a> {
+pub struct DiskKeys<'a> {
     /// The keys of the levels, starting at level 0, up to the deepest that is created or opened.
     pub keys: &'a [Secret<32>],
     /// The identity of the disk, from its header.
@@ -29,13 +29,17 @@ pub trait LevelFormat: Send + Sync + 'static {
     /// Errors: [`lacuna_contracts::Kind::NoSpace`] if the medium is too short,
     /// [`lacuna_contracts::Kind::Usage`] if there are more keys than the disk can have levels or no
     /// disk of this version is made any more, and errors of the medium.
-    fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()>;
+    fn create(&self, medium: &Arc<dyn Medium>, masters: DiskKeys<'_>, random: Randomness) -> Result<()>;
 
     /// Opens a disk with all levels up to that of the last key.
     ///
     /// Errors: [`lacuna_contracts::Kind::Corrupt`] if the medium is too short or data that recovery
     /// needs does not verify, [`lacuna_contracts::Kind::Usage`] if there are more keys than the
     /// disk can have levels, and errors of the medium.
-    fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions)
-    -> Result<Self::Disk>;
+    fn open(
+        &self,
+        medium: Arc<dyn Medium>,
+        masters: DiskKeys<'_>,
+        options: OpenOptions,
+    ) -> Result<Self::Disk>;
 }

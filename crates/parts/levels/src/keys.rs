@@ -4,7 +4,7 @@
 //! restored copy or in two copies of a running machine. Within a write each nonce is a domain and
 //! an index.
 
-use crate::entry::Entry;
+use crate::entry::SlotEntry;
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive_ciphers};
 
@@ -66,7 +66,7 @@ impl WriteKey {
     }
 
     /// Encrypts the entry of a slot: 8 bytes of entry, and 8 zeros for verification.
-    pub fn cover(&self, domain: u8, slot: u8, entry: Entry) -> [u8; 16] {
+    pub fn encrypt_entry(&self, domain: u8, slot: u8, entry: SlotEntry) -> [u8; 16] {
         let mut covered = self.pad(domain, slot);
         for (byte, plain) in covered.iter_mut().zip(entry.pack().to_le_bytes()) {
             *byte ^= plain;
@@ -74,14 +74,14 @@ impl WriteKey {
         covered
     }
 
-    /// Decrypts an entry that [`WriteKey::cover`] encrypted; none if this key did not encrypt it,
-    /// or for [`Entry::Empty`].
-    pub fn uncover(&self, domain: u8, slot: u8, covered: &[u8]) -> Option<Entry> {
+    /// Decrypts an entry that [`WriteKey::encrypt_entry`] encrypted; none if this key did not
+    /// encrypt it, or for [`SlotEntry::Empty`].
+    pub fn decrypt_entry(&self, domain: u8, slot: u8, covered: &[u8]) -> Option<SlotEntry> {
         let mut plain = self.pad(domain, slot);
         plain.iter_mut().zip(covered).for_each(|(pad, byte)| *pad ^= byte);
         let (entry, check) = plain.split_first_chunk::<8>()?;
-        let entry = Entry::unpack(u64::from_le_bytes(*entry))?;
-        (check.iter().all(|&b| b == 0) && entry != Entry::Empty).then_some(entry)
+        let entry = SlotEntry::unpack(u64::from_le_bytes(*entry))?;
+        (check.iter().all(|&b| b == 0) && entry != SlotEntry::Empty).then_some(entry)
     }
 
     fn pad(&self, domain: u8, slot: u8) -> [u8; 16] {
@@ -95,8 +95,8 @@ impl WriteKey {
 pub fn corrupt(what: impl Into<String>) -> Error {
     Error::new(Kind::Corrupt, what.into())
         .found("bytes that do not verify")
-        .expected("what was written last")
-        .remedy("the medium was damaged or altered: restore the block from a backup")
+        .expected("the data that was written last")
+        .hint("the medium was damaged or altered: restore the block from a backup")
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_key_domain_and_index_open() {
+    fn data_opens_only_with_the_same_key_domain_and_index() {
         let mut sealed = [0; 32];
         let tag = key(1).seal(2, 3, b"of this", &[7; 32], &mut sealed);
         let opens = |key: WriteKey, domain, index, aad: &[u8]| {
@@ -121,17 +121,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_covered_comes_back_to_its_key_alone() {
-        let covered = key(1).cover(6, 9, Entry::Data(5));
-        assert_eq!(key(1).uncover(6, 9, &covered), Some(Entry::Data(5)));
-        assert_eq!(key(1).uncover(6, 9, &key(1).cover(6, 9, Entry::Empty)), None);
+    fn entries_decrypt_only_under_their_own_key() {
+        let covered = key(1).encrypt_entry(6, 9, SlotEntry::Data(5));
+        assert_eq!(key(1).decrypt_entry(6, 9, &covered), Some(SlotEntry::Data(5)));
+        assert_eq!(key(1).decrypt_entry(6, 9, &key(1).encrypt_entry(6, 9, SlotEntry::Empty)), None);
         for (key, domain, slot) in [(key(2), 6, 9), (key(1), 7, 9), (key(1), 6, 8)] {
-            assert_eq!(key.uncover(domain, slot, &covered), None);
+            assert_eq!(key.decrypt_entry(domain, slot, &covered), None);
         }
     }
 
     #[test]
-    fn a_digest_tells_whether_every_sector_was_written() {
+    fn a_digest_shows_whether_every_sector_was_written() {
         let sectors = [5; 4 * SECTOR];
         let digest = key(1).digest(3, &sectors);
         let mut torn = sectors;

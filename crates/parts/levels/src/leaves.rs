@@ -8,48 +8,48 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 /// In a change: every place of the leaf.
 pub(crate) const WHOLE_LEAF: u16 = u16::MAX;
 /// The fewest leaves that a cache holds.
-const LEAST_CACHED: usize = 4;
+const MIN_CACHED: usize = 4;
 
 /// One page: places, packed.
-pub(crate) type Page = Box<[u64; FANOUT as usize]>;
+pub(crate) type MapPage = Box<[u64; FANOUT as usize]>;
 
 /// Places of a leaf, or all of them, and their new values; later ones replace earlier ones.
-type Changes = Vec<(u16, u64)>;
+type LeafChanges = Vec<(u16, u64)>;
 
 struct Leaf {
-    places: Page,
+    places: MapPage,
     /// The changes since it was last written, if it may be evicted before it is written again.
-    changes: Changes,
+    changes: LeafChanges,
 }
 
 /// A cache of leaves.
-pub(crate) struct Leaves {
+pub(crate) struct LeafCache {
     cache: BoundedCache<u64, Leaf, FxBuildHasher>,
     /// The most leaves that were in memory at once.
     peak: usize,
     /// Whether changed leaves may be evicted. Otherwise they stay until they are written.
-    spills: bool,
+    may_evict_dirty: bool,
     /// The changes of leaves that are not cached.
-    delta: FxHashMap<u64, Changes>,
+    uncached_changes: FxHashMap<u64, LeafChanges>,
 }
 
-impl Leaves {
-    pub(crate) fn new(cached: usize) -> Leaves {
-        let cache = BoundedCache::new(cached.max(LEAST_CACHED));
-        Leaves { cache, peak: 0, spills: false, delta: FxHashMap::default() }
+impl LeafCache {
+    pub(crate) fn new(cached: usize) -> LeafCache {
+        let cache = BoundedCache::new(cached.max(MIN_CACHED));
+        LeafCache { cache, peak: 0, may_evict_dirty: false, uncached_changes: FxHashMap::default() }
     }
 
-    pub(crate) fn spill(&mut self) {
-        self.spills = true;
+    pub(crate) fn allow_dirty_eviction(&mut self) {
+        self.may_evict_dirty = true;
     }
 
     /// The most leaves that are cached, not counting changed ones that must stay.
-    pub(crate) fn cached(&self) -> usize {
-        self.cache.most()
+    pub(crate) fn capacity(&self) -> usize {
+        self.cache.capacity()
     }
 
     /// The most leaves that were in memory at once, changed ones included.
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn peak(&self) -> usize {
         self.peak
     }
 
@@ -58,8 +58,8 @@ impl Leaves {
     }
 
     /// Whether a leaf may have changes that its page on the medium does not.
-    pub(crate) fn knows(&self, number: u64) -> bool {
-        self.is_cached(number) || self.delta.contains_key(&number)
+    pub(crate) fn may_have_changes(&self, number: u64) -> bool {
+        self.is_cached(number) || self.uncached_changes.contains_key(&number)
     }
 
     fn leaf(&mut self, number: u64) -> &mut Leaf {
@@ -67,13 +67,13 @@ impl Leaves {
     }
 
     /// The places of a cached leaf.
-    pub(crate) fn places(&mut self, number: u64) -> &Page {
+    pub(crate) fn places(&mut self, number: u64) -> &MapPage {
         &self.leaf(number).places
     }
 
     /// Changes a place in a cached leaf and returns its old value.
     pub(crate) fn set(&mut self, number: u64, at: usize, packed: u64) -> u64 {
-        let spills = self.spills;
+        let spills = self.may_evict_dirty;
         let leaf = self.leaf(number);
         let was = std::mem::replace(&mut leaf.places[at], packed);
         if spills && leaf.changes.len() > 2 * FANOUT as usize {
@@ -86,8 +86,8 @@ impl Leaves {
 
     /// Records that every place of a cached leaf has become 0: its earlier changes no longer
     /// matter.
-    pub(crate) fn cleared(&mut self, number: u64) {
-        let spills = self.spills;
+    pub(crate) fn note_cleared(&mut self, number: u64) {
+        let spills = self.may_evict_dirty;
         let leaf = self.leaf(number);
         debug_assert!(leaf.places.iter().all(|packed| *packed == 0));
         if spills {
@@ -96,24 +96,24 @@ impl Leaves {
     }
 
     /// Records that a cached leaf is being written as it is.
-    pub(crate) fn written(&mut self, number: u64) {
-        self.leaf(number).changes = Changes::new();
+    pub(crate) fn note_written(&mut self, number: u64) {
+        self.leaf(number).changes = LeafChanges::new();
     }
 
     /// Remembers a change of a leaf that is not cached.
-    pub(crate) fn remember(&mut self, number: u64, at: u16, packed: u64) {
+    pub(crate) fn add_change(&mut self, number: u64, at: u16, packed: u64) {
         debug_assert!(!self.is_cached(number), "nothing is cached while changes are repeated");
         if at == WHOLE_LEAF {
-            self.delta.insert(number, vec![(at, packed)]);
+            self.uncached_changes.insert(number, vec![(at, packed)]);
         } else {
-            self.delta.entry(number).or_default().push((at, packed));
+            self.uncached_changes.entry(number).or_default().push((at, packed));
         }
     }
 
     /// Puts a leaf into the cache: its page, with the remembered changes applied. `is_dirty` tells
     /// which leaves are to be written.
-    pub(crate) fn put(&mut self, number: u64, mut places: Page, is_dirty: impl Fn(u64) -> bool) {
-        let known = self.delta.remove(&number).unwrap_or_default();
+    pub(crate) fn put(&mut self, number: u64, mut places: MapPage, is_dirty: impl Fn(u64) -> bool) {
+        let known = self.uncached_changes.remove(&number).unwrap_or_default();
         for (at, packed) in &known {
             if *at == WHOLE_LEAF {
                 places.fill(*packed);
@@ -122,7 +122,7 @@ impl Leaves {
             }
         }
         self.make_room(is_dirty);
-        let changes = if self.spills { known } else { Changes::new() };
+        let changes = if self.may_evict_dirty { known } else { LeafChanges::new() };
         self.cache.put(number, Leaf { places, changes });
         self.peak = self.peak.max(self.cache.len());
     }
@@ -130,12 +130,12 @@ impl Leaves {
     /// Evicts leaves to make room for one, unless all are changed and must stay.
     fn make_room(&mut self, is_dirty: impl Fn(u64) -> bool) {
         while self.cache.is_full() {
-            let spills = self.spills;
+            let spills = self.may_evict_dirty;
             let Some((number, leaf)) = self.cache.evict(|number, _| spills || !is_dirty(number)) else {
                 return;
             };
             if !leaf.changes.is_empty() && is_dirty(number) {
-                self.delta.insert(number, leaf.changes);
+                self.uncached_changes.insert(number, leaf.changes);
             }
         }
     }
@@ -146,11 +146,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_leaf_that_goes_leaves_its_changes() {
+    fn an_evicted_leaf_keeps_its_changes() {
         for spills in [true, false] {
-            let mut leaves = Leaves::new(16);
+            let mut leaves = LeafCache::new(16);
             if spills {
-                leaves.spill();
+                leaves.allow_dirty_eviction();
             }
             let fresh = || Box::new([1; FANOUT as usize]);
             for number in 0..100 {
@@ -158,8 +158,8 @@ mod tests {
                 assert_eq!(leaves.set(number, 3, number + 10), 1);
             }
             assert_eq!(leaves.cache.len(), if spills { 16 } else { 100 });
-            assert_eq!(leaves.most(), leaves.cache.len());
-            assert!(leaves.knows(0));
+            assert_eq!(leaves.peak(), leaves.cache.len());
+            assert!(leaves.may_have_changes(0));
             for number in (0..100).rev() {
                 if !leaves.is_cached(number) {
                     leaves.put(number, fresh(), |_| true);
@@ -170,17 +170,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_or_cleared_is_not_remembered_twice() {
-        let mut leaves = Leaves::new(16);
-        leaves.spill();
+    fn written_and_cleared_leaves_drop_their_changes() {
+        let mut leaves = LeafCache::new(16);
+        leaves.allow_dirty_eviction();
         leaves.put(7, Box::new([1; FANOUT as usize]), |_| true);
         for at in 0..FANOUT as usize {
             leaves.set(7, at, 0);
         }
-        leaves.cleared(7);
+        leaves.note_cleared(7);
         leaves.set(7, 5, 9);
         assert_eq!(leaves.cache.peek(7).unwrap().changes, [(WHOLE_LEAF, 0), (5, 9)]);
-        leaves.written(7);
+        leaves.note_written(7);
         assert!(leaves.cache.peek(7).unwrap().changes.is_empty());
     }
 }

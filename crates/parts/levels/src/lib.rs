@@ -9,7 +9,7 @@
 //! Invariants kept here:
 //! 1. Nothing here writes to a medium, or decides that anything is written (deniability contract):
 //!    hidden data is pending until the format reports that a stripe or batch has passed
-//!    ([`HiddenLevels::passed`]).
+//!    ([`HiddenLevels::mark_filled`]).
 //! 2. Only writes of a level change its map.
 //! 3. An operation that is refused after a failure stays refused, with the first cause
 //!    ([`FailStop`]).
@@ -21,32 +21,32 @@
 
 mod clock;
 mod closing;
-mod cycle;
+mod dirty_pages;
 mod disk;
 mod entry;
 mod format;
 mod hidden;
 mod keys;
 mod leaves;
+mod level_map;
 mod map_size;
+mod map_state;
 mod queue;
 mod randomness;
-mod read_again;
-mod state;
-mod tree;
+mod retry;
 mod warm;
 
 pub use clock::PacedClock;
 pub use closing::{ClosingCover, Pace};
 pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
-pub use entry::{Entry, LOST};
-pub use format::{LevelFormat, Masters};
-pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Mode, Wait, no_sync};
+pub use entry::{LOST_PLACE, SlotEntry};
+pub use format::{DiskKeys, LevelFormat};
+pub use hidden::{CoverWait, HiddenLevels, HiddenState, OpenMode, QueuedLevel, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
-pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};
-pub use queue::{Queue, WaitingBlock};
+pub use level_map::{LevelMap, LoadedLeaf, PageSource, UncachedLeaf};
+pub use map_size::{DISCARD_SLOTS, FANOUT, MAX_LEVEL_BLOCKS, largest_level, map_pages};
+pub use map_state::{MapState, STATE_LEN};
+pub use queue::{PendingBlock, PendingQueue};
 pub use randomness::Randomness;
-pub use read_again::{again, until_not_refused};
-pub use state::{MapState, STATE_LEN};
-pub use tree::{LoadedLeaf, Missing, PageSource, Tree};
+pub use retry::{retry, retry_refused};
 pub use warm::warm;

@@ -1,36 +1,36 @@
 //! The pending blocks of a level, in order, and the ranges that were discarded before them:
 //! acknowledged and not yet taken by a stripe or batch.
 
-use lacuna_contracts::Plain;
+use lacuna_contracts::WipeOnDrop;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 /// A pending block, wiped when it is dropped.
-pub type WaitingBlock = Plain<Box<[u8]>>;
+pub type PendingBlock = WipeOnDrop<Box<[u8]>>;
 
 /// Pending blocks, oldest first, and ranges that were discarded before them.
 #[derive(Default)]
-pub struct Queue {
-    blocks: FxHashMap<u64, WaitingBlock>,
+pub struct PendingQueue {
+    blocks: FxHashMap<u64, PendingBlock>,
     /// Turns in order, each with its number and its block.
     order: VecDeque<(u64, u64)>,
     trims: Vec<(u64, u64)>,
     /// The numbers of turns and ranges added, and of ranges taken, since the disk was opened.
-    given: u64,
-    trims_given: u64,
-    trims_taken: u64,
-    /// Whether a turn or a range was taken since the last [`Queue::note_taken`].
+    added: u64,
+    trims_added: u64,
+    trims_removed: u64,
+    /// Whether a turn or a range was taken since the last [`PendingQueue::note_taken`].
     was_taken_from: bool,
 }
 
 /// A point in a queue: everything that was added up to then.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket {
-    given: u64,
-    trims_given: u64,
+    added: u64,
+    trims_added: u64,
 }
 
-impl Queue {
+impl PendingQueue {
     /// The number of pending blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
@@ -52,12 +52,12 @@ impl Queue {
     }
 
     /// The same, for changes.
-    pub fn get_mut(&mut self, addr: u64) -> Option<&mut WaitingBlock> {
+    pub fn get_mut(&mut self, addr: u64) -> Option<&mut PendingBlock> {
         self.blocks.get_mut(&addr)
     }
 
     /// The pending blocks with their addresses, in order.
-    pub fn waiting(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    pub fn pending(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.order.iter().filter_map(|(_, addr)| Some((*addr, self.get(*addr)?)))
     }
 
@@ -68,10 +68,10 @@ impl Queue {
 
     /// Adds a block, with the last turn. No block for this address may be pending: such a block is
     /// changed in place.
-    pub fn put(&mut self, addr: u64, block: WaitingBlock) {
+    pub fn put(&mut self, addr: u64, block: PendingBlock) {
         self.blocks.insert(addr, block);
-        self.given += 1;
-        self.order.push_back((self.given, addr));
+        self.added += 1;
+        self.order.push_back((self.added, addr));
     }
 
     /// The address of the block with the next turn.
@@ -80,7 +80,7 @@ impl Queue {
     }
 
     /// Takes out the block with the next turn.
-    pub fn pop(&mut self) -> Option<WaitingBlock> {
+    pub fn pop(&mut self) -> Option<PendingBlock> {
         let (_, addr) = self.order.pop_front()?;
         self.was_taken_from = true;
         self.blocks.remove(&addr)
@@ -110,21 +110,21 @@ impl Queue {
             }
             _ => {
                 self.trims.push((first, count));
-                self.trims_given += 1;
+                self.trims_added += 1;
             }
         }
     }
 
     /// Takes out the oldest ranges.
     pub fn pop_trims(&mut self, count: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.trims_taken += count as u64;
+        self.trims_removed += count as u64;
         self.was_taken_from |= count > 0;
         self.trims.drain(..count)
     }
 
     /// Whether a stripe or batch took something and has not passed. Under the lock that means that
     /// it failed.
-    pub(crate) fn is_half_taken(&self) -> bool {
+    pub(crate) fn is_partly_taken(&self) -> bool {
         self.was_taken_from
     }
 
@@ -135,13 +135,13 @@ impl Queue {
 
     /// The present point in the queue.
     pub(crate) fn ticket(&self) -> Ticket {
-        Ticket { given: self.given, trims_given: self.trims_given }
+        Ticket { added: self.added, trims_added: self.trims_added }
     }
 
     /// Whether everything that had been added when the ticket was drawn was taken.
-    pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
-        let later = self.order.front().is_none_or(|(turn, _)| *turn > ticket.given);
-        later && self.trims_taken >= ticket.trims_given
+    pub(crate) fn has_drained_to(&self, ticket: Ticket) -> bool {
+        let later = self.order.front().is_none_or(|(turn, _)| *turn > ticket.added);
+        later && self.trims_removed >= ticket.trims_added
     }
 }
 
@@ -149,13 +149,13 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn block() -> WaitingBlock {
-        Plain::new(Box::new([1]))
+    fn block() -> PendingBlock {
+        WipeOnDrop::new(Box::new([1]))
     }
 
     #[test]
     fn a_range_is_trimmed_to_its_end() {
-        let mut queue = Queue::default();
+        let mut queue = PendingQueue::default();
         assert!(!queue.trims_cover(0));
         queue.trim(5, 2);
         assert!(queue.trims_cover(6) && !queue.trims_cover(7));
@@ -164,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_has_passed_when_everything_before_it_was_taken() {
-        let mut queue = Queue::default();
+    fn a_ticket_is_drained_when_everything_before_it_was_taken() {
+        let mut queue = PendingQueue::default();
         queue.put(7, block());
         queue.put(3, block());
         queue.trim(9, 1);
@@ -173,28 +173,28 @@ mod tests {
         queue.put(8, block());
         assert!(queue.front() == Some(7) && queue.pop().is_some());
         queue.discard(3, 1);
-        assert!(!queue.has_passed(ticket));
+        assert!(!queue.has_drained_to(ticket));
         assert_eq!(queue.front(), Some(8));
-        assert!(!queue.has_passed(ticket), "a discard still waits");
+        assert!(!queue.has_drained_to(ticket), "a discard still waits");
         assert_eq!(queue.pop_trims(1).collect::<Vec<_>>(), [(9, 1)]);
-        assert!(queue.has_passed(ticket) && queue.len() == 1);
+        assert!(queue.has_drained_to(ticket) && queue.len() == 1);
     }
 
     #[test]
-    fn turns_go_with_their_blocks() {
-        let mut queue = Queue::default();
+    fn queue_order_follows_the_blocks() {
+        let mut queue = PendingQueue::default();
         for addr in 0..1000 {
             queue.put(addr, block());
             queue.discard(addr, 1);
         }
-        assert!(queue.order.is_empty() && queue.front().is_none() && queue.has_passed(queue.ticket()));
+        assert!(queue.order.is_empty() && queue.front().is_none() && queue.has_drained_to(queue.ticket()));
         queue.put(7, block());
         queue.put(8, block());
         let ticket = queue.ticket();
         queue.discard(7, 1);
         queue.put(7, block());
-        assert_eq!(queue.waiting().map(|(addr, _)| addr).collect::<Vec<_>>(), [8, 7]);
-        assert!(!queue.has_passed(ticket), "a block before it still waits");
-        assert!(queue.pop().is_some() && queue.front() == Some(7) && queue.has_passed(ticket));
+        assert_eq!(queue.pending().map(|(addr, _)| addr).collect::<Vec<_>>(), [8, 7]);
+        assert!(!queue.has_drained_to(ticket), "a block before it still waits");
+        assert!(queue.pop().is_some() && queue.front() == Some(7) && queue.has_drained_to(ticket));
     }
 }

@@ -1,30 +1,30 @@
 //! The disks that front ends see, and waiting for cover, over a format that stores nothing.
 #![forbid(unsafe_code)]
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, FailStop, Kind, Result, StatusItem, defect};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, FailStop, Kind, Result, StatusItem, panic_error};
 use lacuna_levels::{
-    Entry, HiddenLevel, HiddenLevels, Levels, Pace, PageSource, Tree, Wait, check_length, level_disks,
-    no_sync,
+    CoverWait, HiddenLevels, LevelMap, Levels, Pace, PageSource, QueuedLevel, SlotEntry, check_length,
+    level_disks, no_sync,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Remembers the requests.
 #[derive(Default)]
-struct Asked {
+struct RecordingLevels {
     steps: Mutex<Vec<(u8, u64, usize)>>,
     closed: Mutex<usize>,
     lost: Mutex<Vec<u8>>,
     read_only: bool,
 }
 
-impl Asked {
+impl RecordingLevels {
     fn step(&self, level: u8, first: u64, count: usize) {
         self.steps.lock().unwrap().push((level, first, count));
     }
 }
 
-impl Levels for Asked {
+impl Levels for RecordingLevels {
     fn open_levels(&self) -> usize {
         2
     }
@@ -49,7 +49,7 @@ impl Levels for Asked {
     fn flush(&self, level: u8) -> Result<()> {
         if level == 0 { Ok(()) } else { Err(no_sync()) }
     }
-    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
+    fn are_written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
         self.step(level, first, count);
         Ok((first..).take(count).map(|addr| addr >= 300).collect())
     }
@@ -63,8 +63,8 @@ impl Levels for Asked {
     fn cover_closing(&self, _: Pace) -> Result<()> {
         Ok(())
     }
-    fn give_up(&self, _: u8, _: bool) {}
-    fn lose(&self, level: u8) {
+    fn set_no_wait(&self, _: u8, _: bool) {}
+    fn note_loss(&self, level: u8) {
         self.lost.lock().unwrap().push(level);
     }
     /// Its hidden level always has something pending.
@@ -76,7 +76,7 @@ impl Levels for Asked {
 
 #[test]
 fn requests_are_cut_and_the_last_level_closes_the_disk() {
-    let asked = Arc::new(Asked::default());
+    let asked = Arc::new(RecordingLevels::default());
     let levels = level_disks(&asked);
     assert_eq!(
         levels.iter().map(|level| (level.level(), level.blocks())).collect::<Vec<_>>(),
@@ -100,8 +100,8 @@ fn requests_are_cut_and_the_last_level_closes_the_disk() {
 }
 
 #[test]
-fn a_level_that_was_not_closed_well_is_known_when_the_disk_is_closed() {
-    let asked = Arc::new(Asked::default());
+fn a_failed_level_close_is_recorded() {
+    let asked = Arc::new(RecordingLevels::default());
     let levels = level_disks(&asked);
     assert_eq!(levels[1].close().unwrap_err().kind(), Kind::NoCover);
     assert_eq!(*asked.lost.lock().unwrap(), [1]);
@@ -111,29 +111,29 @@ fn a_level_that_was_not_closed_well_is_known_when_the_disk_is_closed() {
 /// A write that is refused while its level is being closed is a loss; a flush that is refused is
 /// not.
 #[test]
-fn what_is_given_up_is_lost_if_it_was_refused() {
+fn a_refused_write_of_a_closing_level_counts_as_lost() {
     let health = FailStop::default();
-    let wait = Wait { health: &health, patience: None };
+    let wait = CoverWait { health: &health, timeout: None };
     let block = [7; BLOCK_SIZE];
     for full in [false, true] {
         // The queue of level 1 has half of the memory: room for many blocks, or for one.
         let hidden = levels(1, if full { 2 * BLOCK_SIZE as u64 } else { 1 << 20 });
         hidden.write(&wait, 1, 5, &block, &NoPages).unwrap();
-        hidden.give_up(1, true);
-        assert_eq!(hidden.wait_passed(&wait, 1).unwrap_err().kind(), Kind::NoCover);
+        hidden.set_no_wait(1, true);
+        assert_eq!(hidden.wait_taken(&wait, 1).unwrap_err().kind(), Kind::NoCover);
         assert_eq!(hidden.write(&wait, 1, 6, &block, &NoPages).is_err(), full);
-        assert_eq!(hidden.check_taken(&health).unwrap_err().kind(), Kind::NoCover);
+        assert_eq!(hidden.check_nothing_pending(&health).unwrap_err().kind(), Kind::NoCover);
         // Stripes take the acknowledged blocks.
         while hidden.lock(&health, 1).level.queue.pop().is_some() {}
-        assert_eq!(hidden.check_taken(&health).is_err(), full);
-        hidden.lose(1);
-        assert!(hidden.check_taken(&health).is_err());
+        assert_eq!(hidden.check_nothing_pending(&health).is_err(), full);
+        hidden.note_loss(1);
+        assert!(hidden.check_nothing_pending(&health).is_err());
     }
 }
 
 #[test]
-fn what_is_read_only_is_not_flushed() {
-    let asked = Arc::new(Asked { read_only: true, ..Asked::default() });
+fn a_read_only_disk_is_not_flushed() {
+    let asked = Arc::new(RecordingLevels { read_only: true, ..RecordingLevels::default() });
     level_disks(&asked).iter().for_each(|level| level.close().unwrap());
     assert_eq!(*asked.closed.lock().unwrap(), 1);
     assert_eq!(check_length(5, 6, Kind::Corrupt).unwrap_err().kind(), Kind::Corrupt);
@@ -143,55 +143,55 @@ fn what_is_read_only_is_not_flushed() {
 struct NoPages;
 
 impl PageSource for NoPages {
-    fn load(&self, _: u64, _: Entry, _: &mut [u8; BLOCK_SIZE]) -> Result<()> {
-        Err(defect())
+    fn load(&self, _: u64, _: SlotEntry, _: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        Err(panic_error())
     }
 }
 
 fn levels(count: usize, memory: u64) -> HiddenLevels {
-    let level = |_| HiddenLevel::new(Tree::new(1000, 8, 16));
+    let level = |_| QueuedLevel::new(LevelMap::new(1000, 8, 16));
     HiddenLevels::new((0..count).map(level).collect(), 4, memory)
 }
 
 #[test]
-fn pending_blocks_are_read_and_written_in_turn() {
+fn pending_blocks_are_read_and_written_in_order() {
     let (hidden, health) = (levels(1, 1 << 20), FailStop::default());
-    let wait = Wait { health: &health, patience: Some(Duration::ZERO) };
-    assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 4);
+    let wait = CoverWait { health: &health, timeout: Some(Duration::ZERO) };
+    assert_eq!(hidden.wait_taken(&wait, 1).unwrap(), 4);
     hidden.write(&wait, 1, 5, &[7; 2 * BLOCK_SIZE], &NoPages).unwrap();
     hidden.discard(&wait, 1, 6, 1, &NoPages).unwrap();
     let (mut buf, mut places) = (vec![1; 2 * BLOCK_SIZE], [9; 2]);
-    hidden.look(&health, 1, 5, &mut buf, &mut places, &NoPages).unwrap();
+    hidden.locate(&health, 1, 5, &mut buf, &mut places, &NoPages).unwrap();
     assert!(buf[..BLOCK_SIZE] == [7; BLOCK_SIZE] && buf[BLOCK_SIZE..] == [0; BLOCK_SIZE] && places == [0, 0]);
-    assert_eq!(hidden.written(&health, 1, 5, 2, &NoPages).unwrap(), [true, false]);
-    assert_eq!(hidden.wait_passed(&wait, 1).unwrap_err().kind(), Kind::NoCover);
+    assert_eq!(hidden.are_written(&health, 1, 5, 2, &NoPages).unwrap(), [true, false]);
+    assert_eq!(hidden.wait_taken(&wait, 1).unwrap_err().kind(), Kind::NoCover);
     // A stripe takes both.
     let mut held = hidden.lock(&health, 1);
-    assert_eq!(held.waiting(), BLOCK_SIZE as u64);
+    assert_eq!(held.pending_bytes(), BLOCK_SIZE as u64);
     assert!(held.level.queue.pop().is_some());
-    hidden.passed(1, &mut held, 5);
+    hidden.mark_filled(1, &mut held, 5);
     drop(held);
-    assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
+    assert_eq!(hidden.wait_taken(&wait, 1).unwrap(), 5);
     // A flush does not wait for a stripe that takes nothing.
-    hidden.passed(1, &mut hidden.lock(&health, 1), 6);
-    assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
+    hidden.mark_filled(1, &mut hidden.lock(&health, 1), 6);
+    assert_eq!(hidden.wait_taken(&wait, 1).unwrap(), 5);
 }
 
 #[test]
 fn writers_wait_for_room() {
     let (hidden, health) = (levels(2, 2 * BLOCK_SIZE as u64), FailStop::default());
-    let now = Wait { health: &health, patience: Some(Duration::ZERO) };
+    let now = CoverWait { health: &health, timeout: Some(Duration::ZERO) };
     hidden.write(&now, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
     assert_eq!(hidden.write(&now, 1, 6, &[7; BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoCover);
     std::thread::scope(|scope| {
-        let wait = Wait { health: &health, patience: Some(Duration::from_secs(60)) };
+        let wait = CoverWait { health: &health, timeout: Some(Duration::from_secs(60)) };
         let (hidden, waited) = (&hidden, wait);
         let writer = scope.spawn(move || hidden.write(&waited, 1, 6, &[8; BLOCK_SIZE], &NoPages));
-        let flusher = scope.spawn(move || hidden.wait_passed(&wait, 1));
+        let flusher = scope.spawn(move || hidden.wait_taken(&wait, 1));
         for seq in 5.. {
             let mut held = hidden.lock(&health, 1);
             drop(held.level.queue.pop());
-            hidden.passed(1, &mut held, seq);
+            hidden.mark_filled(1, &mut held, seq);
             drop(held);
             if writer.is_finished() && flusher.is_finished() {
                 break;
@@ -204,9 +204,9 @@ fn writers_wait_for_room() {
 }
 
 #[test]
-fn a_level_that_is_starved_takes_nothing_from_another() {
+fn a_full_queue_does_not_affect_other_levels() {
     let (hidden, health) = (levels(3, 16 * BLOCK_SIZE as u64), FailStop::default());
-    let now = Wait { health: &health, patience: Some(Duration::ZERO) };
+    let now = CoverWait { health: &health, timeout: Some(Duration::ZERO) };
     // Blocks go in until the queues are full: 2, 4 and 8 of them.
     for (level, most) in [(3, 2), (2, 4), (1, 8)] {
         for addr in 0..most {
@@ -218,12 +218,12 @@ fn a_level_that_is_starved_takes_nothing_from_another() {
 }
 
 #[test]
-fn a_failure_ends_all_waiting() {
+fn a_failure_wakes_all_waiters() {
     let (hidden, health) = (levels(1, 1 << 20), FailStop::default());
-    let forever = Wait { health: &health, patience: None };
+    let forever = CoverWait { health: &health, timeout: None };
     hidden.write(&forever, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
     std::thread::scope(|scope| {
-        let flusher = scope.spawn(|| hidden.wait_passed(&forever, 1));
+        let flusher = scope.spawn(|| hidden.wait_taken(&forever, 1));
         health.fail(Error::new(Kind::Other, "the medium is gone"));
         hidden.wake_all();
         assert_eq!(flusher.join().unwrap().unwrap_err().kind(), Kind::FailStop);

@@ -1,6 +1,6 @@
 //! The anchor: a few hundred bytes of trusted storage with this machine's memory of a vault.
 
-use crate::content::Commit;
+use crate::codec::Commit;
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -42,11 +42,11 @@ pub(crate) fn check_advance(
         return Err(Error::new(Kind::Changed, "the anchor cannot advance")
             .found(found.map_or("no state".into(), |at| format!("state {}", at.number)))
             .expected(expected.map_or("no state".into(), |at| format!("state {}", at.number)))
-            .remedy("another program has used this vault meanwhile; close the vault and open it again"));
+            .hint("another program has used this vault meanwhile; close the vault and open it again"));
     }
     match found {
         Some(found) if found.uuid != next.uuid || found.number >= next.number => {
-            Err(Error::new(Kind::Usage, "the anchor does not go back")
+            Err(Error::new(Kind::Usage, "the anchor cannot move back")
                 .found(format!("state {} after state {}", next.number, found.number))
                 .expected("a newer state of the same vault"))
         }

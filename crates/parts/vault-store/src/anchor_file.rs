@@ -2,7 +2,7 @@
 //! is one write and one sync of 512 bytes.
 
 use crate::anchor::{Anchor, AnchorState, check_advance};
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::keyed_hash;
 use lacuna_medium::forget_cached;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ const MAGIC: &[u8; 8] = b"lacunaan";
 /// Bytes of a slot: a power cut leaves it written whole or not at all.
 const SLOT: usize = 512;
 /// Bytes of a slot under the checksum, which follows them.
-const SAID: usize = 96;
+const CHECKSUMMED_LEN: usize = 96;
 /// How often, and how far apart, taking a lock is retried: as for the lock of a vault's header.
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -43,10 +43,10 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
         _ => usual(),
     };
     let state = state.ok_or_else(|| {
-        Error::new(Kind::Usage, "there is no place for the vault's anchor")
+        Error::new(Kind::Usage, "cannot choose a path for the vault's anchor")
             .found("neither $XDG_STATE_HOME nor $HOME, and no home directory of this user")
             .expected("the directory in which this user's programs keep their state")
-            .remedy("set $HOME, or name a file for the anchor (in fstab `anchor=`)")
+            .hint("set $HOME, or name a file for the anchor (in fstab `anchor=`)")
     })?;
     let digits = format!("{:032x}", u128::from_be_bytes(*uuid));
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
@@ -60,7 +60,7 @@ fn is_of_another_user(path: &Path) -> Result<bool> {
         match std::fs::metadata(dir) {
             Ok(about) => return Ok(about.uid() != geteuid().as_raw() && about.uid() != 0),
             Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io(format!("cannot tell whose {} is", path.display()), &e)),
+            Err(e) => return Err(Error::io(format!("cannot find the owner of {}", path.display()), &e)),
         }
     }
     Ok(false)
@@ -71,10 +71,10 @@ fn is_of_another_user(path: &Path) -> Result<bool> {
 pub struct FileAnchor {
     path: PathBuf,
     uuid: [u8; 16],
-    open: Mutex<Open>,
+    open: Mutex<OpenAnchorFile>,
 }
 
-struct Open {
+struct OpenAnchorFile {
     /// `None`: the file does not exist yet.
     file: Option<File>,
     read_only: bool,
@@ -89,7 +89,7 @@ impl FileAnchor {
     /// Errors: [`Kind::Busy`] if another program has it open, [`Kind::Corrupt`] if neither slot can
     /// be read, [`Kind::Usage`] if it is the anchor of another vault.
     pub fn open(path: &Path, uuid: [u8; 16], read_only: bool) -> Result<FileAnchor> {
-        let mut open = Open { file: None, read_only, state: None, sequence: 0 };
+        let mut open = OpenAnchorFile { file: None, read_only, state: None, sequence: 0 };
         match OpenOptions::new().read(true).write(!read_only).open(path) {
             Ok(file) => {
                 if !read_only {
@@ -101,12 +101,12 @@ impl FileAnchor {
                 open.file = Some(file);
             }
             Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(failed("open", path, &e)),
+            Err(e) => return Err(io_error("open", path, &e)),
         }
         if let Some(other) = open.state.as_ref().filter(|state| state.uuid != uuid) {
             return Err(Error::new(
                 Kind::Usage,
-                format!("the anchor {} is that of another vault", path.display()),
+                format!("the anchor {} belongs to another vault", path.display()),
             )
             .found(format!("vault {:032x}", u128::from_be_bytes(other.uuid)))
             .expected(format!("vault {:032x}", u128::from_be_bytes(uuid))));
@@ -123,12 +123,12 @@ impl FileAnchor {
     fn make(&self) -> Result<File> {
         let path = &self.path;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let above = above(folder);
+        let above = parent_folders(folder);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(folder)
-            .map_err(|e| failed("make a place for", path, &e))?;
+            .map_err(|e| io_error("make the directory of", path, &e))?;
         let mut new = path.clone().into_os_string();
         new.push(".new");
         let made = || -> std::io::Result<File> {
@@ -152,7 +152,7 @@ impl FileAnchor {
             }
             Ok(file)
         };
-        let file = made().map_err(|e| failed("make", path, &e))?;
+        let file = made().map_err(|e| io_error("make", path, &e))?;
         lock(path, &file)?;
         Ok(file)
     }
@@ -166,10 +166,10 @@ impl Anchor for FileAnchor {
     fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()> {
         let mut open = self.open.lock();
         if open.read_only {
-            return Err(Error::new(Kind::ReadOnly, "the anchor is open for reading alone"));
+            return Err(Error::new(Kind::ReadOnly, "the anchor is open read-only"));
         }
         if next.uuid != self.uuid {
-            return Err(Error::new(Kind::Usage, "the anchor is that of another vault"));
+            return Err(Error::new(Kind::Usage, "the anchor belongs to another vault"));
         }
         check_advance(open.state.as_ref(), expected, next)?;
         if open.file.is_none() {
@@ -180,8 +180,8 @@ impl Anchor for FileAnchor {
         // A refused write may have torn its slot: the other slot counts then, and the caller tries
         // again.
         file.write_all_at(&to_slot(sequence, next), sequence % 2 * SLOT as u64)
-            .map_err(|e| failed("write", &self.path, &e))?;
-        file.sync_data().map_err(|e| failed("sync", &self.path, &e).of_sync())?;
+            .map_err(|e| io_error("write", &self.path, &e))?;
+        file.sync_data().map_err(|e| io_error("sync", &self.path, &e).of_sync())?;
         open.sequence = sequence;
         open.state = Some(next.clone());
         Ok(())
@@ -191,13 +191,13 @@ impl Anchor for FileAnchor {
 /// The directories above `folder`, from the bottom up, with whether a name in each existed already.
 /// Existing ones are included: a process that made them may have been killed before they were
 /// durable.
-fn above(folder: &Path) -> Vec<(PathBuf, bool)> {
+fn parent_folders(folder: &Path) -> Vec<(PathBuf, bool)> {
     let named = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let pairs = folder.ancestors().zip(folder.ancestors().skip(1));
     pairs.map(|(below, above)| (named(above), below.exists())).collect()
 }
 
-fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
+fn io_error(what: &str, path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot {what} the vault's anchor {}", path.display()), e)
 }
 
@@ -219,20 +219,20 @@ fn lock(path: &Path, file: &File) -> Result<()> {
         Err(TryLockError::WouldBlock) => {
             Err(Error::new(Kind::Busy, format!("cannot open the vault's anchor {}", path.display()))
                 .found("another program has this vault open")
-                .remedy("unmount the vault there first"))
+                .hint("unmount the vault there first"))
         }
-        Err(TryLockError::Error(e)) => Err(failed("lock", path, &e)),
+        Err(TryLockError::Error(e)) => Err(io_error("lock", path, &e)),
     }
 }
 
 /// A checksum, not a seal: the anchor's storage is trusted, and only torn writes must be detected.
-fn checksum(said: &[u8]) -> [u8; 32] {
-    keyed_hash(&Secret::copy_from(&[0; 32]), &[b"lacuna anchor", said])
+fn checksum(bytes: &[u8]) -> [u8; 32] {
+    keyed_hash(&Secret::copy_from(&[0; 32]), &[b"lacuna anchor", bytes])
 }
 
 fn to_slot(sequence: u64, state: &AnchorState) -> [u8; SLOT] {
     let mut slot = [0; SLOT];
-    RecordMut(&mut slot)
+    LeWriter(&mut slot)
         .put(0, MAGIC)
         .u64(8, sequence)
         .put(16, &state.uuid)
@@ -240,24 +240,26 @@ fn to_slot(sequence: u64, state: &AnchorState) -> [u8; SLOT] {
         .u64(48, state.number)
         .put(56, &state.digest)
         .u64(88, state.time);
-    let sum = checksum(&slot[..SAID]);
-    RecordMut(&mut slot).put(SAID, &sum);
+    let sum = checksum(&slot[..CHECKSUMMED_LEN]);
+    LeWriter(&mut slot).put(CHECKSUMMED_LEN, &sum);
     slot
 }
 
 fn from_slot(slot: &[u8]) -> Option<(u64, AnchorState)> {
-    let said = Record(slot);
-    if said.array::<8>(0) != *MAGIC || said.array::<32>(SAID) != checksum(&slot[..SAID]) {
+    let fields = LeReader(slot);
+    if fields.array::<8>(0) != *MAGIC
+        || fields.array::<32>(CHECKSUMMED_LEN) != checksum(&slot[..CHECKSUMMED_LEN])
+    {
         return None;
     }
     let state = AnchorState {
-        uuid: said.array(16),
-        machine: said.array(32),
-        number: said.u64(48),
-        digest: said.array(56),
-        time: said.u64(88),
+        uuid: fields.array(16),
+        machine: fields.array(32),
+        number: fields.u64(48),
+        digest: fields.array(56),
+        time: fields.u64(88),
     };
-    Some((said.u64(8), state))
+    Some((fields.u64(8), state))
 }
 
 /// The newer slot, with its sequence number.
@@ -269,7 +271,7 @@ fn read(path: &Path, file: &File) -> Result<(Option<AnchorState>, u64)> {
             Ok(0) => break,
             Ok(n) => filled += n,
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(failed("read", path, &e)),
+            Err(e) => return Err(io_error("read", path, &e)),
         }
     }
     let newest = slots.chunks_exact(SLOT).filter_map(from_slot).max_by_key(|(sequence, _)| *sequence);
@@ -278,9 +280,9 @@ fn read(path: &Path, file: &File) -> Result<(Option<AnchorState>, u64)> {
         // The power failed before the first advance.
         None if slots.iter().all(|byte| *byte == 0) && filled == slots.len() => Ok((None, 0)),
         None => Err(Error::new(Kind::Corrupt, format!("the vault's anchor {} cannot be read", path.display()))
-            .found("no slot whose checksum is right")
-            .expected("what this machine remembers of the vault")
-            .remedy("restore the file from a backup; or remove it, and the vault is taken as it is at the next opening")),
+            .found("no slot with a valid checksum")
+            .expected("this machine's last commit of the vault")
+            .hint("restore the file from a backup; or remove it: then the next opening accepts the present state of the vault")),
     }
 }
 

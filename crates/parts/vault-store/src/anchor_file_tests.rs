@@ -15,7 +15,7 @@ fn state(number: u64) -> AnchorState {
 }
 
 #[test]
-fn it_remembers_and_never_goes_back() {
+fn the_anchor_file_keeps_the_last_state_and_never_goes_back() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("deep/er/anchor");
     let anchor = FileAnchor::open(&path, UUID, false).unwrap();
@@ -38,16 +38,16 @@ fn it_remembers_and_never_goes_back() {
 }
 
 #[test]
-fn every_directory_that_is_made_for_it_is_synced() {
+fn every_directory_made_for_the_anchor_is_synced() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("deep")).unwrap();
-    let synced = above(&home.path().join("deep/er/still"));
+    let synced = parent_folders(&home.path().join("deep/er/still"));
     let expected = [("deep/er", false), ("deep", false), ("", true)];
     let expected = expected.map(|(name, was_there)| (home.path().join(name), was_there));
     assert_eq!(synced[..3], expected);
     assert!(synced[3..].iter().all(|(_, was_there)| *was_there));
     assert_eq!(synced.last().unwrap().0, Path::new("/"));
-    assert_eq!(above(Path::new("a")), [(PathBuf::from("."), false)]);
+    assert_eq!(parent_folders(Path::new("a")), [(PathBuf::from("."), false)]);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_torn_slot_leaves_the_other() {
         torn[at..SLOT].iter_mut().for_each(|byte| *byte ^= 0x55);
         std::fs::write(&path, &torn).unwrap();
         let found = FileAnchor::open(&path, UUID, true).unwrap().load().unwrap();
-        assert_eq!(found, Some(state(if at < SAID + 32 { 1 } else { 2 })), "{at}");
+        assert_eq!(found, Some(state(if at < CHECKSUMMED_LEN + 32 { 1 } else { 2 })), "{at}");
     }
     for bad in [&b""[..], b"short", &[7; 1024]] {
         std::fs::write(&path, bad).unwrap();
@@ -76,7 +76,7 @@ fn a_torn_slot_leaves_the_other() {
 }
 
 #[test]
-fn a_link_in_the_place_of_the_new_file_leads_nowhere() {
+fn a_symlink_at_the_temporary_name_is_not_followed() {
     let home = tempfile::tempdir().unwrap();
     let (path, precious) = (home.path().join("anchor"), home.path().join("precious"));
     std::fs::write(&precious, b"precious").unwrap();
@@ -92,7 +92,7 @@ fn a_link_in_the_place_of_the_new_file_leads_nowhere() {
 }
 
 #[test]
-fn a_state_directory_of_another_user_is_known() {
+fn a_state_directory_of_another_user_is_recognised() {
     let home = tempfile::tempdir().unwrap();
     let state = home.path().join("state");
     assert!(!is_of_another_user(&state.join("lacuna")).unwrap());

@@ -3,22 +3,22 @@
 use crate::anchor::{AnchorState, MachineAnchor};
 use crate::change_collector::ChangeCollector;
 use crate::checkpoint::Checkpointer;
-use crate::commit_log::{CommitAuthor, CommitLog, Frozen, History};
-use crate::health::Health;
+use crate::commit_interval::CommitInterval;
+use crate::commit_log::{CommitAuthor, CommitHistory, CommitLog, PendingCheckpoint};
+use crate::health::StoreHealth;
 use crate::ids::PAGE;
-use crate::interval::Interval;
 use crate::journal::Journal;
 use crate::keys::StoreKeys;
 use crate::object::Object;
 use crate::object_table::ObjectTable;
-use crate::options::{StoreBase, StoreOptions};
+use crate::object_writer::ObjectWriter;
+use crate::options::{StoreBacking, StoreOptions};
 use crate::page_reader::PageReader;
 use crate::reclaimer::Reclaimer;
 use crate::record::RecordLog;
-use crate::replay::{Replay, Unfinished};
-use crate::session::DrawnSession;
-use crate::superblock::SuperFiles;
-use crate::write::Writer;
+use crate::replay::{JournalReplay, UnfinishedCheckpoint};
+use crate::session::CurrentSession;
+use crate::superblock::SuperblockFiles;
 use crate::write_back::WriteBack;
 use lacuna_contracts::Result;
 use lacuna_medium::Folder;
@@ -29,13 +29,13 @@ use std::sync::Arc;
 pub(crate) struct Assembly {
     pub(crate) folder: Arc<dyn Folder>,
     pub(crate) keys: Arc<StoreKeys>,
-    pub(crate) health: Arc<Health>,
+    pub(crate) health: Arc<StoreHealth>,
     pub(crate) objects: Arc<ObjectTable>,
-    pub(crate) interval: Arc<Interval>,
+    pub(crate) interval: Arc<CommitInterval>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) reader: Arc<PageReader>,
     pub(crate) reclaimer: Arc<Reclaimer>,
-    pub(crate) writer: Arc<Writer>,
+    pub(crate) writer: Arc<ObjectWriter>,
     pub(crate) log: Arc<CommitLog>,
     pub(crate) checkpoints: Arc<Checkpointer>,
     /// Whether a thread finishes the work that commits leave to it.
@@ -47,37 +47,37 @@ struct Restored {
     /// Objects with changes in the journal since the last checkpoint began.
     journaled: BTreeSet<u64>,
     /// The checkpoint that began and was not finished.
-    frozen: Option<Frozen>,
+    pending: Option<PendingCheckpoint>,
 }
 
 /// Assembles the parts in the state that `replay` found in `journal` and `superblock`; `known` is
 /// the anchored state.
 pub(crate) fn assemble(
-    base: StoreBase,
+    base: StoreBacking,
     keys: Arc<StoreKeys>,
     options: &StoreOptions,
     journal: Arc<Journal>,
-    superblock: SuperFiles,
-    mut replay: Replay,
+    superblock: SuperblockFiles,
+    mut replay: JournalReplay,
     known: Option<AnchorState>,
 ) -> Result<Assembly> {
     // The order of these draws decides the bytes that a seed gives.
-    let session = DrawnSession::new(base.random.clone());
+    let session = CurrentSession::new(base.random.clone());
     let machine = known.as_ref().map_or_else(|| base.draw(), |known| known.machine);
-    let next = replay.following(known.as_ref());
+    let next = replay.next_number(known.as_ref());
     let epoch = u64::from(replay.unfinished.is_some());
     let objects = Arc::new(ObjectTable::new(base.folder.clone(), keys.clone()));
     let restored = restore(&objects, &journal, &mut replay, epoch);
     // In a read-only store no file grows.
     let longest = if options.read_only { u64::MAX } else { journal.longest()? / PAGE as u64 };
     let background = options.background && !options.read_only;
-    let health = Arc::new(Health::new(options.read_only));
-    let interval = Interval::new(replay.last.number, &replay.facts, next, epoch, restored.journaled);
+    let health = Arc::new(StoreHealth::new(options.read_only));
+    let interval = CommitInterval::new(replay.last.number, &replay.state, next, epoch, restored.journaled);
     let interval = Arc::new(interval);
-    let history = History::new(replay.last, replay.facts, known);
+    let history = CommitHistory::new(replay.last, replay.state, known);
     let reader = Arc::new(PageReader::new(objects.clone(), journal.clone(), options.read_only));
     let reclaimer = Arc::new(Reclaimer::new(objects.clone(), interval.clone(), health.clone(), background));
-    let writer = Arc::new(Writer::new(
+    let writer = Arc::new(ObjectWriter::new(
         health.clone(),
         objects.clone(),
         interval.clone(),
@@ -90,7 +90,7 @@ pub(crate) fn assemble(
         ChangeCollector::new(objects.clone(), interval.clone(), journal.clone(), writer.clone()),
         RecordLog::new(keys.clone(), journal.clone()),
         MachineAnchor::new(base.anchor, base.uuid),
-        CommitAuthor { machine, session, clock: base.now },
+        CommitAuthor { machine, session, clock: base.clock },
         reclaimer.clone(),
         health.clone(),
         history,
@@ -102,7 +102,7 @@ pub(crate) fn assemble(
         reclaimer.clone(),
         log.clone(),
         superblock,
-        restored.frozen,
+        restored.pending,
     ));
     Ok(Assembly {
         folder: base.folder,
@@ -122,7 +122,7 @@ pub(crate) fn assemble(
 
 /// Puts the objects of a replay into the table, after `epoch` checkpoints began, and continues the
 /// journal at its end.
-fn restore(objects: &ObjectTable, journal: &Journal, replay: &mut Replay, epoch: u64) -> Restored {
+fn restore(objects: &ObjectTable, journal: &Journal, replay: &mut JournalReplay, epoch: u64) -> Restored {
     let (mut journaled, mut frozen_objects, mut frozen_pages) = (BTreeSet::new(), Vec::new(), 0);
     for (id, replayed) in std::mem::take(&mut replay.objects) {
         let shared = objects.get_or_make(id);
@@ -136,14 +136,14 @@ fn restore(objects: &ObjectTable, journal: &Journal, replay: &mut Replay, epoch:
         }
         *object = Object::replayed(replayed.live, replayed.frozen, epoch);
     }
-    for (id, pages) in &replay.facts.appendable {
-        objects.get_or_make(*id).write().ends_at(*pages);
+    for (id, pages) in &replay.state.appendable {
+        objects.get_or_make(*id).write().hide_past(*pages);
     }
-    journal.go_on(replay.area, replay.tail);
+    journal.set_tail(replay.area, replay.tail);
     let frozen = replay.unfinished.take().map(|begun| {
-        journal.leave(frozen_pages, frozen_objects.len() as u64);
-        let Unfinished { commit, facts, root, left } = begun;
-        Frozen { objects: frozen_objects, left, commit, facts, root }
+        journal.note_checkpoint(frozen_pages, frozen_objects.len() as u64);
+        let UnfinishedCheckpoint { commit, state: facts, root, journal_file: left } = begun;
+        PendingCheckpoint { objects: frozen_objects, journal_file: left, commit, state: facts, root }
     });
-    Restored { journaled, frozen }
+    Restored { journaled, pending: frozen }
 }

@@ -9,17 +9,17 @@
 //! so no two texts are sealed for one commit.
 
 use crate::anchor::{AnchorState, MachineAnchor};
-use crate::change_collector::{BegunCheckpoint, ChangeCollector, Request};
-use crate::content::{
-    self, Changes, Commit, Facts, MACHINES, MOST_PAGES, ObjectPages, ROOT_MAX, record_to_bytes,
+use crate::change_collector::{BegunCheckpoint, ChangeCollector, CommitRequest};
+use crate::codec::{
+    self, Commit, CommitState, MACHINES, MOST_PAGES, ObjectPages, ROOT_MAX, RecordChanges, record_to_bytes,
 };
-use crate::health::Health;
+use crate::health::StoreHealth;
 use crate::ids::CommitInfo;
-use crate::journal_size::Place;
-use crate::options::Now;
+use crate::journal_size::JournalPlace;
+use crate::options::CommitClock;
 use crate::reclaimer::Reclaimer;
 use crate::record::RecordLog;
-use crate::session::DrawnSession;
+use crate::session::CurrentSession;
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -30,32 +30,32 @@ const NUMBERS: std::ops::RangeInclusive<u64> = 1024..=16384;
 
 /// The objects that a checkpoint writes back, and the content of its superblock; the result of a
 /// commit with a root.
-pub(crate) struct Frozen {
+pub(crate) struct PendingCheckpoint {
     pub(crate) objects: Vec<u64>,
     /// The journal file that holds them.
-    pub(crate) left: u8,
+    pub(crate) journal_file: u8,
     /// The commit that began the checkpoint.
     pub(crate) commit: Commit,
-    pub(crate) facts: Facts,
+    pub(crate) state: CommitState,
     pub(crate) root: Option<Vec<u8>>,
 }
 
 /// The state of the commit history.
-pub(crate) struct History {
+pub(crate) struct CommitHistory {
     /// The last durable commit, and the state after it.
     last: Commit,
-    facts: Facts,
+    state: CommitState,
     /// The anchored state.
     anchor: Option<AnchorState>,
     /// A commit that was noted and is not durable, because the host refused its record. The next
     /// commit makes it durable first.
-    pending: Option<Pending>,
+    pending: Option<PendingCommit>,
 }
 
-impl History {
+impl CommitHistory {
     /// The history up to a durable commit.
-    pub(crate) fn new(last: Commit, facts: Facts, anchor: Option<AnchorState>) -> History {
-        History { last, facts, anchor, pending: None }
+    pub(crate) fn new(last: Commit, facts: CommitState, anchor: Option<AnchorState>) -> CommitHistory {
+        CommitHistory { last, state: facts, anchor, pending: None }
     }
 }
 
@@ -63,29 +63,29 @@ impl History {
 pub(crate) struct CommitAuthor {
     /// This machine's random number for this vault.
     pub(crate) machine: [u8; 16],
-    pub(crate) session: DrawnSession,
-    pub(crate) clock: Now,
+    pub(crate) session: CurrentSession,
+    pub(crate) clock: CommitClock,
 }
 
 /// A noted commit: later changes belong to the next one.
-struct Pending {
-    noted: Noted,
+struct PendingCommit {
+    noted: NotedCommit,
     /// With a root: the checkpoint that begins, and the root.
     switched: Option<(BegunCheckpoint, Vec<u8>)>,
 }
 
 /// The content of a commit, noted while no object could change.
-struct Noted {
+struct NotedCommit {
     number: u64,
-    facts: Facts,
+    state: CommitState,
     /// The text of the record, and its place.
     plain: Vec<u8>,
-    place: Place,
+    place: JournalPlace,
     /// The record and its digest after the first try: the next try writes the same bytes, even in
     /// another session.
     sealed: Option<(Vec<u8>, [u8; 32])>,
     /// Objects that must be durable before the record.
-    placed: Vec<u64>,
+    must_sync: Vec<u64>,
     /// Objects that changed, and objects that are no longer appendable: their entries can be
     /// dropped once the commit is durable, if they are idle.
     touched: Vec<u64>,
@@ -99,11 +99,11 @@ pub(crate) struct CommitLog {
     anchor: MachineAnchor,
     author: CommitAuthor,
     reclaimer: Arc<Reclaimer>,
-    health: Arc<Health>,
+    health: Arc<StoreHealth>,
     /// Locked by one commit at a time.
-    history: Mutex<History>,
+    history: Mutex<CommitHistory>,
     /// Whether a commit with a root was noted and is not durable.
-    owes_root: AtomicBool,
+    has_pending_root: AtomicBool,
 }
 
 impl CommitLog {
@@ -114,11 +114,20 @@ impl CommitLog {
         anchor: MachineAnchor,
         author: CommitAuthor,
         reclaimer: Arc<Reclaimer>,
-        health: Arc<Health>,
-        history: History,
+        health: Arc<StoreHealth>,
+        history: CommitHistory,
     ) -> CommitLog {
         let (history, owes_root) = (Mutex::new(history), AtomicBool::new(false));
-        CommitLog { collector, records, anchor, author, reclaimer, health, history, owes_root }
+        CommitLog {
+            collector,
+            records,
+            anchor,
+            author,
+            reclaimer,
+            health,
+            history,
+            has_pending_root: owes_root,
+        }
     }
 
     /// The number of the current session.
@@ -129,22 +138,22 @@ impl CommitLog {
     /// The last durable commit.
     pub(crate) fn last(&self) -> CommitInfo {
         let history = self.history.lock();
-        CommitInfo { number: history.last.number, time: history.facts.time }
+        CommitInfo { number: history.last.number, time: history.state.time }
     }
 
     /// The state after the last durable commit.
-    pub(crate) fn facts(&self) -> Facts {
-        self.history.lock().facts.clone()
+    pub(crate) fn state(&self) -> CommitState {
+        self.history.lock().state.clone()
     }
 
     /// Whether a commit with a root was noted and is not durable: [`CommitLog::resume`] makes it
     /// durable.
-    pub(crate) fn owes_root(&self) -> bool {
-        self.owes_root.load(Ordering::Acquire)
+    pub(crate) fn has_pending_root(&self) -> bool {
+        self.has_pending_root.load(Ordering::Acquire)
     }
 
-    /// See [`crate::Store::unreached`].
-    pub(crate) fn unreached(&self) -> Result<Vec<(u64, Vec<u8>)>> {
+    /// See [`crate::Store::unreachable_batches`].
+    pub(crate) fn unreachable_batches(&self) -> Result<Vec<(u64, Vec<u8>)>> {
         let (last, known) = {
             let history = self.history.lock();
             (history.last.number, history.anchor.as_ref().map_or(u64::MAX, |known| known.number))
@@ -163,21 +172,25 @@ impl CommitLog {
     /// Advances the anchor to the last commit, after a crash prevented that.
     pub(crate) fn advance_anchor(&self) -> Result<()> {
         let mut history = self.history.lock();
-        let History { last, facts, anchor, .. } = &mut *history;
+        let CommitHistory { last, state: facts, anchor, .. } = &mut *history;
         *anchor = Some(self.anchor.advance(anchor.as_ref(), last, facts.time)?);
         Ok(())
     }
 
     /// See [`ChangeCollector::space_needed`].
-    pub(crate) fn room(&self, pages: u64, puts: u64) -> (u64, u64) {
+    pub(crate) fn space_needed(&self, pages: u64, puts: u64) -> (u64, u64) {
         self.collector.space_needed(pages, puts)
     }
 
     /// Commits. With a root, returns the data of the checkpoint that begins; the previous
     /// checkpoint is finished then. `noted` is called as soon as changes belong to the next commit.
-    pub(crate) fn commit(&self, asked: &Request<'_>, noted: &mut dyn FnMut()) -> Result<Option<Frozen>> {
+    pub(crate) fn commit(
+        &self,
+        asked: &CommitRequest<'_>,
+        noted: &mut dyn FnMut(),
+    ) -> Result<Option<PendingCheckpoint>> {
         let health = &self.health;
-        health.may_change()?;
+        health.check_writable()?;
         if let Some(root) = asked.root.filter(|root| root.len() > ROOT_MAX) {
             return Err(Error::new(Kind::Usage, "the root of a commit is too long")
                 .found(format!("{} bytes", root.len()))
@@ -189,80 +202,89 @@ impl CommitLog {
         health.check()?;
         if history.pending.as_ref().is_some_and(|pending| pending.switched.is_some()) {
             // Completing it here would lose its frozen objects.
-            return Err(Error::new(Kind::NoSpace, "a commit before this one waits for space"));
+            return Err(Error::new(Kind::NoSpace, "an earlier commit waits for space"));
         }
         self.complete(&mut history)?;
-        history.pending = self.note(&history, asked).map_err(|e| health.refused(e))?;
+        history.pending = self.note(&history, asked).map_err(|e| health.note_failure(e))?;
         noted();
         self.complete(&mut history)
     }
 
     /// Makes a commit durable that was noted and refused. With a root, returns the data of the
     /// checkpoint that begins.
-    pub(crate) fn resume(&self) -> Result<Option<Frozen>> {
+    pub(crate) fn resume(&self) -> Result<Option<PendingCheckpoint>> {
         self.health.check()?;
         let _cut_short = self.health.end_on_panic();
         self.complete(&mut self.history.lock())
     }
 
     /// Makes the noted commit durable. If the host refuses, it stays noted.
-    fn complete(&self, history: &mut History) -> Result<Option<Frozen>> {
+    fn complete(&self, history: &mut CommitHistory) -> Result<Option<PendingCheckpoint>> {
         let health = &self.health;
         let Some(mut pending) = history.pending.take() else { return Ok(None) };
-        self.owes_root.store(pending.switched.is_some(), Ordering::Release);
+        self.has_pending_root.store(pending.switched.is_some(), Ordering::Release);
         let last = match self.publish(history, &mut pending.noted) {
             Err(e) if e.changed_nothing() => {
                 history.pending = Some(pending);
-                return Err(health.refused(e));
+                return Err(health.note_failure(e));
             }
-            done => done.map_err(|e| health.broken(e))?,
+            done => done.map_err(|e| health.fail_stop(e))?,
         };
-        self.owes_root.store(false, Ordering::Release);
-        let Pending { noted, switched } = pending;
+        self.has_pending_root.store(false, Ordering::Release);
+        let PendingCommit { noted, switched } = pending;
         // Before another commit can begin a checkpoint: no recovery after that would look for these
         // files.
         self.reclaimer.add(&noted.removed);
         match self.release(&noted) {
             // The files of removed objects remain until the next commit.
             Err(e) if e.changed_nothing() => {}
-            done => done.map_err(|e| health.broken(e))?,
+            done => done.map_err(|e| health.fail_stop(e))?,
         }
-        let Noted { facts, .. } = noted;
-        Ok(switched.map(|(begun, root)| Frozen {
+        let NotedCommit { state: facts, .. } = noted;
+        Ok(switched.map(|(begun, root)| PendingCheckpoint {
             objects: begun.objects,
-            left: begun.journal_file,
+            journal_file: begun.journal_file,
             commit: last,
-            facts,
+            state: facts,
             root: Some(root),
         }))
     }
 
     /// Notes the content of the commit. No object changes until it returns; later changes belong to
     /// the next commit.
-    fn note(&self, history: &History, asked: &Request<'_>) -> Result<Option<Pending>> {
+    fn note(&self, history: &CommitHistory, asked: &CommitRequest<'_>) -> Result<Option<PendingCommit>> {
         let Some(mut collected) = self.collector.collect(asked)? else { return Ok(None) };
-        let facts = self.facts_after(history, std::mem::take(&mut collected.appendable));
+        let facts = self.next_state(history, std::mem::take(&mut collected.appendable));
         check_readable(collected.number, &facts, &collected.changes)?;
         let plain = record_to_bytes(&facts, &collected.changes);
         // If the host may refuse space that it seems to have, probe while nothing is noted: a
         // removal now may still free space, and files that no commit refers to can go without
         // another commit.
-        let probes = self.health.is_tight() || asked.root.is_some();
+        let probes = self.health.has_refusal() || asked.root.is_some();
         let place = self.records.take(plain.len(), probes)?;
         // Nothing below can fail.
         let (number, placed) = (collected.number, std::mem::take(&mut collected.must_sync));
-        let recorded = collected.record(&facts, &history.facts.appendable);
+        let recorded = collected.record(&facts, &history.state.appendable);
         let (touched, removed) = (recorded.touched, recorded.removed);
-        let noted = Noted { number, facts, plain, place, sealed: None, placed, touched, removed };
+        let noted = NotedCommit {
+            number,
+            state: facts,
+            plain,
+            place,
+            sealed: None,
+            must_sync: placed,
+            touched,
+            removed,
+        };
         let switched = recorded.checkpoint.zip(asked.root.map(<[u8]>::to_vec));
-        Ok(Some(Pending { noted, switched }))
+        Ok(Some(PendingCommit { noted, switched }))
     }
 
     /// The state after the commit that is being noted.
-    fn facts_after(&self, history: &History, appendable: Vec<ObjectPages>) -> Facts {
+    fn next_state(&self, history: &CommitHistory, appendable: Vec<ObjectPages>) -> CommitState {
         let (next_object, made) = self.collector.next_numbers();
         let reserve = (8 * made).clamp(*NUMBERS.start(), *NUMBERS.end());
-        let mut table: Vec<Commit> = history.facts.table.clone();
+        let mut table: Vec<Commit> = history.state.table.clone();
         table.retain(|commit| commit.machine != history.last.machine);
         table.push(history.last.clone());
         table.retain(|commit| commit.machine != self.author.machine);
@@ -270,7 +292,7 @@ impl CommitLog {
             table.sort_by_key(|commit| commit.number);
             table.remove(0);
         }
-        Facts {
+        CommitState {
             machine: self.author.machine,
             time: (self.author.clock)(),
             next_object,
@@ -282,8 +304,8 @@ impl CommitLog {
 
     /// Steps 1 to 3: makes the commit durable and returns it. After a refusal of the host it may be
     /// tried again.
-    fn publish(&self, history: &mut History, noted: &mut Noted) -> Result<Commit> {
-        self.collector.sync(&noted.placed)?;
+    fn publish(&self, history: &mut CommitHistory, noted: &mut NotedCommit) -> Result<Commit> {
+        self.collector.sync(&noted.must_sync)?;
         let sealed = if let Some(sealed) = noted.sealed.take() {
             sealed
         } else {
@@ -294,18 +316,18 @@ impl CommitLog {
         let digest = *digest;
         self.records.write(noted.place, bytes)?;
         let machine = self.author.machine;
-        let last = Commit { machine, number: noted.number, digest, before: history.last.digest };
-        let anchored = self.anchor.advance(history.anchor.as_ref(), &last, noted.facts.time)?;
+        let last = Commit { machine, number: noted.number, digest, previous_digest: history.last.digest };
+        let anchored = self.anchor.advance(history.anchor.as_ref(), &last, noted.state.time)?;
         history.anchor = Some(anchored);
         history.last = last.clone();
-        history.facts = noted.facts.clone();
-        self.collector.note_durable(noted.number, noted.facts.object_limit);
+        history.state = noted.state.clone();
+        self.collector.note_durable(noted.number, noted.state.object_limit);
         Ok(last)
     }
 
     /// Step 4: removes the files of removed objects, unless the thread does, and drops the entries
     /// of idle objects.
-    fn release(&self, noted: &Noted) -> Result<()> {
+    fn release(&self, noted: &NotedCommit) -> Result<()> {
         self.reclaimer.after_commit()?;
         self.reclaimer.drop_idle(&noted.touched);
         Ok(())
@@ -313,11 +335,11 @@ impl CommitLog {
 }
 
 /// Refuses a commit that no opening could read.
-fn check_readable(number: u64, facts: &Facts, changes: &Changes) -> Result<()> {
-    if content::is_readable(number, facts, changes) {
+fn check_readable(number: u64, facts: &CommitState, changes: &RecordChanges) -> Result<()> {
+    if codec::is_readable(number, facts, changes) {
         return Ok(());
     }
-    Err(Error::new(Kind::Other, "the vault cannot commit what it could not read again")
+    Err(Error::new(Kind::Other, "cannot make a commit that no opening could read")
         .found(format!("commit {number}, objects up to {}", facts.object_limit))
-        .expected(format!("at most {}, and objects of less than {MOST_PAGES} pages", content::MOST_NUMBER)))
+        .expected(format!("at most {}, and objects of less than {MOST_PAGES} pages", codec::MOST_NUMBER)))
 }

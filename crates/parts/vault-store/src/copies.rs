@@ -9,14 +9,15 @@ pub enum PageCopy {
     Second,
     /// In the first file, although reads use the journal or see a cut: an interrupted checkpoint
     /// may have written it there, or another root may have it.
-    Behind,
+    FirstFile,
     /// In the third file.
     Third,
 }
 
 impl PageCopy {
     /// The copies for every reader, the likeliest first.
-    pub const USUAL: [PageCopy; 3] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind];
+    pub const USUAL: [PageCopy; 3] = [PageCopy::Current, PageCopy::Second, PageCopy::FirstFile];
     /// All copies, for the rescue of a damaged vault.
-    pub const ALL: [PageCopy; 4] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind, PageCopy::Third];
+    pub const ALL: [PageCopy; 4] =
+        [PageCopy::Current, PageCopy::Second, PageCopy::FirstFile, PageCopy::Third];
 }

@@ -19,27 +19,27 @@ use std::sync::Arc;
 
 /// A further file of a doubled object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Further {
+pub(crate) enum ExtraFile {
     Second = 1,
     Third = 2,
 }
 
-impl Further {
-    pub(crate) const ALL: [Further; 2] = [Further::Second, Further::Third];
+impl ExtraFile {
+    pub(crate) const ALL: [ExtraFile; 2] = [ExtraFile::Second, ExtraFile::Third];
 }
 
 /// The doubled objects of a store, and their further files.
-pub(crate) struct Doubled {
+pub(crate) struct DoubledObjects {
     folder: Arc<dyn Folder>,
     keys: Arc<StoreKeys>,
     objects: RwLock<BTreeSet<u64>>,
-    files: Mutex<BTreeMap<(u64, Further), Arc<dyn FolderFile>>>,
+    files: Mutex<BTreeMap<(u64, ExtraFile), Arc<dyn FolderFile>>>,
 }
 
-impl Doubled {
+impl DoubledObjects {
     /// No doubled objects.
-    pub(crate) fn new(folder: Arc<dyn Folder>, keys: Arc<StoreKeys>) -> Doubled {
-        Doubled { folder, keys, objects: RwLock::default(), files: Mutex::default() }
+    pub(crate) fn new(folder: Arc<dyn Folder>, keys: Arc<StoreKeys>) -> DoubledObjects {
+        DoubledObjects { folder, keys, objects: RwLock::default(), files: Mutex::default() }
     }
 
     /// Marks an object as doubled.
@@ -58,34 +58,34 @@ impl Doubled {
     }
 
     /// The name of a further file of an object.
-    pub(crate) fn name(&self, object: u64, which: Further) -> String {
-        self.keys.further_name(object, which as u8)
+    pub(crate) fn name(&self, object: u64, which: ExtraFile) -> String {
+        self.keys.extra_file_name(object, which as u8)
     }
 
     /// A further file of an object, if it has one.
-    pub(crate) fn file(&self, object: u64, which: Further) -> Result<Option<Arc<dyn FolderFile>>> {
+    pub(crate) fn file(&self, object: u64, which: ExtraFile) -> Result<Option<Arc<dyn FolderFile>>> {
         if let Some(open) = self.files.lock().get(&(object, which)) {
             return Ok(Some(open.clone()));
         }
         match self.folder.open(&self.name(object, which)) {
-            Ok(file) => Ok(Some(self.keep(object, which, file))),
+            Ok(file) => Ok(Some(self.cache_file(object, which, file))),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             Err(e) => Err(e.of_read()),
         }
     }
 
     /// Makes a further file of an object that has none.
-    pub(crate) fn make_file(&self, object: u64, which: Further) -> Result<Arc<dyn FolderFile>> {
-        Ok(self.keep(object, which, self.folder.create(&self.name(object, which))?))
+    pub(crate) fn make_file(&self, object: u64, which: ExtraFile) -> Result<Arc<dyn FolderFile>> {
+        Ok(self.cache_file(object, which, self.folder.create(&self.name(object, which))?))
     }
 
-    fn keep(&self, object: u64, which: Further, file: Arc<dyn FolderFile>) -> Arc<dyn FolderFile> {
+    fn cache_file(&self, object: u64, which: ExtraFile, file: Arc<dyn FolderFile>) -> Arc<dyn FolderFile> {
         self.files.lock().insert((object, which), file.clone());
         file
     }
 
     /// Removes a further file of an object, if it has one.
-    pub(crate) fn remove_file(&self, object: u64, which: Further) -> Result<()> {
+    pub(crate) fn remove_file(&self, object: u64, which: ExtraFile) -> Result<()> {
         self.files.lock().remove(&(object, which));
         self.folder.remove(&self.name(object, which))
     }

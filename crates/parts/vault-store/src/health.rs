@@ -1,21 +1,21 @@
 //! Whether a store accepts changes: which failures end all writing, and which fail only one call.
 
-use lacuna_contracts::{Error, FailStop, Kind, OnPanic, Result, defect};
+use lacuna_contracts::{Error, FailStop, Kind, OnPanic, Result, panic_error};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The health of an open store.
-pub(crate) struct Health {
+pub(crate) struct StoreHealth {
     read_only: bool,
     alive: FailStop,
     /// The host refused a call since the last checkpoint. The host may have limits that no call
     /// reports, such as quotas; then a commit takes its space before it notes anything.
-    tight: AtomicBool,
+    has_refusal: AtomicBool,
 }
 
-impl Health {
+impl StoreHealth {
     /// The health of a store without failures.
-    pub(crate) fn new(read_only: bool) -> Health {
-        Health { read_only, alive: FailStop::of_vault(), tight: AtomicBool::new(false) }
+    pub(crate) fn new(read_only: bool) -> StoreHealth {
+        StoreHealth { read_only, alive: FailStop::of_vault(), has_refusal: AtomicBool::new(false) }
     }
 
     /// Whether the store is open read-only.
@@ -24,9 +24,9 @@ impl Health {
     }
 
     /// Fails if the store accepts no changes.
-    pub(crate) fn may_change(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if self.read_only {
-            return Err(Error::new(Kind::ReadOnly, "the vault is open for reading alone"));
+            return Err(Error::new(Kind::ReadOnly, "the vault is open read-only"));
         }
         self.alive.check()
     }
@@ -39,9 +39,9 @@ impl Health {
     /// Notes a failure on the write path. It ends all writing, unless it changed nothing: a call
     /// that the host refuses, mostly for lack of space, or a failed read, because no committed page
     /// was touched.
-    pub(crate) fn refused(&self, e: Error) -> Error {
+    pub(crate) fn note_failure(&self, e: Error) -> Error {
         if e.kind().is_refusal() {
-            self.tight.store(true, Ordering::Relaxed);
+            self.has_refusal.store(true, Ordering::Relaxed);
         }
         if e.changed_nothing() {
             return e;
@@ -51,7 +51,7 @@ impl Health {
 
     /// Notes a failure that ends all writing, whatever its kind: the caller must not continue as
     /// after a write that was refused whole.
-    pub(crate) fn broken(&self, e: Error) -> Error {
+    pub(crate) fn fail_stop(&self, e: Error) -> Error {
         self.alive.fail(e.of_sync())
     }
 
@@ -62,7 +62,7 @@ impl Health {
 
     /// Ends all writing if this thread panics while the guard lives: a noted commit would be lost.
     pub(crate) fn end_on_panic(&self) -> OnPanic<impl FnMut()> {
-        OnPanic::new(move || drop(self.alive.fail(defect())))
+        OnPanic::new(move || drop(self.alive.fail(panic_error())))
     }
 
     /// Whether no failure has ended writing.
@@ -76,12 +76,12 @@ impl Health {
     }
 
     /// Whether the host refused a call since the last checkpoint.
-    pub(crate) fn is_tight(&self) -> bool {
-        self.tight.load(Ordering::Relaxed)
+    pub(crate) fn has_refusal(&self) -> bool {
+        self.has_refusal.load(Ordering::Relaxed)
     }
 
     /// Called after a checkpoint found space for everything.
-    pub(crate) fn relax(&self) {
-        self.tight.store(false, Ordering::Relaxed);
+    pub(crate) fn clear_refusal(&self) {
+        self.has_refusal.store(false, Ordering::Relaxed);
     }
 }

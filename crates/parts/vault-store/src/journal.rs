@@ -5,7 +5,7 @@
 //! host refuses such a write, it may have altered the page, and may refuse to restore it as well.
 
 use crate::ids::PAGE;
-use crate::journal_size::{JournalSize, Need, Place};
+use crate::journal_size::{JournalPlace, JournalSize, ShrinkTo};
 use crate::keys::StoreKeys;
 use crate::page_tags::PageTags;
 use lacuna_contracts::{Error, Kind, Result};
@@ -22,28 +22,28 @@ pub(crate) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
 /// is space.
 const KEPT: u64 = 16;
 
-/// How often as long as `most` a lifted file may be, for a checkpoint.
-const LIFTED: u64 = 4;
+/// How often as long as `max` a lifted file may be, for a checkpoint.
+const RAISED_FACTOR: u64 = 4;
 
 struct Cursor {
     active: u8,
     /// The next free page.
     tail: u64,
     /// The page after the last record.
-    said: u64,
+    record_end: u64,
     /// Pages between the last record and the tail that are not in use.
     spare: VecDeque<u32>,
     /// Pages of each file that were written at least once.
     prepared: [u64; 2],
     /// Pages and objects of the file that a checkpoint is writing back.
-    left: (u64, u64),
+    in_checkpoint: (u64, u64),
 }
 
 impl Cursor {
     /// Goes on at this page, behind the last record. The next record lists no pages before it, so
     /// none of them is spare.
     fn go_on(&mut self, area: u8, tail: u64) {
-        (self.active, self.tail, self.said) = (area, tail, tail);
+        (self.active, self.tail, self.record_end) = (area, tail, tail);
         self.spare.clear();
     }
 }
@@ -54,8 +54,8 @@ pub(crate) struct Journal {
     cursor: Mutex<Cursor>,
     size: JournalSize,
     tags: PageTags,
-    /// Whether a file may become [`LIFTED`] times as long, for the writes of a checkpoint.
-    lifted: AtomicBool,
+    /// Whether a file may become [`RAISED_FACTOR`] times as long, for the writes of a checkpoint.
+    is_limit_raised: AtomicBool,
 }
 
 impl Journal {
@@ -63,9 +63,9 @@ impl Journal {
     pub(crate) fn create(folder: &dyn Folder, size: JournalSize, keys: Arc<StoreKeys>) -> Result<Journal> {
         let [first, second] = NAMES;
         let files = [folder.create(first)?, folder.create(second)?];
-        let zeros = vec![0; size.prepared() as usize * PAGE];
+        let zeros = vec![0; size.step_pages() as usize * PAGE];
         files.iter().try_for_each(|file| file.write_at(0, &zeros))?;
-        Ok(Journal::new(files.map(OnceLock::from), [size.prepared(); 2], size, keys))
+        Ok(Journal::new(files.map(OnceLock::from), [size.step_pages(); 2], size, keys))
     }
 
     /// Opens the existing files. If the journal is writable, all that is read from it is durable.
@@ -98,8 +98,9 @@ impl Journal {
         keys: Arc<StoreKeys>,
     ) -> Journal {
         let (spare, left) = (VecDeque::new(), (0, 0));
-        let cursor = Mutex::new(Cursor { active: 0, tail: 0, said: 0, spare, prepared, left });
-        Journal { files, cursor, size, tags: PageTags::new(keys), lifted: AtomicBool::new(false) }
+        let cursor =
+            Mutex::new(Cursor { active: 0, tail: 0, record_end: 0, spare, prepared, in_checkpoint: left });
+        Journal { files, cursor, size, tags: PageTags::new(keys), is_limit_raised: AtomicBool::new(false) }
     }
 
     /// The tags of its pages.
@@ -108,7 +109,7 @@ impl Journal {
     }
 
     /// Recreates lost files; the anchor detects lost commits.
-    pub(crate) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
+    pub(crate) fn recreate_lost(&self, folder: &dyn Folder) -> Result<()> {
         let mut made = false;
         for (name, place) in NAMES.iter().zip(&self.files) {
             if place.get().is_none() {
@@ -128,22 +129,22 @@ impl Journal {
 
     /// The largest size of a file of the folder, in bytes.
     pub(crate) fn longest(&self) -> Result<u64> {
-        self.files.iter().find_map(OnceLock::get).map_or(Ok(u64::MAX), |file| file.longest())
+        self.files.iter().find_map(OnceLock::get).map_or(Ok(u64::MAX), |file| file.max_len())
     }
 
     /// Sets the tail.
-    pub(crate) fn go_on(&self, area: u8, tail: u64) {
+    pub(crate) fn set_tail(&self, area: u8, tail: u64) {
         self.cursor.lock().go_on(area, tail);
     }
 
     /// The number of pages that may have content in a file.
     pub(crate) fn pages_in(&self, area: u8) -> u64 {
-        self.cursor.lock().prepared[usize::from(area)].min(LIFTED * self.size.most / PAGE as u64)
+        self.cursor.lock().prepared[usize::from(area)].min(RAISED_FACTOR * self.size.max / PAGE as u64)
     }
 
     /// Whether a checkpoint is due.
-    pub(crate) fn is_due(&self) -> bool {
-        self.cursor.lock().tail * PAGE as u64 >= self.size.due
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
+        self.cursor.lock().tail * PAGE as u64 >= self.size.checkpoint_at
     }
 
     /// Bytes in use.
@@ -151,62 +152,62 @@ impl Journal {
         self.cursor.lock().tail * PAGE as u64
     }
 
-    /// Shrinks the inactive file to [`Need::Little`].
+    /// Shrinks the inactive file to [`ShrinkTo::Minimum`].
     pub(crate) fn shrink_idle(&self) -> Result<()> {
         let idle = 1 - self.cursor.lock().active;
-        self.shrink(idle, Need::Little)
+        self.shrink(idle, ShrinkTo::Minimum)
     }
 
     /// An upper bound of the pages to be written back, and the number of objects in the file that
     /// was left.
-    pub(crate) fn owed(&self) -> (u64, u64) {
+    pub(crate) fn pages_to_write_back(&self) -> (u64, u64) {
         let cursor = self.cursor.lock();
-        (cursor.tail + cursor.left.0, cursor.left.1)
+        (cursor.tail + cursor.in_checkpoint.0, cursor.in_checkpoint.1)
     }
 
     /// Notes a checkpoint that writes back this many pages and objects.
-    pub(crate) fn leave(&self, pages: u64, objects: u64) {
-        self.cursor.lock().left = (pages, objects);
+    pub(crate) fn note_checkpoint(&self, pages: u64, objects: u64) {
+        self.cursor.lock().in_checkpoint = (pages, objects);
     }
 
     /// Notes that the checkpoint is complete.
-    pub(crate) fn settled(&self) {
-        self.cursor.lock().left = (0, 0);
+    pub(crate) fn note_checkpoint_done(&self) {
+        self.cursor.lock().in_checkpoint = (0, 0);
     }
 
     /// Whether `pages` more pages are prepared in the active file, and `beside` more allowed.
-    pub(crate) fn holds(&self, pages: u64, beside: u64) -> bool {
+    pub(crate) fn has_room(&self, pages: u64, extra: u64) -> bool {
         let cursor = self.cursor.lock();
         let end = cursor.tail + pages;
-        end <= cursor.prepared[usize::from(cursor.active)] && end + beside <= self.most_pages()
+        end <= cursor.prepared[usize::from(cursor.active)] && end + extra <= self.most_pages()
     }
 
     /// Prepares the active file for `pages` more pages, if it may have `beside` more after them.
     /// With `asks`, writes zeros to them: a copy-on-write host with limits of its own refuses now
     /// or never.
-    pub(crate) fn prepare_record(&self, pages: u64, beside: u64, asks: bool) -> Result<()> {
+    pub(crate) fn prepare_record(&self, pages: u64, extra: u64, probes: bool) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
-        if end + beside > self.most_pages() {
+        if end + extra > self.most_pages() {
             return Err(self.full(&cursor));
         }
         self.prepare(&mut cursor, end, end)?;
-        if !asks {
+        if !probes {
             return Ok(());
         }
         // Taken pages lie before the tail.
-        self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, pages)
+        self.probe_space(JournalPlace { area: cursor.active, page: cursor.tail as u32 }, pages)
     }
 
     fn most_pages(&self) -> u64 {
-        let lifted = if self.lifted.load(Ordering::Acquire) { LIFTED } else { 1 };
-        lifted * self.size.most / PAGE as u64
+        let lifted = if self.is_limit_raised.load(Ordering::Acquire) { RAISED_FACTOR } else { 1 };
+        lifted * self.size.max / PAGE as u64
     }
 
     /// Raises or restores the limit of the active file: a checkpoint must find space whatever the
     /// file holds. No other thread writes meanwhile.
-    pub(crate) fn lift(&self, lifted: bool) {
-        self.lifted.store(lifted, Ordering::Release);
+    pub(crate) fn set_limit_raised(&self, lifted: bool) {
+        self.is_limit_raised.store(lifted, Ordering::Release);
     }
 
     /// Whether a file is longer than usual.
@@ -215,12 +216,12 @@ impl Journal {
     }
 
     fn usual(&self) -> u64 {
-        (self.size.due + self.size.due / 3) / PAGE as u64
+        (self.size.checkpoint_at + self.size.checkpoint_at / 3) / PAGE as u64
     }
 
     /// A file with more pages than this may be shrunk.
     fn little(&self) -> u64 {
-        2 * self.size.prepared() + KEPT
+        2 * self.size.step_pages() + KEPT
     }
 
     /// Whether the inactive file may be shrunk.
@@ -235,29 +236,29 @@ impl Journal {
     }
 
     /// The limit of a file in bytes, unless it is lifted.
-    pub(crate) fn most(&self) -> u64 {
-        self.size.most
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.size.max
     }
 
     /// Bytes that are prepared at once.
     pub(crate) fn prepared_at_once(&self) -> u64 {
-        self.size.prepared() * PAGE as u64
+        self.size.step_pages() * PAGE as u64
     }
 
     /// Takes consecutive pages at the tail, and keeps prepared pages after them for a record: on a
     /// full file system a commit that frees space must still fit.
     ///
     /// Errors: [`Kind::NoSpace`] if the file system or the journal is full: no page is taken then.
-    pub(crate) fn take(&self, pages: u64) -> Result<Place> {
-        self.take_before(pages, self.size.prepared())
+    pub(crate) fn take(&self, pages: u64) -> Result<JournalPlace> {
+        self.take_before(pages, self.size.step_pages())
     }
 
     /// Takes pages for a record, which may use the pages that [`Journal::take`] keeps. With `asks`,
     /// writes zeros there: a host with limits of its own refuses now. No other thread takes pages
     /// meanwhile.
-    pub(crate) fn take_record(&self, pages: u64, asks: bool) -> Result<Place> {
+    pub(crate) fn take_record(&self, pages: u64, probes: bool) -> Result<JournalPlace> {
         let place = self.take_before(pages, 0)?;
-        let asked = if asks { self.write_record(place, &vec![0; pages as usize * PAGE]) } else { Ok(true) };
+        let asked = if probes { self.write_record(place, &vec![0; pages as usize * PAGE]) } else { Ok(true) };
         let mut cursor = self.cursor.lock();
         let has_space = asked.inspect_err(|_| cursor.tail = place.page.into())?;
         let (area, tail) = (cursor.active, cursor.tail);
@@ -265,7 +266,7 @@ impl Journal {
         if !has_space {
             return Ok(place);
         }
-        match self.prepare(&mut cursor, tail + KEPT, tail + self.size.prepared()) {
+        match self.prepare(&mut cursor, tail + KEPT, tail + self.size.step_pages()) {
             Err(e) if !e.kind().is_refusal() => Err(e),
             _ => Ok(place),
         }
@@ -279,61 +280,64 @@ impl Journal {
         let mut cursor = self.cursor.lock();
         let end = self.reserved(&cursor, pages, record);
         self.prepare(&mut cursor, end, end)?;
-        self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, end.saturating_sub(cursor.tail))
+        self.probe_space(
+            JournalPlace { area: cursor.active, page: cursor.tail as u32 },
+            end.saturating_sub(cursor.tail),
+        )
     }
 
     /// Writes zeros to unused pages, in one call: with several calls a copy-on-write host could put
     /// each part in the space that the one before freed.
-    fn ask(&self, place: Place, pages: u64) -> Result<()> {
+    fn probe_space(&self, place: JournalPlace, pages: u64) -> Result<()> {
         self.write(place, &vec![0; pages as usize * PAGE])
     }
 
     /// About how many pages [`Journal::reserve`] must prepare.
-    pub(crate) fn lacks(&self, pages: u64, record: u64) -> u64 {
+    pub(crate) fn missing_pages(&self, pages: u64, record: u64) -> u64 {
         let cursor = self.cursor.lock();
         let lacking =
             self.reserved(&cursor, pages, record).saturating_sub(cursor.prepared[usize::from(cursor.active)]);
-        lacking.next_multiple_of(self.size.prepared())
+        lacking.next_multiple_of(self.size.step_pages())
     }
 
     fn reserved(&self, cursor: &Cursor, pages: u64, record: u64) -> u64 {
-        let end = cursor.tail + pages + record.max(self.size.prepared());
+        let end = cursor.tail + pages + record.max(self.size.step_pages());
         end.min(self.most_pages())
     }
 
     /// The pages taken since the last record, among them all that the next record lists.
-    pub(crate) fn taken(&self) -> u64 {
+    pub(crate) fn pages_since_record(&self) -> u64 {
         let cursor = self.cursor.lock();
-        cursor.tail - cursor.said
+        cursor.tail - cursor.record_end
     }
 
-    fn take_before(&self, pages: u64, reserve: u64) -> Result<Place> {
+    fn take_before(&self, pages: u64, reserve: u64) -> Result<JournalPlace> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
         // The last part is for records: a record takes about a hundredth of the pages that it
         // lists.
-        let kept = if reserve > 0 { reserve.max(self.size.most / PAGE as u64 / 64) } else { 0 };
+        let kept = if reserve > 0 { reserve.max(self.size.max / PAGE as u64 / 64) } else { 0 };
         if end + kept > self.most_pages() {
             return Err(self.full(&cursor));
         }
         self.prepare(&mut cursor, end + reserve, end + reserve)?;
-        let place = Place { area: cursor.active, page: cursor.tail as u32 };
+        let place = JournalPlace { area: cursor.active, page: cursor.tail as u32 };
         cursor.tail = end;
         Ok(place)
     }
 
     /// Takes a page for one that was taken since the last record and is written again.
-    pub(crate) fn take_another(&self) -> Result<Place> {
+    pub(crate) fn take_another(&self) -> Result<JournalPlace> {
         let mut cursor = self.cursor.lock();
         if let Some(page) = cursor.spare.pop_front() {
-            return Ok(Place { area: cursor.active, page });
+            return Ok(JournalPlace { area: cursor.active, page });
         }
         drop(cursor);
         self.take(1)
     }
 
     /// Gives back pages that were taken since the last record, and that nothing refers to.
-    pub(crate) fn give_back(&self, place: Place, pages: u64) {
+    pub(crate) fn return_pages(&self, place: JournalPlace, pages: u64) {
         let mut cursor = self.cursor.lock();
         debug_assert_eq!(cursor.active, place.area, "a record was noted since");
         if cursor.tail == u64::from(place.page) + pages {
@@ -346,8 +350,8 @@ impl Journal {
     fn full(&self, cursor: &Cursor) -> Error {
         Error::new(Kind::NoSpace, "the journal of the vault is full")
             .found(format!("{} bytes in use", cursor.tail * PAGE as u64))
-            .expected(format!("at most {} bytes between two checkpoints", self.size.most))
-            .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written")
+            .expected(format!("at most {} bytes between two checkpoints", self.size.max))
+            .hint("free space on the file system that holds the vault's directory, so that a checkpoint can be written")
     }
 
     /// Prepares the active file up to page `end`, in large pieces; if there is no space, up to page
@@ -355,7 +359,7 @@ impl Journal {
     fn prepare(&self, cursor: &mut Cursor, least: u64, end: u64) -> Result<()> {
         while cursor.prepared[usize::from(cursor.active)] < end {
             let from = cursor.prepared[usize::from(cursor.active)];
-            match self.grow(cursor, from + self.size.prepared()) {
+            match self.grow(cursor, from + self.size.step_pages()) {
                 Err(e) if e.kind().is_refusal() => return self.grow(cursor, least),
                 done => done?,
             }
@@ -382,17 +386,17 @@ impl Journal {
     }
 
     /// Writes to taken pages.
-    pub(crate) fn write(&self, place: Place, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, place: JournalPlace, bytes: &[u8]) -> Result<()> {
         self.file(place.area)?.write_at(place.offset(), bytes)
     }
 
     /// Writes a record, or the zeros of a probe for it. If the host refuses, frees the pages
     /// prepared after the taken ones and tries once more: the record is the way to free space.
     /// Returns whether the host had the space at once.
-    pub(crate) fn write_record(&self, place: Place, bytes: &[u8]) -> Result<bool> {
+    pub(crate) fn write_record(&self, place: JournalPlace, bytes: &[u8]) -> Result<bool> {
         let pages = (bytes.len() / PAGE) as u64;
         match self.write(place, bytes) {
-            Err(e) if e.kind().is_refusal() && self.give_prepared(place, pages)? => {
+            Err(e) if e.kind().is_refusal() && self.free_prepared(place, pages)? => {
                 self.write(place, bytes).map(|()| false)
             }
             done => done.map(|()| true),
@@ -400,7 +404,7 @@ impl Journal {
     }
 
     /// Frees the pages that are not prepared for this record. Returns whether there were any.
-    fn give_prepared(&self, record: Place, pages: u64) -> Result<bool> {
+    fn free_prepared(&self, record: JournalPlace, pages: u64) -> Result<bool> {
         let mut cursor = self.cursor.lock();
         let active = (cursor.active, cursor.tail);
         // A record that begins a checkpoint is the last of its file; the other file is active by
@@ -428,7 +432,7 @@ impl Journal {
     }
 
     /// Reads pages; pages that were never written are zeros.
-    pub(crate) fn read(&self, place: Place, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, place: JournalPlace, out: &mut [u8]) -> Result<()> {
         if let Some(file) = self.files[usize::from(place.area)].get() {
             return file.read_at(place.offset(), out).map_err(Error::of_read);
         }
@@ -447,7 +451,7 @@ impl Journal {
         }
         Err(Error::new(Kind::Io, "the journal of the vault is gone from its directory")
             .found(format!("{} was removed while the vault is open", NAMES[usize::from(area)]))
-            .remedy("close the vault; bring the directory back from a copy, then open it again"))
+            .hint("close the vault, restore the directory from a copy, and open it again"))
     }
 
     /// Moves the tail to the start of the other file. Returns the file that was left, with pages of
@@ -455,18 +459,18 @@ impl Journal {
     pub(crate) fn switch(&self, objects: u64) -> u8 {
         let mut cursor = self.cursor.lock();
         let left = cursor.active;
-        cursor.left = (cursor.tail, objects);
+        cursor.in_checkpoint = (cursor.tail, objects);
         cursor.go_on(1 - left, 0);
-        self.lift(false);
+        self.set_limit_raised(false);
         left
     }
 
     /// Shrinks an unused file. Keeps pages that were taken since the caller looked.
-    pub(crate) fn shrink(&self, area: u8, need: Need) -> Result<()> {
+    pub(crate) fn shrink(&self, area: u8, need: ShrinkTo) -> Result<()> {
         let keep = match need {
-            Need::Usual => self.usual(),
-            Need::Little => self.little(),
-            Need::Closed => KEPT,
+            ShrinkTo::Normal => self.usual(),
+            ShrinkTo::Minimum => self.little(),
+            ShrinkTo::Closed => KEPT,
         };
         let mut cursor = self.cursor.lock();
         let keep = if area == cursor.active { keep.max(cursor.tail) } else { keep };

@@ -4,12 +4,12 @@ use crate::ids::PAGE;
 
 /// A page of a journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct JournalPlace {
     pub(crate) area: u8,
     pub(crate) page: u32,
 }
 
-impl Place {
+impl JournalPlace {
     /// Its offset in the file, in bytes.
     pub(crate) fn offset(self) -> u64 {
         u64::from(self.page) * PAGE as u64
@@ -20,32 +20,32 @@ impl Place {
 #[derive(Clone, Copy, Debug)]
 pub struct JournalSize {
     /// Bytes in one file after which a checkpoint is due.
-    pub due: u64,
+    pub checkpoint_at: u64,
     /// Bytes in one file after which writes are refused; a checkpoint may write four times this
     /// much.
-    pub most: u64,
+    pub max: u64,
 }
 
 impl Default for JournalSize {
     fn default() -> Self {
-        JournalSize { due: 24 << 20, most: 64 << 20 }
+        JournalSize { checkpoint_at: 24 << 20, max: 64 << 20 }
     }
 }
 
 impl JournalSize {
     /// Pages that are prepared at once.
-    pub(crate) fn prepared(self) -> u64 {
-        (self.due / 24 / PAGE as u64).clamp(1, 256)
+    pub(crate) fn step_pages(self) -> u64 {
+        (self.checkpoint_at / 24 / PAGE as u64).clamp(1, 256)
     }
 }
 
 /// The size to which an unused file of the journal is shrunk.
 #[derive(Clone, Copy)]
-pub(crate) enum Need {
+pub(crate) enum ShrinkTo {
     /// The space until the next checkpoint is due.
-    Usual,
+    Normal,
     /// The space of a record and the pages prepared after it: the file system is nearly full.
-    Little,
+    Minimum,
     /// The space of a few records, so that after the next opening a commit that frees space fits on
     /// a full file system.
     Closed,

@@ -16,8 +16,8 @@ fn pages_that_were_taken_are_not_given_back() {
     let pages = vec![7; 2 * KEPT as usize * PAGE];
     let place = journal.take(2 * KEPT).unwrap();
     journal.write(place, &pages).unwrap();
-    journal.shrink(0, Need::Closed).unwrap();
-    journal.shrink(1, Need::Closed).unwrap();
+    journal.shrink(0, ShrinkTo::Closed).unwrap();
+    journal.shrink(1, ShrinkTo::Closed).unwrap();
     let mut found = vec![0; pages.len()];
     journal.read(place, &mut found).unwrap();
     assert!(found == pages);
@@ -30,14 +30,14 @@ fn pages_are_taken_again_until_a_record_follows() {
     let journal = journal();
     let [first, next] = [1, 2].map(|pages| journal.take(pages).unwrap());
     assert_eq!((first.page, next.page), (0, 1));
-    journal.give_back(first, 1);
+    journal.return_pages(first, 1);
     let taken = [(); 2].map(|()| journal.take_another().unwrap().page);
     assert_eq!(taken, [0, 3]);
-    journal.give_back(next, 2);
-    journal.give_back(Place { page: 3, ..next }, 1);
+    journal.return_pages(next, 2);
+    journal.return_pages(JournalPlace { page: 3, ..next }, 1);
     // The last page came back to the tail.
-    assert_eq!((journal.taken(), journal.take_another().unwrap().page), (3, 1));
+    assert_eq!((journal.pages_since_record(), journal.take_another().unwrap().page), (3, 1));
     assert_eq!(journal.take_record(1, false).unwrap().page, 3);
     assert_eq!(journal.take_another().unwrap().page, 4);
-    assert_eq!(journal.taken(), 1);
+    assert_eq!(journal.pages_since_record(), 1);
 }

@@ -31,7 +31,7 @@ pub struct StoreKeys {
 }
 
 /// Added to an object's number for the name of its second file, and twice for its third.
-const FURTHER: u128 = 1 << 64;
+const EXTRA_FILE_STEP: u128 = 1 << 64;
 
 impl StoreKeys {
     /// Derives the keys from the vault's master key.
@@ -53,8 +53,8 @@ impl StoreKeys {
     }
 
     /// The name of a further file of a doubled object: 1 for the second, 2 for the third.
-    pub(crate) fn further_name(&self, object: u64, nth: u8) -> String {
-        self.name_of(u128::from(nth) * FURTHER + u128::from(object))
+    pub(crate) fn extra_file_name(&self, object: u64, nth: u8) -> String {
+        self.name_of(u128::from(nth) * EXTRA_FILE_STEP + u128::from(object))
     }
 
     fn name_of(&self, number: u128) -> String {
@@ -86,7 +86,7 @@ impl StoreKeys {
     }
 
     /// Whether a record's header has the right tag.
-    pub(crate) fn is_header(&self, header: &[u8], tag: &[u8]) -> bool {
+    pub(crate) fn verify_header(&self, header: &[u8], tag: &[u8]) -> bool {
         constant_time_eq(&self.header_tag(header), tag)
     }
 
@@ -110,7 +110,7 @@ impl StoreKeys {
     }
 
     /// Whether a page matches the tag of the journaled one.
-    pub(crate) fn is_page(&self, sequence: u64, page: &[u8], tag: &[u8; TAG]) -> bool {
+    pub(crate) fn verify_page(&self, sequence: u64, page: &[u8], tag: &[u8; TAG]) -> bool {
         constant_time_eq(&self.page_tag(sequence, page), tag)
     }
 
@@ -134,9 +134,9 @@ impl StoreKeys {
 /// The error for content that no version of lacuna wrote.
 pub(crate) fn malformed(what: &str) -> Error {
     Error::new(Kind::Corrupt, format!("{what} of the vault cannot be used"))
-        .found("content that verifies and makes no sense")
-        .expected("what this version of lacuna writes")
-        .remedy("use the version of lacuna that wrote it")
+        .found("content that verifies but cannot be parsed")
+        .expected("the format of this version of lacuna")
+        .hint("use the version of lacuna that wrote it")
 }
 
 /// The nonce of a record. A session seals each number once; if a resumed copy seals it again, the

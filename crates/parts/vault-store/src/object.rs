@@ -1,7 +1,7 @@
 //! One object that was changed since the last checkpoint: its pages in the journal, and the pages
 //! that may be written in place.
 
-use crate::journal_size::Place;
+use crate::journal_size::JournalPlace;
 use crate::keys::TAG;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 /// The most pages written in place between two commits that are copied to the journal instead of
 /// being synced: a sync of the object and of its name costs more.
-pub(crate) const COPIED: u64 = 16;
+pub(crate) const MAX_COPIED_PAGES: u64 = 16;
 
 /// The number of first pages of a new object that go to the journal. Many objects are no longer
 /// than that, so they need no file before the next checkpoint, and often are removed before it.
-pub(crate) const SMALL: u64 = 16;
+pub(crate) const SMALL_OBJECT_PAGES: u64 = 16;
 
 /// A page in the journal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) place: Place,
+pub(crate) struct JournalEntry {
+    pub(crate) place: JournalPlace,
     pub(crate) sequence: u64,
     pub(crate) tag: [u8; TAG],
     /// The number of the commit that lists it.
@@ -27,14 +27,14 @@ pub(crate) struct Entry {
 
 /// The changes of an object in the journal since a checkpoint.
 #[derive(Clone, Default)]
-pub(crate) struct Layer {
-    pub(crate) pages: BTreeMap<u64, Entry>,
+pub(crate) struct JournalLayer {
+    pub(crate) pages: BTreeMap<u64, JournalEntry>,
     /// The object was truncated to this length: later pages read as zeros, unless this layer has
     /// them.
     pub(crate) cut: Option<u64>,
 }
 
-impl Layer {
+impl JournalLayer {
     fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.cut.is_none()
     }
@@ -42,26 +42,26 @@ impl Layer {
 
 /// The place that a page is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    Own,
-    Journal(Place),
+pub(crate) enum ReadSource {
+    File,
+    Journal(JournalPlace),
     Zeros,
 }
 
 /// The place that a page is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum WriteTarget {
     /// In place: no commit refers to the page there.
-    Own,
+    InPlace,
     /// To the journal, instead of this page there, which no commit lists yet.
-    Again(Place),
+    JournalOverwrite(JournalPlace),
     /// To the end of the journal.
-    Append,
+    JournalAppend,
 }
 
 /// The changes since the last record.
 #[derive(Default)]
-pub(crate) struct Fresh {
+pub(crate) struct UnrecordedChanges {
     /// The number of the commit that will record them; a different number means that they are
     /// recorded already.
     pub(crate) commit: u64,
@@ -70,12 +70,12 @@ pub(crate) struct Fresh {
     /// The shortest length that it was truncated to, if that removed pages that commits refer to.
     pub(crate) cut: Option<u64>,
     /// The number of pages written in place.
-    pub(crate) placed: u64,
+    pub(crate) in_place_pages: u64,
     /// Those pages, while they are few.
     pub(crate) runs: Vec<Range<u64>>,
     /// A refused write or a truncation may have left pages in the file, past the end or where old
     /// content was restored: only a sync of the object makes their removal durable.
-    pub(crate) shrunk: bool,
+    pub(crate) must_sync: bool,
 }
 
 /// An object. Readers and writers of its pages hold its lock.
@@ -83,34 +83,34 @@ pub(crate) struct Fresh {
 pub(crate) struct Object {
     /// The number of the last checkpoint that began before `live`.
     epoch: u64,
-    pub(crate) live: Layer,
+    pub(crate) live: JournalLayer,
     /// The layer that a checkpoint in progress writes back. It is immutable.
-    pub(crate) frozen: Option<Arc<Layer>>,
+    pub(crate) frozen: Option<Arc<JournalLayer>>,
     /// Commits may refer to pages before this one; `None` until the file's length is read.
-    pub(crate) stable: Option<u64>,
+    pub(crate) committed_end: Option<u64>,
     /// The end of all pages written so far.
     pub(crate) end: u64,
-    /// Pages past `stable` may be written in place once this commit is durable.
+    /// Pages past `committed_end` may be written in place once this commit is durable.
     pub(crate) appendable: Option<u64>,
-    pub(crate) fresh: Fresh,
+    pub(crate) unrecorded: UnrecordedChanges,
     /// Whether the file was created and its name not synced.
     pub(crate) name_unsynced: bool,
     pub(crate) removed: bool,
     /// Whether its removal is durable.
-    pub(crate) gone: bool,
+    pub(crate) is_unlinked: bool,
 }
 
 impl Object {
     /// The object as a recovery found it, before or after checkpoint number `epoch` began.
-    pub(crate) fn replayed(live: Layer, frozen: Option<Arc<Layer>>, epoch: u64) -> Object {
-        let last = |layer: &Layer| layer.pages.last_key_value().map_or(0, |(page, _)| page + 1);
+    pub(crate) fn replayed(live: JournalLayer, frozen: Option<Arc<JournalLayer>>, epoch: u64) -> Object {
+        let last = |layer: &JournalLayer| layer.pages.last_key_value().map_or(0, |(page, _)| page + 1);
         let end = last(&live).max(frozen.as_ref().map_or(0, |layer| last(layer)));
         Object { epoch, live, frozen, end, ..Object::default() }
     }
 
     /// Hides pages past `pages`: they belong to no commit and must not be read, but the file may
     /// still hold some.
-    pub(crate) fn ends_at(&mut self, pages: u64) {
+    pub(crate) fn hide_past(&mut self, pages: u64) {
         self.live.cut = Some(pages);
     }
 
@@ -118,23 +118,23 @@ impl Object {
     pub(crate) fn trimmed_to(&mut self, pages: u64) {
         // A commit never lists an object as appendable that has a cut of its own.
         self.live.cut = None;
-        self.stable = Some(pages);
+        self.committed_end = Some(pages);
         self.appendable = Some(0);
     }
 
     /// Called before a change: starts the notes for `commit`, after checkpoint number `epoch`
     /// began. Returns whether they are new.
     pub(crate) fn begin(&mut self, commit: u64, epoch: u64) -> bool {
-        self.turn(epoch);
-        let begins = self.fresh.commit != commit;
+        self.freeze_before(epoch);
+        let begins = self.unrecorded.commit != commit;
         if begins {
-            self.fresh = Fresh { commit, ..Fresh::default() };
+            self.unrecorded = UnrecordedChanges { commit, ..UnrecordedChanges::default() };
         }
         begins
     }
 
     /// Freezes the journaled pages if checkpoint number `epoch` began since.
-    pub(crate) fn turn(&mut self, epoch: u64) {
+    pub(crate) fn freeze_before(&mut self, epoch: u64) {
         if self.epoch < epoch {
             self.epoch = epoch;
             if !self.live.is_empty() {
@@ -163,17 +163,17 @@ impl Object {
     }
 
     /// The place that a page is read from.
-    pub(crate) fn source(&self, page: u64) -> Source {
+    pub(crate) fn source(&self, page: u64) -> ReadSource {
         if let Some(entry) = self.entry(page) {
-            return Source::Journal(entry.place);
+            return ReadSource::Journal(entry.place);
         }
-        let is_cut = |layer: &Layer| layer.cut.is_some_and(|cut| page >= cut);
+        let is_cut = |layer: &JournalLayer| layer.cut.is_some_and(|cut| page >= cut);
         let cut = is_cut(&self.live) || self.frozen.as_deref().is_some_and(is_cut);
-        if cut { Source::Zeros } else { Source::Own }
+        if cut { ReadSource::Zeros } else { ReadSource::File }
     }
 
     /// The journal entry of a page that is read from the journal.
-    pub(crate) fn entry(&self, page: u64) -> Option<&Entry> {
+    pub(crate) fn entry(&self, page: u64) -> Option<&JournalEntry> {
         if let Some(entry) = self.live.pages.get(&page) {
             return Some(entry);
         }
@@ -183,42 +183,47 @@ impl Object {
 
     /// The place that a page is written to. `durable` is the last durable commit; `new` objects are
     /// in no record.
-    pub(crate) fn target(&self, page: u64, durable: u64, new: bool) -> Target {
+    pub(crate) fn target(&self, page: u64, durable: u64, new: bool) -> WriteTarget {
         if let Some(entry) = self.live.pages.get(&page) {
-            let unlisted = entry.commit == self.fresh.commit;
-            return if unlisted { Target::Again(entry.place) } else { Target::Append };
+            let unlisted = entry.commit == self.unrecorded.commit;
+            return if unlisted {
+                WriteTarget::JournalOverwrite(entry.place)
+            } else {
+                WriteTarget::JournalAppend
+            };
         }
-        let past = self.stable.is_some_and(|stable| page >= stable) && (!new || page >= SMALL);
+        let past =
+            self.committed_end.is_some_and(|stable| page >= stable) && (!new || page >= SMALL_OBJECT_PAGES);
         let may = new || self.appendable.is_some_and(|commit| commit <= durable);
-        if past && may && !self.is_cut() { Target::Own } else { Target::Append }
+        if past && may && !self.is_cut() { WriteTarget::InPlace } else { WriteTarget::JournalAppend }
     }
 
     /// Notes pages that were written in place.
-    pub(crate) fn note_placed(&mut self, pages: Range<u64>) {
+    pub(crate) fn note_written_in_place(&mut self, pages: Range<u64>) {
         self.end = self.end.max(pages.end);
-        let fresh = &mut self.fresh;
-        fresh.placed += pages.end - pages.start;
-        if fresh.placed <= COPIED {
+        let fresh = &mut self.unrecorded;
+        fresh.in_place_pages += pages.end - pages.start;
+        if fresh.in_place_pages <= MAX_COPIED_PAGES {
             fresh.runs.push(pages);
         }
     }
 
     /// Notes a page that was written to the journal.
-    pub(crate) fn note_journaled(&mut self, page: u64, entry: Entry) {
+    pub(crate) fn note_journaled(&mut self, page: u64, entry: JournalEntry) {
         self.end = self.end.max(page + 1);
         if self.live.pages.insert(page, entry).is_none_or(|old| old.commit != entry.commit) {
-            self.fresh.journaled.push(page);
+            self.unrecorded.journaled.push(page);
         }
     }
 
     /// Truncates the object. Returns whether the caller must truncate the file now, to remove pages
     /// that no commit refers to.
-    pub(crate) fn cut(&mut self, pages: u64) -> bool {
+    pub(crate) fn truncate(&mut self, pages: u64) -> bool {
         drop(self.live.pages.split_off(&pages));
         self.end = self.end.min(pages);
-        if self.stable.is_none_or(|stable| pages < stable) {
+        if self.committed_end.is_none_or(|stable| pages < stable) {
             self.live.cut = Some(self.live.cut.map_or(pages, |cut| cut.min(pages)));
-            self.fresh.cut = Some(self.fresh.cut.map_or(pages, |cut| cut.min(pages)));
+            self.unrecorded.cut = Some(self.unrecorded.cut.map_or(pages, |cut| cut.min(pages)));
             return false;
         }
         !self.is_cut()
@@ -226,37 +231,42 @@ impl Object {
 
     /// Truncates the object after its file could not be truncated, although no commit refers to the
     /// removed pages: the next record lists the truncation.
-    pub(crate) fn cut_above_file(&mut self, pages: u64) {
+    pub(crate) fn truncate_in_journal(&mut self, pages: u64) {
         self.live.cut = Some(self.live.cut.map_or(pages, |cut| cut.min(pages)));
-        self.fresh.cut = Some(self.fresh.cut.map_or(pages, |cut| cut.min(pages)));
-        self.fresh.shrunk = true;
+        self.unrecorded.cut = Some(self.unrecorded.cut.map_or(pages, |cut| cut.min(pages)));
+        self.unrecorded.must_sync = true;
     }
 
     /// The pages that the next record lists, in order.
-    pub(crate) fn listed(&self) -> Vec<(u64, Entry)> {
-        let mut pages: Vec<u64> = self.fresh.journaled.clone();
+    pub(crate) fn pages_to_record(&self) -> Vec<(u64, JournalEntry)> {
+        let mut pages: Vec<u64> = self.unrecorded.journaled.clone();
         pages.sort_unstable();
         pages.dedup();
         let entry = |page: u64| Some((page, *self.live.pages.get(&page)?));
-        pages.into_iter().filter_map(entry).filter(|(_, entry)| entry.commit == self.fresh.commit).collect()
+        pages
+            .into_iter()
+            .filter_map(entry)
+            .filter(|(_, entry)| entry.commit == self.unrecorded.commit)
+            .collect()
     }
 
-    /// Clears `fresh` after a record was written: commits now refer to all pages written so far.
-    pub(crate) fn said(&mut self, appendable: Option<u64>) {
-        self.stable = self.stable.map(|stable| stable.max(self.end));
+    /// Clears `unrecorded` after a record was written: commits now refer to all pages written so
+    /// far.
+    pub(crate) fn note_recorded(&mut self, appendable: Option<u64>) {
+        self.committed_end = self.committed_end.map(|stable| stable.max(self.end));
         self.appendable = appendable;
-        self.fresh = Fresh::default();
+        self.unrecorded = UnrecordedChanges::default();
     }
 
     /// Whether the entry can be dropped: nothing is to be recorded, and the journal holds nothing
     /// of the object.
     pub(crate) fn is_idle(&self, commit: u64) -> bool {
-        let owed = self.fresh.commit == commit;
+        let owed = self.unrecorded.commit == commit;
         !owed
             && self.live.is_empty()
             && self.frozen.is_none()
             && self.appendable.is_none()
             && !self.name_unsynced
-            && (!self.removed || self.gone)
+            && (!self.removed || self.is_unlinked)
     }
 }

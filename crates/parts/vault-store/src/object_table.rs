@@ -1,7 +1,7 @@
 //! The table of objects that were changed since the last checkpoint, and the open files of all
 //! objects.
 
-use crate::doubled::{Doubled, Further};
+use crate::doubled::{DoubledObjects, ExtraFile};
 use crate::ids::PAGE;
 use crate::keys::StoreKeys;
 use crate::object::Object;
@@ -15,27 +15,34 @@ use std::sync::Arc;
 pub(crate) const SYNCS: usize = 16;
 
 /// An object that several callers may hold.
-pub(crate) type Shared = Arc<RwLock<Object>>;
+pub(crate) type SharedObject = Arc<RwLock<Object>>;
 
 /// Objects and their files, by number.
 pub(crate) struct ObjectTable {
     folder: Arc<dyn Folder>,
     keys: Arc<StoreKeys>,
-    changed: RwLock<HashMap<u64, Shared>>,
+    changed: RwLock<HashMap<u64, SharedObject>>,
     files: Mutex<BoundedCache<u64, Arc<dyn FolderFile>>>,
     /// Objects that have further files.
-    pub(crate) doubled: Doubled,
+    pub(crate) doubled: DoubledObjects,
     /// Subfolders with changed names that are not durable, except names of changed objects' files
     /// ([`Object::name_unsynced`]).
-    names: Mutex<BTreeSet<String>>,
+    unsynced_folders: Mutex<BTreeSet<String>>,
 }
 
 impl ObjectTable {
     /// An empty table.
     pub(crate) fn new(folder: Arc<dyn Folder>, keys: Arc<StoreKeys>) -> ObjectTable {
         let files = Mutex::new(BoundedCache::new(folder.open_files()));
-        let doubled = Doubled::new(folder.clone(), keys.clone());
-        ObjectTable { folder, keys, changed: RwLock::default(), files, doubled, names: Mutex::default() }
+        let doubled = DoubledObjects::new(folder.clone(), keys.clone());
+        ObjectTable {
+            folder,
+            keys,
+            changed: RwLock::default(),
+            files,
+            doubled,
+            unsynced_folders: Mutex::default(),
+        }
     }
 
     /// The name of an object's file.
@@ -44,12 +51,12 @@ impl ObjectTable {
     }
 
     /// The entry of an object that was changed since the last checkpoint.
-    pub(crate) fn get(&self, object: u64) -> Option<Shared> {
+    pub(crate) fn get(&self, object: u64) -> Option<SharedObject> {
         self.changed.read().get(&object).cloned()
     }
 
     /// The entry of an object; a new one if there is none.
-    pub(crate) fn get_or_make(&self, object: u64) -> Shared {
+    pub(crate) fn get_or_make(&self, object: u64) -> SharedObject {
         if let Some(known) = self.get(object) {
             return known;
         }
@@ -87,13 +94,13 @@ impl ObjectTable {
         let opened = match open() {
             // There may be no descriptors left: close the files of other objects.
             Err(e) if e.kind() == Kind::Memory => {
-                self.let_go();
+                self.close_files();
                 open()
             }
             opened => opened,
         };
         match opened {
-            Ok(file) => Ok(Some(self.keep(object, file))),
+            Ok(file) => Ok(Some(self.cache_file(object, file))),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             Err(e) => Err(e.of_read()),
         }
@@ -135,7 +142,7 @@ impl ObjectTable {
     }
 
     /// A further file of a doubled object; it is made if there is none.
-    pub(crate) fn further_or_make(&self, object: u64, which: Further) -> Result<Arc<dyn FolderFile>> {
+    pub(crate) fn extra_or_create(&self, object: u64, which: ExtraFile) -> Result<Arc<dyn FolderFile>> {
         if let Some(file) = self.doubled.file(object, which)? {
             return Ok(file);
         }
@@ -149,18 +156,18 @@ impl ObjectTable {
             if e.kind() != Kind::Memory {
                 return Err(e);
             }
-            self.let_go();
+            self.close_files();
             create()
         });
-        Ok(self.keep(object, created?))
+        Ok(self.cache_file(object, created?))
     }
 
     /// Closes files that no caller is using.
-    fn let_go(&self) {
+    fn close_files(&self) {
         self.files.lock().clear();
     }
 
-    fn keep(&self, object: u64, file: Arc<dyn FolderFile>) -> Arc<dyn FolderFile> {
+    fn cache_file(&self, object: u64, file: Arc<dyn FolderFile>) -> Arc<dyn FolderFile> {
         self.files.lock().insert(object, file.clone());
         file
     }
@@ -171,7 +178,7 @@ impl ObjectTable {
         self.files.lock().remove(object);
         self.change_name(&name, || self.folder.remove(&name))?;
         if self.doubled.has(object) {
-            for which in Further::ALL {
+            for which in ExtraFile::ALL {
                 let name = self.doubled.name(object, which);
                 self.change_name(&name, || self.doubled.remove_file(object, which))?;
             }
@@ -184,19 +191,19 @@ impl ObjectTable {
     /// change durable.
     fn change_name<T>(&self, name: &str, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = change();
-        self.names.lock().insert(subfolder(name).to_owned());
+        self.unsynced_folders.lock().insert(subfolder(name).to_owned());
         done
     }
 
     /// Makes changed names durable: those of removed files and of new further files.
     pub(crate) fn sync_names(&self) -> Result<()> {
-        let names = std::mem::take(&mut *self.names.lock());
+        let names = std::mem::take(&mut *self.unsynced_folders.lock());
         let synced = if names.len() > SYNCS {
             self.folder.sync_all()
         } else {
             names.iter().try_for_each(|folder| self.folder.sync_names(folder))
         };
-        synced.map_err(Error::of_sync).inspect_err(|_| self.names.lock().extend(names))
+        synced.map_err(Error::of_sync).inspect_err(|_| self.unsynced_folders.lock().extend(names))
     }
 
     /// Makes objects durable, and the names of new files.
@@ -238,18 +245,18 @@ pub(crate) fn subfolder(name: &str) -> &str {
 mod tests {
     use super::*;
     use lacuna_contracts::Secret;
-    use lacuna_medium::Space;
+    use lacuna_medium::FsSpace;
     use lacuna_sim::{CrashFolder, Rng};
     use std::sync::{OnceLock, Weak};
 
     /// A folder that runs a checkpoint's sync of names during a removal.
     #[derive(Default)]
-    struct Removing {
+    struct SyncDuringRemove {
         folder: CrashFolder,
         table: OnceLock<Weak<ObjectTable>>,
     }
 
-    impl Folder for Removing {
+    impl Folder for SyncDuringRemove {
         fn open(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
             self.folder.open(name)
         }
@@ -281,7 +288,7 @@ mod tests {
             self.folder.sync_all()
         }
 
-        fn space(&self) -> Result<Space> {
+        fn space(&self) -> Result<FsSpace> {
             self.folder.space()
         }
 
@@ -291,8 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_beside_a_sync_of_names_is_durable_after_the_next_one() {
-        let removing = Arc::new(Removing::default());
+    fn a_removal_during_a_sync_of_names_is_durable_after_the_next_sync() {
+        let removing = Arc::new(SyncDuringRemove::default());
         let keys = StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16]);
         let table = Arc::new(ObjectTable::new(removing.clone(), Arc::new(keys)));
         assert!(removing.table.set(Arc::downgrade(&table)).is_ok());

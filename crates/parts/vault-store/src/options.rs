@@ -8,11 +8,11 @@ use lacuna_medium::Folder;
 use std::sync::Arc;
 
 /// A clock, in seconds since 1970, for the times of commits that users see.
-pub type Now = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub type CommitClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The environment of a store.
 #[derive(Clone)]
-pub struct StoreBase {
+pub struct StoreBacking {
     /// The directory of ciphertext.
     pub folder: Arc<dyn Folder>,
     /// Trusted storage for this machine's last commit.
@@ -20,12 +20,12 @@ pub struct StoreBase {
     /// The source of randomness.
     pub random: Arc<dyn RandomSource>,
     /// The clock.
-    pub now: Now,
+    pub clock: CommitClock,
     /// The vault's UUID.
     pub uuid: [u8; 16],
 }
 
-impl StoreBase {
+impl StoreBacking {
     /// Draws random bytes.
     pub(crate) fn draw<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
@@ -36,20 +36,20 @@ impl StoreBase {
 
 /// Whether to accept a state that does not descend from the anchored state.
 #[derive(Clone)]
-pub struct Consent(pub(crate) Agrees);
+pub struct RollbackPolicy(pub(crate) AskRollback);
 
-type Agrees = Arc<dyn Fn(Error) -> Result<()> + Send + Sync>;
+type AskRollback = Arc<dyn Fn(Error) -> Result<()> + Send + Sync>;
 
-impl Consent {
+impl RollbackPolicy {
     /// Asks `agrees`: it gets the rollback error of the found state; if it returns an error, the
     /// opening fails with that.
-    pub fn asked(agrees: impl Fn(Error) -> Result<()> + Send + Sync + 'static) -> Consent {
-        Consent(Arc::new(agrees))
+    pub fn ask(agrees: impl Fn(Error) -> Result<()> + Send + Sync + 'static) -> RollbackPolicy {
+        RollbackPolicy(Arc::new(agrees))
     }
 
     /// Accepts any state.
-    pub fn given() -> Consent {
-        Consent::asked(|_| Ok(()))
+    pub fn accept() -> RollbackPolicy {
+        RollbackPolicy::ask(|_| Ok(()))
     }
 }
 
@@ -59,20 +59,21 @@ pub struct StoreOptions {
     /// Refuses every change. The anchor is compared, but not changed.
     pub read_only: bool,
     /// Accepts a state that does not descend from the anchored state, and commits it anew.
-    pub accept: Option<Consent>,
+    pub on_rollback: Option<RollbackPolicy>,
     /// Lets a thread finish checkpoints and remove the files of removed objects while commits go
     /// on. Otherwise the commit does both.
     pub background: bool,
     /// The size limits of the journal.
     pub journal: JournalSize,
     /// The damage that the opening tolerates.
-    pub past: PastDamage,
+    pub tolerated: ToleratedDamage,
 }
 
 /// The damage that reading a damaged store tolerates; each variant includes those before it. Any
-/// except [`PastDamage::Nothing`] is only for reading, and only for a reader that verifies pages.
+/// except [`ToleratedDamage::Nothing`] is only for reading, and only for a reader that verifies
+/// pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PastDamage {
+pub enum ToleratedDamage {
     /// No damage.
     #[default]
     Nothing,

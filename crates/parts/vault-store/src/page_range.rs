@@ -1,12 +1,12 @@
 //! Checks of page ranges: whole pages, at offsets that a file can have.
 
-use crate::content::MOST_PAGES;
+use crate::codec::MOST_PAGES;
 use crate::ids::PAGE;
 use lacuna_contracts::{Error, Kind, Result};
 use std::ops::Range;
 
 /// The number of pages, or an error if the bytes end within a page.
-pub(crate) fn pages_of(bytes: usize) -> Result<u64> {
+pub(crate) fn check_whole_pages(bytes: usize) -> Result<u64> {
     if bytes.is_multiple_of(PAGE) {
         return Ok((bytes / PAGE) as u64);
     }

@@ -2,12 +2,12 @@
 //! object was cut; and single copies of a page of a doubled object.
 
 use crate::copies::PageCopy;
-use crate::doubled::Further;
+use crate::doubled::ExtraFile;
 use crate::ids::PAGE;
 use crate::journal::Journal;
-use crate::object::{Entry, Object, Source};
+use crate::object::{JournalEntry, Object, ReadSource};
 use crate::object_table::ObjectTable;
-use crate::page_range::{pages_of, range};
+use crate::page_range::{check_whole_pages, range};
 use lacuna_contracts::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl PageReader {
 
     /// See [`crate::Store::read`].
     pub(crate) fn read(&self, object: u64, first: u64, out: &mut [u8]) -> Result<()> {
-        let pages = range(first, pages_of(out.len())?)?;
+        let pages = range(first, check_whole_pages(out.len())?)?;
         match self.objects.get(object) {
             Some(known) => self.read_changed(&known.read(), object, pages, out),
             None => self.objects.read(object, first, out),
@@ -42,7 +42,7 @@ impl PageReader {
         pages: Range<u64>,
         out: &mut [u8],
     ) -> Result<()> {
-        if known.gone {
+        if known.is_unlinked {
             out.fill(0);
             return Ok(());
         }
@@ -56,15 +56,15 @@ impl PageReader {
             }
             let (now, later) = rest.split_at_mut(count as usize * PAGE);
             match source {
-                Source::Own => self.objects.read(object, page, now)?,
-                Source::Journal(place) => {
+                ReadSource::File => self.objects.read(object, page, now)?,
+                ReadSource::Journal(place) => {
                     self.journal.read(place, now)?;
                     // A writable store finishes an interrupted checkpoint.
                     if self.is_read_only {
                         self.use_written_back(known, object, page, now)?;
                     }
                 }
-                Source::Zeros => now.fill(0),
+                ReadSource::Zeros => now.fill(0),
             }
             rest = later;
             page += count;
@@ -75,7 +75,13 @@ impl PageReader {
     /// Reads a journaled page: from the journal or, if that page does not match the entry, from the
     /// object's first file, where an interrupted checkpoint may have written it already. Returns
     /// whether one of them matches; otherwise `out` has the page of the journal.
-    pub(crate) fn read_listed(&self, object: u64, page: u64, entry: &Entry, out: &mut [u8]) -> Result<bool> {
+    pub(crate) fn read_listed(
+        &self,
+        object: u64,
+        page: u64,
+        entry: &JournalEntry,
+        out: &mut [u8],
+    ) -> Result<bool> {
         self.journal.read(entry.place, out)?;
         self.match_listed(object, page, entry, out)
     }
@@ -93,7 +99,7 @@ impl PageReader {
 
     /// Replaces a page that was read from the journal and does not match its entry by the page in
     /// the object's first file, if that matches. Returns whether one of them matches.
-    fn match_listed(&self, object: u64, page: u64, entry: &Entry, bytes: &mut [u8]) -> Result<bool> {
+    fn match_listed(&self, object: u64, page: u64, entry: &JournalEntry, bytes: &mut [u8]) -> Result<bool> {
         let tags = self.journal.tags();
         if tags.matches(entry, bytes) {
             return Ok(true);
@@ -113,22 +119,23 @@ impl PageReader {
         let shared = self.objects.get(object);
         // Held during the read, so that the journal keeps the page.
         let known = shared.as_ref().map(|shared| shared.read());
-        let source = known.as_ref().map_or(Source::Own, |known| known.source(page));
+        let source = known.as_ref().map_or(ReadSource::File, |known| known.source(page));
         match (copy, source) {
-            (PageCopy::Current, Source::Journal(place)) => self.journal.read(place, out)?,
-            (PageCopy::Current, Source::Own) | (PageCopy::Behind, Source::Journal(_) | Source::Zeros) => {
+            (PageCopy::Current, ReadSource::Journal(place)) => self.journal.read(place, out)?,
+            (PageCopy::Current, ReadSource::File)
+            | (PageCopy::FirstFile, ReadSource::Journal(_) | ReadSource::Zeros) => {
                 self.objects.read(object, page, out)?;
             }
-            (PageCopy::Current, Source::Zeros) => out.fill(0),
-            (PageCopy::Second, _) => return self.read_extra(object, Further::Second, page, out),
-            (PageCopy::Third, _) => return self.read_extra(object, Further::Third, page, out),
-            (PageCopy::Behind, Source::Own) => return Ok(false),
+            (PageCopy::Current, ReadSource::Zeros) => out.fill(0),
+            (PageCopy::Second, _) => return self.read_extra(object, ExtraFile::Second, page, out),
+            (PageCopy::Third, _) => return self.read_extra(object, ExtraFile::Third, page, out),
+            (PageCopy::FirstFile, ReadSource::File) => return Ok(false),
         }
         Ok(true)
     }
 
     /// Reads a page of a further file; `false` if there is no such file.
-    fn read_extra(&self, object: u64, which: Further, page: u64, out: &mut [u8]) -> Result<bool> {
+    fn read_extra(&self, object: u64, which: ExtraFile, page: u64, out: &mut [u8]) -> Result<bool> {
         let Some(file) = self.objects.doubled.file(object, which)? else { return Ok(false) };
         file.read_at(page * PAGE as u64, out).map_err(Error::of_read)?;
         Ok(true)
@@ -148,7 +155,7 @@ impl PageReader {
     /// write it.
     fn are_alike(&self, object: u64, page: u64, copies: &[PageCopy]) -> bool {
         let known = self.objects.get(object);
-        if known.is_some_and(|known| known.read().source(page) != Source::Own) {
+        if known.is_some_and(|known| known.read().source(page) != ReadSource::File) {
             return true;
         }
         let mut first = [0; PAGE];
@@ -163,7 +170,7 @@ impl PageReader {
 
     /// See [`crate::Store::pages`].
     pub(crate) fn pages(&self, object: u64) -> Result<u64> {
-        let files = [self.objects.file(object)?, self.objects.doubled.file(object, Further::Second)?];
+        let files = [self.objects.file(object)?, self.objects.doubled.file(object, ExtraFile::Second)?];
         let known = self.objects.get(object).map_or(0, |known| known.read().journaled_end());
         let mut lens = files.into_iter().flatten().map(|file| file.len());
         lens.try_fold(known, |most, len| Ok(most.max(len?.div_ceil(PAGE as u64))))
@@ -171,9 +178,9 @@ impl PageReader {
 }
 
 /// Whether the page `count` pages after a source continues its run.
-fn follows(source: Source, count: u64, next: Source) -> bool {
+fn follows(source: ReadSource, count: u64, next: ReadSource) -> bool {
     match (source, next) {
-        (Source::Journal(first), Source::Journal(next)) => {
+        (ReadSource::Journal(first), ReadSource::Journal(next)) => {
             first.area == next.area && u64::from(first.page) + count == u64::from(next.page)
         }
         _ => source == next,

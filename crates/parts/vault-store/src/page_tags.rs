@@ -1,8 +1,8 @@
 //! Tags of journaled pages: they tell a page that a record lists from any other page.
 
-use crate::journal_size::Place;
+use crate::journal_size::JournalPlace;
 use crate::keys::StoreKeys;
-use crate::object::Entry;
+use crate::object::JournalEntry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,15 +21,15 @@ impl PageTags {
 
     /// The entry of a page that was written to this place: the record of commit number `commit`
     /// will list it.
-    pub(crate) fn entry(&self, place: Place, page: &[u8], commit: u64) -> Entry {
+    pub(crate) fn entry(&self, place: JournalPlace, page: &[u8], commit: u64) -> JournalEntry {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let tag = self.keys.page_tag(sequence, page);
-        Entry { place, sequence, tag, commit }
+        JournalEntry { place, sequence, tag, commit }
     }
 
     /// Whether a page is the page of an entry.
-    pub(crate) fn matches(&self, entry: &Entry, page: &[u8]) -> bool {
-        self.keys.is_page(entry.sequence, page, &entry.tag)
+    pub(crate) fn matches(&self, entry: &JournalEntry, page: &[u8]) -> bool {
+        self.keys.verify_page(entry.sequence, page, &entry.tag)
     }
 }
 
@@ -42,13 +42,13 @@ mod tests {
     #[test]
     fn an_entry_matches_its_page_under_its_number_alone() {
         let tags = PageTags::new(Arc::new(StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16])));
-        let place = Place { area: 1, page: 7 };
+        let place = JournalPlace { area: 1, page: 7 };
         let (first, second) = (tags.entry(place, &[3; PAGE], 5), tags.entry(place, &[3; PAGE], 6));
         assert_eq!((first.place, first.sequence, first.commit), (place, 0, 5));
         assert_eq!((second.sequence, second.commit), (1, 6));
         assert_ne!(first.tag, second.tag);
         assert!(tags.matches(&first, &[3; PAGE]) && tags.matches(&second, &[3; PAGE]));
         assert!(!tags.matches(&first, &[4; PAGE]));
-        assert!(!tags.matches(&Entry { sequence: 1, ..first }, &[3; PAGE]));
+        assert!(!tags.matches(&JournalEntry { sequence: 1, ..first }, &[3; PAGE]));
     }
 }

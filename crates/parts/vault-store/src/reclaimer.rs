@@ -1,8 +1,8 @@
 //! The reclaimer: removes the files of objects as soon as no commit refers to them, and drops the
 //! entries of idle objects.
 
-use crate::health::Health;
-use crate::interval::Interval;
+use crate::commit_interval::CommitInterval;
+use crate::health::StoreHealth;
 use crate::object::Object;
 use crate::object_table::ObjectTable;
 use lacuna_contracts::Result;
@@ -15,11 +15,11 @@ const UNLINKED: usize = 256;
 /// Objects with a durable removal and with files that still exist.
 pub(crate) struct Reclaimer {
     objects: Arc<ObjectTable>,
-    interval: Arc<Interval>,
-    health: Arc<Health>,
+    interval: Arc<CommitInterval>,
+    health: Arc<StoreHealth>,
     /// Whether a thread removes the files after commits.
     background: bool,
-    leaving: Mutex<Vec<u64>>,
+    pending: Mutex<Vec<u64>>,
     /// Held during removals: while it is free, the files of all removed objects that are not listed
     /// are gone.
     at_work: Mutex<()>,
@@ -30,27 +30,27 @@ impl Reclaimer {
     /// after commits.
     pub(crate) fn new(
         objects: Arc<ObjectTable>,
-        interval: Arc<Interval>,
-        health: Arc<Health>,
+        interval: Arc<CommitInterval>,
+        health: Arc<StoreHealth>,
         background: bool,
     ) -> Reclaimer {
         let (leaving, at_work) = (Mutex::default(), Mutex::default());
-        Reclaimer { objects, interval, health, background, leaving, at_work }
+        Reclaimer { objects, interval, health, background, pending: leaving, at_work }
     }
 
     /// Adds objects with a durable removal.
     pub(crate) fn add(&self, objects: &[u64]) {
-        self.leaving.lock().extend(objects);
+        self.pending.lock().extend(objects);
     }
 
     /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
-        self.leaving.lock().is_empty()
+        self.pending.lock().is_empty()
     }
 
     /// Takes at most this many objects off the list.
     fn take(&self, most: usize) -> Vec<u64> {
-        let mut leaving = self.leaving.lock();
+        let mut leaving = self.pending.lock();
         let from = leaving.len().saturating_sub(most);
         leaving.split_off(from)
     }
@@ -62,7 +62,7 @@ impl Reclaimer {
 
     /// Drops the table's entries of idle `objects`. No object changes meanwhile.
     pub(crate) fn drop_idle(&self, objects: &[u64]) {
-        let _alone = self.interval.alone();
+        let _alone = self.interval.lock_exclusive();
         self.objects.forget_idle(objects, self.interval.commit());
     }
 
@@ -78,7 +78,7 @@ impl Reclaimer {
             let done = some.iter().enumerate().try_for_each(|(nth, id)| {
                 let object = self.objects.get_or_make(*id);
                 let mut object = object.write();
-                if object.gone {
+                if object.is_unlinked {
                     return Ok(());
                 }
                 self.unlink(*id, &mut object, true).inspect_err(|_| self.add(&some[nth..]))
@@ -91,9 +91,9 @@ impl Reclaimer {
     /// Removes the files of an object that no commit refers to.
     pub(crate) fn unlink(&self, number: u64, object: &mut Object, has_file: bool) -> Result<()> {
         if has_file {
-            self.objects.remove_files(number).map_err(|e| self.health.refused(e))?;
+            self.objects.remove_files(number).map_err(|e| self.health.note_failure(e))?;
         }
-        object.gone = true;
+        object.is_unlinked = true;
         object.name_unsynced = false;
         object.appendable = None;
         Ok(())

@@ -1,11 +1,11 @@
 //! Records: the commits in the journal, each sealed and chained to the one before.
 
-use crate::content::{Changes, Commit, Facts, MOST_NUMBER, record_from_bytes};
+use crate::codec::{Commit, CommitState, MOST_NUMBER, RecordChanges, record_from_bytes};
 use crate::ids::PAGE;
 use crate::journal::Journal;
-use crate::journal_size::Place;
+use crate::journal_size::JournalPlace;
 use crate::keys::{HEDGE, StoreKeys, TAG, nonce_of_record};
-use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result};
 use std::sync::Arc;
 
 /// Bytes before the sealed part: the header and its tag.
@@ -28,10 +28,10 @@ pub(crate) fn pages_of(plain: usize) -> u64 {
 }
 
 /// A record that was read.
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) commit: Commit,
-    pub(crate) facts: Facts,
-    pub(crate) changes: Changes,
+    pub(crate) state: CommitState,
+    pub(crate) changes: RecordChanges,
     /// The first page after it.
     pub(crate) end: u64,
 }
@@ -50,7 +50,7 @@ impl RecordLog {
 
     /// Takes pages of the journal for a record with `plain_len` bytes of text. With `probes`, asks
     /// the host for their space now ([`Journal::take_record`]).
-    pub(crate) fn take(&self, plain_len: usize, probes: bool) -> Result<Place> {
+    pub(crate) fn take(&self, plain_len: usize, probes: bool) -> Result<JournalPlace> {
         self.journal.take_record(pages_of(plain_len), probes)
     }
 
@@ -59,13 +59,13 @@ impl RecordLog {
     pub(crate) fn seal(
         &self,
         session: u64,
-        place: Place,
+        place: JournalPlace,
         number: u64,
         previous: &[u8; 32],
         plain: &[u8],
     ) -> Result<(Vec<u8>, [u8; 32])> {
         let mut bytes = vec![0; HEADER];
-        RecordMut(&mut bytes)
+        LeWriter(&mut bytes)
             .put(0, MAGIC)
             .u64(8, number)
             .u64(16, session)
@@ -74,9 +74,9 @@ impl RecordLog {
             .u32(60, (plain.len() + TAG) as u32)
             .u32(64, u32::from(place.area));
         let hedge = self.keys.hedge_of_record(&bytes[MAGIC.len()..HEDGE_AT], plain);
-        RecordMut(&mut bytes).put(HEDGE_AT, &hedge);
+        LeWriter(&mut bytes).put(HEDGE_AT, &hedge);
         let tag = self.keys.header_tag(&bytes[..HEADER_TAG]);
-        RecordMut(&mut bytes).put(HEADER_TAG, &tag);
+        LeWriter(&mut bytes).put(HEADER_TAG, &tag);
         let sealed = self.keys.seal(&nonce_of_record(session, number, &hedge), &bytes, plain)?;
         let digest = self.keys.digest(&bytes, &sealed);
         bytes.extend(sealed);
@@ -85,7 +85,7 @@ impl RecordLog {
     }
 
     /// Writes a sealed record to its place, and returns when it is durable.
-    pub(crate) fn write(&self, place: Place, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, place: JournalPlace, bytes: &[u8]) -> Result<()> {
         self.journal.write_record(place, bytes)?;
         self.journal.sync(place.area)
     }
@@ -99,16 +99,16 @@ impl RecordLog {
         mut tail: u64,
         last: &Commit,
         read_error: &mut Option<Error>,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundRecord>> {
         let pages = self.journal.pages_in(area);
         let mut look = vec![0; AT_ONCE * PAGE];
         while tail < pages {
             let count = (pages - tail).min(AT_ONCE as u64);
             let look = &mut look[..count as usize * PAGE];
-            self.read_pages(Place { area, page: tail as u32 }, look, read_error)?;
+            self.read_pages(JournalPlace { area, page: tail as u32 }, look, read_error)?;
             for (page, bytes) in (tail..).zip(look.chunks_exact(PAGE)) {
-                let place = Place { area, page: page as u32 };
-                if let Some(header) = Header::following(&self.keys, bytes, place, last)
+                let place = JournalPlace { area, page: page as u32 };
+                if let Some(header) = RecordHeader::following(&self.keys, bytes, place, last)
                     && let Some(found) = self.read(place, &header, read_error)?
                 {
                     return Ok(Some(found));
@@ -121,12 +121,12 @@ impl RecordLog {
 
     /// The records of a journal file with higher numbers than `than`, whatever they follow. Damaged
     /// parts of the journal lie before them.
-    pub(crate) fn find_unreachable(&self, area: u8, than: u64) -> Result<Vec<Found>> {
+    pub(crate) fn find_unreachable(&self, area: u8, than: u64) -> Result<Vec<FoundRecord>> {
         let (mut found, mut page, mut read_error) = (Vec::new(), vec![0; PAGE], None);
         for at in 0..self.journal.pages_in(area) {
-            let place = Place { area, page: at as u32 };
+            let place = JournalPlace { area, page: at as u32 };
             self.read_pages(place, &mut page, &mut read_error)?;
-            let header = Header::verified(&self.keys, &page, place);
+            let header = RecordHeader::verified(&self.keys, &page, place);
             if let Some(header) = header.filter(|header| header.number > than) {
                 found.extend(self.read(place, &header, &mut read_error)?);
             }
@@ -135,11 +135,11 @@ impl RecordLog {
     }
 
     /// Whether the journal has every page that a record lists, unaltered.
-    pub(crate) fn is_whole(&self, area: u8, found: &Found) -> Result<bool> {
+    pub(crate) fn is_whole(&self, area: u8, found: &FoundRecord) -> Result<bool> {
         let mut page = vec![0; PAGE];
         for listed in &found.changes.pages {
-            self.journal.read(Place { area, page: listed.place }, &mut page)?;
-            if !self.keys.is_page(listed.sequence, &page, &listed.tag) {
+            self.journal.read(JournalPlace { area, page: listed.place }, &mut page)?;
+            if !self.keys.verify_page(listed.sequence, &page, &listed.tag) {
                 return Ok(false);
             }
         }
@@ -148,13 +148,13 @@ impl RecordLog {
 
     /// Reads pages of the journal. Pages that the system cannot read become zeros, and `read_error`
     /// gets the last error.
-    fn read_pages(&self, place: Place, out: &mut [u8], read_error: &mut Option<Error>) -> Result<()> {
+    fn read_pages(&self, place: JournalPlace, out: &mut [u8], read_error: &mut Option<Error>) -> Result<()> {
         match self.journal.read(place, out) {
             Err(e) if e.kind() == Kind::Io => {}
             done => return done,
         }
         for (nth, page) in (0..).zip(out.chunks_mut(PAGE)) {
-            match self.journal.read(Place { page: place.page + nth, ..place }, page) {
+            match self.journal.read(JournalPlace { page: place.page + nth, ..place }, page) {
                 Err(e) if e.kind() == Kind::Io => {
                     page.fill(0);
                     *read_error = Some(e);
@@ -167,56 +167,63 @@ impl RecordLog {
 
     /// Reads the record with this header; `None` if the rest of it is torn. The folder may return
     /// other bytes in this read than in the first, so the header is verified again.
-    fn read(&self, place: Place, expected: &Header, read_error: &mut Option<Error>) -> Result<Option<Found>> {
+    fn read(
+        &self,
+        place: JournalPlace,
+        expected: &RecordHeader,
+        read_error: &mut Option<Error>,
+    ) -> Result<Option<FoundRecord>> {
         let end = u64::from(place.page) + (HEADER + expected.sealed).div_ceil(PAGE) as u64;
         if end > self.journal.pages_in(place.area) {
             return Ok(None);
         }
         let mut bytes = vec![0; HEADER + expected.sealed];
         self.read_pages(place, &mut bytes, read_error)?;
-        let header = Header::verified(&self.keys, &bytes, place).filter(|header| header == expected);
-        let Some(Header { number, session, before, hedge, .. }) = header else { return Ok(None) };
+        let header = RecordHeader::verified(&self.keys, &bytes, place).filter(|header| header == expected);
+        let Some(RecordHeader { number, session, previous_digest: before, hedge, .. }) = header else {
+            return Ok(None);
+        };
         let (header, sealed) = bytes.split_at(HEADER);
         let nonce = nonce_of_record(session, number, &hedge);
         let Some(plain) = self.keys.open(&nonce, header, sealed)? else { return Ok(None) };
         let (facts, changes) = record_from_bytes(&plain)?;
         let digest = self.keys.digest(header, sealed);
-        let commit = Commit { machine: facts.machine, number, digest, before };
-        Ok(Some(Found { commit, facts, changes, end }))
+        let commit = Commit { machine: facts.machine, number, digest, previous_digest: before };
+        Ok(Some(FoundRecord { commit, state: facts, changes, end }))
     }
 }
 
 /// The verified header of a record.
 #[derive(PartialEq, Eq)]
-struct Header {
+struct RecordHeader {
     number: u64,
     session: u64,
     /// The digest of the commit that it follows.
-    before: [u8; 32],
+    previous_digest: [u8; 32],
     /// Bytes of the sealed part.
     sealed: usize,
     hedge: [u8; HEDGE],
 }
 
-impl Header {
+impl RecordHeader {
     /// The header at the start of these bytes, if it is of the record at this place and follows
     /// `last`.
-    fn following(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<Header> {
-        let header = Record(bytes);
+    fn following(keys: &StoreKeys, bytes: &[u8], place: JournalPlace, last: &Commit) -> Option<RecordHeader> {
+        let header = LeReader(bytes);
         let follows = header.u64(8) > last.number && header.array(24) == last.digest;
-        if follows { Header::verified(keys, bytes, place) } else { None }
+        if follows { RecordHeader::verified(keys, bytes, place) } else { None }
     }
 
     /// The header at the start of these bytes, if it is of the record at this place.
-    fn verified(keys: &StoreKeys, bytes: &[u8], place: Place) -> Option<Header> {
-        let header = Record(bytes);
+    fn verified(keys: &StoreKeys, bytes: &[u8], place: JournalPlace) -> Option<RecordHeader> {
+        let header = LeReader(bytes);
         let (number, before) = (header.u64(8), header.array(24));
         let good = header.array::<8>(0) == *MAGIC
             && number <= MOST_NUMBER
             && header.u32(56) == place.page
             && header.u32(64) == u32::from(place.area)
-            && keys.is_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
+            && keys.verify_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
         let (session, sealed, hedge) = (header.u64(16), header.u32(60) as usize, header.array(HEDGE_AT));
-        good.then_some(Header { number, session, before, sealed, hedge })
+        good.then_some(RecordHeader { number, session, previous_digest: before, sealed, hedge })
     }
 }

@@ -11,10 +11,10 @@ pub struct Recovered {
     /// The batches committed since, oldest first, without empty ones.
     pub puts: Vec<Vec<u8>>,
     /// For an unfinished checkpoint: the same state by the previous root, if there was one.
-    pub before: Option<Before>,
+    pub previous_root: Option<PreviousRoot>,
     /// Commit numbers that no page written for the root carries. A page in place may carry one all
     /// the same: an interrupted checkpoint wrote it, and its record is lost.
-    pub stale: Range<u64>,
+    pub stale_numbers: Range<u64>,
     /// Whether the files of doubled objects may differ: a state was accepted, now or since the
     /// checkpoint; or one superblock is missing, and the checkpoint that wrote the other may not
     /// have reached the second files.
@@ -28,14 +28,14 @@ pub struct Recovered {
     /// Records that were read from the journal; none after an orderly close.
     pub records: u64,
     /// The two superblocks.
-    pub superblocks: Superblocks,
+    pub superblocks: SuperblockStatus,
     /// Why one of them does not count, with the name of its file.
     pub superblock_fault: Option<String>,
 }
 
 /// The state of the two superblocks; an opening needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Superblocks {
+pub enum SuperblockStatus {
     /// Both verify.
     Whole,
     /// One does not verify. A crash while a checkpoint writes it leaves this; damage may as well.
@@ -44,19 +44,19 @@ pub enum Superblocks {
     /// whole. A crash leaves this only at the very end of a checkpoint, during the write of the
     /// second one.
     Damaged,
-    /// Neither verifies, and the third has the state: see [`crate::PastDamage::Superblocks`].
+    /// Neither verifies, and the third has the state: see [`crate::ToleratedDamage::Superblocks`].
     Lost,
 }
 
 /// The root before that of an unfinished checkpoint: until the first files are durable, the second
 /// files hold everything that it refers to.
 #[derive(Clone, Debug)]
-pub struct Before {
+pub struct PreviousRoot {
     /// The root.
     pub root: Vec<u8>,
     /// The batches committed after it, oldest first, without empty ones. The last is that of the
     /// commit that began the checkpoint, so together they give the state of its root.
     pub puts: Vec<Vec<u8>>,
     /// Pages written for this root carry smaller commit numbers than this.
-    pub below: u64,
+    pub commit_limit: u64,
 }

@@ -3,110 +3,115 @@
 
 use crate::anchor::AnchorState;
 use crate::assembly::{Assembly, assemble};
-use crate::change_collector::Request;
-use crate::content::Commit;
-use crate::freshness::{Standing, judge, not_before};
+use crate::change_collector::CommitRequest;
+use crate::codec::Commit;
 use crate::ids::{CommitInfo, PAGE};
 use crate::journal::Journal;
 use crate::keys::StoreKeys;
 use crate::object_table::{SYNCS, subfolder};
-use crate::options::{Consent, PastDamage, StoreBase, StoreOptions};
+use crate::options::{RollbackPolicy, StoreBacking, StoreOptions, ToleratedDamage};
 use crate::record::RecordLog;
-use crate::recovered::{Recovered, Superblocks};
-use crate::replay::Replay;
-use crate::superblock::{SuperFiles, ThirdFile};
-use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use crate::recovered::{Recovered, SuperblockStatus};
+use crate::replay::JournalReplay;
+use crate::rollback::{Lineage, check_rollback, not_before};
+use crate::superblock::{SuperblockFiles, ThirdFile};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_medium::FolderFile;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The work that activating a store must still do.
-pub(crate) struct Untaken {
-    standing: Standing,
+pub(crate) struct PendingActivation {
+    lineage: Lineage,
     /// Objects with a removal that may be incomplete.
     removed: BTreeSet<u64>,
 }
 
 /// Finds and checks the newest state, and changes nothing.
-pub(crate) fn look(
-    base: StoreBase,
+pub(crate) fn probe(
+    base: StoreBacking,
     keys: Arc<StoreKeys>,
     options: &StoreOptions,
-) -> Result<(Assembly, Recovered, Untaken)> {
+) -> Result<(Assembly, Recovered, PendingActivation)> {
     let writable = !options.read_only;
-    let past = if writable { PastDamage::Nothing } else { options.past };
+    let past = if writable { ToleratedDamage::Nothing } else { options.tolerated };
     let known = base.anchor.load()?;
     let journal = Arc::new(Journal::open(&*base.folder, options.journal, writable, keys.clone())?);
     let records = RecordLog::new(keys.clone(), journal.clone());
     let third = match past {
-        _ if writable => ThirdFile::Kept,
-        PastDamage::Nothing => ThirdFile::Unread,
-        PastDamage::Superblocks | PastDamage::Records | PastDamage::Checkpoint => ThirdFile::Counts,
+        _ if writable => ThirdFile::Maintained,
+        ToleratedDamage::Nothing => ThirdFile::Unread,
+        _ => ThirdFile::Fallback,
     };
     let (folder, random) = (base.folder.clone(), base.random.clone());
-    let (superblock, newest) = SuperFiles::open(folder, keys.clone(), random, writable, third)?;
+    let (superblock, newest) = SuperblockFiles::open(folder, keys.clone(), random, writable, third)?;
     let (from, older, passed_over) = match newest.older {
-        Some(older) if past == PastDamage::Checkpoint => (older, None, Some(newest.found)),
+        Some(older) if past == ToleratedDamage::Checkpoint => (older, None, Some(newest.found)),
         older => (newest.found, older, None),
     };
     let mut replay =
-        Replay::read_from_either(&records, from, older, |commit| is_durable(known.as_ref(), commit))?;
-    if let Some(known) = known.as_ref().filter(|_| past >= PastDamage::Records) {
+        JournalReplay::read_from_either(&records, from, older, |commit| is_durable(known.as_ref(), commit))?;
+    if let Some(known) = known.as_ref().filter(|_| past >= ToleratedDamage::Records) {
         replay.cross_gap(&records, known)?;
     }
-    let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts)
-        .and_then(|standing| not_before(passed_over, &replay.last, &replay.facts).map(|()| standing));
+    let judged = check_rollback(&base.uuid, known.as_ref(), &replay.last, &replay.state)
+        .and_then(|standing| not_before(passed_over, &replay.last, &replay.state).map(|()| standing));
     // Pages of the journal that the system cannot read do not matter then: this machine's newest
     // state is the anchored one.
-    let is_newest = matches!(judged, Ok(Standing::Same | Standing::Next));
-    if let Some(e) = replay.unread.take().filter(|_| !is_newest && options.accept.is_none()) {
+    let is_newest = matches!(judged, Ok(Lineage::Anchored | Lineage::NextOwn));
+    if let Some(e) = replay.read_error.take().filter(|_| !is_newest && options.on_rollback.is_none()) {
         return Err(e.context("cannot read the journal of the vault"));
     }
     let (standing, accepted) = match judged {
         Ok(standing) => (standing, false),
         Err(e) if e.kind() == Kind::RolledBack => {
-            let Some(Consent(agrees)) = &options.accept else {
+            let Some(RollbackPolicy(agrees)) = &options.on_rollback else {
                 let is_there = known.as_ref().map(|known| holds_newest(&records, &replay.last, known));
                 return Err(if is_there.transpose()?.unwrap_or(false) { damaged(&replay.last) } else { e });
             };
             // The consent is for the state that was just read, whatever the folder holds later.
             agrees(e)?;
-            (Standing::Newer, true)
+            (Lineage::Descendant, true)
         }
         Err(e) => return Err(e),
     };
     let recovered = Recovered {
         root: replay.root.clone(),
         puts: replay.puts.clone(),
-        before: replay.before.clone(),
-        stale: stale(&replay, known.as_ref(), options.read_only, standing),
+        previous_root: replay.previous_root.clone(),
+        stale_numbers: stale_numbers(&replay, known.as_ref(), options.read_only, standing),
         may_be_mixed: accepted || replay.has_gap || (replay.unfinished.is_none() && !superblock.is_in_both()),
         first_opening: known.is_none(),
         accepted,
-        state: CommitInfo { number: replay.last.number, time: replay.facts.time },
+        state: CommitInfo { number: replay.last.number, time: replay.state.time },
         records: replay.records,
         superblocks: match newest.fault {
-            None => Superblocks::Whole,
-            Some(_) if newest.is_by_third => Superblocks::Lost,
-            Some(_) if replay.was_finished || replay.unfinished.is_none() => Superblocks::Damaged,
-            Some(_) => Superblocks::Torn,
+            None => SuperblockStatus::Whole,
+            Some(_) if newest.is_by_third => SuperblockStatus::Lost,
+            Some(_) if replay.was_finished || replay.unfinished.is_none() => SuperblockStatus::Damaged,
+            Some(_) => SuperblockStatus::Torn,
         },
         superblock_fault: newest.fault,
     };
-    let untaken = Untaken { standing, removed: std::mem::take(&mut replay.removed) };
+    let untaken = PendingActivation { lineage: standing, removed: std::mem::take(&mut replay.removed) };
     let assembly = assemble(base, keys, options, journal, superblock, replay, known)?;
     Ok((assembly, recovered, untaken))
 }
 
-/// The commit numbers that no page of the found root can carry: see [`Recovered::stale`]. The range
-/// ends before the numbers that this opening will give.
-fn stale(replay: &Replay, known: Option<&AnchorState>, read_only: bool, standing: Standing) -> Range<u64> {
+/// The commit numbers that no page of the found root can carry: see [`Recovered::stale_numbers`].
+/// The range ends before the numbers that this opening will give.
+fn stale_numbers(
+    replay: &JournalReplay,
+    known: Option<&AnchorState>,
+    read_only: bool,
+    standing: Lineage,
+) -> Range<u64> {
     let end = match standing {
         _ if read_only => u64::MAX,
-        Standing::Same | Standing::Next => replay.last.number,
+        Lineage::Anchored | Lineage::NextOwn => replay.last.number,
         // This opening makes a commit first.
-        Standing::Unknown | Standing::Newer => replay.following(known),
+        Lineage::NoAnchor | Lineage::Descendant => replay.next_number(known),
     };
     replay.root_commit..end
 }
@@ -125,14 +130,14 @@ fn holds_newest(records: &RecordLog, last: &Commit, known: &AnchorState) -> Resu
 
 fn damaged(last: &Commit) -> Error {
     Error::new(Kind::Corrupt, "the journal of the vault is damaged")
-        .found(format!("state {}, and later ones that nothing leads to", last.number))
+        .found(format!("state {}, and later states after damaged records", last.number))
         .expected("a journal without gaps")
-        .remedy(
-            Advice::from("bring the journal files back as they were, or bring out what there is with ")
+        .hint(
+            Hint::from("restore the journal files, or copy the remaining data out with ")
                 .action(Action("vault::rescue"))
                 .text("; ")
                 .action(Action("vault::accept"))
-                .text(" goes on from the state before the gap"),
+                .text(" continues from the state before the gap"),
         )
 }
 
@@ -142,19 +147,19 @@ fn is_durable(known: Option<&AnchorState>, commit: &Commit) -> bool {
 }
 
 /// Activates the found state: cleans up after a crash, and advances the anchor.
-pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
+pub(crate) fn activate(store: &Assembly, untaken: &PendingActivation) -> Result<()> {
     let Assembly { folder, objects, journal, log, checkpoints, background, .. } = store;
-    journal.make_lost(&**folder)?;
-    checkpoints.make_lost()?;
-    tidy(store, &untaken.removed)?;
-    for (id, pages) in log.facts().appendable {
+    journal.recreate_lost(&**folder)?;
+    checkpoints.recreate_lost()?;
+    remove_unreferenced(store, &untaken.removed)?;
+    for (id, pages) in log.state().appendable {
         objects.get_or_make(id).write().trimmed_to(pages);
     }
-    if matches!(untaken.standing, Standing::Unknown | Standing::Newer) {
+    if matches!(untaken.lineage, Lineage::NoAnchor | Lineage::Descendant) {
         // Another program may have just brought these files here.
         folder.sync_all()?;
     }
-    remember(store, untaken.standing)?;
+    anchor_found_state(store, untaken.lineage)?;
     let unless_refused =
         |done: Result<()>| done.or_else(|e| if e.changed_nothing() { Ok(()) } else { Err(e) });
     if !checkpoints.is_begun() {
@@ -171,8 +176,8 @@ pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
 
 /// Removes everything that the last commit does not refer to: objects that it removed, objects made
 /// since, and pages past the ends of appendable objects.
-fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
-    let (folder, objects, facts) = (&store.folder, &store.objects, store.log.facts());
+fn remove_unreferenced(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
+    let (folder, objects, facts) = (&store.folder, &store.objects, store.log.state());
     let mut folders = BTreeSet::new();
     for id in removed.iter().copied().chain(facts.next_object..facts.object_limit) {
         let name = objects.name(id);
@@ -204,12 +209,12 @@ fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
 /// Anchors the found state. After a state of another machine this machine makes a commit, so that
 /// the anchored state is always this machine's last commit, and other machines find it in the
 /// table.
-fn remember(store: &Assembly, standing: Standing) -> Result<()> {
+fn anchor_found_state(store: &Assembly, standing: Lineage) -> Result<()> {
     match standing {
-        Standing::Same => Ok(()),
-        Standing::Next => store.log.advance_anchor(),
-        Standing::Unknown | Standing::Newer => {
-            store.log.commit(&Request { puts: &[], root: None, anyway: true }, &mut || ()).map(drop)
+        Lineage::Anchored => Ok(()),
+        Lineage::NextOwn => store.log.advance_anchor(),
+        Lineage::NoAnchor | Lineage::Descendant => {
+            store.log.commit(&CommitRequest { puts: &[], root: None, is_forced: true }, &mut || ()).map(drop)
         }
     }
 }

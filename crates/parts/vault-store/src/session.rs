@@ -11,33 +11,33 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The current session of an open store.
-pub(crate) struct DrawnSession {
+pub(crate) struct CurrentSession {
     random: Arc<dyn RandomSource>,
-    drawn: Mutex<Drawn>,
+    drawn: Mutex<SessionDraw>,
 }
 
-struct Drawn {
+struct SessionDraw {
     number: u64,
     /// The number of resumptions of the machine that had been noticed when it was drawn.
     resumptions: u64,
 }
 
-impl Drawn {
-    fn draw(random: &dyn RandomSource, resumptions: u64) -> Drawn {
+impl SessionDraw {
+    fn draw(random: &dyn RandomSource, resumptions: u64) -> SessionDraw {
         let mut bytes = [0; 8];
         // Zero stands for no session in the counters of protected files.
         while bytes == [0; 8] {
             random.fill(&mut bytes);
         }
-        Drawn { number: u64::from_le_bytes(bytes), resumptions }
+        SessionDraw { number: u64::from_le_bytes(bytes), resumptions }
     }
 }
 
-impl DrawnSession {
+impl CurrentSession {
     /// Draws the first session.
-    pub(crate) fn new(random: Arc<dyn RandomSource>) -> DrawnSession {
-        let drawn = Mutex::new(Drawn::draw(&*random, random.resumptions()));
-        DrawnSession { random, drawn }
+    pub(crate) fn new(random: Arc<dyn RandomSource>) -> CurrentSession {
+        let drawn = Mutex::new(SessionDraw::draw(&*random, random.resumptions()));
+        CurrentSession { random, drawn }
     }
 
     /// The session's number, never 0. Once it changes, no caller gets the old one.
@@ -45,7 +45,7 @@ impl DrawnSession {
         let mut drawn = self.drawn.lock();
         let resumptions = self.random.resumptions();
         if drawn.resumptions != resumptions {
-            *drawn = Drawn::draw(&*self.random, resumptions);
+            *drawn = SessionDraw::draw(&*self.random, resumptions);
         }
         drawn.number
     }
@@ -58,12 +58,12 @@ mod tests {
 
     /// A source of zeros at first, then of ones, twos and so on.
     #[derive(Default)]
-    struct Counting {
+    struct CountingRandom {
         drawn: AtomicU64,
         resumptions: AtomicU64,
     }
 
-    impl RandomSource for Counting {
+    impl RandomSource for CountingRandom {
         fn fill(&self, out: &mut [u8]) {
             out.fill(self.drawn.fetch_add(1, Ordering::Relaxed).saturating_sub(2) as u8);
         }
@@ -75,8 +75,8 @@ mod tests {
 
     #[test]
     fn a_session_is_never_zero_and_another_one_after_a_resumption() {
-        let random = Arc::new(Counting::default());
-        let session = DrawnSession::new(random.clone());
+        let random = Arc::new(CountingRandom::default());
+        let session = CurrentSession::new(random.clone());
         let ones = u64::from_le_bytes([1; 8]);
         assert_eq!([session.number(), session.number()], [ones; 2]);
         random.resumptions.store(1, Ordering::Relaxed);

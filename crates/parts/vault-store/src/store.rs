@@ -2,20 +2,20 @@
 
 use crate::anchor::AnchorState;
 use crate::assembly::Assembly;
-use crate::change_collector::Request;
-use crate::content::{Commit, Facts};
+use crate::change_collector::CommitRequest;
+use crate::codec::{Commit, CommitState};
 use crate::copies::PageCopy;
-use crate::doubled::Further;
+use crate::doubled::ExtraFile;
 use crate::ids::{CommitInfo, ObjectId, PAGE};
 use crate::journal::{self, Journal};
 use crate::keys::StoreKeys;
-use crate::options::{StoreBase, StoreOptions};
+use crate::options::{StoreBacking, StoreOptions};
 use crate::recovered::Recovered;
-use crate::recovery::{self, Untaken};
-use crate::superblock::{self, SuperFiles};
-use crate::worker::Worker;
+use crate::recovery::{self, PendingActivation};
+use crate::superblock::{self, SuperblockFiles};
+use crate::worker::StoreWorker;
 use lacuna_contracts::{Error, Kind, Result, Status, StatusItem};
-use lacuna_medium::Space;
+use lacuna_medium::FsSpace;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -31,28 +31,29 @@ const LITTLE: u64 = 64 << 20;
 /// An open store, for concurrent callers.
 pub struct Store {
     assembly: Assembly,
-    worker: Mutex<Option<Worker>>,
-    /// The work left for [`Store::take_up`].
-    untaken: Mutex<Option<Untaken>>,
+    worker: Mutex<Option<StoreWorker>>,
+    /// The work left for [`Store::activate`].
+    pending_activation: Mutex<Option<PendingActivation>>,
 }
 
 impl Store {
     /// Makes a store in a folder without one. Files of an existing store are overwritten.
     ///
     /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
-    pub fn create(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<Store> {
+    pub fn create(base: StoreBacking, keys: StoreKeys, options: &StoreOptions) -> Result<Store> {
         if base.anchor.load()?.is_some() {
             return Err(Error::new(Kind::Exists, "cannot make a vault")
                 .found("an anchor that remembers one")
                 .expected("an anchor of its own"));
         }
-        let commit = Commit { machine: base.draw(), number: 1, digest: base.draw(), before: [0; 32] };
-        let facts = Facts {
+        let commit =
+            Commit { machine: base.draw(), number: 1, digest: base.draw(), previous_digest: [0; 32] };
+        let facts = CommitState {
             machine: commit.machine,
-            time: (base.now)(),
+            time: (base.clock)(),
             next_object: 1,
             object_limit: 1025,
-            ..Facts::default()
+            ..CommitState::default()
         };
         let first = AnchorState {
             uuid: base.uuid,
@@ -63,12 +64,12 @@ impl Store {
         };
         let keys = Arc::new(keys);
         Journal::create(&*base.folder, options.journal, keys.clone())?;
-        let mut superblock = SuperFiles::create(base.folder.clone(), keys.clone(), base.random.clone())?;
+        let mut superblock = SuperblockFiles::create(base.folder.clone(), keys.clone(), base.random.clone())?;
         superblock.write(&commit, &facts, None, 0)?;
         base.folder.sync_names("")?;
         base.anchor.advance(None, &first)?;
-        let (store, _) = Store::look_with(base, keys, options)?;
-        store.take_up()?;
+        let (store, _) = Store::probe_with(base, keys, options)?;
+        store.activate()?;
         Ok(store)
     }
 
@@ -76,39 +77,39 @@ impl Store {
     ///
     /// Errors: [`Kind::RolledBack`] if that state does not descend from the anchored state,
     /// [`Kind::Corrupt`] if no superblock verifies.
-    pub fn open(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
-        let (store, found) = Store::look(base, keys, options)?;
-        store.take_up()?;
+    pub fn open(base: StoreBacking, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
+        let (store, found) = Store::probe(base, keys, options)?;
+        store.activate()?;
         Ok((store, found))
     }
 
     /// Like [`Store::open`], but changes neither the folder nor the anchor before
-    /// [`Store::take_up`]: until then the store is only for reading. So a state that turns out to
+    /// [`Store::activate`]: until then the store is only for reading. So a state that turns out to
     /// be incomplete leaves no trace.
-    pub fn look(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
-        Store::look_with(base, Arc::new(keys), options)
+    pub fn probe(base: StoreBacking, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
+        Store::probe_with(base, Arc::new(keys), options)
     }
 
-    fn look_with(
-        base: StoreBase,
+    fn probe_with(
+        base: StoreBacking,
         keys: Arc<StoreKeys>,
         options: &StoreOptions,
     ) -> Result<(Store, Recovered)> {
-        let (assembly, found, untaken) = recovery::look(base, keys, options)?;
+        let (assembly, found, untaken) = recovery::probe(base, keys, options)?;
         let untaken = Mutex::new(Some(untaken).filter(|_| !options.read_only));
-        Ok((Store { assembly, worker: Mutex::new(None), untaken }, found))
+        Ok((Store { assembly, worker: Mutex::new(None), pending_activation: untaken }, found))
     }
 
-    /// Activates the state that [`Store::look`] found, and anchors it.
-    pub fn take_up(&self) -> Result<()> {
-        let Some(untaken) = self.untaken.lock().take() else { return Ok(()) };
-        recovery::take_up(&self.assembly, &untaken)?;
+    /// Activates the state that [`Store::probe`] found, and anchors it.
+    pub fn activate(&self) -> Result<()> {
+        let Some(untaken) = self.pending_activation.lock().take() else { return Ok(()) };
+        recovery::activate(&self.assembly, &untaken)?;
         let Assembly { health, reclaimer, checkpoints, background, .. } = &self.assembly;
         if *background {
             let (health, reclaimer, checkpoints) = (health.clone(), reclaimer.clone(), checkpoints.clone());
-            *self.worker.lock() = Some(Worker::start(move || {
+            *self.worker.lock() = Some(StoreWorker::start(move || {
                 if let Err(e) = reclaimer.reclaim() {
-                    health.refused(e);
+                    health.note_failure(e);
                 }
                 // An error that changed nothing is reported by the next checkpoint, which tries
                 // again; any other is fail-stop already.
@@ -132,7 +133,7 @@ impl Store {
     /// Errors: [`Kind::Busy`] if too many were made since the last commit; [`Store::needs_commit`]
     /// warns in time.
     pub fn new_object(&self) -> Result<ObjectId> {
-        self.assembly.health.may_change()?;
+        self.assembly.health.check_writable()?;
         self.assembly.interval.new_object()
     }
 
@@ -147,7 +148,7 @@ impl Store {
     /// full: all pages are then unchanged, and the store stays usable. Fail-stop on any other
     /// error, and on a refusal to restore overwritten pages.
     pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
-        self.with_space(|| self.assembly.writer.write(object.0, first, pages))
+        self.retry_after_reclaim(|| self.assembly.writer.write(object.0, first, pages))
     }
 
     /// Truncates an object: pages from number `pages` read as zeros until they are written.
@@ -164,7 +165,7 @@ impl Store {
     /// is an opaque batch, which may be empty: a later opening returns it. With a root, of at most
     /// [`crate::ROOT_MAX`] bytes, which covers all batches including this one, a checkpoint begins.
     /// Until the checkpoint is finished, an opening also returns the previous root and the batches
-    /// since ([`crate::Before`]).
+    /// since ([`crate::PreviousRoot`]).
     ///
     /// Errors: after an error that changed nothing, such as a refusal of the host
     /// ([`lacuna_contracts::Error::changed_nothing`]), the store stays usable, and the next commit
@@ -177,7 +178,7 @@ impl Store {
     /// commit, before this one is durable. If it is not called, nothing was noted.
     pub fn commit_then(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
         let is_noted = Cell::new(false);
-        self.with_space(|| {
+        self.retry_after_reclaim(|| {
             // Do not note a second time: other threads have changed objects since, and their
             // changes may be incomplete.
             if is_noted.get() {
@@ -192,7 +193,7 @@ impl Store {
 
     /// Runs `act`; if there is no space, removes the files of removed objects and runs it once
     /// more.
-    fn with_space(&self, mut act: impl FnMut() -> Result<()>) -> Result<()> {
+    fn retry_after_reclaim(&self, mut act: impl FnMut() -> Result<()>) -> Result<()> {
         match act() {
             Err(e) if e.kind().is_refusal() && self.assembly.background => {
                 self.reclaim()?;
@@ -204,14 +205,14 @@ impl Store {
 
     /// Removes the files of removed objects now.
     fn reclaim(&self) -> Result<()> {
-        self.assembly.reclaimer.reclaim().map_err(|e| self.assembly.health.refused(e))
+        self.assembly.reclaimer.reclaim().map_err(|e| self.assembly.health.note_failure(e))
     }
 
     fn commit_once(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
         let Assembly { reclaimer, log, checkpoints, background, .. } = &self.assembly;
-        let asked = Request { puts, root, anyway: false };
+        let asked = CommitRequest { puts, root, is_forced: false };
         if root.is_none() {
-            if log.owes_root() {
+            if log.has_pending_root() {
                 self.complete_noted()?;
             }
             log.commit(&asked, noted)?;
@@ -229,9 +230,9 @@ impl Store {
 
     /// The batches, with commit numbers, of commits in the journal that are newer than the last one
     /// found and that no chain reaches, because a block between is damaged. For a store that was
-    /// opened by [`Store::look`] and not activated.
-    pub fn unreached(&self) -> Result<Vec<(u64, Vec<u8>)>> {
-        self.assembly.log.unreached()
+    /// opened by [`Store::probe`] and not activated.
+    pub fn unreachable_batches(&self) -> Result<Vec<(u64, Vec<u8>)>> {
+        self.assembly.log.unreachable_batches()
     }
 
     /// Makes a commit durable that was noted and refused. If it has a root, the checkpoint that it
@@ -244,19 +245,19 @@ impl Store {
 
     /// Finishes a checkpoint that began, so that the next commit with a root need not.
     pub fn finish_checkpoint(&self) -> Result<()> {
-        self.assembly.checkpoints.finish_owed()
+        self.assembly.checkpoints.finish_all()
     }
 
     /// Like [`Store::finish_checkpoint`], and shrinks the inactive journal file.
     pub fn finish_and_shrink(&self) -> Result<()> {
-        self.assembly.health.may_change()?;
+        self.assembly.health.check_writable()?;
         self.assembly.checkpoints.finish_and_shrink()
     }
 
     /// Raises or restores the limit of the journal, for a checkpoint; a commit with a root restores
     /// it. No other thread writes meanwhile.
-    pub fn lift_journal(&self, lifted: bool) {
-        self.assembly.journal.lift(lifted);
+    pub fn set_journal_limit_raised(&self, lifted: bool) {
+        self.assembly.journal.set_limit_raised(lifted);
     }
 
     /// Whether a journal file is much larger than commits need now.
@@ -283,16 +284,16 @@ impl Store {
     /// Errors: [`Kind::NoSpace`] if there is too little; nothing has changed then.
     pub fn reserve(&self, bytes: u64, puts: u64) -> Result<()> {
         let Assembly { health, journal, log, .. } = &self.assembly;
-        health.may_change()?;
-        let (pages, record) = log.room(bytes.div_ceil(PAGE as u64), puts);
-        self.with_space(|| journal.reserve(pages, record).map_err(|e| health.refused(e)))
+        health.check_writable()?;
+        let (pages, record) = log.space_needed(bytes.div_ceil(PAGE as u64), puts);
+        self.retry_after_reclaim(|| journal.reserve(pages, record).map_err(|e| health.note_failure(e)))
     }
 
     /// The file system space that [`Store::reserve`] needs, in bytes.
-    pub fn lacks(&self, bytes: u64, puts: u64) -> u64 {
+    pub fn missing_bytes(&self, bytes: u64, puts: u64) -> u64 {
         let Assembly { journal, log, .. } = &self.assembly;
-        let (pages, record) = log.room(bytes.div_ceil(PAGE as u64), puts);
-        journal.lacks(pages, record) * PAGE as u64
+        let (pages, record) = log.space_needed(bytes.div_ceil(PAGE as u64), puts);
+        journal.missing_pages(pages, record) * PAGE as u64
     }
 
     /// Prepares the active journal file for the record of a commit with this many bytes of puts,
@@ -304,20 +305,20 @@ impl Store {
     /// Errors: [`Kind::NoSpace`] if there is too little; nothing has changed then.
     pub fn prepare_record(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
         let Assembly { health, journal, log, .. } = &self.assembly;
-        health.may_change()?;
+        health.check_writable()?;
         let [spare, beside] = [spare, beside].map(|bytes| bytes.div_ceil(PAGE as u64));
-        let (_, record) = log.room(0, puts);
-        let asks = health.is_tight();
-        if !asks && journal.holds(record + spare, beside) {
+        let (_, record) = log.space_needed(0, puts);
+        let asks = health.has_refusal();
+        if !asks && journal.has_room(record + spare, beside) {
             return Ok(());
         }
         let prepare = || journal.prepare_record(record + spare, beside, asks);
-        self.with_space(|| prepare().map_err(|e| health.refused(e)))
+        self.retry_after_reclaim(|| prepare().map_err(|e| health.note_failure(e)))
     }
 
     /// The limit of a journal file in bytes, apart from the writes of a checkpoint.
-    pub fn journal_most(&self) -> u64 {
-        self.assembly.journal.most()
+    pub fn journal_limit(&self) -> u64 {
+        self.assembly.journal.max_bytes()
     }
 
     /// The bytes that the journal prepares at once.
@@ -327,9 +328,10 @@ impl Store {
 
     /// An upper bound of the free space, in bytes and files, that the file system must have to
     /// write the journal back while commits go on.
-    pub fn owed(&self) -> (u64, u64) {
+    pub fn write_back_space(&self) -> (u64, u64) {
         let Assembly { objects, interval, journal, .. } = &self.assembly;
-        let ((pages, left), (doubled, objects)) = (journal.owed(), objects.doubled_in_journal());
+        let ((pages, left), (doubled, objects)) =
+            (journal.pages_to_write_back(), objects.doubled_in_journal());
         // Each goes to three files; one is counted already.
         let pages = pages + 2 * doubled;
         let files = interval.journaled() + left + 2 * objects;
@@ -341,12 +343,12 @@ impl Store {
     /// Whether a commit with a root is due. Ask before each write; writes before that commit still
     /// fit.
     pub fn needs_checkpoint(&self) -> bool {
-        self.assembly.journal.is_due()
+        self.assembly.journal.is_checkpoint_due()
     }
 
     /// The space of the file system that holds the folder. If free space is short, it first removes
     /// the files of removed objects.
-    pub fn space(&self) -> Result<Space> {
+    pub fn space(&self) -> Result<FsSpace> {
         let folder = &self.assembly.folder;
         let space = folder.space()?;
         if space.free_bytes >= LITTLE || !self.assembly.background {
@@ -361,13 +363,13 @@ impl Store {
 
     /// The number of the last commit that was noted, durable or not: current writes belong to a
     /// later one.
-    pub fn last_number(&self) -> u64 {
+    pub fn last_noted_number(&self) -> u64 {
         self.assembly.interval.commit() - 1
     }
 
     /// Marks an object as doubled. Call it before the first write to the object, and at each
     /// opening before the store is taken up.
-    pub fn double(&self, object: ObjectId) {
+    pub fn mark_doubled(&self, object: ObjectId) {
         self.assembly.objects.doubled.add(object.0);
     }
 
@@ -400,7 +402,7 @@ impl Store {
 
     /// The name of a doubled object's second file in the folder.
     pub fn second_name(&self, object: ObjectId) -> String {
-        self.assembly.objects.doubled.name(object.0, Further::Second)
+        self.assembly.objects.doubled.name(object.0, ExtraFile::Second)
     }
 
     /// The tag that detects damage to a page of the namespace's parts. It does not show the page's
@@ -425,8 +427,8 @@ impl Store {
     }
 
     /// The most pages of an object, as far as the file system reports a limit of file sizes.
-    pub fn longest(&self) -> u64 {
-        self.assembly.writer.longest()
+    pub fn max_object_pages(&self) -> u64 {
+        self.assembly.writer.max_pages()
     }
 
     /// Counters for users.

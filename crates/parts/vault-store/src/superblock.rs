@@ -9,9 +9,9 @@
 //! blocks. No opening uses it. A rescue of a damaged folder does, if one of the two files is lost.
 //! The journal leads from it to the newest state as it does from the two.
 
-use crate::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
+use crate::codec::{Commit, CommitState, MOST_NUMBER, Superblock, super_from_bytes, super_to_bytes};
 use crate::keys::{NONCE, StoreKeys, TAG};
-use lacuna_contracts::{Action, Advice, Error, Kind, Record, RecordMut, Result};
+use lacuna_contracts::{Action, Error, Hint, Kind, LeReader, LeWriter, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::{Folder, FolderFile};
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ const MAGIC: &[u8; 8] = b"lacunasb";
 const HEAD: usize = 48;
 
 /// The files of the superblock.
-pub(crate) struct SuperFiles {
+pub(crate) struct SuperblockFiles {
     folder: Arc<dyn Folder>,
     keys: Arc<StoreKeys>,
     random: Arc<dyn RandomSource>,
@@ -39,7 +39,7 @@ pub(crate) struct SuperFiles {
     /// The sequence number of the newest superblock.
     sequence: u64,
     /// The file that holds it and was written first: the other file may be older.
-    kept: usize,
+    newest_file: usize,
     /// Whether the other file holds it too.
     both: bool,
     /// Whether the third file is known to hold it.
@@ -49,11 +49,11 @@ pub(crate) struct SuperFiles {
 }
 
 /// The superblock of an opening.
-pub(crate) struct Newest {
-    pub(crate) found: Super,
+pub(crate) struct NewestSuperblock {
+    pub(crate) found: Superblock,
     /// The superblock of the other file, if it is older: a checkpoint may not have reached the
     /// second files.
-    pub(crate) older: Option<Super>,
+    pub(crate) older: Option<Superblock>,
     /// Why one of the files has no superblock: a crash while it was written, or damage.
     pub(crate) fault: Option<String>,
     /// Whether neither file has one, and this one is from the third file.
@@ -66,37 +66,37 @@ pub(crate) enum ThirdFile {
     /// It is not read.
     Unread,
     /// It is read, and rewritten if it does not hold the newest superblock.
-    Kept,
+    Maintained,
     /// Its superblock counts if one of the two files does not verify.
-    Counts,
+    Fallback,
 }
 
 /// A superblock that was read.
-struct Verified {
+struct VerifiedSuperblock {
     sequence: u64,
     text: Vec<u8>,
-    found: Super,
+    found: Superblock,
 }
 
-impl SuperFiles {
+impl SuperblockFiles {
     /// New files without superblocks.
     pub(crate) fn create(
         folder: Arc<dyn Folder>,
         keys: Arc<StoreKeys>,
         random: Arc<dyn RandomSource>,
-    ) -> Result<SuperFiles> {
+    ) -> Result<SuperblockFiles> {
         let files = [folder.create(NAMES[0])?, folder.create(NAMES[1])?];
         let third = folder.create(THIRD)?;
         files.iter().chain([&third]).try_for_each(|file| file.write_at(0, &[0; SLOT]))?;
         let (files, third) = (files.map(OnceLock::from), OnceLock::from(third));
-        Ok(SuperFiles {
+        Ok(SuperblockFiles {
             folder,
             keys,
             random,
             files,
             third,
             sequence: 0,
-            kept: 1,
+            newest_file: 1,
             both: false,
             in_third: false,
             text: Vec::new(),
@@ -114,10 +114,10 @@ impl SuperFiles {
         random: Arc<dyn RandomSource>,
         synced: bool,
         use_third: ThirdFile,
-    ) -> Result<(SuperFiles, Newest)> {
+    ) -> Result<(SuperblockFiles, NewestSuperblock)> {
         let files = [OnceLock::new(), OnceLock::new()];
-        let (mut newest, mut both, mut fault, mut failed) = (None::<(usize, Verified)>, false, None, None);
-        let mut older = None;
+        let mut newest: Option<(usize, VerifiedSuperblock)> = None;
+        let (mut older, mut both, mut fault, mut failed) = (None, false, None, None);
         for (nth, place) in files.iter().enumerate() {
             match read(&*folder, NAMES[nth], place, &keys, synced) {
                 Ok(Some(read)) => match &newest {
@@ -129,7 +129,7 @@ impl SuperFiles {
                 },
                 Ok(None) => fault = Some(format!("{} does not verify", NAMES[nth])),
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {
-                    fault = Some(format!("{} cannot be read ({})", NAMES[nth], e.finding()));
+                    fault = Some(format!("{} cannot be read ({})", NAMES[nth], e.summary()));
                     failed = Some(e);
                 }
                 Err(e) => return Err(e),
@@ -138,16 +138,15 @@ impl SuperFiles {
         let third = OnceLock::new();
         let of_third = match use_third {
             ThirdFile::Unread => None,
-            ThirdFile::Counts if fault.is_none() => None,
+            ThirdFile::Fallback if fault.is_none() => None,
             _ => match read(&*folder, THIRD, &third, &keys, synced) {
-                // The file is rewritten.
-                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => None,
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => None, // It is rewritten.
                 read => read?,
             },
         };
         let held = of_third.as_ref().map(|read| (read.sequence, read.text.clone()));
         let is_by_third = newest.is_none();
-        if use_third == ThirdFile::Counts {
+        if use_third == ThirdFile::Fallback {
             if is_by_third {
                 fault = Some(format!("neither {} nor {} verifies", NAMES[0], NAMES[1]));
             }
@@ -161,15 +160,27 @@ impl SuperFiles {
                 }
             }
         }
-        let (kept, Verified { sequence, text, found }) = newest.ok_or_else(|| failed.unwrap_or_else(lost))?;
+        let (kept, VerifiedSuperblock { sequence, text, found }) =
+            newest.ok_or_else(|| failed.unwrap_or_else(no_superblock))?;
         // In a partly synchronised folder a superblock of another state may have the same number.
         let in_third = held.is_some_and(|(number, held)| number == sequence && held == text);
-        let files = SuperFiles { folder, keys, random, files, third, sequence, kept, both, in_third, text };
-        Ok((files, Newest { found, older, fault, is_by_third }))
+        let files = SuperblockFiles {
+            folder,
+            keys,
+            random,
+            files,
+            third,
+            sequence,
+            newest_file: kept,
+            both,
+            in_third,
+            text,
+        };
+        Ok((files, NewestSuperblock { found, older, fault, is_by_third }))
     }
 
     /// Recreates lost files, without superblocks.
-    pub(crate) fn make_lost(&self) -> Result<()> {
+    pub(crate) fn recreate_lost(&self) -> Result<()> {
         let mut made = false;
         for (name, place) in NAMES.iter().chain([&THIRD]).zip(self.files.iter().chain([&self.third])) {
             if place.get().is_none() {
@@ -195,20 +206,20 @@ impl SuperFiles {
     pub(crate) fn write(
         &mut self,
         commit: &Commit,
-        facts: &Facts,
+        facts: &CommitState,
         root: Option<&[u8]>,
         area: u8,
     ) -> Result<()> {
-        self.begin(commit, facts, root, area)?;
-        self.complete()
+        self.write_first(commit, facts, root, area)?;
+        self.write_rest()
     }
 
     /// Writes the next superblock to the file that is not needed, and returns when it is durable
     /// there. Does nothing if the newest one is the same. Refuses one that could not be read again.
-    pub(crate) fn begin(
+    pub(crate) fn write_first(
         &mut self,
         commit: &Commit,
-        facts: &Facts,
+        facts: &CommitState,
         root: Option<&[u8]>,
         area: u8,
     ) -> Result<()> {
@@ -231,9 +242,9 @@ impl SuperFiles {
 
     /// Writes the newest superblock to the other file and then to the third, if they do not hold
     /// it.
-    pub(crate) fn complete(&mut self) -> Result<()> {
+    pub(crate) fn write_rest(&mut self) -> Result<()> {
         if !self.both {
-            put(&self.files[1 - self.kept], &self.seal(self.sequence, &self.text)?)?;
+            put(&self.files[1 - self.newest_file], &self.seal(self.sequence, &self.text)?)?;
             self.both = true;
         }
         self.complete_third()
@@ -243,16 +254,16 @@ impl SuperFiles {
     #[cfg(test)]
     pub(crate) fn write_text(&mut self, text: &[u8]) -> Result<()> {
         self.begin_text(text)?;
-        self.complete()
+        self.write_rest()
     }
 
     fn begin_text(&mut self, text: &[u8]) -> Result<()> {
-        let (nth, sequence) = (1 - self.kept, self.sequence + 1);
+        let (nth, sequence) = (1 - self.newest_file, self.sequence + 1);
         let slot = self.seal(sequence, text)?;
         (self.both, self.in_third) = (false, false);
         put(&self.files[nth], &slot)?;
         // From here this one counts, even if the other file is never written.
-        (self.kept, self.sequence, self.text) = (nth, sequence, text.to_vec());
+        (self.newest_file, self.sequence, self.text) = (nth, sequence, text.to_vec());
         Ok(())
     }
 
@@ -262,11 +273,7 @@ impl SuperFiles {
         self.random.fill(&mut drawn);
         let nonce = self.keys.nonce_of_superblock(drawn, sequence, text);
         let mut slot = vec![0; HEAD];
-        RecordMut(&mut slot)
-            .put(0, MAGIC)
-            .u64(8, sequence)
-            .put(16, &nonce)
-            .u32(40, (text.len() + TAG) as u32);
+        LeWriter(&mut slot).put(0, MAGIC).u64(8, sequence).put(16, &nonce).u32(40, (text.len() + TAG) as u32);
         let sealed = self.keys.seal(&nonce, &slot, text)?;
         slot.extend(sealed);
         if slot.len() > SLOT || sequence > MOST_NUMBER {
@@ -294,7 +301,7 @@ fn read(
     place: &OnceLock<Arc<dyn FolderFile>>,
     keys: &StoreKeys,
     synced: bool,
-) -> Result<Option<Verified>> {
+) -> Result<Option<VerifiedSuperblock>> {
     let file = match folder.open(name) {
         Err(e) if e.kind() == Kind::NotFound => return Ok(None),
         other => other?,
@@ -309,23 +316,23 @@ fn read(
 }
 
 /// The superblock in these bytes, if it verifies.
-fn parse(bytes: &[u8], keys: &StoreKeys) -> Result<Option<Verified>> {
-    let head = Record(bytes);
+fn parse(bytes: &[u8], keys: &StoreKeys) -> Result<Option<VerifiedSuperblock>> {
+    let head = LeReader(bytes);
     let (sequence, len) = (head.u64(8), head.u32(40) as usize);
     if head.array::<8>(0) != *MAGIC || len > SLOT - HEAD || sequence > MOST_NUMBER {
         return Ok(None);
     }
     let opened = keys.open(&head.array(16), &bytes[..HEAD], &bytes[HEAD..HEAD + len])?;
-    opened.map(|text| Ok(Verified { sequence, found: super_from_bytes(&text)?, text })).transpose()
+    opened.map(|text| Ok(VerifiedSuperblock { sequence, found: super_from_bytes(&text)?, text })).transpose()
 }
 
-fn lost() -> Error {
+fn no_superblock() -> Error {
     let [first, second] = NAMES;
     Error::new(Kind::Corrupt, "the vault has no superblock")
         .found(format!("neither `{first}` nor `{second}` of its directory verifies"))
         .expected("a superblock in at least one of these files")
-        .remedy(
-            Advice::from("bring out what there is with ")
+        .hint(
+            Hint::from("copy the remaining data out with ")
                 .action(Action("vault::rescue"))
                 .text(", or restore the directory from a backup, then ")
                 .action(Action("vault::accept")),

@@ -14,27 +14,27 @@ fn parts(folder: &CrashFolder) -> (Arc<dyn Folder>, Arc<StoreKeys>, Arc<dyn Rand
     (Arc::new(folder.clone()), Arc::new(keys), Arc::new(SeededRandom::new(1)))
 }
 
-fn created(folder: &CrashFolder) -> SuperFiles {
+fn created(folder: &CrashFolder) -> SuperblockFiles {
     let (folder, keys, random) = parts(folder);
-    SuperFiles::create(folder, keys, random).unwrap()
+    SuperblockFiles::create(folder, keys, random).unwrap()
 }
 
-fn state() -> (Commit, Facts) {
-    let commit = Commit { machine: [3; 16], number: 4, digest: [5; 32], before: [6; 32] };
-    let facts = Facts { machine: [3; 16], next_object: 9, object_limit: 9, ..Facts::default() };
+fn state() -> (Commit, CommitState) {
+    let commit = Commit { machine: [3; 16], number: 4, digest: [5; 32], previous_digest: [6; 32] };
+    let facts = CommitState { machine: [3; 16], next_object: 9, object_limit: 9, ..CommitState::default() };
     (commit, facts)
 }
 
-fn opened(folder: &CrashFolder) -> Result<(SuperFiles, Newest)> {
+fn opened(folder: &CrashFolder) -> Result<(SuperblockFiles, NewestSuperblock)> {
     let (folder, keys, random) = parts(folder);
-    SuperFiles::open(folder, keys, random, true, ThirdFile::Kept)
+    SuperblockFiles::open(folder, keys, random, true, ThirdFile::Maintained)
 }
 
 #[test]
-fn what_could_not_be_read_is_not_written_and_hides_no_other() {
+fn an_unreadable_superblock_is_not_written_and_hides_no_other() {
     let folder = CrashFolder::new();
     let (commit, facts) = state();
-    let beyond = Facts { appendable: vec![(4, u64::MAX)], ..facts.clone() };
+    let beyond = CommitState { appendable: vec![(4, u64::MAX)], ..facts.clone() };
     let mut files = created(&folder);
     files.write(&commit, &facts, ROOT, 1).unwrap();
     let refused = files.write(&commit, &beyond, None, 0).unwrap_err();
@@ -44,7 +44,7 @@ fn what_could_not_be_read_is_not_written_and_hides_no_other() {
     // Another program wrote it all the same, to one file.
     let kept = folder.snapshot().files[NAMES[1]].clone();
     files.write_text(&super_to_bytes(&commit, &beyond, None, 0)).unwrap();
-    folder.put(NAMES[1], Some(&kept));
+    folder.replace_file(NAMES[1], Some(&kept));
     let (mut files, newest) = opened(&folder).unwrap();
     assert_eq!((newest.found.root.as_deref(), newest.fault.is_some()), (ROOT, true));
     files.write_text(b"nonsense").unwrap();
@@ -54,7 +54,7 @@ fn what_could_not_be_read_is_not_written_and_hides_no_other() {
 /// The write of either file is refused: the durable state stays the newest, and the write may
 /// be tried again.
 #[test]
-fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
+fn a_refused_write_leaves_the_durable_superblock_and_can_be_retried() {
     for after in [0, 1] {
         let folder = CrashFolder::new();
         let (commit, facts) = state();
@@ -66,7 +66,7 @@ fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
         assert!(refused.kind().is_refusal() && !files.is_in_both(), "{refused}");
         let newest = || opened(&folder).unwrap().1;
         assert_eq!(newest().found.commit.number, 4 + after);
-        files.complete().unwrap();
+        files.write_rest().unwrap();
         assert_eq!((newest().found.commit.number, newest().fault), (4 + after, None));
         files.write(&next, &facts, ROOT, 0).unwrap();
         assert_eq!((newest().found.commit.number, newest().fault), (5, None));
@@ -74,22 +74,22 @@ fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
 }
 
 #[test]
-fn between_the_two_files_the_older_superblock_is_given_as_well() {
+fn an_opening_between_the_two_writes_returns_the_older_superblock_too() {
     let folder = CrashFolder::new();
     let (commit, facts) = state();
     let next = Commit { number: 5, ..commit.clone() };
     let mut files = created(&folder);
     files.write(&commit, &facts, ROOT, 1).unwrap();
-    files.begin(&next, &facts, ROOT, 0).unwrap();
+    files.write_first(&next, &facts, ROOT, 0).unwrap();
     drop(files);
     let (mut files, newest) = opened(&folder).unwrap();
     let older = newest.older.map(|older| older.commit.number);
     assert_eq!((newest.found.commit.number, older, files.is_in_both()), (5, Some(4), false));
     // It is not rewritten in place, because the other file still has the previous state.
     folder.fail(lacuna_sim::FolderOp::Write, 0, Kind::Io, false);
-    files.begin(&next, &facts, ROOT, 0).unwrap();
+    files.write_first(&next, &facts, ROOT, 0).unwrap();
     folder.heal();
-    files.complete().unwrap();
+    files.write_rest().unwrap();
     let (files, newest) = opened(&folder).unwrap();
     assert!(files.is_in_both() && newest.older.is_none() && newest.fault.is_none());
 }
@@ -97,7 +97,7 @@ fn between_the_two_files_the_older_superblock_is_given_as_well() {
 /// If a power cut tears the file being written, the other one verifies; afterwards either file
 /// alone is enough.
 #[test]
-fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
+fn one_file_is_enough_and_the_only_good_file_is_never_written() {
     for lost in NAMES {
         for torn in [None, Some(0), Some(1)] {
             let folder = CrashFolder::new();
@@ -105,18 +105,18 @@ fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
             let mut files = created(&folder);
             files.write(&commit, &facts, ROOT, 1).unwrap();
             drop(files);
-            folder.put(lost, torn.map(|_| lacuna_sim::Image::new(SLOT as u64)).as_ref());
+            folder.replace_file(lost, torn.map(|_| lacuna_sim::MediumImage::new(SLOT as u64)).as_ref());
             let (mut files, newest) = opened(&folder).unwrap();
             assert!(newest.fault.unwrap().starts_with(lost) && !files.is_in_both());
             assert_eq!(newest.found.root.as_deref(), ROOT);
-            files.make_lost().unwrap();
+            files.recreate_lost().unwrap();
             // The lost file is written first: the write fails, and the other file is unchanged.
             folder.fail(lacuna_sim::FolderOp::Sync, 0, Kind::Io, false);
             let next = Commit { number: 5, ..commit.clone() };
             files.write(&next, &facts, ROOT, 0).unwrap_err();
             let kept = folder.snapshot().files[NAMES[usize::from(lost == NAMES[0])]].clone();
             let alone = CrashFolder::new();
-            alone.put(NAMES[usize::from(lost == NAMES[0])], Some(&kept));
+            alone.replace_file(NAMES[usize::from(lost == NAMES[0])], Some(&kept));
             let (_, newest) = opened(&alone).unwrap();
             assert_eq!(newest.found.commit.number, 4);
             folder.heal();
@@ -130,35 +130,35 @@ fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
 /// A normal opening fails without the first two files; reading a damaged store starts at the
 /// third, if it verifies.
 #[test]
-fn the_third_file_counts_for_a_look_at_damage_alone() {
+fn the_third_file_is_used_only_to_read_damaged_stores() {
     let folder = CrashFolder::new();
     let (commit, facts) = state();
     let mut files = created(&folder);
     files.write(&commit, &facts, ROOT, 1).unwrap();
     // It was lost before and recreated.
-    folder.put(THIRD, None);
+    folder.replace_file(THIRD, None);
     let (mut files, _) = opened(&folder).unwrap();
-    files.make_lost().unwrap();
-    files.complete().unwrap();
-    let nothing = lacuna_sim::Image::new(SLOT as u64);
-    NAMES.iter().for_each(|name| folder.put(name, Some(&nothing)));
+    files.recreate_lost().unwrap();
+    files.write_rest().unwrap();
+    let nothing = lacuna_sim::MediumImage::new(SLOT as u64);
+    NAMES.iter().for_each(|name| folder.replace_file(name, Some(&nothing)));
     let look = |third| {
         let (folder, keys, random) = parts(&folder);
-        SuperFiles::open(folder, keys, random, false, third).map(|(_, newest)| newest)
+        SuperblockFiles::open(folder, keys, random, false, third).map(|(_, newest)| newest)
     };
-    for third in [ThirdFile::Unread, ThirdFile::Kept] {
+    for third in [ThirdFile::Unread, ThirdFile::Maintained] {
         assert_eq!(look(third).err().map(|e| e.kind()), Some(Kind::Corrupt));
     }
-    let newest = look(ThirdFile::Counts).unwrap();
+    let newest = look(ThirdFile::Fallback).unwrap();
     assert_eq!((newest.found.commit, newest.is_by_third), (commit, true));
-    folder.put(THIRD, Some(&nothing));
-    assert_eq!(look(ThirdFile::Counts).err().map(|e| e.kind()), Some(Kind::Corrupt));
+    folder.replace_file(THIRD, Some(&nothing));
+    assert_eq!(look(ThirdFile::Fallback).err().map(|e| e.kind()), Some(Kind::Corrupt));
 }
 
 /// If one of the first two files is lost, the third counts beside the other one: its superblock may
 /// be newer or older.
 #[test]
-fn beside_a_lost_file_the_third_one_counts() {
+fn the_third_file_is_used_beside_a_lost_one() {
     for (lost, is_third_new, expected) in [
         (NAMES[0], false, (5, Some(4))),
         (NAMES[1], true, (5, Some(4))),
@@ -171,14 +171,14 @@ fn beside_a_lost_file_the_third_one_counts() {
         let mut files = created(&folder);
         files.write(&commit, &facts, ROOT, 1).unwrap();
         // The second file gets the next one.
-        files.begin(&next, &facts, ROOT, 0).unwrap();
+        files.write_first(&next, &facts, ROOT, 0).unwrap();
         if is_third_new {
             files.complete_third().unwrap();
         }
         drop(files);
-        folder.put(lost, Some(&lacuna_sim::Image::new(SLOT as u64)));
+        folder.replace_file(lost, Some(&lacuna_sim::MediumImage::new(SLOT as u64)));
         let (folder, keys, random) = parts(&folder);
-        let (_, newest) = SuperFiles::open(folder, keys, random, false, ThirdFile::Counts).unwrap();
+        let (_, newest) = SuperblockFiles::open(folder, keys, random, false, ThirdFile::Fallback).unwrap();
         let older = newest.older.map(|older| older.commit.number);
         let context = format!("without {lost}, the next one in the third file: {is_third_new}");
         assert_eq!((newest.found.commit.number, older), expected, "{context}");

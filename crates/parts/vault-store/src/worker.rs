@@ -6,37 +6,37 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 #[derive(Default)]
-struct Orders {
-    due: bool,
-    end: bool,
+struct WorkerSignals {
+    has_work: bool,
+    must_end: bool,
 }
 
 /// The thread, which ends when this is dropped.
-pub(crate) struct Worker {
-    orders: Arc<(Mutex<Orders>, Condvar)>,
+pub(crate) struct StoreWorker {
+    orders: Arc<(Mutex<WorkerSignals>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
-    /// Starts the thread. It calls `work` after [`Worker::wake`]; calls of `wake` in the meantime
-    /// count as one.
-    pub(crate) fn start(work: impl Fn() + Send + 'static) -> Worker {
-        let orders = Arc::<(Mutex<Orders>, Condvar)>::default();
+impl StoreWorker {
+    /// Starts the thread. It calls `work` after [`StoreWorker::wake`]; calls of `wake` in the
+    /// meantime count as one.
+    pub(crate) fn start(work: impl Fn() + Send + 'static) -> StoreWorker {
+        let orders = Arc::<(Mutex<WorkerSignals>, Condvar)>::default();
         let given = orders.clone();
         let thread = std::thread::spawn(move || run(&work, &given));
-        Worker { orders, thread: Some(thread) }
+        StoreWorker { orders, thread: Some(thread) }
     }
 
     /// Wakes the thread.
     pub(crate) fn wake(&self) {
-        self.orders.0.lock().due = true;
+        self.orders.0.lock().has_work = true;
         self.orders.1.notify_one();
     }
 }
 
-impl Drop for Worker {
+impl Drop for StoreWorker {
     fn drop(&mut self) {
-        self.orders.0.lock().end = true;
+        self.orders.0.lock().must_end = true;
         self.orders.1.notify_one();
         if let Some(thread) = self.thread.take() {
             // The store's health has the thread's failure.
@@ -45,14 +45,14 @@ impl Drop for Worker {
     }
 }
 
-fn run(work: &impl Fn(), (orders, told): &(Mutex<Orders>, Condvar)) {
+fn run(work: &impl Fn(), (orders, wakeup): &(Mutex<WorkerSignals>, Condvar)) {
     loop {
         {
             let mut orders = orders.lock();
-            while !orders.due && !orders.end {
-                told.wait(&mut orders);
+            while !orders.has_work && !orders.must_end {
+                wakeup.wait(&mut orders);
             }
-            if !std::mem::take(&mut orders.due) {
+            if !std::mem::take(&mut orders.has_work) {
                 return;
             }
         }

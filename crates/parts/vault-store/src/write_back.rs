@@ -1,15 +1,15 @@
 //! Write-back: the pages of a checkpoint go from the journal to their places in the files of their
 //! objects.
 
-use crate::commit_log::Frozen;
-use crate::doubled::Further;
+use crate::commit_interval::CommitInterval;
+use crate::commit_log::PendingCheckpoint;
+use crate::doubled::ExtraFile;
 use crate::ids::PAGE;
-use crate::interval::Interval;
 use crate::journal::NAMES;
-use crate::object::{Entry, Layer};
+use crate::object::{JournalEntry, JournalLayer};
 use crate::object_table::ObjectTable;
 use crate::page_reader::PageReader;
-use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_medium::FolderFile;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const AT_ONCE: usize = 64;
 /// Writes the frozen pages of objects back.
 pub(crate) struct WriteBack {
     objects: Arc<ObjectTable>,
-    interval: Arc<Interval>,
+    interval: Arc<CommitInterval>,
     reader: Arc<PageReader>,
 }
 
@@ -27,7 +27,7 @@ impl WriteBack {
     /// The write-back of these objects.
     pub(crate) fn new(
         objects: Arc<ObjectTable>,
-        interval: Arc<Interval>,
+        interval: Arc<CommitInterval>,
         reader: Arc<PageReader>,
     ) -> WriteBack {
         WriteBack { objects, interval, reader }
@@ -35,7 +35,7 @@ impl WriteBack {
 
     /// Writes the pages of a checkpoint to the first files of its objects, and makes them and the
     /// names of files durable.
-    pub(crate) fn write_objects(&self, begun: &Frozen) -> Result<()> {
+    pub(crate) fn write_objects(&self, begun: &PendingCheckpoint) -> Result<()> {
         let WriteBack { objects, interval, .. } = self;
         let epoch = interval.epoch();
         let mut written = Vec::new();
@@ -43,8 +43,8 @@ impl WriteBack {
             let Some(object) = objects.get(id) else { continue };
             let (layer, file) = {
                 let mut object = object.write();
-                object.turn(epoch);
-                let Some(layer) = object.frozen.clone().filter(|_| !object.gone) else { continue };
+                object.freeze_before(epoch);
+                let Some(layer) = object.frozen.clone().filter(|_| !object.is_unlinked) else { continue };
                 let file = if layer.pages.is_empty() {
                     objects.file(id)?
                 } else {
@@ -63,17 +63,17 @@ impl WriteBack {
 
     /// Writes the pages of doubled objects to one of their further files, after they are durable in
     /// the file before it, and makes them durable there.
-    pub(crate) fn write_extra(&self, frozen: &[u64], which: Further) -> Result<()> {
+    pub(crate) fn write_extra(&self, frozen: &[u64], which: ExtraFile) -> Result<()> {
         let objects = &self.objects;
         let mut files = Vec::new();
         for &id in frozen.iter().filter(|id| objects.doubled.has(**id)) {
             let Some(object) = objects.get(id) else { continue };
             let layer = {
                 let object = object.read();
-                object.frozen.clone().filter(|_| !object.gone)
+                object.frozen.clone().filter(|_| !object.is_unlinked)
             };
             let Some(layer) = layer else { continue };
-            let file = objects.further_or_make(id, which)?;
+            let file = objects.extra_or_create(id, which)?;
             self.write_object(id, &layer, &*file)?;
             files.push(file);
         }
@@ -91,7 +91,7 @@ impl WriteBack {
 
     /// Writes one object's pages to a file. No other thread writes to these places meanwhile, and a
     /// truncated object is written only to the journal.
-    fn write_object(&self, id: u64, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
+    fn write_object(&self, id: u64, layer: &JournalLayer, file: &dyn FolderFile) -> Result<()> {
         if let Some(cut) = layer.cut
             && file.len()? > cut * PAGE as u64
         {
@@ -118,7 +118,7 @@ impl WriteBack {
     /// file has it: a file's page is written back as it is, and is an error of that block alone. A
     /// doubled object's page must not be: its second file has the pages of the previous root, which
     /// gives the same state together with the changes since.
-    fn append(&self, object: u64, page: u64, entry: &Entry, run: &mut Vec<u8>) -> Result<()> {
+    fn append(&self, object: u64, page: u64, entry: &JournalEntry, run: &mut Vec<u8>) -> Result<()> {
         let from = run.len();
         run.resize(from + PAGE, 0);
         let matches = self.reader.read_listed(object, page, entry, &mut run[from..])?;
@@ -127,16 +127,16 @@ impl WriteBack {
         }
         Err(Error::new(Kind::Corrupt, "cannot finish a checkpoint of the vault")
             .found(format!(
-                "page {} of {}, with a page of the names that does not verify",
+                "page {} of {}, a page of the namespace that does not verify",
                 entry.place.page,
                 NAMES[usize::from(entry.place.area)]
             ))
-            .expected("what was written there")
-            .remedy(
-                Advice::from("bring the journal files back as they were, or bring everything out with ")
+            .expected("the page that was written there")
+            .hint(
+                Hint::from("restore the journal files, or copy everything out with ")
                     .action(Action("vault::rescue"))
                     .text(
-                        " and make the vault anew; nothing is lost by this alone, as long as nothing writes to the directory",
+                        " and create the vault again; no data is lost as long as nothing writes to the directory",
                     ),
             ))
     }

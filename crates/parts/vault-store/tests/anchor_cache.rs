@@ -10,7 +10,7 @@ use tempfile::TempDir;
 const UUID: [u8; 16] = [5; 16];
 
 /// A loop device over a sparse file on a full file system.
-struct Full {
+struct FullLoopDevice {
     at: TempDir,
     device: PathBuf,
 }
@@ -21,14 +21,14 @@ fn succeeds(program: &str, args: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-impl Full {
-    fn new() -> Option<Full> {
+impl FullLoopDevice {
+    fn new() -> Option<FullLoopDevice> {
         let at = tempfile::tempdir().unwrap();
         if !succeeds("mount", &["-t", "tmpfs", "-o", "size=64k", "lacuna-test", at.path().to_str().unwrap()])
         {
             return None;
         }
-        let mut made = Full { at, device: PathBuf::new() };
+        let mut made = FullLoopDevice { at, device: PathBuf::new() };
         let file = made.at.path().join("backing");
         std::fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
         let attached = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().ok()?;
@@ -39,7 +39,7 @@ impl Full {
     }
 }
 
-impl Drop for Full {
+impl Drop for FullLoopDevice {
     fn drop(&mut self) {
         if !self.device.as_os_str().is_empty() {
             succeeds("losetup", &["--detach", self.device.to_str().unwrap()]);
@@ -49,8 +49,8 @@ impl Drop for Full {
 }
 
 #[test]
-fn a_state_that_is_not_durable_is_not_believed() {
-    let Some(full) = Full::new() else {
+fn an_anchored_state_that_is_only_cached_is_ignored() {
+    let Some(full) = FullLoopDevice::new() else {
         // Bypass the capture of the test runner.
         let _ =
             writeln!(std::io::stderr(), "skipped: a loop device on a file system of its own cannot be had");

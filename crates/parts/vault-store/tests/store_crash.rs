@@ -4,15 +4,15 @@
 //!
 //! `LACUNA_CUTS` sets the number of cuts, `LACUNA_SEED` the first seed (default 1).
 
-mod store_world;
+mod store_harness;
 
 use lacuna_contracts::Kind;
-use lacuna_sim::setting;
+use lacuna_sim::env_number;
 use lacuna_vault_store::{Anchor, Store, StoreOptions};
-use store_world::{World, keys, options};
+use store_harness::{StoreHarness, keys, options};
 
 /// The result of a run.
-struct Outcome {
+struct CrashRun {
     digest: u64,
     cuts: u64,
     /// Cuts during the opening of the store.
@@ -21,9 +21,9 @@ struct Outcome {
 }
 
 /// Cuts the power `cuts` times. `lying` folders sync nothing.
-fn play(seed: u64, cuts: u64, lying: bool) -> Outcome {
-    let (mut world, mut store) = World::new(seed);
-    let mut outcome = Outcome { digest: seed, cuts: 0, opening: 0, violation: None };
+fn play(seed: u64, cuts: u64, lying: bool) -> CrashRun {
+    let (mut world, mut store) = StoreHarness::new(seed);
+    let mut outcome = CrashRun { digest: seed, cuts: 0, opening: 0, violation: None };
     let mut kept = Vec::new();
     while outcome.cuts < cuts {
         world.folder.ignore_syncs(lying);
@@ -59,7 +59,7 @@ fn play(seed: u64, cuts: u64, lying: bool) -> Outcome {
 }
 
 /// Opens an older copy of the folder with today's anchor: it must be refused.
-fn older_states_are_refused(world: &mut World, kept: &mut Vec<(u64, lacuna_sim::FolderImage)>) {
+fn older_states_are_refused(world: &mut StoreHarness, kept: &mut Vec<(u64, lacuna_sim::FolderImage)>) {
     if kept.len() > 6 {
         kept.remove(0);
     }
@@ -68,7 +68,7 @@ fn older_states_are_refused(world: &mut World, kept: &mut Vec<(u64, lacuna_sim::
     // The copy may hold one commit more than the anchor knew then.
     if number + 1 < today {
         let folder = lacuna_sim::CrashFolder::from_image(&image);
-        let base = store_world::base(&folder, &world.memory, 1);
+        let base = store_harness::base(&folder, &world.memory, 1);
         let opened = Store::open(base, keys(), &StoreOptions { read_only: true, ..options() });
         let kind = opened.err().map(|e| e.kind());
         assert_eq!(kind, Some(Kind::RolledBack), "seed {}: state {number} instead of {today}", world.seed);
@@ -76,8 +76,8 @@ fn older_states_are_refused(world: &mut World, kept: &mut Vec<(u64, lacuna_sim::
 }
 
 #[test]
-fn power_cuts() {
-    let (cuts, first) = (setting("LACUNA_CUTS", 240), setting("LACUNA_SEED", 1));
+fn every_power_cut_leaves_a_committed_state() {
+    let (cuts, first) = (env_number("LACUNA_CUTS", 240), env_number("LACUNA_SEED", 1));
     let runs = 6;
     let mut opening = 0;
     for seed in first..first + runs {
@@ -93,14 +93,14 @@ fn power_cuts() {
 }
 
 #[test]
-fn folders_that_do_not_sync_are_caught() {
+fn folders_that_ignore_syncs_are_detected() {
     let caught = (1..=10).filter_map(|seed| play(seed, 20, true).violation).collect::<Vec<_>>();
     println!("{caught:?}");
     assert!(caught.len() > 5);
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn the_same_seed_gives_the_same_run() {
     assert_eq!(play(9, 10, false).digest, play(9, 10, false).digest);
     assert_ne!(play(9, 10, false).digest, play(10, 10, false).digest);
 }

@@ -1,13 +1,15 @@
 //! Lost, altered and overlong files of a store: the data that they cost, and the data that they do
 //! not.
 
-mod store_world;
+mod store_harness;
 
 use lacuna_contracts::Kind;
-use lacuna_sim::{CrashFolder, Image, Rng};
-use lacuna_vault_store::{Consent, FILES, ObjectId, PAGE, PastDamage, StoreOptions, Superblocks};
-use store_world::machine::{Machine, commit, content, copy, grown, lying, write};
-use store_world::{options, page};
+use lacuna_sim::{CrashFolder, MediumImage, Rng};
+use lacuna_vault_store::{
+    FILES, ObjectId, PAGE, RollbackPolicy, StoreOptions, SuperblockStatus, ToleratedDamage,
+};
+use store_harness::machine::{Machine, commit, content, copy, lying_folder, store_with_states, write};
+use store_harness::{options, page};
 
 /// An adversary alters the files of the store itself, for all reads or for some: the result is the
 /// newest state or an error, never a panic. The store does not seal objects; its users verify them.
@@ -16,7 +18,7 @@ fn altered_files_are_refused() {
     let mut seen = std::collections::BTreeMap::<String, u64>::new();
     for seed in 0..600 {
         let mut rng = Rng::new(seed);
-        let (mut machine, folder, store, object) = grown(1 + rng.below(4));
+        let (mut machine, folder, store, object) = store_with_states(1 + rng.below(4));
         if rng.chance(1, 2) {
             store.commit(&[], Some(b"rootroot")).unwrap();
             write(&store, object, 77);
@@ -28,7 +30,7 @@ fn altered_files_are_refused() {
         let name = *rng.pick(&FILES);
         match rng.below(5) {
             0 => drop(image.files.remove(name)),
-            1 => drop(image.files.insert(name.into(), Image::new(rng.below(100_000)))),
+            1 => drop(image.files.insert(name.into(), MediumImage::new(rng.below(100_000)))),
             2 => drop(image.alter(name, |bytes| {
                 let len = rng.below(bytes.len() as u64 + 1) as usize;
                 bytes.truncate(len);
@@ -50,7 +52,7 @@ fn altered_files_are_refused() {
                 }
             })),
         }
-        let told = lying([&folder.snapshot(), &image], &mut rng);
+        let told = lying_folder([&folder.snapshot(), &image], &mut rng);
         let looking = StoreOptions { read_only: true, ..options() };
         if let Ok((_, found)) = machine.open_as(&told, &looking) {
             assert_eq!(found.state.number, machine.number(), "seed {seed}, over lies");
@@ -79,8 +81,8 @@ fn altered_files_are_refused() {
 /// A store with an object that was truncated, and appended to in place after the checkpoint that
 /// carried the truncation out; the superblock before that checkpoint; and the content of the
 /// object.
-fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
-    let (machine, folder, store, object) = grown(0);
+fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, MediumImage, Vec<u8>) {
+    let (machine, folder, store, object) = store_with_states(0);
     let stamped = |stamps: std::ops::Range<u64>| stamps.flat_map(page).collect::<Vec<u8>>();
     store.write(object, 0, &stamped(1..61)).unwrap();
     commit(&store, 1);
@@ -101,7 +103,7 @@ fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
 /// more, and removes no page that was appended since. The same holds if both files are rolled back,
 /// or one is and the other is damaged.
 #[test]
-fn what_was_appended_survives_the_loss_of_a_superblock() {
+fn appended_pages_survive_the_loss_of_a_superblock() {
     for (rolled_back, other) in [(false, "super.0"), (false, "super.1"), (true, "super.1")] {
         let (mut machine, folder, object, older, content) = appended_after_a_cut();
         let mut image = folder.snapshot();
@@ -121,7 +123,7 @@ fn what_was_appended_survives_the_loss_of_a_superblock() {
             let bad = (0..).zip(seen.chunks(PAGE).zip(content.chunks(PAGE))).find(|(_, (a, b))| a != b);
             assert!(bad.is_none(), "rolled back: {rolled_back}, page {:?}", bad.map(|(page, _)| page));
             assert!(behind.iter().all(|byte| *byte == 0));
-            let expected = if rolled_back { Superblocks::Whole } else { Superblocks::Damaged };
+            let expected = if rolled_back { SuperblockStatus::Whole } else { SuperblockStatus::Damaged };
             assert_eq!(found.superblocks, expected);
             if !looking {
                 store.commit(&[], Some(b"again")).unwrap();
@@ -133,15 +135,15 @@ fn what_was_appended_survives_the_loss_of_a_superblock() {
             }
         }
         let (_, found) = machine.open(&copy(&image)).unwrap();
-        assert_eq!(found.superblocks, Superblocks::Whole);
+        assert_eq!(found.superblocks, SuperblockStatus::Whole);
     }
 }
 
 /// An adversary lengthens a file to the maximum: the store still commits nothing that it could not
 /// read again.
 #[test]
-fn a_file_as_long_as_can_be_spoils_no_commit() {
-    let (mut machine, folder, store, object) = grown(0);
+fn a_file_of_maximum_length_spoils_no_commit() {
+    let (mut machine, folder, store, object) = store_with_states(0);
     let all: Vec<u8> = (1..41).flat_map(page).collect();
     store.write(object, 0, &all).unwrap();
     store.commit(&[], Some(b"root")).unwrap();
@@ -170,8 +172,8 @@ fn a_file_as_long_as_can_be_spoils_no_commit() {
 
 /// A recreated journal file survives a power cut: its name is durable before it holds a commit.
 #[test]
-fn a_journal_file_that_is_made_anew_stays() {
-    let (mut machine, folder, store, object) = grown(1);
+fn a_recreated_journal_file_survives_a_power_cut() {
+    let (mut machine, folder, store, object) = store_with_states(1);
     store.commit(&[], Some(b"root")).unwrap();
     store.close().unwrap();
     let mut image = folder.snapshot();
@@ -194,8 +196,8 @@ fn a_journal_file_that_is_made_anew_stays() {
 /// More machines use a vault than a state can list: the least recent one learns why it cannot check
 /// the state.
 #[test]
-fn the_machine_after_the_last_that_is_listed_is_told_so() {
-    let (mut first, folder, store, object) = grown(1);
+fn a_machine_evicted_from_the_table_learns_why() {
+    let (mut first, folder, store, object) = store_with_states(1);
     drop(store);
     for seed in 0..33 {
         let mut machine = Machine::new(1000 + seed);
@@ -207,8 +209,9 @@ fn the_machine_after_the_last_that_is_listed_is_told_so() {
     let refused = first.refused(&folder);
     assert_eq!(refused.kind(), Kind::RolledBack);
     assert!(refused.to_string().contains("no longer remembers this machine"), "{refused}");
-    let (store, found) =
-        first.open_as(&folder, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+    let (store, found) = first
+        .open_as(&folder, &StoreOptions { on_rollback: Some(RollbackPolicy::accept()), ..options() })
+        .unwrap();
     assert!(found.accepted);
     assert_eq!(content(&store, object), 1);
     drop(store);
@@ -219,7 +222,7 @@ fn the_machine_after_the_last_that_is_listed_is_told_so() {
 /// detects it.
 #[test]
 fn one_altered_page_in_the_journal_is_one_bad_page() {
-    let (mut machine, folder, store, object) = grown(2);
+    let (mut machine, folder, store, object) = store_with_states(2);
     drop(store);
     let mut image = folder.snapshot();
     let mark = page(2);
@@ -240,7 +243,7 @@ fn one_altered_page_in_the_journal_is_one_bad_page() {
 /// opening for writing never goes back.
 #[test]
 fn a_look_past_a_newer_superblock_needs_consent() {
-    let (machine, folder, store, object) = grown(1);
+    let (machine, folder, store, object) = store_with_states(1);
     store.commit(&[], Some(b"before")).unwrap();
     let (older, before) = (folder.snapshot().files["super.0"].clone(), machine.number());
     write(&store, object, 2);
@@ -251,15 +254,15 @@ fn a_look_past_a_newer_superblock_needs_consent() {
     // No record leads from the older superblock to the newer one.
     image.files.retain(|name, _| !name.starts_with("journal"));
     let open = |read_only, past, accept| {
-        let options = StoreOptions { read_only, past, accept, ..options() };
+        let options = StoreOptions { read_only, tolerated: past, on_rollback: accept, ..options() };
         Machine::new(1000).open_as(&copy(&image), &options).map(|(_, found)| found)
     };
-    for (read_only, past) in [(true, PastDamage::Records), (false, PastDamage::Checkpoint)] {
+    for (read_only, past) in [(true, ToleratedDamage::Records), (false, ToleratedDamage::Checkpoint)] {
         let found = open(read_only, past, None).unwrap();
         assert_eq!((found.state.number, found.accepted), (machine.number(), false), "{past:?}");
     }
-    let refused = open(true, PastDamage::Checkpoint, None).unwrap_err();
+    let refused = open(true, ToleratedDamage::Checkpoint, None).unwrap_err();
     assert_eq!(refused.kind(), Kind::RolledBack, "{refused}");
-    let found = open(true, PastDamage::Checkpoint, Some(Consent::given())).unwrap();
+    let found = open(true, ToleratedDamage::Checkpoint, Some(RollbackPolicy::accept())).unwrap();
     assert_eq!((found.state.number, found.accepted, found.first_opening), (before, true, true));
 }

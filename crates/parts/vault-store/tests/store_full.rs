@@ -1,13 +1,13 @@
 //! A full folder under the store alone. A write that finds no space leaves every page unchanged, or
 //! ends all writing; committed pages survive in either case.
 
-mod store_world;
+mod store_harness;
 
 use lacuna_contracts::Kind;
 use lacuna_sim::{CrashFolder, FolderOp, Rng};
 use lacuna_vault_store::{MemoryAnchor, ObjectId, PAGE, Store, StoreOptions};
 use std::sync::Arc;
-use store_world::{World, base, keys, options, page};
+use store_harness::{StoreHarness, base, keys, options, page};
 
 /// The bytes of pages with these stamps.
 fn pages(stamps: impl IntoIterator<Item = u64>) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn no_space_in_a_hole_leaves_the_pages_before_it() {
 /// fills it, and then refuses zeros in their place: they are punched, the store stays usable, and
 /// no power cut brings them back.
 #[test]
-fn a_quota_that_ends_in_a_hole_stops_nothing() {
+fn a_quota_reached_in_a_hole_leaves_the_store_usable() {
     for room in 1..16 {
         let context = format!("room for {room} pages");
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
@@ -83,7 +83,7 @@ fn a_quota_that_ends_in_a_hole_stops_nothing() {
 /// Pages in place beside unlisted pages in the journal: copy-on-write file systems and quotas may
 /// refuse to overwrite them.
 #[test]
-fn no_space_for_what_is_there_leaves_it() {
+fn no_space_for_an_overwrite_leaves_the_old_pages() {
     let mut outcomes = [0; 3];
     for (after, forever) in (0..12).flat_map(|after| [(after, false), (after, true)]) {
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
@@ -194,7 +194,7 @@ fn refused_writes_do_not_use_up_the_journal() {
 /// Once a commit is noted, other threads change objects for the next one. If its record is then
 /// refused, the same record is written again: the other threads' changes are not complete yet.
 #[test]
-fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
+fn a_retried_commit_records_no_later_changes() {
     for root in [None, Some(&b"root"[..])] {
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
         // A store without a thread does not retry.
@@ -202,14 +202,14 @@ fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
         let store = Store::create(base(&folder, &anchor, 1), keys(), &background).unwrap();
         let object = store.new_object().unwrap();
         store.write(object, 0, &page(1)).unwrap();
-        let (before, mut noted) = (store.last_number(), 0);
+        let (before, mut noted) = (store.last_noted_number(), 0);
         let done = store.commit_then(b"said", root, &mut || {
             noted += 1;
             store.write(object, 1, &page(2)).unwrap();
             folder.fail(FolderOp::Write, 0, Kind::NoSpace, false);
         });
         done.unwrap();
-        assert_eq!((noted, store.last_number()), (1, before + 1), "{root:?}");
+        assert_eq!((noted, store.last_noted_number()), (1, before + 1), "{root:?}");
         assert!(read(&store, object, 0, 2) == pages([1, 2]), "{root:?}");
         drop(store);
         let (store, found) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
@@ -221,7 +221,7 @@ fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
 /// While a commit with a root is pending for lack of space, the journal file that it left has pages
 /// that no checkpoint has written back: no call may free it.
 #[test]
-fn the_journal_is_whole_while_a_root_waits_for_space() {
+fn the_journal_stays_whole_while_a_commit_with_a_root_is_pending() {
     let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
     let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
     let object = store.new_object().unwrap();
@@ -229,7 +229,7 @@ fn the_journal_is_whole_while_a_root_waits_for_space() {
         store.write(object, 0, &pages(stamp..stamp + 30)).unwrap();
         store.commit(b"said", None).unwrap();
     }
-    let before = store.last_number();
+    let before = store.last_noted_number();
     let full = &mut || folder.fail(FolderOp::Write, 0, Kind::NoSpace, true);
     let refused = store.commit_then(&[], Some(&b"root"[..]), full).unwrap_err();
     assert!(refused.kind().is_refusal(), "{refused}");
@@ -249,9 +249,9 @@ fn the_journal_is_whole_while_a_root_waits_for_space() {
 fn a_full_folder_changes_no_page() {
     let (mut refused, mut failed) = (0, 0);
     for seed in 0..60 {
-        let (mut world, mut store) = World::new(seed);
+        let (mut world, mut store) = StoreHarness::new(seed);
         for round in 0..12 {
-            world.rest(&store, 40).unwrap();
+            world.run_steps(&store, 40).unwrap();
             if world.rng.chance(1, 3) {
                 let (after, forever) = (world.rng.below(12), world.rng.chance(1, 4));
                 world.folder.fail(FolderOp::Write, after, Kind::NoSpace, forever);
@@ -259,7 +259,7 @@ fn a_full_folder_changes_no_page() {
                 let free = world.rng.below(30) * PAGE as u64;
                 world.folder.set_capacity(world.folder.used() + free);
             }
-            refused += world.push_on(&store, 40);
+            refused += world.count_refused_steps(&store, 40);
             world.folder.heal();
             world.folder.set_capacity(u64::MAX);
             let context = format!("seed {seed}, round {round}");

@@ -1,11 +1,11 @@
 //! The journal bounds the store's memory of objects, whatever number of them was ever written.
 
-mod store_world;
+mod store_harness;
 
 use lacuna_sim::CrashFolder;
 use lacuna_vault_store::{MemoryAnchor, PAGE, Store};
 use std::sync::Arc;
-use store_world::{base, keys, options, page};
+use store_harness::{base, keys, options, page};
 
 fn pages(first_stamp: u64, count: u64) -> Vec<u8> {
     (first_stamp..first_stamp + count).flat_map(page).collect()
@@ -20,7 +20,7 @@ fn known(store: &Store) -> u64 {
 /// Appended pages are written in place, so no checkpoint involves the object: its entry is dropped
 /// all the same.
 #[test]
-fn an_object_that_was_appended_to_is_forgotten_like_any_other() {
+fn the_table_drops_appended_objects() {
     let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
     let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
     let [appended, other] = [(); 2].map(|()| store.new_object().unwrap());

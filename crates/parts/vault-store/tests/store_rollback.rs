@@ -2,23 +2,25 @@
 //! two reads of one place differently. Accepted: a crash, another machine's use, a state with
 //! consent.
 
-mod store_world;
+mod store_harness;
 
 use lacuna_contracts::{Error, Kind};
 use lacuna_sim::{CrashFolder, FolderImage, Rng};
 use lacuna_vault_store::{
-    Anchor, AnchorState, Consent, MemoryAnchor, ObjectId, Recovered, Store, StoreOptions,
+    Anchor, AnchorState, MemoryAnchor, ObjectId, Recovered, RollbackPolicy, Store, StoreOptions,
 };
 use std::sync::Arc;
-use store_world::machine::{Machine, be_honest, commit, content, copy, grown, lying, write};
-use store_world::{base, keys, options, page};
+use store_harness::machine::{
+    Machine, be_honest, commit, content, copy, lying_folder, store_with_states, write,
+};
+use store_harness::{base, keys, options, page};
 
-/// The number of lying folders in each test of them.
+/// The number of lying_folder folders in each test of them.
 const LYING: u64 = 400;
 
 /// Writes and commits a range of states, some with a root. Their records have the same length.
 /// Returns the folder before them and after each.
-fn live(
+fn commit_states(
     folder: &CrashFolder,
     store: &Store,
     object: ObjectId,
@@ -39,28 +41,28 @@ fn live(
 }
 
 /// The state that an opening found: number, root and puts.
-type State = (u64, Option<Vec<u8>>, Vec<Vec<u8>>);
+type FoundState = (u64, Option<Vec<u8>>, Vec<Vec<u8>>);
 
-fn state_of(found: &Recovered) -> State {
+fn state_of(found: &Recovered) -> FoundState {
     (found.state.number, found.root.clone(), found.puts.clone())
 }
 
 /// The options of a read-only opening.
-fn looking() -> StoreOptions {
+fn read_only() -> StoreOptions {
     StoreOptions { read_only: true, ..options() }
 }
 
 #[test]
-fn every_older_state_is_named() {
-    let (mut machine, folder, store, object) = grown(0);
-    let kept = live(&folder, &store, object, 1..30);
+fn every_older_state_is_refused_with_its_number() {
+    let (mut machine, folder, store, object) = store_with_states(0);
+    let kept = commit_states(&folder, &store, object, 1..30);
     store.close().unwrap();
     let today = machine.number();
     for (state, image) in (0..).zip(&kept[..kept.len() - 1]) {
         let refused = machine.refused(&copy(image));
         let words = refused.to_string();
         assert_eq!(refused.kind(), Kind::RolledBack, "{state}: {words}");
-        assert!(words.contains("older than what this machine committed last"), "{words}");
+        assert!(words.contains("older than this machine's last commit"), "{words}");
         assert!(words.contains(&format!("found: state {} of 2023-11-14", state + 1)), "{words}");
         assert!(words.contains(&format!("expected: state {today} of 2023-11-14")), "{words}");
     }
@@ -73,16 +75,16 @@ fn every_older_state_is_named() {
 /// newest state, with everything committed since its root, or an error.
 #[test]
 fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
-    let (mut machine, folder, store, object) = grown(0);
-    let kept = live(&folder, &store, object, 1..20);
+    let (mut machine, folder, store, object) = store_with_states(0);
+    let kept = commit_states(&folder, &store, object, 1..20);
     drop(store);
-    let newest = state_of(&machine.open_as(&folder, &looking()).unwrap().1);
+    let newest = state_of(&machine.open_as(&folder, &read_only()).unwrap().1);
     let (mut refused, mut good) = (0, 0);
     for seed in 0..LYING {
         let mut rng = Rng::new(seed);
         let now = if rng.chance(1, 4) { rng.pick(&kept).clone() } else { folder.snapshot() };
-        let told = lying(kept.iter().chain([&now]), &mut rng);
-        match machine.open_as(&told, &looking()) {
+        let told = lying_folder(kept.iter().chain([&now]), &mut rng);
+        match machine.open_as(&told, &read_only()) {
             Ok((_, found)) => {
                 assert_eq!(state_of(&found), newest, "seed {seed}");
                 good += 1;
@@ -93,19 +95,19 @@ fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
     assert!(refused > LYING / 4 && good > LYING / 50, "{refused} refused, {good} good: lies hardly mattered");
 }
 
-/// A commit to a lying folder follows the newest state or is lost: no later opening gives any other
-/// state.
+/// A commit to a lying_folder folder follows the newest state or is lost: no later opening gives
+/// any other state.
 #[test]
-fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
-    let (mut machine, folder, store, object) = grown(0);
-    let kept = live(&folder, &store, object, 1..20);
+fn a_commit_to_a_lying_folder_follows_the_newest_state() {
+    let (mut machine, folder, store, object) = store_with_states(0);
+    let kept = commit_states(&folder, &store, object, 1..20);
     drop(store);
     let (newest, anchor) =
-        (state_of(&machine.open_as(&folder, &looking()).unwrap().1), machine.anchor.load().unwrap());
+        (state_of(&machine.open_as(&folder, &read_only()).unwrap().1), machine.anchor.load().unwrap());
     let (mut taken_up, mut again) = (0, 0);
     for seed in 0..LYING {
         let mut rng = Rng::new(seed);
-        let told = lying(&kept, &mut rng);
+        let told = lying_folder(&kept, &mut rng);
         let anchor = Arc::new(MemoryAnchor::new(anchor.clone()));
         let mut machine = Machine { anchor, seed: 1000 * seed };
         let Ok((store, found)) = machine.open(&told) else { continue };
@@ -114,7 +116,7 @@ fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
         let committed = store.commit(b"later", None).is_ok();
         drop(store);
         be_honest(&told);
-        let Ok((_, found)) = machine.open_as(&told, &looking()) else { continue };
+        let Ok((_, found)) = machine.open_as(&told, &read_only()) else { continue };
         let (number, root, mut puts) = state_of(&found);
         if committed {
             assert_eq!(puts.pop().as_deref(), Some(&b"later"[..]), "seed {seed}");
@@ -130,8 +132,8 @@ fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
 
 /// A folder with two histories shows each machine its own history, or none.
 #[test]
-fn a_fork_of_which_a_folder_lies_is_noticed_by_both() {
-    let (mut one, folder, store, object) = grown(2);
+fn a_fork_in_a_lying_folder_is_detected_by_both_machines() {
+    let (mut one, folder, store, object) = store_with_states(2);
     drop(store);
     let mut two = Machine::new(40);
     drop(two.open(&folder).unwrap());
@@ -140,9 +142,9 @@ fn a_fork_of_which_a_folder_lies_is_noticed_by_both() {
     for (machine, states) in [(&mut one, 20..25), (&mut two, 30..38)] {
         let folder = copy(&shared);
         let (store, _) = machine.open(&folder).unwrap();
-        live(&folder, &store, object, states);
+        commit_states(&folder, &store, object, states);
         drop(store);
-        let own = state_of(&machine.open_as(&folder, &looking()).unwrap().1);
+        let own = state_of(&machine.open_as(&folder, &read_only()).unwrap().1);
         histories.push((folder.snapshot(), own));
     }
     let mut own_histories = 0;
@@ -152,9 +154,9 @@ fn a_fork_of_which_a_folder_lies_is_noticed_by_both() {
         let images = [&shared, &histories[mine].0, &histories[yours].0];
         // The last image is the true content.
         let images = if rng.chance(1, 2) { images } else { [images[0], images[2], images[1]] };
-        let told = lying(images, &mut rng);
+        let told = lying_folder(images, &mut rng);
         let machine = if mine == 0 { &mut one } else { &mut two };
-        if let Ok((_, found)) = machine.open_as(&told, &looking()) {
+        if let Ok((_, found)) = machine.open_as(&told, &read_only()) {
             assert_eq!(state_of(&found), histories[mine].1, "seed {seed}");
             own_histories += 1;
         }
@@ -163,8 +165,8 @@ fn a_fork_of_which_a_folder_lies_is_noticed_by_both() {
 }
 
 #[test]
-fn a_crash_before_the_anchor_advanced_is_none() {
-    let (_, folder, store, object) = grown(3);
+fn a_crash_before_the_anchor_advance_is_no_rollback() {
+    let (_, folder, store, object) = store_with_states(3);
     let behind = MemoryAnchor::default();
     behind.advance(None, &store_anchor(&store, &folder, 3)).unwrap();
     drop(store);
@@ -177,13 +179,13 @@ fn a_crash_before_the_anchor_advanced_is_none() {
 /// The anchor at an earlier state, made by replaying up to that state.
 fn store_anchor(store: &Store, folder: &CrashFolder, number: u64) -> AnchorState {
     assert!(store.last_commit().number > number && !folder.is_cut());
-    let (machine, _folder, _store, _) = grown(number - 1);
+    let (machine, _folder, _store, _) = store_with_states(number - 1);
     machine.anchor.load().unwrap().unwrap()
 }
 
 #[test]
-fn without_an_anchor_the_first_opening_is_said() {
-    let (_, folder, store, object) = grown(3);
+fn an_opening_without_an_anchor_is_reported_as_the_first() {
+    let (_, folder, store, object) = store_with_states(3);
     drop(store);
     let old = folder.snapshot();
     let mut fresh = Machine::new(9);
@@ -197,8 +199,8 @@ fn without_an_anchor_the_first_opening_is_said() {
 }
 
 #[test]
-fn what_is_accepted_is_the_state_that_was_shown() {
-    let (mut machine, folder, store, object) = grown(2);
+fn consent_applies_only_to_the_state_that_was_shown() {
+    let (mut machine, folder, store, object) = store_with_states(2);
     let oldest = folder.snapshot();
     for state in 3..9 {
         write(&store, object, state);
@@ -214,12 +216,12 @@ fn what_is_accepted_is_the_state_that_was_shown() {
     folder.restore(&shown);
     // The adversary restores an older state while the user decides.
     let swapped = (folder.clone(), oldest);
-    let consent = Consent::asked(move |refusal| {
+    let consent = RollbackPolicy::ask(move |refusal| {
         assert!(refusal.to_string().contains("found: state "), "{refusal}");
         swapped.0.restore(&swapped.1);
         Ok(())
     });
-    match machine.open_as(&folder, &StoreOptions { accept: Some(consent), ..options() }) {
+    match machine.open_as(&folder, &StoreOptions { on_rollback: Some(consent), ..options() }) {
         // The user of the store verifies reads against the state that was shown; the older one
         // never counts.
         Ok((store, found)) => {
@@ -232,34 +234,35 @@ fn what_is_accepted_is_the_state_that_was_shown() {
         Err(e) => assert_ne!(e.kind(), Kind::RolledBack),
     }
     // An error of the consent is the error of the opening.
-    let no = Consent::asked(|_| Err(Error::new(Kind::Usage, "nothing was changed")));
+    let no = RollbackPolicy::ask(|_| Err(Error::new(Kind::Usage, "nothing was changed")));
     folder.restore(&shown);
-    let refused = machine.open_as(&folder, &StoreOptions { accept: Some(no), ..options() }).err().unwrap();
+    let refused =
+        machine.open_as(&folder, &StoreOptions { on_rollback: Some(no), ..options() }).err().unwrap();
     assert_eq!(refused.kind(), Kind::Usage);
 }
 
 #[test]
-fn a_look_changes_nothing_until_it_is_taken_up() {
-    let (mut machine, folder, store, object) = grown(3);
+fn a_probe_changes_nothing_until_activation() {
+    let (mut machine, folder, store, object) = store_with_states(3);
     drop(store);
     let (before, anchor) = (folder.snapshot().digest(), machine.number());
     let other = Machine::new(77);
-    let (store, found) = Store::look(base(&folder, &other.anchor, 77), keys(), &options()).unwrap();
+    let (store, found) = Store::probe(base(&folder, &other.anchor, 77), keys(), &options()).unwrap();
     assert!(found.first_opening);
     assert_eq!(content(&store, object), 3);
     drop(store);
     assert_eq!((folder.snapshot().digest(), other.anchor.load().unwrap()), (before, None));
     assert_eq!(machine.number(), anchor);
-    let (store, _) = Store::look(base(&folder, &other.anchor, 78), keys(), &options()).unwrap();
-    store.take_up().unwrap();
+    let (store, _) = Store::probe(base(&folder, &other.anchor, 78), keys(), &options()).unwrap();
+    store.activate().unwrap();
     assert!(other.number() > anchor);
     drop(store);
     assert_eq!(content(&machine.open(&folder).unwrap().0, object), 3);
 }
 
 #[test]
-fn an_older_state_that_is_accepted_goes_on() {
-    let (mut machine, folder, store, object) = grown(3);
+fn an_accepted_older_state_can_be_continued() {
+    let (mut machine, folder, store, object) = store_with_states(3);
     let backup = folder.snapshot();
     for state in 4..9 {
         write(&store, object, state);
@@ -270,8 +273,9 @@ fn an_older_state_that_is_accepted_goes_on() {
     folder.restore(&backup);
     assert_eq!(machine.refused(&folder).kind(), Kind::RolledBack);
     assert_eq!(machine.number(), before);
-    let (store, found) =
-        machine.open_as(&folder, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+    let (store, found) = machine
+        .open_as(&folder, &StoreOptions { on_rollback: Some(RollbackPolicy::accept()), ..options() })
+        .unwrap();
     assert!(found.accepted);
     assert_eq!((content(&store, object), found.state.number), (3, 4));
     assert!(machine.number() > before);
@@ -287,7 +291,7 @@ fn an_older_state_that_is_accepted_goes_on() {
 
 #[test]
 fn two_machines_take_turns() {
-    let (mut one, folder, store, object) = grown(2);
+    let (mut one, folder, store, object) = store_with_states(2);
     drop(store);
     let mut two = Machine::new(40);
     let mut shared = folder.snapshot();
@@ -310,12 +314,12 @@ fn two_machines_take_turns() {
 }
 
 #[test]
-fn a_machine_that_only_looks_changes_nothing() {
-    let (mut machine, folder, store, object) = grown(3);
+fn a_read_only_opening_changes_nothing() {
+    let (mut machine, folder, store, object) = store_with_states(3);
     drop(store);
     folder.set_read_only(true);
     let before = folder.snapshot().digest();
-    let (store, _) = machine.open_as(&folder, &looking()).unwrap();
+    let (store, _) = machine.open_as(&folder, &read_only()).unwrap();
     assert_eq!(content(&store, object), 3);
     assert_eq!(store.write(object, 0, &page(9)).unwrap_err().kind(), Kind::ReadOnly);
     assert_eq!(store.commit(b"x", None).unwrap_err().kind(), Kind::ReadOnly);
@@ -324,8 +328,8 @@ fn a_machine_that_only_looks_changes_nothing() {
 }
 
 #[test]
-fn a_fork_is_noticed_by_both() {
-    let (mut one, folder, store, object) = grown(2);
+fn a_fork_is_detected_by_both_machines() {
+    let (mut one, folder, store, object) = store_with_states(2);
     drop(store);
     let mut two = Machine::new(40);
     let (store, _) = two.open(&folder).unwrap();
@@ -346,8 +350,9 @@ fn a_fork_is_noticed_by_both() {
         machine.open(&copy(&shared)).err().expect("the state before the fork is older");
     }
     // One of them is kept, and the other machine accepts it.
-    let (store, found) =
-        two.open_as(&mine, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+    let (store, found) = two
+        .open_as(&mine, &StoreOptions { on_rollback: Some(RollbackPolicy::accept()), ..options() })
+        .unwrap();
     assert!(found.accepted);
     commit(&store, 99);
     drop(store);
@@ -357,8 +362,8 @@ fn a_fork_is_noticed_by_both() {
 /// A third machine forks from a state before a second machine's: the first machine detects the loss
 /// of the state that it saw.
 #[test]
-fn what_a_machine_has_seen_of_another_is_missed() {
-    let (mut one, folder, store, object) = grown(2);
+fn the_loss_of_a_state_seen_from_another_machine_is_detected() {
+    let (mut one, folder, store, object) = store_with_states(2);
     drop(store);
     let (mut two, mut three) = (Machine::new(40), Machine::new(70));
     drop(three.open(&folder).unwrap());

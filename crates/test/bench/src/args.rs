@@ -1,6 +1,6 @@
 //! The options of `lacuna-bench`.
 
-use crate::compared;
+use crate::compared_disks;
 use crate::run_args::RunArgs;
 use crate::subject;
 use clap::{Parser, Subcommand};
@@ -42,7 +42,7 @@ pub(crate) struct CompareArgs {
     /// Another commit or program
     pub other: String,
     /// Compare this kind of disk; may be repeated [default: gcm]
-    #[arg(long, value_name = "DISK", value_parser = compared::by_name)]
+    #[arg(long, value_name = "DISK", value_parser = compared_disks::by_name)]
     pub only: Vec<(&'static str, subject::Subject)>,
     /// Number of sessions; each starts both servers anew
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(11..=999))]
@@ -76,7 +76,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_words_fit_together() {
+    fn the_command_line_is_consistent() {
         Args::command().debug_assert();
     }
 }

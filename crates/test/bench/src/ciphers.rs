@@ -1,10 +1,10 @@
 //! The section on ciphers on blocks of 4096 bytes: our ciphers, GCM with hedged nonces beside
 //! AES-256-GCM-SIV, and HCTR2-256 beside the `hctr2-rs` crate; one thread, no disk.
 
-use crate::measured::{Measured, Stable};
-use crate::page::Run;
+use crate::page::RunInfo;
 use crate::requirement::{Bound, Requirement};
 use crate::samples::Samples;
+use crate::section_results::{SectionResults, StableFigure};
 use crate::table::Table;
 use crate::workspace::Workspace;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -20,21 +20,25 @@ const HEDGED_GCM: &str = "gcm, hedged nonces";
 const GCM_SIV: &str = "AES-256-GCM-SIV of aws-lc";
 
 /// Speeds in GB/s.
-struct Ciphers(Vec<(&'static str, Samples)>);
+struct CipherSpeeds(Vec<(&'static str, Samples)>);
 
 /// Factor for more rounds with shorter windows than in other sections, so that a disturbance
 /// affects only a few of them.
-const SHORTER: u32 = 4;
+const ROUNDS_FACTOR: u32 = 4;
 
 /// Measures all ciphers in turns.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let window = work.scale.cipher_window;
     let mut all: Vec<(&'static str, Samples)> = Vec::new();
-    let window = window / SHORTER;
-    for round in 0..work.scale.rounds * SHORTER {
-        work.goes_on(&format!("ciphers: round {} of {}", round + 1, work.scale.rounds * SHORTER))?;
+    let window = window / ROUNDS_FACTOR;
+    for round in 0..work.scale.rounds * ROUNDS_FACTOR {
+        work.report_progress(&format!(
+            "ciphers: round {} of {}",
+            round + 1,
+            work.scale.rounds * ROUNDS_FACTOR
+        ))?;
         let mut speeds = lacuna_crypto::cipher_speeds(window.as_millis() as u64)?;
-        speeds.push((PEER, hctr2_of_the_peer(window)));
+        speeds.push((PEER, peer_hctr2(window)));
         speeds.push((HEDGED_GCM, hedged_gcm(window)?));
         speeds.push((GCM_SIV, gcm_siv(window)));
         for (name, speed) in speeds {
@@ -44,11 +48,11 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
             all.iter_mut().filter(|(n, _)| *n == name).for_each(|(_, samples)| samples.push(speed));
         }
     }
-    Ok(Box::new(Ciphers(all)))
+    Ok(Box::new(CipherSpeeds(all)))
 }
 
 /// The speed of HCTR2 in `hctr2-rs`.
-fn hctr2_of_the_peer(window: Duration) -> f64 {
+fn peer_hctr2(window: Duration) -> f64 {
     let cipher = hctr2_rs::Hctr2_256::new(&[7; 32]);
     let src = vec![0x5a; BLOCK_SIZE];
     let mut dst = vec![0; BLOCK_SIZE];
@@ -95,7 +99,7 @@ fn gigabytes(window: Duration, mut encrypt: impl FnMut(u128)) -> f64 {
     count as f64 * BLOCK_SIZE as f64 / start.elapsed().as_secs_f64() / 1e9
 }
 
-impl Ciphers {
+impl CipherSpeeds {
     /// The ratio of the speeds of two ciphers. Takes the upper quartiles, because other work on the
     /// machine only reduces a speed.
     fn ratio(&self, one: &str, to: &str) -> Option<f64> {
@@ -119,19 +123,19 @@ impl Ciphers {
     }
 }
 
-impl Measured for Ciphers {
+impl SectionResults for CipherSpeeds {
     fn tables(&self) -> Vec<Table> {
         vec![self.table()]
     }
 
-    fn stable(&self) -> Vec<Stable> {
+    fn stable(&self) -> Vec<StableFigure> {
         let ratio = |name: &str| {
-            Some(Stable { name: format!("{name}: speed to xts"), value: self.ratio(name, "xts")? })
+            Some(StableFigure { name: format!("{name}: speed to xts"), value: self.ratio(name, "xts")? })
         };
         ["gcm", "hctr2", HEDGED_GCM].into_iter().filter_map(ratio).collect()
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         let method = "### Method for ciphers\n\n\
 One thread encrypts blocks of 4096 bytes in memory, one after another.\n";
         format!("{}\n{method}", self.table().markdown())

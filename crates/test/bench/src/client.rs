@@ -2,7 +2,7 @@
 //! then sends one request for each reply. It does not check contents; a reply with an error ends
 //! the run.
 
-use crate::job::{Direction, Job};
+use crate::job::{Direction, IoJob};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_sim::Rng;
 use std::io::{self, IoSlice, Read, Write};
@@ -22,27 +22,27 @@ const REPLY: usize = 16;
 const FLUSH: u16 = 3;
 
 /// Maximum bytes received at once.
-const INBOX: usize = 1 << 20;
+const RECEIVE_LEN: usize = 1 << 20;
 /// Random bytes from which writes take their contents, at varying offsets.
-const CONTENT: usize = 8 << 20;
+const CONTENT_LEN: usize = 8 << 20;
 
 /// Time limit of a request; longer than a flush to a slow medium takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The places of a job's requests; the same for all servers with the same seed.
-pub(crate) struct Places {
+pub(crate) struct RequestOffsets {
     rng: Rng,
     next: u64,
 }
 
-impl Places {
+impl RequestOffsets {
     /// The places of a seed.
-    pub(crate) fn new(seed: u64) -> Places {
-        Places { rng: Rng::new(seed), next: 0 }
+    pub(crate) fn new(seed: u64) -> RequestOffsets {
+        RequestOffsets { rng: Rng::new(seed), next: 0 }
     }
 
     /// The next place on a disk of `disk` bytes, as an offset in bytes.
-    fn next(&mut self, job: Job, disk: u64) -> u64 {
+    fn next(&mut self, job: IoJob, disk: u64) -> u64 {
         let places = (disk / u64::from(job.size)).max(1);
         let place = if job.random { self.rng.below(places) } else { self.next % places };
         self.next += 1;
@@ -51,21 +51,21 @@ impl Places {
 }
 
 /// A connection to one export.
-pub(crate) struct Client {
+pub(crate) struct LoadClient {
     stream: UnixStream,
-    inbox: Vec<u8>,
+    received: Vec<u8>,
     written: usize,
 }
 
-impl Client {
+impl LoadClient {
     /// Connects to an export of a server.
-    pub(crate) fn connect(socket: &Path, export: &str) -> Result<Client> {
-        let connected = || -> io::Result<Client> {
+    pub(crate) fn connect(socket: &Path, export: &str) -> Result<LoadClient> {
+        let connected = || -> io::Result<LoadClient> {
             let mut stream = UnixStream::connect(socket)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+            stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
             negotiate(&mut stream, export)?;
-            Ok(Client { stream, inbox: vec![0; INBOX], written: 0 })
+            Ok(LoadClient { stream, received: vec![0; RECEIVE_LEN], written: 0 })
         };
         connected().map_err(|e| failed("cannot connect to a server", &e))
     }
@@ -74,9 +74,9 @@ impl Client {
     /// latency of each request.
     pub(crate) fn perform(
         &mut self,
-        job: Job,
+        job: IoJob,
         disk: u64,
-        places: &mut Places,
+        places: &mut RequestOffsets,
         count: u64,
         mut replied: impl FnMut(Duration),
     ) -> Result<()> {
@@ -107,9 +107,9 @@ impl Client {
 
     fn pipeline(
         &mut self,
-        job: Job,
+        job: IoJob,
         disk: u64,
-        places: &mut Places,
+        places: &mut RequestOffsets,
         count: u64,
         replied: &mut impl FnMut(Duration),
     ) -> io::Result<()> {
@@ -130,7 +130,7 @@ impl Client {
                 self.send(job, disk, places, &slots)?;
                 to_send -= batch as u64;
             }
-            let got = self.stream.read(&mut self.inbox[filled..])?;
+            let got = self.stream.read(&mut self.received[filled..])?;
             if got == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -151,19 +151,25 @@ impl Client {
                 if filled - at < REPLY {
                     break;
                 }
-                let slot = cookie_of(&self.inbox[at..at + REPLY])? as usize;
+                let slot = cookie_of(&self.received[at..at + REPLY])? as usize;
                 at += REPLY;
                 content = if job.direction == Direction::Read { job.size as usize } else { 0 };
                 coming = Some(slot);
             }
-            self.inbox.copy_within(at..filled, 0);
+            self.received.copy_within(at..filled, 0);
             filled -= at;
         }
         Ok(())
     }
 
     /// Sends one request for each slot, in one batch.
-    fn send(&mut self, job: Job, disk: u64, places: &mut Places, slots: &[usize]) -> io::Result<()> {
+    fn send(
+        &mut self,
+        job: IoJob,
+        disk: u64,
+        places: &mut RequestOffsets,
+        slots: &[usize],
+    ) -> io::Result<()> {
         let size = job.size as usize;
         let writes = job.direction == Direction::Write;
         let headers: Vec<[u8; REQUEST]> = slots
@@ -175,7 +181,7 @@ impl Client {
             parts.push(IoSlice::new(header));
             if writes {
                 // Consecutive writes have different contents.
-                let from = self.written * 4160 % (CONTENT - size);
+                let from = self.written * 4160 % (CONTENT_LEN - size);
                 self.written += 1;
                 parts.push(IoSlice::new(&content()[from..from + size]));
             }
@@ -195,7 +201,7 @@ impl Client {
 /// The contents of all writes, generated once.
 fn content() -> &'static [u8] {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
-    MADE.get_or_init(|| Rng::new(9).bytes(CONTENT))
+    MADE.get_or_init(|| Rng::new(9).bytes(CONTENT_LEN))
 }
 
 /// Negotiates an export, without options.
@@ -247,7 +253,8 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 fn failed(what: &str, e: &io::Error) -> Error {
     if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
-        return Error::new(Kind::TimedOut, what).found(format!("no reply in {} s", PATIENCE.as_secs()));
+        return Error::new(Kind::TimedOut, what)
+            .found(format!("no reply in {} s", REQUEST_TIMEOUT.as_secs()));
     }
     Error::io(what, e)
 }
@@ -284,13 +291,13 @@ mod tests {
         }
     }
 
-    fn with_server(fail_at: u64, use_it: impl FnOnce(&mut Client) -> Result<()>) -> (Result<()>, u64) {
+    fn with_server(fail_at: u64, use_it: impl FnOnce(&mut LoadClient) -> Result<()>) -> (Result<()>, u64) {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
         std::thread::scope(|scope| {
             let server = scope.spawn(|| serve(&listener, fail_at).unwrap());
-            let mut client = Client::connect(&socket, "").unwrap();
+            let mut client = LoadClient::connect(&socket, "").unwrap();
             let used = use_it(&mut client);
             drop(client);
             (used, server.join().unwrap())
@@ -300,14 +307,14 @@ mod tests {
     #[test]
     fn every_request_is_answered_and_timed_and_flushes_stand_between() {
         let (used, served) = with_server(0, |client| {
-            let (mut places, mut latencies) = (Places::new(1), Vec::new());
+            let (mut places, mut latencies) = (RequestOffsets::new(1), Vec::new());
             for (direction, size) in
                 [(Direction::Read, 4096), (Direction::Read, 2 << 20), (Direction::Write, 4096)]
             {
-                let job = Job::of_size(direction, size);
+                let job = IoJob::of_size(direction, size);
                 client.perform(job, 16 << 20, &mut places, 100, |latency| latencies.push(latency))?;
             }
-            let synced = Job { fsync: Some(32), ..Job::of_size(Direction::Write, 4096) };
+            let synced = IoJob { fsync: Some(32), ..IoJob::of_size(Direction::Write, 4096) };
             client.perform(synced, 16 << 20, &mut places, 70, |latency| latencies.push(latency))?;
             assert_eq!(latencies.len(), 370);
             Ok(())
@@ -319,8 +326,8 @@ mod tests {
     #[test]
     fn an_error_of_the_server_ends_the_run() {
         let (used, _) = with_server(3, |client| {
-            let job = Job { depth: 1, ..Job::of_size(Direction::Read, 4096) };
-            client.perform(job, 1 << 20, &mut Places::new(1), 10, drop)
+            let job = IoJob { depth: 1, ..IoJob::of_size(Direction::Read, 4096) };
+            client.perform(job, 1 << 20, &mut RequestOffsets::new(1), 10, drop)
         });
         assert!(used.unwrap_err().to_string().contains("random 4 KiB read"));
     }

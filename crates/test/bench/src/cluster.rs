@@ -17,45 +17,45 @@ const OSD_GIB: u64 = 16;
 const OSDS: u64 = 3;
 /// Free bytes that a cluster needs. An OSD on a full file system ends itself, and its clients wait
 /// forever.
-const NEEDED: u64 = (OSD_GIB * OSDS + 1) << 30;
+const NEEDED_BYTES: u64 = (OSD_GIB * OSDS + 1) << 30;
 const DAEMONS: [&str; 4] = ["ceph", "ceph-mon", "ceph-mgr", "ceph-osd"];
 
 /// A running cluster. Drop destroys it if the run started it.
-pub(crate) struct Cluster {
+pub(crate) struct BenchCluster {
     /// The configuration for clients.
     pub conf: PathBuf,
     /// The directory of the run's own cluster.
-    own: Option<PathBuf>,
+    owned_dir: Option<PathBuf>,
 }
 
-impl Cluster {
+impl BenchCluster {
     /// Finds or starts a cluster; otherwise returns the reason why there is none. A quick run
     /// starts none.
-    pub(crate) fn find(work: &Workspace) -> Result<std::result::Result<Cluster, String>> {
+    pub(crate) fn find(work: &Workspace) -> Result<std::result::Result<BenchCluster, String>> {
         if let Some(conf) = std::env::var_os(CONF) {
-            return Ok(Ok(Cluster { conf: conf.into(), own: None }));
+            return Ok(Ok(BenchCluster { conf: conf.into(), owned_dir: None }));
         }
         if work.scale.quick {
             return Ok(Err(format!("Ceph is skipped: {CONF} is not set, and a quick run starts no cluster")));
         }
-        if let Some(absent) = DAEMONS.iter().find(|name| !program::runs(name, &["--version"])) {
+        if let Some(absent) = DAEMONS.iter().find(|name| !program::is_runnable(name, &["--version"])) {
             return Ok(Err(format!("Ceph is skipped: {absent} is not installed")));
         }
         let free = work.free()?;
-        if free < NEEDED {
+        if free < NEEDED_BYTES {
             return Ok(Err(format!(
                 "Ceph is skipped: {} GiB are free for the disks, and a cluster may take {}; see --dir",
                 free >> 30,
-                NEEDED >> 30
+                NEEDED_BYTES >> 30
             )));
         }
-        work.goes_on("ceph: starting a cluster")?;
-        Cluster::start(work).map(Ok)
+        work.report_progress("ceph: starting a cluster")?;
+        BenchCluster::start(work).map(Ok)
     }
 
-    fn start(work: &Workspace) -> Result<Cluster> {
+    fn start(work: &Workspace) -> Result<BenchCluster> {
         let dir = work.path("ceph");
-        let cluster = Cluster { conf: dir.join("ceph.conf"), own: Some(dir.clone()) };
+        let cluster = BenchCluster { conf: dir.join("ceph.conf"), owned_dir: Some(dir.clone()) };
         // Let the script destroy the cluster if this process is killed.
         let pid = std::process::id().to_string();
         let mut watch = Command::new(script());
@@ -73,9 +73,9 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for BenchCluster {
     fn drop(&mut self) {
-        if let Some(dir) = &self.own {
+        if let Some(dir) = &self.owned_dir {
             // On failure the watching script tries again.
             let _ = program::output(Command::new(script()).arg("destroy").arg(dir));
         }

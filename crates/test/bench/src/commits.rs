@@ -19,22 +19,22 @@ fn git() -> Command {
     command
 }
 
-fn git_says(words: &[&str]) -> Result<String> {
+fn git_output(words: &[&str]) -> Result<String> {
     program::output(git().args(words)).map(|text| text.trim().to_owned())
 }
 
 /// The hash of the commit with this name.
 pub(crate) fn resolve(name: &str) -> Result<String> {
-    git_says(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).map_err(|e| {
+    git_output(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).map_err(|e| {
         Error::new(Kind::NotFound, format!("there is no commit {name}"))
             .found(e.to_string())
-            .remedy("give a commit of this repository, or the path of a lacuna program")
+            .hint("give a commit of this repository, or the path of a lacuna program")
     })
 }
 
 /// Creates a commit on top of another, with some files changed. No branch contains it, so git
 /// collects it in time.
-pub(crate) fn commit_upon(commit: &str, subject: &str, files: &[(&str, &str)]) -> Result<String> {
+pub(crate) fn commit_onto(commit: &str, subject: &str, files: &[(&str, &str)]) -> Result<String> {
     let index = root().join("target/compare/index");
     let failed = |e| Error::io("cannot make a commit", &e);
     std::fs::create_dir_all(index.with_file_name("")).map_err(failed)?;
@@ -53,7 +53,7 @@ pub(crate) fn commit_upon(commit: &str, subject: &str, files: &[(&str, &str)]) -
     }
     let tree = with_index(&["write-tree"])?;
     let author = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"];
-    git_says(&[&author[..], &["commit-tree", &tree, "-p", commit, "-m", subject]].concat())
+    git_output(&[&author[..], &["commit-tree", &tree, "-p", commit, "-m", subject]].concat())
 }
 
 /// The contents of a file in a commit.
@@ -62,8 +62,8 @@ pub(crate) fn file_of(commit: &str, path: &str) -> Result<String> {
 }
 
 /// The program of a commit. Commits with the same files share it.
-pub(crate) fn program_of(commit: &str, interrupt: &Interrupt) -> Result<PathBuf> {
-    let files = git_says(&["rev-parse", &format!("{commit}^{{tree}}")])?;
+pub(crate) fn build_program(commit: &str, interrupt: &Interrupt) -> Result<PathBuf> {
+    let files = git_output(&["rev-parse", &format!("{commit}^{{tree}}")])?;
     let home = root().join("target/compare");
     let compiler = program::output(Command::new("rustc").arg("-V"))?;
     let compiler = compiler.split_whitespace().nth(1).unwrap_or("unknown").to_owned();

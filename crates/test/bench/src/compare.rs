@@ -4,15 +4,15 @@
 
 use crate::args::CompareArgs;
 use crate::commits;
-use crate::compared::SUBJECTS;
-use crate::confidence::{Ratio, Verdict};
+use crate::compared_disks::SUBJECTS;
+use crate::confidence::{Ratio, RatioVerdict};
 use crate::disks::{MAIN, SYNCED};
 use crate::interrupt::Interrupt;
-use crate::job::{Direction, Job};
+use crate::job::{Direction, IoJob};
 use crate::samples::Samples;
 use crate::scale::Scale;
-use crate::server::Server;
-use crate::side_by_side::{Session, Spent};
+use crate::server::RunningServer;
+use crate::side_by_side::{JobTime, SliceSession};
 use crate::subject::Subject;
 use crate::table::Table;
 use crate::turn::Task;
@@ -28,10 +28,10 @@ const SESSIONS_OF_A_DISK: u32 = 4;
 pub(crate) const SLICES: u64 = 24;
 
 /// The jobs of both servers.
-const JOBS: [Job; 5] = [MAIN[0], MAIN[1], MAIN[2], MAIN[3], SYNCED[0]];
+const JOBS: [IoJob; 5] = [MAIN[0], MAIN[1], MAIN[2], MAIN[3], SYNCED[0]];
 
 /// One of the two programs, with a workspace of its own.
-struct Side {
+struct ComparedProgram {
     work: Workspace,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<bool> {
     let slices = args.slices.unwrap_or(SLICES);
     let comparison = compare(&programs, args.sessions, slices, &args.dir, &subjects, &interrupt)?;
     println!("{}", comparison.text(&args.one, &args.other));
-    Ok(comparison.verdict() != Verdict::More)
+    Ok(comparison.verdict() != RatioVerdict::More)
 }
 
 /// The program at a path, or that of a commit.
@@ -75,7 +75,7 @@ fn program(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     if path.is_file() {
         return Ok(path.to_owned());
     }
-    commits::program_of(&commits::resolve(name)?, interrupt)
+    commits::build_program(&commits::resolve(name)?, interrupt)
 }
 
 /// Compares two programs in sessions, with disks in `dir` and `slices` slices of each server for
@@ -88,8 +88,10 @@ pub(crate) fn compare(
     subjects: &[(&'static str, Subject)],
     interrupt: &Interrupt,
 ) -> Result<Comparison> {
-    let side = |program: &PathBuf| -> Result<Side> {
-        Ok(Side { work: Workspace::new(dir, program.clone(), Scale::new(false, None), interrupt.clone())? })
+    let side = |program: &PathBuf| -> Result<ComparedProgram> {
+        Ok(ComparedProgram {
+            work: Workspace::new(dir, program.clone(), Scale::new(false, None), interrupt.clone())?,
+        })
     };
     let sides = [side(&programs[0])?, side(&programs[1])?];
     let mut found = Comparison { jobs: Vec::new(), all: Vec::new() };
@@ -97,11 +99,13 @@ pub(crate) fn compare(
         let mut by_job = vec![Sessions::default(); JOBS.len()];
         let mut all = Sessions::default();
         for session in 0..sessions {
-            sides[0].work.goes_on(&format!("compare: {name}, session {} of {sessions}", session + 1))?;
+            sides[0]
+                .work
+                .report_progress(&format!("compare: {name}, session {} of {sessions}", session + 1))?;
             if session % SESSIONS_OF_A_DISK == 0 {
                 make_disks(&sides, subject, session / SESSIONS_OF_A_DISK)?;
             }
-            let ratios = hold_session(&sides, subject, u64::from(session), slices)?;
+            let ratios = run_session(&sides, subject, u64::from(session), slices)?;
             ratios.iter().zip(&mut by_job).for_each(|(ratio, sessions)| sessions.push(*ratio));
             all.push([0, 1].map(|kind| geometric_mean(ratios.iter().map(|pair| pair[kind]))));
         }
@@ -115,7 +119,7 @@ pub(crate) fn compare(
 
 /// Creates and fills the disks of both anew; each side is first in half of the cases, because the
 /// place of a disk affects its cost.
-fn make_disks(sides: &[Side; 2], subject: Subject, time: u32) -> Result<()> {
+fn make_disks(sides: &[ComparedProgram; 2], subject: Subject, time: u32) -> Result<()> {
     sides
         .iter()
         .filter(|side| subject.disk(&side.work).exists())
@@ -140,10 +144,10 @@ impl Sessions {
     }
 }
 
-impl Side {
-    fn start(&self, subject: Subject) -> Result<Server<'_>> {
+impl ComparedProgram {
+    fn start(&self, subject: Subject) -> Result<RunningServer<'_>> {
         let socket = self.work.path("socket");
-        Server::start(&self.work, &mut subject.serve(&self.work, &socket), &socket)
+        RunningServer::start(&self.work, &mut subject.serve(&self.work, &socket), &socket)
     }
 
     fn remove(&self, subject: Subject) -> Result<()> {
@@ -153,27 +157,33 @@ impl Side {
     fn fill(&self, subject: Subject) -> Result<()> {
         subject.create(&self.work, DISK)?;
         let server = self.start(subject)?;
-        let job = Job::of_size(Direction::Write, 1 << 20);
-        let work = Task { job, disk: DISK, requests: job.requests(DISK), export: "", beside: None, seed: 0 };
+        let job = IoJob::of_size(Direction::Write, 1 << 20);
+        let work =
+            Task { job, disk: DISK, requests: job.requests(DISK), export: "", cover_export: None, seed: 0 };
         work.perform(&server)?;
         server.stop()?;
-        self.work.settle()
+        self.work.write_back()
     }
 }
 
 /// Starts both servers, lets them do all jobs in turns, and stops them. Returns the ratios of the
 /// processor times for each job, by the lower quartile and by the sum of the slices.
-fn hold_session(sides: &[Side; 2], subject: Subject, number: u64, slices: u64) -> Result<Vec<[f64; 2]>> {
+fn run_session(
+    sides: &[ComparedProgram; 2],
+    subject: Subject,
+    number: u64,
+    slices: u64,
+) -> Result<Vec<[f64; 2]>> {
     // Each side is started first in half of the sessions.
     let first = (number % 2) as usize;
     let mut servers = [(first, sides[first].start(subject)?), (1 - first, sides[1 - first].start(subject)?)];
     servers.sort_by_key(|(side, _)| *side);
-    let session = Session { jobs: &JOBS, slices, disk: DISK, number };
-    let spent = session.hold(&sides[0].work, &servers.each_ref().map(|(_, server)| server))?;
+    let session = SliceSession { jobs: &JOBS, slices, disk: DISK, number };
+    let spent = session.run(&sides[0].work, &servers.each_ref().map(|(_, server)| server))?;
     for (_, server) in servers {
         server.stop()?;
     }
-    let ratios = |of_job: Vec<Spent>| {
+    let ratios = |of_job: Vec<JobTime>| {
         let (one, other) = (of_job[0], of_job[1]);
         [other.quartile / one.quartile, other.sum / one.sum]
     };
@@ -183,18 +193,18 @@ fn hold_session(sides: &[Side; 2], subject: Subject, number: u64, slices: u64) -
 impl Comparison {
     /// `More` if the second takes more for any disk, in all jobs together or in one of them;
     /// otherwise `Less` if it takes less for any.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> RatioVerdict {
         let all =
             self.all.iter().map(|(_, ratios)| ratios).chain(self.jobs.iter().map(|(.., ratios)| ratios));
-        let verdicts: Vec<Verdict> =
+        let verdicts: Vec<RatioVerdict> =
             all.flat_map(|ratios| [ratios.quartile.verdict, ratios.sum.verdict]).collect();
         let has = |wanted| verdicts.contains(&wanted);
-        if has(Verdict::More) {
-            Verdict::More
-        } else if has(Verdict::Less) {
-            Verdict::Less
+        if has(RatioVerdict::More) {
+            RatioVerdict::More
+        } else if has(RatioVerdict::Less) {
+            RatioVerdict::Less
         } else {
-            Verdict::Same
+            RatioVerdict::Same
         }
     }
 

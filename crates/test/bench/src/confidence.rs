@@ -8,11 +8,11 @@ use std::fmt;
 const CONFIDENCE: f64 = 0.999;
 /// A ratio closer to 1 than this is no relevant difference: the placement of a program in memory
 /// has an effect of this size.
-const LEAST: f64 = 0.01;
+const MIN_DIFFERENCE: f64 = 0.01;
 
 /// The conclusion from the ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RatioVerdict {
     /// The second program takes more processor time.
     More,
     /// The second program takes less processor time.
@@ -28,7 +28,7 @@ pub(crate) struct Ratio {
     pub median: f64,
     /// The interval of the true ratio, with a confidence of 99.9 %.
     pub interval: (f64, f64),
-    pub verdict: Verdict,
+    pub verdict: RatioVerdict,
 }
 
 impl Ratio {
@@ -36,23 +36,23 @@ impl Ratio {
     /// and downwards with equal probability.
     pub(crate) fn of(sessions: &Samples) -> Ratio {
         let (low, high) = sessions.interval_with(CONFIDENCE);
-        let verdict = if low > 1.0 + LEAST {
-            Verdict::More
-        } else if high < 1.0 - LEAST {
-            Verdict::Less
+        let verdict = if low > 1.0 + MIN_DIFFERENCE {
+            RatioVerdict::More
+        } else if high < 1.0 - MIN_DIFFERENCE {
+            RatioVerdict::Less
         } else {
-            Verdict::Same
+            RatioVerdict::Same
         };
         Ratio { median: sessions.median(), interval: (low, high), verdict }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for RatioVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Verdict::More => "MORE",
-            Verdict::Less => "less",
-            Verdict::Same => "no difference shows",
+            RatioVerdict::More => "MORE",
+            RatioVerdict::Less => "less",
+            RatioVerdict::Same => "no difference shows",
         })
     }
 }
@@ -69,17 +69,17 @@ mod tests {
     }
 
     #[test]
-    fn five_percent_are_found_and_nothing_is_found_in_nothing() {
+    fn a_difference_of_five_percent_is_found_and_none_in_equal_programs() {
         for seed in 0..200 {
-            assert_eq!(Ratio::of(&sessions(1.05, seed)).verdict, Verdict::More);
-            assert_eq!(Ratio::of(&sessions(0.95, seed)).verdict, Verdict::Less);
-            assert_eq!(Ratio::of(&sessions(1.0, seed)).verdict, Verdict::Same);
+            assert_eq!(Ratio::of(&sessions(1.05, seed)).verdict, RatioVerdict::More);
+            assert_eq!(Ratio::of(&sessions(0.95, seed)).verdict, RatioVerdict::Less);
+            assert_eq!(Ratio::of(&sessions(1.0, seed)).verdict, RatioVerdict::Same);
         }
     }
 
     #[test]
-    fn one_wild_session_decides_nothing() {
+    fn one_outlier_session_does_not_change_the_verdict() {
         let wild: Samples = (0..16).map(|n| if n == 7 { 3.0 } else { 1.0 }).collect();
-        assert_eq!(Ratio::of(&wild).verdict, Verdict::Same);
+        assert_eq!(Ratio::of(&wild).verdict, RatioVerdict::Same);
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Copies of fewer bytes do not count as copies of data.
 const LEAST_COPY: u64 = 512;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TRACER_TIMEOUT: Duration = Duration::from_secs(30);
 const READY: &str = "counting";
 
 /// Calls that read a file at an offset.
@@ -27,7 +27,7 @@ const SYNCS: [i64; 3] = [libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_syncfs]
 /// The flag of a write that is durable when it returns.
 const DURABLE: i32 = libc::RWF_DSYNC;
 /// Calls that move bytes between a client and the server.
-const CONVERSATION: [i64; 8] = [
+const CLIENT_CALLS: [i64; 8] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -40,7 +40,7 @@ const CONVERSATION: [i64; 8] = [
 
 /// All counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct KernelCounts {
     /// System calls of all kinds.
     pub calls: u64,
     /// Thread switches.
@@ -57,11 +57,11 @@ pub(crate) struct Counts {
     pub syncs: u64,
 }
 
-impl Counts {
+impl KernelCounts {
     /// The counts minus those of a part. Calls and switches of that part vary, so the difference
     /// saturates at zero.
-    pub(crate) fn without(self, part: Counts) -> Counts {
-        Counts {
+    pub(crate) fn without(self, part: KernelCounts) -> KernelCounts {
+        KernelCounts {
             calls: self.calls.saturating_sub(part.calls),
             switches: self.switches.saturating_sub(part.switches),
             copied: self.copied.saturating_sub(part.copied),
@@ -74,7 +74,7 @@ impl Counts {
 }
 
 /// A count in progress.
-pub(crate) struct Counting {
+pub(crate) struct TracedCount {
     tracer: Child,
     output: PathBuf,
 }
@@ -84,37 +84,37 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// The reason that nothing can be counted here, if any. Mounts the file system of tracepoints if it
 /// is missing, and leaves it mounted.
-pub(crate) fn missing() -> Option<String> {
+pub(crate) fn unavailable_reason() -> Option<String> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root && !Path::new(TRACEFS).join("events").exists() {
         // If this fails, bpftrace fails below, and the result names that.
-        program::runs("mount", &["-t", "tracefs", "tracefs", TRACEFS]);
+        program::is_runnable("mount", &["-t", "tracefs", "tracefs", TRACEFS]);
     }
     let works =
-        is_root && program::runs("bpftrace", &["-e", "tracepoint:raw_syscalls:sys_enter { exit(); }"]);
+        is_root && program::is_runnable("bpftrace", &["-e", "tracepoint:raw_syscalls:sys_enter { exit(); }"]);
     (!works).then(|| {
         "system calls, copies and requests to the medium are not counted: bpftrace does not work here".into()
     })
 }
 
-impl Counting {
+impl TracedCount {
     /// Starts counting the operations of a process.
-    pub(crate) fn begin(work: &Workspace, pid: u32) -> Result<Counting> {
+    pub(crate) fn begin(work: &Workspace, pid: u32) -> Result<TracedCount> {
         let output = work.path("counts");
-        let failed = |e| Error::io("cannot run bpftrace", &e).remedy("install it");
+        let failed = |e| Error::io("cannot run bpftrace", &e).hint("install it");
         let file = File::create(&output).map_err(failed)?;
         let mut command = Command::new("bpftrace");
         // `-p` limits the probe on copies to this process; otherwise it would stop every process.
         command.args(["--unsafe", "-p", &pid.to_string(), "-e"]).arg(script(pid)?);
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
-        let mut counting = Counting { tracer: command.spawn().map_err(failed)?, output };
+        let mut counting = TracedCount { tracer: command.spawn().map_err(failed)?, output };
         let begin = Instant::now();
-        while !counting.said()?.contains(READY) {
+        while !counting.tracer_output()?.contains(READY) {
             work.interrupt.check()?;
             let ended = counting.tracer.try_wait().map_err(failed)?;
-            if ended.is_some() || begin.elapsed() > PATIENCE {
-                let said = counting.said()?;
-                return Err(Error::new(Kind::Other, "bpftrace does not count").found(said.trim()));
+            if ended.is_some() || begin.elapsed() > TRACER_TIMEOUT {
+                let said = counting.tracer_output()?;
+                return Err(Error::new(Kind::Other, "bpftrace did not start counting").found(said.trim()));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -122,7 +122,7 @@ impl Counting {
     }
 
     /// Stops counting and returns the counts.
-    pub(crate) fn end(mut self) -> Result<Counts> {
+    pub(crate) fn end(mut self) -> Result<KernelCounts> {
         if let Some(pid) = Pid::from_raw(self.tracer.id() as i32) {
             match kill_process(pid, Signal::INT) {
                 // bpftrace ends by itself with the traced process.
@@ -131,19 +131,19 @@ impl Counting {
             }
         }
         self.tracer.wait().map_err(|e| Error::io("cannot wait for bpftrace", &e))?;
-        let said = self.said()?;
+        let said = self.tracer_output()?;
         match parse(&said) {
             counts if counts.calls > 0 => Ok(counts),
             _ => Err(Error::new(Kind::Other, "bpftrace counted nothing").found(said.trim())),
         }
     }
 
-    fn said(&self) -> Result<String> {
+    fn tracer_output(&self) -> Result<String> {
         std::fs::read_to_string(&self.output).map_err(|e| Error::io("cannot read the output of bpftrace", &e))
     }
 }
 
-impl Drop for Counting {
+impl Drop for TracedCount {
     fn drop(&mut self) {
         // Both fail harmlessly if it has already ended.
         let _ = self.tracer.kill();
@@ -183,7 +183,7 @@ fn copy_function() -> Result<(String, u64)> {
 }
 
 /// Parses lines such as `@calls[17]: 1024` and `@switches: 12`.
-fn parse(text: &str) -> Counts {
+fn parse(text: &str) -> KernelCounts {
     let mut maps: HashMap<(&str, i64), u64> = HashMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix('@')) {
         let Some((key, value)) = line.split_once(": ") else { continue };
@@ -196,10 +196,10 @@ fn parse(text: &str) -> Counts {
     let of =
         |name: &'static str, ids: &[i64]| -> u64 { ids.iter().filter_map(|id| maps.get(&(name, *id))).sum() };
     let (read, written) = (of("moved", &READS), of("moved", &WRITES));
-    Counts {
+    KernelCounts {
         calls: maps.iter().filter(|((name, _), _)| *name == "calls").map(|(_, count)| count).sum(),
         switches: one("switches"),
-        copied: one("copied") + of("moved", &CONVERSATION) + read + written,
+        copied: one("copied") + of("moved", &CLIENT_CALLS) + read + written,
         read,
         written,
         requests: of("calls", &READS) + of("calls", &WRITES),
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_are_added_up_by_what_the_calls_do() {
+    fn maps_are_summed_by_kind_of_call() {
         let (pread, pwrite, send, sync) =
             (libc::SYS_pread64, libc::SYS_pwrite64, libc::SYS_sendmsg, libc::SYS_fdatasync);
         let text = format!(
@@ -220,7 +220,7 @@ mod tests {
              @copied: 1000\n@durable: 2\n@moved[{pread}]: 8192\n@moved[{pwrite}]: 4096\n@moved[{send}]: 100\n@moved[12]: 99999\n\
              @ready: 1\n@switches: 7\n"
         );
-        let counts = Counts {
+        let counts = KernelCounts {
             calls: 10,
             switches: 7,
             copied: 1000 + 8192 + 4096 + 100,

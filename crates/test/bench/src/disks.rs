@@ -2,9 +2,9 @@
 //! each other.
 
 use crate::grid::Grid;
-use crate::job::{Caches, Direction, Job};
+use crate::job::{CacheState, Direction, IoJob};
+use crate::processor_ratios::{ProcessorRatios, SideBySide};
 use crate::rounds::Rounds;
-use crate::steady::{Steady, Together};
 use crate::subject::{Subject, XTS};
 use crate::table::{Table, head};
 use crate::workspace::Workspace;
@@ -20,70 +20,70 @@ pub(crate) const GCM: Subject = Subject::Lacuna { cipher: "gcm" };
 /// Random IVs.
 pub(crate) const XTS_RANDOM: Subject = Subject::Lacuna { cipher: "xts-random" };
 const HCTR2: Subject = Subject::Lacuna { cipher: "hctr2" };
-const RIVALS: [Subject; 2] = [Subject::NbdkitLuks, Subject::QemuLuks];
+const LUKS_SERVERS: [Subject; 2] = [Subject::NbdkitLuks, Subject::QemuLuks];
 pub(crate) const PLAIN: Subject = Subject::NbdkitFile;
 /// Our subjects and the peers.
-pub(crate) const BESIDE_PEERS: [Subject; 5] = [GCM, XTS, RIVALS[0], RIVALS[1], PLAIN];
+pub(crate) const BESIDE_PEERS: [Subject; 5] = [GCM, XTS, LUKS_SERVERS[0], LUKS_SERVERS[1], PLAIN];
 /// The subjects that run side by side on one processor.
 const STEADY: [Subject; 5] = [PLAIN, XTS, XTS_RANDOM, GCM, HCTR2];
 pub(crate) const CIPHERS: [Subject; 4] = [XTS, XTS_RANDOM, GCM, HCTR2];
 
-pub(crate) const WRITE: Job = Job::of_size(Direction::Write, LARGE);
-pub(crate) const READ: Job = Job::of_size(Direction::Read, LARGE);
-pub(crate) const RANDOM_WRITE: Job = Job::of_size(Direction::Write, SMALL);
-pub(crate) const RANDOM_READ: Job = Job::of_size(Direction::Read, SMALL);
+pub(crate) const WRITE: IoJob = IoJob::of_size(Direction::Write, LARGE);
+pub(crate) const READ: IoJob = IoJob::of_size(Direction::Read, LARGE);
+pub(crate) const RANDOM_WRITE: IoJob = IoJob::of_size(Direction::Write, SMALL);
+pub(crate) const RANDOM_READ: IoJob = IoJob::of_size(Direction::Read, SMALL);
 
 /// The four jobs of all comparisons.
-pub(crate) const MAIN: [Job; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
+pub(crate) const MAIN: [IoJob; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
 
 /// The jobs beside peers, with the maximum processor time relative to the better LUKS server and to
 /// the server without encryption.
-pub(crate) const PEER_JOBS: [(Job, f64, f64); 6] = [
+pub(crate) const PEER_JOBS: [(IoJob, f64, f64); 6] = [
     (WRITE, 0.20, 1.33),
     (READ, 0.40, 1.33),
     (RANDOM_WRITE, 1.0, 1.0),
     (RANDOM_READ, 0.40, 1.0),
-    (Job { depth: 1, ..RANDOM_WRITE }, 1.0, 1.0),
-    (Job { depth: 1, ..RANDOM_READ }, 1.0, 1.0),
+    (IoJob { depth: 1, ..RANDOM_WRITE }, 1.0, 1.0),
+    (IoJob { depth: 1, ..RANDOM_READ }, 1.0, 1.0),
 ];
 
 /// Reads with other states of the caches.
-pub(crate) const STATES: [Job; 4] = [
-    Job { caches: Caches::JustStarted, ..RANDOM_READ },
-    Job { caches: Caches::Cold, ..RANDOM_READ },
-    Job { caches: Caches::JustStarted, ..READ },
-    Job { caches: Caches::Cold, ..READ },
+pub(crate) const CACHE_STATES: [IoJob; 4] = [
+    IoJob { caches: CacheState::JustStarted, ..RANDOM_READ },
+    IoJob { caches: CacheState::Cold, ..RANDOM_READ },
+    IoJob { caches: CacheState::JustStarted, ..READ },
+    IoJob { caches: CacheState::Cold, ..READ },
 ];
 
-const fn synced(job: Job) -> Job {
-    Job { fsync: Some(32), ..job }
+const fn synced(job: IoJob) -> IoJob {
+    IoJob { fsync: Some(32), ..job }
 }
 
 /// Jobs with a flush after every 32 writes.
-pub(crate) const SYNCED: [Job; 2] = [synced(RANDOM_WRITE), synced(WRITE)];
+pub(crate) const SYNCED: [IoJob; 2] = [synced(RANDOM_WRITE), synced(WRITE)];
 
 /// The results.
-pub(crate) struct Disks {
+pub(crate) struct DiskResults {
     pub grid: Grid,
-    pub steady: Steady,
+    pub steady: ProcessorRatios,
     /// Subjects that could not be measured, with the reasons.
     pub skipped: Vec<String>,
 }
 
 /// Measures the disks.
-pub(crate) fn measure(work: &Workspace) -> Result<Disks> {
+pub(crate) fn measure(work: &Workspace) -> Result<DiskResults> {
     let mut rounds = Rounds::new(work, "disks");
-    let mut skipped: Vec<String> = crate::counters::missing().into_iter().collect();
-    let both = |size| [Direction::Write, Direction::Read].map(|direction| Job::of_size(direction, size));
-    let sizes: Vec<Job> = SIZES.into_iter().flat_map(both).collect();
+    let mut skipped: Vec<String> = crate::counters::unavailable_reason().into_iter().collect();
+    let both = |size| [Direction::Write, Direction::Read].map(|direction| IoJob::of_size(direction, size));
+    let sizes: Vec<IoJob> = SIZES.into_iter().flat_map(both).collect();
     for subject in BESIDE_PEERS {
-        if let Some(why) = subject.missing() {
-            work.goes_on(&why)?;
+        if let Some(why) = subject.unavailable_reason() {
+            work.report_progress(&why)?;
             skipped.push(why);
             continue;
         }
         rounds.add(subject, &PEER_JOBS.map(|(job, ..)| job));
-        rounds.add(subject, &STATES);
+        rounds.add(subject, &CACHE_STATES);
         rounds.add(subject, &SYNCED[..1]);
     }
     for subject in [XTS, GCM] {
@@ -94,37 +94,40 @@ pub(crate) fn measure(work: &Workspace) -> Result<Disks> {
     rounds.add(HCTR2, &MAIN);
     let grid = rounds.run()?;
     // The comparison side by side needs its baseline.
-    let steady = match PLAIN.missing() {
-        Some(_) => Steady::default(),
-        None => Together { section: "disks", subjects: &STEADY, jobs: &MAIN }.measure(work)?,
+    let steady = match PLAIN.unavailable_reason() {
+        Some(_) => ProcessorRatios::default(),
+        None => SideBySide { section: "disks", subjects: &STEADY, jobs: &MAIN }.measure(work)?,
     };
-    Ok(Disks { grid, steady, skipped })
+    Ok(DiskResults { grid, steady, skipped })
 }
 
-impl Disks {
+impl DiskResults {
     /// The LUKS server that takes less processor time for this job.
-    fn rival(&self, job: Job) -> Option<Subject> {
+    fn best_luks_server(&self, job: IoJob) -> Option<Subject> {
         let ratio =
-            |subject: &Subject| self.grid.processor_ratio(*subject, RIVALS[0], job).unwrap_or(f64::MAX);
-        RIVALS.into_iter().filter(|s| self.grid.has(*s, job)).min_by(|a, b| ratio(a).total_cmp(&ratio(b)))
+            |subject: &Subject| self.grid.processor_ratio(*subject, LUKS_SERVERS[0], job).unwrap_or(f64::MAX);
+        LUKS_SERVERS
+            .into_iter()
+            .filter(|s| self.grid.has(*s, job))
+            .min_by(|a, b| ratio(a).total_cmp(&ratio(b)))
     }
 
     /// The ratio of the processor times of two servers: side by side on one processor, otherwise in
     /// the rounds.
-    pub(crate) fn processor_ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
+    pub(crate) fn processor_ratio(&self, subject: Subject, to: Subject, job: IoJob) -> Option<f64> {
         self.steady.ratio(subject, to, job).or_else(|| self.grid.processor_ratio(subject, to, job))
     }
 
-    pub(crate) fn to_luks(&self, job: Job) -> Option<f64> {
-        self.grid.processor_ratio(XTS, self.rival(job)?, job)
+    pub(crate) fn ratio_to_luks(&self, job: IoJob) -> Option<f64> {
+        self.grid.processor_ratio(XTS, self.best_luks_server(job)?, job)
     }
 
     /// Every cipher relative to `xts`, for jobs of all sizes.
     pub(crate) fn ciphers(&self) -> [Table; 2] {
         let others: Vec<Subject> = CIPHERS[1..].to_vec();
-        let mut jobs: Vec<Job> = SIZES
+        let mut jobs: Vec<IoJob> = SIZES
             .into_iter()
-            .flat_map(|size| [Job::of_size(Direction::Write, size), Job::of_size(Direction::Read, size)])
+            .flat_map(|size| [IoJob::of_size(Direction::Write, size), IoJob::of_size(Direction::Read, size)])
             .collect();
         jobs.extend(SYNCED);
         let columns = || head("job", others.iter().map(|subject| subject.name()));
@@ -137,9 +140,9 @@ impl Disks {
         [time, speed]
     }
 
-    pub(crate) fn all_jobs() -> Vec<Job> {
-        let mut jobs: Vec<Job> = PEER_JOBS.map(|(job, ..)| job).to_vec();
-        jobs.extend(STATES);
+    pub(crate) fn all_jobs() -> Vec<IoJob> {
+        let mut jobs: Vec<IoJob> = PEER_JOBS.map(|(job, ..)| job).to_vec();
+        jobs.extend(CACHE_STATES);
         jobs.push(SYNCED[0]);
         jobs
     }

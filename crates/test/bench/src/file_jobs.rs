@@ -110,7 +110,7 @@ impl Load {
 
 /// The results of one subject in one job.
 #[derive(Default)]
-struct Reached {
+struct JobResult {
     /// Bytes or files per second.
     rates: Samples,
     /// Seconds of processor time of the machine.
@@ -119,9 +119,9 @@ struct Reached {
 
 /// The results of all subjects in all jobs.
 #[derive(Default)]
-pub(crate) struct Rates(HashMap<(Mountable, FileJob), Reached>);
+pub(crate) struct MountRates(HashMap<(Mountable, FileJob), JobResult>);
 
-impl Rates {
+impl MountRates {
     /// One round of a subject: all jobs on a new file system.
     pub(crate) fn turn(
         &mut self,
@@ -136,14 +136,14 @@ impl Rates {
             work.interrupt.check()?;
             if job.is_cold() {
                 subject.unmount(work)?;
-                work.settle()?;
-                work.forget_pages()?;
+                work.write_back()?;
+                work.drop_caches()?;
                 subject.mount(work)?;
             }
             let before = machine_time::used()?;
             let rate = run(*job, &subject.mountpoint(work), workload)?;
             // Write-back after the job counts for the job.
-            work.settle()?;
+            work.write_back()?;
             let reached = self.0.entry((subject, *job)).or_default();
             reached.rates.push(rate);
             reached.processor.push(machine_time::used()?.saturating_sub(before).as_secs_f64());
@@ -153,7 +153,7 @@ impl Rates {
         let unmounted = subject.unmount(work);
         done.and(unmounted).map_err(|e| e.context(subject.name()))?;
         subject.remove(work)?;
-        work.settle()
+        work.write_back()
     }
 
     fn ratios(&self, subject: Mountable, to: Mountable, job: FileJob) -> Option<Samples> {
@@ -179,7 +179,7 @@ impl Rates {
     }
 
     /// The subject that takes the least processor time of the machine.
-    pub(crate) fn thriftiest(&self, subjects: &[Mountable], job: FileJob) -> Option<Mountable> {
+    pub(crate) fn lowest_processor(&self, subjects: &[Mountable], job: FileJob) -> Option<Mountable> {
         let time = |subject: &Mountable| {
             self.0.get(&(*subject, job)).map(|reached| reached.processor.lower_quartile())
         };
@@ -188,7 +188,7 @@ impl Rates {
     }
 
     /// A table cell: the speed and the seconds of processor time.
-    pub(crate) fn both_cell(&self, subject: Mountable, job: FileJob, files: u64) -> String {
+    pub(crate) fn speed_and_processor_cell(&self, subject: Mountable, job: FileJob, files: u64) -> String {
         format!("{} / {}", self.cell(subject, job, files), self.processor_cell(subject, job))
     }
 
@@ -218,9 +218,9 @@ fn run(job: FileJob, mountpoint: &Path, Workload { load, archive, seed }: Worklo
     let amount = match job {
         FileJob::Write => write(&file, load.file, seed).map_err(failed)?,
         FileJob::Read => read(&file).map_err(failed)?,
-        FileJob::RandomWrite => scatter(&file, load.writes, false, seed).map_err(failed)?,
-        FileJob::RandomRead => gather(&file, load.writes, seed).map_err(failed)?,
-        FileJob::SyncedWrite => scatter(&file, load.synced, true, seed).map_err(failed)?,
+        FileJob::RandomWrite => write_random(&file, load.writes, false, seed).map_err(failed)?,
+        FileJob::RandomRead => read_random(&file, load.writes, seed).map_err(failed)?,
+        FileJob::SyncedWrite => write_random(&file, load.synced, true, seed).map_err(failed)?,
         FileJob::Unpack => {
             std::fs::create_dir(&tree).map_err(failed)?;
             program::output(Command::new("tar").arg("-C").arg(&tree).arg("-xf").arg(archive))?;
@@ -275,7 +275,7 @@ fn read(path: &PathBuf) -> std::io::Result<u64> {
     Ok(size)
 }
 
-fn scatter(path: &PathBuf, writes: u32, synced: bool, seed: u64) -> std::io::Result<u64> {
+fn write_random(path: &PathBuf, writes: u32, synced: bool, seed: u64) -> std::io::Result<u64> {
     let bytes = content(seed);
     let mut rng = Rng::new(seed);
     let file = File::options().write(true).open(path)?;
@@ -292,7 +292,7 @@ fn scatter(path: &PathBuf, writes: u32, synced: bool, seed: u64) -> std::io::Res
 }
 
 /// Random reads, `reads` by each thread.
-fn gather(path: &PathBuf, reads: u32, seed: u64) -> std::io::Result<u64> {
+fn read_random(path: &PathBuf, reads: u32, seed: u64) -> std::io::Result<u64> {
     let file = File::open(path)?;
     let blocks = file.metadata()?.len() / SMALL as u64;
     let read = |thread: u64| {

@@ -1,7 +1,7 @@
 //! The cost of opening flash of 64 GiB with its chip in a file, with the default geometry of
 //! `create`.
 
-use crate::flash_bed::{self, Keys, master, options};
+use crate::flash_disks::{self, KeyMode, master, options};
 use crate::requirement::{Bound, Requirement};
 use crate::table::Table;
 use crate::workspace::Workspace;
@@ -17,10 +17,10 @@ use std::time::Instant;
 const PAGE: u32 = 4096;
 const PAGES: u32 = 64;
 /// Time limit for opening a disk, in seconds.
-const OPENS: f64 = 5.0;
+const MAX_OPEN_SECONDS: f64 = 5.0;
 
 /// The results.
-pub(crate) struct InFile {
+pub(crate) struct FileChipResults {
     chip: ChipGeometry,
     /// Seconds until the disk is open, after a close and after a kill of its process.
     closed: f64,
@@ -30,32 +30,32 @@ pub(crate) struct InFile {
 }
 
 /// Measures opening.
-pub(crate) fn measure(work: &Workspace) -> Result<InFile> {
+pub(crate) fn measure(work: &Workspace) -> Result<FileChipResults> {
     let quick = work.scale.quick;
     let chip = ChipGeometry { page: PAGE, pages: PAGES, blocks: if quick { 1024 } else { 1 << 18 } };
     let flushes = if quick { 50 } else { 10_000 };
     let path = work.path("chip");
-    work.goes_on("flash: making a chip of 64 GiB in a file")?;
-    let params = make(&path, chip, flushes)?;
-    work.settle()?;
-    work.goes_on("flash: opening it after a close and after a kill")?;
+    work.report_progress("flash: making a chip of 64 GiB in a file")?;
+    let params = create_chip(&path, chip, flushes)?;
+    work.write_back()?;
+    work.report_progress("flash: opening it after a close and after a kill")?;
     let (disk, closed) = open(&path, &params)?;
-    flash_bed::overwrite(&disk, flushes)?;
+    flash_disks::overwrite(&disk, flushes)?;
     drop(disk);
-    work.settle()?;
+    work.write_back()?;
     let (disk, killed) = open(&path, &params)?;
-    let replayed = flash_bed::status(&disk, "groups_replayed");
+    let replayed = flash_disks::status(&disk, "groups_replayed");
     drop(disk);
     std::fs::remove_file(&path).map_err(|e| Error::io("cannot remove the chip", &e))?;
-    Ok(InFile { chip, closed, killed, replayed })
+    Ok(FileChipResults { chip, closed, killed, replayed })
 }
 
 /// Creates a disk on a new chip in a file, writes to it and closes it.
-fn make(path: &Path, chip: ChipGeometry, flushes: u64) -> Result<Params> {
+fn create_chip(path: &Path, chip: ChipGeometry, flushes: u64) -> Result<Params> {
     let medium = Arc::new(FileMedium::create(path, SimulatedChip::medium_len(chip))?);
-    let flash = flash_bed::new_flash(medium, chip)?;
-    let (disk, params) = flash_bed::new_disk(&flash, Keys::Long, Budget::default())?;
-    flash_bed::overwrite(&disk, flushes)?;
+    let flash = flash_disks::new_flash(medium, chip)?;
+    let (disk, params) = flash_disks::new_disk(&flash, KeyMode::Long, Budget::default())?;
+    flash_disks::overwrite(&disk, flushes)?;
     disk.close()?;
     Ok(params)
 }
@@ -72,7 +72,7 @@ fn open(path: &Path, params: &Params) -> Result<(FlashDisk, f64)> {
     Ok((disk, start.elapsed().as_secs_f64()))
 }
 
-impl InFile {
+impl FileChipResults {
     /// The table of the results.
     pub(crate) fn table(&self) -> Table {
         let title = format!("Flash of {} MiB in a file: opening", self.chip.len() >> 20);
@@ -85,7 +85,7 @@ impl InFile {
 
     /// The requirement on opening.
     pub(crate) fn requirement(&self) -> Requirement {
-        Requirement::new("flash: opening 64 GiB in a file", Bound::AtMost(OPENS), " s")
+        Requirement::new("flash: opening 64 GiB in a file", Bound::AtMost(MAX_OPEN_SECONDS), " s")
             .case("after a close", Some(self.closed))
             .case("after a kill", Some(self.killed))
     }

@@ -1,14 +1,14 @@
 //! The jobs that measure disks on flash, executed in this process.
 
-use crate::flash_bed::Keys;
-use crate::job::{Direction, Job};
+use crate::flash_disks::KeyMode;
+use crate::job::{Direction, IoJob};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use lacuna_flash::FlashDisk;
 use lacuna_sim::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The jobs, in the order of the figures.
-pub(crate) const JOBS: [Job; 8] = [
+pub(crate) const JOBS: [IoJob; 8] = [
     job(Direction::Write, false, 1),
     job(Direction::Write, false, 8),
     job(Direction::Read, false, 1),
@@ -23,15 +23,15 @@ pub(crate) const DISCARDS: u64 = 16;
 /// The disk is purged each time that this fraction (1/20) of it was overwritten.
 pub(crate) const PURGES: u64 = 20;
 
-const fn job(direction: Direction, random: bool, depth: u32) -> Job {
+const fn job(direction: Direction, random: bool, depth: u32) -> IoJob {
     let size = if random { 4096 } else { 1 << 20 };
-    Job { depth, ..Job::of_size(direction, size) }
+    IoJob { depth, ..IoJob::of_size(direction, size) }
 }
 
 /// Reads or writes `blocks` blocks, with a thread for each request of the depth. Writes end with a
 /// flush; one request in 16 is a discard instead; and a disk with keys is purged each time that a
 /// twentieth of it was overwritten.
-pub(crate) fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<()> {
+pub(crate) fn run(disk: &FlashDisk, keys: KeyMode, job: IoJob, blocks: u64, seed: u64) -> Result<()> {
     let len = u64::from(job.size) / BLOCK_SIZE as u64;
     let requests = blocks / len;
     let next = AtomicU64::new(0);
@@ -40,7 +40,7 @@ pub(crate) fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..job.depth)
                 .map(|thread| {
-                    let worker = Worker { disk, keys, job, len, requests, next: &next, written: &written };
+                    let worker = JobThread { disk, keys, job, len, requests, next: &next, written: &written };
                     scope.spawn(move || worker.work(Rng::new(seed << 8 | u64::from(thread))))
                 })
                 .collect();
@@ -54,10 +54,10 @@ pub(crate) fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64
     Ok(())
 }
 
-struct Worker<'r> {
+struct JobThread<'r> {
     disk: &'r FlashDisk,
-    keys: Keys,
-    job: Job,
+    keys: KeyMode,
+    job: IoJob,
     len: u64,
     requests: u64,
     next: &'r AtomicU64,
@@ -65,7 +65,7 @@ struct Worker<'r> {
     written: &'r AtomicU64,
 }
 
-impl Worker<'_> {
+impl JobThread<'_> {
     fn work(&self, mut rng: Rng) -> Result<()> {
         let mut buf = rng.bytes(self.len as usize * BLOCK_SIZE);
         let places = self.disk.blocks() / self.len;
@@ -90,7 +90,7 @@ impl Worker<'_> {
             buf[..8].copy_from_slice(&number.to_le_bytes());
             self.disk.write(first, &buf)?;
             let before = self.written.fetch_add(self.len, Ordering::Relaxed);
-            if before / epoch != (before + self.len) / epoch && self.keys != Keys::Off {
+            if before / epoch != (before + self.len) / epoch && self.keys != KeyMode::Off {
                 self.disk.purge()?;
             }
         }

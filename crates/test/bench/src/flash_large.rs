@@ -1,7 +1,7 @@
 //! The costs of a purge, and of opening after a crash, on flash of 64 GiB.
 
-use crate::flash_bed::{self, Keys, SPARE, master, options};
-use crate::flash_sparse::SparseMedium;
+use crate::flash_disks::{self, KeyMode, SPARE, master, options};
+use crate::flash_sparse::SparseChipMedium;
 use crate::requirement::{Bound, Requirement};
 use crate::table::Table;
 use crate::workspace::Workspace;
@@ -15,22 +15,22 @@ use std::time::Instant;
 const PAGE: u32 = 4096;
 const MIB: u64 = (1 << 20) / BLOCK_SIZE as u64;
 /// Maximum MiB of a file; the sizes are uniform.
-const LARGEST: u64 = 64;
+const MAX_FILE_MIB: u64 = 64;
 /// Percentage of the keys that are deleted before a purge.
-const DELETED: u64 = 1;
+const DELETED_PERCENT: u64 = 1;
 /// Maximum percentage of the key storage area that such a purge rewrites.
 const MOST_REWRITTEN: f64 = 5.0;
 /// Time limit for opening a disk after a crash, in seconds.
-const OPENS: f64 = 1.0;
+const MAX_OPEN_SECONDS: f64 = 1.0;
 /// Maximum percentage of the flash for keys.
-const MOST_KEYS: [(Keys, f64); 2] = [(Keys::Long, 0.8), (Keys::Short, 0.4)];
+const MOST_KEYS: [(KeyMode, f64); 2] = [(KeyMode::Long, 0.8), (KeyMode::Short, 0.4)];
 /// Bytes of a group of 64 nodes: less than a write of a key block.
 const LONGEST_GROUP: usize = 66 * PAGE as usize;
 /// Budget for the whole index, which this medium does not keep, and for all headers.
 const LARGE_BUDGET: u64 = 640 << 20;
 
 /// One purge.
-struct OnePurge {
+struct PurgeSample {
     /// Percentage of the key storage area that it rewrote.
     rewritten: f64,
     /// Purged keys per key block.
@@ -39,12 +39,12 @@ struct OnePurge {
 }
 
 /// The results.
-pub(crate) struct Large {
+pub(crate) struct LargeFlash {
     chip: ChipGeometry,
     key_blocks: u32,
-    purges: Vec<OnePurge>,
+    purges: Vec<PurgeSample>,
     /// Percentage of the flash for keys, with long and with short ones.
-    key_storage: Vec<(Keys, f64)>,
+    key_storage: Vec<(KeyMode, f64)>,
     /// Seconds until the logical erase blocks are found, and until the disk is open.
     opened: [f64; 2],
     /// Replayed groups.
@@ -52,33 +52,33 @@ pub(crate) struct Large {
 }
 
 /// Measures purges and opening.
-pub(crate) fn measure(work: &Workspace) -> Result<Large> {
+pub(crate) fn measure(work: &Workspace) -> Result<LargeFlash> {
     let quick = work.scale.quick;
     let chip = ChipGeometry { page: PAGE, pages: 128, blocks: if quick { 1024 } else { 1 << 17 } };
-    work.goes_on("flash: filling 64 GiB, and keeping only headers and keys")?;
+    work.report_progress("flash: filling 64 GiB, and keeping only headers and keys")?;
     let (purges, params) = purges(work, chip)?;
-    work.goes_on("flash: opening after a crash")?;
+    work.report_progress("flash: opening after a crash")?;
     let (opened, replayed) = open(chip, if quick { 500 } else { 30_000 })?;
-    let share = |keys: Keys| {
+    let share = |keys: KeyMode| {
         let params = Params::fitting(params.flash, keys.bytes(), SPARE)?;
         Ok((keys, f64::from(params.key_blocks()) / f64::from(params.flash.lebs) * 100.0))
     };
     let key_storage = MOST_KEYS.map(|(keys, _)| share(keys)).into_iter().collect::<Result<_>>()?;
-    Ok(Large { chip, key_blocks: params.key_blocks(), purges, key_storage, opened, replayed })
+    Ok(LargeFlash { chip, key_blocks: params.key_blocks(), purges, key_storage, opened, replayed })
 }
 
 /// Fills a disk with files; each epoch deletes and rewrites random files with 1 % of the keys, and
 /// then purges.
-fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params)> {
-    let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
-    let flash = flash_bed::new_flash(medium.clone(), chip)?;
-    let (disk, params) = flash_bed::new_disk(&flash, Keys::Long, Budget::bytes(LARGE_BUDGET))?;
+fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<PurgeSample>, Params)> {
+    let medium = Arc::new(SparseChipMedium::new(SimulatedChip::medium_len(chip)));
+    let flash = flash_disks::new_flash(medium.clone(), chip)?;
+    let (disk, params) = flash_disks::new_disk(&flash, KeyMode::Long, Budget::bytes(LARGE_BUDGET))?;
     medium.keep_first_pages(LONGEST_GROUP);
     let mut rng = Rng::new(7);
     let mut files = Vec::new();
     let mut end = 0;
     while end < disk.blocks() {
-        let len = ((1 + rng.below(LARGEST)) * MIB).min(disk.blocks() - end);
+        let len = ((1 + rng.below(MAX_FILE_MIB)) * MIB).min(disk.blocks() - end);
         files.push((end, len));
         end += len;
     }
@@ -95,7 +95,7 @@ fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params
     disk.purge()?;
     for epoch in 0..if work.scale.quick { 4 } else { 24 } {
         let mut deleted = 0;
-        while deleted < disk.blocks() * DELETED / 100 {
+        while deleted < disk.blocks() * DELETED_PERCENT / 100 {
             let file = *rng.pick(&files);
             disk.discard(BlockAddr(file.0), file.1)?;
             write(file)?;
@@ -105,8 +105,8 @@ fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params
         let start = Instant::now();
         let purged = disk.purge()?;
         let seconds = start.elapsed().as_secs_f64();
-        work.goes_on(&format!("flash: purge {epoch} replaced {} key blocks", purged.key_blocks))?;
-        purges.push(OnePurge {
+        work.report_progress(&format!("flash: purge {epoch} replaced {} key blocks", purged.key_blocks))?;
+        purges.push(PurgeSample {
             rewritten: purged.key_blocks as f64 / f64::from(params.key_blocks()) * 100.0,
             keys: purged.keys as f64 / purged.key_blocks as f64,
             seconds,
@@ -120,10 +120,10 @@ fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params
 /// Seconds that opening took after a crash, and the number of replayed groups. The writes before
 /// the crash are small, random, and flushed each time.
 fn open(chip: ChipGeometry, flushes: u64) -> Result<([f64; 2], u64)> {
-    let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
-    let flash = flash_bed::new_flash(medium.clone(), chip)?;
-    let (disk, params) = flash_bed::new_disk(&flash, Keys::Long, Budget::default())?;
-    flash_bed::overwrite(&disk, flushes)?;
+    let medium = Arc::new(SparseChipMedium::new(SimulatedChip::medium_len(chip)));
+    let flash = flash_disks::new_flash(medium.clone(), chip)?;
+    let (disk, params) = flash_disks::new_disk(&flash, KeyMode::Long, Budget::default())?;
+    flash_disks::overwrite(&disk, flushes)?;
     drop((disk, flash));
     let start = Instant::now();
     let chip = Arc::new(SimulatedChip::open(medium, 9)?);
@@ -131,10 +131,10 @@ fn open(chip: ChipGeometry, flushes: u64) -> Result<([f64; 2], u64)> {
     let mapped = start.elapsed().as_secs_f64();
     let disk = FlashDisk::open(mapping, &params, &master(), &options(Budget::default(), 9))?;
     let opened = start.elapsed().as_secs_f64();
-    Ok(([mapped, opened], flash_bed::status(&disk, "groups_replayed")))
+    Ok(([mapped, opened], flash_disks::status(&disk, "groups_replayed")))
 }
 
-impl Large {
+impl LargeFlash {
     /// The tables of the results.
     pub(crate) fn tables(&self) -> Vec<Table> {
         let title = format!(
@@ -142,7 +142,7 @@ impl Large {
             self.chip.len() >> 20
         );
         let mut purges = Table::new(title, ["", "least", "median", "most"]);
-        let mut row = |name: &str, decimals: usize, of: &dyn Fn(&OnePurge) -> f64| {
+        let mut row = |name: &str, decimals: usize, of: &dyn Fn(&PurgeSample) -> f64| {
             let mut values: Vec<f64> = self.purges.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
             let cells = [values[0], values[values.len() / 2], values[values.len() - 1]];
@@ -168,7 +168,7 @@ impl Large {
                 "%",
             )
             .case("", most),
-            Requirement::new("flash: opening 64 GiB after a crash", Bound::AtMost(OPENS), " s")
+            Requirement::new("flash: opening 64 GiB after a crash", Bound::AtMost(MAX_OPEN_SECONDS), " s")
                 .case("", Some(self.opened[1])),
         ];
         for ((keys, share), (_, most)) in self.key_storage.iter().zip(MOST_KEYS) {
@@ -183,8 +183,8 @@ impl Large {
         format!(
             "- The purges run on flash of {size} GiB: {blocks} erase blocks of {pages} pages of {PAGE} \
 bytes, and {keys} key blocks. The medium is sparse, so only written pages take memory; of each group in the \
-log it keeps only the header. The disk is filled with files of 1 to {LARGEST} MiB, each size equally likely. \
-In an epoch, files are deleted at random until {DELETED}% of the disk was deleted; each is written again at \
+log it keeps only the header. The disk is filled with files of 1 to {MAX_FILE_MIB} MiB, each size equally likely. \
+In an epoch, files are deleted at random until {DELETED_PERCENT}% of the disk was deleted; each is written again at \
 once, with new keys. Then comes the purge. The second half of the purges counts.\n\
 - The share of the key storage area is relative to the whole flash, including the spare blocks of the flash. \
 With erase blocks of 16 MiB there are few key blocks, and every purge rewrites most of them.\n\

@@ -1,17 +1,17 @@
 //! The section on flash, on simulated chips in this process: speed compared with the same disk
 //! without keys, and the costs of purges, of the key storage area and of opening.
 
-use crate::flash_file::{self, InFile};
-use crate::flash_large::{self, Large};
-use crate::flash_speed::{self, Speed};
-use crate::measured::{Measured, Stable};
-use crate::page::{History, Run};
+use crate::flash_file::{self, FileChipResults};
+use crate::flash_large::{self, LargeFlash};
+use crate::flash_speed::{self, FlashSpeed};
+use crate::page::{HistoryTable, RunInfo};
 use crate::requirement::{self, Requirement};
+use crate::section_results::{SectionResults, StableFigure};
 use crate::table::Table;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 
-const HISTORY: History = History {
+const HISTORY: HistoryTable = HistoryTable {
     heading: "### History of flash",
     about: "Ratios of processor time, a disk with keys to one without: sequential writes, sequential reads, \
             random writes, random reads; each at depth 1 and 8",
@@ -19,24 +19,24 @@ const HISTORY: History = History {
 };
 
 /// The results of the section.
-struct OnFlash {
-    speed: Speed,
-    large: Large,
-    in_file: InFile,
+struct FlashResults {
+    speed: FlashSpeed,
+    large: LargeFlash,
+    in_file: FileChipResults,
 }
 
 /// Measures the section.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let (speed, large) = (flash_speed::measure(work)?, flash_large::measure(work)?);
-    Ok(Box::new(OnFlash { speed, large, in_file: flash_file::measure(work)? }))
+    Ok(Box::new(FlashResults { speed, large, in_file: flash_file::measure(work)? }))
 }
 
-impl Measured for OnFlash {
+impl SectionResults for FlashResults {
     fn results(&self) -> Vec<Table> {
         self.speed.results()
     }
 
-    fn stable(&self) -> Vec<Stable> {
+    fn stable(&self) -> Vec<StableFigure> {
         self.speed.stable()
     }
 
@@ -54,7 +54,7 @@ impl Measured for OnFlash {
         requirements
     }
 
-    fn body(&self, run: &Run) -> String {
+    fn body(&self, run: &RunInfo) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         let (speed, large, file) =
             (self.speed.method(run.scale.rounds), self.large.method(), self.in_file.method());
@@ -62,8 +62,8 @@ impl Measured for OnFlash {
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let figures = [self.speed.ratios(), requirement::tally(requirements)];
-        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+        Some(HISTORY.with_row(old, &[&run.short_cells()[..], &figures].concat()))
     }
 }

@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const PAGE: usize = 4096;
 
 /// A sparse medium in memory. Writes begin and end on pages, except those inside a page.
-pub(crate) struct SparseMedium {
+pub(crate) struct SparseChipMedium {
     len: u64,
     /// Writes up to this length keep only their first page.
-    forgets: AtomicUsize,
+    first_page_only: AtomicUsize,
     pages: RwLock<HashMap<u64, Box<[u8; PAGE]>>>,
 }
 
-impl SparseMedium {
+impl SparseChipMedium {
     /// A medium of `len` zero bytes.
-    pub(crate) fn new(len: u64) -> SparseMedium {
-        SparseMedium { len, forgets: AtomicUsize::new(0), pages: RwLock::default() }
+    pub(crate) fn new(len: u64) -> SparseChipMedium {
+        SparseChipMedium { len, first_page_only: AtomicUsize::new(0), pages: RwLock::default() }
     }
 
     /// Later writes of at most `most` bytes keep only their first page, which is the header of a
     /// group in the log. The rest of the range keeps its old contents.
     pub(crate) fn keep_first_pages(&self, most: usize) {
-        self.forgets.store(most, Ordering::Relaxed);
+        self.first_page_only.store(most, Ordering::Relaxed);
     }
 }
 
@@ -45,7 +45,7 @@ fn pages(
     })
 }
 
-impl Medium for SparseMedium {
+impl Medium for SparseChipMedium {
     fn len(&self) -> u64 {
         self.len
     }
@@ -66,7 +66,7 @@ impl Medium for SparseMedium {
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut there = self.pages.write();
         for extent in batch {
-            let (len, forgets) = (extent.data.len(), self.forgets.load(Ordering::Relaxed));
+            let (len, forgets) = (extent.data.len(), self.first_page_only.load(Ordering::Relaxed));
             let kept = if len <= forgets { len.min(PAGE) } else { len };
             for (page, within, part) in pages(extent.offset, kept) {
                 let page = there.entry(page).or_insert_with(|| Box::new([0; PAGE]));

@@ -1,15 +1,15 @@
 //! The speed of a disk on flash, compared with the same disk without a key for each block.
 
-use crate::flash_bed::{self, Keys, status};
+use crate::flash_disks::{self, KeyMode, status};
 use crate::flash_job::{DISCARDS, JOBS, PURGES, run};
-use crate::flash_steady::{self, Steady};
+use crate::flash_processor_ratios::{self, FlashProcessorRatios};
 use crate::grid::Grid;
-use crate::job::{Direction, Job};
-use crate::measured::Stable;
-use crate::processor::Processor;
+use crate::job::{Direction, IoJob};
+use crate::processor::ProcessorClocks;
 use crate::requirement::{Bound, Requirement};
+use crate::section_results::StableFigure;
 use crate::table::{Table, head};
-use crate::turn::Took;
+use crate::turn::TurnResult;
 use crate::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result};
 use lacuna_flash::FlashDisk;
@@ -17,14 +17,14 @@ use lacuna_nand::ChipGeometry;
 use std::time::Instant;
 
 /// Maximum processor time relative to the same disk without keys.
-const MOST: f64 = 1.11;
+const MAX_PROCESSOR_RATIO: f64 = 1.11;
 /// Ratios of UBIFSec to UBIFS in DNEFS (Table 3).
 const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
 
 /// The results.
-pub(crate) struct Speed {
-    grid: Grid<Keys>,
-    steady: Steady,
+pub(crate) struct FlashSpeed {
+    grid: Grid<KeyMode>,
+    steady: FlashProcessorRatios,
     chip: ChipGeometry,
     disk: u64,
     /// Blocks copied by garbage collection per written block, while the disks were aged.
@@ -32,14 +32,14 @@ pub(crate) struct Speed {
 }
 
 /// Measures the speed.
-pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
+pub(crate) fn measure(work: &Workspace) -> Result<FlashSpeed> {
     let quick = work.scale.quick;
     let chip = ChipGeometry { page: 4096, pages: 64, blocks: if quick { 96 } else { 4096 } };
     let mut disks = Vec::new();
     let mut copied = 0.0;
-    for keys in [Keys::Long, Keys::Off] {
-        work.goes_on(&format!("flash: filling and aging a disk, {}", keys.name()))?;
-        let disk = flash_bed::in_memory(chip, keys, Budget::default())?;
+    for keys in [KeyMode::Long, KeyMode::Off] {
+        work.report_progress(&format!("flash: filling and aging a disk, {}", keys.name()))?;
+        let disk = flash_disks::in_memory(chip, keys, Budget::default())?;
         for (first, len) in runs(disk.blocks(), 256) {
             disk.write(BlockAddr(first), &vec![1; len as usize * BLOCK_SIZE])?;
         }
@@ -48,10 +48,10 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
         copied = status(&disk, "nodes_copied") as f64 / (2 * disk.blocks()) as f64;
         disks.push((keys, disk));
     }
-    let steady = flash_steady::measure(work, &disks)?;
+    let steady = flash_processor_ratios::measure(work, &disks)?;
     let mut grid = Grid::default();
     for round in 0..work.scale.rounds {
-        work.goes_on(&format!("flash: round {} of {}", round + 1, work.scale.rounds))?;
+        work.report_progress(&format!("flash: round {} of {}", round + 1, work.scale.rounds))?;
         // Each disk is first in half of the rounds.
         disks.reverse();
         for job in JOBS {
@@ -67,7 +67,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
     for (_, disk) in &disks {
         disk.close()?;
     }
-    Ok(Speed { grid, steady, chip, disk, copied })
+    Ok(FlashSpeed { grid, steady, chip, disk, copied })
 }
 
 /// Splits the disk into pieces of `len` blocks.
@@ -76,8 +76,8 @@ fn runs(blocks: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// One turn of a job over `blocks` blocks, timed by the clock of this process.
-fn turn(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<Took> {
-    let clock = Processor::of(std::process::id())?;
+fn turn(disk: &FlashDisk, keys: KeyMode, job: IoJob, blocks: u64, seed: u64) -> Result<TurnResult> {
+    let clock = ProcessorClocks::of(std::process::id())?;
     let (begin, before) = (Instant::now(), clock.total()?);
     run(disk, keys, job, blocks, seed)?;
     let spent = clock.total()?.saturating_sub(before);
@@ -85,17 +85,17 @@ fn turn(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Resul
     let requests = blocks * BLOCK_SIZE as u64 / u64::from(job.size);
     let slices = vec![(spent.as_nanos() as f64 / requests as f64, 0.0)];
     let bytes = requests * u64::from(job.size);
-    Ok(Took { requests, bytes, answered, durable: answered, slices, ..Took::default() })
+    Ok(TurnResult { requests, bytes, answered, durable: answered, slices, ..TurnResult::default() })
 }
 
-impl Speed {
+impl FlashSpeed {
     /// The tables of speeds and their ratios.
     pub(crate) fn tables(&self) -> Vec<Table> {
         vec![self.table(JOBS.iter())]
     }
 
-    fn table<'j>(&self, jobs: impl Iterator<Item = &'j Job>) -> Table {
-        let columns = [Keys::Long, Keys::Off].map(|keys| keys.name().to_owned());
+    fn table<'j>(&self, jobs: impl Iterator<Item = &'j IoJob>) -> Table {
+        let columns = [KeyMode::Long, KeyMode::Off].map(|keys| keys.name().to_owned());
         let columns = columns.into_iter().chain(
             [
                 "speed ratio",
@@ -108,9 +108,10 @@ impl Speed {
         let mut table =
             Table::new("Disks on flash in memory: speed with keys and without", head("job", columns));
         for &job in jobs {
-            let mut cells = [Keys::Long, Keys::Off].map(|keys| self.grid.cell(keys, job, true)).to_vec();
-            cells.push(self.grid.ratio_cell(Keys::Long, Keys::Off, job, true));
-            cells.push(self.grid.processor_ratio_cell(Keys::Long, Keys::Off, job));
+            let mut cells =
+                [KeyMode::Long, KeyMode::Off].map(|keys| self.grid.cell(keys, job, true)).to_vec();
+            cells.push(self.grid.ratio_cell(KeyMode::Long, KeyMode::Off, job, true));
+            cells.push(self.grid.processor_ratio_cell(KeyMode::Long, KeyMode::Off, job));
             cells.push(self.steady.cell(job));
             cells.push(
                 match (job.random, job.direction) {
@@ -133,22 +134,22 @@ impl Speed {
     /// The requirements.
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
         let line = "flash: processor time of a disk with keys to one without";
-        let empty = Requirement::new(line, Bound::AtMost(MOST), "");
-        let of = |r: Requirement, job: Job| r.case(job.name(), self.ratio(job));
+        let empty = Requirement::new(line, Bound::AtMost(MAX_PROCESSOR_RATIO), "");
+        let of = |r: Requirement, job: IoJob| r.case(job.name(), self.ratio(job));
         vec![JOBS.into_iter().fold(empty, of)]
     }
 
-    fn ratio(&self, job: Job) -> Option<f64> {
-        self.steady.ratio(job).or_else(|| self.grid.processor_ratio(Keys::Long, Keys::Off, job))
+    fn ratio(&self, job: IoJob) -> Option<f64> {
+        self.steady.ratio(job).or_else(|| self.grid.processor_ratio(KeyMode::Long, KeyMode::Off, job))
     }
 
     /// The ratios of all jobs, for the history.
     pub(crate) fn ratios(&self) -> String {
-        JOBS.map(|job| self.grid.processor_ratio_cell(Keys::Long, Keys::Off, job)).join(" / ")
+        JOBS.map(|job| self.grid.processor_ratio_cell(KeyMode::Long, KeyMode::Off, job)).join(" / ")
     }
 
     /// The figures that two runs must agree on.
-    pub(crate) fn stable(&self) -> Vec<Stable> {
+    pub(crate) fn stable(&self) -> Vec<StableFigure> {
         self.steady.stable()
     }
 

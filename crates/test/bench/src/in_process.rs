@@ -4,9 +4,9 @@
 
 use lacuna_contracts::{Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
+use lacuna_levels::{DiskKeys, LevelFormat, Levels, OpenOptions, Randomness, level_disks};
 use lacuna_medium::Medium;
-use lacuna_sealed::Sealed;
+use lacuna_sealed::SealedDisk;
 use std::sync::Arc;
 
 const UUID: [u8; 16] = [6; 16];
@@ -42,9 +42,9 @@ pub fn open_new<F: LevelFormat>(
     budget: Budget,
 ) -> Result<Arc<F::Disk>> {
     let keys: Vec<Secret<32>> = (0..levels).map(master).collect();
-    let masters = Masters { keys: &keys, uuid: &UUID };
+    let masters = DiskKeys { keys: &keys, uuid: &UUID };
     params.create(medium, masters, Randomness { public: random(1), filler: random(2) })?;
-    let options = OpenOptions::in_the_foreground(budget, Randomness { public: random(3), filler: random(4) });
+    let options = OpenOptions::foreground(budget, Randomness { public: random(3), filler: random(4) });
     params.open(Arc::clone(medium), masters, options).map(Arc::new)
 }
 
@@ -54,7 +54,7 @@ pub fn sealed(
     params: &lacuna_sealed::Params,
     budget: Budget,
 ) -> Result<Arc<dyn Disk>> {
-    Sealed::create(&**medium, params, &master(0))?;
+    SealedDisk::create(&**medium, params, &master(0))?;
     let options = lacuna_sealed::OpenOptions {
         budget,
         read_only: false,
@@ -62,7 +62,7 @@ pub fn sealed(
         background: false,
         random: random(3),
     };
-    Ok(Arc::new(Sealed::open(Arc::clone(medium), params, &master(0), &UUID, options)?))
+    Ok(Arc::new(SealedDisk::open(Arc::clone(medium), params, &master(0), &UUID, options)?))
 }
 
 /// The value of `name` in the status of a disk; 0 if it is absent.

@@ -21,7 +21,7 @@ impl Direction {
 
 /// The state of the caches when a job begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Caches {
+pub(crate) enum CacheState {
     /// The whole disk was read once through the server.
     Warm,
     /// The disk's file was in the page cache when the server started, which may have dropped it;
@@ -33,7 +33,7 @@ pub(crate) enum Caches {
 
 /// One kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Job {
+pub(crate) struct IoJob {
     /// The direction of the requests.
     pub direction: Direction,
     /// Whether addresses are random.
@@ -45,18 +45,25 @@ pub(crate) struct Job {
     /// Number of writes before each flush, which waits for them.
     pub fsync: Option<u32>,
     /// The state of the caches.
-    pub caches: Caches,
+    pub caches: CacheState,
 }
 
 /// Jobs with at least this request size are measured in bytes, the rest in requests.
 const LARGE: u32 = 256 << 10;
 
-impl Job {
+impl IoJob {
     /// A job with warm caches and without flushes in between: random requests with depth 32 below
     /// 256 KiB, sequential ones with depth 8 otherwise.
-    pub(crate) const fn of_size(direction: Direction, size: u32) -> Job {
+    pub(crate) const fn of_size(direction: Direction, size: u32) -> IoJob {
         let random = size < LARGE;
-        Job { direction, random, size, depth: if random { 32 } else { 8 }, fsync: None, caches: Caches::Warm }
+        IoJob {
+            direction,
+            random,
+            size,
+            depth: if random { 32 } else { 8 },
+            fsync: None,
+            caches: CacheState::Warm,
+        }
     }
 
     /// Whether its figures are bytes per second rather than requests per second.
@@ -69,11 +76,11 @@ impl Job {
         let order = if self.random { "random" } else { "sequential" };
         let fsync = self.fsync.map(|n| format!(", fsync every {n}")).unwrap_or_default();
         let caches = match self.caches {
-            Caches::Warm => "",
-            Caches::JustStarted => ", just started",
-            Caches::Cold => ", cold",
+            CacheState::Warm => "",
+            CacheState::JustStarted => ", just started",
+            CacheState::Cold => ", cold",
         };
-        let (size, direction, depth) = (Size(self.size), self.direction.name(), self.depth);
+        let (size, direction, depth) = (RequestSize(self.size), self.direction.name(), self.depth);
         format!("{order} {size} {direction}, depth {depth}{fsync}{caches}")
     }
 
@@ -83,8 +90,8 @@ impl Job {
         let once = disk / u64::from(self.size);
         let most = match self.caches {
             // After one pass the caches hold the data.
-            Caches::JustStarted | Caches::Cold if self.in_bytes() => once,
-            Caches::Cold => 2048,
+            CacheState::JustStarted | CacheState::Cold if self.in_bytes() => once,
+            CacheState::Cold => 2048,
             _ if self.in_bytes() => 2 * once,
             _ if self.fsync.is_some() => 2048,
             _ if self.depth == 1 => 6144,
@@ -95,9 +102,9 @@ impl Job {
 }
 
 /// Bytes of a request, formatted for display: `4 KiB`, `1 MiB`.
-pub(crate) struct Size(pub u32);
+pub(crate) struct RequestSize(pub u32);
 
-impl fmt::Display for Size {
+impl fmt::Display for RequestSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 >= 1 << 20 { write!(f, "{} MiB", self.0 >> 20) } else { write!(f, "{} KiB", self.0 >> 10) }
     }
@@ -109,19 +116,19 @@ mod tests {
 
     #[test]
     fn a_job_has_a_name_for_people() {
-        let job = Job::of_size(Direction::Write, 4096);
+        let job = IoJob::of_size(Direction::Write, 4096);
         assert_eq!(job.name(), "random 4 KiB write, depth 32");
-        assert_eq!(Job { fsync: Some(32), ..job }.name(), "random 4 KiB write, depth 32, fsync every 32");
-        let started = Job { caches: Caches::JustStarted, ..Job::of_size(Direction::Read, 1 << 20) };
+        assert_eq!(IoJob { fsync: Some(32), ..job }.name(), "random 4 KiB write, depth 32, fsync every 32");
+        let started = IoJob { caches: CacheState::JustStarted, ..IoJob::of_size(Direction::Read, 1 << 20) };
         assert_eq!(started.name(), "sequential 1 MiB read, depth 8, just started");
     }
 
     #[test]
     fn large_requests_go_over_the_disk_twice_and_cold_ones_once() {
-        let job = Job::of_size(Direction::Write, 1 << 20);
+        let job = IoJob::of_size(Direction::Write, 1 << 20);
         assert_eq!(job.requests(512 << 20), 1024);
-        assert_eq!(Job { caches: Caches::Cold, ..job }.requests(512 << 20), 512);
-        assert_eq!(Job::of_size(Direction::Read, 4096).requests(512 << 20), 16_384);
-        assert_eq!(Job::of_size(Direction::Read, 4096).requests(16 << 20), 8192);
+        assert_eq!(IoJob { caches: CacheState::Cold, ..job }.requests(512 << 20), 512);
+        assert_eq!(IoJob::of_size(Direction::Read, 4096).requests(512 << 20), 16_384);
+        assert_eq!(IoJob::of_size(Direction::Read, 4096).requests(16 << 20), 8192);
     }
 }

@@ -2,20 +2,20 @@
 //! `xts` and the raw file, on the same file system in the same rounds.
 
 use crate::grid::Grid;
-use crate::job::{Direction, Job};
-use crate::measured::{Measured, Stable};
-use crate::page::{History, Run};
+use crate::job::{Direction, IoJob};
+use crate::page::{HistoryTable, RunInfo};
+use crate::processor_ratios::{ProcessorRatios, SideBySide};
 use crate::requirement::{self, Bound, Requirement};
 use crate::rounds::Rounds;
 use crate::scale::Scale;
+use crate::section_results::{SectionResults, StableFigure};
 use crate::servers;
-use crate::steady::{Steady, Together};
-use crate::subject::{Shape, Subject, Variant, XTS};
+use crate::subject::{DeniableShape, ObliviousVariant, Subject, XTS};
 use crate::table::{Table, figure, head};
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 
-const HISTORY: History = History {
+const HISTORY: HistoryTable = HistoryTable {
     heading: "### History of levels",
     about: "Ratios of processor time to xts: deniable, its hidden level, oblivious, its hidden level; each \
             for sequential writes, sequential reads, random writes, random reads",
@@ -32,26 +32,26 @@ const HISTORY: History = History {
     ],
 };
 
-const FULL: Subject = Subject::Levels(Shape::Full);
-const WORN: Subject = Subject::Levels(Shape::Worn);
-const HALF: Subject = Subject::Levels(Shape::Half);
-const PAPER: Subject = Subject::Levels(Shape::Paper);
+const FULL: Subject = Subject::Levels(DeniableShape::Full);
+const WORN: Subject = Subject::Levels(DeniableShape::Worn);
+const HALF: Subject = Subject::Levels(DeniableShape::Half);
+const PAPER: Subject = Subject::Levels(DeniableShape::Paper);
 /// The hidden level of a disk, with equal writes to level 0 at the same time.
-const HIDDEN: Subject = Subject::Levels(Shape::Hidden);
+const HIDDEN: Subject = Subject::Levels(DeniableShape::Hidden);
 
 const RAW: Subject = Subject::NbdkitFile;
-const CELLS: Subject = Subject::Oblivious(Variant::Opportunistic);
-const CELLS_HIDDEN: Subject = Subject::Oblivious(Variant::Hidden);
-const PLAUSIBLE: Subject = Subject::Oblivious(Variant::Plausible);
+const CELLS: Subject = Subject::Oblivious(ObliviousVariant::Opportunistic);
+const CELLS_HIDDEN: Subject = Subject::Oblivious(ObliviousVariant::Hidden);
+const PLAUSIBLE: Subject = Subject::Oblivious(ObliviousVariant::Plausible);
 
-const WRITE: Job = Job::of_size(Direction::Write, 1 << 20);
-const READ: Job = Job::of_size(Direction::Read, 1 << 20);
-const RANDOM_WRITE: Job = Job::of_size(Direction::Write, 4096);
-const RANDOM_READ: Job = Job::of_size(Direction::Read, 4096);
-const JOBS: [Job; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
+const WRITE: IoJob = IoJob::of_size(Direction::Write, 1 << 20);
+const READ: IoJob = IoJob::of_size(Direction::Read, 1 << 20);
+const RANDOM_WRITE: IoJob = IoJob::of_size(Direction::Write, 4096);
+const RANDOM_READ: IoJob = IoJob::of_size(Direction::Read, 4096);
+const JOBS: [IoJob; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
 
 /// These formats are slower than the rest: their turns have this fraction of the requests.
-const PART: u64 = 4;
+const REQUESTS_DIVISOR: u64 = 4;
 
 /// The subjects, in the order of the columns.
 const SUBJECTS: [Subject; 9] = [RAW, XTS, FULL, WORN, HALF, HIDDEN, CELLS, CELLS_HIDDEN, PLAUSIBLE];
@@ -59,18 +59,18 @@ const SUBJECTS: [Subject; 9] = [RAW, XTS, FULL, WORN, HALF, HIDDEN, CELLS, CELLS
 /// The subjects that run side by side on one processor.
 const STEADY: [Subject; 3] = [XTS, HALF, CELLS];
 
-struct Levels {
+struct LevelsResults {
     grid: Grid,
-    steady: Steady,
+    steady: ProcessorRatios,
     skipped: Vec<String>,
 }
 
 /// Measures the section.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let mut rounds = Rounds::new(work, "levels");
     // The second pass wraps the log around; after it a disk is in its steady state.
-    (rounds.fills, rounds.part) = (2, PART);
-    let skipped: Vec<String> = RAW.missing().into_iter().collect();
+    (rounds.fills, rounds.requests_divisor) = (2, REQUESTS_DIVISOR);
+    let skipped: Vec<String> = RAW.unavailable_reason().into_iter().collect();
     if skipped.is_empty() {
         rounds.add(RAW, &JOBS);
     }
@@ -86,12 +86,12 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     rounds.add(CELLS_HIDDEN, &JOBS);
     rounds.add(PLAUSIBLE, &[WRITE, RANDOM_WRITE, RANDOM_READ]);
     let grid = rounds.run()?;
-    let steady = Together { section: "levels", subjects: &STEADY, jobs: &JOBS }.measure(work)?;
-    Ok(Box::new(Levels { grid, steady, skipped }))
+    let steady = SideBySide { section: "levels", subjects: &STEADY, jobs: &JOBS }.measure(work)?;
+    Ok(Box::new(LevelsResults { grid, steady, skipped }))
 }
 
-impl Levels {
-    fn written(&self, line: &str, most: f64, subject: Subject, job: Job) -> Requirement {
+impl LevelsResults {
+    fn write_requirement(&self, line: &str, most: f64, subject: Subject, job: IoJob) -> Requirement {
         let line = format!("bytes written to the medium for a byte: {line}");
         let written = self.grid.counted(subject, job).map(|counted| counted.written);
         Requirement::new(line, Bound::AtMost(most), "").case("", written)
@@ -110,7 +110,7 @@ impl Levels {
     }
 }
 
-impl Measured for Levels {
+impl SectionResults for LevelsResults {
     fn results(&self) -> Vec<Table> {
         let subjects = [XTS, FULL, HALF, HIDDEN, CELLS, CELLS_HIDDEN];
         let mut table =
@@ -138,7 +138,7 @@ impl Measured for Levels {
     /// Limits of processor time, from the earlier speed requirements: 0.4 of the speed allows 2.5
     /// times the processor time.
     fn requirements(&self) -> Vec<Requirement> {
-        let to_xts = |line: &str, most: f64, cases: &[(&str, Subject, Job)]| {
+        let to_xts = |line: &str, most: f64, cases: &[(&str, Subject, IoJob)]| {
             let line = format!("processor time to xts: {line}");
             cases.iter().fold(Requirement::new(line, Bound::AtMost(most), ""), |r, (name, subject, job)| {
                 r.case(*name, self.grid.processor_ratio(*subject, XTS, *job))
@@ -189,14 +189,14 @@ impl Measured for Levels {
                 1.18,
                 &[("public", CELLS, RANDOM_READ), ("hidden", CELLS_HIDDEN, RANDOM_READ)],
             ),
-            self.written("deniable, sequential", 2.5, FULL, WRITE),
-            self.written("deniable, random, half full", 4.0, HALF, RANDOM_WRITE),
-            self.written("oblivious, sequential", 12.0, CELLS, WRITE),
-            self.written("oblivious, random", 12.0, CELLS, RANDOM_WRITE),
+            self.write_requirement("deniable, sequential", 2.5, FULL, WRITE),
+            self.write_requirement("deniable, random, half full", 4.0, HALF, RANDOM_WRITE),
+            self.write_requirement("oblivious, sequential", 12.0, CELLS, WRITE),
+            self.write_requirement("oblivious, random", 12.0, CELLS, RANDOM_WRITE),
         ]
     }
 
-    fn stable(&self) -> Vec<Stable> {
+    fn stable(&self) -> Vec<StableFigure> {
         // Writes beside a hidden level depend on the timing of two clients, so they are not stable.
         let alone = [FULL, WORN, HALF, CELLS, PLAUSIBLE];
         let mut all = servers::stable(&self.grid, &alone, &JOBS);
@@ -208,18 +208,18 @@ impl Measured for Levels {
         &self.skipped
     }
 
-    fn body(&self, run: &Run) -> String {
+    fn body(&self, run: &RunInfo) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         parts.push(method(&run.scale));
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let row =
             |subject| JOBS.map(|job| figure(self.grid.processor_ratio(subject, XTS, job), 2)).join(" / ");
         let [full, hidden, cells, deep] = [FULL, HIDDEN, CELLS, CELLS_HIDDEN].map(row);
         let figures = [full, hidden, cells, deep, requirement::tally(requirements)];
-        Some(HISTORY.and(old, &[&run.cells()[..], &figures].concat()))
+        Some(HISTORY.with_row(old, &[&run.cells()[..], &figures].concat()))
     }
 }
 

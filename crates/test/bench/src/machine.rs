@@ -4,9 +4,9 @@ use crate::program;
 use crate::workspace::Workspace;
 
 /// The facts that figures depend on, as pairs of name and value.
-pub struct Machine(Vec<(&'static str, String)>);
+pub struct MachineFacts(Vec<(&'static str, String)>);
 
-impl Machine {
+impl MachineFacts {
     /// All facts, in the order of listing.
     pub fn facts(&self) -> &[(&'static str, String)] {
         &self.0
@@ -24,7 +24,7 @@ pub(crate) fn list<'f>(facts: impl IntoIterator<Item = (&'f str, &'f str)>) -> S
 }
 
 /// Collects the facts of this machine.
-pub(crate) fn describe(work: &Workspace) -> Machine {
+pub(crate) fn describe(work: &Workspace) -> MachineFacts {
     let cpu = read("/proc/cpuinfo");
     let instructions: Vec<&str> = field(&cpu, "flags")
         .unwrap_or_default()
@@ -35,7 +35,7 @@ pub(crate) fn describe(work: &Workspace) -> Machine {
     let kib = field(&memory, "MemTotal").and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok());
     let absent = || "not installed".to_owned();
     let version = |name: &str| program::version(name).unwrap_or_else(absent);
-    Machine(vec![
+    MachineFacts(vec![
         ("processor", field(&cpu, "model name").unwrap_or("unknown").to_owned()),
         ("instructions", instructions.join(" ")),
         ("cores", std::thread::available_parallelism().map_or(0, usize::from).to_string()),

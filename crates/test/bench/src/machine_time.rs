@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_read() {
+    fn both_versions_of_control_groups_are_read() {
         assert_eq!(parse("1500\n"), Some(Duration::from_nanos(1500)));
         assert_eq!(parse("nr_periods 0\nusage_usec 7\nuser_usec 3\n"), Some(Duration::from_micros(7)));
         assert_eq!(parse("nonsense"), None);

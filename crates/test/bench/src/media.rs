@@ -2,13 +2,13 @@
 //! medium, without the noise of a real one. The figures are functions of the code alone: the same
 //! on every machine.
 
-use crate::bed::{Bed, HELD_BACK, Model, Operation};
 use crate::in_process;
-use crate::measured::{Measured, Stable};
-use crate::modelled::{Case, Sizes};
-use crate::page::{History, Run};
+use crate::modelled::{ModelledDisk, Sizes};
+use crate::page::{HistoryTable, RunInfo};
 use crate::raw_disk::RawDisk;
 use crate::requirement::{self, Bound, Requirement};
+use crate::section_results::{SectionResults, StableFigure};
+use crate::simulated_disk::{CACHE_DIVISOR, MediumModel, Operation, SimulatedDisk};
 use crate::table::{Table, figure, head};
 use crate::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Disk, Result};
@@ -17,7 +17,7 @@ use lacuna_medium::Medium;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-const HISTORY: History = History {
+const HISTORY: HistoryTable = HistoryTable {
     heading: "### History of modelled media",
     about: "Ratios of speed to xts, on the hard disk and on the stick: gcm, deniable half full, oblivious; \
             each for sequential writes and random writes, until durable",
@@ -26,44 +26,52 @@ const HISTORY: History = History {
 
 /// The format on a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Format {
+enum ModelledFormat {
     /// Unencrypted blocks: the cost of a disk without encryption, and of a cipher without metadata
     /// that writes in place.
     Raw,
     Sealed(Cipher),
-    Levels(Case),
+    Levels(ModelledDisk),
 }
 
-const FORMATS: [Format; 7] =
-    [Format::Raw, XTS, Format::Sealed(Cipher::XtsRandom), GCM, HALF, Format::Levels(Case::Full), CELLS];
-const XTS: Format = Format::Sealed(Cipher::Xts);
-const GCM: Format = Format::Sealed(Cipher::Gcm);
-const HALF: Format = Format::Levels(Case::Half);
-const CELLS: Format = Format::Levels(Case::Oblivious);
+const FORMATS: [ModelledFormat; 7] = [
+    ModelledFormat::Raw,
+    XTS,
+    ModelledFormat::Sealed(Cipher::XtsRandom),
+    GCM,
+    HALF,
+    ModelledFormat::Levels(ModelledDisk::Full),
+    CELLS,
+];
+const XTS: ModelledFormat = ModelledFormat::Sealed(Cipher::Xts);
+const GCM: ModelledFormat = ModelledFormat::Sealed(Cipher::Gcm);
+const HALF: ModelledFormat = ModelledFormat::Levels(ModelledDisk::Half);
+const CELLS: ModelledFormat = ModelledFormat::Levels(ModelledDisk::Oblivious);
 
-const MODELS: [(Model, &str); 2] = [(Model::CachedHardDisk, "hard disk"), (Model::Stick, "stick")];
+const MODELS: [(MediumModel, &str); 2] =
+    [(MediumModel::CachedHardDisk, "hard disk"), (MediumModel::Stick, "stick")];
 
 /// An act: whether it is random, and its kind.
-type Act = (bool, What);
+type MediaJob = (bool, MediaJobKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum What {
+enum MediaJobKind {
     /// An operation; writes end with a flush.
-    Until(Operation),
+    FlushAtEnd(Operation),
     /// Writes of level 0 with a flush after every 32.
-    Flushed,
+    FlushEvery32,
 }
 
-const PUBLIC_WRITE: What = What::Until(Operation::PublicWrite);
-const PUBLIC_READ: What = What::Until(Operation::PublicRead);
-const HIDDEN_WRITE: What = What::Until(Operation::HiddenWrite);
+const PUBLIC_WRITE: MediaJobKind = MediaJobKind::FlushAtEnd(Operation::PublicWrite);
+const PUBLIC_READ: MediaJobKind = MediaJobKind::FlushAtEnd(Operation::PublicRead);
+const HIDDEN_WRITE: MediaJobKind = MediaJobKind::FlushAtEnd(Operation::HiddenWrite);
 
-const ACTS: [(Act, &str); 8] = [
+const JOBS: [(MediaJob, &str); 8] = [
     ((false, PUBLIC_WRITE), "sequential 1 MiB write, until durable"),
-    ((false, What::Flushed), "sequential 1 MiB write, flush every 32"),
+    ((false, MediaJobKind::FlushEvery32), "sequential 1 MiB write, flush every 32"),
     ((false, PUBLIC_READ), "sequential 1 MiB read"),
     ((true, PUBLIC_WRITE), "random 4 KiB write, until durable"),
-    ((true, What::Flushed), "random 4 KiB write, flush every 32"),
+    ((true, MediaJobKind::FlushEvery32), "random 4 KiB write, flush every 32"),
     ((true, PUBLIC_READ), "random 4 KiB read"),
     ((false, HIDDEN_WRITE), "hidden: sequential 1 MiB write, until durable"),
     ((true, HIDDEN_WRITE), "hidden: random 4 KiB write, until durable"),
@@ -71,73 +79,80 @@ const ACTS: [(Act, &str); 8] = [
 
 /// The measured rates. Each disk holds half of the data of a full level; `Case::Full` and
 /// `Case::Oblivious` differ.
-struct Media {
+struct MediaResults {
     /// Bytes per second.
-    rates: HashMap<(Model, Format, Act), f64>,
+    rates: HashMap<(MediumModel, ModelledFormat, MediaJob), f64>,
     sizes: Sizes,
 }
 
-impl Format {
+impl ModelledFormat {
     fn name(self) -> String {
         match self {
-            Format::Raw => "raw".into(),
-            Format::Sealed(cipher) => format!("sealed {}", cipher.name()),
-            Format::Levels(case) => case.name().into(),
+            ModelledFormat::Raw => "raw".into(),
+            ModelledFormat::Sealed(cipher) => format!("sealed {}", cipher.name()),
+            ModelledFormat::Levels(case) => case.name().into(),
         }
     }
 
     fn open(self, medium: &Arc<dyn Medium>, budget: Budget) -> Result<Vec<Arc<dyn Disk>>> {
         match self {
-            Format::Raw => Ok(vec![Arc::new(RawDisk::new(Arc::clone(medium)))]),
-            Format::Sealed(cipher) => {
+            ModelledFormat::Raw => Ok(vec![Arc::new(RawDisk::new(Arc::clone(medium)))]),
+            ModelledFormat::Sealed(cipher) => {
                 let params = lacuna_sealed::Params::largest(cipher, medium.len())?;
                 Ok(vec![in_process::sealed(medium, &params, budget)?])
             }
-            Format::Levels(case) => case.open(medium, budget),
+            ModelledFormat::Levels(case) => case.open(medium, budget),
         }
     }
 
     fn span(self, sizes: Sizes) -> Result<u64> {
         match self {
-            Format::Raw | Format::Sealed(_) => Case::Xts.span(sizes),
-            Format::Levels(case) => case.span(sizes),
+            ModelledFormat::Raw | ModelledFormat::Sealed(_) => ModelledDisk::Xts.span(sizes),
+            ModelledFormat::Levels(case) => case.span(sizes),
         }
     }
 }
 
 /// Measures the section.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
-    let sizes = Sizes::smaller(work)?;
-    let mut media = Media { rates: HashMap::new(), sizes };
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
+    let sizes = Sizes::small(work)?;
+    let mut media = MediaResults { rates: HashMap::new(), sizes };
     for format in FORMATS {
-        work.goes_on(&format!("media: {}", format.name()))?;
+        work.report_progress(&format!("media: {}", format.name()))?;
         let budget = Budget::bytes(sizes.budget);
-        let mut bed = Bed::new(sizes.medium, format.span(sizes)?, |medium| format.open(medium, budget))?;
+        let mut bed =
+            SimulatedDisk::new(sizes.medium, format.span(sizes)?, |medium| format.open(medium, budget))?;
         for random in [false, true] {
             work.interrupt.check()?;
-            for (model, operation, rate) in bed.aged_jobs(random)? {
-                media.rates.insert((model, format, (random, What::Until(operation))), rate);
+            for (model, operation, rate) in bed.age_and_run_jobs(random)? {
+                media.rates.insert((model, format, (random, MediaJobKind::FlushAtEnd(operation))), rate);
             }
-            for (model, rate) in bed.synced(random)? {
-                media.rates.insert((model, format, (random, What::Flushed)), rate);
+            for (model, rate) in bed.run_synced_writes(random)? {
+                media.rates.insert((model, format, (random, MediaJobKind::FlushEvery32)), rate);
             }
         }
     }
     Ok(Box::new(media))
 }
 
-impl Media {
-    fn ratio(&self, model: Model, format: Format, to: Format, act: Act) -> Option<f64> {
+impl MediaResults {
+    fn ratio(
+        &self,
+        model: MediumModel,
+        format: ModelledFormat,
+        to: ModelledFormat,
+        act: MediaJob,
+    ) -> Option<f64> {
         let rate = |format| self.rates.get(&(model, format, act));
         Some(rate(format)? / rate(to)?)
     }
 
     /// MB/s, and the ratio to `xts`.
-    fn table(&self, model: Model, name: &str) -> Table {
-        let formats = FORMATS.map(Format::name);
+    fn table(&self, model: MediumModel, name: &str) -> Table {
+        let formats = FORMATS.map(ModelledFormat::name);
         let mut table =
             Table::new(format!("On a modelled {name}, MB/s (to sealed xts)"), head("job", formats));
-        for (act, name) in ACTS {
+        for (act, name) in JOBS {
             let cell = |format| {
                 let Some(rate) = self.rates.get(&(model, format, act)) else { return "-".into() };
                 let decimals = if *rate < 1e7 { 2 } else { 0 };
@@ -150,7 +165,7 @@ impl Media {
         table
     }
 
-    fn row(&self, model: Model) -> String {
+    fn row(&self, model: MediumModel) -> String {
         let of = |format| {
             [false, true]
                 .map(|random| figure(self.ratio(model, format, XTS, (random, PUBLIC_WRITE)), 2))
@@ -160,7 +175,7 @@ impl Media {
     }
 }
 
-impl Measured for Media {
+impl SectionResults for MediaResults {
     fn results(&self) -> Vec<Table> {
         MODELS.map(|(model, name)| self.table(model, name)).into()
     }
@@ -172,7 +187,7 @@ impl Measured for Media {
     /// Bounds that depend on the medium: a format that writes each block twice has at most half the
     /// speed.
     fn requirements(&self) -> Vec<Requirement> {
-        let promise = |line: &str, least: f64, format: Format, acts: &[Act]| {
+        let promise = |line: &str, least: f64, format: ModelledFormat, acts: &[MediaJob]| {
             let line = format!("modelled media, speed to xts until durable: {line}");
             let mut promise = Requirement::new(line, Bound::AtLeast(least), "");
             for (model, medium) in MODELS {
@@ -193,12 +208,12 @@ impl Measured for Media {
         ]
     }
 
-    fn stable(&self) -> Vec<Stable> {
+    fn stable(&self) -> Vec<StableFigure> {
         let mut all = Vec::new();
         for ((model, medium), format) in MODELS.into_iter().flat_map(|m| FORMATS.map(|format| (m, format))) {
-            for (act, name) in ACTS {
+            for (act, name) in JOBS {
                 let rate = self.rates.get(&(model, format, act));
-                all.extend(rate.map(|rate| Stable {
+                all.extend(rate.map(|rate| StableFigure {
                     name: format!("{} on a {medium}, {name}", format.name()),
                     value: *rate,
                 }));
@@ -207,7 +222,7 @@ impl Measured for Media {
         all
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         parts.push(format!(
             "### Method for modelled media\n\n\
@@ -226,17 +241,20 @@ flush at their end.\n\
 the ratio is to the public writes of `xts`.\n\
 - *raw*: the blocks themselves, without a format. LUKS without a journal makes the same calls to its \
 medium.\n",
-            held = (self.sizes.medium / HELD_BACK) >> 20,
+            held = (self.sizes.medium / CACHE_DIVISOR) >> 20,
             medium = self.sizes.medium >> 20,
             budget = self.sizes.budget >> 10,
-            data = (self.sizes.whole / 2 * BLOCK_SIZE as u64) >> 20,
+            data = (self.sizes.full_level_blocks / 2 * BLOCK_SIZE as u64) >> 20,
         ));
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
-        let figures =
-            [self.row(Model::CachedHardDisk), self.row(Model::Stick), requirement::tally(requirements)];
-        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
+        let figures = [
+            self.row(MediumModel::CachedHardDisk),
+            self.row(MediumModel::Stick),
+            requirement::tally(requirements),
+        ];
+        Some(HISTORY.with_row(old, &[&run.short_cells()[..], &figures].concat()))
     }
 }

@@ -1,19 +1,19 @@
 //! The memory of a server with a sparse disk of 1 TiB, and the time to open that disk.
 
 use crate::disks::{GCM, XTS_RANDOM};
-use crate::job::{Direction, Job};
+use crate::job::{Direction, IoJob};
 use crate::machine::field;
-use crate::measured::{Measured, Stable};
-use crate::page::{History, Run};
+use crate::page::{HistoryTable, RunInfo};
 use crate::requirement::{self, Bound, Requirement};
-use crate::server::Server;
-use crate::subject::{Shape, Subject};
+use crate::section_results::{SectionResults, StableFigure};
+use crate::server::RunningServer;
+use crate::subject::{DeniableShape, Subject};
 use crate::table::{Table, figure};
 use crate::turn::Task;
 use crate::workspace::Workspace;
 use lacuna_contracts::{Error, Kind, Result};
 
-const HISTORY: History = History {
+const HISTORY: HistoryTable = HistoryTable {
     heading: "### History of memory",
     about: "The highest peak of all disks, in MiB",
     head: &["date", "lacuna", "processor", "rounds", "peak on 1 TiB", "reached"],
@@ -29,48 +29,48 @@ to its greeting to the first client.\n";
 const SIZE: u64 = 1 << 40;
 const LIMIT_MIB: f64 = 96.0;
 /// Time limit for opening a sealed disk without key derivation, in seconds.
-const SEALED_OPENS: f64 = 1.0;
+const MAX_SEALED_OPEN_SECONDS: f64 = 1.0;
 /// The same limit for a deniable disk, which reads the summaries of its last cycle.
-const LEVELS_OPEN: f64 = 2.0;
+const MAX_LEVELS_OPEN_SECONDS: f64 = 2.0;
 /// A deniable disk; its level 0 is measured.
-const LEVELS: Subject = Subject::Levels(Shape::Sparse);
+const LEVELS: Subject = Subject::Levels(DeniableShape::Sparse);
 
 /// Memory of a process in MiB.
-pub(crate) struct Resident {
+pub(crate) struct ResidentMemory {
     pub(crate) peak: f64,
-    pub(crate) now: f64,
+    pub(crate) current: f64,
 }
 
-struct Row {
+struct MemoryRow {
     subject: Subject,
-    written: Resident,
-    read: Resident,
+    written: ResidentMemory,
+    read: ResidentMemory,
     /// Seconds to the greeting: of a new disk, after a clean end, after a kill under load.
     opened: [f64; 3],
     /// Requests per second: writes, reads.
     rates: [f64; 2],
 }
 
-struct Memory {
-    rows: Vec<Row>,
+struct MemoryResults {
+    rows: Vec<MemoryRow>,
     requests: u64,
 }
 
 /// Measures the two ciphers with metadata, and levels.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let mut rows = Vec::new();
     for subject in [XTS_RANDOM, GCM, LEVELS] {
-        work.goes_on(&format!("memory: {} on 1 TiB", subject.name()))?;
+        work.report_progress(&format!("memory: {} on 1 TiB", subject.name()))?;
         rows.push(row(work, subject)?);
         std::fs::remove_file(subject.disk(work)).map_err(|e| Error::io("cannot remove a disk", &e))?;
-        work.settle()?;
+        work.write_back()?;
     }
-    Ok(Box::new(Memory { rows, requests: work.scale.requests }))
+    Ok(Box::new(MemoryResults { rows, requests: work.scale.requests }))
 }
 
-fn row(work: &Workspace, subject: Subject) -> Result<Row> {
+fn row(work: &Workspace, subject: Subject) -> Result<MemoryRow> {
     let socket = work.path("socket");
-    let start = || Server::start(work, &mut subject.serve(work, &socket), &socket);
+    let start = || RunningServer::start(work, &mut subject.serve(work, &socket), &socket);
     subject.create(work, SIZE)?;
     let server = start()?;
     let fresh = server.ready_after;
@@ -88,26 +88,26 @@ fn row(work: &Workspace, subject: Subject) -> Result<Row> {
     let killed = server.ready_after;
     server.stop()?;
     let opened = [fresh, clean, killed].map(|time| time.as_secs_f64());
-    Ok(Row { subject, written, read, opened, rates: [writes, reads] })
+    Ok(MemoryRow { subject, written, read, opened, rates: [writes, reads] })
 }
 
 /// Random 4 KiB requests over the whole disk, with the same addresses for the same seed.
 fn load(
     work: &Workspace,
     subject: Subject,
-    server: &Server<'_>,
+    server: &RunningServer<'_>,
     direction: Direction,
     seed: u64,
 ) -> Result<f64> {
-    let disk = subject.served(SIZE)?;
-    let (job, requests) = (Job::of_size(direction, 4096), work.scale.requests);
-    let load = Task { job, disk, requests, export: "", beside: None, seed };
+    let disk = subject.served_bytes(SIZE)?;
+    let (job, requests) = (IoJob::of_size(direction, 4096), work.scale.requests);
+    let load = Task { job, disk, requests, export: "", cover_export: None, seed };
     let (answered, _) = load.perform(server)?;
     Ok(requests as f64 / answered.as_secs_f64())
 }
 
 /// The memory of a process.
-pub(crate) fn resident(pid: u32) -> Result<Resident> {
+pub(crate) fn resident(pid: u32) -> Result<ResidentMemory> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
     let mib = |name: &str| {
@@ -117,10 +117,10 @@ pub(crate) fn resident(pid: u32) -> Result<Resident> {
             Error::new(Kind::Other, format!("cannot use {path}")).found(format!("no number in {name}"))
         })
     };
-    Ok(Resident { peak: mib("VmHWM")?, now: mib("VmRSS")? })
+    Ok(ResidentMemory { peak: mib("VmHWM")?, current: mib("VmRSS")? })
 }
 
-impl Memory {
+impl MemoryResults {
     fn table(&self) -> Table {
         let title = format!("1 TiB: {0} random 4 KiB writes, then {0} reads, depth 32", self.requests);
         let head = [
@@ -137,7 +137,7 @@ impl Memory {
         ];
         let mut table = Table::new(title, head);
         for row in &self.rows {
-            let memory = [&row.written, &row.read].map(|r| [r.peak, r.now]);
+            let memory = [&row.written, &row.read].map(|r| [r.peak, r.current]);
             let mut cells: Vec<_> = memory.iter().flatten().map(|mib| format!("{mib:.1} MiB")).collect();
             cells.extend(row.opened.map(|seconds| format!("{seconds:.3} s")));
             cells.extend(row.rates.map(|rate| format!("{:.1}k/s", rate / 1e3)));
@@ -147,7 +147,7 @@ impl Memory {
     }
 }
 
-impl Measured for Memory {
+impl SectionResults for MemoryResults {
     fn results(&self) -> Vec<Table> {
         let title = "A disk of 1 TiB: memory of the server, and opening";
         let head = [
@@ -183,8 +183,8 @@ impl Measured for Memory {
                 " s",
             )
         };
-        let mut sealed = opening("a sealed disk", SEALED_OPENS);
-        let mut levels = opening("a deniable disk", LEVELS_OPEN);
+        let mut sealed = opening("a sealed disk", MAX_SEALED_OPEN_SECONDS);
+        let mut levels = opening("a deniable disk", MAX_LEVELS_OPEN_SECONDS);
         for row in &self.rows {
             memory = memory.case(row.subject.name(), Some(row.written.peak));
             let open = if row.subject == LEVELS { &mut levels } else { &mut sealed };
@@ -195,21 +195,21 @@ impl Measured for Memory {
         vec![memory, sealed, levels]
     }
 
-    fn stable(&self) -> Vec<Stable> {
-        let peak = |row: &Row| Stable {
+    fn stable(&self) -> Vec<StableFigure> {
+        let peak = |row: &MemoryRow| StableFigure {
             name: format!("{}: peak memory", row.subject.name()),
             value: row.written.peak,
         };
         self.rows.iter().map(peak).collect()
     }
 
-    fn body(&self, _run: &Run) -> String {
+    fn body(&self, _run: &RunInfo) -> String {
         format!("{}\n{METHOD}", self.table().markdown())
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let peak = self.rows.iter().map(|row| row.written.peak).fold(0.0, f64::max);
         let figures = [figure(Some(peak), 0), requirement::tally(requirements)];
-        Some(HISTORY.and(old, &[&run.cells()[..], &figures].concat()))
+        Some(HISTORY.with_row(old, &[&run.cells()[..], &figures].concat()))
     }
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit for a peer to mount or to release a mountpoint.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of a disk with an ext4.
 const DISK: u64 = 8 << 30;
@@ -49,7 +49,7 @@ impl Mountable {
     }
 
     /// The reason that it cannot be measured here, if any.
-    pub(crate) fn missing(self) -> Option<String> {
+    pub(crate) fn unavailable_reason(self) -> Option<String> {
         let (name, word) = match self {
             Mountable::Vault(_) | Mountable::Sealed(_) | Mountable::Plain => return None,
             Mountable::Gocryptfs => ("gocryptfs", "-version"),
@@ -79,7 +79,7 @@ impl Mountable {
         }
         match self {
             Mountable::Vault(integrity) => {
-                let mut command = ours(work);
+                let mut command = lacuna_command(work);
                 command.args(["vault", "init"]).arg(&backing).args(["--integrity", integrity]);
                 command.args(LEAST_KDF).arg("--key-file").arg(work.key_file());
                 program::output(&mut command).map(drop)
@@ -100,7 +100,7 @@ impl Mountable {
                 program::output(Command::new("mkfs.ext4").arg("-q").arg(&backing)).map(drop)
             }
             Mountable::Sealed(cipher) => {
-                let mut command = ours(work);
+                let mut command = lacuna_command(work);
                 command
                     .args(["create", "--cipher", cipher, "--size"])
                     .arg(DISK.to_string())
@@ -129,7 +129,7 @@ impl Mountable {
                 command
             }
             Mountable::Vault(_) | Mountable::Sealed(_) => {
-                let mut command = ours(work);
+                let mut command = lacuna_command(work);
                 command.arg("open").arg(&backing).arg(&mountpoint).arg("--key-file").arg(work.key_file());
                 command.args(words);
                 command
@@ -162,7 +162,7 @@ impl Mountable {
         let mountpoint = self.mountpoint(work);
         match self {
             Mountable::Vault(_) | Mountable::Sealed(_) => {
-                program::output(ours(work).arg("close").arg(&mountpoint)).map(drop)?;
+                program::output(lacuna_command(work).arg("close").arg(&mountpoint)).map(drop)?;
             }
             Mountable::Plain => program::output(Command::new("umount").arg(&mountpoint)).map(drop)?,
             _ => {
@@ -196,7 +196,7 @@ impl Mountable {
 }
 
 /// A quiet `lacuna` that keeps its anchors in the directory of the run.
-fn ours(work: &Workspace) -> Command {
+fn lacuna_command(work: &Workspace) -> Command {
     let mut command = Command::new(&work.lacuna);
     command.arg("--quiet").env("XDG_STATE_HOME", work.path("state"));
     command
@@ -211,7 +211,7 @@ fn with_passphrase(command: &mut Command, work: &Workspace) -> Result<()> {
     let said = work.path("said");
     let log = std::fs::File::create(&said).map_err(failed)?;
     let status = command.stdin(key).stdout(Stdio::null()).stderr(log).status();
-    let status = status.map_err(|e| Error::io(format!("cannot run {name}"), &e).remedy("install it"))?;
+    let status = status.map_err(|e| Error::io(format!("cannot run {name}"), &e).hint("install it"))?;
     if status.success() {
         return Ok(());
     }
@@ -248,8 +248,10 @@ fn server_of(mountpoint: &Path) -> Option<u32> {
 pub(crate) fn wait_until(done: impl Fn() -> bool, what: &str) -> Result<()> {
     let begin = Instant::now();
     while !done() {
-        if begin.elapsed() > PATIENCE {
-            return Err(Error::new(Kind::TimedOut, what).expected(format!("within {} s", PATIENCE.as_secs())));
+        if begin.elapsed() > MOUNT_TIMEOUT {
+            return Err(
+                Error::new(Kind::TimedOut, what).expected(format!("within {} s", MOUNT_TIMEOUT.as_secs()))
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }

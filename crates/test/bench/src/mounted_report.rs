@@ -1,17 +1,17 @@
 //! The section on mounted disks: ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a
 //! plain loop device and `gocryptfs`, on the same file system.
 
-use crate::file_jobs::{FileJob, Load, Rates, Workload};
-use crate::measured::Measured;
+use crate::file_jobs::{FileJob, Load, MountRates, Workload};
 use crate::mountable::Mountable;
-use crate::page::{History, Run};
+use crate::page::{HistoryTable, RunInfo};
 use crate::requirement::{self, Bound, Requirement};
+use crate::section_results::SectionResults;
 use crate::table::{Table, figure, head};
 use crate::vault_tree;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 
-const HISTORY: History = History {
+const HISTORY: HistoryTable = HistoryTable {
     heading: "### History of mounted disks",
     about: "Processor time of the machine for ext4 through `lacuna open`, with xts-random and with gcm: the \
     worst ratio of all jobs, to ext4 on a loop device / to gocryptfs",
@@ -38,25 +38,30 @@ const JOBS: [FileJob; 7] = [
 ];
 
 /// The results of the section.
-struct OnMounts {
-    rates: Rates,
+struct MountResults {
+    rates: MountRates,
     load: Load,
     skipped: Vec<String>,
 }
 
 /// Measures the section.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let load = Load::of(work.scale);
-    work.spread();
-    work.goes_on("mounted disks: making a tree of small files")?;
+    work.spread_directories();
+    work.report_progress("mounted disks: making a tree of small files")?;
     let archive = vault_tree::archive(work, load.files)?;
-    let mut mounts = OnMounts { rates: Rates::default(), load, skipped: Vec::new() };
-    mounts.skipped.extend(SUBJECTS.iter().filter_map(|subject| subject.missing()));
-    let mut subjects: Vec<_> = SUBJECTS.into_iter().filter(|subject| subject.missing().is_none()).collect();
+    let mut mounts = MountResults { rates: MountRates::default(), load, skipped: Vec::new() };
+    mounts.skipped.extend(SUBJECTS.iter().filter_map(|subject| subject.unavailable_reason()));
+    let mut subjects: Vec<_> =
+        SUBJECTS.into_iter().filter(|subject| subject.unavailable_reason().is_none()).collect();
     for round in 0..work.scale.rounds {
         for subject in &subjects {
             let name = subject.name();
-            work.goes_on(&format!("mounted disks: round {} of {}, {name}", round + 1, work.scale.rounds))?;
+            work.report_progress(&format!(
+                "mounted disks: round {} of {}, {name}",
+                round + 1,
+                work.scale.rounds
+            ))?;
             let workload = Workload { load, archive: &archive, seed: u64::from(round) + 1 };
             mounts.rates.turn(work, *subject, &JOBS, workload)?;
         }
@@ -66,21 +71,24 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     Ok(Box::new(mounts))
 }
 
-impl OnMounts {
+impl MountResults {
     /// The highest ratio over all jobs.
     fn worst(&self, ours: Mountable, to: Mountable) -> Option<f64> {
         JOBS.into_iter().filter_map(|job| self.rates.processor_ratio(ours, to, job)).max_by(f64::total_cmp)
     }
 }
 
-impl Measured for OnMounts {
+impl SectionResults for MountResults {
     fn results(&self) -> Vec<Table> {
         let mut both = Table::new(
             "Mounted: ext4 in a disk, speed / processor time of the whole machine",
             head("job", SUBJECTS.map(Mountable::name)),
         );
         for job in JOBS {
-            both.row(job.name(), SUBJECTS.map(|subject| self.rates.both_cell(subject, job, self.load.files)));
+            both.row(
+                job.name(),
+                SUBJECTS.map(|subject| self.rates.speed_and_processor_cell(subject, job, self.load.files)),
+            );
         }
         vec![both]
     }
@@ -116,7 +124,7 @@ impl Measured for OnMounts {
         &self.skipped
     }
 
-    fn body(&self, run: &Run) -> String {
+    fn body(&self, run: &RunInfo) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         let Load { file, writes, synced, files } = self.load;
         parts.push(format!(
@@ -136,9 +144,9 @@ impl Measured for OnMounts {
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let worst = |ours| PEERS.map(|to| figure(self.worst(ours, to), 2)).join(" / ");
         let figures = [worst(OURS[1]), worst(OURS[0]), requirement::tally(requirements)];
-        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+        Some(HISTORY.with_row(old, &[&run.short_cells()[..], &figures].concat()))
     }
 }

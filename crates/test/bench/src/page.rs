@@ -1,11 +1,11 @@
 //! A page that people and programs edit: each section replaces its own part, between two markers,
 //! and adds a line to its history.
 
-use crate::machine::Machine;
+use crate::machine::MachineFacts;
 use crate::scale::Scale;
 
 /// A page of `docs/` with parts of sections.
-pub struct Page {
+pub struct ReportPage {
     /// The name of its file.
     pub file: &'static str,
     /// The text of a new page.
@@ -13,12 +13,12 @@ pub struct Page {
     /// The command that writes the page, as in the markers of its parts: `make bench`.
     pub command: &'static str,
     /// The contents of a section's part.
-    pub shows: Shows,
+    pub shows: PageContents,
 }
 
 /// The contents of a section's part of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shows {
+pub enum PageContents {
     /// Only the tables of results; below them the machine of the run.
     Results,
     /// All tables, plots, requirements, the method and the history.
@@ -26,19 +26,19 @@ pub enum Shows {
 }
 
 /// The facts that are common to the parts of one run.
-pub struct Run {
+pub struct RunInfo {
     /// The date in UTC, as `2024-02-29`.
     pub date: String,
     /// The machine and the programs.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// The sizes of the run.
     pub scale: Scale,
 }
 
-impl Run {
+impl RunInfo {
     /// A run of today.
-    pub fn new(machine: Machine, scale: Scale) -> Run {
-        Run { date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(), machine, scale }
+    pub fn new(machine: MachineFacts, scale: Scale) -> RunInfo {
+        RunInfo { date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(), machine, scale }
     }
 
     /// Date, program, processor and rounds: the first cells of most histories.
@@ -83,7 +83,7 @@ fn split<'p>(page: &'p str, begin: &str, end: &str) -> (&'p str, &'p str, &'p st
 }
 
 /// A table with one line for each run, which grows from run to run.
-pub struct History {
+pub struct HistoryTable {
     /// Its heading.
     pub heading: &'static str,
     /// A description of its figures.
@@ -92,11 +92,11 @@ pub struct History {
     pub head: &'static [&'static str],
 }
 
-impl History {
+impl HistoryTable {
     /// The history of the old part with one more line.
-    pub fn and(&self, old: &str, cells: &[String]) -> String {
+    pub fn with_row(&self, old: &str, cells: &[String]) -> String {
         debug_assert_eq!(cells.len(), self.head.len(), "a line is as wide as the head");
-        let History { heading, about, head } = self;
+        let HistoryTable { heading, about, head } = self;
         let (head, rule) = (head.join(" | "), "| --- ".repeat(head.len()));
         let lines: String = rows(old, heading).flat_map(|line| [line, "\n"]).collect();
         format!(
@@ -129,13 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn a_history_goes_on() {
-        let history = History { heading: "### History", about: "Ratios", head: &["date", "one"] };
+    fn a_history_gets_one_more_row() {
+        let history = HistoryTable { heading: "### History", about: "Ratios", head: &["date", "one"] };
         let old =
             "| a table |\n### History\n\n| date | one |\n| --- | --- |\n| 1 | 2 |\n\n### Other\n\n| x |\n";
-        let new = history.and(old, &["3".into(), "4".into()]);
+        let new = history.with_row(old, &["3".into(), "4".into()]);
         let expected = "### History\n\nRatios, one line per run.\n\n| date | one |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |\n";
         assert_eq!(new, expected);
-        assert_eq!(history.and("nothing yet", &["1".into(), "2".into()]).lines().count(), 7);
+        assert_eq!(history.with_row("nothing yet", &["1".into(), "2".into()]).lines().count(), 7);
     }
 }

@@ -1,8 +1,8 @@
 //! Plot of the processor time of every server in every job, as multiples of the server without
 //! encryption (of our `xts` if that server is missing).
 
-use crate::disks::{BESIDE_PEERS, Disks, PEER_JOBS};
-use crate::job::Size;
+use crate::disks::{BESIDE_PEERS, DiskResults, PEER_JOBS};
+use crate::job::RequestSize;
 use crate::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
 use crate::subject::{Subject, XTS};
 use lacuna_contracts::Result;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 const COLOURS: [RGBColor; 5] = [BLUE, GREEN, ORANGE, PURPLE, GREY];
 
-pub(crate) fn draw(disks: &Disks, path: &Path) -> Result<()> {
+pub(crate) fn draw(disks: &DiskResults, path: &Path) -> Result<()> {
     let jobs = PEER_JOBS.map(|(job, ..)| job);
     let base = if disks.grid.has(Subject::NbdkitFile, jobs[0]) { Subject::NbdkitFile } else { XTS };
     let ratio = |subject, job| disks.grid.processor_ratio(subject, base, job);
@@ -37,7 +37,7 @@ pub(crate) fn draw(disks: &Disks, path: &Path) -> Result<()> {
             chart.areas(bars, colour.filled(), subject.name())?;
         }
         chart.add(jobs.iter().enumerate().map(|(group, job)| {
-            let text = format!("{} {}, depth {}", Size(job.size), job.direction.name(), job.depth);
+            let text = format!("{} {}, depth {}", RequestSize(job.size), job.direction.name(), job.depth);
             EmptyElement::at((group as f64, 0.0)) + Text::new(text, (12, 8), ("sans-serif", 16))
         }))?;
         chart.legend(SeriesLabelPosition::UpperRight)

@@ -28,7 +28,7 @@ pub(crate) fn to_one(processes: impl IntoIterator<Item = u32>) -> Result<CpuSet>
 }
 
 /// Restores the processors of this thread.
-pub(crate) fn back(free: &CpuSet) -> Result<()> {
+pub(crate) fn restore(free: &CpuSet) -> Result<()> {
     sched_setaffinity(None, free).map_err(|e| failed(&e.into()))
 }
 

@@ -2,7 +2,7 @@
 //! fonts.
 
 use crate::disks::SIZES;
-use crate::job::Size;
+use crate::job::RequestSize;
 use lacuna_contracts::{Error, Kind, Result};
 use plotters::chart::ChartContext;
 use plotters::coord::Shift;
@@ -25,14 +25,14 @@ pub const GREY: RGBColor = RGBColor(120, 120, 120);
 const FONT: (&str, u32) = ("sans-serif", 16);
 
 /// The result of drawing; [`to_file`] converts the error.
-pub type Drawn<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub type DrawResult<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// The drawing area.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Context<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
 
 /// Draws a plot of this size into a file.
-pub fn to_file(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<()> {
-    let all = || -> Drawn {
+pub fn to_file(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> DrawResult) -> Result<()> {
+    let all = || -> DrawResult {
         let area = SVGBackend::new(path, size).into_drawing_area();
         area.fill(&WHITE)?;
         draw(&area)?;
@@ -66,7 +66,7 @@ pub fn chart<'a, X, Y>(
     area: &Area<'a>,
     caption: impl AsRef<str>,
     axes: Axes<'_, X, Y>,
-) -> Drawn<Chart<'a, X::CoordDescType, Y::CoordDescType>>
+) -> DrawResult<Chart<'a, X::CoordDescType, Y::CoordDescType>>
 where
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
@@ -93,7 +93,7 @@ where
     Y: Ranged<ValueType = f64> + ValueFormatter<f64> + 'static,
 {
     /// Draws elements that the legend does not name.
-    pub fn add<E>(&mut self, elements: impl IntoIterator<Item = E>) -> Drawn
+    pub fn add<E>(&mut self, elements: impl IntoIterator<Item = E>) -> DrawResult
     where
         for<'b> &'b E: PointCollection<'b, (f64, f64)>,
         E: Drawable<SVGBackend<'a>>,
@@ -107,7 +107,7 @@ where
         elements: impl IntoIterator<Item = E>,
         style: ShapeStyle,
         name: impl Into<String>,
-    ) -> Drawn
+    ) -> DrawResult
     where
         for<'b> &'b E: PointCollection<'b, (f64, f64)>,
         E: Drawable<SVGBackend<'a>>,
@@ -124,7 +124,7 @@ where
         style: ShapeStyle,
         point_size: u32,
         name: impl Into<String>,
-    ) -> Drawn {
+    ) -> DrawResult {
         let line = LineSeries::new(points, style).point_size(point_size);
         let drawn = self.0.draw_series(line)?.label(name);
         drawn.legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], style));
@@ -138,21 +138,21 @@ where
         style: ShapeStyle,
         size: u32,
         name: impl Into<String>,
-    ) -> Drawn {
+    ) -> DrawResult {
         let drawn = self.0.draw_series(points.into_iter().map(|point| Circle::new(point, size, style)))?;
         drawn.label(name).legend(move |(x, y)| Circle::new((x + 7, y), size, style));
         Ok(())
     }
 
     /// Writes the request sizes, one per unit of x, below the value `bottom` of y.
-    pub(crate) fn sizes_below(&mut self, bottom: f64) -> Drawn {
+    pub(crate) fn sizes_below(&mut self, bottom: f64) -> DrawResult {
         self.add(SIZES.iter().enumerate().map(|(i, size)| {
-            EmptyElement::at((i as f64, bottom)) + Text::new(Size(*size).to_string(), (-18, 8), FONT)
+            EmptyElement::at((i as f64, bottom)) + Text::new(RequestSize(*size).to_string(), (-18, 8), FONT)
         }))
     }
 
     /// Draws the legend and ends the chart.
-    pub fn legend(mut self, position: SeriesLabelPosition) -> Drawn {
+    pub fn legend(mut self, position: SeriesLabelPosition) -> DrawResult {
         let mut legend = self.0.configure_series_labels();
         legend.position(position).background_style(WHITE.mix(0.8)).border_style(BLACK).label_font(FONT);
         Ok(legend.draw()?)

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The prefix of the names of lacuna's threads.
-const OURS: &str = "lacuna-";
+const THREAD_PREFIX: &str = "lacuna-";
 /// The lacuna threads that receive and answer requests.
 const FOREGROUND: [&str; 2] = ["lacuna-nbd", "lacuna-fuse"];
 
 /// The processor clocks of one process.
-pub(crate) struct Processor {
+pub(crate) struct ProcessorClocks {
     process: ClockId,
     /// The kernel's files with the times of the background threads.
     background: Vec<PathBuf>,
@@ -21,26 +21,26 @@ pub(crate) struct Processor {
 
 /// Processor time up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spent {
+pub(crate) struct ProcessorTime {
     /// Time of all threads, including ended ones.
     pub total: Duration,
     /// Time of the background threads that existed when the clocks were created.
     pub background: Duration,
 }
 
-impl Spent {
+impl ProcessorTime {
     /// The difference to an earlier moment.
-    pub(crate) fn since(self, earlier: Spent) -> Spent {
-        Spent {
+    pub(crate) fn since(self, earlier: ProcessorTime) -> ProcessorTime {
+        ProcessorTime {
             total: self.total.saturating_sub(earlier.total),
             background: self.background.saturating_sub(earlier.background),
         }
     }
 }
 
-impl Processor {
+impl ProcessorClocks {
     /// The clocks of a process, with its present threads.
-    pub(crate) fn of(pid: u32) -> Result<Processor> {
+    pub(crate) fn of(pid: u32) -> Result<ProcessorClocks> {
         let process = clock_getcpuclockid(Pid::from_raw(pid as i32)).map_err(failed)?;
         let tasks = format!("/proc/{pid}/task");
         let entries = std::fs::read_dir(&tasks).map_err(|e| Error::io(format!("cannot read {tasks}"), &e))?;
@@ -51,14 +51,14 @@ impl Processor {
                 background.push(path.join("schedstat"));
             }
         }
-        Ok(Processor { process, background })
+        Ok(ProcessorClocks { process, background })
     }
 
     /// The time so far. It is complete for a process that has ended and was not waited for.
-    pub(crate) fn spent(&self) -> Result<Spent> {
+    pub(crate) fn spent(&self) -> Result<ProcessorTime> {
         let total = Duration::from(clock_gettime(self.process).map_err(failed)? as TimeSpec);
         let background = self.background.iter().map(running_time).sum::<Result<Duration>>()?;
-        Ok(Spent { total, background })
+        Ok(ProcessorTime { total, background })
     }
 
     /// The time of the whole process so far.
@@ -78,7 +78,7 @@ fn name(task: &std::path::Path) -> Result<Option<String>> {
 
 fn is_background(name: &str) -> bool {
     let name = name.trim();
-    name.starts_with(OURS) && !FOREGROUND.contains(&name)
+    name.starts_with(THREAD_PREFIX) && !FOREGROUND.contains(&name)
 }
 
 /// The first number of `schedstat` is the time on a processor, in nanoseconds. An ended thread
@@ -108,7 +108,7 @@ mod tests {
     use std::hint::black_box;
 
     #[test]
-    fn what_a_background_thread_works_is_told_apart() {
+    fn background_threads_are_counted_apart() {
         let (begin, end) = (std::sync::mpsc::channel::<()>(), std::sync::mpsc::channel::<()>());
         let work = move || {
             begin.1.recv().unwrap();
@@ -119,7 +119,7 @@ mod tests {
         let thread = std::thread::Builder::new().name("lacuna-commit".into()).spawn(work).unwrap();
         // A thread sets its name when it starts.
         std::thread::sleep(Duration::from_millis(50));
-        let clocks = Processor::of(std::process::id()).unwrap();
+        let clocks = ProcessorClocks::of(std::process::id()).unwrap();
         let before = clocks.spent().unwrap();
         begin.0.send(()).unwrap();
         end.1.recv().unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart_by_name() {
+    fn threads_are_classified_by_name() {
         assert!(
             is_background("lacuna-commit\n") && !is_background("lacuna-nbd\n") && !is_background("nbdkit\n")
         );

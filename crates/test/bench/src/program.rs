@@ -10,13 +10,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     let done = command
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| Error::io(format!("cannot run {name}"), &e).remedy("install it"))?;
+        .map_err(|e| Error::io(format!("cannot run {name}"), &e).hint("install it"))?;
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
+    let stderr = String::from_utf8_lossy(&done.stderr);
     Err(Error::new(Kind::Other, format!("{name} failed"))
-        .found(format!("{}: {}", done.status, said.trim()))
+        .found(format!("{}: {}", done.status, stderr.trim()))
         .expected("exit code 0"))
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn version(name: &str) -> Option<String> {
 }
 
 /// Whether this program runs successfully with these arguments.
-pub(crate) fn runs(name: &str, args: &[&str]) -> bool {
+pub(crate) fn is_runnable(name: &str, args: &[&str]) -> bool {
     output(Command::new(name).args(args)).is_ok()
 }
 
@@ -36,17 +36,17 @@ pub(crate) fn runs(name: &str, args: &[&str]) -> bool {
 pub(crate) fn lacuna(given: Option<&Path>) -> Result<PathBuf> {
     let path = match given {
         Some(path) => path.to_owned(),
-        None => beside()?,
+        None => sibling_program()?,
     };
     if path.is_file() {
         return Ok(path);
     }
     Err(Error::new(Kind::NotFound, "no lacuna to measure")
         .found(format!("nothing at {}", path.display()))
-        .remedy("build it with `cargo build --release -p lacuna-cli`, or give --lacuna PATH"))
+        .hint("build it with `cargo build --release -p lacuna-cli`, or give --lacuna PATH"))
 }
 
-fn beside() -> Result<PathBuf> {
+fn sibling_program() -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|e| Error::io("cannot find this program", &e))?;
     let dir = own.parent().unwrap_or(Path::new("."));
     if let Some(cargo) = std::env::var_os("CARGO") {

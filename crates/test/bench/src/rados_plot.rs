@@ -1,11 +1,11 @@
 //! Plots of figures 3 and 4 of Harnik et al. from our runs: throughput by request size, and the
 //! cost of a random IV on writes. The paper's text gives only ranges, which are drawn as bands.
 
+use crate::ceph_image::CephImage;
 use crate::disks::SIZES;
-use crate::image::Image;
 use crate::job::Direction;
-use crate::plot::{self, Area, Axes, BLUE, Drawn, GREEN, GREY, ORANGE, PURPLE};
-use crate::rados::{BASE, LAYOUTS, Rados, job, random};
+use crate::plot::{self, Area, Axes, BLUE, DrawResult, GREEN, GREY, ORANGE, PURPLE};
+use crate::rados::{BASELINE, LAYOUTS, RadosResults, job, random};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
@@ -22,13 +22,13 @@ const RIGHT: f64 = SIZES.len() as f64 - 0.8;
 const LEGEND: f64 = 2.1;
 
 /// The lines of every plot: random IVs in all layouts, authentication in our layout.
-fn lines() -> Vec<Image> {
+fn lines() -> Vec<CephImage> {
     let layouts = LAYOUTS.map(|layout| random("xts-random", layout));
     layouts.into_iter().chain([random("gcm", LAYOUTS[0])]).collect()
 }
 
 /// Figure 3: reads on the left, writes on the right.
-pub(crate) fn throughput(rados: &Rados, path: &Path) -> Result<()> {
+pub(crate) fn throughput(rados: &RadosResults, path: &Path) -> Result<()> {
     plot::to_file(path, (1280, 520), |area| {
         let (left, right) = area.split_horizontally(640);
         speeds(rados, Direction::Read, PAPER_READ_LOSS, &left)?;
@@ -36,10 +36,10 @@ pub(crate) fn throughput(rados: &Rados, path: &Path) -> Result<()> {
     })
 }
 
-fn speeds(rados: &Rados, direction: Direction, loss: (f64, f64), area: &Area<'_>) -> Drawn {
+fn speeds(rados: &RadosResults, direction: Direction, loss: (f64, f64), area: &Area<'_>) -> DrawResult {
     let speeds =
-        |image: Image| plot::by_size(|size| Some(rados.grid.median(image, job(direction, size))? / 1e6));
-    let images: Vec<Image> = lines().into_iter().chain([BASE, Image::RbdLuks]).collect();
+        |image: CephImage| plot::by_size(|size| Some(rados.grid.median(image, job(direction, size))? / 1e6));
+    let images: Vec<CephImage> = lines().into_iter().chain([BASELINE, CephImage::RbdLuks]).collect();
     let all: Vec<f64> = images.iter().flat_map(|image| speeds(*image)).map(|point| point.1).collect();
     let least = all.iter().copied().fold(f64::INFINITY, f64::min) / 1.3;
     let most = all.iter().copied().fold(0.0, f64::max) * 1.3;
@@ -53,7 +53,7 @@ fn speeds(rados: &Rados, direction: Direction, loss: (f64, f64), area: &Area<'_>
     let caption = format!("Random {}s on Ceph, depth 32, MB/s", direction.name());
     let mut chart = plot::chart(area, caption, axes)?;
     let kept = |percent: f64| move |(i, base): (f64, f64)| (i, base * (1.0 - percent / 100.0));
-    let base = speeds(BASE);
+    let base = speeds(BASELINE);
     let band = base.iter().copied().map(kept(loss.0)).chain(base.iter().rev().copied().map(kept(loss.1)));
     let grey = BLACK.mix(0.12).filled();
     let name = format!("xts less {}% to {}%: paper, object end", loss.0, loss.1);
@@ -67,9 +67,9 @@ fn speeds(rados: &Rados, direction: Direction, loss: (f64, f64), area: &Area<'_>
 
 /// Figure 4: percent lost against `xts` on writes; less is better, and negative values mean a speed
 /// above that of `xts`.
-pub(crate) fn overhead(rados: &Rados, path: &Path) -> Result<()> {
-    let losses = |image: Image| {
-        let ratio = |size| rados.grid.ratio(image, BASE, job(Direction::Write, size));
+pub(crate) fn overhead(rados: &RadosResults, path: &Path) -> Result<()> {
+    let losses = |image: CephImage| {
+        let ratio = |size| rados.grid.ratio(image, BASELINE, job(Direction::Write, size));
         plot::by_size(|size| Some((1.0 - ratio(size)?) * 100.0))
     };
     let all = lines().into_iter().flat_map(losses).map(|point| point.1);

@@ -1,22 +1,24 @@
 //! The section on Ceph and its history, for the pages.
 
-use crate::cluster::Cluster;
-use crate::image::Image;
+use crate::ceph_image::CephImage;
+use crate::cluster::BenchCluster;
 use crate::job::Direction;
-use crate::machine::{self, Machine};
-use crate::measured::{Measured, Stable};
-use crate::page::{History, Run};
-use crate::rados::{self, BASE, GCM, MAIN, MOST_BYTES, MOST_REQUESTS, Rados, XTS_RANDOM, images, job, jobs};
+use crate::machine::{self, MachineFacts};
+use crate::page::{HistoryTable, RunInfo};
+use crate::rados::{
+    self, BASELINE, GCM, MAIN, MOST_BYTES, MOST_REQUESTS, RadosResults, XTS_RANDOM, images, job, jobs,
+};
 use crate::rados_plot;
 use crate::requirement::{self, Requirement};
 use crate::scale::Scale;
+use crate::section_results::{SectionResults, StableFigure};
 use crate::servers;
 use crate::table::{Table, figure, head};
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
 
-const HISTORY: History = History {
+const HISTORY: HistoryTable = HistoryTable {
     heading: "### History on Ceph",
     about: "Ratios of processor time, the worst of all sizes",
     head: &[
@@ -40,7 +42,7 @@ paper's unaligned layout is our `interleaved`, its object end our `segment-end`,
 network. Here one small machine does the work of the client and of the cluster.\n";
 
 /// The text of the section's part: tables, plots, method.
-fn body(rados: &Rados, run: &Run) -> String {
+fn body(rados: &RadosResults, run: &RunInfo) -> String {
     let mut parts: Vec<String> = rados.tables().iter().map(Table::markdown).collect();
     parts.push(FIGURES.into());
     parts.push(method(&run.scale));
@@ -48,8 +50,8 @@ fn body(rados: &Rados, run: &Run) -> String {
     parts.join("\n")
 }
 
-fn facts(machine: &Machine) -> String {
-    let ceph = Cluster::version().unwrap_or_else(|| "unknown".into());
+fn facts(machine: &MachineFacts) -> String {
+    let ceph = BenchCluster::version().unwrap_or_else(|| "unknown".into());
     let wanted = ["processor", "cores", "memory", "kernel", "file system", "lacuna", "qemu-nbd"];
     machine::list(wanted.map(|name| (name, machine.fact(name))).into_iter().chain([("ceph", ceph.as_str())]))
 }
@@ -81,7 +83,7 @@ our `xts`.\n",
     )
 }
 
-fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
+fn history(requirements: &[Requirement], run: &RunInfo, old: &str) -> String {
     let worst =
         |i: usize| figure(requirements.get(i).and_then(Requirement::worst).map(|(_, value)| value), 2);
     let figures = [
@@ -90,20 +92,20 @@ fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
         format!("{} / {}", worst(4), worst(5)),
         requirement::tally(requirements),
     ];
-    HISTORY.and(old, &[&run.cells()[..], &figures].concat())
+    HISTORY.with_row(old, &[&run.cells()[..], &figures].concat())
 }
 
 /// Measures the section.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     Ok(Box::new(rados::measure(work)?))
 }
 
-impl Measured for Rados {
+impl SectionResults for RadosResults {
     fn results(&self) -> Vec<Table> {
-        if !self.measured() {
+        if !self.has_results() {
             return Vec::new();
         }
-        let columns = || head("job", MAIN.map(Image::short));
+        let columns = || head("job", MAIN.map(CephImage::short));
         let mut speed = Table::new("On Ceph: speed, writes until durable", columns());
         let mut time = Table::new("On Ceph: processor time of the server", columns());
         for job in [Direction::Write, Direction::Read]
@@ -118,7 +120,7 @@ impl Measured for Rados {
 
     /// All tables: for each direction speeds and ratios, then the details.
     fn tables(&self) -> Vec<Table> {
-        if !self.measured() {
+        if !self.has_results() {
             return Vec::new();
         }
         let mut tables: Vec<Table> = [Direction::Write, Direction::Read]
@@ -129,7 +131,7 @@ impl Measured for Rados {
         tables
     }
 
-    fn stable(&self) -> Vec<Stable> {
+    fn stable(&self) -> Vec<StableFigure> {
         servers::stable(&self.grid, &images(), &jobs())
     }
 
@@ -138,33 +140,33 @@ impl Measured for Rados {
     }
 
     fn plot(&self, plots: &Path) -> Result<()> {
-        if !self.measured() {
+        if !self.has_results() {
             return Ok(());
         }
         rados_plot::throughput(self, &plots.join("ceph-throughput.svg"))?;
         rados_plot::overhead(self, &plots.join("ceph-write-overhead.svg"))
     }
 
-    fn body(&self, run: &Run) -> String {
+    fn body(&self, run: &RunInfo) -> String {
         body(self, run)
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
-        self.measured().then(|| history(requirements, run, old))
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
+        self.has_results().then(|| history(requirements, run, old))
     }
 
     /// The requirements on Ceph.
     fn requirements(&self) -> Vec<Requirement> {
-        if !self.measured() {
+        if !self.has_results() {
             return Vec::new();
         }
         let promises = [
-            (XTS_RANDOM, BASE, Direction::Write, 1.11),
-            (XTS_RANDOM, BASE, Direction::Read, 1.05),
-            (GCM, BASE, Direction::Write, 1.18),
-            (GCM, BASE, Direction::Read, 1.05),
-            (BASE, Image::RbdLuks, Direction::Write, 1.0),
-            (BASE, Image::RbdLuks, Direction::Read, 1.0),
+            (XTS_RANDOM, BASELINE, Direction::Write, 1.11),
+            (XTS_RANDOM, BASELINE, Direction::Read, 1.05),
+            (GCM, BASELINE, Direction::Write, 1.18),
+            (GCM, BASELINE, Direction::Read, 1.05),
+            (BASELINE, CephImage::RbdLuks, Direction::Write, 1.0),
+            (BASELINE, CephImage::RbdLuks, Direction::Read, 1.0),
         ];
         promises.map(|(image, to, direction, most)| self.requirement(image, to, direction, most)).into()
     }
@@ -176,8 +178,8 @@ mod tests {
     use crate::grid::Grid;
 
     #[test]
-    fn without_figures_nothing_is_promised() {
-        let rados = Rados { grid: Grid::default(), skipped: vec!["no cluster".into()] };
+    fn without_figures_no_requirement_is_decided() {
+        let rados = RadosResults { grid: Grid::default(), skipped: vec!["no cluster".into()] };
         assert!(rados.tables().is_empty() && rados.requirements().is_empty());
     }
 }

@@ -1,14 +1,14 @@
 //! Plot of the processor time of each cipher relative to `xts`, by request size.
 
-use crate::disks::{Disks, GCM, SIZES, XTS_RANDOM};
-use crate::job::{Direction, Job};
+use crate::disks::{DiskResults, GCM, SIZES, XTS_RANDOM};
+use crate::job::{Direction, IoJob};
 use crate::plot::{self, Axes, BLUE, GREY, ORANGE, PURPLE};
 use crate::subject::XTS;
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 
-pub(crate) fn draw(disks: &Disks, path: &Path) -> Result<()> {
+pub(crate) fn draw(disks: &DiskResults, path: &Path) -> Result<()> {
     let lines = [
         (XTS_RANDOM, Direction::Write, "xts-random, writes", BLUE),
         (XTS_RANDOM, Direction::Read, "xts-random, reads", ORANGE),
@@ -16,7 +16,7 @@ pub(crate) fn draw(disks: &Disks, path: &Path) -> Result<()> {
         (GCM, Direction::Read, "gcm, reads", GREY),
     ];
     let series = lines.map(|(subject, direction, name, colour)| {
-        let ratio = |size| disks.grid.processor_ratio(subject, XTS, Job::of_size(direction, size));
+        let ratio = |size| disks.grid.processor_ratio(subject, XTS, IoJob::of_size(direction, size));
         (plot::by_size(ratio), name, colour)
     });
     let all = series.iter().flat_map(|(points, ..)| points).map(|point| point.1);

@@ -2,10 +2,10 @@
 //! and continues its history.
 
 use crate::machine;
-use crate::measured::Measured;
-use crate::page::{self, Page, Run, Shows};
+use crate::page::{self, PageContents, ReportPage, RunInfo};
 use crate::requirement::{self, Requirement};
-use crate::section::Section;
+use crate::section::BenchSection;
+use crate::section_results::SectionResults;
 use crate::table::Table;
 use lacuna_contracts::{Error, Result};
 use std::io::ErrorKind;
@@ -14,9 +14,9 @@ use std::path::Path;
 /// The results of a run.
 pub(crate) struct Report {
     /// Date, machine and sizes.
-    pub run: Run,
+    pub run: RunInfo,
     /// The measured sections.
-    pub sections: Vec<(&'static Section, Box<dyn Measured>)>,
+    pub sections: Vec<(&'static BenchSection, Box<dyn SectionResults>)>,
 }
 
 impl Report {
@@ -38,7 +38,7 @@ impl Report {
     }
 
     /// Writes these pages and the plots into `dir`.
-    pub(crate) fn write(&self, dir: &Path, pages: &[Page]) -> Result<()> {
+    pub(crate) fn write(&self, dir: &Path, pages: &[ReportPage]) -> Result<()> {
         let failed = |e| Error::io(format!("cannot write the report into {}", dir.display()), &e);
         let plots = dir.join("plots");
         std::fs::create_dir_all(&plots).map_err(failed)?;
@@ -58,28 +58,28 @@ impl Report {
     }
 
     /// The new text of a page, from its old text.
-    fn text_of(&self, page: &Page, mut text: String) -> String {
+    fn text_of(&self, page: &ReportPage, mut text: String) -> String {
         for (section, measured) in &self.sections {
             let written = match page.shows {
-                Shows::Results => measured.results(),
-                Shows::Everything => measured.tables(),
+                PageContents::Results => measured.results(),
+                PageContents::Everything => measured.tables(),
             };
             // Without results, the part of an earlier run stays.
             if !written.is_empty() {
                 text = page::replace(&text, page.command, section.name, |old| match page.shows {
-                    Shows::Results => self.results(&written),
-                    Shows::Everything => self.part(section, &**measured, old),
+                    PageContents::Results => self.results(&written),
+                    PageContents::Everything => self.part(section, &**measured, old),
                 });
             }
         }
-        if page.shows == Shows::Results {
+        if page.shows == PageContents::Results {
             text = page::replace(&text, page.command, "machine", |_| self.machine());
         }
         text
     }
 
     /// The whole part of a section.
-    fn part(&self, section: &Section, measured: &dyn Measured, old: &str) -> String {
+    fn part(&self, section: &BenchSection, measured: &dyn SectionResults, old: &str) -> String {
         let requirements = measured.requirements();
         let mut parts = vec![format!(
             "## {}\n\n{} {}\n",

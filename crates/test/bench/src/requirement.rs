@@ -48,11 +48,11 @@ impl Requirement {
     }
 
     /// Whether the worst case satisfies the requirement; `None` if nothing was measured.
-    pub(crate) fn reached(&self) -> Option<bool> {
-        self.worst().map(|(_, value)| self.is_kept_by(value))
+    pub(crate) fn is_met(&self) -> Option<bool> {
+        self.worst().map(|(_, value)| self.is_met_by(value))
     }
 
-    fn is_kept_by(&self, value: f64) -> bool {
+    fn is_met_by(&self, value: f64) -> bool {
         match self.bound {
             AtLeast(least) => value >= least,
             AtMost(most) => value <= most,
@@ -64,8 +64,8 @@ impl Requirement {
             AtLeast(least) => format!("at least {least}{}", self.unit),
             AtMost(most) => format!("at most {most}{}", self.unit),
         };
-        let missed = self.cases.iter().filter(|(_, value)| !self.is_kept_by(*value));
-        let (measured, reached) = match (self.worst(), self.reached()) {
+        let missed = self.cases.iter().filter(|(_, value)| !self.is_met_by(*value));
+        let (measured, reached) = match (self.worst(), self.is_met()) {
             (Some((name, value)), Some(reached)) => {
                 let figure = if value >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") };
                 let place = if self.cases.len() > 1 { format!(" ({name})") } else { String::new() };
@@ -91,7 +91,7 @@ pub(crate) fn table(requirements: &[Requirement]) -> Table {
 
 /// Number of satisfied requirements, and of measured ones: `5 of 6`.
 pub fn tally(requirements: &[Requirement]) -> String {
-    let verdicts: Vec<bool> = requirements.iter().filter_map(Requirement::reached).collect();
+    let verdicts: Vec<bool> = requirements.iter().filter_map(Requirement::is_met).collect();
     format!("{} of {}", verdicts.iter().filter(|v| **v).count(), verdicts.len())
 }
 
@@ -109,19 +109,19 @@ mod tests {
         let reads =
             Requirement::new("reads", AtLeast(0.95), "").case("4 KiB", Some(1.1)).case("1 MiB", Some(0.9));
         assert_eq!(reads.worst(), Some(("1 MiB", 0.9)));
-        assert_eq!(reads.reached(), Some(false));
+        assert_eq!(reads.is_met(), Some(false));
         assert_eq!(reads.cells()[1..], ["0.90 (1 MiB)", "NO, 1 of 2 missed"]);
         let memory =
             Requirement::new("memory", AtMost(96.0), " MiB").case("", Some(64.0)).case("gcm", Some(80.0));
         assert_eq!(memory.worst(), Some(("gcm", 80.0)));
-        assert_eq!(memory.reached(), Some(true));
+        assert_eq!(memory.is_met(), Some(true));
         assert_eq!(tally(&[reads, memory]), "1 of 2");
     }
 
     #[test]
-    fn what_was_not_measured_is_neither_reached_nor_missed() {
+    fn an_unmeasured_requirement_is_neither_met_nor_missed() {
         let skipped = Requirement::new("peer", AtLeast(5.0), "").case("", None);
-        assert_eq!(skipped.reached(), None);
+        assert_eq!(skipped.is_met(), None);
         assert_eq!(skipped.cells()[2], "not measured");
         assert_eq!(tally(&[skipped]), "0 of 0");
     }

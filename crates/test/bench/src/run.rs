@@ -2,12 +2,12 @@
 
 use crate::interrupt::Interrupt;
 use crate::machine;
-use crate::page::{Page, Run};
+use crate::page::{ReportPage, RunInfo};
 use crate::program;
 use crate::record;
 use crate::report::Report;
 use crate::run_args::RunArgs;
-use crate::section::Section;
+use crate::section::BenchSection;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::time::Instant;
@@ -15,12 +15,12 @@ use std::time::Instant;
 /// Measures the requested sections of `all`, prints the results, and writes them into `pages`
 /// unless the run is partial. Errors: [`lacuna_contracts::Kind::Usage`] for an unknown section;
 /// those of the sections.
-pub fn run(args: &RunArgs, all: &'static [Section], pages: &[Page]) -> Result<()> {
+pub fn run(args: &RunArgs, all: &'static [BenchSection], pages: &[ReportPage]) -> Result<()> {
     let wanted = args.sections(all)?;
     let interrupt = Interrupt::install()?;
     let lacuna = program::lacuna(args.place.lacuna.as_deref())?;
     let work = Workspace::new(&args.place.dir, lacuna, args.scale(), interrupt)?;
-    let run = Run::new(machine::describe(&work), args.scale());
+    let run = RunInfo::new(machine::describe(&work), args.scale());
     let mut sections = Vec::new();
     let mut times = Vec::new();
     for section in wanted {

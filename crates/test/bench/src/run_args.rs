@@ -1,7 +1,7 @@
 //! The options of a run, for any list of sections.
 
 use crate::scale::Scale;
-use crate::section::Section;
+use crate::section::BenchSection;
 use lacuna_contracts::{Error, Kind, Result};
 use std::path::{Path, PathBuf};
 
@@ -24,12 +24,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) place: MeasureArgs,
 }
 
 /// The options on the directory and the measured program.
 #[derive(clap::Args)]
-pub(crate) struct PlaceArgs {
+pub(crate) struct MeasureArgs {
     /// Directory for the disks, on the measured file system; the disks need about 20 GiB, with
     /// Ceph 50 GiB
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
@@ -42,7 +42,7 @@ pub(crate) struct PlaceArgs {
 
 impl RunArgs {
     /// The requested sections of `all`. Errors: [`Kind::Usage`] for an unknown name.
-    pub(crate) fn sections(&self, all: &'static [Section]) -> Result<Vec<&'static Section>> {
+    pub(crate) fn sections(&self, all: &'static [BenchSection]) -> Result<Vec<&'static BenchSection>> {
         if self.only.is_empty() {
             return Ok(all.iter().collect());
         }
@@ -77,17 +77,17 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Words {
+    struct TestArgs {
         #[command(flatten)]
         run: RunArgs,
     }
 
     fn args(words: &[&str]) -> RunArgs {
-        Words::parse_from([&["run"], words].concat()).run
+        TestArgs::parse_from([&["run"], words].concat()).run
     }
 
     #[test]
-    fn only_a_whole_run_replaces_the_record() {
+    fn a_partial_run_replaces_no_page() {
         let out = |words: &[&str]| args(words).out().map(Path::to_owned);
         assert_eq!(out(&[]), Some(PathBuf::from("docs")));
         assert_eq!(out(&["--quick"]), None);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_asked_for_by_their_names() {
+    fn sections_are_selected_by_name() {
         let names = |words: &[&str]| -> Result<Vec<&'static str>> {
             Ok(args(words).sections(&SECTIONS)?.iter().map(|section| section.name).collect())
         };

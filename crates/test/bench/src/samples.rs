@@ -5,7 +5,7 @@
 pub(crate) struct Samples(Vec<f64>);
 
 /// A figure is marked if the interval of its median is wider than this fraction of it.
-const STEADY: f64 = 0.15;
+const MAX_SPREAD: f64 = 0.15;
 /// Minimum probability that the interval contains the median.
 const CONFIDENCE: f64 = 0.95;
 
@@ -16,7 +16,7 @@ impl Samples {
     }
 
     /// The measurements, each mapped by a function.
-    pub(crate) fn each(&self, of: impl Fn(f64) -> f64) -> Samples {
+    pub(crate) fn map(&self, of: impl Fn(f64) -> f64) -> Samples {
         self.0.iter().copied().map(of).collect()
     }
 
@@ -92,7 +92,7 @@ impl Samples {
 
     /// A mark for figures that vary too much.
     pub(crate) fn mark(&self) -> &'static str {
-        if self.spread() > STEADY { "~" } else { "" }
+        if self.spread() > MAX_SPREAD { "~" } else { "" }
     }
 }
 

@@ -1,25 +1,25 @@
 //! A section of a run: it can be measured alone, and has its own part of the pages.
 
-use crate::measured::Measured;
+use crate::section_results::SectionResults;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 
 /// Measures a section.
-pub type Measure = fn(&Workspace) -> Result<Box<dyn Measured>>;
+pub type MeasureFn = fn(&Workspace) -> Result<Box<dyn SectionResults>>;
 
 /// A section of a run.
-pub struct Section {
+pub struct BenchSection {
     /// The name on the command line and in the markers of the pages.
     pub name: &'static str,
     /// The heading of the section's part of a page.
     pub heading: &'static str,
     /// Measures the section.
-    pub measure: Measure,
+    pub measure: MeasureFn,
 }
 
-impl Section {
+impl BenchSection {
     /// A section with this name and heading.
-    pub const fn new(name: &'static str, heading: &'static str, measure: Measure) -> Section {
-        Section { name, heading, measure }
+    pub const fn new(name: &'static str, heading: &'static str, measure: MeasureFn) -> BenchSection {
+        BenchSection { name, heading, measure }
     }
 }

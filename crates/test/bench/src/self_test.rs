@@ -4,8 +4,8 @@
 use crate::args::SelfTestArgs;
 use crate::commits;
 use crate::compare::{SLICES, compare};
-use crate::compared::SUBJECTS;
-use crate::confidence::Verdict;
+use crate::compared_disks::SUBJECTS;
+use crate::confidence::RatioVerdict;
 use crate::interrupt::Interrupt;
 use crate::table::Table;
 use lacuna_contracts::{Error, Kind, Result};
@@ -46,7 +46,7 @@ const UNUSED_CODE: &str = "\n#[used]\nstatic UNUSED: [u8; 12_345] = [1; 12_345];
 pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let head = commits::resolve("HEAD")?;
-    let program = commits::program_of(&head, &interrupt)?;
+    let program = commits::build_program(&head, &interrupt)?;
     let unchanged = unchanged_commit(&head)?;
     let slower = slower_commit(&head)?;
     let mut table = Table::new(
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
     );
     let mut passed = true;
     for (name, commit, wanted) in [("unchanged", unchanged, 0.0), ("5 % more", slower, FOUND)] {
-        let other = commits::program_of(&commit, &interrupt)?;
+        let other = commits::build_program(&commit, &interrupt)?;
         let (mut found, mut ratios) = (0, Vec::new());
         for run in 0..args.runs {
             eprintln!("self-test: {name}, run {} of {}", run + 1, args.runs);
@@ -65,7 +65,8 @@ pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
             // For the unchanged commit a difference in either direction counts, for the slower one
             // only `More`.
             let verdict = comparison.verdict();
-            let differs = if wanted > 0.0 { verdict == Verdict::More } else { verdict != Verdict::Same };
+            let differs =
+                if wanted > 0.0 { verdict == RatioVerdict::More } else { verdict != RatioVerdict::Same };
             found += u32::from(differs);
             ratios.push(format!("{:.3}", comparison.overall().quartile.median));
         }
@@ -80,7 +81,7 @@ pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
 /// A commit with the same behaviour, and code at other addresses.
 fn unchanged_commit(head: &str) -> Result<String> {
     let main = commits::file_of(head, MAIN)? + UNUSED_CODE;
-    commits::commit_upon(head, "bench: change nothing", &[(MAIN, &main)])
+    commits::commit_onto(head, "bench: change nothing", &[(MAIN, &main)])
 }
 
 fn slower_commit(head: &str) -> Result<String> {
@@ -90,5 +91,5 @@ fn slower_commit(head: &str) -> Result<String> {
     })?;
     let (before, after) = main.split_at(at + BEGIN.len());
     let main = format!("{before}    burn::start();\n{after}\nmod burn;\n");
-    commits::commit_upon(head, "bench: take 5 % more processor time", &[(MAIN, &main), (BURN, BURN_CODE)])
+    commits::commit_onto(head, "bench: take 5 % more processor time", &[(MAIN, &main), (BURN, BURN_CODE)])
 }

@@ -15,7 +15,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(300);
 const GREETING: &[u8; 8] = b"NBDMAGIC";
 
 /// A server that accepts connections.
-pub(crate) struct Server<'w> {
+pub(crate) struct RunningServer<'w> {
     child: Child,
     socket: PathBuf,
     log: PathBuf,
@@ -24,7 +24,7 @@ pub(crate) struct Server<'w> {
     pub ready_after: Duration,
 }
 
-impl<'w> Server<'w> {
+impl<'w> RunningServer<'w> {
     /// Starts `command`, which must listen on `socket`, and waits until it greets a client.
     pub(crate) fn start(work: &'w Workspace, command: &mut Command, socket: &Path) -> Result<Self> {
         remove(socket);
@@ -35,7 +35,8 @@ impl<'w> Server<'w> {
         let start = Instant::now();
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().map_err(failed)?;
-        let mut server = Server { child, socket: socket.to_owned(), log, work, ready_after: Duration::ZERO };
+        let mut server =
+            RunningServer { child, socket: socket.to_owned(), log, work, ready_after: Duration::ZERO };
         server.wait_for_greeting(start)?;
         server.ready_after = start.elapsed();
         Ok(server)
@@ -45,10 +46,10 @@ impl<'w> Server<'w> {
         while !greets(&self.socket) {
             self.work.interrupt.check()?;
             if let Some(status) = self.ended()? {
-                return Err(self.unwell("a server ended before it was ready", status.to_string()));
+                return Err(self.failed("a server ended before it was ready", status.to_string()));
             }
             if start.elapsed() > READY_WITHIN {
-                return Err(self.unwell("a server does not become ready", "no greeting in a minute"));
+                return Err(self.failed("a server does not become ready", "no greeting in a minute"));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -73,7 +74,7 @@ impl<'w> Server<'w> {
     /// read.
     pub(crate) fn stop_after<T>(mut self, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::new(Kind::Other, "a server has no number"))?;
+        let pid = pid.ok_or_else(|| Error::new(Kind::Other, "a server has no process number"))?;
         kill_process(pid, Signal::TERM).map_err(|e| Error::io("cannot stop a server", &e.into()))?;
         let start = Instant::now();
         let without_reaping = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
@@ -82,14 +83,14 @@ impl<'w> Server<'w> {
             .is_none()
         {
             if start.elapsed() > STOPPED_WITHIN {
-                return Err(self.unwell("a server does not end", "still there after five minutes"));
+                return Err(self.failed("a server does not end", "still there after five minutes"));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         let seen = look();
         match self.child.wait().map_err(|e| Error::io("cannot watch a server", &e))? {
             status if status.success() => seen,
-            status => Err(self.unwell("a server did not end well", status.to_string())),
+            status => Err(self.failed("a server did not end well", status.to_string())),
         }
     }
 
@@ -97,14 +98,14 @@ impl<'w> Server<'w> {
         self.child.try_wait().map_err(|e| Error::io("cannot watch a server", &e))
     }
 
-    fn unwell(&self, what: &str, found: impl Into<String>) -> Error {
+    fn failed(&self, what: &str, found: impl Into<String>) -> Error {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let said = String::from_utf8_lossy(&log[log.len().saturating_sub(1000)..]).trim().to_owned();
-        Error::new(Kind::Other, what).found(format!("{}; it said: {said}", found.into()))
+        Error::new(Kind::Other, what).found(format!("{}; its output: {said}", found.into()))
     }
 }
 
-impl Drop for Server<'_> {
+impl Drop for RunningServer<'_> {
     fn drop(&mut self) {
         // Both fail harmlessly if the server has already ended.
         let _ = self.child.kill();

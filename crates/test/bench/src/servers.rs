@@ -1,18 +1,18 @@
 //! Tables on servers: speed, latency, processor time, and the kernel's counts.
 
-use crate::ending::Endings;
 use crate::grid::Grid;
-use crate::job::{Direction, Job};
-use crate::measured::Stable;
+use crate::job::{Direction, IoJob};
 use crate::scale::Scale;
+use crate::section_results::StableFigure;
+use crate::stop_cost::StopCosts;
 use crate::subject::Named;
 use crate::table::{Table, head};
-use crate::turn::Counted;
+use crate::turn::CountsPerRequest;
 
 /// A measure that the kernel counts: its name, its function, and its decimals.
-type Measure = (&'static str, fn(&Counted) -> f64, usize);
+type CountColumn = (&'static str, fn(&CountsPerRequest) -> f64, usize);
 
-const COUNTED: [Measure; 7] = [
+const COUNTED: [CountColumn; 7] = [
     ("system calls a request", |counted| counted.calls, 2),
     ("switches of threads a request", |counted| counted.switches, 2),
     ("bytes copied for a byte", |counted| counted.copied, 2),
@@ -25,7 +25,7 @@ const COUNTED: [Measure; 7] = [
 const COUNTED_STABLE: [usize; 4] = [2, 3, 4, 5];
 
 /// All tables of the subjects and jobs.
-pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs: &[Job]) -> Vec<Table> {
+pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs: &[IoJob]) -> Vec<Table> {
     let columns = || head("job", subjects.iter().map(|subject| subject.name()));
     let mut speed = Table::new(format!("{title}: speed"), columns());
     let mut latency = Table::new(format!("{title}: latency p50 / p99, µs"), columns());
@@ -64,9 +64,9 @@ pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs
 }
 
 /// A measure of the end of a session: its name, its function, and its decimals.
-type EndingMeasure = (&'static str, fn(&Endings) -> Option<f64>, usize);
+type StopCostColumn = (&'static str, fn(&StopCosts) -> Option<f64>, usize);
 
-const ENDING: [EndingMeasure; 5] = [
+const ENDING: [StopCostColumn; 5] = [
     ("milliseconds", |endings| Some(endings.seconds() * 1e3), 0),
     ("processor time, ms", |endings| Some(endings.processor() / 1e6), 1),
     ("KiB read from the medium", |endings| Some(endings.counts()?.read as f64 / 1024.0), 0),
@@ -76,21 +76,22 @@ const ENDING: [EndingMeasure; 5] = [
 
 /// The ends of sessions, which the other tables leave out.
 fn endings<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S]) -> Option<Table> {
-    let ended: Vec<S> = subjects.iter().copied().filter(|subject| grid.endings(*subject).is_some()).collect();
+    let ended: Vec<S> =
+        subjects.iter().copied().filter(|subject| grid.stop_costs(*subject).is_some()).collect();
     if ended.is_empty() {
         return None;
     }
     let columns = head("the end", ended.iter().map(|subject| subject.name()));
     let mut table = Table::new(format!("{title}: the end of a session that wrote 4 KiB"), columns);
     for (what, of, decimals) in ENDING {
-        let cell = |subject: &S| crate::table::figure(grid.endings(*subject).and_then(of), decimals);
+        let cell = |subject: &S| crate::table::figure(grid.stop_costs(*subject).and_then(of), decimals);
         table.row(what.to_owned(), ended.iter().map(cell));
     }
     Some(table)
 }
 
 /// The name of a job, and the unit of its processor time.
-pub(crate) fn with_unit(job: Job) -> String {
+pub(crate) fn with_unit(job: IoJob) -> String {
     format!("{}, {}", job.name(), if job.in_bytes() { "a GiB" } else { "1,000 requests" })
 }
 
@@ -102,20 +103,21 @@ fn cells<S: Named>(subjects: &[S], cell: impl Fn(S) -> String) -> Vec<String> {
 /// out: the timing of threads determines when servers destage their journals, and how much at once.
 /// Processor times are left out as well, because they depend on other work of the host
 /// ([`Steady`](crate::steady::Steady) has stable ones).
-pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[Job]) -> Vec<Stable> {
+pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[IoJob]) -> Vec<StableFigure> {
     let mut all = Vec::new();
     let jobs = jobs.iter().filter(|job| job.random || job.direction == Direction::Read);
     for (job, subject) in jobs.flat_map(|job| subjects.iter().map(move |subject| (*job, *subject))) {
         let counted = grid.counted(subject, job);
         for (what, of, _) in COUNTED_STABLE.map(|at| COUNTED[at]) {
             let name = format!("{}, {}: {what}", subject.name(), job.name());
-            all.extend(counted.as_ref().map(of).map(|value| Stable { name, value }));
+            all.extend(counted.as_ref().map(of).map(|value| StableFigure { name, value }));
         }
     }
     for subject in subjects {
-        let written = grid.endings(*subject).and_then(Endings::counts).map(|counts| counts.written as f64);
+        let written =
+            grid.stop_costs(*subject).and_then(StopCosts::counts).map(|counts| counts.written as f64);
         let name = format!("{}, the end of a session: bytes written to the medium", subject.name());
-        all.extend(written.map(|value| Stable { name, value }));
+        all.extend(written.map(|value| StableFigure { name, value }));
     }
     all
 }

@@ -3,7 +3,7 @@
 use crate::program;
 use crate::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Error, Result};
-use lacuna_deniable::{Geometry, Params};
+use lacuna_deniable::{Params, StripeGeometry};
 use lacuna_oblivious::Plan;
 use std::fs::File;
 use std::hash::Hash;
@@ -26,9 +26,9 @@ pub(crate) enum Subject {
         cipher: &'static str,
     },
     /// `lacuna serve` of a deniable disk.
-    Levels(Shape),
+    Levels(DeniableShape),
     /// `lacuna serve` of an oblivious disk with levels of the size of the written data.
-    Oblivious(Variant),
+    Oblivious(ObliviousVariant),
     /// `nbdkit file`, no encryption.
     NbdkitFile,
     /// `nbdkit file` below the luks filter.
@@ -39,7 +39,7 @@ pub(crate) enum Subject {
 
 /// The shapes of deniable disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Shape {
+pub(crate) enum DeniableShape {
     /// Level 0 has the size of the written data.
     Full,
     /// As `Full`, for random writes.
@@ -56,7 +56,7 @@ pub(crate) enum Shape {
 
 /// The variants of oblivious disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Variant {
+pub(crate) enum ObliviousVariant {
     /// HIVE-B.
     Opportunistic,
     /// HIVE-B, with its hidden level measured.
@@ -65,14 +65,15 @@ pub(crate) enum Variant {
     Plausible,
 }
 
-impl Variant {
+impl ObliviousVariant {
     /// Bytes of the smallest medium with levels that hold `size` bytes.
     fn medium(self, size: u64) -> u64 {
         least_medium(size, |medium| {
             lacuna_oblivious::Params::plan(medium, Plan::DEFAULT).is_ok_and(|params| {
                 // A hidden level may be shorter by a sixteenth.
-                let hidden = params.most_blocks(1) / 16 * 15;
-                let blocks = if self == Variant::Hidden { params.blocks.min(hidden) } else { params.blocks };
+                let hidden = params.max_blocks(1) / 16 * 15;
+                let blocks =
+                    if self == ObliviousVariant::Hidden { params.blocks.min(hidden) } else { params.blocks };
                 blocks >= size / BLOCK_SIZE as u64
             })
         })
@@ -89,20 +90,21 @@ fn least_medium(size: u64, fits: impl Fn(u64) -> bool) -> u64 {
     medium
 }
 
-impl Shape {
+impl DeniableShape {
     /// Bytes of the smallest medium with levels that hold `size` bytes, or twice that for half full
     /// levels; `size` itself for a sparse one.
     fn medium(self, size: u64) -> u64 {
-        if self == Shape::Sparse {
+        if self == DeniableShape::Sparse {
             return size;
         }
-        let geometry = if self == Shape::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
-        let half = matches!(self, Shape::Half | Shape::Hidden);
+        let geometry =
+            if self == DeniableShape::Paper { StripeGeometry::PAPER } else { StripeGeometry::DEFAULT };
+        let half = matches!(self, DeniableShape::Half | DeniableShape::Hidden);
         let wanted = if half { 2 * size } else { size } / BLOCK_SIZE as u64;
         least_medium(size, |medium| {
             // A hidden level is shorter than the maximum by up to a sixteenth.
             let holds = |params: Params| match self {
-                Shape::Hidden => params.most_blocks(1) * 15 / 16,
+                DeniableShape::Hidden => params.max_blocks(1) * 15 / 16,
                 _ => params.blocks,
             };
             Params::plan(medium, geometry, SPARE_PERMILLE, 0).is_ok_and(|params| holds(params) >= wanted)
@@ -130,7 +132,7 @@ impl Subject {
         match self {
             Subject::Lacuna { cipher } => format!("lacuna {cipher}"),
             Subject::Levels(shape) => format!("levels {shape:?}").to_lowercase(),
-            Subject::Oblivious(Variant::Opportunistic) => "oblivious".into(),
+            Subject::Oblivious(ObliviousVariant::Opportunistic) => "oblivious".into(),
             Subject::Oblivious(variant) => format!("oblivious {variant:?}").to_lowercase(),
             Subject::NbdkitFile => "nbdkit file".into(),
             Subject::NbdkitLuks => "nbdkit luks".into(),
@@ -139,7 +141,7 @@ impl Subject {
     }
 
     /// The reason that it cannot be measured here, if any.
-    pub(crate) fn missing(self) -> Option<String> {
+    pub(crate) fn unavailable_reason(self) -> Option<String> {
         let needs: &[(&str, &[&str])] = match self {
             Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => &[],
             Subject::NbdkitFile => &[("nbdkit", &["file", "--version"])],
@@ -148,7 +150,7 @@ impl Subject {
             }
             Subject::QemuLuks => &[("qemu-nbd", &["--version"]), ("qemu-img", &["--version"])],
         };
-        let absent = needs.iter().find(|(name, args)| !program::runs(name, args))?;
+        let absent = needs.iter().find(|(name, args)| !program::is_runnable(name, args))?;
         Some(format!("{} is skipped: `{} {}` does not run", self.name(), absent.0, absent.1.join(" ")))
     }
 
@@ -163,11 +165,12 @@ impl Subject {
         match self {
             Subject::Lacuna { cipher } => self.create_ours(work, size, &["--cipher", cipher]),
             Subject::Levels(shape) => {
-                let geometry: &[&str] = if shape == Shape::Paper { &["--geometry", "paper"] } else { &[] };
+                let geometry: &[&str] =
+                    if shape == DeniableShape::Paper { &["--geometry", "paper"] } else { &[] };
                 self.create_ours(work, shape.medium(size), &[&["--format", "deniable"], geometry].concat())
             }
             Subject::Oblivious(variant) => {
-                let plausible = variant == Variant::Plausible;
+                let plausible = variant == ObliviousVariant::Plausible;
                 let hiding: &[&str] = if plausible { &["--hiding", "plausible"] } else { &[] };
                 self.create_ours(work, variant.medium(size), &[&["--format", "oblivious"], hiding].concat())
             }
@@ -195,10 +198,10 @@ impl Subject {
     }
 
     /// Writable bytes of a disk that was created with `size`.
-    pub(crate) fn served(self, size: u64) -> Result<u64> {
+    pub(crate) fn served_bytes(self, size: u64) -> Result<u64> {
         match self {
-            Subject::Levels(Shape::Sparse) => {
-                let params = Params::plan(size, Geometry::DEFAULT, SPARE_PERMILLE, 0)?;
+            Subject::Levels(DeniableShape::Sparse) => {
+                let params = Params::plan(size, StripeGeometry::DEFAULT, SPARE_PERMILLE, 0)?;
                 Ok(params.blocks * BLOCK_SIZE as u64)
             }
             _ => Ok(size),
@@ -207,7 +210,7 @@ impl Subject {
 
     /// Whether its hidden level is measured.
     pub(crate) fn has_hidden_level(self) -> bool {
-        matches!(self, Subject::Levels(Shape::Hidden) | Subject::Oblivious(Variant::Hidden))
+        matches!(self, Subject::Levels(DeniableShape::Hidden) | Subject::Oblivious(ObliviousVariant::Hidden))
     }
 
     /// The command that serves the disk on `socket`.

@@ -1,12 +1,12 @@
 //! One turn: executes a job on a server from start to end, timed or counted.
 
-use crate::client::{Client, Places};
-use crate::counters::{Counting, Counts};
-use crate::ending::{Ending, Endings};
-use crate::job::{Caches, Direction, Job};
-use crate::processor::{Processor, Spent};
+use crate::client::{LoadClient, RequestOffsets};
+use crate::counters::{KernelCounts, TracedCount};
+use crate::job::{CacheState, Direction, IoJob};
+use crate::processor::{ProcessorClocks, ProcessorTime};
 use crate::samples::Samples;
-use crate::server::Server;
+use crate::server::RunningServer;
+use crate::stop_cost::{StopCost, StopCosts};
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// The measurements of one turn.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Took {
+pub(crate) struct TurnResult {
     /// Answered requests.
     pub requests: u64,
     /// Bytes in them.
@@ -41,14 +41,14 @@ pub(crate) struct Took {
     pub slices: Vec<(f64, f64)>,
     /// Processor time after the last answer until the end of the server, per request, in
     /// nanoseconds; 0 for reads.
-    pub after: f64,
+    pub after_answer: f64,
 }
 
 /// A job on an export of a disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'a> {
     /// The kind of load.
-    pub job: Job,
+    pub job: IoJob,
     /// Bytes of the disk.
     pub disk: u64,
     /// Requests of the job.
@@ -56,19 +56,19 @@ pub(crate) struct Task<'a> {
     /// The name of the export.
     pub export: &'a str,
     /// A second export that gets the same writes meanwhile, so that hidden writes find cover.
-    pub beside: Option<&'a str>,
+    pub cover_export: Option<&'a str>,
     /// Seed of the places; the same for all servers.
     pub seed: u64,
 }
 
 impl Task<'_> {
-    fn connect(&self, server: &Server<'_>) -> Result<Client> {
-        Client::connect(server.socket(), self.export)
+    fn connect(&self, server: &RunningServer<'_>) -> Result<LoadClient> {
+        LoadClient::connect(server.socket(), self.export)
     }
 
     /// Executes the whole job, with writes to `beside` if it is set. Returns the times until the
     /// last answer and until all writes are durable.
-    pub(crate) fn perform(&self, server: &Server<'_>) -> Result<(Duration, Duration)> {
+    pub(crate) fn perform(&self, server: &RunningServer<'_>) -> Result<(Duration, Duration)> {
         self.perform_in(server, self.requests, drop, |_| Ok(()))
     }
 
@@ -77,18 +77,20 @@ impl Task<'_> {
     /// time in `sliced` does not count.
     fn perform_in(
         &self,
-        server: &Server<'_>,
+        server: &RunningServer<'_>,
         slice: u64,
         replied: impl FnMut(Duration),
         sliced: impl FnMut(u64) -> Result<()>,
     ) -> Result<(Duration, Duration)> {
         let mut client = self.connect(server)?;
-        let Some(public) = self.beside else { return self.perform_on(&mut client, slice, replied, sliced) };
-        let goes_on = AtomicBool::new(true);
+        let Some(public) = self.cover_export else {
+            return self.perform_on(&mut client, slice, replied, sliced);
+        };
+        let is_running = AtomicBool::new(true);
         std::thread::scope(|scope| {
-            let beside = scope.spawn(|| self.go_on_beside(server, public, &goes_on));
+            let beside = scope.spawn(|| self.write_cover(server, public, &is_running));
             let took = self.perform_on(&mut client, slice, replied, sliced);
-            goes_on.store(false, Ordering::Relaxed);
+            is_running.store(false, Ordering::Relaxed);
             beside.join().expect("a client does not panic")?;
             took
         })
@@ -96,12 +98,12 @@ impl Task<'_> {
 
     fn perform_on(
         &self,
-        client: &mut Client,
+        client: &mut LoadClient,
         slice: u64,
         mut replied: impl FnMut(Duration),
         mut sliced: impl FnMut(u64) -> Result<()>,
     ) -> Result<(Duration, Duration)> {
-        let mut places = Places::new(self.seed);
+        let mut places = RequestOffsets::new(self.seed);
         let (mut answered, mut left) = (Duration::ZERO, self.requests);
         while left > 0 {
             let count = slice.min(left);
@@ -118,52 +120,52 @@ impl Task<'_> {
         Ok((answered, answered + begin.elapsed()))
     }
 
-    fn go_on_beside(&self, server: &Server<'_>, export: &str, goes_on: &AtomicBool) -> Result<()> {
-        let mut client = Client::connect(server.socket(), export)?;
-        let mut places = Places::new(self.seed);
-        while goes_on.load(Ordering::Relaxed) {
+    fn write_cover(&self, server: &RunningServer<'_>, export: &str, is_running: &AtomicBool) -> Result<()> {
+        let mut client = LoadClient::connect(server.socket(), export)?;
+        let mut places = RequestOffsets::new(self.seed);
+        while is_running.load(Ordering::Relaxed) {
             client.perform(self.job, self.disk, &mut places, u64::from(self.job.depth), drop)?;
         }
         Ok(())
     }
 
     /// Reads the whole export once.
-    fn read_once(&self, server: &Server<'_>) -> Result<()> {
-        let job = Job::of_size(Direction::Read, 1 << 20);
+    fn read_once(&self, server: &RunningServer<'_>) -> Result<()> {
+        let job = IoJob::of_size(Direction::Read, 1 << 20);
         let mut client = self.connect(server)?;
-        client.perform(job, self.disk, &mut Places::new(0), self.disk / u64::from(job.size), drop)
+        client.perform(job, self.disk, &mut RequestOffsets::new(0), self.disk / u64::from(job.size), drop)
     }
 
     /// Prepares the caches of a server that has just started for the job.
-    pub(crate) fn prepare(&self, work: &Workspace, server: &Server<'_>) -> Result<()> {
+    pub(crate) fn prepare(&self, work: &Workspace, server: &RunningServer<'_>) -> Result<()> {
         match self.job.caches {
-            Caches::Warm => self.read_once(server),
-            Caches::JustStarted => Ok(()),
-            Caches::Cold => work.forget_pages(),
+            CacheState::Warm => self.read_once(server),
+            CacheState::JustStarted => Ok(()),
+            CacheState::Cold => work.drop_caches(),
         }
     }
 
     /// Executes the job on a server that is ready for it, then stops the server; its work until
     /// then counts for the job.
-    pub(crate) fn timed(&self, server: Server<'_>) -> Result<Took> {
-        let clocks = Processor::of(server.pid())?;
+    pub(crate) fn timed(&self, server: RunningServer<'_>) -> Result<TurnResult> {
+        let clocks = ProcessorClocks::of(server.pid())?;
         let (mut took, answered) = self.timed_on(&server, &clocks)?;
         let end = server.stop_after(|| clocks.total())?;
-        took.after = self.after(answered, end);
+        took.after_answer = self.after_answer(answered, end);
         Ok(took)
     }
 
     /// Executes the job on a server that continues to run; its work until all writes are durable
     /// counts for the job.
-    pub(crate) fn timed_beside_others(&self, server: &Server<'_>) -> Result<Took> {
-        let clocks = Processor::of(server.pid())?;
+    pub(crate) fn timed_on_running(&self, server: &RunningServer<'_>) -> Result<TurnResult> {
+        let clocks = ProcessorClocks::of(server.pid())?;
         let (mut took, answered) = self.timed_on(server, &clocks)?;
-        took.after = self.after(answered, clocks.total()?);
+        took.after_answer = self.after_answer(answered, clocks.total()?);
         Ok(took)
     }
 
     /// Processor time per request after the last answer.
-    fn after(&self, answered: Duration, end: Duration) -> f64 {
+    fn after_answer(&self, answered: Duration, end: Duration) -> f64 {
         match self.job.direction {
             Direction::Read => 0.0,
             Direction::Write => end.saturating_sub(answered).as_nanos() as f64 / self.requests as f64,
@@ -172,7 +174,11 @@ impl Task<'_> {
 
     /// Measurements of the job without the work after the last answer, and the processor time up to
     /// the last answer.
-    fn timed_on(&self, server: &Server<'_>, clocks: &Processor) -> Result<(Took, Duration)> {
+    fn timed_on(
+        &self,
+        server: &RunningServer<'_>,
+        clocks: &ProcessorClocks,
+    ) -> Result<(TurnResult, Duration)> {
         // With flushes, each slice is a multiple of the writes between two flushes.
         let filled = u64::from(self.job.depth) * PIPELINES;
         let slice =
@@ -193,12 +199,15 @@ impl Task<'_> {
         let (answered, durable) = self.perform_in(server, slice, replied, sliced)?;
         let [p50, p99] = percentiles(&mut latencies);
         let (requests, bytes) = (self.requests, self.requests * u64::from(self.job.size));
-        Ok((Took { requests, bytes, answered, durable, p50, p99, slices, after: 0.0 }, before.total))
+        Ok((
+            TurnResult { requests, bytes, answered, durable, p50, p99, slices, after_answer: 0.0 },
+            before.total,
+        ))
     }
 
     /// Counts the operations of the server for the job; if it writes, until the server has ended.
-    pub(crate) fn counted(&self, work: &Workspace, server: Server<'_>) -> Result<Counts> {
-        let counting = Counting::begin(work, server.pid())?;
+    pub(crate) fn counted(&self, work: &Workspace, server: RunningServer<'_>) -> Result<KernelCounts> {
+        let counting = TracedCount::begin(work, server.pid())?;
         self.perform(&server)?;
         if self.job.direction == Direction::Read {
             let counts = counting.end()?;
@@ -210,32 +219,36 @@ impl Task<'_> {
     }
 
     /// Measures the end of a server after one write and a flush.
-    pub(crate) fn ending(&self, server: Server<'_>) -> Result<Ending> {
+    pub(crate) fn measure_stop(&self, server: RunningServer<'_>) -> Result<StopCost> {
         self.perform(&server)?;
-        let clocks = Processor::of(server.pid())?;
+        let clocks = ProcessorClocks::of(server.pid())?;
         let (began, before) = (Instant::now(), clocks.total()?);
         let after = server.stop_after(|| clocks.total())?;
-        Ok(Ending { processor: after.saturating_sub(before), duration: began.elapsed() })
+        Ok(StopCost { processor: after.saturating_sub(before), duration: began.elapsed() })
     }
 
     /// Counts the operations of such a server until it has ended.
-    pub(crate) fn counted_ending(&self, work: &Workspace, server: Server<'_>) -> Result<Counts> {
+    pub(crate) fn counted_stop(&self, work: &Workspace, server: RunningServer<'_>) -> Result<KernelCounts> {
         self.perform(&server)?;
-        let counting = Counting::begin(work, server.pid())?;
+        let counting = TracedCount::begin(work, server.pid())?;
         server.stop()?;
         counting.end()
     }
 
     /// Counts the operations for the job of a server that continues to run.
-    pub(crate) fn counted_beside_others(&self, work: &Workspace, server: &Server<'_>) -> Result<Counts> {
-        let counting = Counting::begin(work, server.pid())?;
+    pub(crate) fn counted_on_running(
+        &self,
+        work: &Workspace,
+        server: &RunningServer<'_>,
+    ) -> Result<KernelCounts> {
+        let counting = TracedCount::begin(work, server.pid())?;
         self.perform(server)?;
         counting.end()
     }
 }
 
 /// Nanoseconds per request: of the whole server, and of its background threads.
-fn per_request(spent: Spent, count: u64) -> (f64, f64) {
+fn per_request(spent: ProcessorTime, count: u64) -> (f64, f64) {
     let each = |time: Duration| time.as_nanos() as f64 / count as f64;
     (each(spent.total), each(spent.background))
 }
@@ -251,7 +264,7 @@ fn percentiles(latencies: &mut [Duration]) -> [Duration; 2] {
 
 /// The measurements of several turns.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct TurnResults {
     requests: u64,
     bytes: u64,
     /// Seconds until the last answer, and until all writes are durable.
@@ -263,16 +276,16 @@ pub(crate) struct Turns {
     /// Nanoseconds per request, for each slice.
     total: Vec<Samples>,
     background: Vec<Samples>,
-    after: Samples,
-    counts: Option<Counts>,
+    after_answer: Samples,
+    counts: Option<KernelCounts>,
     /// Nanoseconds of processor time in `after` that the end of any session takes, whatever its job
     /// was.
-    ending: f64,
+    stop_cost: f64,
 }
 
-impl Turns {
+impl TurnResults {
     /// Adds a turn.
-    pub(crate) fn push(&mut self, took: &Took) {
+    pub(crate) fn push(&mut self, took: &TurnResult) {
         (self.requests, self.bytes) = (took.requests, took.bytes);
         self.answered.push(took.answered.as_secs_f64());
         self.durable.push(took.durable.as_secs_f64());
@@ -284,18 +297,18 @@ impl Turns {
             self.total[slice].push(*total);
             self.background[slice].push(*background);
         }
-        self.after.push(took.after);
+        self.after_answer.push(took.after_answer);
     }
 
     /// Sets the counts, from a turn of their own.
-    pub(crate) fn count(&mut self, counts: Counts) {
+    pub(crate) fn count(&mut self, counts: KernelCounts) {
         self.counts = Some(counts);
     }
 
     /// Subtracts the cost of the end of any session on the same disk from these turns, because they
     /// lasted until the server had ended.
-    pub(crate) fn take_out(&mut self, endings: &Endings) {
-        self.ending = endings.processor();
+    pub(crate) fn subtract_stop(&mut self, endings: &StopCosts) {
+        self.stop_cost = endings.processor();
         if let (Some(counts), Some(ending)) = (&mut self.counts, endings.counts()) {
             *counts = counts.without(ending);
         }
@@ -308,12 +321,12 @@ impl Turns {
 
     /// Bytes per second of each turn.
     pub(crate) fn bytes_per_second(&self, durable: bool) -> Samples {
-        self.seconds(durable).each(|seconds| self.bytes as f64 / seconds)
+        self.seconds(durable).map(|seconds| self.bytes as f64 / seconds)
     }
 
     /// Requests per second of each turn.
     pub(crate) fn requests_per_second(&self, durable: bool) -> Samples {
-        self.seconds(durable).each(|seconds| self.requests as f64 / seconds)
+        self.seconds(durable).map(|seconds| self.requests as f64 / seconds)
     }
 
     /// The median and the 99th percentile of the latency, in microseconds.
@@ -329,22 +342,22 @@ impl Turns {
         let mean =
             |slices: &[Samples]| slices.iter().map(Samples::lower_quartile).collect::<Samples>().mean();
         let (total, background) = (mean(&self.total), mean(&self.background));
-        let after = (self.after.lower_quartile() - self.ending / self.requests as f64).max(0.0);
+        let after = (self.after_answer.lower_quartile() - self.stop_cost / self.requests as f64).max(0.0);
         ((total - background) / 1e3, (background + after) / 1e3)
     }
 
     /// Total microseconds of processor time per request.
-    pub(crate) fn processor_in_all(&self) -> f64 {
+    pub(crate) fn total_processor(&self) -> f64 {
         let (foreground, background) = self.processor();
         foreground + background
     }
 
     /// The kernel's counts per request; bytes per requested byte.
-    pub(crate) fn counted(&self) -> Option<Counted> {
+    pub(crate) fn counted(&self) -> Option<CountsPerRequest> {
         let counts = self.counts?;
         let each = |count: u64| count as f64 / self.requests as f64;
         let per_byte = |bytes: u64| bytes as f64 / self.bytes as f64;
-        Some(Counted {
+        Some(CountsPerRequest {
             calls: each(counts.calls),
             switches: each(counts.switches),
             copied: per_byte(counts.copied),
@@ -358,7 +371,7 @@ impl Turns {
 
 /// The kernel's counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountsPerRequest {
     /// System calls per request.
     pub calls: f64,
     /// Thread switches per request.
@@ -388,11 +401,17 @@ mod tests {
 
     #[test]
     fn a_disturbed_turn_does_not_count_and_bursts_and_late_work_do() {
-        let mut turns = Turns::default();
+        let mut turns = TurnResults::default();
         for disturbed in [1.0, 1.0, 1.0, 9.0] {
             // The last slice has a burst of background work in every turn.
             let slices = vec![(1000.0, 0.0), (1000.0, 0.0), (1000.0 * disturbed, 0.0), (3000.0, 2000.0)];
-            turns.push(&Took { requests: 10, bytes: 40_960, slices, after: 500.0, ..Took::default() });
+            turns.push(&TurnResult {
+                requests: 10,
+                bytes: 40_960,
+                slices,
+                after_answer: 500.0,
+                ..TurnResult::default()
+            });
         }
         let (foreground, background) = turns.processor();
         let near = |one: f64, other: f64| (one - other).abs() < 1e-9;

@@ -1,7 +1,7 @@
 //! Memory of a mounted vault with a million files, and of one with a sparse file of 1 TiB; and the
 //! time to open each after its process was killed.
 
-use crate::memory::{Resident, resident};
+use crate::memory::{ResidentMemory, resident};
 use crate::mountable::{Mountable, wait_until};
 use crate::requirement::{Bound, Requirement};
 use crate::table::Table;
@@ -16,35 +16,35 @@ use std::path::Path;
 use std::time::Instant;
 
 const VAULT: Mountable = Mountable::Vault("auto");
-const IN_A_DIRECTORY: u64 = 1000;
+const FILES_PER_DIRECTORY: u64 = 1000;
 const SPARSE: u64 = 1 << 40;
 const LIMIT_MIB: f64 = 96.0;
-const OPENS: f64 = 1.0;
+const MAX_OPEN_SECONDS: f64 = 1.0;
 
 /// The results of one of the two vaults.
-struct Row {
+struct LargeVaultRow {
     name: String,
     work: f64,
-    memory: Resident,
+    memory: ResidentMemory,
     opened: f64,
     /// Memory after reopening and some use.
-    again: Resident,
+    reopened_memory: ResidentMemory,
 }
 
 /// The results of both vaults.
-pub(crate) struct Large(Vec<Row>);
+pub(crate) struct LargeVaults(Vec<LargeVaultRow>);
 
 /// Measures with `files` files, and with `blocks` blocks in the sparse file.
-pub(crate) fn measure(work: &Workspace, files: u64, blocks: u64) -> Result<Large> {
-    work.goes_on(&format!("vaults: {files} files"))?;
+pub(crate) fn measure(work: &Workspace, files: u64, blocks: u64) -> Result<LargeVaults> {
+    work.report_progress(&format!("vaults: {files} files"))?;
     let many = row(work, format!("{files} empty files"), |mountpoint| make_many(work, mountpoint, files))?;
-    work.goes_on("vaults: a sparse file of 1 TiB")?;
+    work.report_progress("vaults: a sparse file of 1 TiB")?;
     let name = format!("a file of 1 TiB with {blocks} blocks");
     let sparse = row(work, name, |mountpoint| make_sparse(work, mountpoint, blocks))?;
-    Ok(Large(vec![many, sparse]))
+    Ok(LargeVaults(vec![many, sparse]))
 }
 
-fn row(work: &Workspace, name: String, act: impl Fn(&Path) -> Result<()>) -> Result<Row> {
+fn row(work: &Workspace, name: String, act: impl Fn(&Path) -> Result<()>) -> Result<LargeVaultRow> {
     VAULT.create(work)?;
     VAULT.mount(work)?;
     let begin = Instant::now();
@@ -66,23 +66,29 @@ fn row(work: &Workspace, name: String, act: impl Fn(&Path) -> Result<()>) -> Res
         let begin = Instant::now();
         VAULT.mount(work)?;
         let opened = begin.elapsed().as_secs_f64();
-        look(&mountpoint)?;
-        Ok(Row { name, work: took, memory, opened, again: resident(VAULT.server(work)?)? })
+        use_vault(&mountpoint)?;
+        Ok(LargeVaultRow {
+            name,
+            work: took,
+            memory,
+            opened,
+            reopened_memory: resident(VAULT.server(work)?)?,
+        })
     });
     let unmounted = VAULT.unmount(work);
     let row = done?;
     unmounted?;
     VAULT.remove(work)?;
-    work.settle()?;
+    work.write_back()?;
     Ok(row)
 }
 
 fn make_many(work: &Workspace, mountpoint: &Path, files: u64) -> Result<()> {
-    for directory in 0..files.div_ceil(IN_A_DIRECTORY) {
+    for directory in 0..files.div_ceil(FILES_PER_DIRECTORY) {
         work.interrupt.check()?;
         let dir = mountpoint.join(format!("directory-{directory}"));
         std::fs::create_dir(&dir).map_err(|e| failed(&dir, &e))?;
-        for file in 0..IN_A_DIRECTORY.min(files - directory * IN_A_DIRECTORY) {
+        for file in 0..FILES_PER_DIRECTORY.min(files - directory * FILES_PER_DIRECTORY) {
             let path = dir.join(format!("file-{file}"));
             File::create_new(&path).map_err(|e| failed(&path, &e))?;
         }
@@ -106,7 +112,7 @@ fn make_sparse(work: &Workspace, mountpoint: &Path, blocks: u64) -> Result<()> {
 }
 
 /// Lists some directories, and reads random places of the sparse file.
-fn look(mountpoint: &Path) -> Result<()> {
+fn use_vault(mountpoint: &Path) -> Result<()> {
     for n in 0..20 {
         let dir = mountpoint.join(format!("directory-{}", n * 40));
         if let Ok(entries) = std::fs::read_dir(dir) {
@@ -136,7 +142,7 @@ fn failed(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot measure with {}", path.display()), e)
 }
 
-impl Large {
+impl LargeVaults {
     pub(crate) fn table(&self) -> Table {
         let head = [
             "vault with",
@@ -147,12 +153,12 @@ impl Large {
         ];
         let mut table = Table::new("Large vaults", head);
         for row in &self.0 {
-            let mib = |memory: &Resident| format!("{:.0}, {:.0} MiB", memory.peak, memory.now);
+            let mib = |memory: &ResidentMemory| format!("{:.0}, {:.0} MiB", memory.peak, memory.current);
             let cells = [
                 format!("{:.1} s", row.work),
                 mib(&row.memory),
                 format!("{:.2} s", row.opened),
-                mib(&row.again),
+                mib(&row.reopened_memory),
             ];
             table.row(row.name.clone(), cells);
         }
@@ -161,9 +167,10 @@ impl Large {
 
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
         let mut memory = Requirement::new("memory of a large vault, peak", Bound::AtMost(LIMIT_MIB), "MiB");
-        let mut opening = Requirement::new("opening a large vault after a kill", Bound::AtMost(OPENS), "s");
+        let mut opening =
+            Requirement::new("opening a large vault after a kill", Bound::AtMost(MAX_OPEN_SECONDS), "s");
         for row in &self.0 {
-            memory.add(&row.name, Some(row.memory.peak.max(row.again.peak)));
+            memory.add(&row.name, Some(row.memory.peak.max(row.reopened_memory.peak)));
             opening.add(&row.name, Some(row.opened));
         }
         vec![memory, opening]

@@ -1,20 +1,20 @@
 //! The section on vaults, beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the
 //! same file system.
 
-use crate::file_jobs::{FileJob, Load, Rates, Workload};
-use crate::measured::{Measured, Stable};
+use crate::file_jobs::{FileJob, Load, MountRates, Workload};
 use crate::mountable::Mountable;
-use crate::page::{History, Run};
+use crate::page::{HistoryTable, RunInfo};
 use crate::requirement::{self, Bound, Requirement};
+use crate::section_results::{SectionResults, StableFigure};
 use crate::table::{Table, figure, head};
-use crate::vault_large::{self, Large};
+use crate::vault_large::{self, LargeVaults};
 use crate::vault_schemes::{self, Schemes};
 use crate::vault_tree;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::time::{Duration, Instant};
 
-const HISTORY: History = History {
+const HISTORY: HistoryTable = HistoryTable {
     heading: "### History of vaults",
     about: "Ratios of processor time of the machine: a vault with its defaults to the peer (gocryptfs, cryfs \
             or encfs) with the least; sequential writes and reads, random writes without and with fsync, \
@@ -22,7 +22,7 @@ const HISTORY: History = History {
     head: &["date", "lacuna", "ratios", "reached"],
 };
 /// A subject with a longer turn has only one turn.
-const LONG: Duration = Duration::from_secs(150);
+const MAX_REPEATED_TURN: Duration = Duration::from_secs(150);
 const OURS: Mountable = Mountable::Vault("auto");
 const PEERS: [Mountable; 3] = [Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs];
 /// The subjects, in the order of their turns.
@@ -43,45 +43,45 @@ const JOBS: [(FileJob, f64); 8] = [
 ];
 
 /// The results of the section.
-struct Vaults {
-    rates: Rates,
+struct VaultResults {
+    rates: MountRates,
     load: Load,
     schemes: Schemes,
-    large: Large,
+    large: LargeVaults,
     /// Subjects that could not be measured, or not in every round, with the reasons.
     skipped: Vec<String>,
 }
 
 /// Measures the section.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     let load = Load::of(work.scale);
-    work.spread();
-    work.goes_on("vaults: making a tree of small files")?;
+    work.spread_directories();
+    work.report_progress("vaults: making a tree of small files")?;
     let archive = vault_tree::archive(work, load.files)?;
     let (size, requests, files, blocks) =
         if work.scale.quick { (8 << 20, 100, 2000, 100) } else { (64 << 20, 5000, 1_000_000, 100_000) };
     let schemes = vault_schemes::measure(work, size, requests)?;
     let large = vault_large::measure(work, files, blocks)?;
-    let mut vaults = Vaults { rates: Rates::default(), load, schemes, large, skipped: Vec::new() };
+    let mut vaults = VaultResults { rates: MountRates::default(), load, schemes, large, skipped: Vec::new() };
     let (mut subjects, mut once) = (Vec::new(), Vec::new());
     for subject in SUBJECTS {
-        match subject.missing() {
+        match subject.unavailable_reason() {
             Some(why) => {
-                work.goes_on(&why)?;
+                work.report_progress(&why)?;
                 vaults.skipped.push(why);
             }
             None => subjects.push(subject),
         }
     }
     for round in 0..work.scale.rounds {
-        vaults.schemes.hold_session(work)?;
+        vaults.schemes.run_session(work)?;
         for subject in &subjects {
             let name = subject.name();
-            work.goes_on(&format!("vaults: round {} of {}, {name}", round + 1, work.scale.rounds))?;
+            work.report_progress(&format!("vaults: round {} of {}, {name}", round + 1, work.scale.rounds))?;
             let begin = Instant::now();
             let workload = Workload { load, archive: &archive, seed: u64::from(round) + 1 };
             vaults.rates.turn(work, *subject, &JOBS.map(|(job, _)| job), workload)?;
-            if begin.elapsed() > LONG && work.scale.rounds > 1 {
+            if begin.elapsed() > MAX_REPEATED_TURN && work.scale.rounds > 1 {
                 vaults.skipped.push(format!(
                     "{name} had only one turn, because that took {} s.",
                     begin.elapsed().as_secs()
@@ -96,20 +96,23 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     Ok(Box::new(vaults))
 }
 
-impl Vaults {
+impl VaultResults {
     fn ratio(&self, job: FileJob) -> Option<f64> {
-        self.rates.processor_ratio(OURS, self.rates.thriftiest(&PEERS, job)?, job)
+        self.rates.processor_ratio(OURS, self.rates.lowest_processor(&PEERS, job)?, job)
     }
 }
 
-impl Measured for Vaults {
+impl SectionResults for VaultResults {
     fn results(&self) -> Vec<Table> {
         let mut both = Table::new(
             "Vaults beside other encrypting file systems, speed / processor time of the whole machine",
             head("job", SUBJECTS.map(Mountable::name)),
         );
         for (job, _) in JOBS {
-            both.row(job.name(), SUBJECTS.map(|subject| self.rates.both_cell(subject, job, self.load.files)));
+            both.row(
+                job.name(),
+                SUBJECTS.map(|subject| self.rates.speed_and_processor_cell(subject, job, self.load.files)),
+            );
         }
         vec![both]
     }
@@ -132,7 +135,7 @@ impl Measured for Vaults {
         beside.chain(self.schemes.requirements()).chain(self.large.requirements()).collect()
     }
 
-    fn stable(&self) -> Vec<Stable> {
+    fn stable(&self) -> Vec<StableFigure> {
         self.schemes.stable()
     }
 
@@ -140,7 +143,7 @@ impl Measured for Vaults {
         &self.skipped
     }
 
-    fn body(&self, run: &Run) -> String {
+    fn body(&self, run: &RunInfo) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         let Load { file, writes, synced, files } = self.load;
         parts.push(format!(
@@ -163,9 +166,9 @@ impl Measured for Vaults {
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+    fn history(&self, run: &RunInfo, requirements: &[Requirement], old: &str) -> Option<String> {
         let ratios = JOBS.map(|(job, _)| figure(self.ratio(job), 2)).join(", ");
         let figures = [ratios, requirement::tally(requirements)];
-        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+        Some(HISTORY.with_row(old, &[&run.short_cells()[..], &figures].concat()))
     }
 }

@@ -1,15 +1,15 @@
 //! Compares the schemes of EINT in a vault, mounted and without a mount, with each other and with
 //! the same vault without integrity.
 
-use crate::measured::Stable;
-use crate::processor::Processor;
+use crate::bench_vault::{BenchVault, FILE};
+use crate::processor::ProcessorClocks;
 use crate::requirement::{Bound, Requirement};
 use crate::samples::Samples;
+use crate::section_results::StableFigure;
 use crate::table::{Table, head};
-use crate::vault_act::{Act, BARE, CONTENTS, Content, LARGE, PROTECTED, SMALL, piece};
-use crate::vault_bed::{FILE, VaultBed};
-use crate::vault_reach::{Reached, Way};
-use crate::vault_steady::Steady;
+use crate::vault_access::{CONTENTS, FileAccess, FileContent, LARGE, SCHEMES, SMALL, UNPROTECTED, piece};
+use crate::vault_file::{AccessMethod, OpenVaultFile};
+use crate::vault_processor_ratios::VaultProcessorRatios;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_integrity::{Choice, Scheme};
@@ -17,11 +17,17 @@ use lacuna_sim::Rng;
 use std::collections::HashMap;
 use std::time::Instant;
 
-const ACTS: [Act; 5] = [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomWrite, Act::RandomRead];
+const ACCESSES: [FileAccess; 5] = [
+    FileAccess::Write,
+    FileAccess::ReadCold,
+    FileAccess::ReadCached,
+    FileAccess::RandomWrite,
+    FileAccess::RandomRead,
+];
 
 /// The results of one scheme in one act: bytes per second, and seconds of processor time.
 #[derive(Default)]
-struct Figures {
+struct SchemeFigures {
     rates: Samples,
     processor: Samples,
 }
@@ -31,38 +37,39 @@ const ROUNDS_OF_A_SESSION: u32 = 3;
 
 /// The results of all schemes.
 pub(crate) struct Schemes {
-    figures: HashMap<(Way, Choice, Content, Act), Figures>,
-    steady: Steady,
+    figures: HashMap<(AccessMethod, Choice, FileContent, FileAccess), SchemeFigures>,
+    steady: VaultProcessorRatios,
 }
 
 /// A measured case: the access, the scheme, the content and the amounts.
 #[derive(Clone, Copy)]
-struct Case {
-    way: Way,
+struct SchemeCase {
+    method: AccessMethod,
     choice: Choice,
-    content: Content,
+    content: FileContent,
     size: usize,
     requests: u32,
 }
 
 /// Measures on a file of `size` bytes, with `requests` random requests.
 pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Schemes> {
-    let mut schemes = Schemes { figures: HashMap::new(), steady: Steady::default() };
-    let mut order: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
+    let mut schemes = Schemes { figures: HashMap::new(), steady: VaultProcessorRatios::default() };
+    let mut order: Vec<Choice> = [UNPROTECTED].into_iter().chain(SCHEMES).collect();
     for round in 0..work.scale.rounds {
         if round % ROUNDS_OF_A_SESSION == 0 {
-            schemes.hold_session(work)?;
+            schemes.run_session(work)?;
         }
-        work.goes_on(&format!("vaults: schemes, round {} of {}", round + 1, work.scale.rounds))?;
-        for (way, content) in
-            [Way::Direct, Way::Mounted].into_iter().flat_map(|way| CONTENTS.map(|c| (way, c.0)))
+        work.report_progress(&format!("vaults: schemes, round {} of {}", round + 1, work.scale.rounds))?;
+        for (way, content) in [AccessMethod::Direct, AccessMethod::Mounted]
+            .into_iter()
+            .flat_map(|way| CONTENTS.map(|c| (way, c.0)))
         {
             for &choice in &order {
                 work.interrupt.check()?;
-                let bed = VaultBed::make(&work.path("schemes"), choice)?;
-                schemes.turn(work, &bed, Case { way, choice, content, size, requests })?;
+                let bed = BenchVault::make(&work.path("schemes"), choice)?;
+                schemes.turn(work, &bed, SchemeCase { method: way, choice, content, size, requests })?;
                 bed.remove()?;
-                work.settle()?;
+                work.write_back()?;
             }
         }
         order.reverse();
@@ -72,20 +79,26 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
 
 impl Schemes {
     /// Compares the schemes on one processor in another session.
-    pub(crate) fn hold_session(&mut self, work: &Workspace) -> Result<()> {
+    pub(crate) fn run_session(&mut self, work: &Workspace) -> Result<()> {
         self.steady.measure(work)
     }
 
-    fn turn(&mut self, work: &Workspace, bed: &VaultBed, case: Case) -> Result<()> {
-        for act in [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomRead, Act::RandomWrite] {
-            if act == Act::ReadCold {
-                work.forget_pages()?;
+    fn turn(&mut self, work: &Workspace, bed: &BenchVault, case: SchemeCase) -> Result<()> {
+        for act in [
+            FileAccess::Write,
+            FileAccess::ReadCold,
+            FileAccess::ReadCached,
+            FileAccess::RandomRead,
+            FileAccess::RandomWrite,
+        ] {
+            if act == FileAccess::ReadCold {
+                work.drop_caches()?;
             }
-            let reached = Reached::open(work, bed.open()?, case.way, FILE)?;
+            let reached = OpenVaultFile::open(work, bed.open()?, case.method, FILE)?;
             let (clock, figures) =
-                (Processor::of(std::process::id())?, (case.way, case.choice, case.content, act));
+                (ProcessorClocks::of(std::process::id())?, (case.method, case.choice, case.content, act));
             let before = clock.total()?;
-            let rate = act_once(&reached, act, case)?;
+            let rate = perform_access(&reached, act, case)?;
             let spent = clock.total()?.saturating_sub(before).as_secs_f64();
             reached.close()?;
             let figures = self.figures.entry(figures).or_default();
@@ -97,35 +110,52 @@ impl Schemes {
 
     /// The ratio of a scheme's processor time to that without integrity: from the side-by-side
     /// sessions, if they have it.
-    fn to_bare(&self, way: Way, choice: Choice, content: Content, act: Act) -> Option<f64> {
-        let steady = self.steady.ratio(choice, content, act).filter(|_| way == Way::Direct);
+    fn ratio_to_unprotected(
+        &self,
+        way: AccessMethod,
+        choice: Choice,
+        content: FileContent,
+        act: FileAccess,
+    ) -> Option<f64> {
+        let steady = self.steady.ratio(choice, content, act).filter(|_| way == AccessMethod::Direct);
         let time = |choice| self.processor(way, choice, content, act);
-        steady.or_else(|| Some(time(choice)? / time(BARE)?))
+        steady.or_else(|| Some(time(choice)? / time(UNPROTECTED)?))
     }
 
     /// Processor time in seconds.
-    fn processor(&self, way: Way, choice: Choice, content: Content, act: Act) -> Option<f64> {
+    fn processor(
+        &self,
+        way: AccessMethod,
+        choice: Choice,
+        content: FileContent,
+        act: FileAccess,
+    ) -> Option<f64> {
         self.figures.get(&(way, choice, content, act)).map(|figures| figures.processor.lower_quartile())
     }
 
     /// The figures that two runs must agree on.
-    pub(crate) fn stable(&self) -> Vec<Stable> {
+    pub(crate) fn stable(&self) -> Vec<StableFigure> {
         self.steady.stable()
     }
 
     pub(crate) fn tables(&self) -> Vec<Table> {
-        [self.table(Way::Mounted), self.table(Way::Direct)].into_iter().chain(self.steady.tables()).collect()
+        [self.table(AccessMethod::Mounted), self.table(AccessMethod::Direct)]
+            .into_iter()
+            .chain(self.steady.tables())
+            .collect()
     }
 
-    fn table(&self, way: Way) -> Table {
-        let choices = [BARE].into_iter().chain(PROTECTED);
+    fn table(&self, way: AccessMethod) -> Table {
+        let choices = [UNPROTECTED].into_iter().chain(SCHEMES);
         let names = choices.clone().map(|choice| choice.name().to_owned());
         let mut table =
             Table::new(format!("The schemes in a vault, {}, MB/s", way.name()), head("job", names));
         for (content, called) in CONTENTS {
-            for act in ACTS {
+            for act in ACCESSES {
                 let cell = |choice| match self.figures.get(&(way, choice, content, act)) {
-                    Some(Figures { rates, .. }) => format!("{:.0}{}", rates.median() / 1e6, rates.mark()),
+                    Some(SchemeFigures { rates, .. }) => {
+                        format!("{:.0}{}", rates.median() / 1e6, rates.mark())
+                    }
                     None => "-".into(),
                 };
                 table.row(format!("{called}: {}", act.name()), choices.clone().map(cell));
@@ -135,10 +165,13 @@ impl Schemes {
     }
 
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
-        [Way::Mounted, Way::Direct].into_iter().flat_map(|way| self.requirements_of(way)).collect()
+        [AccessMethod::Mounted, AccessMethod::Direct]
+            .into_iter()
+            .flat_map(|way| self.requirements_of(way))
+            .collect()
     }
 
-    fn requirements_of(&self, way: Way) -> [Requirement; 2] {
+    fn requirements_of(&self, way: AccessMethod) -> [Requirement; 2] {
         let line = |what: &str| format!("vault {}, {what}", way.name());
         let mut mt =
             Requirement::new(line("processor time of MT-EINT to no integrity"), Bound::AtMost(1.25), "");
@@ -148,10 +181,10 @@ impl Schemes {
             "",
         );
         for (content, called) in CONTENTS {
-            for act in ACTS {
-                let time = |choice| self.to_bare(way, choice, content, act);
+            for act in ACCESSES {
+                let time = |choice| self.ratio_to_unprotected(way, choice, content, act);
                 let case = format!("{called}: {}", act.name());
-                let least = PROTECTED[1..].iter().filter_map(|choice| time(*choice)).min_by(f64::total_cmp);
+                let least = SCHEMES[1..].iter().filter_map(|choice| time(*choice)).min_by(f64::total_cmp);
                 let auto_to_least = time(Choice::Auto).zip(least).map(|(auto, least)| auto / least);
                 mt.add(&case, time(Choice::Fixed(Scheme::Mt)));
                 auto.add(&case, auto_to_least);
@@ -162,14 +195,14 @@ impl Schemes {
 }
 
 /// Executes an act. Returns its rate in bytes per second.
-fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
-    let Case { content, size, requests, .. } = case;
+fn perform_access(file: &OpenVaultFile, act: FileAccess, case: SchemeCase) -> Result<f64> {
+    let SchemeCase { content, size, requests, .. } = case;
     let mut rng = Rng::new(7);
     let mut buf = piece(content, &mut rng);
     let places: Vec<u64> = (0..requests).map(|_| rng.below((size / SMALL) as u64) * SMALL as u64).collect();
     let begin = Instant::now();
     let bytes = match act {
-        Act::Write => {
+        FileAccess::Write => {
             for at in (0..size).step_by(LARGE) {
                 // Consecutive requests have different contents, as in files.
                 buf.rotate_left(SMALL + 8);
@@ -178,11 +211,11 @@ fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
             file.sync()?;
             size
         }
-        Act::ReadCold | Act::ReadCached => {
+        FileAccess::ReadCold | FileAccess::ReadCached => {
             (0..size).step_by(LARGE).try_for_each(|at| file.read(at as u64, &mut buf))?;
             size
         }
-        Act::RandomWrite => {
+        FileAccess::RandomWrite => {
             for (n, at) in places.iter().enumerate() {
                 let from = n * 64 % (LARGE - SMALL);
                 file.write(*at, &buf[from..from + SMALL])?;
@@ -190,7 +223,7 @@ fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
             file.sync()?;
             places.len() * SMALL
         }
-        Act::RandomRead => {
+        FileAccess::RandomRead => {
             places.iter().try_for_each(|at| file.read(*at, &mut buf[..SMALL]))?;
             places.len() * SMALL
         }

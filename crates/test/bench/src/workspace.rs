@@ -54,7 +54,7 @@ impl Workspace {
     }
 
     /// Writes back all dirty data of the file system, so that no server pays for the previous one.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn write_back(&self) -> Result<()> {
         let failed = |e| Error::io("cannot sync the file system of the disks", &e);
         let dir = File::open(self.dir.path()).map_err(failed)?;
         rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
@@ -63,20 +63,20 @@ impl Workspace {
     /// Lets ext4 spread new directories over the disk: it is slow at creating files where many were
     /// removed in the last minutes, and no subject should pay for the files of the previous one. It
     /// has no effect on other file systems.
-    pub(crate) fn spread(&self) {
+    pub(crate) fn spread_directories(&self) {
         let dir = self.dir.path().to_string_lossy();
-        let _ = program::runs("chattr", &["+T", &dir]);
+        let _ = program::is_runnable("chattr", &["+T", &dir]);
     }
 
     /// Empties the kernel's caches of files.
-    pub(crate) fn forget_pages(&self) -> Result<()> {
-        let failed = |e| Error::io("cannot empty the kernel's caches", &e).remedy("measure vaults as root");
-        self.settle()?;
+    pub(crate) fn drop_caches(&self) -> Result<()> {
+        let failed = |e| Error::io("cannot empty the kernel's caches", &e).hint("measure vaults as root");
+        self.write_back()?;
         std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(failed)
     }
 
     /// Prints a progress message on standard error. Errors: if the run was interrupted.
-    pub fn goes_on(&self, what: &str) -> Result<()> {
+    pub fn report_progress(&self, what: &str) -> Result<()> {
         eprintln!("{what}");
         self.interrupt.check()
     }

@@ -130,7 +130,7 @@ fn on_ceph(said: &str, text: &str, out: &Path) {
 }
 
 #[test]
-fn without_a_lacuna_the_error_says_what_to_do() {
+fn without_a_lacuna_the_error_has_a_hint() {
     let dir = tempfile::tempdir().unwrap();
     let done = run(&["--quick"], [dir.path(), dir.path()], &dir.path().join("none"));
     assert_eq!(done.status.code(), Some(2));

@@ -5,8 +5,8 @@
 //! every byte outside the slots and records of the levels above. Those bytes pass tests of
 //! randomness.
 //!
-//! Bytes that the adversary cannot decrypt come from the same seed in all runs of a comparison. So
-//! all bytes can be compared, and any byte that depends on hidden data is found.
+//! ByteHistogram that the adversary cannot decrypt come from the same seed in all runs of a
+//! comparison. So all bytes can be compared, and any byte that depends on hidden data is found.
 //!
 //! Closes are compared as well: if a level above had more pending data than closing covers, its run
 //! ends like a run without that level on a medium that fails at that moment.
@@ -22,13 +22,13 @@ mod fixture;
 
 use fixture::{create_with, open_with, options, params_of};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
-use lacuna_games::{Seed, games, seeds};
+use lacuna_deniable::{DeniableDisk, LevelDisk, Levels, OpenOptions, Params, StripeGeometry};
+use lacuna_games::{SeedReporter, game_count, game_seeds};
 use lacuna_levels::Pace;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng, Slow, setting};
+use lacuna_sim::{Fault, FaultMedium, OpKind, RecordedOp, Recorder, Rng, SlowMedium, env_number};
 use lacuna_testkit::StopAtEnd;
-use lacuna_testkit::levels::{Above, seeded};
+use lacuna_testkit::levels::{UpperLevels, seeded_randomness};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ const SESSIONS: usize = 3;
 
 /// A comparison: the number of levels that the adversary can open, and how the disk is run.
 #[derive(Clone, Copy)]
-struct Game {
+struct TraceGame {
     depth: usize,
     threads: bool,
     seed: u64,
@@ -53,7 +53,7 @@ struct Game {
 /// A disk with all levels that a game at depth 2 can have: levels 1, 2 and 3 have 13, 3 and 1
 /// slots, and one slot belongs to no level.
 fn params() -> Params {
-    let params = params_of(Geometry { public: 4, hidden: 18 }, 96);
+    let params = params_of(StripeGeometry { public: 4, hidden: 18 }, 96);
     assert_eq!(
         (1..=params.hidden_levels()).map(|level| params.slots(level).len()).collect::<Vec<_>>(),
         [13, 3, 1]
@@ -61,7 +61,7 @@ fn params() -> Params {
     Params { cover_millis: 0, ..params }
 }
 
-fn step(level: &LevelDisk, disk: &Deniable, rng: &mut Rng) {
+fn step(level: &LevelDisk, disk: &DeniableDisk, rng: &mut Rng) {
     let blocks = level.blocks();
     let public = level.level() == 0;
     match rng.below(10) {
@@ -84,7 +84,7 @@ fn step(level: &LevelDisk, disk: &Deniable, rng: &mut Rng) {
 }
 
 /// Fills a level above before the session.
-fn fill(disk: &Deniable, level: &LevelDisk, rng: &mut Rng) {
+fn fill(disk: &DeniableDisk, level: &LevelDisk, rng: &mut Rng) {
     for addr in 0..level.blocks() {
         let data = rng.bytes(BLOCK_SIZE);
         while let Err(e) = level.write(BlockAddr(addr), &data) {
@@ -96,11 +96,11 @@ fn fill(disk: &Deniable, level: &LevelDisk, rng: &mut Rng) {
 
 /// One session: the workload on the levels that the adversary can open, and another on the levels
 /// above.
-fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], steps: u64) {
+fn session(disk: &Arc<DeniableDisk>, game: TraceGame, above: UpperLevels, rngs: &mut [Rng; 2], steps: u64) {
     let levels = disk.levels();
     let (known, unknown) = levels.split_at(game.depth + 1);
     let [below, hidden] = rngs;
-    let busy = !unknown.is_empty() && above != Above::Idle;
+    let busy = !unknown.is_empty() && above != UpperLevels::Idle;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if busy && game.threads {
@@ -119,7 +119,7 @@ fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], 
                 unknown.iter().for_each(|level| step(level, disk, hidden));
             }
             let queued = unknown.first().map_or(0, |level| fixture::counter(level, "waiting_for_cover"));
-            if above == Above::Leaky && queued > 4 * BLOCK_SIZE as u64 {
+            if above == UpperLevels::Leaky && queued > 4 * BLOCK_SIZE as u64 {
                 disk.refresh().unwrap();
             }
         }
@@ -127,16 +127,16 @@ fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], 
 }
 
 /// A run of several sessions.
-struct Played {
-    trace: Vec<Record>,
+struct RunTrace {
+    trace: Vec<RecordedOp>,
     /// For each session, whether closing failed.
-    failed: [bool; SESSIONS],
+    failed_closes: [bool; SESSIONS],
 }
 
 /// Closes the disk. If it `fails`, the medium refuses the end of the log. Returns whether the close
 /// failed.
-fn close(disk: &Deniable, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: bool) -> bool {
-    disk.cover_closing(Pace::AtOnce).unwrap();
+fn close(disk: &DeniableDisk, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: bool) -> bool {
+    disk.cover_closing(Pace::Immediate).unwrap();
     if fails {
         medium.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
     }
@@ -147,27 +147,27 @@ fn close(disk: &Deniable, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: b
 
 /// A run, and a run without the levels above. In the latter the medium fails at the end of each
 /// session where the former lost pending data.
-fn play_both(game: Game, above: Above) -> [Played; 2] {
+fn play_with_and_without(game: TraceGame, above: UpperLevels) -> [RunTrace; 2] {
     let run = play(game, above, [false; SESSIONS]);
-    let absent = play(game, Above::Absent, run.failed);
-    assert_eq!(run.failed, absent.failed, "the caller hears of both alike");
+    let absent = play(game, UpperLevels::Absent, run.failed_closes);
+    assert_eq!(run.failed_closes, absent.failed_closes, "the caller hears of both alike");
     [absent, run]
 }
 
 /// The trace of a seeded workload of several sessions, with closes that fail in `failing` sessions.
-fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
+fn play(game: TraceGame, above: UpperLevels, failing: [bool; SESSIONS]) -> RunTrace {
     // The game compares data from public randomness byte for byte, and hedging would change it.
-    lacuna_crypto::witness::never_hedge();
+    lacuna_crypto::nonce_log::disable_hedging();
     let params = params();
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     recorder.keep_contents(true);
     let faulty = Arc::new(FaultMedium::new(recorder.clone()));
     let medium: Arc<dyn Medium> =
-        if game.threads { Slow::over(faulty.clone(), game.seed) } else { faulty.clone() };
+        if game.threads { SlowMedium::wrap(faulty.clone(), game.seed) } else { faulty.clone() };
     let mut failed = [false; SESSIONS];
     let most = 1 + usize::from(params.hidden_levels());
-    let levels = if above == Above::Absent { game.depth + 1 } else { most };
-    create_with(&medium, &params, levels, seeded(game.seed, game.seed ^ 0xf111)).unwrap();
+    let levels = if above == UpperLevels::Absent { game.depth + 1 } else { most };
+    create_with(&medium, &params, levels, seeded_randomness(game.seed, game.seed ^ 0xf111)).unwrap();
     let mut rngs = [Rng::new(game.seed), Rng::new(!game.seed ^ above as u64)];
     for (turn, failed) in (0..).zip(&mut failed) {
         let seeds = options(game.seed + turn, (game.seed + turn) ^ 0xf111);
@@ -175,7 +175,7 @@ fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
         let disk = open_with(&medium, &params, levels, options).unwrap();
         if turn == 0 {
             // The same amount of cover in every run, whether or not a level is filled.
-            if above == Above::Full {
+            if above == UpperLevels::Full {
                 let levels = disk.levels();
                 levels[game.depth + 1..].iter().for_each(|level| fill(&disk, level, &mut rngs[1]));
             }
@@ -187,11 +187,11 @@ fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
         *failed = close(&disk, &faulty, failing[turn as usize]);
     }
     let trace = recorder.take().into_iter().filter(|record| record.kind != OpKind::Read).collect();
-    Played { trace, failed }
+    RunTrace { trace, failed_closes: failed }
 }
 
 /// The ranges of a stripe that depend on keys of levels deeper than `depth`.
-fn unknown_parts(params: &Params, depth: usize) -> Vec<Range<usize>> {
+fn undecryptable_ranges(params: &Params, depth: usize) -> Vec<Range<usize>> {
     let hidden = usize::from(params.geometry.hidden);
     let slots_at = (1 + usize::from(params.geometry.public)) * BLOCK_SIZE;
     let mut parts = vec![SUMMARY_TAGS];
@@ -207,11 +207,11 @@ fn unknown_parts(params: &Params, depth: usize) -> Vec<Range<usize>> {
 }
 
 /// The bytes of a write that the adversary can check, and the remaining ones.
-fn split(params: &Params, depth: usize, record: &Record) -> (Vec<u8>, Vec<u8>) {
+fn split(params: &Params, depth: usize, record: &RecordedOp) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = record.contents.clone().unwrap_or_default();
     let mut rest = Vec::new();
     if bytes.len() > BLOCK_SIZE {
-        for part in unknown_parts(params, depth) {
+        for part in undecryptable_ranges(params, depth) {
             rest.extend_from_slice(&bytes[part.clone()]);
             bytes[part].fill(0);
         }
@@ -220,7 +220,7 @@ fn split(params: &Params, depth: usize, record: &Record) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// The first difference between two traces for an adversary with the keys of levels 0 to `depth`.
-fn difference(depth: usize, one: &[Record], other: &[Record]) -> Option<String> {
+fn difference(depth: usize, one: &[RecordedOp], other: &[RecordedOp]) -> Option<String> {
     let params = params();
     for (at, (a, b)) in one.iter().zip(other).enumerate() {
         let differ = |what: &str| Some(format!("operation {at}, at {} and {}: {what}", a.offset, b.offset));
@@ -235,7 +235,7 @@ fn difference(depth: usize, one: &[Record], other: &[Record]) -> Option<String> 
 }
 
 /// The writes alone. Another thread makes the syncs, so their place among the writes varies.
-fn changes(records: Vec<Record>) -> Vec<Record> {
+fn writes_only(records: Vec<RecordedOp>) -> Vec<RecordedOp> {
     records.into_iter().filter(|record| record.kind == OpKind::Write).collect()
 }
 
@@ -248,20 +248,20 @@ fn chi_square<'a>(bytes: impl Iterator<Item = &'a u8>) -> f64 {
 }
 
 #[test]
-fn at_no_depth_do_traces_tell_of_the_levels_above() {
-    let (params, seeds) = (params(), seeds(1, 20));
+fn traces_hide_the_levels_above_at_every_depth() {
+    let (params, seeds) = (params(), game_seeds(1, 20));
     for depth in 0..3 {
         let mut rest: [Vec<u8>; 3] = Default::default();
         let (mut endings, mut digest) = ([0u64; 2], DefaultHasher::new());
         for seed in seeds.clone() {
-            let _seed = Seed(seed);
-            let game = Game { depth, threads: false, seed: seed * 1000 };
-            let idle = play_both(game, Above::Idle);
-            let busy = play_both(game, Above::Busy);
+            let _seed = SeedReporter(seed);
+            let game = TraceGame { depth, threads: false, seed: seed * 1000 };
+            let idle = play_with_and_without(game, UpperLevels::Idle);
+            let busy = play_with_and_without(game, UpperLevels::Busy);
             for [absent, run] in [&idle, &busy] {
                 let found = difference(depth, &absent.trace, &run.trace);
                 assert_eq!(found, None, "depth {depth}, seed {seed}");
-                for failed in run.failed {
+                for failed in run.failed_closes {
                     endings[usize::from(failed)] += 1;
                 }
                 run.trace.iter().for_each(|record| split(&params, depth, record).0.hash(&mut digest));
@@ -296,11 +296,11 @@ fn at_no_depth_do_traces_tell_of_the_levels_above() {
 
 #[test]
 fn full_levels_above_leave_the_same_trace() {
-    let seed = setting("LACUNA_SEED", 7);
-    let _seed = Seed(seed);
+    let seed = env_number("LACUNA_SEED", 7);
+    let _seed = SeedReporter(seed);
     for depth in 0..3 {
-        let game = Game { depth, threads: false, seed };
-        let [absent, full] = play_both(game, Above::Full);
+        let game = TraceGame { depth, threads: false, seed };
+        let [absent, full] = play_with_and_without(game, UpperLevels::Full);
         assert_eq!(difference(depth, &absent.trace, &full.trace), None, "depth {depth}");
     }
 }
@@ -308,13 +308,14 @@ fn full_levels_above_leave_the_same_trace() {
 /// With threads, data that the adversary can decrypt depends on the order of operations, and not on
 /// the progress of a thread.
 #[test]
-fn at_no_depth_do_threads_tell_of_the_levels_above() {
+fn threads_hide_the_levels_above_at_every_depth() {
     for depth in 0..3 {
-        for seed in seeds(1, 20).take(games(20) as usize / 4) {
-            let _seed = Seed(seed);
-            let game = Game { depth, threads: true, seed: seed * 1000 };
-            for above in [Above::Idle, Above::Busy, Above::Full] {
-                let [absent, run] = play_both(game, above).map(|played| changes(played.trace));
+        for seed in game_seeds(1, 20).take(game_count(20) as usize / 4) {
+            let _seed = SeedReporter(seed);
+            let game = TraceGame { depth, threads: true, seed: seed * 1000 };
+            for above in [UpperLevels::Idle, UpperLevels::Busy, UpperLevels::Full] {
+                let [absent, run] =
+                    play_with_and_without(game, above).map(|played| writes_only(played.trace));
                 assert_eq!(difference(depth, &absent, &run), None, "depth {depth}, seed {seed}, {above:?}");
             }
         }
@@ -325,9 +326,9 @@ fn at_no_depth_do_threads_tell_of_the_levels_above() {
 fn a_leaky_disk_is_caught_at_every_depth() {
     for depth in 0..3 {
         let caught = (1..=6).filter(|seed| {
-            let game = Game { depth, threads: false, seed: seed * 1000 };
-            let [idle, leaky] =
-                [Above::Idle, Above::Leaky].map(|above| play(game, above, [false; SESSIONS]).trace);
+            let game = TraceGame { depth, threads: false, seed: seed * 1000 };
+            let [idle, leaky] = [UpperLevels::Idle, UpperLevels::Leaky]
+                .map(|above| play(game, above, [false; SESSIONS]).trace);
             difference(depth, &idle, &leaky).is_some()
         });
         assert!(caught.count() > 3, "depth {depth}");

@@ -12,17 +12,17 @@ mod fixture;
 use fixture::{beats, params};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_deniable::Params;
-use lacuna_testkit::levels::Lying;
+use lacuna_testkit::levels::LyingDisks;
 
 /// The offset of the checkpoints in bytes (docs/format/deniable.md).
 const CHECKPOINTS: u64 = 1 << 20;
 
 #[test]
-fn every_block_is_its_own_whatever_the_medium_answers() {
+fn every_block_reads_as_its_own_version_on_a_lying_medium() {
     // Only the play beats the paced clock.
     let params = Params { cover_millis: 0, ..params() };
     let checkpoints = CHECKPOINTS..CHECKPOINTS + 2 * BLOCK_SIZE as u64;
     let (beats, operations) = (beats(&params), 150);
-    Lying { params, beats, operations, end_at: checkpoints, but_discarded: true }
-        .nothing_is_wrong("deniable", 200);
+    LyingDisks { params, beats, operations, end_record: checkpoints, may_undo_discards: true }
+        .assert_nothing_wrong("deniable", 200);
 }

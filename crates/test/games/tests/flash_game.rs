@@ -8,13 +8,13 @@
 #[path = "../../../formats/flash/tests/fixture/adversary.rs"]
 mod adversary;
 
-use adversary::{Adversary, Image};
+use adversary::{Adversary, ChipLayout};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
-use lacuna_games::{Seed, fold, games, seeds};
+use lacuna_games::{SeedReporter, fold_counts, game_count, game_seeds};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, Wearing};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, WearModel};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use std::sync::Arc;
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 56 };
 const KEY_LEN: u8 = 32;
 
-struct Random(u64);
+struct GameRng(u64);
 
-impl Random {
+impl GameRng {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
@@ -32,9 +32,9 @@ impl Random {
 }
 
 /// Flash that does not drain.
-struct Undrained(Mapping);
+struct UndrainedFlash(Mapping);
 
-impl Flash for Undrained {
+impl Flash for UndrainedFlash {
     fn geometry(&self) -> FlashGeometry {
         self.0.geometry()
     }
@@ -59,7 +59,7 @@ impl Flash for Undrained {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Play {
+enum PurgeMode {
     Honest,
     /// No purge at the end of an epoch.
     WithoutPurge,
@@ -69,14 +69,14 @@ enum Play {
 
 /// Plays one game. Returns the number of recovered blocks that lived in no epoch with a snapshot,
 /// and of those that did.
-fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
+fn play(seed: u64, play: PurgeMode, wearing: WearModel) -> (usize, usize) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, wearing, seed).unwrap();
     let chip = Arc::new(SimulatedChip::open(medium, seed).unwrap());
     Mapping::create(&*chip, seed).unwrap();
     let mapping = Mapping::open(chip.clone()).unwrap();
     let flash: Arc<dyn Flash> = match play {
-        Play::WithoutDrain => Arc::new(Undrained(mapping)),
+        PurgeMode::WithoutDrain => Arc::new(UndrainedFlash(mapping)),
         _ => Arc::new(mapping),
     };
     let params = Params::fitting(flash.geometry(), KEY_LEN, 200).unwrap();
@@ -92,8 +92,8 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
     };
     let open = || FlashDisk::open(flash.clone(), &params, &master, &options).unwrap();
     let mut disk = open();
-    let mut dice = Random(seed);
-    let image = Image {
+    let mut dice = GameRng(seed);
+    let image = ChipLayout {
         page: GEOMETRY.page as usize,
         block: GEOMETRY.block_len() as usize,
         key_len: KEY_LEN.into(),
@@ -138,7 +138,7 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
                 _ => {}
             }
         }
-        if play == Play::WithoutPurge {
+        if play == PurgeMode::WithoutPurge {
             disk.flush().unwrap();
         } else {
             disk.purge().unwrap();
@@ -160,39 +160,39 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
 
 /// Plays honest games, and checks that the adversary never recovers a forbidden block. Returns the
 /// number of permitted blocks that it recovers.
-fn nothing_is_found(seeds: Range<u64>, wearing: Wearing) -> u64 {
+fn assert_nothing_found(seeds: Range<u64>, wearing: WearModel) -> u64 {
     let (mut found, mut digest) = (0, 0);
     for seed in seeds.clone() {
-        let _seed = Seed(seed);
-        let (outside, inside) = play(seed, Play::Honest, wearing);
+        let _seed = SeedReporter(seed);
+        let (outside, inside) = play(seed, PurgeMode::Honest, wearing);
         assert_eq!(outside, 0, "seed {seed}");
         found += inside as u64;
-        digest = fold(digest, inside as u64);
+        digest = fold_counts(digest, inside as u64);
     }
     println!("{found} blocks of epochs that were seen, seed {}, digest {digest:016x}", seeds.start);
     found
 }
 
 #[test]
-fn nothing_of_other_epochs_is_ever_found() {
-    let inside = nothing_is_found(seeds(0, 1000), Wearing::default());
-    assert!(inside > games(1000), "the adversary decrypts what it may: {inside}");
+fn data_of_epochs_without_a_snapshot_is_never_found() {
+    let inside = assert_nothing_found(game_seeds(0, 1000), WearModel::default());
+    assert!(inside > game_count(1000), "the adversary decrypts what it may: {inside}");
 }
 
 /// The number of forbidden blocks that the adversary recovers.
-fn found_in(kind: Play) -> usize {
-    (0..50).map(|seed| play(seed, kind, Wearing::default()).0).sum()
+fn count_found(kind: PurgeMode) -> usize {
+    (0..50).map(|seed| play(seed, kind, WearModel::default()).0).sum()
 }
 
 #[test]
-fn without_the_purge_or_the_drain_it_is_found() {
-    assert!(found_in(Play::WithoutPurge) > 50);
-    assert!(found_in(Play::WithoutDrain) > 5);
+fn data_is_found_without_the_purge_or_the_drain() {
+    assert!(count_found(PurgeMode::WithoutPurge) > 50);
+    assert!(count_found(PurgeMode::WithoutDrain) > 5);
 }
 
 #[test]
-fn blocks_that_go_bad_with_their_keys_betray_nothing() {
-    let wearing = Wearing { erase_faults: 4000, program_faults: 500, ..Wearing::default() };
-    let Range { start, .. } = seeds(0, 1000);
-    nothing_is_found(start..start + games(1000) / 3, wearing);
+fn bad_blocks_that_hold_keys_reveal_nothing() {
+    let wearing = WearModel { erase_faults: 4000, program_faults: 500, ..WearModel::default() };
+    let Range { start, .. } = game_seeds(0, 1000);
+    assert_nothing_found(start..start + game_count(1000) / 3, wearing);
 }

@@ -13,10 +13,10 @@ use fixture::{SMALL, master, random};
 use lacuna_contracts::{Budget, Disk, ManualClock, Result};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::Medium;
-use lacuna_nand::{Flash, Mapping, SimulatedChip, Wearing};
-use lacuna_sim::versions::{Model, Worked};
-use lacuna_sim::{CrashMedium, Rng, Truths};
-use lacuna_testkit::openings::{Openings, Past, Promise};
+use lacuna_nand::{Flash, Mapping, SimulatedChip, WearModel};
+use lacuna_sim::versions::{DiskModel, DiskWorkload};
+use lacuna_sim::{CrashMedium, HonestReads, Rng};
+use lacuna_testkit::openings::{LieScenario, OpeningResults, Promise};
 use std::sync::Arc;
 
 /// The number of sessions before the chip lies.
@@ -38,11 +38,11 @@ fn open(medium: Arc<dyn Medium>, params: &Params, read_only: bool, seed: u64) ->
     FlashDisk::open(flash_on(medium, seed)?, params, &master(), &options)
 }
 
-fn work(disk: &FlashDisk, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64) {
+fn work(disk: &FlashDisk, model: &mut DiskModel, rng: &mut Rng, next_stamp: &mut u64) {
     for _ in 0..30 + rng.below(60) {
         let choice = rng.below(40);
         let count = 1 + rng.below(6);
-        let mut worked = Worked { disk, model, rng, next_stamp };
+        let mut worked = DiskWorkload { disk, model, rng, next_stamp };
         let done = match choice {
             0 => disk.flush().and_then(|()| disk.purge()).map(drop),
             1..6 => worked.discard(count),
@@ -54,20 +54,20 @@ fn work(disk: &FlashDisk, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64
     disk.flush().unwrap();
 }
 
-fn play(shown: &mut Openings) {
+fn open_one_disk(shown: &mut OpeningResults) {
     let seed = shown.begin_disk();
     let mut rng = Rng::new(seed);
     let len = SimulatedChip::medium_len(SMALL);
     let memory = Arc::new(CrashMedium::new(len));
     let made = rng.next_u64();
-    SimulatedChip::create(&*memory, SMALL, Wearing::default(), made).unwrap();
-    memory.keep_past();
+    SimulatedChip::create(&*memory, SMALL, WearModel::default(), made).unwrap();
+    memory.keep_history();
     Mapping::create(&SimulatedChip::open(memory.clone(), made).unwrap(), made).unwrap();
     let flash = flash_on(memory.clone(), made).unwrap();
     let params = Params::fitting(flash.geometry(), 32, 150).unwrap();
     FlashDisk::create(&flash, &params, &master(), &random(made)).unwrap();
     drop(flash);
-    let (mut model, mut next_stamp) = (Model::new("the disk", params.blocks), 0);
+    let (mut model, mut next_stamp) = (DiskModel::new("the disk", params.blocks), 0);
     for _ in 0..SESSIONS {
         let disk = open(memory.clone(), &params, false, rng.next_u64()).unwrap();
         work(&disk, &mut model, &mut rng, &mut next_stamp);
@@ -76,22 +76,30 @@ fn play(shown: &mut Openings) {
         }
     }
     let own = 0..len - SMALL.len();
-    let truths = |first| Truths { first, at: vec![own.clone()] };
-    let latest = Promise::Latest { but_discarded: false };
+    let truths = |first| HonestReads { first_reads: first, ranges: vec![own.clone()] };
+    let latest = Promise::Latest { may_undo_discards: false };
     let kinds = [(truths(false), Promise::Own), (truths(true), latest)];
     let open = |medium: Arc<dyn Medium>, read_only, seed| -> Result<Vec<Arc<dyn Disk>>> {
         Ok(vec![Arc::new(open(medium, &params, read_only, seed)?)])
     };
     let (models, afterwards) = ([model], Promise::Own);
-    Past { seed, medium: &memory, models: &models, open: &open, writes: true, kinds: &kinds, afterwards }
-        .open_under_lies(&mut rng, shown);
+    LieScenario {
+        seed,
+        medium: &memory,
+        models: &models,
+        open: &open,
+        may_write: true,
+        lie_kinds: &kinds,
+        promise_after_writes: afterwards,
+    }
+    .open_under_lies(&mut rng, shown);
 }
 
 #[test]
-fn every_block_is_its_own_whatever_the_chip_answers() {
-    let mut shown = Openings::new(200, 1);
-    while shown.left() > 0 {
-        play(&mut shown);
+fn every_block_reads_as_its_own_version_on_a_lying_chip() {
+    let mut shown = OpeningResults::new(200, 1);
+    while shown.remaining() > 0 {
+        open_one_disk(&mut shown);
     }
-    shown.nothing_is_wrong("flash");
+    shown.assert_nothing_wrong("flash");
 }

@@ -11,35 +11,37 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::Kind;
 use lacuna_crypto::SeededRandom;
-use lacuna_header::{HEADER_AREA, Keyring, PublicHeader, Unlocked, change_keys, open, repair, update_params};
-use lacuna_sim::{CrashMedium, Lies, Rng, Truths};
-use lacuna_testkit::openings::Openings;
+use lacuna_header::{
+    HEADER_AREA, Keyring, OpenHeader, PublicHeader, change_keys, open, repair, update_params,
+};
+use lacuna_sim::{CrashMedium, HonestReads, Lies, Rng};
+use lacuna_testkit::openings::OpeningResults;
 
 /// The number of openings of one disk.
-const OF_ONE_DISK: u64 = 30;
+const OPENINGS_PER_DISK: u64 = 30;
 
 /// A header as it was written: a passphrase that opens it, and the decrypted content.
-struct Written {
+struct WrittenHeader {
     passphrase: String,
     header: PublicHeader,
     keys: Vec<[u8; 32]>,
 }
 
-impl Written {
-    fn of(passphrase: &str, unlocked: &Unlocked) -> Written {
-        Written { passphrase: passphrase.into(), header: unlocked.header.clone(), keys: keys(unlocked) }
+impl WrittenHeader {
+    fn from_unlocked(passphrase: &str, unlocked: &OpenHeader) -> WrittenHeader {
+        WrittenHeader { passphrase: passphrase.into(), header: unlocked.header.clone(), keys: keys(unlocked) }
     }
 
-    fn is(&self, unlocked: &Unlocked) -> bool {
+    fn matches(&self, unlocked: &OpenHeader) -> bool {
         self.header == unlocked.header && self.keys == keys(unlocked)
     }
 }
 
 /// Changes the passphrase and the parameters several times. Returns all headers, oldest first.
-fn live(medium: &CrashMedium, rng: &mut Rng) -> Vec<Written> {
+fn write_headers(medium: &CrashMedium, rng: &mut Rng) -> Vec<WrittenHeader> {
     let mut unlocked = make(medium, &[&["public"], &["old"]], rng.next_u64()).unwrap();
     let mut passphrase = "old".to_owned();
-    let mut all = vec![Written::of(&passphrase, &unlocked)];
+    let mut all = vec![WrittenHeader::from_unlocked(&passphrase, &unlocked)];
     for round in 0..2 + rng.below(4) {
         if rng.chance(1, 3) {
             let params = format!("parameters {round}").into_bytes();
@@ -54,59 +56,61 @@ fn live(medium: &CrashMedium, rng: &mut Rng) -> Vec<Written> {
             change_keys(medium, &mut unlocked, &ring, cost(), &random).unwrap();
             passphrase = new;
         }
-        all.push(Written::of(&passphrase, &unlocked));
+        all.push(WrittenHeader::from_unlocked(&passphrase, &unlocked));
     }
     all
 }
 
-fn play(shown: &mut Openings) {
+fn open_one_disk(shown: &mut OpeningResults) {
     let seed = shown.begin_disk();
     let mut rng = Rng::new(seed);
     let medium = CrashMedium::new(room());
-    medium.keep_past();
-    let all = live(&medium, &mut rng);
+    medium.keep_history();
+    let all = write_headers(&medium, &mut rng);
     let latest = all.last().unwrap();
-    for opening in 0..OF_ONE_DISK.min(shown.left()) {
+    for opening in 0..OPENINGS_PER_DISK.min(shown.remaining()) {
         let context = format!("seed {seed}");
         let fork = medium.fork();
         let first = rng.chance(1, 3);
         let of_a_thousand = [100, 300, 600, 900][(opening % 4) as usize];
-        let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges: rng.chance(1, 2) };
-        fork.lie_but(Some(lies), Truths { first, ..Truths::default() });
+        let lies =
+            Lies { per_mille: of_a_thousand, rng: Rng::new(rng.next_u64()), may_forge: rng.chance(1, 2) };
+        fork.set_lies_except(Some(lies), HonestReads { first_reads: first, ..HonestReads::default() });
         let passphrase = rng.pick(&all).passphrase.clone();
-        shown.note_opening();
+        shown.count_opening();
         let mut unlocked = match open(&fork, &secrets(&[&passphrase])) {
             Ok(unlocked) => unlocked,
             Err(e) => {
                 // A flipped bit may turn the version of the header into an unknown one.
                 let refused = [Kind::Corrupt, Kind::Passphrase, Kind::NotFound, Kind::Other];
                 assert!(refused.contains(&e.kind()), "{e}");
-                shown.note_refused(&e);
+                shown.count_refused(&e);
                 continue;
             }
         };
-        let right = if first { latest.is(&unlocked) } else { all.iter().any(|one| one.is(&unlocked)) };
+        let right =
+            if first { latest.matches(&unlocked) } else { all.iter().any(|one| one.matches(&unlocked)) };
         if right {
-            shown.note_right(unlocked.header.generation);
+            shown.count_correct(unlocked.header.generation);
         } else {
-            shown.note_wrong(format!("{context}: {passphrase} opens {:?}", unlocked.header));
+            shown.add_violation(format!("{context}: {passphrase} opens {:?}", unlocked.header));
         }
         // A repair under lies writes only a header that existed, to all copies.
         if rng.chance(1, 3) && repair(&fork, &mut unlocked).is_ok() {
-            fork.lie(None);
+            fork.set_lies(None);
             let again = open(&fork, &secrets(&[&passphrase])).unwrap();
-            if again.header != unlocked.header || !all.iter().any(|one| one.is(&again)) {
-                shown.note_wrong(format!("{context}: repaired, {passphrase} opens {:?}", again.header));
+            if again.header != unlocked.header || !all.iter().any(|one| one.matches(&again)) {
+                shown.add_violation(format!("{context}: repaired, {passphrase} opens {:?}", again.header));
             }
         }
     }
 }
 
 #[test]
-fn what_opens_is_a_header_that_was_written() {
-    let mut shown = Openings::new(300, 1);
-    while shown.left() > 0 {
-        play(&mut shown);
+fn a_header_that_opens_was_written() {
+    let mut shown = OpeningResults::new(300, 1);
+    while shown.remaining() > 0 {
+        open_one_disk(&mut shown);
     }
-    shown.nothing_is_wrong("header");
+    shown.assert_nothing_wrong("header");
 }

@@ -12,64 +12,64 @@ mod deniable;
 mod oblivious;
 
 use lacuna_levels::LevelFormat;
-use lacuna_oblivious::{Hiding, Plan};
-use lacuna_testkit::levels::{Sweep, Threaded};
+use lacuna_oblivious::{HidingMode, Plan};
+use lacuna_testkit::levels::{ErrnoSweep, ThreadedDisk};
 
-fn of_deniable() -> Sweep<lacuna_deniable::Params> {
+fn deniable_sweep() -> ErrnoSweep<lacuna_deniable::Params> {
     let params = deniable::params();
-    Sweep { name: "deniable", beats: deniable::beats(&params), params }
+    ErrnoSweep { name: "deniable", beats: deniable::beats(&params), params }
 }
 
-fn of_oblivious() -> Sweep<lacuna_oblivious::Params> {
-    Sweep { name: "oblivious", params: oblivious::params(), beats: oblivious::BEATS }
-}
-
-#[test]
-fn an_error_of_any_call_fails_a_request_or_stops_deniable_and_loses_nothing_that_was_flushed() {
-    of_deniable().nothing_stops_or_is_lost_that_must_not();
+fn oblivious_sweep() -> ErrnoSweep<lacuna_oblivious::Params> {
+    ErrnoSweep { name: "oblivious", params: oblivious::params(), beats: oblivious::BEATS }
 }
 
 #[test]
-fn an_error_of_any_call_fails_a_request_or_stops_oblivious_and_loses_nothing_that_was_flushed() {
-    of_oblivious().nothing_stops_or_is_lost_that_must_not();
+fn an_error_of_any_call_loses_no_flushed_data_of_deniable() {
+    deniable_sweep().assert_errors_lose_no_flushed_data();
 }
 
 #[test]
-fn what_an_error_leaves_shows_no_hidden_level_of_deniable() {
-    of_deniable().what_an_error_leaves_is_public();
+fn an_error_of_any_call_loses_no_flushed_data_of_oblivious() {
+    oblivious_sweep().assert_errors_lose_no_flushed_data();
 }
 
 #[test]
-fn what_an_error_leaves_shows_no_hidden_level_of_oblivious() {
-    of_oblivious().what_an_error_leaves_is_public();
+fn the_effect_of_an_error_hides_the_levels_of_deniable() {
+    deniable_sweep().assert_effects_hide_levels();
 }
 
 #[test]
-fn a_refusal_during_a_closing_of_deniable_shows_nothing_pending() {
-    of_deniable().a_refused_closing_shows_nothing_pending();
+fn the_effect_of_an_error_hides_the_levels_of_oblivious() {
+    oblivious_sweep().assert_effects_hide_levels();
 }
 
 #[test]
-fn a_refusal_during_a_closing_of_oblivious_shows_nothing_pending() {
-    of_oblivious().a_refused_closing_shows_nothing_pending();
+fn a_refused_close_of_deniable_hides_pending_data() {
+    deniable_sweep().assert_refused_close_hides_pending();
+}
+
+#[test]
+fn a_refused_close_of_oblivious_hides_pending_data() {
+    oblivious_sweep().assert_refused_close_hides_pending();
 }
 
 /// Background threads keep data that the medium has no space for, and write it as soon as there is
 /// space.
-fn a_medium_without_room_stops_nothing<F: LevelFormat>(params: &F) {
+fn a_full_medium_does_not_stop_the_disk<F: LevelFormat>(params: &F) {
     for nth in [1, 2, 40] {
-        Threaded { params, levels: 2 }.goes_on_after_refusals(nth);
+        ThreadedDisk { params, levels: 2 }.assert_continues_after_refusals(nth);
     }
 }
 
 #[test]
-fn a_medium_without_room_stops_nothing_of_deniable() {
+fn a_full_medium_does_not_stop_deniable() {
     let params = lacuna_deniable::Params { cover_millis: 3, ..deniable::params() };
-    a_medium_without_room_stops_nothing(&params);
+    a_full_medium_does_not_stop_the_disk(&params);
 }
 
 #[test]
-fn a_medium_without_room_stops_nothing_of_oblivious() {
-    let plan = Plan { hiding: Hiding::Opportunistic, operations: 6, cover_millis: 3, ..Plan::DEFAULT };
-    a_medium_without_room_stops_nothing(&lacuna_oblivious::Params::plan(12 << 20, plan).unwrap());
+fn a_full_medium_does_not_stop_oblivious() {
+    let plan = Plan { hiding: HidingMode::Opportunistic, operations: 6, cover_millis: 3, ..Plan::DEFAULT };
+    a_full_medium_does_not_stop_the_disk(&lacuna_oblivious::Params::plan(12 << 20, plan).unwrap());
 }

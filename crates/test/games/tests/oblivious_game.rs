@@ -15,59 +15,59 @@ mod fixture;
 mod view;
 
 use fixture::regions::{GROUP, GROUP_LEN};
-use fixture::{UUID, counter, create, masters, open_with, options};
+use fixture::{UUID, counter, create, master_keys, open_with, options};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
-use lacuna_games::{Seed, seeds};
+use lacuna_games::{SeedReporter, game_seeds};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Hiding, Levels, Oblivious, Params, Plan};
+use lacuna_oblivious::{HidingMode, Levels, ObliviousDisk, Params, Plan};
 use lacuna_sim::{OpKind, Recorder, Rng};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use view::{Bytes, Observer, Seen, Shown, chi_square};
+use view::{ByteHistogram, DecryptedWrite, ObservedOp, TraceObserver, chi_square};
 
 /// A disk with a map of several pages, and batches of ten blocks.
-fn params(hiding: Hiding) -> Params {
+fn params(hiding: HidingMode) -> Params {
     Params::plan(16 << 20, Plan { hiding, operations: 12, ..Plan::DEFAULT }).unwrap()
 }
 
 /// A disk with an observer.
-struct Watched {
+struct ObservedDisk {
     params: Params,
     recorder: Arc<Recorder<MemoryMedium>>,
     medium: Arc<dyn Medium>,
     levels: usize,
-    observer: Observer,
+    observer: TraceObserver,
 }
 
-impl Watched {
-    fn new(params: &Params, levels: usize, known: usize, seed: u64) -> Watched {
+impl ObservedDisk {
+    fn new(params: &Params, levels: usize, known: usize, seed: u64) -> ObservedDisk {
         let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
         recorder.keep_contents(true);
         let medium: Arc<dyn Medium> = recorder.clone();
         create(&medium, params, levels, seed).unwrap();
-        let observer = Observer::new(params, &masters(known), &UUID);
-        Watched { params: *params, recorder, medium, levels, observer }
+        let observer = TraceObserver::new(params, &master_keys(known), &UUID);
+        ObservedDisk { params: *params, recorder, medium, levels, observer }
     }
 
-    fn open(&self, public_seed: u64, filler_seed: u64) -> Arc<Oblivious> {
+    fn open(&self, public_seed: u64, filler_seed: u64) -> Arc<ObliviousDisk> {
         open_with(&self.medium, &self.params, self.levels, options(public_seed, filler_seed)).unwrap()
     }
 
-    fn watch(&mut self) {
-        self.observer.watch(self.recorder.take());
+    fn observe(&mut self) {
+        self.observer.observe(self.recorder.take());
     }
 }
 
-fn outside(trace: &[Seen]) -> Vec<(OpKind, u64, u64, bool)> {
-    trace.iter().map(Seen::outside).collect()
+fn visible_trace(trace: &[ObservedOp]) -> Vec<(OpKind, u64, u64, bool)> {
+    trace.iter().map(ObservedOp::visible_part).collect()
 }
 
 // Games with one level.
 
 /// The blocks that a game with one level writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Traffic {
+enum TrafficPattern {
     Sequential,
     OneBlock,
     Random,
@@ -79,8 +79,13 @@ enum Traffic {
     Reads,
 }
 
-const WRITES: [Traffic; 5] =
-    [Traffic::Sequential, Traffic::OneBlock, Traffic::Random, Traffic::Discarded, Traffic::AlmostFull];
+const WRITES: [TrafficPattern; 5] = [
+    TrafficPattern::Sequential,
+    TrafficPattern::OneBlock,
+    TrafficPattern::Random,
+    TrafficPattern::Discarded,
+    TrafficPattern::AlmostFull,
+];
 
 /// The number of reads that a discard passes for on a plausible disk.
 fn discard_reads(params: &Params) -> usize {
@@ -88,8 +93,8 @@ fn discard_reads(params: &Params) -> usize {
 }
 
 /// The trace of three sessions. The calls depend only on the seed, the blocks also on `traffic`.
-fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
-    let mut watched = Watched::new(params, 1, 1, seed);
+fn play_one(params: &Params, seed: u64, traffic: TrafficPattern) -> TraceObserver {
+    let mut watched = ObservedDisk::new(params, 1, 1, seed);
     let (mut calls, mut rng) = (Rng::new(seed), Rng::new(!seed));
     let full = params.blocks * 9 / 10;
     let mut written = 0;
@@ -101,12 +106,12 @@ fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
             let count = (1 + calls.below(20)).min(end - written);
             for n in written..written + count {
                 let addr = match traffic {
-                    Traffic::Sequential => n % 200,
-                    Traffic::OneBlock => 5,
-                    Traffic::AlmostFull if n < full => n,
+                    TrafficPattern::Sequential => n % 200,
+                    TrafficPattern::OneBlock => 5,
+                    TrafficPattern::AlmostFull if n < full => n,
                     _ => rng.below(full),
                 };
-                if traffic == Traffic::Reads {
+                if traffic == TrafficPattern::Reads {
                     level.read(BlockAddr(addr), &mut [0; BLOCK_SIZE]).unwrap();
                 } else {
                     level.write(BlockAddr(addr), &rng.bytes(BLOCK_SIZE)).unwrap();
@@ -116,35 +121,37 @@ fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
             match calls.below(8) {
                 0 => level.flush().unwrap(),
                 1 => disk.refresh().unwrap(),
-                2 if traffic == Traffic::Reads => {
+                2 if traffic == TrafficPattern::Reads => {
                     level.read(BlockAddr(0), &mut vec![0; discard_reads(params) * BLOCK_SIZE]).unwrap();
                 }
                 // It does not matter whether the discarded blocks were written.
-                2 if traffic == Traffic::Discarded => level.discard(BlockAddr(rng.below(full)), 3).unwrap(),
+                2 if traffic == TrafficPattern::Discarded => {
+                    level.discard(BlockAddr(rng.below(full)), 3).unwrap();
+                }
                 2 => level.discard(BlockAddr(params.blocks - 4), 3).unwrap(),
                 _ => {}
             }
-            watched.watch();
+            watched.observe();
         }
         disk.close().unwrap();
-        watched.watch();
+        watched.observe();
     }
     watched.observer
 }
 
 #[test]
-fn whatever_is_written_the_trace_is_the_same() {
-    let params = params(Hiding::Opportunistic);
+fn the_trace_does_not_depend_on_the_written_blocks() {
+    let params = params(HidingMode::Opportunistic);
     let mut groups = vec![0; params.cells as usize / GROUP];
-    let mut bytes = WRITES.map(|_| Bytes::default());
-    let (seeds, mut digest) = (seeds(1, 10), DefaultHasher::new());
+    let mut bytes = WRITES.map(|_| ByteHistogram::default());
+    let (seeds, mut digest) = (game_seeds(1, 10), DefaultHasher::new());
     for seed in seeds.clone() {
-        let _seed = Seed(seed);
+        let _seed = SeedReporter(seed);
         let mut first = Vec::new();
         for (traffic, bytes) in WRITES.into_iter().zip(&mut bytes) {
             let observer = play_one(&params, seed * 1000, traffic);
-            bytes.add(&observer.all);
-            let trace = outside(&observer.trace);
+            bytes.add(&observer.all_bytes);
+            let trace = visible_trace(&observer.trace);
             if first.is_empty() {
                 let in_place = trace.iter().filter_map(|(_, at, ..)| at.checked_sub(observer.cells_start()));
                 // The first block of each group is enough.
@@ -168,52 +175,54 @@ fn whatever_is_written_the_trace_is_the_same() {
 
 /// The trace of a defective disk that does not rewrite a cell with an unchanged block, as seen with
 /// the keys of level 0.
-fn without_what_stays(trace: &[Seen]) -> Vec<(OpKind, u64, u64, bool)> {
+fn without_unchanged_cells(trace: &[ObservedOp]) -> Vec<(OpKind, u64, u64, bool)> {
     let mut held = HashMap::new();
-    let mut changes = |seen: &&Seen| match &seen.shown {
-        Shown::Cell(cell, block) => held.insert(*cell, *block).flatten() != *block || block.is_none(),
+    let mut changes = |seen: &&ObservedOp| match &seen.decrypted {
+        DecryptedWrite::Cell(cell, block) => {
+            held.insert(*cell, *block).flatten() != *block || block.is_none()
+        }
         _ => true,
     };
-    trace.iter().filter(|seen| changes(seen)).map(Seen::outside).collect()
+    trace.iter().filter(|seen| changes(seen)).map(ObservedOp::visible_part).collect()
 }
 
 #[test]
-fn a_disk_that_leaves_blocks_alone_that_stay_is_caught() {
-    let params = params(Hiding::Opportunistic);
+fn a_disk_that_skips_unchanged_cells_is_caught() {
+    let params = params(HidingMode::Opportunistic);
     for seed in 1..=10 {
-        let traces = [Traffic::Sequential, Traffic::OneBlock].map(|traffic| {
+        let traces = [TrafficPattern::Sequential, TrafficPattern::OneBlock].map(|traffic| {
             let trace = play_one(&params, seed * 1000, traffic).trace;
-            (outside(&trace), without_what_stays(&trace))
+            (visible_trace(&trace), without_unchanged_cells(&trace))
         });
         assert!(traces[0].0 == traces[1].0 && traces[0].1 != traces[1].1, "seed {seed}");
     }
 }
 
 #[test]
-fn on_a_plausible_disk_a_read_is_as_good_as_a_write() {
-    let params = params(Hiding::Plausible);
-    let (seeds, mut digest) = (seeds(1, 10), DefaultHasher::new());
+fn reads_look_like_writes_on_a_plausible_disk() {
+    let params = params(HidingMode::Plausible);
+    let (seeds, mut digest) = (game_seeds(1, 10), DefaultHasher::new());
     for seed in seeds.clone() {
-        let _seed = Seed(seed);
-        let traces =
-            [Traffic::Random, Traffic::Reads].map(|t| outside(&play_one(&params, seed * 1000, t).trace));
+        let _seed = SeedReporter(seed);
+        let traces = [TrafficPattern::Random, TrafficPattern::Reads]
+            .map(|t| visible_trace(&play_one(&params, seed * 1000, t).trace));
         assert!(traces[0] == traces[1], "seed {seed}");
         traces[0].hash(&mut digest);
     }
     println!("reads, seed {}: digest {:016x}", seeds.start, digest.finish());
     // On an opportunistic disk a read writes nothing.
-    let params = self::params(Hiding::Opportunistic);
+    let params = self::params(HidingMode::Opportunistic);
     let records = |traffic| {
-        let records = |seen: &&Seen| matches!(seen.shown, Shown::Record(_));
+        let records = |seen: &&ObservedOp| matches!(seen.decrypted, DecryptedWrite::Record(_));
         play_one(&params, 1000, traffic).trace.iter().filter(records).count()
     };
-    assert!(records(Traffic::Random) > 60 && records(Traffic::Reads) < 30);
+    assert!(records(TrafficPattern::Random) > 60 && records(TrafficPattern::Reads) < 30);
 }
 
 #[test]
 fn reads_of_any_level_are_counted_by_the_block() {
-    let params = params(Hiding::Plausible);
-    let mut watched = Watched::new(&params, 2, 1, 1);
+    let params = params(HidingMode::Plausible);
+    let mut watched = ObservedDisk::new(&params, 2, 1, 1);
     let disk = watched.open(2, 3);
     let batches = || counter(&disk.levels()[0], "batches_written");
     let mut asked = 0;
@@ -224,8 +233,9 @@ fn reads_of_any_level_are_counted_by_the_block() {
             assert_eq!(batches(), (asked / params.batch_blocks()) as u64);
         }
     }
-    watched.watch();
-    let heads = watched.observer.trace.iter().filter(|seen| matches!(seen.shown, Shown::Head(..)));
+    watched.observe();
+    let heads =
+        watched.observer.trace.iter().filter(|seen| matches!(seen.decrypted, DecryptedWrite::Head(..)));
     // Each head has two copies, and creation wrote heads before them.
     assert_eq!(heads.count() as u64, 2 * (batches() + 2));
 }

@@ -10,15 +10,15 @@ mod fixture;
 
 use fixture::{BEATS, params};
 use lacuna_contracts::BLOCK_SIZE;
-use lacuna_testkit::levels::Lying;
+use lacuna_testkit::levels::LyingDisks;
 
 /// The offset of the journal in bytes (docs/format/oblivious.md).
 const JOURNAL: u64 = 1 << 20;
 
 #[test]
-fn every_block_is_its_own_whatever_the_medium_answers() {
+fn every_block_reads_as_its_own_version_on_a_lying_medium() {
     let params = params();
     let journal = JOURNAL..JOURNAL + 2 * u64::from(params.journal) * BLOCK_SIZE as u64;
-    Lying { params, beats: BEATS, operations: 100, end_at: journal, but_discarded: false }
-        .nothing_is_wrong("oblivious", 200);
+    LyingDisks { params, beats: BEATS, operations: 100, end_record: journal, may_undo_discards: false }
+        .assert_nothing_wrong("oblivious", 200);
 }

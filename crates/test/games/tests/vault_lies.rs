@@ -9,18 +9,18 @@
 //!
 //! `LACUNA_LIES` sets the openings (default 2000), `LACUNA_SEED` the first seed.
 
-#[path = "../../../formats/vault/tests/world/mod.rs"]
+#[path = "../../../formats/vault/tests/vault_harness/mod.rs"]
 mod world;
 
-use lacuna_games::fold;
+use lacuna_games::fold_counts;
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::{Lies, Rng, setting};
+use lacuna_sim::{Lies, Rng, env_number};
 use lacuna_vault::store::{Anchor, MemoryAnchor};
 use lacuna_vault::{Attr, FileKind, FsError, FsResult, INTEGRITY_XATTR, NewNode, ROOT, Vault};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use world::World;
-use world::model::{Model, Node};
+use world::VaultHarness;
+use world::model::{FsModel, Node};
 use world::ops;
 
 /// The number of openings of one vault.
@@ -31,29 +31,29 @@ const CHOICES: [Choice; 4] =
 
 /// The results of openings.
 #[derive(Default)]
-struct Shown {
+struct OpeningCounts {
     refused: u64,
-    good: u64,
+    correct: u64,
     errors: u64,
     wrong: Vec<String>,
     /// A digest of the results of each vault.
     digest: u64,
 }
 
-impl Shown {
+impl OpeningCounts {
     /// Ends the results of one vault.
     fn end_vault(&mut self) {
-        self.digest = fold(self.digest, self.refused << 42 ^ self.errors << 21 ^ self.good);
+        self.digest = fold_counts(self.digest, self.refused << 42 ^ self.errors << 21 ^ self.correct);
     }
 }
 
 /// Uses a vault before lies begin. Returns it with a model of its content.
-type Live = fn(&mut World, Choice, &mut Rng) -> (Vault, Model);
+type PrepareVault = fn(&mut VaultHarness, Choice, &mut Rng) -> (Vault, FsModel);
 
 /// Writes, removes and reopens, and makes each change durable. Records of similar changes have
 /// equal lengths.
-fn live_alike(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model) {
-    let (mut vault, mut model) = (world.create(choice), Model::default());
+fn prepare_similar_records(world: &mut VaultHarness, choice: Choice, rng: &mut Rng) -> (Vault, FsModel) {
+    let (mut vault, mut model) = (world.create(choice), FsModel::default());
     for step in 0..10 + rng.below(20) {
         let name = vec![b'a' + rng.below(5) as u8];
         let known = model.lookup(ROOT, &name).ok();
@@ -69,7 +69,7 @@ fn live_alike(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model
             }
             _ => {
                 let ino = known.unwrap_or_else(|| {
-                    let made = vault.make(ROOT, &name, NewNode::File, 0o644, 0, 0).unwrap();
+                    let made = vault.create_node(ROOT, &name, NewNode::File, 0o644, 0, 0).unwrap();
                     model.make(made.ino, ROOT, &name, Node::new(FileKind::File, 0o644, ROOT));
                     made.ino
                 });
@@ -85,8 +85,8 @@ fn live_alike(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model
 }
 
 /// Performs all operations of directories, and reopens.
-fn live_in_a_tree(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model) {
-    let (mut vault, mut model) = (world.create(choice), Model::default());
+fn prepare_tree(world: &mut VaultHarness, choice: Choice, rng: &mut Rng) -> (Vault, FsModel) {
+    let (mut vault, mut model) = (world.create(choice), FsModel::default());
     for _ in 0..3 + rng.below(4) {
         ops::work(&vault, &mut model, rng, 25);
         vault.sync().unwrap();
@@ -101,37 +101,39 @@ fn live_in_a_tree(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, M
 }
 
 /// Compares a vault with its model.
-struct Comparison<'a> {
+struct VaultComparison<'a> {
     vault: &'a Vault,
-    model: &'a Model,
-    shown: &'a mut Shown,
+    model: &'a FsModel,
+    shown: &'a mut OpeningCounts,
     context: &'a str,
     /// Names that directories have, or had.
     names: BTreeSet<Vec<u8>>,
 }
 
-fn compare(vault: &Vault, model: &Model, shown: &mut Shown, context: &str) {
+fn compare(vault: &Vault, model: &FsModel, shown: &mut OpeningCounts, context: &str) {
     let there = model.nodes.values().flat_map(|node| node.entries.keys().cloned());
     let names = there.chain((b'a'..=b'g').map(|name| vec![name])).collect();
-    Comparison { vault, model, shown, context, names }.node(ROOT, "");
+    VaultComparison { vault, model, shown, context, names }.node(ROOT, "");
 }
 
-impl Comparison<'_> {
+impl VaultComparison<'_> {
     /// A successful answer; `None` otherwise. An error of verification is always permitted; an
     /// error that something does not exist or cannot be done is not.
-    fn answer<T>(&mut self, path: &str, answer: FsResult<T>) -> Option<T> {
+    fn permitted_answer<T>(&mut self, path: &str, answer: FsResult<T>) -> Option<T> {
         match answer {
             Ok(answer) => return Some(answer),
             Err(FsError::Storage(_)) => self.shown.errors += 1,
-            Err(FsError::Errno(errno)) => self.is(path, false, || format!("gives the error number {errno}")),
+            Err(FsError::Errno(errno)) => {
+                self.expect(path, false, || format!("gives the error number {errno}"));
+            }
         }
         None
     }
 
     /// Counts a correct result, or records a violation.
-    fn is(&mut self, path: &str, right: bool, what: impl FnOnce() -> String) {
+    fn expect(&mut self, path: &str, right: bool, what: impl FnOnce() -> String) {
         if right {
-            self.shown.good += 1;
+            self.shown.correct += 1;
         } else {
             self.shown.wrong.push(format!("{}: {path}/ {}", self.context, what()));
         }
@@ -141,15 +143,15 @@ impl Comparison<'_> {
     fn node(&mut self, ino: u64, path: &str) {
         let (vault, model) = (self.vault, self.model);
         let node = &model.nodes[&ino];
-        let Some(attr) = self.answer(path, vault.attr(ino)) else { return };
+        let Some(attr) = self.permitted_answer(path, vault.attr(ino)) else { return };
         self.attributes(&attr, node, path);
         self.extended_attributes(ino, node, path);
         match node.kind {
             FileKind::Directory => self.directory(ino, node, path),
             FileKind::File => self.content(ino, node, path),
             FileKind::Symlink => {
-                if let Some(target) = self.answer(path, vault.read_link(ino)) {
-                    self.is(path, target == node.target, || "leads elsewhere".into());
+                if let Some(target) = self.permitted_answer(path, vault.read_link(ino)) {
+                    self.expect(path, target == node.target, || "leads elsewhere".into());
                 }
             }
             _ => {}
@@ -160,20 +162,20 @@ impl Comparison<'_> {
         let found = (attr.kind, attr.mode, attr.uid, attr.gid, attr.nlink);
         let expected = (node.kind, node.mode, node.uid, node.gid, node.nlink);
         let is_as_long = node.kind != FileKind::File || attr.size == node.data.len() as u64;
-        self.is(path, found == expected && is_as_long, || format!("is {attr:?}"));
+        self.expect(path, found == expected && is_as_long, || format!("is {attr:?}"));
     }
 
     fn extended_attributes(&mut self, ino: u64, node: &Node, path: &str) {
         let vault = self.vault;
-        if let Some(names) = self.answer(path, vault.list_xattrs(ino)) {
+        if let Some(names) = self.permitted_answer(path, vault.list_xattrs(ino)) {
             let found: BTreeSet<&[u8]> = names.iter().map(Vec::as_slice).collect();
             let expected: BTreeSet<&[u8]> = node.xattrs.keys().map(Vec::as_slice).collect();
             let right = found.iter().filter(|name| **name != INTEGRITY_XATTR).eq(&expected);
-            self.is(path, right, || format!("has the attributes {names:?}"));
+            self.expect(path, right, || format!("has the attributes {names:?}"));
         }
         for (name, value) in &node.xattrs {
-            if let Some(found) = self.answer(path, vault.get_xattr(ino, name)) {
-                self.is(path, found == *value, || format!("has another value of {name:?}"));
+            if let Some(found) = self.permitted_answer(path, vault.get_xattr(ino, name)) {
+                self.expect(path, found == *value, || format!("has another value of {name:?}"));
             }
         }
     }
@@ -183,12 +185,12 @@ impl Comparison<'_> {
         for name in self.names.clone() {
             let below = format!("{path}/{}", String::from_utf8_lossy(&name));
             match (vault.lookup(ino, &name), node.entries.get(&name)) {
-                (Err(FsError::Errno(libc::ENOENT)), None) => self.shown.good += 1,
-                (Ok(attr), None) => self.is(&below, false, || format!("is back as {}", attr.ino)),
-                (looked, None) => _ = self.answer(&below, looked),
+                (Err(FsError::Errno(libc::ENOENT)), None) => self.shown.correct += 1,
+                (Ok(attr), None) => self.expect(&below, false, || format!("is back as {}", attr.ino)),
+                (looked, None) => _ = self.permitted_answer(&below, looked),
                 (looked, Some(child)) => {
-                    let Some(attr) = self.answer(&below, looked) else { continue };
-                    self.is(&below, attr.ino == *child, || format!("is {}", attr.ino));
+                    let Some(attr) = self.permitted_answer(&below, looked) else { continue };
+                    self.expect(&below, attr.ino == *child, || format!("is {}", attr.ino));
                     self.node(*child, &below);
                 }
             }
@@ -200,22 +202,22 @@ impl Comparison<'_> {
             }
             true
         });
-        if self.answer(path, read).is_some() {
+        if self.permitted_answer(path, read).is_some() {
             listed.sort();
             let expected = node.entries.iter().map(|(name, child)| (name.clone(), *child));
-            self.is(path, listed.iter().cloned().eq(expected), || format!("lists {listed:?}"));
+            self.expect(path, listed.iter().cloned().eq(expected), || format!("lists {listed:?}"));
         }
     }
 
     fn content(&mut self, ino: u64, node: &Node, path: &str) {
         let mut bytes = vec![0; node.data.len() + 10];
         let read = self.vault.read(ino, 0, &mut bytes);
-        let Some(read) = self.answer(path, read) else { return };
+        let Some(read) = self.permitted_answer(path, read) else { return };
         if read < node.data.len() && node.data.starts_with(&bytes[..read]) {
             // A read may end before a block that does not verify.
             self.shown.errors += 1;
         } else {
-            self.is(path, bytes[..read] == node.data[..], || {
+            self.expect(path, bytes[..read] == node.data[..], || {
                 format!("reads {:?}", String::from_utf8_lossy(&bytes[..6]))
             });
         }
@@ -223,27 +225,28 @@ impl Comparison<'_> {
 }
 
 /// Starts lies about some files, and sometimes about names.
-fn lie(world: &World, opening: u64, rng: &mut Rng) {
+fn start_lying(world: &VaultHarness, opening: u64, rng: &mut Rng) {
     let of_a_thousand = [20, 60, 150, 300, 500][(opening % 5) as usize];
-    let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges: rng.chance(1, 2) };
+    let lies = Lies { per_mille: of_a_thousand, rng: Rng::new(rng.next_u64()), may_forge: rng.chance(1, 2) };
     let only = *rng.pick(&["", "journal", "super", "/"]);
     // The backing files of objects lie in subfolders.
     let to = |name: &str| if only == "/" { name.contains('/') } else { name.starts_with(only) };
-    world.folder.lie(Some(&lies), to);
-    world.folder.lie_about_names(rng.chance(1, 4).then_some(lies));
+    world.folder.set_lies(Some(&lies), to);
+    world.folder.set_name_lies(rng.chance(1, 4).then_some(lies));
 }
 
-fn be_honest(world: &World) {
-    world.folder.lie(None, |_| true);
-    world.folder.lie_about_names(None);
+fn stop_lying(world: &VaultHarness) {
+    world.folder.set_lies(None, |_| true);
+    world.folder.set_name_lies(None);
 }
 
 /// Opens one vault many times.
-fn play(seed: u64, shown: &mut Shown) {
-    let (mut world, mut rng) = (World::new(seed), Rng::new(seed));
-    world.folder.keep_past();
+fn open_one_vault(seed: u64, shown: &mut OpeningCounts) {
+    let (mut world, mut rng) = (VaultHarness::new(seed), Rng::new(seed));
+    world.folder.keep_history();
     let choice = CHOICES[(seed % 4) as usize];
-    let live: Live = if (seed / 4).is_multiple_of(2) { live_alike } else { live_in_a_tree };
+    let live: PrepareVault =
+        if (seed / 4).is_multiple_of(2) { prepare_similar_records } else { prepare_tree };
     let (vault, model) = live(&mut world, choice, &mut rng);
     if rng.chance(1, 2) {
         vault.close().unwrap();
@@ -252,13 +255,13 @@ fn play(seed: u64, shown: &mut Shown) {
     let (image, state) = (world.folder.snapshot(), world.memory.load().unwrap());
     for opening in 0..OPENINGS {
         let context = format!("seed {seed}, {}, opening {opening}", choice.name());
-        lie(&world, opening, &mut rng);
+        start_lying(&world, opening, &mut rng);
         let writable = rng.chance(1, 4);
         match world.open_with(|options| options.read_only = !writable) {
             Ok(vault) => compare(&vault, &model, shown, &context),
             Err(_) => shown.refused += 1,
         }
-        be_honest(&world);
+        stop_lying(&world);
         if writable {
             // State that was sealed under lies is correct, or refused.
             match world.open_with(|options| options.read_only = true) {
@@ -274,12 +277,12 @@ fn play(seed: u64, shown: &mut Shown) {
 
 #[test]
 fn two_reads_that_differ_show_the_latest_content_or_an_error() {
-    let (openings, first) = (setting("LACUNA_LIES", 2000), setting("LACUNA_SEED", 1));
-    let mut shown = Shown::default();
+    let (openings, first) = (env_number("LACUNA_LIES", 2000), env_number("LACUNA_SEED", 1));
+    let mut shown = OpeningCounts::default();
     for seed in first..first + openings.div_ceil(OPENINGS) {
-        play(seed, &mut shown);
+        open_one_vault(seed, &mut shown);
     }
-    let Shown { refused, good, errors, wrong, digest } = shown;
+    let OpeningCounts { refused, correct: good, errors, wrong, digest } = shown;
     println!(
         "{openings} openings, seed {first}, {refused} refused, {good} good, {errors} errors, {} wrong, digest {digest:016x}",
         wrong.len()

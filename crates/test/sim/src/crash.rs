@@ -1,10 +1,10 @@
 //! A medium in memory that simulates power cuts and the loss of unsynced writes.
 
-use crate::lies::{Lies, Past, Truths};
-use crate::loss::{Fragment, Unsynced, leave};
-use crate::operation::Digest;
+use crate::lies::{HonestReads, Lies, PageHistory};
+use crate::operation::RunDigest;
 use crate::power::Power;
-use crate::{Image, Loss, PAGE_SIZE, Rng};
+use crate::unsynced_writes::{Fragment, UnsyncedOp, image_after_cut};
+use crate::{LossPolicy, MediumImage, PAGE_SIZE, Rng};
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range};
 use parking_lot::{Mutex, MutexGuard};
@@ -16,52 +16,52 @@ use std::ops::Range;
 /// operation; after that every operation fails, and [`CrashMedium::after_cut`] returns the
 /// remaining image, any number of times. Each extent written, each discard, sync and change of
 /// length counts as one operation; reads do not.
-pub struct CrashMedium(Mutex<State>);
+pub struct CrashMedium(Mutex<CrashMediumState>);
 
-struct State {
-    durable: Image,
+struct CrashMediumState {
+    durable: MediumImage,
     /// The durable image with every unsynced operation applied in order, until the power cut.
-    volatile: Image,
-    unsynced: Vec<Unsynced>,
+    volatile: MediumImage,
+    unsynced: Vec<UnsyncedOp>,
     power: Power,
     syncs: u64,
     ignore_syncs: bool,
     ignore_durable_writes: bool,
     /// Earlier versions, once they are kept.
-    past: Option<Past>,
+    history: Option<PageHistory>,
 }
 
-impl State {
+impl CrashMediumState {
     /// Keeps the present version of a range that is about to change for reads.
-    fn changes(&mut self, range: Range<u64>) {
-        if let Some(past) = &mut self.past {
-            past.keep(&self.volatile, &range);
+    fn save_version(&mut self, range: Range<u64>) {
+        if let Some(past) = &mut self.history {
+            past.save_version(&self.volatile, &range);
         }
     }
 
     fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.volatile.read(offset, buf)?;
-        if let Some(past) = &mut self.past {
-            past.answer(&self.volatile, offset, buf);
+        if let Some(past) = &mut self.history {
+            past.falsify(&self.volatile, offset, buf);
         }
         Ok(())
     }
 
     /// Adds an unsynced operation. If it was in flight at the cut, no read sees it.
-    fn owe(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
+    fn add_unsynced(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
         let in_flight = self.power.is_off();
-        self.unsynced.push(Unsynced { fragments: fragment.into_iter().collect(), length, in_flight });
+        self.unsynced.push(UnsyncedOp { fragments: fragment.into_iter().collect(), length, in_flight });
     }
 
-    fn owe_write(&mut self, extent: &WriteExtent<'_>) {
+    fn add_unsynced_write(&mut self, extent: &WriteExtent<'_>) {
         if !extent.data.is_empty() {
             let at = extent.offset..extent.offset + extent.data.len() as u64;
-            self.owe(Some(Fragment { at, data: Some((extent.data.into(), 0)) }), None);
+            self.add_unsynced(Some(Fragment { range: at, data: Some((extent.data.into(), 0)) }), None);
         }
     }
 
     fn check_batch(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.power.on()?;
+        self.power.check_on()?;
         batch.iter().try_for_each(|e| check_range(e.offset, e.data.len() as u64, self.volatile.len()))
     }
 
@@ -70,9 +70,9 @@ impl State {
     fn write(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let survived = self.power.survives(batch.len() as u64);
         for extent in batch {
-            self.owe_write(extent);
+            self.add_unsynced_write(extent);
             if survived {
-                self.changes(extent.offset..extent.offset + extent.data.len() as u64);
+                self.save_version(extent.offset..extent.offset + extent.data.len() as u64);
                 self.volatile.write(extent.offset, extent.data)?;
             }
         }
@@ -84,7 +84,7 @@ impl State {
             return self.write(batch);
         }
         if !self.power.survives(batch.len() as u64) {
-            batch.iter().for_each(|extent| self.owe_write(extent));
+            batch.iter().for_each(|extent| self.add_unsynced_write(extent));
             return Err(Power::error());
         }
         for extent in batch {
@@ -93,9 +93,9 @@ impl State {
             // A shrink that landed later than this write would discard bytes that it promised.
             let shrinks = self.unsynced.iter().filter_map(|op| op.length).any(|len| len < at.end);
             if shrinks || at.end > self.durable.len() {
-                self.settle_lengths();
+                self.persist_lengths();
             }
-            self.changes(at.clone());
+            self.save_version(at.clone());
             self.volatile.write(extent.offset, extent.data)?;
             self.supersede(self.unsynced.len(), &at);
             if extent.offset.is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) {
@@ -114,7 +114,7 @@ impl State {
     }
 
     /// Makes every change of length durable, as a durable write does that depends on the length.
-    fn settle_lengths(&mut self) {
+    fn persist_lengths(&mut self) {
         while let Some(index) = self.unsynced.iter().position(|op| op.length.is_some()) {
             let len = self.unsynced.remove(index).length.unwrap_or(self.durable.len());
             self.durable.set_len(len);
@@ -123,7 +123,7 @@ impl State {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.power.on()?;
+        self.power.check_on()?;
         if !self.power.survives(1) {
             self.unsynced.iter_mut().for_each(|op| op.in_flight = true);
             return Err(Power::error());
@@ -133,13 +133,13 @@ impl State {
             return Ok(());
         }
         let fragments = || self.unsynced.iter().flat_map(|op| &op.fragments);
-        let owed: u64 = fragments().map(|f| f.at.end - f.at.start).sum();
+        let unsynced_bytes: u64 = fragments().map(|f| f.range.end - f.range.start).sum();
         let resized = self.unsynced.iter().any(|op| op.length.is_some());
-        if resized || owed / PAGE_SIZE > self.volatile.resident_pages() as u64 {
+        if resized || unsynced_bytes / PAGE_SIZE > self.volatile.resident_pages() as u64 {
             self.durable = self.volatile.clone();
         } else {
             for f in self.unsynced.iter().flat_map(|op| &op.fragments) {
-                self.durable.share_pages(&self.volatile, f.at.start, f.at.end - f.at.start);
+                self.durable.share_pages(&self.volatile, f.range.start, f.range.end - f.range.start);
             }
         }
         self.unsynced.clear();
@@ -150,13 +150,13 @@ impl State {
 impl CrashMedium {
     /// A medium of `len` zero bytes, all durable.
     pub fn new(len: u64) -> Self {
-        Self::from_image(Image::new(len))
+        Self::from_image(MediumImage::new(len))
     }
 
     /// A medium with `image` durable. Takes an [`Image`] or flat bytes.
-    pub fn from_image(image: impl Into<Image>) -> Self {
+    pub fn from_image(image: impl Into<MediumImage>) -> Self {
         let durable = image.into();
-        CrashMedium(Mutex::new(State {
+        CrashMedium(Mutex::new(CrashMediumState {
             volatile: durable.clone(),
             durable,
             unsynced: Vec::new(),
@@ -164,11 +164,11 @@ impl CrashMedium {
             syncs: 0,
             ignore_syncs: false,
             ignore_durable_writes: false,
-            past: None,
+            history: None,
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CrashMediumState> {
         self.0.lock()
     }
 
@@ -215,27 +215,27 @@ impl CrashMedium {
     }
 
     /// Starts to keep every version of every page, for [`CrashMedium::lie`].
-    pub fn keep_past(&self) {
-        self.state().past.get_or_insert_default();
+    pub fn keep_history(&self) {
+        self.state().history.get_or_insert_default();
     }
 
     /// Starts or ends lying. Some reads then return versions that their places had since
     /// [`CrashMedium::keep_past`], or the content of other places, so two reads of one place may
     /// differ. Writes and the image after a cut are not affected.
-    pub fn lie(&self, lies: Option<Lies>) {
-        self.lie_but(lies, Truths::default());
+    pub fn set_lies(&self, lies: Option<Lies>) {
+        self.set_lies_except(lies, HonestReads::default());
     }
 
     /// Like [`CrashMedium::lie`], with exceptions.
-    pub fn lie_but(&self, lies: Option<Lies>, truths: Truths) {
-        self.state().past.get_or_insert_default().lie(lies, truths);
+    pub fn set_lies_except(&self, lies: Option<Lies>, truths: HonestReads) {
+        self.state().history.get_or_insert_default().set_lies(lies, truths);
     }
 
     /// A copy of this medium with all data that reads see durable, and with its earlier versions.
     pub fn fork(&self) -> CrashMedium {
         let state = self.state();
         let fork = CrashMedium::from_image(state.volatile.clone());
-        fork.state().past.clone_from(&state.past);
+        fork.state().history.clone_from(&state.history);
         drop(state);
         fork
     }
@@ -243,53 +243,53 @@ impl CrashMedium {
     /// A new medium in the state of this one after the power is back: it holds the image that
     /// [`CrashMedium::after_cut`] returns, all durable, and the earlier versions of this medium,
     /// including data that the cut lost.
-    pub fn restarted(&self, rng: &mut Rng) -> CrashMedium {
+    pub fn after_power_cycle(&self, rng: &mut Rng) -> CrashMedium {
         let left = self.after_cut(rng);
         let mut state = self.state();
         for page in state.volatile.changed_pages(&left) {
-            state.changes(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
+            state.save_version(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
         }
         let restarted = CrashMedium::from_image(left);
-        restarted.state().past.clone_from(&state.past);
+        restarted.state().history.clone_from(&state.history);
         drop(state);
         restarted
     }
 
     /// The length that a reader gets, which may be a lie.
-    pub(crate) fn told_len(&self) -> u64 {
+    pub(crate) fn reported_len(&self) -> u64 {
         let mut state = self.state();
         let len = state.volatile.len();
-        state.past.as_mut().map_or(len, |past| past.length(len))
+        state.history.as_mut().map_or(len, |past| past.reported_len(len))
     }
 
     /// The image that an adversarial medium leaves after the cut, or after a cut now: all durable
     /// data, and from the unsynced operations a selection by a policy drawn from `rng`. May be
     /// called many times for one cut.
-    pub fn after_cut(&self, rng: &mut Rng) -> Image {
-        let loss = Loss::pick(rng);
+    pub fn after_cut(&self, rng: &mut Rng) -> MediumImage {
+        let loss = LossPolicy::pick(rng);
         self.after_cut_with(loss, rng)
     }
 
     /// The image after the cut under a given policy.
-    pub fn after_cut_with(&self, loss: Loss, rng: &mut Rng) -> Image {
+    pub fn after_cut_with(&self, loss: LossPolicy, rng: &mut Rng) -> MediumImage {
         let state = self.state();
-        leave(&state.durable, &state.unsynced, loss, rng)
+        image_after_cut(&state.durable, &state.unsynced, loss, rng)
     }
 
     /// The bytes as reads see them: the image after an orderly shutdown.
-    pub fn image(&self) -> Image {
+    pub fn image(&self) -> MediumImage {
         self.state().volatile.clone()
     }
 
     /// The bytes that no power cut can lose.
-    pub fn durable_image(&self) -> Image {
+    pub fn durable_image(&self) -> MediumImage {
         self.state().durable.clone()
     }
 
     /// Durably replaces the whole content, as an adversary does between two operations.
-    pub(crate) fn replace(&self, image: Image) {
+    pub(crate) fn replace(&self, image: MediumImage) {
         let mut state = self.state();
-        state.changes(0..u64::MAX);
+        state.save_version(0..u64::MAX);
         state.unsynced.clear();
         state.durable = image.clone();
         state.volatile = image;
@@ -301,25 +301,25 @@ impl CrashMedium {
     }
 
     /// Whether a page holds bytes, as reads see them.
-    pub(crate) fn holds(&self, page: u64) -> bool {
-        self.state().volatile.holds(page)
+    pub(crate) fn is_resident(&self, page: u64) -> bool {
+        self.state().volatile.is_resident(page)
     }
 
     /// A digest of the whole state: durable bytes, bytes that reads see, and unsynced operations.
     /// The same seed and the same calls give the same digest.
     pub fn digest(&self) -> u64 {
         let state = self.state();
-        let mut digest = Digest::new();
-        digest.word(state.durable.digest());
-        digest.word(state.volatile.digest());
+        let mut digest = RunDigest::new();
+        digest.add_word(state.durable.digest());
+        digest.add_word(state.volatile.digest());
         for op in &state.unsynced {
-            digest.word(op.length.unwrap_or(u64::MAX));
-            digest.word(u64::from(op.in_flight));
-            for Fragment { at, data } in &op.fragments {
-                digest.word(at.start);
-                digest.word(at.end);
+            digest.add_word(op.length.unwrap_or(u64::MAX));
+            digest.add_word(u64::from(op.in_flight));
+            for Fragment { range: at, data } in &op.fragments {
+                digest.add_word(at.start);
+                digest.add_word(at.end);
                 if let Some((bytes, from)) = data {
-                    digest.bytes(&bytes[*from..*from + (at.end - at.start) as usize]);
+                    digest.add_bytes(&bytes[*from..*from + (at.end - at.start) as usize]);
                 }
             }
         }
@@ -334,7 +334,7 @@ impl Medium for CrashMedium {
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let mut state = self.state();
-        state.power.on()?;
+        state.power.check_on()?;
         batch.iter_mut().try_for_each(|extent| state.read(extent.offset, extent.buf))
     }
 
@@ -356,28 +356,28 @@ impl Medium for CrashMedium {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let mut state = self.state();
-        state.power.on()?;
+        state.power.check_on()?;
         check_range(offset, len, state.volatile.len())?;
         let survived = state.power.survives(1);
         if len > 0 {
-            state.owe(Some(Fragment { at: offset..offset + len, data: None }), None);
+            state.add_unsynced(Some(Fragment { range: offset..offset + len, data: None }), None);
         }
         if !survived {
             return Err(Power::error());
         }
-        state.changes(offset..offset + len);
+        state.save_version(offset..offset + len);
         state.volatile.zero(offset, len)
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
         let mut state = self.state();
-        state.power.on()?;
+        state.power.check_on()?;
         let survived = state.power.survives(1);
-        state.owe(None, Some(len));
+        state.add_unsynced(None, Some(len));
         if !survived {
             return Err(Power::error());
         }
-        state.changes(len..u64::MAX);
+        state.save_version(len..u64::MAX);
         state.volatile.set_len(len);
         Ok(())
     }

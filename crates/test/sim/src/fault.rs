@@ -1,7 +1,7 @@
 //! A medium that injects faults.
 
-use crate::around::pass_on;
-use crate::{OpKind, PAGE_SIZE, failure};
+use crate::intercept::delegate_rest;
+use crate::{OpKind, PAGE_SIZE, call_error};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use parking_lot::{Mutex, MutexGuard};
@@ -93,22 +93,22 @@ pub enum Fault {
 /// A fault with its counters.
 struct Rule {
     fault: Fault,
-    seen: u64,
+    counted: u64,
     touched: BTreeSet<u64>,
 }
 
 /// The decision about one operation.
-enum Verdict {
+enum FaultAction {
     Pass,
     Fail(Error),
     Short(u64),
     Misdirect(u64),
-    Lose,
+    Ignore,
 }
 
-fn fault(kind: Kind, op: OpKind, offset: u64, size: u64) -> Verdict {
+fn fail_with(kind: Kind, op: OpKind, offset: u64, size: u64) -> FaultAction {
     let what = if kind == Kind::NoSpace { "no space left on the medium" } else { "the medium failed" };
-    Verdict::Fail(Error::new(kind, what).found(format!("{op:?} at offset {offset}, length {size}")))
+    FaultAction::Fail(Error::new(kind, what).found(format!("{op:?} at offset {offset}, length {size}")))
 }
 
 impl Rule {
@@ -128,59 +128,59 @@ impl Rule {
     }
 
     /// Counts an operation and decides about it.
-    fn judge(&mut self, op: OpKind, offset: u64, size: u64) -> Verdict {
+    fn action_for(&mut self, op: OpKind, offset: u64, size: u64) -> FaultAction {
         if !self.counts(op) {
-            return Verdict::Pass;
+            return FaultAction::Pass;
         }
-        self.seen += 1;
+        self.counted += 1;
         let end = offset.saturating_add(size);
         match self.fault {
-            Fault::Errno { nth, errno } | Fault::ErrnoOf { nth, errno, .. } if self.seen == nth => {
+            Fault::Errno { nth, errno } | Fault::ErrnoOf { nth, errno, .. } if self.counted == nth => {
                 let what = format!("{op:?} at offset {offset}, length {size}");
-                Verdict::Fail(failure(what, errno, op.syncs()))
+                FaultAction::Fail(call_error(what, errno, op.makes_durable()))
             }
-            Fault::FailNth { nth, error, .. } if self.seen == nth => fault(error, op, offset, size),
-            Fault::FailFrom { nth, error, .. } if self.seen >= nth => fault(error, op, offset, size),
+            Fault::FailNth { nth, error, .. } if self.counted == nth => fail_with(error, op, offset, size),
+            Fault::FailFrom { nth, error, .. } if self.counted >= nth => fail_with(error, op, offset, size),
             Fault::FailRange { ref range, error, .. } if offset < range.end && range.start < end => {
-                fault(error, op, offset, size)
+                fail_with(error, op, offset, size)
             }
-            Fault::Short { nth, bytes, .. } if self.seen == nth => Verdict::Short(bytes.min(size)),
-            Fault::Misdirect { nth, to } if self.seen == nth => Verdict::Misdirect(to),
-            Fault::Lose { nth, .. } if self.seen == nth => Verdict::Lose,
+            Fault::Short { nth, bytes, .. } if self.counted == nth => FaultAction::Short(bytes.min(size)),
+            Fault::Misdirect { nth, to } if self.counted == nth => FaultAction::Misdirect(to),
+            Fault::Lose { nth, .. } if self.counted == nth => FaultAction::Ignore,
             Fault::Quota { bytes } => {
                 let pages = offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE);
                 let new = pages.clone().filter(|page| !self.touched.contains(page)).count() as u64;
                 if (self.touched.len() as u64 + new) * PAGE_SIZE > bytes && new > 0 {
-                    return fault(Kind::NoSpace, op, offset, size);
+                    return fail_with(Kind::NoSpace, op, offset, size);
                 }
                 self.touched.extend(pages);
-                Verdict::Pass
+                FaultAction::Pass
             }
-            _ => Verdict::Pass,
+            _ => FaultAction::Pass,
         }
     }
 }
 
 #[derive(Default)]
-struct State {
+struct FaultState {
     rules: Vec<Rule>,
     fired: u64,
     operations: u64,
     last_fired: Option<OpKind>,
 }
 
-impl State {
+impl FaultState {
     /// Decides about an operation: the first fault that matches decides, and all faults count it.
-    fn judge(&mut self, op: OpKind, offset: u64, size: u64) -> Verdict {
-        let mut verdict = Verdict::Pass;
+    fn action_for(&mut self, op: OpKind, offset: u64, size: u64) -> FaultAction {
+        let mut verdict = FaultAction::Pass;
         for rule in &mut self.rules {
-            let said = rule.judge(op, offset, size);
-            if matches!(verdict, Verdict::Pass) {
-                verdict = said;
+            let action = rule.action_for(op, offset, size);
+            if matches!(verdict, FaultAction::Pass) {
+                verdict = action;
             }
         }
         self.operations += 1;
-        if !matches!(verdict, Verdict::Pass) {
+        if !matches!(verdict, FaultAction::Pass) {
             self.fired += 1;
             self.last_fired = Some(op);
         }
@@ -192,7 +192,7 @@ impl State {
 /// unchanged.
 pub struct FaultMedium<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
 }
 
 impl<M: Medium + ?Sized> FaultMedium<M> {
@@ -201,13 +201,13 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
         FaultMedium { inner, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultState> {
         self.state.lock()
     }
 
     /// Adds a fault. If two faults match one operation, the older one decides.
     pub fn add(&self, fault: Fault) {
-        self.state().rules.push(Rule { fault, seen: 0, touched: BTreeSet::new() });
+        self.state().rules.push(Rule { fault, counted: 0, touched: BTreeSet::new() });
     }
 
     /// Removes all faults. Their effects on the medium stay.
@@ -236,20 +236,20 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
     }
 
     /// Writes the extents of a batch up to the first one that fails.
-    fn write_by(&self, op: OpKind, batch: &[WriteExtent<'_>]) -> Result<()> {
+    fn write_batch(&self, op: OpKind, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut failed = None;
         let mut passed: Vec<WriteExtent<'_>> = Vec::with_capacity(batch.len());
         for &WriteExtent { offset, data } in batch {
-            let verdict = self.state().judge(op, offset, data.len() as u64);
+            let verdict = self.state().action_for(op, offset, data.len() as u64);
             match verdict {
-                Verdict::Pass => passed.push(WriteExtent { offset, data }),
-                Verdict::Misdirect(to) => passed.push(WriteExtent { offset: to, data }),
-                Verdict::Lose => {}
-                Verdict::Short(bytes) => {
+                FaultAction::Pass => passed.push(WriteExtent { offset, data }),
+                FaultAction::Misdirect(to) => passed.push(WriteExtent { offset: to, data }),
+                FaultAction::Ignore => {}
+                FaultAction::Short(bytes) => {
                     passed.push(WriteExtent { offset, data: &data[..bytes as usize] });
                     failed = Some(stopped_short(op, bytes, data.len()));
                 }
-                Verdict::Fail(error) => failed = Some(error),
+                FaultAction::Fail(error) => failed = Some(error),
             }
             if failed.is_some() {
                 break;
@@ -266,10 +266,10 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
 
     /// Passes on an operation that transfers no bytes.
     fn pass(&self, op: OpKind, offset: u64, size: u64, act: impl FnOnce() -> Result<()>) -> Result<()> {
-        let verdict = self.state().judge(op, offset, size);
+        let verdict = self.state().action_for(op, offset, size);
         match verdict {
-            Verdict::Fail(error) => Err(error),
-            Verdict::Lose => Ok(()),
+            FaultAction::Fail(error) => Err(error),
+            FaultAction::Ignore => Ok(()),
             _ => act(),
         }
     }
@@ -282,16 +282,16 @@ fn stopped_short(op: OpKind, bytes: u64, size: usize) -> Error {
 }
 
 impl<M: Medium + ?Sized> Medium for FaultMedium<M> {
-    pass_on!(inner);
+    delegate_rest!(inner);
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let mut failed = None;
         let mut whole = batch.len();
         for (index, extent) in batch.iter_mut().enumerate() {
-            let verdict = self.state().judge(OpKind::Read, extent.offset, extent.buf.len() as u64);
+            let verdict = self.state().action_for(OpKind::Read, extent.offset, extent.buf.len() as u64);
             match verdict {
-                Verdict::Fail(error) => failed = Some(error),
-                Verdict::Short(bytes) => {
+                FaultAction::Fail(error) => failed = Some(error),
+                FaultAction::Short(bytes) => {
                     self.inner.read_at(extent.offset, &mut extent.buf[..bytes as usize])?;
                     failed = Some(stopped_short(OpKind::Read, bytes, extent.buf.len()));
                 }
@@ -307,11 +307,11 @@ impl<M: Medium + ?Sized> Medium for FaultMedium<M> {
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.write_by(OpKind::Write, batch)
+        self.write_batch(OpKind::Write, batch)
     }
 
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.write_by(OpKind::WriteDurable, batch)
+        self.write_batch(OpKind::WriteDurable, batch)
     }
 
     fn sync(&self) -> Result<()> {

@@ -2,26 +2,26 @@
 
 mod file;
 mod image;
+mod name_history;
 mod names;
 mod op;
 mod state;
-mod told_names;
 
 pub use image::FolderImage;
 pub use op::FolderOp;
 
 use crate::nth_call::NthCall;
 use crate::power::Power;
-use crate::{CrashMedium, Digest, Lies, Loss, Rng};
-use file::File;
+use crate::{CrashMedium, Lies, LossPolicy, Rng, RunDigest};
+use file::CrashFile;
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name};
-use names::{Names, Removal};
+use lacuna_medium::{Folder, FolderFile, FsSpace, Medium, check_name};
+use name_history::NameHistory;
+use names::{Names, REMOVED};
 use parking_lot::{Mutex, MutexGuard};
-use state::{Fault, State};
+use state::{CrashFolderState, FolderFault};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use told_names::ToldNames;
 
 /// A folder of files in memory.
 ///
@@ -29,7 +29,7 @@ use told_names::ToldNames;
 /// at 512 bytes. Each unsynced creation, removal and rename may be lost independently. Creations,
 /// removals, renames, writes, punches, changes of length and syncs count as one operation each;
 /// opens, lists and reads do not.
-pub struct CrashFolder(Arc<Mutex<State>>);
+pub struct CrashFolder(Arc<Mutex<CrashFolderState>>);
 
 impl CrashFolder {
     /// An empty folder.
@@ -39,33 +39,33 @@ impl CrashFolder {
 
     /// A folder with these files durable.
     pub fn from_image(image: &FolderImage) -> Self {
-        let mut state = State {
+        let mut state = CrashFolderState {
             files: BTreeMap::new(),
             next_file: 0,
             sweep_at: 64,
             names: Names::default(),
-            told_names: ToldNames::default(),
+            name_history: NameHistory::default(),
             power: Power::default(),
             faults: Vec::new(),
             nth_call: NthCall::default(),
             capacity: u64::MAX,
             quota: u64::MAX,
-            longest: (u64::MAX, false),
+            max_file_len: (u64::MAX, false),
             ignore_syncs: false,
-            keeps_past: false,
+            keeps_history: false,
             read_only: false,
-            digest: Digest::new(),
+            digest: RunDigest::new(),
         };
         for (name, content) in &image.files {
             let id = state.next_file;
             state.next_file += 1;
             state.files.insert(id, Arc::new(CrashMedium::from_image(content.clone())));
-            state.names.settle(name, id);
+            state.names.set_durable(name, id);
         }
         CrashFolder(Arc::new(Mutex::new(state)))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CrashFolderState> {
         self.0.lock()
     }
 
@@ -95,7 +95,7 @@ impl CrashFolder {
     /// the first half of its pages, even if they were allocated: copy-on-write file systems and
     /// quotas refuse overwrites as well.
     pub fn fail(&self, op: FolderOp, after: u64, kind: Kind, forever: bool) {
-        self.state().faults.push(Fault { op, after, kind, forever });
+        self.state().faults.push(FolderFault { op, after, kind, forever });
     }
 
     /// Makes the `nth` call after this one fail with this errno, whatever its kind; 0 disables
@@ -105,9 +105,9 @@ impl CrashFolder {
     }
 
     /// The number of calls since [`CrashFolder::fail_call`], and the call that failed.
-    pub fn called(&self) -> (u64, Option<FolderOp>) {
+    pub fn calls_and_failure(&self) -> (u64, Option<FolderOp>) {
         let state = self.state();
-        (state.nth_call.calls(), state.nth_call.hit())
+        (state.nth_call.calls(), state.nth_call.failed_call())
     }
 
     /// Removes all scheduled failures.
@@ -134,8 +134,8 @@ impl CrashFolder {
 
     /// Limits the length of a file: writes beyond it fail with EFBIG. `told` says whether files
     /// report the limit.
-    pub fn set_longest(&self, bytes: u64, told: bool) {
-        self.state().longest = (bytes, told);
+    pub fn set_max_file_len(&self, bytes: u64, told: bool) {
+        self.state().max_file_len = (bytes, told);
     }
 
     /// The total allocation of files in bytes.
@@ -158,35 +158,35 @@ impl CrashFolder {
 
     /// Starts to keep every version of every page of every file, for [`CrashFolder::lie`], and
     /// every file that a name refers to, for [`CrashFolder::lie_about_names`].
-    pub fn keep_past(&self) {
+    pub fn keep_history(&self) {
         let mut state = self.state();
-        state.keeps_past = true;
-        state.files.values().for_each(|file| file.keep_past());
+        state.keeps_history = true;
+        state.files.values().for_each(|file| file.keep_history());
     }
 
     /// Starts or ends lying about the content and length of files, as [`CrashMedium::lie`] does.
     /// `to` selects the files by name.
-    pub fn lie(&self, lies: Option<&Lies>, to: impl Fn(&str) -> bool) {
+    pub fn set_lies(&self, lies: Option<&Lies>, to: impl Fn(&str) -> bool) {
         let (state, mut seeds) = (self.state(), lies.map(|lies| lies.rng.clone()));
         for (name, id) in &state.names.current {
             let rng = seeds.as_mut().map(|seeds| Rng::new(seeds.next_u64()));
             let own = lies.zip(rng).map(|(lies, rng)| Lies { rng, ..lies.clone() });
-            state.files[id].lie(own.filter(|_| to(name)));
+            state.files[id].set_lies(own.filter(|_| to(name)));
         }
     }
 
     /// Starts or ends lying about names. Some opens and lists then see the names of another time,
     /// or the file of another name, so two opens of one name may differ. Creations, removals and
     /// renames are not affected.
-    pub fn lie_about_names(&self, lies: Option<Lies>) {
-        self.state().told_names.lie(lies);
+    pub fn set_name_lies(&self, lies: Option<Lies>) {
+        self.state().name_history.set_lies(lies);
     }
 
     /// The image that an adversarial file system leaves after the cut, or after a cut now. May be
     /// called many times.
     pub fn after_cut(&self, rng: &mut Rng) -> FolderImage {
         let state = self.state();
-        let loss = Loss::pick(rng);
+        let loss = LossPolicy::pick(rng);
         let names = state.names.after_cut(loss, rng);
         let left = names.into_iter().map(|(name, id)| (name, state.files[&id].after_cut_with(loss, rng)));
         FolderImage { files: left.collect() }
@@ -204,30 +204,30 @@ impl CrashFolder {
     pub fn restore(&self, image: &FolderImage) {
         let gone = |name: &String| !image.files.contains_key(name);
         let names: Vec<String> = self.state().names.current.keys().cloned().collect();
-        names.iter().filter(|name| gone(name)).for_each(|name| self.put(name, None));
-        image.files.iter().for_each(|(name, content)| self.put(name, Some(content)));
+        names.iter().filter(|name| gone(name)).for_each(|name| self.replace_file(name, None));
+        image.files.iter().for_each(|(name, content)| self.replace_file(name, Some(content)));
     }
 
     /// Durably replaces or removes one file while it may be open, as an adversary does.
-    pub fn put(&self, name: &str, content: Option<&crate::Image>) {
+    pub fn replace_file(&self, name: &str, content: Option<&crate::MediumImage>) {
         let mut state = self.state();
         let known = state.names.current.get(name).copied();
-        state.changes_names(std::iter::once(name));
+        state.save_names(std::iter::once(name));
         match (known, content) {
             (Some(id), Some(content)) => {
                 state.files[&id].replace(content.clone());
-                state.names.settle(name, id);
+                state.names.set_durable(name, id);
             }
             (None, Some(content)) => {
                 let (id, file) = (state.next_file, Arc::new(CrashMedium::from_image(content.clone())));
                 state.next_file += 1;
-                if state.keeps_past {
-                    file.keep_past();
+                if state.keeps_history {
+                    file.keep_history();
                 }
                 state.files.insert(id, file);
-                state.names.settle(name, id);
+                state.names.set_durable(name, id);
             }
-            (_, None) => state.names.forget(name),
+            (_, None) => state.names.remove_durable(name),
         }
         state.sweep();
     }
@@ -235,23 +235,23 @@ impl CrashFolder {
     /// A digest of all operations so far and of the files.
     pub fn digest(&self) -> u64 {
         let state = self.state();
-        let mut digest = Digest::new();
-        digest.word(state.digest.0);
-        digest.word(state.power.ops());
+        let mut digest = RunDigest::new();
+        digest.add_word(state.digest.0);
+        digest.add_word(state.power.ops());
         for (name, id) in &state.names.current {
-            digest.bytes(name.as_bytes());
-            digest.word(state.files[id].digest());
+            digest.add_bytes(name.as_bytes());
+            digest.add_word(state.files[id].digest());
         }
-        digest.word(state.names.unsynced() as u64);
+        digest.add_word(state.names.unsynced() as u64);
         digest.0
     }
 
     /// Changes names.
-    fn rename_entry(&self, op: FolderOp, changes: &[(&str, Option<u64>)]) -> Result<()> {
+    fn change_names(&self, op: FolderOp, changes: &[(&str, Option<u64>)]) -> Result<()> {
         let mut state = self.state();
         state.read_only()?;
         let cut = state.begin(op)?;
-        state.changes_names(changes.iter().map(|(name, _)| *name));
+        state.save_names(changes.iter().map(|(name, _)| *name));
         state.names.change(changes, cut);
         state.sweep();
         if cut { Err(Power::error()) } else { Ok(()) }
@@ -276,10 +276,10 @@ impl Folder for CrashFolder {
         check_name(name)?;
         let mut state = self.state();
         state.begin(FolderOp::Open)?;
-        let State { names, told_names, .. } = &mut *state;
-        let id = told_names.file(&names.current, name);
+        let CrashFolderState { names, name_history: told_names, .. } = &mut *state;
+        let id = told_names.resolve(&names.current, name);
         let id = id.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {name}")))?;
-        Ok(Arc::new(File { folder: self.0.clone(), file: state.files[&id].clone() }))
+        Ok(Arc::new(CrashFile { folder: self.0.clone(), file: state.files[&id].clone() }))
     }
 
     fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
@@ -288,37 +288,37 @@ impl Folder for CrashFolder {
         let id = {
             let mut state = self.state();
             file.ignore_syncs(state.ignore_syncs);
-            if state.keeps_past {
-                file.keep_past();
+            if state.keeps_history {
+                file.keep_history();
             }
             let id = state.next_file;
             state.next_file += 1;
             state.files.insert(id, file.clone());
             id
         };
-        self.rename_entry(FolderOp::Create, &[(name, Some(id))])?;
-        Ok(Arc::new(File { folder: self.0.clone(), file }))
+        self.change_names(FolderOp::Create, &[(name, Some(id))])?;
+        Ok(Arc::new(CrashFile { folder: self.0.clone(), file }))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
         check_name(name)?;
         let there = self.state().names.current.contains_key(name);
-        let change = [(name, Removal)];
-        self.rename_entry(FolderOp::Remove, &change[..usize::from(there)])
+        let change = [(name, REMOVED)];
+        self.change_names(FolderOp::Remove, &change[..usize::from(there)])
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_name(from).and(check_name(to))?;
         let known = self.state().names.current.get(from).copied();
         let id = known.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {from}")))?;
-        self.rename_entry(FolderOp::Rename, &[(from, Removal), (to, Some(id))])
+        self.change_names(FolderOp::Rename, &[(from, REMOVED), (to, Some(id))])
     }
 
     fn list(&self, subfolder: &str) -> Result<Vec<String>> {
         let mut state = self.state();
         state.begin(FolderOp::Open)?;
         let there = state.names.list(subfolder);
-        Ok(state.told_names.list(subfolder, there))
+        Ok(state.name_history.list(subfolder, there))
     }
 
     fn sync_names(&self, subfolder: &str) -> Result<()> {
@@ -353,11 +353,11 @@ impl Folder for CrashFolder {
         Ok(())
     }
 
-    fn space(&self) -> Result<Space> {
+    fn space(&self) -> Result<FsSpace> {
         let state = self.state();
         let total_bytes = state.capacity.min(1 << 40);
         let free_bytes = total_bytes.saturating_sub(state.used());
-        Ok(Space { total_bytes, free_bytes, total_files: 1 << 20, free_files: 1 << 19 })
+        Ok(FsSpace { total_bytes, free_bytes, total_files: 1 << 20, free_files: 1 << 19 })
     }
 
     fn read_only(&self) -> bool {

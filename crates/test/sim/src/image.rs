@@ -1,6 +1,6 @@
 //! A sparse image of a medium whose copies share pages until one of them is written.
 
-use crate::operation::Digest;
+use crate::operation::RunDigest;
 use lacuna_contracts::Result;
 use lacuna_medium::{check_range, pieces};
 use std::collections::BTreeMap;
@@ -10,24 +10,24 @@ use std::sync::{Arc, LazyLock};
 pub const PAGE_SIZE: u64 = 4096;
 
 /// The bytes of one page.
-pub(crate) type Page = [u8; PAGE_SIZE as usize];
+pub(crate) type ImagePage = [u8; PAGE_SIZE as usize];
 
-static ZEROS: Page = [0; PAGE_SIZE as usize];
+static ZEROS: ImagePage = [0; PAGE_SIZE as usize];
 /// A shared page of zeros.
-static UNWRITTEN: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new(ZEROS));
+static UNWRITTEN: LazyLock<Arc<ImagePage>> = LazyLock::new(|| Arc::new(ZEROS));
 
 /// The bytes of a medium. Pages that were never written read as zeros and take no memory; a copy
 /// costs one pointer per written page.
 #[derive(Clone, Default)]
-pub struct Image {
+pub struct MediumImage {
     len: u64,
-    pages: BTreeMap<u64, Arc<Page>>,
+    pages: BTreeMap<u64, Arc<ImagePage>>,
 }
 
-impl Image {
+impl MediumImage {
     /// An image of `len` zero bytes.
     pub fn new(len: u64) -> Self {
-        Image { len, pages: BTreeMap::new() }
+        MediumImage { len, pages: BTreeMap::new() }
     }
 
     /// Length in bytes.
@@ -46,12 +46,12 @@ impl Image {
     }
 
     /// Whether a page takes memory.
-    pub(crate) fn holds(&self, page: u64) -> bool {
+    pub(crate) fn is_resident(&self, page: u64) -> bool {
         self.pages.contains_key(&page)
     }
 
     /// The content of a page; zeros if it was never written.
-    pub(crate) fn page(&self, page: u64) -> Arc<Page> {
+    pub(crate) fn page(&self, page: u64) -> Arc<ImagePage> {
         self.pages.get(&page).unwrap_or(&UNWRITTEN).clone()
     }
 
@@ -131,7 +131,7 @@ impl Image {
     }
 
     /// The numbers of the pages where two images differ, in order.
-    pub fn changed_pages(&self, other: &Image) -> Vec<u64> {
+    pub fn changed_pages(&self, other: &MediumImage) -> Vec<u64> {
         let mut changed = Vec::new();
         for (&page, bytes) in &self.pages {
             match other.pages.get(&page) {
@@ -149,17 +149,17 @@ impl Image {
     /// A digest: equal for images with the same bytes, and almost never for other images. Not a
     /// cryptographic hash.
     pub fn digest(&self) -> u64 {
-        let mut digest = Digest::new();
-        digest.word(self.len);
+        let mut digest = RunDigest::new();
+        digest.add_word(self.len);
         for (&page, bytes) in self.pages.iter().filter(|(_, bytes)| ***bytes != ZEROS) {
-            digest.word(page);
-            digest.bytes(&bytes[..]);
+            digest.add_word(page);
+            digest.add_bytes(&bytes[..]);
         }
         digest.0
     }
 
     /// Shares the pages of `other` that a range touches, without copying bytes.
-    pub(crate) fn share_pages(&mut self, other: &Image, offset: u64, size: u64) {
+    pub(crate) fn share_pages(&mut self, other: &MediumImage, offset: u64, size: u64) {
         for (page, _, _) in pieces(offset, size, PAGE_SIZE) {
             match other.pages.get(&page) {
                 Some(bytes) => self.pages.insert(page, bytes.clone()),
@@ -169,9 +169,9 @@ impl Image {
     }
 }
 
-impl From<Vec<u8>> for Image {
+impl From<Vec<u8>> for MediumImage {
     fn from(bytes: Vec<u8>) -> Self {
-        let mut image = Image::new(bytes.len() as u64);
+        let mut image = MediumImage::new(bytes.len() as u64);
         for (page, chunk) in bytes.chunks(PAGE_SIZE as usize).enumerate() {
             if chunk.iter().any(|&b| b != 0) {
                 let mut whole = ZEROS;
@@ -183,15 +183,15 @@ impl From<Vec<u8>> for Image {
     }
 }
 
-impl PartialEq for Image {
-    fn eq(&self, other: &Image) -> bool {
+impl PartialEq for MediumImage {
+    fn eq(&self, other: &MediumImage) -> bool {
         self.len == other.len && self.changed_pages(other).is_empty()
     }
 }
 
-impl Eq for Image {}
+impl Eq for MediumImage {}
 
-impl std::fmt::Debug for Image {
+impl std::fmt::Debug for MediumImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Image")
             .field("len", &self.len)
@@ -208,11 +208,11 @@ mod tests {
 
     /// An image behaves like flat bytes under random operations.
     #[test]
-    fn agrees_with_flat_bytes() {
+    fn an_image_behaves_like_flat_bytes() {
         let mut rng = Rng::new(3);
         for _ in 0..50 {
             let mut flat = vec![0u8; 50_000];
-            let mut image = Image::new(50_000);
+            let mut image = MediumImage::new(50_000);
             for _ in 0..60 {
                 let len = flat.len() as u64;
                 let at = rng.below(len);
@@ -237,13 +237,13 @@ mod tests {
             let mut read = vec![1; flat.len()];
             image.read(0, &mut read).unwrap();
             assert!(read == flat && image.to_vec() == flat);
-            assert_eq!(image, Image::from(flat));
+            assert_eq!(image, MediumImage::from(flat));
         }
     }
 
     #[test]
     fn copies_do_not_see_each_other() {
-        let mut a = Image::from(vec![1; 3 * 4096]);
+        let mut a = MediumImage::from(vec![1; 3 * 4096]);
         let b = a.clone();
         a.write(4096, &[2; 10]).unwrap();
         assert_eq!(a.changed_pages(&b), [1]);
@@ -254,17 +254,17 @@ mod tests {
 
     #[test]
     fn zeros_written_and_zeros_never_written_are_the_same() {
-        let mut a = Image::new(8192);
+        let mut a = MediumImage::new(8192);
         a.write(0, &[0; 8192]).unwrap();
-        assert_eq!(a.digest(), Image::new(8192).digest());
-        assert_eq!(a, Image::new(8192));
+        assert_eq!(a.digest(), MediumImage::new(8192).digest());
+        assert_eq!(a, MediumImage::new(8192));
         a.zero(0, 8192).unwrap();
         assert_eq!(a.resident_pages(), 0);
     }
 
     #[test]
-    fn refuses_what_leaves_the_image() {
-        let mut image = Image::new(100);
+    fn accesses_past_the_end_are_refused() {
+        let mut image = MediumImage::new(100);
         assert!(image.read(99, &mut [0; 2]).is_err());
         assert!(image.write(u64::MAX, &[0; 2]).is_err());
         assert!(image.zero(0, 101).is_err());

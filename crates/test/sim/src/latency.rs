@@ -1,6 +1,6 @@
 //! Simulates the time that operations of a medium take, without waiting.
 
-use crate::around::pass_on;
+use crate::intercept::delegate_rest;
 use lacuna_contracts::{Clock, ManualClock, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use parking_lot::{Mutex, MutexGuard};
@@ -59,7 +59,7 @@ impl LatencyModel {
             write_bytes_per_second: 100_000_000,
             sync: Duration::from_micros(11_111),
             discard: Duration::from_micros(100),
-            ..LatencyModel::custom()
+            ..LatencyModel::zero_cost()
         }
     }
 
@@ -74,14 +74,14 @@ impl LatencyModel {
             sync: Duration::from_micros(900),
             durable: Duration::from_micros(500),
             discard: Duration::from_micros(200),
-            ..LatencyModel::custom()
+            ..LatencyModel::zero_cost()
         }
     }
 
     /// A flash stick on a USB 3 bus that does not map single pages: after a write that does not
     /// follow the last one, the stick copies the rest of an erase block. About 90 scattered writes
     /// per second, 20 MB/s for sequential writes, 100 MB/s for reads.
-    pub fn stick() -> Self {
+    pub fn usb_stick() -> Self {
         LatencyModel {
             read_overhead: Duration::from_micros(500),
             write_overhead: Duration::from_micros(800),
@@ -90,12 +90,12 @@ impl LatencyModel {
             write_bytes_per_second: 20_000_000,
             sync: Duration::from_millis(2),
             discard: Duration::from_millis(1),
-            ..LatencyModel::custom()
+            ..LatencyModel::zero_cost()
         }
     }
 
     /// A medium where every operation is free; the caller sets the costs that it needs.
-    pub fn custom() -> Self {
+    pub fn zero_cost() -> Self {
         LatencyModel {
             seek_min: Duration::ZERO,
             seek_max: Duration::ZERO,
@@ -115,7 +115,7 @@ impl LatencyModel {
 
     /// The cost of moving the head to `to`, and whether it is a seek: a seek, or letting the bytes
     /// between pass if that is faster.
-    fn travel(&self, head: u64, to: u64, len: u64, rate: u64) -> (Duration, bool) {
+    fn move_head(&self, head: u64, to: u64, len: u64, rate: u64) -> (Duration, bool) {
         if head == to {
             return (Duration::ZERO, false);
         }
@@ -134,7 +134,7 @@ fn transfer(bytes: u64, rate: u64) -> Duration {
 
 /// The reads of a medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
+pub struct ReadStats {
     /// The number of extents that were read.
     pub extents: u64,
     /// Bytes in them.
@@ -145,26 +145,26 @@ pub struct Reads {
 }
 
 #[derive(Default)]
-struct Charged {
+struct LatencyState {
     head: u64,
     total: Duration,
     seeks: u64,
-    reads: Reads,
+    reads: ReadStats,
     /// The end of the last read.
-    read_to: u64,
+    last_read_end: u64,
     /// The end of the last write.
-    write_to: u64,
-    held: Held,
+    last_write_end: u64,
+    write_back: WriteBackCache,
 }
 
 /// Cached writes, as disjoint ranges that do not touch, by their beginning.
 #[derive(Default)]
-struct Held {
+struct WriteBackCache {
     ends: BTreeMap<u64, u64>,
     bytes: u64,
 }
 
-impl Held {
+impl WriteBackCache {
     fn put(&mut self, mut start: u64, mut end: u64) {
         while let Some((&first, &last)) = self.ends.range(..=end).next_back()
             && last >= start
@@ -194,28 +194,28 @@ pub struct LatencyMedium<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
     model: LatencyModel,
     clock: Arc<ManualClock>,
-    charged: Mutex<Charged>,
+    state: Mutex<LatencyState>,
 }
 
 impl<M: Medium + ?Sized> LatencyMedium<M> {
     /// Wraps `inner`, and charges `clock` by `model`. The head starts at offset 0.
     pub fn new(inner: Arc<M>, model: LatencyModel, clock: Arc<ManualClock>) -> Self {
-        LatencyMedium { inner, model, clock, charged: Mutex::default() }
+        LatencyMedium { inner, model, clock, state: Mutex::default() }
     }
 
     /// The total cost so far.
     pub fn elapsed(&self) -> Duration {
-        self.charged().total
+        self.state().total
     }
 
     /// The number of seeks. Letting the bytes between pass is not counted as a seek.
     pub fn seeks(&self) -> u64 {
-        self.charged().seeks
+        self.state().seeks
     }
 
     /// The charged reads so far.
-    pub fn reads(&self) -> Reads {
-        self.charged().reads
+    pub fn reads(&self) -> ReadStats {
+        self.state().reads
     }
 
     /// The simulated time; other users of the clock may advance it as well.
@@ -223,18 +223,18 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         self.clock.now()
     }
 
-    fn charged(&self) -> MutexGuard<'_, Charged> {
-        self.charged.lock()
+    fn state(&self) -> MutexGuard<'_, LatencyState> {
+        self.state.lock()
     }
 
-    fn charge(&self, charged: &mut Charged, cost: Duration) {
+    fn charge(&self, charged: &mut LatencyState, cost: Duration) {
         charged.total += cost;
         self.clock.advance(cost);
     }
 
     fn charge_batch(
         &self,
-        charged: &mut Charged,
+        charged: &mut LatencyState,
         mut places: Vec<(u64, u64)>,
         overhead: Duration,
         rate: u64,
@@ -244,7 +244,7 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         let rounds = places.len().div_ceil(self.model.parallel.max(1) as usize) as u32;
         let mut cost = overhead * rounds;
         for (offset, size) in places {
-            let (travel, seek) = self.model.travel(charged.head, offset, len, rate);
+            let (travel, seek) = self.model.move_head(charged.head, offset, len, rate);
             cost += travel + transfer(size, rate);
 
             charged.seeks += u64::from(seek);
@@ -253,13 +253,13 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         self.charge(charged, cost);
     }
 
-    fn charge_writes(&self, charged: &mut Charged, mut places: Vec<(u64, u64)>) {
+    fn charge_writes(&self, charged: &mut LatencyState, mut places: Vec<(u64, u64)>) {
         places.sort_unstable();
         for (offset, size) in &places {
-            if *offset != charged.write_to {
+            if *offset != charged.last_write_end {
                 self.charge(charged, self.model.scattered_write);
             }
-            charged.write_to = offset.saturating_add(*size);
+            charged.last_write_end = offset.saturating_add(*size);
         }
         self.charge_batch(charged, places, self.model.write_overhead, self.model.write_bytes_per_second);
     }
@@ -270,19 +270,19 @@ fn places(batch: &[WriteExtent<'_>]) -> Vec<(u64, u64)> {
 }
 
 impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
-    pass_on!(inner);
+    delegate_rest!(inner);
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let mut charged = self.charged();
+        let mut charged = self.state();
         let places = batch.iter().map(|e| (e.offset, e.buf.len() as u64));
         let mut places: Vec<_> =
-            places.filter(|(offset, len)| !charged.held.covers(*offset, offset + len)).collect();
+            places.filter(|(offset, len)| !charged.write_back.covers(*offset, offset + len)).collect();
         places.sort_unstable();
         for (offset, len) in &places {
             charged.reads.extents += 1;
             charged.reads.bytes += len;
-            charged.reads.runs += u64::from(*offset != charged.read_to);
-            charged.read_to = offset + len;
+            charged.reads.runs += u64::from(*offset != charged.last_read_end);
+            charged.last_read_end = offset + len;
         }
         self.charge_batch(&mut charged, places, self.model.read_overhead, self.model.read_bytes_per_second);
         drop(charged);
@@ -290,13 +290,13 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        let mut charged = self.charged();
+        let mut charged = self.state();
         if self.model.write_back == 0 {
             self.charge_writes(&mut charged, places(batch));
         } else {
-            places(batch).into_iter().for_each(|(offset, len)| charged.held.put(offset, offset + len));
-            if charged.held.bytes > self.model.write_back {
-                let held = charged.held.take();
+            places(batch).into_iter().for_each(|(offset, len)| charged.write_back.put(offset, offset + len));
+            if charged.write_back.bytes > self.model.write_back {
+                let held = charged.write_back.take();
                 self.charge_writes(&mut charged, held);
             }
         }
@@ -305,7 +305,7 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
     }
 
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        let mut charged = self.charged();
+        let mut charged = self.state();
         self.charge_writes(&mut charged, places(batch));
         self.charge(&mut charged, self.model.durable);
         drop(charged);
@@ -313,8 +313,8 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
     }
 
     fn sync(&self) -> Result<()> {
-        let mut charged = self.charged();
-        let held = charged.held.take();
+        let mut charged = self.state();
+        let held = charged.write_back.take();
         self.charge_writes(&mut charged, held);
         self.charge(&mut charged, self.model.sync);
         drop(charged);
@@ -322,7 +322,7 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.charge(&mut self.charged(), self.model.discard);
+        self.charge(&mut self.state(), self.model.discard);
         self.inner.discard(offset, len)
     }
 
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn hard_disks_hate_distance_and_solid_state_does_not_care() {
+    fn distance_costs_time_on_hard_disks_only() {
         let mut rng = Rng::new(1);
         let scattered: Vec<u64> = (0..100).map(|_| rng.below(1 << 18)).collect();
         let far = cost(LatencyModel::laptop_disk(), scattered.iter().copied());
@@ -360,21 +360,21 @@ mod tests {
 
     #[test]
     fn reads_that_follow_one_another_are_one_run() {
-        let medium = medium(LatencyModel::custom());
+        let medium = medium(LatencyModel::zero_cost());
         let mut buf = [0; 8192];
         for block in [4, 6, 8, 7] {
             medium.read_at(block * 4096, &mut buf).unwrap();
         }
-        assert_eq!(medium.reads(), Reads { extents: 4, bytes: 32 << 10, runs: 2 });
+        assert_eq!(medium.reads(), ReadStats { extents: 4, bytes: 32 << 10, runs: 2 });
         let (one, two) = buf.split_at_mut(4096);
         let offset = 20 * 4096;
         let second = ReadExtent { offset: offset + 4096, buf: two };
         medium.read(&mut [second, ReadExtent { offset, buf: one }]).unwrap();
-        assert_eq!(medium.reads(), Reads { extents: 6, bytes: 40 << 10, runs: 3 });
+        assert_eq!(medium.reads(), ReadStats { extents: 6, bytes: 40 << 10, runs: 3 });
     }
 
     #[test]
-    fn what_passes_by_quicker_than_a_seek_is_no_seek() {
+    fn a_gap_that_is_faster_to_read_through_is_no_seek() {
         let medium = medium(LatencyModel::laptop_disk());
         for (place, seeks) in [(0, 0), (4096, 0), (3 * 4096, 0), (0, 1), (1 << 29, 2)] {
             medium.read_at(place, &mut [0; 4096]).unwrap();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_laptop_disk_seeks_as_long_as_the_papers_and_then_waits_half_a_turn() {
+    fn the_laptop_disk_seeks_as_long_as_the_papers_and_waits_half_a_rotation() {
         let mut rng = Rng::new(3);
         let model = LatencyModel::laptop_disk();
         let fixed = model.rotation / 2 + model.read_overhead + transfer(4096, model.read_bytes_per_second);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_served_in_order_of_place_and_side_by_side() {
+    fn a_batch_is_served_in_offset_order_and_in_parallel() {
         let mut order: Vec<u64> = (0..64).map(|i| i << 20).collect();
         Rng::new(2).shuffle(&mut order);
         let extents = || -> Vec<WriteExtent<'_>> {
@@ -408,14 +408,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_is_charged_by_the_sync_once_and_in_order() {
+    fn a_sync_charges_cached_writes_once_and_in_order() {
         let ms = Duration::from_millis;
         let model = LatencyModel {
             write_overhead: ms(10),
             read_overhead: ms(1),
             write_bytes_per_second: 1000,
             write_back: 100,
-            ..LatencyModel::custom()
+            ..LatencyModel::zero_cost()
         };
         let medium = medium(model);
         for offset in [20, 0, 10, 5, 60] {
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_what_the_model_says() {
+    fn each_operation_costs_what_the_model_says() {
         let ms = Duration::from_millis;
         let model = LatencyModel {
             write_overhead: ms(1),
@@ -445,7 +445,7 @@ mod tests {
             sync: ms(100),
             durable: ms(50),
             discard: ms(7),
-            ..LatencyModel::custom()
+            ..LatencyModel::zero_cost()
         };
         let medium = medium(model);
         medium.write_at(0, &[1; 10]).unwrap();

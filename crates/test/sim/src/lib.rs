@@ -11,37 +11,37 @@
 //! - A wrapper passes on every operation that it does not intercept, in unchanged batches.
 //! - Nothing here is fit for protecting data; [`Rng`] least of all.
 
-mod around;
 mod crash;
 pub mod cuts;
+mod env_number;
 mod fault;
 mod folder;
 mod image;
+mod intercept;
 mod latency;
 mod lies;
-mod loss;
 mod lying_objects;
 mod nth_call;
 mod operation;
 mod power;
 mod record;
 mod rng;
-mod setting;
 mod slow;
+mod unsynced_writes;
 pub mod versions;
 
-pub use around::{Around, Surrounded};
 pub use crash::CrashMedium;
+pub use env_number::env_number;
 pub use fault::{Fault, FaultMedium};
 pub use folder::{CrashFolder, FolderImage, FolderOp};
-pub use image::{Image, PAGE_SIZE};
-pub use latency::{LatencyMedium, LatencyModel, Reads};
-pub use lies::{Lies, Truths};
-pub use loss::{Loss, SECTOR_SIZE};
+pub use image::{MediumImage, PAGE_SIZE};
+pub use intercept::{InterceptedMedium, MediumInterceptor};
+pub use latency::{LatencyMedium, LatencyModel, ReadStats};
+pub use lies::{HonestReads, Lies};
 pub use lying_objects::LyingObjects;
-pub use nth_call::{NthCall, SWEPT, failure, refuses, swept, tells};
-pub use operation::{Digest, OpKind};
-pub use record::{Record, Recorder};
+pub use nth_call::{NthCall, SWEPT_ERRNOS, call_error, is_refusal_errno, reports_failure, sweep_cases};
+pub use operation::{OpKind, RunDigest};
+pub use record::{RecordedOp, Recorder};
 pub use rng::Rng;
-pub use setting::setting;
-pub use slow::{Flaky, Slow};
+pub use slow::{FlakyMedium, SlowMedium};
+pub use unsynced_writes::{LossPolicy, SECTOR_SIZE};

@@ -19,44 +19,44 @@ pub enum OpKind {
 
 impl OpKind {
     /// Whether it makes data durable: if it fails, the dropped data is unknown.
-    pub fn syncs(self) -> bool {
+    pub fn makes_durable(self) -> bool {
         matches!(self, OpKind::Sync | OpKind::WriteDurable)
     }
 }
 
 /// A digest of 64-bit words like FNV-1a, with a shift so that high bits affect low ones.
-pub struct Digest(
+pub struct RunDigest(
     /// The digest so far.
     pub u64,
 );
 
-impl Default for Digest {
+impl Default for RunDigest {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Digest {
+impl RunDigest {
     /// The digest of no words.
     pub fn new() -> Self {
-        Digest(0xCBF2_9CE4_8422_2325)
+        RunDigest(0xCBF2_9CE4_8422_2325)
     }
 
     /// Adds a word.
-    pub fn word(&mut self, word: u64) {
+    pub fn add_word(&mut self, word: u64) {
         let x = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = x ^ (x >> 32);
     }
 
     /// Adds bytes and their number.
-    pub fn bytes(&mut self, bytes: &[u8]) {
-        self.word(bytes.len() as u64);
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        self.add_word(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
-            self.word(u64::from_le_bytes(*word));
+            self.add_word(u64::from_le_bytes(*word));
         }
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        self.word(u64::from_le_bytes(last));
+        self.add_word(u64::from_le_bytes(last));
     }
 }

@@ -17,7 +17,7 @@ impl Power {
     }
 
     /// Fails if the power was cut.
-    pub(crate) fn on(&self) -> Result<()> {
+    pub(crate) fn check_on(&self) -> Result<()> {
         if self.off { Err(Self::error()) } else { Ok(()) }
     }
 

@@ -1,8 +1,8 @@
 //! A recorder of all operations of a medium.
 
 use crate::OpKind;
-use crate::around::pass_on;
-use crate::operation::Digest;
+use crate::intercept::delegate_rest;
+use crate::operation::RunDigest;
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// One operation that reached the medium. A batch gives one record per extent, in the order of the
 /// batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct RecordedOp {
     /// The kind of operation.
     pub kind: OpKind,
     /// The offset in bytes. Zero for a sync and a change of length.
@@ -31,16 +31,16 @@ pub struct Record {
 }
 
 #[derive(Default)]
-struct Log {
+struct RecorderLog {
     calls: u64,
-    records: Vec<Record>,
+    records: Vec<RecordedOp>,
 }
 
 /// Passes all operations on and records them afterwards.
 pub struct Recorder<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
     keep_contents: AtomicBool,
-    log: Mutex<Log>,
+    log: Mutex<RecorderLog>,
 }
 
 impl<M: Medium + ?Sized> Recorder<M> {
@@ -55,12 +55,12 @@ impl<M: Medium + ?Sized> Recorder<M> {
     }
 
     /// Removes and returns all records.
-    pub fn take(&self) -> Vec<Record> {
+    pub fn take(&self) -> Vec<RecordedOp> {
         std::mem::take(&mut self.log.lock().records)
     }
 
     /// Records one call: its extents as offset, length, and bytes written.
-    fn note<'a>(
+    fn record_call<'a>(
         &self,
         kind: OpKind,
         result: Result<()>,
@@ -70,15 +70,15 @@ impl<M: Medium + ?Sized> Recorder<M> {
         let mut log = self.log.lock();
         let call = log.calls;
         log.calls += 1;
-        log.records.extend(extents.map(|(offset, len, data)| Record {
+        log.records.extend(extents.map(|(offset, len, data)| RecordedOp {
             kind,
             offset,
             len,
             call,
             ok: result.is_ok(),
             hash: data.map_or(0, |bytes| {
-                let mut digest = Digest::new();
-                digest.bytes(bytes);
+                let mut digest = RunDigest::new();
+                digest.add_bytes(bytes);
                 digest.0
             }),
             contents: data.filter(|_| keep).map(<[u8]>::to_vec),
@@ -86,37 +86,41 @@ impl<M: Medium + ?Sized> Recorder<M> {
         result
     }
 
-    fn note_write(&self, kind: OpKind, result: Result<()>, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.note(kind, result, batch.iter().map(|e| (e.offset, e.data.len() as u64, Some(e.data))))
+    fn record_write(&self, kind: OpKind, result: Result<()>, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.record_call(kind, result, batch.iter().map(|e| (e.offset, e.data.len() as u64, Some(e.data))))
     }
 }
 
 impl<M: Medium + ?Sized> Medium for Recorder<M> {
-    pass_on!(inner);
+    delegate_rest!(inner);
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let result = self.inner.read(batch);
-        self.note(OpKind::Read, result, batch.iter().map(|e| (e.offset, e.buf.len() as u64, None)))
+        self.record_call(OpKind::Read, result, batch.iter().map(|e| (e.offset, e.buf.len() as u64, None)))
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.note_write(OpKind::Write, self.inner.write(batch), batch)
+        self.record_write(OpKind::Write, self.inner.write(batch), batch)
     }
 
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.note_write(OpKind::WriteDurable, self.inner.write_durable(batch), batch)
+        self.record_write(OpKind::WriteDurable, self.inner.write_durable(batch), batch)
     }
 
     fn sync(&self) -> Result<()> {
-        self.note(OpKind::Sync, self.inner.sync(), std::iter::once((0, 0, None)))
+        self.record_call(OpKind::Sync, self.inner.sync(), std::iter::once((0, 0, None)))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.note(OpKind::Discard, self.inner.discard(offset, len), std::iter::once((offset, len, None)))
+        self.record_call(
+            OpKind::Discard,
+            self.inner.discard(offset, len),
+            std::iter::once((offset, len, None)),
+        )
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        self.note(OpKind::SetLen, self.inner.set_len(len), std::iter::once((0, len, None)))
+        self.record_call(OpKind::SetLen, self.inner.set_len(len), std::iter::once((0, len, None)))
     }
 }
 
@@ -126,7 +130,7 @@ mod tests {
     use crate::CrashMedium;
 
     #[test]
-    fn writes_down_what_happened() {
+    fn a_recorder_keeps_every_operation_in_order() {
         let recorder = Recorder::new(Arc::new(CrashMedium::new(8192)));
         recorder.write_at(0, b"one").unwrap();
         recorder.keep_contents(true);
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn stands_before_any_medium() {
+    fn a_recorder_wraps_any_medium() {
         let inner: Arc<dyn Medium> = Arc::new(CrashMedium::new(10));
         let recorder: Recorder = Recorder::new(inner);
         assert_eq!(recorder.len(), 10);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_in_range_and_reaches_all_of_it() {
+    fn numbers_stay_in_their_range_and_cover_it() {
         let mut rng = Rng::new(1);
         let mut seen = [0u32; 10];
         for _ in 0..10_000 {

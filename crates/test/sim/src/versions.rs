@@ -8,16 +8,16 @@ use std::ops::Range;
 /// A version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] a block keeps all
 /// versions that it ever had.
 #[derive(Clone)]
-pub struct Model {
+pub struct DiskModel {
     /// The name of the disk in messages.
     name: String,
     versions: Vec<Vec<u64>>,
 }
 
-impl Model {
+impl DiskModel {
     /// A model of a disk with `blocks` blocks of zeros.
     pub fn new(name: impl Into<String>, blocks: u64) -> Self {
-        Model { name: name.into(), versions: vec![vec![0]; blocks as usize] }
+        DiskModel { name: name.into(), versions: vec![vec![0]; blocks as usize] }
     }
 
     /// The number of blocks.
@@ -26,7 +26,7 @@ impl Model {
     }
 
     /// Adds a version to blocks, which a cut may lose or keep.
-    pub fn set(&mut self, first: u64, count: u64, stamp: u64) {
+    pub fn add_version(&mut self, first: u64, count: u64, stamp: u64) {
         for block in first..first + count {
             self.versions[block as usize].push(stamp);
         }
@@ -43,12 +43,12 @@ impl Model {
     }
 
     /// Records a flush of the disk: every block has its latest version.
-    pub fn flushed(&mut self) {
-        (0..self.blocks()).for_each(|block| self.block_flushed(block));
+    pub fn record_flush(&mut self) {
+        (0..self.blocks()).for_each(|block| self.record_block_flush(block));
     }
 
     /// Records a flush of one block: it has its latest version.
-    pub fn block_flushed(&mut self, block: u64) {
+    pub fn record_block_flush(&mut self, block: u64) {
         let versions = &mut self.versions[block as usize];
         if versions.len() > 1 {
             let latest = *versions.last().unwrap();
@@ -59,15 +59,15 @@ impl Model {
 
     /// Checks a disk after a cut. The model then expects the versions that were read. Errors: a
     /// description of a block that it may not have.
-    pub fn compare(&mut self, disk: &dyn Disk) -> std::result::Result<(), String> {
+    pub fn check_after_cut(&mut self, disk: &dyn Disk) -> std::result::Result<(), String> {
         let mut data = vec![0; self.versions.len() * BLOCK_SIZE];
-        disk.read(BlockAddr(0), &mut data).map_err(|e| format!("{}: alarm: {e}", self.name))?;
-        self.keep(0, &data)
+        disk.read(BlockAddr(0), &mut data).map_err(|e| format!("{}: a read fails: {e}", self.name))?;
+        self.adopt(0, &data)
     }
 
     /// Checks blocks that were read after a cut, starting with `first`. The model then expects the
     /// versions that were read. Errors: a description of the violation.
-    pub fn keep(&mut self, first: u64, data: &[u8]) -> std::result::Result<(), String> {
+    pub fn adopt(&mut self, first: u64, data: &[u8]) -> std::result::Result<(), String> {
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             self.versions[block as usize] = vec![self.version_of(block, data)?];
         }
@@ -76,9 +76,10 @@ impl Model {
 
     /// Checks these blocks of a disk after a failure, without changing the model. Errors: a
     /// description of the violation.
-    pub fn allows(&self, disk: &dyn Disk, blocks: Range<u64>) -> std::result::Result<(), String> {
+    pub fn check_allowed(&self, disk: &dyn Disk, blocks: Range<u64>) -> std::result::Result<(), String> {
         let mut data = vec![0; (blocks.end - blocks.start) as usize * BLOCK_SIZE];
-        disk.read(BlockAddr(blocks.start), &mut data).map_err(|e| format!("{}: alarm: {e}", self.name))?;
+        disk.read(BlockAddr(blocks.start), &mut data)
+            .map_err(|e| format!("{}: a read fails: {e}", self.name))?;
         for (block, data) in blocks.zip(data.chunks_exact(BLOCK_SIZE)) {
             self.version_of(block, data)?;
         }
@@ -89,7 +90,7 @@ impl Model {
     pub fn version_of(&self, block: u64, data: &[u8]) -> std::result::Result<u64, String> {
         let (name, allowed) = (&self.name, self.versions(block));
         match stamp_of(block, data) {
-            None => Err(format!("{name}: block {block} is a mixture")),
+            None => Err(format!("{name}: block {block} mixes several versions")),
             Some(stamp) if !allowed.contains(&stamp) => {
                 Err(format!("{name}: block {block} reads {stamp}, allowed {allowed:?}"))
             }
@@ -129,7 +130,7 @@ pub fn content(block: u64, stamp: u64) -> Vec<u8> {
 }
 
 /// Consecutive blocks with one stamp.
-pub fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
+pub fn run_content(first: u64, count: u64, stamp: u64) -> Vec<u8> {
     (first..first + count).flat_map(|block| content(block, stamp)).collect()
 }
 
@@ -151,21 +152,21 @@ pub fn origin_of(data: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// A disk with a random workload, and its model.
-pub struct Worked<'a> {
+pub struct DiskWorkload<'a> {
     /// The disk.
     pub disk: &'a dyn Disk,
     /// Its model.
-    pub model: &'a mut Model,
+    pub model: &'a mut DiskModel,
     /// The source of the workload.
     pub rng: &'a mut Rng,
     /// The last stamp that was used.
     pub next_stamp: &'a mut u64,
 }
 
-impl Worked<'_> {
+impl DiskWorkload<'_> {
     /// A start for `count` blocks: half of the work falls on the first 40 blocks, so that versions
     /// overlap.
-    pub fn first(&mut self, count: u64) -> u64 {
+    pub fn random_start(&mut self, count: u64) -> u64 {
         let blocks = self.model.blocks();
         let room = if self.rng.chance(1, 2) { 40 } else { blocks };
         self.rng.below(room.min(blocks - count + 1))
@@ -173,7 +174,7 @@ impl Worked<'_> {
 
     /// Writes blocks at a random place.
     pub fn write(&mut self, count: u64) -> Result<()> {
-        let first = self.first(count);
+        let first = self.random_start(count);
         self.write_at(first, count)
     }
 
@@ -186,30 +187,30 @@ impl Worked<'_> {
             fill(block, stamp, out);
         }
         // A write that a power cut interrupts may have written any of its blocks.
-        self.model.set(first, count, stamp);
+        self.model.add_version(first, count, stamp);
         self.disk.write(BlockAddr(first), &data)
     }
 
     /// Discards blocks at a random place.
     pub fn discard(&mut self, count: u64) -> Result<()> {
-        let first = self.first(count);
+        let first = self.random_start(count);
         self.discard_at(first, count)
     }
 
     /// Discards blocks.
     pub fn discard_at(&mut self, first: u64, count: u64) -> Result<()> {
-        self.model.set(first, count, 0);
+        self.model.add_version(first, count, 0);
         self.disk.discard(BlockAddr(first), count)
     }
 
     /// Reads blocks at a random place; they must have their latest version.
-    pub fn compare(&mut self, count: u64) -> Result<()> {
-        let first = self.first(count);
-        self.compare_at(first, count)
+    pub fn check_read(&mut self, count: u64) -> Result<()> {
+        let first = self.random_start(count);
+        self.check_read_at(first, count)
     }
 
     /// Reads blocks; they must have their latest version.
-    pub fn compare_at(&mut self, first: u64, count: u64) -> Result<()> {
+    pub fn check_read_at(&mut self, first: u64, count: u64) -> Result<()> {
         let mut data = vec![0; count as usize * BLOCK_SIZE];
         self.disk.read(BlockAddr(first), &mut data)?;
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_tells_whose_version_it_is() {
+    fn a_block_identifies_its_address_and_stamp() {
         for (block, stamp) in [(0, 1), (7, 3), (1 << 40, 99)] {
             assert_eq!(origin_of(&content(block, stamp)), Some((block, stamp)));
             assert_eq!(stamp_of(block, &content(block, stamp)), Some(stamp));

@@ -2,26 +2,26 @@
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{Medium, WriteExtent};
-use lacuna_sim::{CrashMedium, Image, Lies, Loss, Rng, SECTOR_SIZE};
+use lacuna_sim::{CrashMedium, Lies, LossPolicy, MediumImage, Rng, SECTOR_SIZE};
 use std::collections::{HashMap, HashSet};
 
 const LEN: u64 = 64 * 1024;
 
-fn bytes_at(image: &Image, offset: u64, len: usize) -> Vec<u8> {
+fn bytes_at(image: &MediumImage, offset: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     image.read(offset, &mut out).unwrap();
     out
 }
 
 /// The sectors of `image` with all bytes equal to `byte`.
-fn sectors_of(image: &Image, byte: u8) -> Vec<u64> {
+fn sectors_of(image: &MediumImage, byte: u8) -> Vec<u64> {
     let flat = image.to_vec();
     let sectors = flat.chunks(SECTOR_SIZE as usize).enumerate();
     sectors.filter(|(_, s)| s.iter().all(|&b| b == byte)).map(|(i, _)| i as u64).collect()
 }
 
 #[test]
-fn synced_data_never_vanishes_and_the_rest_may() {
+fn synced_data_survives_a_cut_and_other_data_may_be_lost() {
     let medium = CrashMedium::new(LEN);
     medium.write_at(0, &[1; 4096]).unwrap();
     medium.sync().unwrap();
@@ -42,14 +42,14 @@ fn synced_data_never_vanishes_and_the_rest_may() {
 }
 
 #[test]
-fn what_a_cut_took_is_past_when_the_power_is_back() {
+fn lost_writes_are_earlier_versions_after_a_power_cycle() {
     let medium = CrashMedium::new(LEN);
     medium.write_at(0, &[1; 4096]).unwrap();
     medium.sync().unwrap();
-    medium.keep_past();
+    medium.keep_history();
     medium.write_at(0, &[2; 4096]).unwrap();
     medium.cut_now();
-    let mut restarted = (0..100).map(|seed| medium.restarted(&mut Rng::new(seed)));
+    let mut restarted = (0..100).map(|seed| medium.after_power_cycle(&mut Rng::new(seed)));
     let took_all = |after: &CrashMedium| after.image() == medium.durable_image();
     let after = restarted.find(took_all).expect("some cuts take everything");
     let read = || {
@@ -59,19 +59,19 @@ fn what_a_cut_took_is_past_when_the_power_is_back() {
     };
     after.write_at(8192, &[3; 4096]).unwrap();
     assert_eq!((read(), after.unsynced()), (1, 1));
-    after.lie(Some(Lies { of_a_thousand: 1000, rng: Rng::new(1), forges: false }));
-    let told: HashSet<u8> = (0..400).map(|_| read()).collect();
-    assert_eq!(told, HashSet::from([0, 1, 2, 3]));
+    after.set_lies(Some(Lies { per_mille: 1000, rng: Rng::new(1), may_forge: false }));
+    let read_values: HashSet<u8> = (0..400).map(|_| read()).collect();
+    assert_eq!(read_values, HashSet::from([0, 1, 2, 3]));
 }
 
 #[test]
-fn reads_see_what_is_not_durable() {
+fn reads_see_unsynced_writes() {
     let medium = CrashMedium::new(LEN);
     medium.write_at(100, b"seen").unwrap();
     let mut buf = [0; 4];
     medium.read_at(100, &mut buf).unwrap();
     assert_eq!(&buf, b"seen");
-    assert_eq!(medium.durable_image(), Image::new(LEN));
+    assert_eq!(medium.durable_image(), MediumImage::new(LEN));
     medium.discard(100, 2).unwrap();
     medium.read_at(100, &mut buf).unwrap();
     assert_eq!(&buf, b"\0\0en");
@@ -81,20 +81,20 @@ fn reads_see_what_is_not_durable() {
 }
 
 #[test]
-fn tears_fall_on_the_sectors_of_the_medium() {
+fn writes_tear_at_sector_boundaries() {
     let medium = CrashMedium::new(LEN);
     medium.write_at(300, &[9; 1500]).unwrap();
     let mut rng = Rng::new(2);
     let mut edges = HashSet::new();
     for _ in 0..300 {
-        let flat = medium.after_cut_with(Loss::Sectors, &mut rng).to_vec();
+        let flat = medium.after_cut_with(LossPolicy::Sectors, &mut rng).to_vec();
         edges.extend((1..flat.len()).filter(|&i| flat[i] != flat[i - 1]));
     }
     assert_eq!(edges, HashSet::from([300, 512, 1024, 1536, 1800]));
 }
 
 #[test]
-fn durable_writes_promise_only_themselves() {
+fn a_durable_write_makes_no_other_write_durable() {
     let medium = CrashMedium::new(LEN);
     medium.write_at(0, &[1; 2048]).unwrap();
     medium.write_at(8192, &[1; 512]).unwrap();
@@ -117,7 +117,7 @@ fn durable_writes_promise_only_themselves() {
 }
 
 #[test]
-fn versions_of_a_sector_come_in_any_order_and_discards_count() {
+fn unsynced_writes_and_discards_land_in_any_order() {
     let medium = CrashMedium::from_image(vec![9; LEN as usize]);
     for version in 1..=3 {
         medium.write_at(0, &[version; 512]).unwrap();
@@ -126,13 +126,13 @@ fn versions_of_a_sector_come_in_any_order_and_discards_count() {
     let mut rng = Rng::new(4);
     let seen: HashSet<u8> = (0..500).map(|_| bytes_at(&medium.after_cut(&mut rng), 0, 1)[0]).collect();
     assert_eq!(seen, HashSet::from([9, 1, 2, 3, 0]));
-    assert_eq!(bytes_at(&medium.after_cut_with(Loss::Reverse, &mut rng), 0, 1), [1]);
-    assert_eq!(medium.after_cut_with(Loss::KeepAll, &mut rng), medium.image());
-    assert_eq!(medium.after_cut_with(Loss::DropAll, &mut rng), medium.durable_image());
+    assert_eq!(bytes_at(&medium.after_cut_with(LossPolicy::Reverse, &mut rng), 0, 1), [1]);
+    assert_eq!(medium.after_cut_with(LossPolicy::KeepAll, &mut rng), medium.image());
+    assert_eq!(medium.after_cut_with(LossPolicy::DropAll, &mut rng), medium.durable_image());
 }
 
 #[test]
-fn a_cut_takes_everything_after_it() {
+fn operations_fail_after_a_cut_and_those_in_flight_may_land() {
     let medium = CrashMedium::new(LEN);
     medium.cut_after(2);
     medium.write_at(0, &[1; 512]).unwrap();
@@ -160,7 +160,7 @@ fn a_cut_takes_everything_after_it() {
 }
 
 #[test]
-fn a_durable_write_in_flight_promises_nothing() {
+fn a_durable_write_in_flight_may_be_lost() {
     let medium = CrashMedium::new(LEN);
     medium.cut_after(0);
     assert!(medium.write_durable(&[WriteExtent { offset: 0, data: &[1; 1024] }]).is_err());
@@ -170,25 +170,25 @@ fn a_durable_write_in_flight_promises_nothing() {
 }
 
 #[test]
-fn a_sync_in_flight_has_made_some_of_it_durable() {
+fn a_sync_in_flight_makes_any_subset_durable() {
     let medium = CrashMedium::new(LEN);
     (0..4).for_each(|i| medium.write_at(i * 4096, &[1; 512]).unwrap());
     medium.cut_after(0);
     assert!(medium.sync().is_err());
     let mut rng = Rng::new(7);
     let landed: HashSet<Vec<u64>> =
-        (0..500).map(|_| sectors_of(&medium.after_cut_with(Loss::TearInFlight, &mut rng), 1)).collect();
+        (0..500).map(|_| sectors_of(&medium.after_cut_with(LossPolicy::TearInFlight, &mut rng), 1)).collect();
     assert_eq!(landed.len(), 16);
 }
 
 #[test]
-fn lies_about_syncs_are_seen() {
+fn ignored_syncs_and_durable_writes_make_nothing_durable() {
     let mut rng = Rng::new(8);
     let medium = CrashMedium::new(LEN);
     let medium_syncs = |at: u64, expected: &[u64], rng: &mut Rng| {
         medium.write_at(at * 512, &[1; 512]).unwrap();
         medium.sync().unwrap();
-        assert_eq!(sectors_of(&medium.after_cut_with(Loss::DropAll, rng), 1), expected);
+        assert_eq!(sectors_of(&medium.after_cut_with(LossPolicy::DropAll, rng), 1), expected);
     };
     medium_syncs(0, &[0], &mut rng);
     medium.ignore_syncs(true);
@@ -198,7 +198,7 @@ fn lies_about_syncs_are_seen() {
     assert_eq!(medium.syncs(), 3);
     for (sector, expected) in [(16, &[0, 1, 2, 16]), (18, &[0, 1, 2, 16])] {
         medium.write_durable(&[WriteExtent { offset: sector * 512, data: &[1; 512] }]).unwrap();
-        assert_eq!(sectors_of(&medium.after_cut_with(Loss::DropAll, &mut rng), 1), expected);
+        assert_eq!(sectors_of(&medium.after_cut_with(LossPolicy::DropAll, &mut rng), 1), expected);
         medium.ignore_durable_writes(true);
     }
 }
@@ -216,7 +216,7 @@ fn lengths_change_in_order_and_truncated_bytes_do_not_come_back() {
         assert!([4096, 8192].contains(&left.len()));
         assert_eq!(bytes_at(&left, 0, 4096), [7; 4096]);
     }
-    assert_eq!(medium.after_cut_with(Loss::Reverse, &mut rng), medium.image());
+    assert_eq!(medium.after_cut_with(LossPolicy::Reverse, &mut rng), medium.image());
 
     // A durable write past the durable length, or over an unsynced shrink, makes the length
     // durable.
@@ -233,7 +233,7 @@ fn lengths_change_in_order_and_truncated_bytes_do_not_come_back() {
 }
 
 #[test]
-fn refuses_what_leaves_the_medium_without_counting_it() {
+fn accesses_past_the_end_are_refused_and_not_counted() {
     let medium = CrashMedium::new(100);
     assert!(medium.write_at(99, &[0; 2]).is_err());
     assert!(medium.discard(u64::MAX, 2).is_err());
@@ -318,7 +318,7 @@ fn same_seed_same_digest() {
 #[test]
 fn many_cuts_of_a_large_image_are_cheap() {
     let mut rng = Rng::new(13);
-    let base = Image::from(rng.bytes(8 << 20));
+    let base = MediumImage::from(rng.bytes(8 << 20));
     let mut digest = 0u64;
     for _ in 0..500 {
         let medium = CrashMedium::from_image(base.clone());

@@ -35,7 +35,7 @@ fn the_nth_operation_fails_and_no_other() {
 }
 
 #[test]
-fn the_nth_write_fails_with_a_number_and_reads_are_not_counted() {
+fn the_nth_write_fails_with_an_errno_and_reads_are_not_counted() {
     let m = medium();
     m.add(Fault::ErrnoOf { op: OpKind::Write, nth: 2, errno: libc::EDQUOT });
     m.read_at(0, &mut [0; 10]).unwrap();
@@ -80,7 +80,7 @@ fn a_quota_counts_pages_newly_touched() {
 }
 
 #[test]
-fn short_operations_move_a_part() {
+fn a_short_operation_transfers_a_part() {
     let m = medium();
     m.add(Fault::Short { op: OpKind::Write, nth: 1, bytes: 600 });
     assert_eq!(m.write_at(0, &[1; 1024]).unwrap_err().kind(), Kind::Io);
@@ -98,7 +98,7 @@ fn short_operations_move_a_part() {
 }
 
 #[test]
-fn writes_go_astray_or_nowhere_and_claim_success() {
+fn misdirected_and_lost_writes_report_success() {
     let m = medium();
     m.add(Fault::Misdirect { nth: 1, to: 4096 });
     m.add(Fault::Lose { op: OpKind::Write, nth: 2 });
@@ -118,7 +118,7 @@ fn writes_go_astray_or_nowhere_and_claim_success() {
 }
 
 #[test]
-fn bad_sectors_fail_whatever_touches_them() {
+fn operations_that_touch_bad_sectors_fail() {
     let m = medium();
     m.add(Fault::FailRange { op: OpKind::Read, range: 512..1024, error: Kind::Io });
     m.read_at(0, &mut [0; 512]).unwrap();
@@ -129,7 +129,7 @@ fn bad_sectors_fail_whatever_touches_them() {
 }
 
 #[test]
-fn batches_and_durability_pass_as_they_are() {
+fn batches_and_durable_writes_pass_unchanged() {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(4096))));
     let m = FaultMedium::new(recorder.clone() as Arc<dyn Medium>);
     let batch: Vec<_> = (0..3).map(|i| WriteExtent { offset: i * 10, data: &[1; 10] }).collect();

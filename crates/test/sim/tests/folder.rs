@@ -3,12 +3,12 @@
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{Folder, FolderFile};
-use lacuna_sim::{CrashFolder, FolderImage, FolderOp, Image, Rng};
+use lacuna_sim::{CrashFolder, FolderImage, FolderOp, MediumImage, Rng};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 fn content(image: &FolderImage, name: &str) -> Option<Vec<u8>> {
-    image.files.get(name).map(Image::to_vec)
+    image.files.get(name).map(MediumImage::to_vec)
 }
 
 fn write(folder: &CrashFolder, name: &str, data: &[u8]) -> Arc<dyn FolderFile> {
@@ -18,7 +18,7 @@ fn write(folder: &CrashFolder, name: &str, data: &[u8]) -> Arc<dyn FolderFile> {
 }
 
 #[test]
-fn what_was_synced_survives() {
+fn synced_files_and_names_survive_a_cut() {
     let folder = CrashFolder::new();
     write(&folder, "ab/one", b"first").sync().unwrap();
     folder.sync_names("ab").unwrap();
@@ -66,7 +66,7 @@ fn a_removed_name_may_come_back_with_its_file() {
 }
 
 #[test]
-fn failures_come_when_asked_for() {
+fn scheduled_failures_occur() {
     let folder = CrashFolder::new();
     let file = write(&folder, "a", &[1; 5000]);
     folder.fail(FolderOp::Write, 1, Kind::Io, false);
@@ -85,7 +85,7 @@ fn failures_come_when_asked_for() {
 }
 
 #[test]
-fn a_full_folder_writes_what_finds_space() {
+fn a_full_folder_writes_the_pages_that_fit() {
     const PAGE: u64 = 4096;
     let folder = CrashFolder::new();
     let file = folder.create("a").unwrap();
@@ -124,7 +124,7 @@ fn a_full_folder_writes_what_finds_space() {
 }
 
 #[test]
-fn an_adversary_puts_back_what_it_kept() {
+fn an_adversary_restores_a_snapshot() {
     let folder = CrashFolder::new();
     let file = write(&folder, "a", b"one");
     write(&folder, "x/b", b"b");
@@ -143,13 +143,13 @@ fn an_adversary_puts_back_what_it_kept() {
     let mut altered = kept.clone();
     assert!(altered.alter("a", |bytes| bytes[1] ^= 1) && !altered.alter("none", |_| ()));
     assert_ne!(altered.digest(), kept.digest());
-    folder.put("a", None);
+    folder.replace_file("a", None);
     assert_eq!(folder.open("a").err().map(|e| e.kind()), Some(Kind::NotFound));
 }
 
 /// Runs a random workload up to a cut. Returns digests of the folder and of the image after the
 /// cut.
-fn play(seed: u64) -> (u64, u64) {
+fn run_workload(seed: u64) -> (u64, u64) {
     let (folder, mut rng) = (CrashFolder::new(), Rng::new(seed));
     folder.cut_after(rng.below(300));
     while !folder.is_cut() {
@@ -169,9 +169,9 @@ fn play(seed: u64) -> (u64, u64) {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn the_same_seed_gives_the_same_run() {
     for seed in 0..50 {
-        assert_eq!(play(seed), play(seed));
+        assert_eq!(run_workload(seed), run_workload(seed));
     }
-    assert_ne!(play(1), play(2));
+    assert_ne!(run_workload(1), run_workload(2));
 }

@@ -5,7 +5,7 @@
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range, pieces};
 use lacuna_sim::PAGE_SIZE;
-use lacuna_sim::versions::{Model, fill};
+use lacuna_sim::versions::{DiskModel, fill};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,34 +14,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The duration of the failing sync. By its end, other threads that need a sync wait for it.
-const FAILS_AFTER: Duration = Duration::from_millis(20);
+const FAILURE_DELAY: Duration = Duration::from_millis(20);
 
 /// The medium with its cache.
-pub struct FailedSync {
+pub struct FailingSyncMedium {
     medium: Arc<dyn Medium>,
-    state: Mutex<State>,
+    state: Mutex<FailingSyncState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FailingSyncState {
     /// The number of syncs up to the failing one.
-    left: Option<u64>,
+    syncs_until_failure: Option<u64>,
     failed: bool,
-    after: u64,
-    cache: BTreeMap<u64, Page>,
+    syncs_after: u64,
+    cache: BTreeMap<u64, CachedPage>,
 }
 
 /// A cached page of the medium.
-struct Page {
+struct CachedPage {
     bytes: Box<[u8]>,
     /// Whether the next sync writes it.
     dirty: bool,
 }
 
-impl State {
+impl FailingSyncState {
     /// Applies `change` to a range of the cache, page by page. `change` gets the piece and its
     /// offset in the range.
-    fn change(
+    fn change_pages(
         &mut self,
         medium: &dyn Medium,
         range: Range<u64>,
@@ -56,7 +56,7 @@ impl State {
                     let len = (medium.len() - start).min(PAGE_SIZE) as usize;
                     let mut bytes = vec![0; len].into_boxed_slice();
                     medium.read_at(start, &mut bytes)?;
-                    place.insert(Page { bytes, dirty: false })
+                    place.insert(CachedPage { bytes, dirty: false })
                 }
             };
             change(&mut page.bytes[within], at.start);
@@ -75,21 +75,21 @@ impl State {
     }
 }
 
-impl FailedSync {
+impl FailingSyncMedium {
     /// Wraps a medium with an empty cache. Syncs succeed.
     pub fn new(medium: Arc<dyn Medium>) -> Self {
-        FailedSync { medium, state: Mutex::default() }
+        FailingSyncMedium { medium, state: Mutex::default() }
     }
 
     /// Makes the `nth` further sync fail; 0 disables this.
     pub fn fail_sync(&self, nth: u64) {
-        self.state().left = Some(nth);
+        self.state().syncs_until_failure = Some(nth);
     }
 
     /// The number of syncs after the failed one. Their callers wrongly believe that the data is
     /// durable.
     pub fn syncs_after(&self) -> u64 {
-        self.state().after
+        self.state().syncs_after
     }
 
     /// Cuts the power: the cache is lost, with its dirty and clean pages.
@@ -97,7 +97,7 @@ impl FailedSync {
         self.state().cache.clear();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FailingSyncState> {
         self.state.lock()
     }
 }
@@ -116,35 +116,35 @@ pub fn flush_until_refused(disk: &dyn Disk, clients: u64) {
 }
 
 /// The number of blocks of each level that [`reopens_from_the_medium`] uses.
-const WORKED: u64 = 24;
+const USED_BLOCKS: u64 = 24;
 
 /// Makes the `nth` sync fail under a disk in use, or with `closing` under a disk that is being
 /// closed. Then opens the disk again without a reboot, uses it, cuts the power, and opens it once
 /// more. Flushed data must read correctly each time. `open` returns the levels of the disk on
 /// `failing`, with the threads that their flushes need.
-pub fn reopens_from_the_medium(
-    failing: &FailedSync,
+pub fn check_reopen_after_failed_sync(
+    failing: &FailingSyncMedium,
     nth: u64,
     closing: bool,
     open: &dyn Fn() -> Result<Vec<Arc<dyn Disk>>>,
 ) -> std::result::Result<(), String> {
     let mut levels = open().map_err(|e| e.to_string())?;
-    let mut models: Vec<Model> =
-        (0..levels.len()).map(|level| Model::new(format!("level {level}"), WORKED)).collect();
+    let mut models: Vec<DiskModel> =
+        (0..levels.len()).map(|level| DiskModel::new(format!("level {level}"), USED_BLOCKS)).collect();
     let mut stamp = 0;
-    let mut work = |levels: &[Arc<dyn Disk>], models: &mut [Model], flushes: u64| -> Result<()> {
+    let mut work = |levels: &[Arc<dyn Disk>], models: &mut [DiskModel], flushes: u64| -> Result<()> {
         for _ in 0..flushes {
             for (level, model) in levels.iter().zip(models.iter_mut()) {
                 stamp += 1;
-                let (first, count) = (stamp * 7 % WORKED, 1 + stamp % 3);
-                for block in (first..first + count).map(|block| block % WORKED) {
+                let (first, count) = (stamp * 7 % USED_BLOCKS, 1 + stamp % 3);
+                for block in (first..first + count).map(|block| block % USED_BLOCKS) {
                     let mut data = [0; BLOCK_SIZE];
                     fill(block, stamp, &mut data);
-                    model.set(block, 1, stamp);
+                    model.add_version(block, 1, stamp);
                     level.write(BlockAddr(block), &data)?;
                 }
                 level.flush()?;
-                model.flushed();
+                model.record_flush();
             }
         }
         Ok(())
@@ -164,18 +164,18 @@ pub fn reopens_from_the_medium(
             failing.cut_power();
         }
         let when = if cut { "after the power cut" } else { "after the failed sync" };
-        let said = |e: &dyn std::fmt::Display| format!("{when}: {e}");
-        levels = open().map_err(|e| said(&e))?;
+        let violation = |e: &dyn std::fmt::Display| format!("{when}: {e}");
+        levels = open().map_err(|e| violation(&e))?;
         for (level, model) in levels.iter().zip(models.iter_mut()) {
-            model.compare(&**level).map_err(|e| said(&e))?;
+            model.check_after_cut(&**level).map_err(|e| violation(&e))?;
         }
         // Only a little, so that the new writes do not hide a fault.
-        work(&levels, &mut models, 1).map_err(|e| said(&e))?;
+        work(&levels, &mut models, 1).map_err(|e| violation(&e))?;
     }
     Ok(())
 }
 
-impl Medium for FailedSync {
+impl Medium for FailingSyncMedium {
     fn len(&self) -> u64 {
         self.medium.len()
     }
@@ -197,7 +197,7 @@ impl Medium for FailedSync {
         let mut state = self.state();
         batch.iter().try_for_each(|extent| {
             let range = extent.offset..extent.offset + extent.data.len() as u64;
-            state.change(&*self.medium, range, |piece, at| {
+            state.change_pages(&*self.medium, range, |piece, at| {
                 piece.copy_from_slice(&extent.data[at..at + piece.len()]);
             })
         })
@@ -205,9 +205,10 @@ impl Medium for FailedSync {
 
     fn sync(&self) -> Result<()> {
         let mut state = self.state();
-        state.after += u64::from(state.failed);
-        let fails = state.left == Some(1);
-        state.left = state.left.filter(|_| !fails).map(|left| left.saturating_sub(1));
+        state.syncs_after += u64::from(state.failed);
+        let fails = state.syncs_until_failure == Some(1);
+        state.syncs_until_failure =
+            state.syncs_until_failure.filter(|_| !fails).map(|left| left.saturating_sub(1));
         state.failed |= fails;
         if !fails {
             state.write_back(&*self.medium)?;
@@ -216,7 +217,7 @@ impl Medium for FailedSync {
         }
         state.cache.values_mut().for_each(|page| page.dirty = false);
         drop(state);
-        std::thread::sleep(FAILS_AFTER);
+        std::thread::sleep(FAILURE_DELAY);
         Err(Error::new(Kind::Io, "sync of the medium").found("pages that could not be written"))
     }
 
@@ -228,7 +229,7 @@ impl Medium for FailedSync {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.state().change(&*self.medium, offset..offset + len, |piece, _| piece.fill(0))
+        self.state().change_pages(&*self.medium, offset..offset + len, |piece, _| piece.fill(0))
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
@@ -245,9 +246,9 @@ mod tests {
     use lacuna_medium::MemoryMedium;
 
     #[test]
-    fn what_a_failed_sync_lost_reads_until_it_is_forgotten() {
+    fn pages_lost_by_a_failed_sync_read_until_the_cache_is_dropped() {
         let below = Arc::new(MemoryMedium::new(10_000));
-        let medium = FailedSync::new(below.clone());
+        let medium = FailingSyncMedium::new(below.clone());
         let byte = |at: u64| {
             let mut byte = [0];
             medium.read_at(at, &mut byte).unwrap();

@@ -26,7 +26,7 @@ impl FormatPage {
     }
 
     /// Whether the page contains this text.
-    pub fn says(&self, words: &str) -> bool {
+    pub fn contains(&self, words: &str) -> bool {
         self.0.contains(words)
     }
 
@@ -45,14 +45,14 @@ impl FormatPage {
     }
 
     /// The second cell of the row with this first cell.
-    pub fn named(&self, heading: &str, name: &str) -> String {
+    pub fn value_of(&self, heading: &str, name: &str) -> String {
         let rows = self.rows(heading);
         rows.into_iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}")).swap_remove(1)
     }
 
     /// Like [`FormatPage::named`], as a number.
     pub fn number(&self, heading: &str, name: &str) -> u64 {
-        self.named(heading, name).parse().unwrap_or_else(|e| panic!("{name}: {e}"))
+        self.value_of(heading, name).parse().unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
     /// The number with this name under the heading "Constants".
@@ -63,7 +63,7 @@ impl FormatPage {
     /// The fields in the last table under a heading.
     pub fn fields(&self, heading: &str) -> Fields {
         let rows = self.tables(heading).pop().unwrap_or_else(|| panic!("no table under {heading}"));
-        Fields::of(heading, &rows)
+        Fields::from_rows(heading, &rows)
     }
 }
 
@@ -74,7 +74,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    fn of(heading: &str, rows: &Rows) -> Fields {
+    fn from_rows(heading: &str, rows: &Rows) -> Fields {
         let (mut end, mut fields) = (0, Vec::<(String, Range<usize>)>::new());
         for row in rows {
             let number =
@@ -90,13 +90,13 @@ impl Fields {
     }
 
     /// Asserts the length of the structure in bytes.
-    pub fn of_len(self, len: usize) -> Self {
-        assert_eq!(self.end(), len, "{}", self.heading);
+    pub fn assert_len(self, len: usize) -> Self {
+        assert_eq!(self.byte_len(), len, "{}", self.heading);
         self
     }
 
     /// The length of the structure in bytes.
-    pub fn end(&self) -> usize {
+    pub fn byte_len(&self) -> usize {
         self.fields.last().map_or(0, |(_, range)| range.end)
     }
 
@@ -162,7 +162,7 @@ impl SealedBlock<'_> {
         let address = u128::from(block).to_le_bytes();
         match cipher {
             Cipher::XtsRandom => {
-                let iv = page.fields("Metadata of xts-random").of_len(16);
+                let iv = page.fields("Metadata of xts-random").assert_len(16);
                 let iv: [u8; 16] = iv.get(meta, "iv").try_into().expect("16 bytes");
                 let binder = AesBlock::new(&derive(master, "sealed xts-random tweak", uuid));
                 let mut tweak = binder.encrypt(iv);
@@ -171,7 +171,7 @@ impl SealedBlock<'_> {
                 key.session().decrypt(&binder.encrypt(tweak), data, &mut plain);
             }
             Cipher::Gcm => {
-                let fields = page.fields("Metadata of gcm").of_len(32);
+                let fields = page.fields("Metadata of gcm").assert_len(32);
                 let own = derive(master, "sealed gcm", uuid);
                 let key = GcmKey::new(&derive(&own, "segment", &(block / 1024).to_le_bytes())).unwrap();
                 let nonce = fields.get(meta, "nonce").try_into().expect("12 bytes");

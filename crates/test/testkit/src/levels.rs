@@ -9,13 +9,13 @@ mod lies;
 mod resumed;
 mod threads;
 
-pub use crash::Hardship;
+pub use crash::CrashTest;
 pub use damage::{failures, lost_blocks};
 pub use disks::{
-    Above, Fresh, UUID, counter, create, create_with, flush_hidden, fresh, has_contents, masters, models,
-    open, open_with, options, seeded,
+    FreshDisk, UUID, UpperLevels, assert_contents, counter, create, create_with, flush_hidden, fresh_disk,
+    master_keys, models, open, open_with, options, seeded_randomness,
 };
-pub use errno::Sweep;
-pub use lies::Lying;
+pub use errno::ErrnoSweep;
+pub use lies::LyingDisks;
 pub use resumed::resume_twice;
-pub use threads::Threaded;
+pub use threads::ThreadedDisk;

@@ -6,18 +6,18 @@
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Result};
 use lacuna_medium::Medium;
-use lacuna_sim::versions::{Model, Worked, origin_of, stamp_of};
-use lacuna_sim::{CrashMedium, Digest, Lies, Rng, Truths, setting};
+use lacuna_sim::versions::{DiskModel, DiskWorkload, origin_of, stamp_of};
+use lacuna_sim::{CrashMedium, HonestReads, Lies, Rng, RunDigest, env_number};
 use std::sync::Arc;
 
 /// The number of openings of one disk.
-const OF_ONE_DISK: u64 = 20;
+const OPENINGS_PER_DISK: u64 = 20;
 /// The most blocks of one read.
-const REQUEST: u64 = 6;
+const MAX_READ_BLOCKS: u64 = 6;
 /// The number of lies in a thousand reads, used in turn.
-const OFTEN: [u64; 5] = [10, 40, 120, 300, 600];
+const LIE_RATES: [u64; 5] = [10, 40, 120, 300, 600];
 /// The most wrong answers that are printed.
-const MOST_TOLD: usize = 20;
+const MAX_PRINTED: usize = 20;
 
 /// The data that a block may return, in addition to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Promise {
     /// Its latest version. For some formats, a discarded block may read as before the discard.
     Latest {
         /// Whether this holds for the format.
-        but_discarded: bool,
+        may_undo_discards: bool,
     },
     /// A whole version that it had, including zeros.
     Own,
@@ -36,11 +36,11 @@ pub enum Promise {
 
 impl Promise {
     /// Describes the violation if a block reads as `data`; `None` if that is allowed.
-    fn complaint(self, model: &Model, block: u64, data: &[u8]) -> Option<String> {
+    fn violation(self, model: &DiskModel, block: u64, data: &[u8]) -> Option<String> {
         let (stamp, latest) = (stamp_of(block, data), model.latest(block));
         let own = stamp.is_some_and(|stamp| model.versions(block).contains(&stamp));
         let right = match self {
-            Promise::Latest { but_discarded } => {
+            Promise::Latest { may_undo_discards: but_discarded } => {
                 stamp == Some(latest) || (own && but_discarded && latest == 0)
             }
             Promise::Own => own,
@@ -49,16 +49,16 @@ impl Promise {
         let found = match (stamp, origin_of(data)) {
             (Some(stamp), _) => format!("version {stamp}"),
             (None, Some((other, stamp))) => format!("version {stamp} of block {other}"),
-            (None, None) => "nothing that was written".into(),
+            (None, None) => "data that was never written".into(),
         };
         (!right).then(|| format!("block {block} reads as {found}, latest is {latest}, promised is {self:?}"))
     }
 }
 
 /// The results of openings.
-pub struct Openings {
+pub struct OpeningResults {
     /// The number of openings to make.
-    asked: u64,
+    requested: u64,
     first_seed: u64,
     /// The number of disks so far.
     disks: u64,
@@ -68,17 +68,17 @@ pub struct Openings {
     older: u64,
     noise: u64,
     errors: u64,
-    wrong: Vec<String>,
-    digest: Digest,
+    violations: Vec<String>,
+    digest: RunDigest,
 }
 
-impl Openings {
+impl OpeningResults {
     /// No results yet, of one of `plays` equal parts of the openings. Their total number is in
     /// `LACUNA_LIES`, with the default `asked`.
-    pub fn new(asked: u64, plays: usize) -> Openings {
-        Openings {
-            asked: setting("LACUNA_LIES", asked).div_ceil(plays as u64),
-            first_seed: setting("LACUNA_SEED", 1),
+    pub fn new(asked: u64, plays: usize) -> OpeningResults {
+        OpeningResults {
+            requested: env_number("LACUNA_LIES", asked).div_ceil(plays as u64),
+            first_seed: env_number("LACUNA_SEED", 1),
             disks: 0,
             made: 0,
             refused: 0,
@@ -86,14 +86,14 @@ impl Openings {
             older: 0,
             noise: 0,
             errors: 0,
-            wrong: vec![],
-            digest: Digest::new(),
+            violations: vec![],
+            digest: RunDigest::new(),
         }
     }
 
     /// The number of openings that are left.
-    pub fn left(&self) -> u64 {
-        self.asked.saturating_sub(self.made)
+    pub fn remaining(&self) -> u64 {
+        self.requested.saturating_sub(self.made)
     }
 
     /// Begins another disk and returns its seed: the first disk has the seed in `LACUNA_SEED`, and
@@ -105,32 +105,32 @@ impl Openings {
     }
 
     /// Counts an opening.
-    pub fn note_opening(&mut self) {
+    pub fn count_opening(&mut self) {
         self.made += 1;
     }
 
     /// Counts an opening that was refused.
-    pub fn note_refused(&mut self, error: &Error) {
+    pub fn count_refused(&mut self, error: &Error) {
         self.refused += 1;
-        self.digest.bytes(format!("{:?}", error.kind()).as_bytes());
+        self.digest.add_bytes(format!("{:?}", error.kind()).as_bytes());
     }
 
     /// Records a result that is not allowed.
-    pub fn note_wrong(&mut self, what: String) {
-        self.wrong.push(what);
+    pub fn add_violation(&mut self, what: String) {
+        self.violations.push(what);
     }
 
     /// Counts a correct result that is not a block.
-    pub fn note_right(&mut self, what: u64) {
+    pub fn count_correct(&mut self, what: u64) {
         self.latest += 1;
-        self.digest.word(what);
+        self.digest.add_word(what);
     }
 
     /// Reads and checks the blocks of a disk that ever had content, and some more.
-    pub fn compare(
+    pub fn check_blocks(
         &mut self,
         disk: &dyn Disk,
-        model: &Model,
+        model: &DiskModel,
         promise: Promise,
         rng: &mut Rng,
         context: &str,
@@ -141,17 +141,17 @@ impl Openings {
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
             let mut at = 0;
             while at < run.len() {
-                let count = (1 + rng.below(REQUEST) as usize).min(run.len() - at);
-                self.compare_run(disk, model, promise, run[at], count, context);
+                let count = (1 + rng.below(MAX_READ_BLOCKS) as usize).min(run.len() - at);
+                self.check_run(disk, model, promise, run[at], count, context);
                 at += count;
             }
         }
     }
 
-    fn compare_run(
+    fn check_run(
         &mut self,
         disk: &dyn Disk,
-        model: &Model,
+        model: &DiskModel,
         promise: Promise,
         first: u64,
         count: usize,
@@ -160,13 +160,13 @@ impl Openings {
         let mut data = vec![0xa5; count * BLOCK_SIZE];
         if let Err(e) = disk.read(BlockAddr(first), &mut data) {
             self.errors += 1;
-            return self.digest.bytes(format!("{:?}", e.kind()).as_bytes());
+            return self.digest.add_bytes(format!("{:?}", e.kind()).as_bytes());
         }
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             let stamp = stamp_of(block, data);
-            self.digest.word(stamp.unwrap_or(u64::MAX));
-            match promise.complaint(model, block, data) {
-                Some(complaint) => self.wrong.push(format!("{context}: {complaint}")),
+            self.digest.add_word(stamp.unwrap_or(u64::MAX));
+            match promise.violation(model, block, data) {
+                Some(complaint) => self.violations.push(format!("{context}: {complaint}")),
                 None if stamp == Some(model.latest(block)) => self.latest += 1,
                 None if stamp.is_some() => self.older += 1,
                 None => self.noise += 1,
@@ -179,59 +179,71 @@ impl Openings {
     /// # Panics
     ///
     /// If any result was wrong, or if the lies had hardly any effect.
-    pub fn nothing_is_wrong(self, what: &str) {
-        let Openings { made, first_seed, refused, latest, older, noise, errors, wrong, digest, .. } = self;
+    pub fn assert_nothing_wrong(self, what: &str) {
+        let OpeningResults {
+            made,
+            first_seed,
+            refused,
+            latest,
+            older,
+            noise,
+            errors,
+            violations: wrong,
+            digest,
+            ..
+        } = self;
         println!(
             "{what}: {made} openings, seed {first_seed}, {refused} refused, {latest} latest, {older} older, {noise} noise, \
              {errors} errors, {} wrong, digest {:016x}",
             wrong.len(),
             digest.0
         );
-        assert!(wrong.is_empty(), "{what}: {:#?}", &wrong[..wrong.len().min(MOST_TOLD)]);
-        assert!(refused + errors + older + noise > 0 && latest > 0, "{what}: the lies hardly mattered");
+        assert!(wrong.is_empty(), "{what}: {:#?}", &wrong[..wrong.len().min(MAX_PRINTED)]);
+        assert!(refused + errors + older + noise > 0 && latest > 0, "{what}: the lies had hardly any effect");
     }
 }
 
 /// Opens the levels of a disk. Arguments: the medium, whether to open it read-only, and a seed.
-pub type OpenLevels<'a> = dyn Fn(Arc<dyn Medium>, bool, u64) -> Result<Vec<Arc<dyn Disk>>> + 'a;
+pub type OpenLevelsFn<'a> = dyn Fn(Arc<dyn Medium>, bool, u64) -> Result<Vec<Arc<dyn Disk>>> + 'a;
 
 /// A disk after use on a medium that kept its earlier versions, with the versions of all blocks.
-pub struct Past<'a> {
+pub struct LieScenario<'a> {
     /// The seed of the disk, for messages.
     pub seed: u64,
     /// The medium.
     pub medium: &'a CrashMedium,
     /// A model for each level, without flushes, so that it keeps all versions.
-    pub models: &'a [Model],
+    pub models: &'a [DiskModel],
     /// Opens the disk. A disk without levels counts as one level.
-    pub open: &'a OpenLevels<'a>,
+    pub open: &'a OpenLevelsFn<'a>,
     /// Whether a session under lies may write. After such a session the disk is opened on an honest
     /// medium.
-    pub writes: bool,
+    pub may_write: bool,
     /// The kinds of lies, and the promise under each.
-    pub kinds: &'a [(Truths, Promise)],
+    pub lie_kinds: &'a [(HonestReads, Promise)],
     /// The promise after writes under lies.
-    pub afterwards: Promise,
+    pub promise_after_writes: Promise,
 }
 
-impl Past<'_> {
+impl LieScenario<'_> {
     /// Opens the disk several times while its medium lies.
-    pub fn open_under_lies(&self, rng: &mut Rng, shown: &mut Openings) {
-        for opening in 0..OF_ONE_DISK.min(shown.left()) {
-            let (truths, promise) = rng.pick(self.kinds).clone();
+    pub fn open_under_lies(&self, rng: &mut Rng, shown: &mut OpeningResults) {
+        for opening in 0..OPENINGS_PER_DISK.min(shown.remaining()) {
+            let (truths, promise) = rng.pick(self.lie_kinds).clone();
             let context = format!("seed {}, {truths:?}", self.seed);
             let fork = Arc::new(self.medium.fork());
-            let of_a_thousand = OFTEN[(opening % 5) as usize];
-            let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges: rng.chance(1, 2) };
-            fork.lie_but(Some(lies), truths);
-            let writes = self.writes && rng.chance(1, 3);
+            let of_a_thousand = LIE_RATES[(opening % 5) as usize];
+            let lies =
+                Lies { per_mille: of_a_thousand, rng: Rng::new(rng.next_u64()), may_forge: rng.chance(1, 2) };
+            fork.set_lies_except(Some(lies), truths);
+            let writes = self.may_write && rng.chance(1, 3);
             let mut models = self.models.to_vec();
-            shown.note_opening();
+            shown.count_opening();
             match (self.open)(fork.clone(), !writes, rng.next_u64() >> 8) {
-                Err(e) => shown.note_refused(&e),
+                Err(e) => shown.count_refused(&e),
                 Ok(disks) => {
                     for (disk, model) in disks.iter().zip(&models) {
-                        shown.compare(&**disk, model, promise, rng, &context);
+                        shown.check_blocks(&**disk, model, promise, rng, &context);
                     }
                     if writes {
                         write_some(&disks, &mut models, rng);
@@ -241,15 +253,15 @@ impl Past<'_> {
             if !writes {
                 continue;
             }
-            fork.lie(None);
+            fork.set_lies(None);
             match (self.open)(fork, true, rng.next_u64() >> 8) {
-                Err(e) => shown.note_refused(&e),
+                Err(e) => shown.count_refused(&e),
                 Ok(disks) => {
                     for (disk, model) in disks.iter().zip(&models) {
-                        shown.compare(
+                        shown.check_blocks(
                             &**disk,
                             model,
-                            self.afterwards,
+                            self.promise_after_writes,
                             rng,
                             &format!("{context}, afterwards"),
                         );
@@ -261,12 +273,12 @@ impl Past<'_> {
 }
 
 /// Writes to levels on a lying medium. A refused write may have happened or not.
-fn write_some(disks: &[Arc<dyn Disk>], models: &mut [Model], rng: &mut Rng) {
+fn write_some(disks: &[Arc<dyn Disk>], models: &mut [DiskModel], rng: &mut Rng) {
     let mut next_stamp = 1 << 40;
     for _ in 0..3 {
         for (disk, model) in disks.iter().zip(models.iter_mut()) {
             let count = 1 + rng.below(4);
-            let mut worked = Worked { disk: &**disk, model, rng, next_stamp: &mut next_stamp };
+            let mut worked = DiskWorkload { disk: &**disk, model, rng, next_stamp: &mut next_stamp };
             let _refused = worked.write(count).and_then(|()| disk.flush());
         }
     }
@@ -280,11 +292,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_count_on_from_the_seed_however_often_each_is_opened() {
-        let first = setting("LACUNA_SEED", 1);
-        let mut shown = Openings::new(200, 1);
+    fn each_disk_has_the_next_seed() {
+        let first = env_number("LACUNA_SEED", 1);
+        let mut shown = OpeningResults::new(200, 1);
         assert_eq!(shown.begin_disk(), first);
-        (0..OF_ONE_DISK).for_each(|_| shown.note_opening());
+        (0..OPENINGS_PER_DISK).for_each(|_| shown.count_opening());
         assert_eq!(shown.begin_disk(), first + 1);
     }
 }

@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 /// The result for each program that was asked for: the reason why it cannot be used, or `None`.
-static TRIED: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
+static RESULTS: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
 
 /// Whether a program exists and works. If not, prints the reason on standard error, and the test
 /// can skip itself. A program that exists but does not work, such as `nbdsh` with a Python that
 /// lacks its module, counts as missing. Each program is tried once per process.
-pub fn have(program: &str) -> bool {
-    let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
-    let why = tried.entry(program.to_owned()).or_insert_with(|| missing(program));
+pub fn is_program_available(program: &str) -> bool {
+    let mut tried = RESULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let why = tried.entry(program.to_owned()).or_insert_with(|| unavailable_reason(program));
     let Some(why) = why else { return true };
     // Not eprintln, because the test runner captures it.
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
@@ -21,14 +21,14 @@ pub fn have(program: &str) -> bool {
 }
 
 /// The reason why a program cannot be used; `None` if it can.
-fn missing(program: &str) -> Option<String> {
+fn unavailable_reason(program: &str) -> Option<String> {
     let mut why = None;
     for words in probes(program) {
         match Command::new(program).args(*words).stdin(Stdio::null()).output() {
             Ok(ran) if ran.status.success() => return None,
             Ok(ran) => {
-                let said = String::from_utf8_lossy(&ran.stderr);
-                let said = said.lines().last().unwrap_or("it says nothing");
+                let stderr = String::from_utf8_lossy(&ran.stderr);
+                let said = stderr.lines().last().unwrap_or("no error output");
                 why.get_or_insert(format!("{program} does not work here: {said}"));
             }
             Err(e) => return Some(format!("this machine has no {program} that can be run ({e})")),
@@ -70,13 +70,19 @@ mod tests {
         let broken = program(&dir, "broken", "echo \"No module named 'nbd'\" >&2; exit 1");
         let short = program(&dir, "short", "[ \"$1\" = -V ]");
         let counting = program(&dir, "counting", "echo >> \"$0.runs\"");
-        let found = (have(&broken), missing(&broken), have(&short), have(&counting), have(&counting));
+        let found = (
+            is_program_available(&broken),
+            unavailable_reason(&broken),
+            is_program_available(&short),
+            is_program_available(&counting),
+            is_program_available(&counting),
+        );
         let runs = std::fs::read(format!("{counting}.runs")).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         let words = format!("{broken} does not work here: No module named 'nbd'");
         assert_eq!(found, (false, Some(words), true, true, true));
         assert_eq!(runs.len(), 1, "it was tried more than once");
-        assert!(have("cat") && !have("no-such-program-here"));
+        assert!(is_program_available("cat") && !is_program_available("no-such-program-here"));
     }
 
     /// Programs with uncommon version options are found.
@@ -87,7 +93,7 @@ mod tests {
         {
             let works = Command::new(name).arg(words).stdin(Stdio::null()).output();
             if works.is_ok_and(|ran| ran.status.success()) {
-                assert!(have(name), "{name}");
+                assert!(is_program_available(name), "{name}");
             }
         }
     }

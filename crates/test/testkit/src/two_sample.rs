@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_passes_and_two_are_told_apart() {
+    fn samples_of_one_distribution_pass_and_others_fail() {
         let same =
             (1..=100).filter(|seed| kolmogorov_smirnov(&sample(*seed, 0), &sample(1000 + seed, 0)) < 0.01);
         assert!(same.count() <= 5);

@@ -2,13 +2,13 @@
 //! end.
 
 use crate::measure::memory::CountingMemory;
-use crate::measure::subject::{CacheKind, Driven, Subject};
+use crate::measure::subject::{CacheKind, MeasuredFile, MeasuredScheme};
 use lacuna_contracts::{Error, Kind, Result};
 use std::time::{Duration, Instant};
 
 /// Measured figures.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct CostFigures {
     /// Time of all writes, including the commits to US.
     pub write: Duration,
     /// Time of all reads, including their checks.
@@ -22,10 +22,10 @@ pub struct Figures {
     /// Bytes of US accessed by reads.
     pub read_us: u64,
     /// Bytes of US at the end.
-    pub held: u64,
+    pub stored_us: u64,
 }
 
-impl Figures {
+impl CostFigures {
     /// The integrity bandwidth: bytes of US per block that is written or read.
     pub fn bandwidth(&self) -> f64 {
         (self.write_us + self.read_us) as f64 / (self.written + self.checked).max(1) as f64
@@ -43,13 +43,13 @@ const REQUEST: usize = 128 << 10;
 /// Writes all files from end to end, then reads all of them and compares. Files are whole blocks.
 /// Errors: [`Kind::Corrupt`] if a read does not return the written data.
 pub fn measure_files(
-    subject: Subject,
+    subject: MeasuredScheme,
     block_size: usize,
     cache: Option<(CacheKind, usize)>,
     files: &[Vec<u8>],
-) -> Result<Figures> {
-    let mut figures = Figures::default();
-    let mut held: Vec<(Box<dyn Driven>, CountingMemory)> = Vec::with_capacity(files.len());
+) -> Result<CostFigures> {
+    let mut figures = CostFigures::default();
+    let mut held: Vec<(Box<dyn MeasuredFile>, CountingMemory)> = Vec::with_capacity(files.len());
     for (number, content) in (0..).zip(files) {
         let blocks = (content.len() / block_size) as u64;
         let us = CountingMemory::new(block_size, blocks);
@@ -77,7 +77,7 @@ pub fn measure_files(
         }
         figures.checked += (content.len() / block_size) as u64;
         figures.read_us += us.take_accessed();
-        figures.held += us.held();
+        figures.stored_us += us.stored();
     }
     Ok(figures)
 }

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct CountingMemory {
     block_size: usize,
     blocks: Mutex<Vec<u8>>,
-    parts: Mutex<Vec<(Part, Pages)>>,
+    parts: Mutex<Vec<(Part, PartPages)>>,
     accessed: AtomicU64,
 }
 
 /// The pages of one part, by number. The nodes of a tree, which are most of the pages, are dense.
 #[derive(Default)]
-struct Pages {
+struct PartPages {
     pages: Vec<Option<Vec<u8>>>,
     bytes: u64,
 }
@@ -40,16 +40,16 @@ impl CountingMemory {
     }
 
     /// Bytes that US holds.
-    pub fn held(&self) -> u64 {
+    pub fn stored(&self) -> u64 {
         self.parts.lock().iter().map(|(_, pages)| pages.bytes).sum()
     }
 
-    fn with<R>(&self, part: Part, what: impl FnOnce(&mut Pages) -> R) -> R {
+    fn with<R>(&self, part: Part, what: impl FnOnce(&mut PartPages) -> R) -> R {
         let mut parts = self.parts.lock();
         let known = parts.iter().position(|(held, _)| *held == part);
         let at = known.unwrap_or(parts.len());
         if known.is_none() {
-            parts.push((part, Pages::default()));
+            parts.push((part, PartPages::default()));
         }
         what(&mut parts[at].1)
     }

@@ -6,8 +6,8 @@ mod replay;
 mod subject;
 mod trace;
 
-pub use figures::{Figures, measure_files};
+pub use figures::{CostFigures, measure_files};
 pub use memory::CountingMemory;
-pub use replay::{Contents, replay};
-pub use subject::{CacheKind, Driven, Subject};
-pub use trace::{Access, Request, Trace};
+pub use replay::{SyntheticContents, replay};
+pub use subject::{CacheKind, MeasuredFile, MeasuredScheme};
+pub use trace::{AccessKind, Trace, TraceRequest};

@@ -1,9 +1,9 @@
 //! Replays a trace: the requests of EINT, section 7.2, with synthetic contents.
 
-use crate::measure::figures::Figures;
+use crate::measure::figures::CostFigures;
 use crate::measure::memory::CountingMemory;
-use crate::measure::subject::{Driven, Subject};
-use crate::measure::trace::{Access, Request, Trace};
+use crate::measure::subject::{MeasuredFile, MeasuredScheme};
+use crate::measure::trace::{AccessKind, Trace, TraceRequest};
 use lacuna_contracts::Result;
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ const VARIETY: usize = 64;
 const RUN: u64 = 32;
 
 /// Synthetic contents of blocks: text-like, random-looking, or a random mixture of both.
-pub struct Contents {
+pub struct SyntheticContents {
     low: Vec<Vec<u8>>,
     high: Vec<Vec<u8>>,
     /// Percentage of random-looking blocks.
@@ -21,9 +21,9 @@ pub struct Contents {
     state: u64,
 }
 
-impl Contents {
+impl SyntheticContents {
     /// Contents with `percent` % of random-looking blocks. The same seed gives the same contents.
-    pub fn new(block_size: usize, percent: u64, seed: u64) -> Contents {
+    pub fn new(block_size: usize, percent: u64, seed: u64) -> SyntheticContents {
         let mut state = seed;
         let mut random =
             |len: usize| -> Vec<u8> { (0..len).map(|_| (next(&mut state) >> 32) as u8).collect() };
@@ -36,11 +36,11 @@ impl Contents {
                 text.take(block_size).collect()
             })
             .collect();
-        Contents { low, high, percent, state: seed }
+        SyntheticContents { low, high, percent, state: seed }
     }
 
     /// The next block.
-    fn block(&mut self) -> &[u8] {
+    fn next_block(&mut self) -> &[u8] {
         let drawn = next(&mut self.state);
         let of = if drawn % 100 < self.percent { &self.high } else { &self.low };
         &of[(drawn >> 32) as usize % VARIETY]
@@ -75,15 +75,15 @@ fn next(state: &mut u64) -> u64 {
 }
 
 /// One file of a trace.
-struct Open {
-    file: Box<dyn Driven>,
+struct OpenTraceFile {
+    file: Box<dyn MeasuredFile>,
     us: CountingMemory,
 }
 
-impl Open {
-    fn new(subject: Subject, number: u64, block_size: usize, blocks: u64) -> Result<Open> {
+impl OpenTraceFile {
+    fn new(subject: MeasuredScheme, number: u64, block_size: usize, blocks: u64) -> Result<OpenTraceFile> {
         let file = subject.file(number, block_size, None)?;
-        Ok(Open { file, us: CountingMemory::new(block_size, blocks) })
+        Ok(OpenTraceFile { file, us: CountingMemory::new(block_size, blocks) })
     }
 }
 
@@ -91,48 +91,48 @@ impl Open {
 /// first, which is not measured; closing all files at the end is measured. Reads stop at the end of
 /// a file.
 pub fn replay(
-    subject: Subject,
+    subject: MeasuredScheme,
     block_size: usize,
     trace: &Trace,
-    contents: &mut Contents,
-) -> Result<Figures> {
+    contents: &mut SyntheticContents,
+) -> Result<CostFigures> {
     let mut open = Vec::with_capacity(trace.files.len());
     let mut room = vec![0; RUN as usize * block_size];
     for (number, (_, blocks)) in (0..).zip(&trace.files) {
-        let mut file = Open::new(subject, number, block_size, *blocks)?;
+        let mut file = OpenTraceFile::new(subject, number, block_size, *blocks)?;
         for first in (0..*blocks).step_by(RUN as usize) {
             let run = &mut room[..(blocks - first).min(RUN) as usize * block_size];
-            run.chunks_exact_mut(block_size).for_each(|block| block.copy_from_slice(contents.block()));
+            run.chunks_exact_mut(block_size).for_each(|block| block.copy_from_slice(contents.next_block()));
             file.file.write(&file.us, first, run)?;
         }
         file.file.close(&file.us)?;
         file.us.take_accessed();
         open.push(file);
     }
-    let mut figures = Figures::default();
+    let mut figures = CostFigures::default();
     for request in &trace.requests {
-        one(&mut open[request.file], *request, block_size, contents, &mut room, &mut figures)?;
+        replay_request(&mut open[request.file], *request, block_size, contents, &mut room, &mut figures)?;
     }
-    for Open { file, us } in &mut open {
+    for OpenTraceFile { file, us } in &mut open {
         let began = Instant::now();
         file.close(us)?;
         figures.write += began.elapsed();
         figures.write_us += us.take_accessed();
-        figures.held += us.held();
+        figures.stored_us += us.stored();
     }
     Ok(figures)
 }
 
-fn one(
-    open: &mut Open,
-    request: Request,
+fn replay_request(
+    open: &mut OpenTraceFile,
+    request: TraceRequest,
     block_size: usize,
-    contents: &mut Contents,
+    contents: &mut SyntheticContents,
     room: &mut [u8],
-    figures: &mut Figures,
+    figures: &mut CostFigures,
 ) -> Result<()> {
-    let Open { file, us } = open;
-    if request.access == Access::Truncate {
+    let OpenTraceFile { file, us } = open;
+    if request.access == AccessKind::Truncate {
         let began = Instant::now();
         file.truncate(us, request.first)?;
         figures.write += began.elapsed();
@@ -140,15 +140,15 @@ fn one(
         return Ok(());
     }
     let end = match request.access {
-        Access::Read => file.blocks().min(request.first + request.count),
+        AccessKind::Read => file.blocks().min(request.first + request.count),
         _ => request.first + request.count,
     };
     let mut first = request.first;
     while first < end {
         let count = (end - first).min(RUN);
         let run = &mut room[..count as usize * block_size];
-        if request.access == Access::Write {
-            run.chunks_exact_mut(block_size).for_each(|block| block.copy_from_slice(contents.block()));
+        if request.access == AccessKind::Write {
+            run.chunks_exact_mut(block_size).for_each(|block| block.copy_from_slice(contents.next_block()));
             let began = Instant::now();
             file.write(us, first, run)?;
             figures.write += began.elapsed();

@@ -10,7 +10,7 @@ use crate::reference_keys::ReferenceKeys;
 use crate::reference_mt::ReferenceMt;
 use crate::reference_rand::{ReferenceRand, tweak};
 use lacuna_contracts::{Budget, Result, Secret};
-use lacuna_integrity::{Choice, Failed, FileKeys, ProtectedFile, Scheme, Session, Untrusted};
+use lacuna_integrity::{Choice, FailedBlock, FileKeys, ProtectedFile, Scheme, Session, Untrusted};
 use std::sync::Arc;
 
 /// The master key of all file keys.
@@ -18,7 +18,7 @@ const MASTER: [u8; 32] = [0x6d; 32];
 
 /// A measured scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub enum MeasuredScheme {
     /// AES-256-XTS under Figure 3, without integrity ("AES - no integrity").
     Aes,
     /// HCTR2 under authentic counters, without integrity ("CMC - no integrity").
@@ -43,7 +43,7 @@ pub enum CacheKind {
 }
 
 /// One file of a subject.
-pub trait Driven {
+pub trait MeasuredFile {
     /// Writes whole blocks; blocks between the end and `first` become zeros.
     fn write(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()>;
     /// Reads and checks whole blocks.
@@ -56,33 +56,38 @@ pub trait Driven {
     fn truncate(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()>;
 }
 
-impl Subject {
+impl MeasuredScheme {
     /// The file systems of the paper's Table 4, in its order.
-    pub const PAPER: [Subject; 5] =
-        [Subject::Aes, Subject::Wide, Subject::ReferenceMt, Subject::ReferenceRand, Subject::ReferenceComp];
+    pub const PAPER: [MeasuredScheme; 5] = [
+        MeasuredScheme::Aes,
+        MeasuredScheme::Wide,
+        MeasuredScheme::ReferenceMt,
+        MeasuredScheme::ReferenceRand,
+        MeasuredScheme::ReferenceComp,
+    ];
 
     /// The schemes of vault files as users have them, and encryption alone.
-    pub const FILES: [Subject; 5] = [
-        Subject::File(Choice::Fixed(Scheme::None)),
-        Subject::File(Choice::Fixed(Scheme::Mt)),
-        Subject::File(Choice::Fixed(Scheme::Rand)),
-        Subject::File(Choice::Fixed(Scheme::Comp)),
-        Subject::File(Choice::Auto),
+    pub const FILES: [MeasuredScheme; 5] = [
+        MeasuredScheme::File(Choice::Fixed(Scheme::None)),
+        MeasuredScheme::File(Choice::Fixed(Scheme::Mt)),
+        MeasuredScheme::File(Choice::Fixed(Scheme::Rand)),
+        MeasuredScheme::File(Choice::Fixed(Scheme::Comp)),
+        MeasuredScheme::File(Choice::Auto),
     ];
 
     /// The name for tables.
     pub fn name(self) -> &'static str {
         match self {
-            Subject::Aes => "XTS, no integrity",
-            Subject::Wide => "HCTR2, no integrity",
-            Subject::ReferenceMt => "reference MT",
-            Subject::ReferenceRand => "reference RAND",
-            Subject::ReferenceComp => "reference COMP",
-            Subject::File(Choice::Fixed(Scheme::None)) => "vault none",
-            Subject::File(Choice::Fixed(Scheme::Mt)) => "vault mt",
-            Subject::File(Choice::Fixed(Scheme::Rand)) => "vault rand",
-            Subject::File(Choice::Fixed(Scheme::Comp)) => "vault comp",
-            Subject::File(Choice::Auto) => "vault auto",
+            MeasuredScheme::Aes => "XTS, no integrity",
+            MeasuredScheme::Wide => "HCTR2, no integrity",
+            MeasuredScheme::ReferenceMt => "reference MT",
+            MeasuredScheme::ReferenceRand => "reference RAND",
+            MeasuredScheme::ReferenceComp => "reference COMP",
+            MeasuredScheme::File(Choice::Fixed(Scheme::None)) => "vault none",
+            MeasuredScheme::File(Choice::Fixed(Scheme::Mt)) => "vault mt",
+            MeasuredScheme::File(Choice::Fixed(Scheme::Rand)) => "vault rand",
+            MeasuredScheme::File(Choice::Fixed(Scheme::Comp)) => "vault comp",
+            MeasuredScheme::File(Choice::Auto) => "vault auto",
         }
     }
 
@@ -92,7 +97,7 @@ impl Subject {
         number: u64,
         block_size: usize,
         cache: Option<(CacheKind, usize)>,
-    ) -> Result<Box<dyn Driven>> {
+    ) -> Result<Box<dyn MeasuredFile>> {
         let cache = cache.map(|(kind, bytes)| -> Box<dyn NodeCache> {
             match kind {
                 CacheKind::List => Box::new(ListCache::new(bytes)),
@@ -106,18 +111,18 @@ impl Subject {
             Unprotected { file, counters: CounterIntervals::default(), wide }
         };
         Ok(match self {
-            Subject::Aes => Box::new(plain(false)),
-            Subject::Wide => Box::new(plain(true)),
-            Subject::ReferenceMt => {
+            MeasuredScheme::Aes => Box::new(plain(false)),
+            MeasuredScheme::Wide => Box::new(plain(true)),
+            MeasuredScheme::ReferenceMt => {
                 Box::new(Reference(ReferenceMt::with_cache(keys(), block_size, cache), block_size))
             }
-            Subject::ReferenceRand => {
+            MeasuredScheme::ReferenceRand => {
                 Box::new(Reference(ReferenceRand::with_cache(keys(), block_size, cache), block_size))
             }
-            Subject::ReferenceComp => {
+            MeasuredScheme::ReferenceComp => {
                 Box::new(Reference(ReferenceComp::with_cache(keys(), block_size, cache), block_size))
             }
-            Subject::File(choice) => {
+            MeasuredScheme::File(choice) => {
                 let keys = FileKeys::derive(&master, number)?;
                 let mut file =
                     ProtectedFile::init_with_block_size(keys.clone(), choice, Session(1), block_size);
@@ -138,7 +143,7 @@ struct Unprotected {
     wide: bool,
 }
 
-impl Driven for Unprotected {
+impl MeasuredFile for Unprotected {
     fn write(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()> {
         let size = self.file.size;
         let end = self.blocks();
@@ -193,7 +198,7 @@ impl Driven for Unprotected {
 /// A reference scheme, and the size of its blocks.
 struct Reference<I>(I, usize);
 
-impl<I: Integrity> Driven for Reference<I> {
+impl<I: Integrity> MeasuredFile for Reference<I> {
     fn write(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()> {
         let end = self.0.blocks();
         if first > end {
@@ -208,7 +213,7 @@ impl<I: Integrity> Driven for Reference<I> {
     }
 
     fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Result<()> {
-        self.0.check(us, first, plain).map_err(|Failed { error, .. }| error)
+        self.0.check(us, first, plain).map_err(|FailedBlock { error, .. }| error)
     }
 
     fn blocks(&self) -> u64 {
@@ -235,13 +240,13 @@ struct Protected {
     session: u64,
 }
 
-impl Driven for Protected {
+impl MeasuredFile for Protected {
     fn write(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()> {
         self.file.update(us, first, plain)
     }
 
     fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Result<()> {
-        self.file.check(us, first, plain).map_err(|Failed { error, .. }| error)
+        self.file.check(us, first, plain).map_err(|FailedBlock { error, .. }| error)
     }
 
     fn blocks(&self) -> u64 {

@@ -14,7 +14,7 @@ const MOST_LENGTH: u64 = 1 << 28;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessKind {
     /// Writes blocks.
     Write,
     /// Reads blocks.
@@ -25,9 +25,9 @@ pub enum Access {
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct TraceRequest {
     /// The kind of the request.
-    pub access: Access,
+    pub access: AccessKind,
     /// The index of the file in [`Trace::files`].
     pub file: usize,
     /// The first block.
@@ -40,27 +40,27 @@ pub struct Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Comments of the text, for readers.
-    pub about: Vec<String>,
+    pub comments: Vec<String>,
     /// The names of the files, and the blocks that each has before the first request.
     pub files: Vec<(String, u64)>,
     /// The requests.
-    pub requests: Vec<Request>,
+    pub requests: Vec<TraceRequest>,
 }
 
 impl Trace {
     /// The text of the trace.
     pub fn text(&self) -> String {
         let mut text = format!("{MAGIC}\n");
-        self.about.iter().for_each(|line| writeln!(text, "# {line}").expect("a string takes everything"));
+        self.comments.iter().for_each(|line| writeln!(text, "# {line}").expect("a string takes everything"));
         for (name, blocks) in &self.files {
             writeln!(text, "file {name} {blocks}").expect("a string takes everything");
         }
-        for Request { access, file, first, count } in &self.requests {
+        for TraceRequest { access, file, first, count } in &self.requests {
             let name = &self.files[*file].0;
             let line = match access {
-                Access::Write => format!("w {name} {first} {count}\n"),
-                Access::Read => format!("r {name} {first} {count}\n"),
-                Access::Truncate => format!("t {name} {first}\n"),
+                AccessKind::Write => format!("w {name} {first} {count}\n"),
+                AccessKind::Read => format!("r {name} {first} {count}\n"),
+                AccessKind::Truncate => format!("t {name} {first}\n"),
             };
             text.push_str(&line);
         }
@@ -72,9 +72,9 @@ impl Trace {
     pub fn parse(text: &str) -> Result<Trace> {
         let mut lines = (1..).zip(text.lines());
         if lines.next().is_none_or(|(_, line)| line.trim_end() != MAGIC) {
-            return Err(refused(1, "another first line", &format!("`{MAGIC}`")));
+            return Err(parse_error(1, "another first line", &format!("`{MAGIC}`")));
         }
-        let mut reader = Reader::default();
+        let mut reader = TraceParser::default();
         for (number, line) in lines {
             reader.line(number, line)?;
         }
@@ -82,32 +82,32 @@ impl Trace {
     }
 
     /// Blocks of all requests of this kind.
-    pub fn blocks(&self, access: Access) -> u64 {
+    pub fn blocks(&self, access: AccessKind) -> u64 {
         self.requests.iter().filter(|request| request.access == access).map(|request| request.count).sum()
     }
 }
 
-fn refused(line: usize, found: &str, expected: &str) -> Error {
-    Error::new(Kind::Usage, format!("line {line} of a trace makes no sense")).found(found).expected(expected)
+fn parse_error(line: usize, found: &str, expected: &str) -> Error {
+    Error::new(Kind::Usage, format!("cannot parse line {line} of a trace")).found(found).expected(expected)
 }
 
 /// A trace that is being parsed, with its files by name.
 #[derive(Default)]
-struct Reader {
+struct TraceParser {
     trace: Trace,
     names: HashMap<String, usize>,
 }
 
-impl Reader {
+impl TraceParser {
     fn line(&mut self, number: usize, line: &str) -> Result<()> {
         if let Some(about) = line.strip_prefix('#') {
-            self.trace.about.push(about.trim().to_owned());
+            self.trace.comments.push(about.trim().to_owned());
             return Ok(());
         }
         let words: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
         let number_of = |word: &str, most: u64| {
             let value = word.parse::<u64>().ok().filter(|value| *value <= most);
-            value.ok_or_else(|| refused(number, word, &format!("a number up to {most}")))
+            value.ok_or_else(|| parse_error(number, word, &format!("a number up to {most}")))
         };
         match words[..] {
             [] => {}
@@ -118,18 +118,23 @@ impl Reader {
             }
             ["t", name, first] => {
                 let (first, file) = (number_of(first, MOST_LENGTH)?, self.file(name));
-                self.trace.requests.push(Request { access: Access::Truncate, file, first, count: 0 });
+                self.trace.requests.push(TraceRequest {
+                    access: AccessKind::Truncate,
+                    file,
+                    first,
+                    count: 0,
+                });
             }
             [what @ ("w" | "r"), name, first, count] => {
                 let (first, count) = (number_of(first, MOST_LENGTH)?, number_of(count, MOST_BLOCKS)?);
-                let access = if what == "w" { Access::Write } else { Access::Read };
+                let access = if what == "w" { AccessKind::Write } else { AccessKind::Read };
                 let file = self.file(name);
-                self.trace.requests.push(Request { access, file, first, count });
+                self.trace.requests.push(TraceRequest { access, file, first, count });
             }
             _ => {
                 let known =
                     "`file NAME BLOCKS`, `w NAME FIRST COUNT`, `r NAME FIRST COUNT` or `t NAME BLOCKS`";
-                return Err(refused(number, line, known));
+                return Err(parse_error(number, line, known));
             }
         }
         Ok(())
@@ -153,19 +158,19 @@ mod tests {
 
     #[test]
     fn a_trace_is_read_as_it_was_written() {
-        let request = |access, first, count| Request { access, file: 1, first, count };
-        let requests = [(Access::Write, 7, 3), (Access::Read, 8, 1), (Access::Truncate, 2, 0)];
+        let request = |access, first, count| TraceRequest { access, file: 1, first, count };
+        let requests = [(AccessKind::Write, 7, 3), (AccessKind::Read, 8, 1), (AccessKind::Truncate, 2, 0)];
         let trace = Trace {
-            about: vec!["synthetic".into()],
+            comments: vec!["synthetic".into()],
             files: vec![("a".into(), 5), ("b".into(), 0)],
             requests: requests.map(|(access, first, count)| request(access, first, count)).to_vec(),
         };
         assert_eq!(Trace::parse(&trace.text()).unwrap(), trace);
-        assert_eq!(trace.blocks(Access::Write), 3);
+        assert_eq!(trace.blocks(AccessKind::Write), 3);
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn malformed_traces_are_refused() {
         for bad in ["", "w a 0 1", "lacuna access trace 1\nw a 0", "lacuna access trace 1\nr a 0 -1"] {
             assert_eq!(Trace::parse(bad).unwrap_err().kind(), Kind::Usage, "{bad}");
         }

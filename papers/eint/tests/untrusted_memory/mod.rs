@@ -8,14 +8,14 @@ use std::sync::Mutex;
 
 /// The state of the storage at one time.
 #[derive(Clone, Default)]
-pub(crate) struct Snapshot {
+pub(crate) struct StorageSnapshot {
     blocks: BTreeMap<u64, Vec<u8>>,
     parts: BTreeMap<(Part, u64), Vec<u8>>,
 }
 
 pub(crate) struct UntrustedMemory {
     size: usize,
-    state: Mutex<Snapshot>,
+    state: Mutex<StorageSnapshot>,
 }
 
 impl UntrustedMemory {
@@ -27,17 +27,17 @@ impl UntrustedMemory {
         self.state.lock().unwrap().parts.len()
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> StorageSnapshot {
         self.state.lock().unwrap().clone()
     }
 
     /// Restores the whole snapshot.
-    pub(crate) fn roll_back(&self, to: &Snapshot) {
+    pub(crate) fn roll_back(&self, to: &StorageSnapshot) {
         *self.state.lock().unwrap() = to.clone();
     }
 
     /// Restores some blocks and pages of the snapshot.
-    pub(crate) fn roll_back_some(&self, to: &Snapshot, rng: &mut Rng) {
+    pub(crate) fn roll_back_some(&self, to: &StorageSnapshot, rng: &mut Rng) {
         let state = &mut *self.state.lock().unwrap();
         let blocks = to.blocks.iter().filter(|_| rng.chance(1, 3));
         state.blocks.extend(blocks.map(|(index, block)| (*index, block.clone())));

@@ -12,8 +12,11 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod x86_aes;
 
-use crate::ffi::Direction;
+use crate::ffi::CipherDirection;
 use lacuna_contracts::{Result, Secret};
 use portable::{PortableHash, PortableKey};
 
@@ -21,9 +24,9 @@ use portable::{PortableHash, PortableKey};
 ///
 /// A message has at least 16 bytes; a shorter one is an error of the caller and panics. Tweaks may
 /// have any length.
-pub struct Hctr2Key(Engine);
+pub struct Hctr2Key(Hctr2Engine);
 
-enum Engine {
+enum Hctr2Engine {
     #[cfg(target_arch = "x86_64")]
     Vector(x86::VectorKey),
     Portable(Box<PortableKey>),
@@ -34,58 +37,58 @@ impl Hctr2Key {
     pub fn new(key: &Secret<32>) -> Result<Hctr2Key> {
         #[cfg(target_arch = "x86_64")]
         if let Some(vector) = x86::VectorKey::new(key.expose()) {
-            return Ok(Hctr2Key(Engine::Vector(vector)));
+            return Ok(Hctr2Key(Hctr2Engine::Vector(vector)));
         }
-        Ok(Hctr2Key(Engine::Portable(Box::new(PortableKey::new(key.expose())))))
+        Ok(Hctr2Key(Hctr2Engine::Portable(Box::new(PortableKey::new(key.expose())))))
     }
 
     /// Encrypts `src` into `dst`, which has the same length.
     pub fn encrypt(&self, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
         #[cfg(feature = "witness")]
-        self.witness(tweak, src);
-        self.run(Direction::Encrypt, tweak, src, dst);
+        self.log_use(tweak, src);
+        self.run(CipherDirection::Encrypt, tweak, src, dst);
     }
 
     /// Records the use, for tests that look for repeated tweaks.
     #[cfg(feature = "witness")]
-    fn witness(&self, tweak: &[u8], src: &[u8]) {
+    fn log_use(&self, tweak: &[u8], src: &[u8]) {
         let key = || {
             let mut key = [0; 16];
-            self.run(Direction::Encrypt, &[0xff; 32], b"which key is it?", &mut key);
+            self.run(CipherDirection::Encrypt, &[0xff; 32], b"which key is it?", &mut key);
             key
         };
-        crate::witness::record(crate::witness::UseKind::Wide, key, tweak, &[], src);
+        crate::nonce_log::record(crate::nonce_log::NonceKind::Wide, key, tweak, &[], src);
     }
 
     /// Decrypts `src` into `dst`, which has the same length.
     pub fn decrypt(&self, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
-        self.run(Direction::Decrypt, tweak, src, dst);
+        self.run(CipherDirection::Decrypt, tweak, src, dst);
     }
 
     /// Decrypts `buf` in place.
     pub fn decrypt_in_place(&self, tweak: &[u8], buf: &mut [u8]) {
-        self.run_in_place(Direction::Decrypt, tweak, buf);
+        self.run_in_place(CipherDirection::Decrypt, tweak, buf);
     }
 
-    fn run(&self, direction: Direction, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
+    fn run(&self, direction: CipherDirection, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
         assert!(src.len() >= 16, "HCTR2 message of {} bytes", src.len());
         assert_eq!(src.len(), dst.len(), "HCTR2 source and destination differ in length");
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
-            Engine::Vector(key) => key.run(direction, tweak, src, dst),
-            Engine::Portable(key) => {
+            Hctr2Engine::Vector(key) => key.run(direction, tweak, src, dst),
+            Hctr2Engine::Portable(key) => {
                 dst.copy_from_slice(src);
                 key.run_in_place(direction, tweak, dst);
             }
         }
     }
 
-    fn run_in_place(&self, direction: Direction, tweak: &[u8], buf: &mut [u8]) {
+    fn run_in_place(&self, direction: CipherDirection, tweak: &[u8], buf: &mut [u8]) {
         assert!(buf.len() >= 16, "HCTR2 message of {} bytes", buf.len());
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
-            Engine::Vector(key) => key.run_in_place(direction, tweak, buf),
-            Engine::Portable(key) => key.run_in_place(direction, tweak, buf),
+            Hctr2Engine::Vector(key) => key.run_in_place(direction, tweak, buf),
+            Hctr2Engine::Portable(key) => key.run_in_place(direction, tweak, buf),
         }
     }
 }

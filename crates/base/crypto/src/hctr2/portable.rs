@@ -1,6 +1,6 @@
 //! HCTR2 for any machine, in batches over the `aes` and `polyval` crates.
 
-use crate::ffi::Direction;
+use crate::ffi::CipherDirection;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Block};
 use polyval::Polyval;
@@ -37,7 +37,7 @@ impl PortableKey {
         PortableKey { aes, hash, stream_mask }
     }
 
-    pub(super) fn run_in_place(&self, direction: Direction, tweak: &[u8], message: &mut [u8]) {
+    pub(super) fn run_in_place(&self, direction: CipherDirection, tweak: &[u8], message: &mut [u8]) {
         let mut prefix = self.hash.clone();
         prefix.update(&[length_block(tweak.len(), message.len()).into()]);
         prefix.update_padded(tweak);
@@ -47,8 +47,8 @@ impl PortableKey {
         xor(&mut before, &hash_tail(prefix.clone(), tail));
         let mut after = before;
         match direction {
-            Direction::Encrypt => self.aes.encrypt_block(&mut after),
-            Direction::Decrypt => self.aes.decrypt_block(&mut after),
+            CipherDirection::Encrypt => self.aes.encrypt_block(&mut after),
+            CipherDirection::Decrypt => self.aes.decrypt_block(&mut after),
         }
         let mut seed = self.stream_mask;
         xor(&mut seed, &before);

@@ -17,10 +17,10 @@ fn random_key(random: &SeededRandom) -> [u8; 32] {
 
 /// Every engine that this machine can run.
 fn engines(key: &[u8; 32]) -> Vec<(&'static str, Hctr2Key)> {
-    let mut engines = vec![("portable", Hctr2Key(Engine::Portable(Box::new(PortableKey::new(key)))))];
+    let mut engines = vec![("portable", Hctr2Key(Hctr2Engine::Portable(Box::new(PortableKey::new(key)))))];
     #[cfg(target_arch = "x86_64")]
     if let Some(vector) = x86::VectorKey::new(key) {
-        engines.push(("vector", Hctr2Key(Engine::Vector(vector))));
+        engines.push(("vector", Hctr2Key(Hctr2Engine::Vector(vector))));
     } else {
         // Not eprintln: the test runner would capture it.
         let why = b"skipped: this machine has no VAES and VPCLMULQDQ on 512 bits\n";
@@ -87,7 +87,7 @@ fn published_vectors() {
 /// Digests computed with a direct transcription of the paper into big integers, which passes the
 /// vectors above.
 #[test]
-fn whole_blocks_and_more() {
+fn whole_blocks_match_the_digests_of_the_transcription() {
     let vectors = [
         (4096, "dc54b19624d7331f210072db164e26f4cd3c01c5116f496b59a3503accb5fc52"),
         (8201, "dac6d984c9276baf778278dd525293186300070c10a81659b3babff1b1ae0b97"),
@@ -127,7 +127,7 @@ fn engines_agree_with_an_independent_crate() {
             assert!(out == expected, "encrypt {context}");
             engine.decrypt_in_place(&tweak, &mut out);
             assert!(out == plain, "decrypt in place {context}");
-            engine.run_in_place(Direction::Encrypt, &tweak, &mut out);
+            engine.run_in_place(CipherDirection::Encrypt, &tweak, &mut out);
             assert!(out == expected, "encrypt in place {context}");
             engine.decrypt(&tweak, &expected, &mut out);
             assert!(out == plain, "decrypt {context}");

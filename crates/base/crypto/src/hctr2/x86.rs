@@ -7,7 +7,8 @@
 #![allow(clippy::wildcard_imports, reason = "four dozen instructions")]
 
 use super::portable::length_block;
-use crate::ffi::Direction;
+use super::x86_aes::{ROUNDS, block, bytes, decrypt_block, encrypt_block, expand_encrypt};
+use crate::ffi::CipherDirection;
 use std::arch::x86_64::*;
 use zeroize::Zeroize;
 
@@ -16,7 +17,6 @@ use zeroize::Zeroize;
 const POWERS: usize = 256;
 /// Vectors enciphered side by side, to hide the latency of a round.
 const BATCH: usize = 8;
-const ROUNDS: usize = 14;
 const VECTOR: usize = 64;
 
 /// A hash key and its powers, in descending order from `POWERS` to 1, followed by zeros.
@@ -39,14 +39,14 @@ impl Drop for HashPowers {
 
 /// Everything derived from a key.
 #[repr(C, align(64))]
-struct Schedule {
+struct KeySchedule {
     hash: HashPowers,
     encrypt: [[u8; 16]; ROUNDS + 1],
     decrypt: [[u8; 16]; ROUNDS + 1],
     stream_mask: [u8; 16],
 }
 
-impl Drop for Schedule {
+impl Drop for KeySchedule {
     fn drop(&mut self) {
         self.encrypt.zeroize();
         self.decrypt.zeroize();
@@ -55,7 +55,7 @@ impl Drop for Schedule {
 }
 
 /// Whether this machine has every instruction that this module uses.
-fn able() -> bool {
+fn is_supported() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
@@ -71,12 +71,12 @@ pub(super) struct VectorHash(Box<HashPowers>);
 impl VectorHash {
     /// `None` if the machine lacks an instruction.
     pub(super) fn new(key: &[u8; 16]) -> Option<Self> {
-        if !able() {
+        if !is_supported() {
             return None;
         }
         let mut hash = Box::new(HashPowers { key: *key, ..HashPowers::ZEROS });
-        // SAFETY: every feature that `raise` enables was detected above.
-        unsafe { raise(&mut hash) };
+        // SAFETY: every feature that `fill_powers` enables was detected above.
+        unsafe { fill_powers(&mut hash) };
         Some(VectorHash(hash))
     }
 
@@ -88,15 +88,15 @@ impl VectorHash {
 }
 
 /// The key schedule of the vector engine. A value proves that the machine has the instructions.
-pub(super) struct VectorKey(Box<Schedule>);
+pub(super) struct VectorKey(Box<KeySchedule>);
 
 impl VectorKey {
     /// `None` if the machine lacks an instruction.
     pub(super) fn new(key: &[u8; 32]) -> Option<Self> {
-        if !able() {
+        if !is_supported() {
             return None;
         }
-        let mut schedule = Box::new(Schedule {
+        let mut schedule = Box::new(KeySchedule {
             hash: HashPowers::ZEROS,
             encrypt: [[0; 16]; ROUNDS + 1],
             decrypt: [[0; 16]; ROUNDS + 1],
@@ -108,14 +108,14 @@ impl VectorKey {
     }
 
     /// `src` and `dst` have the same length, at least 16.
-    pub(super) fn run(&self, direction: Direction, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
+    pub(super) fn run(&self, direction: CipherDirection, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
         assert!(src.len() == dst.len() && src.len() >= 16);
         // SAFETY: `new` detected the features; both slices are valid for the length, and disjoint.
         unsafe { cipher(&self.0, direction, tweak, src.as_ptr(), dst.as_mut_ptr(), src.len()) }
     }
 
     /// `buf` has at least 16 bytes.
-    pub(super) fn run_in_place(&self, direction: Direction, tweak: &[u8], buf: &mut [u8]) {
+    pub(super) fn run_in_place(&self, direction: CipherDirection, tweak: &[u8], buf: &mut [u8]) {
         assert!(buf.len() >= 16);
         let text = buf.as_mut_ptr();
         // SAFETY: `new` detected the features; `text` is valid for the length, and source and
@@ -128,8 +128,8 @@ impl VectorKey {
 /// `src` and `dst` are valid for `len` bytes, at least 16, and either equal or disjoint.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
 unsafe fn cipher(
-    schedule: &Schedule,
-    direction: Direction,
+    schedule: &KeySchedule,
+    direction: CipherDirection,
     tweak: &[u8],
     src: *const u8,
     dst: *mut u8,
@@ -140,14 +140,15 @@ unsafe fn cipher(
     // SAFETY: `src` is valid for at least 16 bytes.
     let head = unsafe { _mm_loadu_si128(src.cast()) };
     // SAFETY: `src` is valid for `len` bytes; without `STREAM` nothing is written.
-    let before = _mm_xor_si128(head, unsafe { pass::<false>(powers, keys, prefix, head, src, dst, len) });
+    let before =
+        _mm_xor_si128(head, unsafe { hash_and_stream::<false>(powers, keys, prefix, head, src, dst, len) });
     let after = match direction {
-        Direction::Encrypt => encrypt_block(&schedule.encrypt, before),
-        Direction::Decrypt => decrypt_block(&schedule.decrypt, before),
+        CipherDirection::Encrypt => encrypt_block(&schedule.encrypt, before),
+        CipherDirection::Decrypt => decrypt_block(&schedule.decrypt, before),
     };
     let seed = _mm_xor_si128(_mm_xor_si128(before, after), block(&schedule.stream_mask));
     // SAFETY: the caller vouches for both pointers.
-    let hashed = unsafe { pass::<true>(powers, keys, prefix, seed, src, dst, len) };
+    let hashed = unsafe { hash_and_stream::<true>(powers, keys, prefix, seed, src, dst, len) };
     // SAFETY: `dst` is valid for at least 16 bytes.
     unsafe { _mm_storeu_si128(dst.cast(), _mm_xor_si128(after, hashed)) };
 }
@@ -167,14 +168,22 @@ fn hash(hash: &HashPowers, tweak: &[u8], message: &[u8]) -> [u8; 16] {
         padded[message.len()] = 1;
         return bytes(times_key(_mm_xor_si128(before, block(&padded))));
     };
-    // `pass` does not hash the first block and starts with `carry` in its place, so `carry`
-    // includes the first block.
+    // `hash_and_stream` does not hash the first block and starts with `carry` in its place, so
+    // `carry` includes the first block.
     let carry = _mm_xor_si128(before, block(head));
     let (src, nowhere) = (message.as_ptr(), std::ptr::null_mut());
     // SAFETY: `src` is valid for the length, which is at least 16; without `STREAM` nothing is
     // written.
     bytes(unsafe {
-        pass::<false>(&hash.powers, &[[0; 16]; ROUNDS + 1], carry, carry, src, nowhere, message.len())
+        hash_and_stream::<false>(
+            &hash.powers,
+            &[[0; 16]; ROUNDS + 1],
+            carry,
+            carry,
+            src,
+            nowhere,
+            message.len(),
+        )
     })
 }
 
@@ -186,7 +195,7 @@ fn hash(hash: &HashPowers, tweak: &[u8], message: &[u8]) -> [u8; 16] {
 /// `src` and, with `STREAM`, `dst` are valid for `len` bytes, and either equal or disjoint.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-unsafe fn pass<const STREAM: bool>(
+unsafe fn hash_and_stream<const STREAM: bool>(
     powers: &[[u8; 16]; POWERS + 4],
     encrypt: &[[u8; 16]; ROUNDS + 1],
     prefix: __m128i,
@@ -195,13 +204,13 @@ unsafe fn pass<const STREAM: bool>(
     dst: *mut u8,
     len: usize,
 ) -> __m128i {
-    let mut stream = Stream::new(encrypt, seed);
+    let mut stream = XctrStream::new(encrypt, seed);
     let mut carry = prefix;
     let mut at = 0;
     while at < len {
         let group = (len - at).min(POWERS * 16);
         let end = at + group;
-        let mut sum = Sum::new(powers, group.div_ceil(16));
+        let mut sum = PolyvalSum::new(powers, group.div_ceil(16));
         // The carry is multiplied by the power of the group's first block. It is available late, so
         // it is added last.
         let carry_power = sum.power();
@@ -251,12 +260,12 @@ unsafe fn pass<const STREAM: bool>(
 }
 
 /// The XCTR key stream: block `i` is AES of the seed XOR `i`.
-struct Stream {
+struct XctrStream {
     keys: [__m512i; ROUNDS + 1],
     counter: __m512i,
 }
 
-impl Stream {
+impl XctrStream {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
     fn new(encrypt: &[[u8; 16]; ROUNDS + 1], seed: __m128i) -> Self {
@@ -265,7 +274,7 @@ impl Stream {
             *key = _mm512_broadcast_i32x4(block(bytes));
         }
         keys[0] = _mm512_xor_si512(keys[0], _mm512_broadcast_i32x4(seed));
-        Stream { keys, counter: _mm512_set_epi64(0, 3, 0, 2, 0, 1, 0, 0) }
+        XctrStream { keys, counter: _mm512_set_epi64(0, 3, 0, 2, 0, 1, 0, 0) }
     }
 
     #[inline]
@@ -289,20 +298,20 @@ impl Stream {
 }
 
 /// A sum of products of blocks and powers of the hash key, four at a time, not yet reduced.
-struct Sum<'a> {
+struct PolyvalSum<'a> {
     powers: &'a [[u8; 16]],
     low: __m512i,
     middle: __m512i,
     high: __m512i,
 }
 
-impl<'a> Sum<'a> {
+impl<'a> PolyvalSum<'a> {
     /// An empty sum for `blocks` blocks.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
     fn new(powers: &'a [[u8; 16]; POWERS + 4], blocks: usize) -> Self {
         let zero = _mm512_setzero_si512();
-        Sum { powers: &powers[POWERS - blocks..], low: zero, middle: zero, high: zero }
+        PolyvalSum { powers: &powers[POWERS - blocks..], low: zero, middle: zero, high: zero }
     }
 
     /// The powers of the next four blocks.
@@ -365,7 +374,7 @@ impl<'a> Sum<'a> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
 fn multiply(a: __m512i, b: __m512i) -> __m512i {
     let zero = _mm512_setzero_si512();
-    let mut product = Sum { powers: &[], low: zero, middle: zero, high: zero };
+    let mut product = PolyvalSum { powers: &[], low: zero, middle: zero, high: zero };
     product.add_at(a, b);
     product.reduce_lanes()
 }
@@ -386,29 +395,9 @@ fn hash_prefix(hash: &HashPowers, tweak: &[u8], len: usize) -> __m128i {
     sum
 }
 
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn encrypt_block(keys: &[[u8; 16]; ROUNDS + 1], text: __m128i) -> __m128i {
-    let mut state = _mm_xor_si128(text, block(&keys[0]));
-    for key in &keys[1..ROUNDS] {
-        state = _mm_aesenc_si128(state, block(key));
-    }
-    _mm_aesenclast_si128(state, block(&keys[ROUNDS]))
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn decrypt_block(keys: &[[u8; 16]; ROUNDS + 1], text: __m128i) -> __m128i {
-    let mut state = _mm_xor_si128(text, block(&keys[0]));
-    for key in &keys[1..ROUNDS] {
-        state = _mm_aesdec_si128(state, block(key));
-    }
-    _mm_aesdeclast_si128(state, block(&keys[ROUNDS]))
-}
-
 /// Fills `schedule` from `key`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn expand(schedule: &mut Schedule, key: &[u8; 32]) {
+fn expand(schedule: &mut KeySchedule, key: &[u8; 32]) {
     expand_encrypt(&mut schedule.encrypt, key);
     schedule.decrypt[0] = schedule.encrypt[ROUNDS];
     schedule.decrypt[ROUNDS] = schedule.encrypt[0];
@@ -417,12 +406,12 @@ fn expand(schedule: &mut Schedule, key: &[u8; 32]) {
     }
     schedule.hash.key = bytes(encrypt_block(&schedule.encrypt, _mm_setzero_si128()));
     schedule.stream_mask = bytes(encrypt_block(&schedule.encrypt, _mm_set_epi64x(0, 1)));
-    raise(&mut schedule.hash);
+    fill_powers(&mut schedule.hash);
 }
 
 /// Fills in the powers of the hash key.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn raise(hash: &mut HashPowers) {
+fn fill_powers(hash: &mut HashPowers) {
     let first = _mm512_zextsi128_si512(block(&hash.key));
     let mut four = [first; 4];
     for i in 1..4 {
@@ -441,59 +430,4 @@ fn raise(hash: &mut HashPowers) {
         unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), powers) };
         powers = multiply(powers, fourth);
     }
-}
-
-/// The AES-256 key schedule (FIPS 197), by AESKEYGENASSIST.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn expand_encrypt(keys: &mut [[u8; 16]; ROUNDS + 1], key: &[u8; 32]) {
-    keys[0].copy_from_slice(&key[..16]);
-    keys[1].copy_from_slice(&key[16..]);
-    macro_rules! next {
-        ($round:literal, $constant:literal) => {
-            let turned = _mm_aeskeygenassist_si128::<$constant>(block(&keys[$round - 1]));
-            let word = if $round % 2 == 0 {
-                _mm_shuffle_epi32::<0xff>(turned)
-            } else {
-                _mm_shuffle_epi32::<0xaa>(turned)
-            };
-            keys[$round] = bytes(_mm_xor_si128(running_xor(block(&keys[$round - 2])), word));
-        };
-    }
-    next!(2, 0x01);
-    next!(3, 0x00);
-    next!(4, 0x02);
-    next!(5, 0x00);
-    next!(6, 0x04);
-    next!(7, 0x00);
-    next!(8, 0x08);
-    next!(9, 0x00);
-    next!(10, 0x10);
-    next!(11, 0x00);
-    next!(12, 0x20);
-    next!(13, 0x00);
-    next!(14, 0x40);
-}
-
-/// Each 32-bit word XORed with all words before it.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn running_xor(words: __m128i) -> __m128i {
-    let two = _mm_xor_si128(words, _mm_slli_si128::<4>(words));
-    _mm_xor_si128(two, _mm_slli_si128::<8>(two))
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn block(bytes: &[u8; 16]) -> __m128i {
-    // SAFETY: `bytes` has the 16 bytes that are read.
-    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn bytes(block: __m128i) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    // SAFETY: `bytes` has the 16 bytes that are written.
-    unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), block) };
-    bytes
 }

@@ -1,8 +1,8 @@
 //! Batches of operations: all are started, then all are awaited.
 
-use super::super::error::Code;
+use super::super::error::RadosCode;
 use super::context::IoContext;
-use super::handle::{Handle, Pairs, check};
+use super::handle::{Handle, KeyValues, check};
 use super::read::ReadOp;
 use super::symbols::Api;
 use super::write::WriteOp;
@@ -26,7 +26,7 @@ impl Drop for Completion {
 }
 
 impl Completion {
-    fn new(api: &'static Api) -> Result<Completion, Code> {
+    fn new(api: &'static Api) -> Result<Completion, RadosCode> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` outlives the call; no callback, so its argument may be null.
         check(unsafe { (api.rados_aio_create_completion2)(ptr::null_mut(), None, &raw mut raw) })?;
@@ -34,7 +34,7 @@ impl Completion {
     }
 
     /// Waits until the operation is complete, and returns the object's version.
-    fn wait(&self) -> Result<u64, Code> {
+    fn wait(&self) -> Result<u64, RadosCode> {
         // SAFETY: the completion is live and its operation was started; the result is read after
         // the completion.
         unsafe {
@@ -50,23 +50,23 @@ pub(in super::super) struct ReadAnswer {
     /// The version of the object.
     pub(in super::super) version: u64,
     /// Keys of the requested range, with their values, sorted.
-    pub(in super::super) pairs: Pairs,
+    pub(in super::super) pairs: KeyValues,
     /// The requested single keys, likewise.
-    pub(in super::super) named: Pairs,
+    pub(in super::super) named: KeyValues,
     /// Whether the store held back requested keys.
     pub(in super::super) more: bool,
 }
 
 /// A read operation, in flight or complete. Drop waits for it, so that librados never fills a
 /// buffer after its borrow.
-struct Reading<'a> {
+struct ReadInFlight<'a> {
     completion: Completion,
     op: ReadOp<'a>,
     done: bool,
 }
 
-impl Reading<'_> {
-    fn answer(&mut self) -> Result<ReadAnswer, Code> {
+impl ReadInFlight<'_> {
+    fn answer(&mut self) -> Result<ReadAnswer, RadosCode> {
         let result = self.completion.wait();
         self.done = true;
         // SAFETY: the operation has completed with this result.
@@ -75,7 +75,7 @@ impl Reading<'_> {
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ReadInFlight<'_> {
     fn drop(&mut self) {
         if !self.done {
             let _whatever_it_was = self.completion.wait();
@@ -89,12 +89,12 @@ impl IoContext {
     pub(in super::super) fn write_all(
         &self,
         ops: impl Iterator<Item = lacuna_contracts::Result<(CString, WriteOp)>>,
-    ) -> Vec<lacuna_contracts::Result<Result<u64, Code>>> {
+    ) -> Vec<lacuna_contracts::Result<Result<u64, RadosCode>>> {
         let started: Vec<_> = ops.map(|op| op.map(|(object, op)| self.start_write(&object, op))).collect();
         started.into_iter().map(|s| s.map(|s| s.and_then(|completion| completion.wait()))).collect()
     }
 
-    fn start_write(&self, object: &CString, mut op: WriteOp) -> Result<Completion, Code> {
+    fn start_write(&self, object: &CString, mut op: WriteOp) -> Result<Completion, RadosCode> {
         if op.is_empty {
             // librados refuses an operation without steps; this step does nothing.
             op.remove_keys(&[]);
@@ -116,26 +116,26 @@ impl IoContext {
     }
 
     /// Performs operations concurrently, each started as the iterator yields it. The bytes of an
-    /// absent object ([`Code::NO_ENTRY`]) are zeros; after another error they are undefined.
+    /// absent object ([`RadosCode::NO_ENTRY`]) are zeros; after another error they are undefined.
     pub(in super::super) fn read_all<'a>(
         &self,
         ops: impl Iterator<Item = lacuna_contracts::Result<(CString, ReadOp<'a>)>>,
-    ) -> Vec<lacuna_contracts::Result<Result<ReadAnswer, Code>>> {
+    ) -> Vec<lacuna_contracts::Result<Result<ReadAnswer, RadosCode>>> {
         let started: Vec<_> = ops.map(|op| op.map(|(object, op)| self.start_read(&object, op))).collect();
         started.into_iter().map(|s| s.map(|s| s.and_then(|mut reading| reading.answer()))).collect()
     }
 
-    fn start_read<'a>(&self, object: &CString, mut op: ReadOp<'a>) -> Result<Reading<'a>, Code> {
+    fn start_read<'a>(&self, object: &CString, mut op: ReadOp<'a>) -> Result<ReadInFlight<'a>, RadosCode> {
         if op.reads_nothing() {
             op.assert_exists();
         }
         let completion = Completion::new(self.api())?;
-        // SAFETY: as for a write; the buffers stay borrowed until the `Reading` has waited.
+        // SAFETY: as for a write; the buffers stay borrowed until the `ReadInFlight` has waited.
         let started = check(unsafe {
             (self.api().rados_aio_read_op_operate)(op.raw, self.raw(), completion.raw, object.as_ptr(), 0)
         });
         match started {
-            Ok(_) => Ok(Reading { completion, op, done: false }),
+            Ok(_) => Ok(ReadInFlight { completion, op, done: false }),
             Err(code) => {
                 // SAFETY: the operation was not started, and so counts as complete.
                 let _same_code = unsafe { op.collect(Err(code)) };

@@ -1,6 +1,6 @@
 //! The connection to a cluster.
 
-use super::super::error::Code;
+use super::super::error::RadosCode;
 use super::handle::{Handle, check};
 use super::symbols::{Api, api};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -31,17 +31,17 @@ pub fn exit_at_once(code: u8) -> ! {
 }
 
 /// A cluster handle that is shut down when dropped.
-struct Owned {
+struct ClusterHandle {
     api: &'static Api,
     raw: Handle,
 }
 
 // SAFETY: librados protects a cluster handle with its own locks, for use from many threads.
-unsafe impl Send for Owned {}
+unsafe impl Send for ClusterHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Owned {}
+unsafe impl Sync for ClusterHandle {}
 
-impl Drop for Owned {
+impl Drop for ClusterHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is ours and no longer used; shutting down an unconnected handle only
         // frees it.
@@ -52,11 +52,13 @@ impl Drop for Owned {
 
 /// A cluster handle that can be configured and is not connected yet. (Many calls of librados crash
 /// on such a handle, so this type offers none of them.)
-pub(in super::super) struct Draft(Owned);
+pub(in super::super) struct UnconnectedCluster(ClusterHandle);
 
-impl Draft {
+impl UnconnectedCluster {
     /// A handle for `client`, such as `client.admin`. The outer error: librados cannot be loaded.
-    pub(in super::super) fn new(client: &CStr) -> lacuna_contracts::Result<Result<Draft, Code>> {
+    pub(in super::super) fn new(
+        client: &CStr,
+    ) -> lacuna_contracts::Result<Result<UnconnectedCluster, RadosCode>> {
         let api = api()?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` outlives the call; the strings end in NUL. An empty cluster name leaves the
@@ -64,20 +66,20 @@ impl Draft {
         let made = unsafe { (api.rados_create2)(&raw mut raw, c"".as_ptr(), client.as_ptr(), 0) };
         Ok(check(made).map(|_| {
             LIVE.fetch_add(1, Ordering::SeqCst);
-            Draft(Owned { api, raw })
+            UnconnectedCluster(ClusterHandle { api, raw })
         }))
     }
 
     /// Reads a configuration file; without a path, the first in the standard locations.
-    pub(in super::super) fn read_file(&mut self, path: Option<&CStr>) -> Result<(), Code> {
+    pub(in super::super) fn read_file(&mut self, path: Option<&CStr>) -> Result<(), RadosCode> {
         let path = path.map_or(ptr::null(), CStr::as_ptr);
         // SAFETY: the handle is live; the path is null, which is allowed, or ends in NUL.
         check(unsafe { (self.0.api.rados_conf_read_file)(self.0.raw, path) }).map(drop)
     }
 
     /// Sets an option.
-    pub(in super::super) fn set(&mut self, option: &CStr, value: &str) -> Result<(), Code> {
-        let value = CString::new(value).map_err(|_| Code::INVALID)?;
+    pub(in super::super) fn set(&mut self, option: &CStr, value: &str) -> Result<(), RadosCode> {
+        let value = CString::new(value).map_err(|_| RadosCode::INVALID)?;
         // SAFETY: the handle is live; both strings end in NUL.
         check(unsafe { (self.0.api.rados_conf_set)(self.0.raw, option.as_ptr(), value.as_ptr()) }).map(drop)
     }
@@ -93,17 +95,17 @@ impl Draft {
     }
 
     /// Connects.
-    pub(in super::super) fn connect(self) -> Result<Cluster, Code> {
+    pub(in super::super) fn connect(self) -> Result<ClusterConnection, RadosCode> {
         // SAFETY: the handle is live and was not connected before.
         check(unsafe { (self.0.api.rados_connect)(self.0.raw) })?;
-        Ok(Cluster(self.0))
+        Ok(ClusterConnection(self.0))
     }
 }
 
 /// A connected cluster handle.
-pub(in super::super) struct Cluster(Owned);
+pub(in super::super) struct ClusterConnection(ClusterHandle);
 
-impl Cluster {
+impl ClusterConnection {
     pub(super) fn api(&self) -> &'static Api {
         self.0.api
     }
@@ -124,13 +126,13 @@ impl Cluster {
         let at: *mut c_char = name.as_mut_ptr().cast();
         // SAFETY: the handle is live; librados writes no more bytes than the buffer holds.
         let found = unsafe { (self.api().rados_pool_reverse_lookup)(self.raw(), pool, at, name.len()) };
-        check(found) != Err(Code::NO_ENTRY)
+        check(found) != Err(RadosCode::NO_ENTRY)
     }
 
     /// Puts the client at this address on the blocklist for `seconds`: storage daemons refuse its
     /// operations. Returns when this client has the new map, so all of its later operations come
     /// after the exclusion.
-    pub(in super::super) fn blocklist(&self, address: &CStr, seconds: u32) -> Result<(), Code> {
+    pub(in super::super) fn blocklist(&self, address: &CStr, seconds: u32) -> Result<(), RadosCode> {
         let mut address = address.to_owned().into_bytes_with_nul();
         // SAFETY: the handle is live; the address ends in NUL, and is our copy in case librados
         // writes to it.

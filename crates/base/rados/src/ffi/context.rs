@@ -1,8 +1,8 @@
 //! An I/O context: a pool with a namespace, and the snapshots that writes preserve or that reads
 //! see.
 
-use super::super::error::Code;
-use super::cluster::Cluster;
+use super::super::error::RadosCode;
+use super::cluster::ClusterConnection;
 use super::handle::{Handle, check};
 use super::symbols::Api;
 use std::ffi::{CStr, c_char, c_int};
@@ -14,7 +14,7 @@ const LONGEST_ATTRIBUTE: usize = 64;
 
 /// An I/O context.
 pub(in super::super) struct IoContext {
-    cluster: Arc<Cluster>,
+    cluster: Arc<ClusterConnection>,
     raw: Handle,
 }
 
@@ -41,12 +41,15 @@ impl IoContext {
         self.raw
     }
 
-    pub(super) fn cluster(&self) -> &Cluster {
+    pub(super) fn cluster(&self) -> &ClusterConnection {
         &self.cluster
     }
 
     /// A context on a pool. While the pool is full, its operations fail instead of waiting.
-    pub(in super::super) fn open(cluster: &Arc<Cluster>, pool: &CStr) -> Result<IoContext, Code> {
+    pub(in super::super) fn open(
+        cluster: &Arc<ClusterConnection>,
+        pool: &CStr,
+    ) -> Result<IoContext, RadosCode> {
         let mut raw = ptr::null_mut();
         // SAFETY: the cluster is connected; `raw` outlives the call.
         check(unsafe { (cluster.api().rados_ioctx_create)(cluster.raw(), pool.as_ptr(), &raw mut raw) })?;
@@ -63,7 +66,7 @@ impl IoContext {
     }
 
     /// Whether objects of the pool allow only appending (erasure-coded, without overwrites).
-    pub(in super::super) fn only_appends(&self) -> Result<bool, Code> {
+    pub(in super::super) fn is_append_only(&self) -> Result<bool, RadosCode> {
         let mut answer = 0;
         // SAFETY: the context is live; `answer` outlives the call.
         check(unsafe { (self.api().rados_ioctx_pool_requires_alignment2)(self.raw, &raw mut answer) })?;
@@ -84,9 +87,9 @@ impl IoContext {
     }
 
     /// Makes writes preserve overwritten data for these snapshots, newest first.
-    pub(in super::super) fn set_write_snapshots(&mut self, ids: &[u64]) -> Result<(), Code> {
+    pub(in super::super) fn set_write_snapshots(&mut self, ids: &[u64]) -> Result<(), RadosCode> {
         let mut ids = ids.to_vec();
-        let count = c_int::try_from(ids.len()).map_err(|_| Code::INVALID)?;
+        let count = c_int::try_from(ids.len()).map_err(|_| RadosCode::INVALID)?;
         let newest = ids.first().copied().unwrap_or(0);
         let at = ids.as_mut_ptr();
         // SAFETY: as for the namespace; there are `count` numbers at `at`, which librados copies.
@@ -95,7 +98,7 @@ impl IoContext {
     }
 
     /// Allocates the number of a new snapshot.
-    pub(in super::super) fn create_snapshot(&self) -> Result<u64, Code> {
+    pub(in super::super) fn create_snapshot(&self) -> Result<u64, RadosCode> {
         let mut id = 0;
         // SAFETY: the context is live; `id` outlives the call.
         check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_create)(self.raw, &raw mut id) })?;
@@ -103,13 +106,13 @@ impl IoContext {
     }
 
     /// Removes a snapshot.
-    pub(in super::super) fn remove_snapshot(&self, id: u64) -> Result<(), Code> {
+    pub(in super::super) fn remove_snapshot(&self, id: u64) -> Result<(), RadosCode> {
         // SAFETY: the context is live.
         check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_remove)(self.raw, id) }).map(drop)
     }
 
     /// An attribute of an object; empty if it is absent or too long.
-    pub(in super::super) fn attribute(&self, object: &CStr, name: &CStr) -> Result<Vec<u8>, Code> {
+    pub(in super::super) fn attribute(&self, object: &CStr, name: &CStr) -> Result<Vec<u8>, RadosCode> {
         let mut value = [0_u8; LONGEST_ATTRIBUTE];
         let at: *mut c_char = value.as_mut_ptr().cast();
         // SAFETY: the context is live; the strings end in NUL; librados writes no more bytes than
@@ -118,20 +121,20 @@ impl IoContext {
             unsafe { (self.api().rados_getxattr)(self.raw, object.as_ptr(), name.as_ptr(), at, value.len()) };
         match check(found) {
             Ok(len) => Ok(value[..(len as usize).min(LONGEST_ATTRIBUTE)].to_vec()),
-            Err(Code::NO_DATA | Code::RANGE) => Ok(Vec::new()),
+            Err(RadosCode::NO_DATA | RadosCode::RANGE) => Ok(Vec::new()),
             Err(code) => Err(code),
         }
     }
 
     /// Restores an object to its state at a snapshot.
-    pub(in super::super) fn roll_back(&self, object: &CStr, id: u64) -> Result<(), Code> {
+    pub(in super::super) fn roll_back(&self, object: &CStr, id: u64) -> Result<(), RadosCode> {
         // SAFETY: the context is live; the name ends in NUL.
         check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_rollback)(self.raw, object.as_ptr(), id) })
             .map(drop)
     }
 
     /// Passes the name of every object to `each`.
-    pub(in super::super) fn list(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), Code> {
+    pub(in super::super) fn list(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), RadosCode> {
         /// Closes the listing on every path.
         struct Listing<'a>(&'a Api, Handle);
         impl Drop for Listing<'_> {
@@ -161,7 +164,7 @@ impl IoContext {
             };
             match check(next) {
                 Ok(_) => {}
-                Err(Code::NO_ENTRY) => return Ok(()),
+                Err(RadosCode::NO_ENTRY) => return Ok(()),
                 Err(code) => return Err(code),
             }
             // SAFETY: librados keeps the `len` bytes at `name` until the next step of the listing.

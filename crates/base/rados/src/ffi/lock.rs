@@ -1,6 +1,6 @@
 //! The lock class: advisory locks on objects, kept by the cluster.
 
-use super::super::error::Code;
+use super::super::error::RadosCode;
 use super::context::IoContext;
 use super::handle::check;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -35,15 +35,15 @@ fn strings(bytes: &[u8]) -> impl Iterator<Item = CString> {
 }
 
 impl IoContext {
-    /// Takes a lock that never expires; fails with [`Code::BUSY`] if another client has it. Creates
-    /// the object if needed.
+    /// Takes a lock that never expires; fails with [`RadosCode::BUSY`] if another client has it.
+    /// Creates the object if needed.
     pub(in super::super) fn lock(
         &self,
         object: &CStr,
         lock: &CStr,
         cookie: &CStr,
         about: &CStr,
-    ) -> Result<(), Code> {
+    ) -> Result<(), RadosCode> {
         // SAFETY: the context is live; the strings end in NUL; a null duration means no expiry.
         check(unsafe {
             (self.api().rados_lock_exclusive)(
@@ -60,7 +60,12 @@ impl IoContext {
     }
 
     /// Releases a lock.
-    pub(in super::super) fn unlock(&self, object: &CStr, lock: &CStr, cookie: &CStr) -> Result<(), Code> {
+    pub(in super::super) fn unlock(
+        &self,
+        object: &CStr,
+        lock: &CStr,
+        cookie: &CStr,
+    ) -> Result<(), RadosCode> {
         // SAFETY: the context is live; the strings end in NUL.
         check(unsafe {
             (self.api().rados_unlock)(self.raw(), object.as_ptr(), lock.as_ptr(), cookie.as_ptr())
@@ -69,7 +74,12 @@ impl IoContext {
     }
 
     /// Takes a lock away from its holder.
-    pub(in super::super) fn break_lock(&self, object: &CStr, lock: &CStr, of: &Locker) -> Result<(), Code> {
+    pub(in super::super) fn break_lock(
+        &self,
+        object: &CStr,
+        lock: &CStr,
+        of: &Locker,
+    ) -> Result<(), RadosCode> {
         // SAFETY: the context is live; the strings end in NUL.
         check(unsafe {
             (self.api().rados_break_lock)(
@@ -84,18 +94,18 @@ impl IoContext {
     }
 
     /// The holders of a lock.
-    pub(in super::super) fn lockers(&self, object: &CStr, lock: &CStr) -> Result<Vec<Locker>, Code> {
+    pub(in super::super) fn lockers(&self, object: &CStr, lock: &CStr) -> Result<Vec<Locker>, RadosCode> {
         let mut len = FIRST_LEN;
         loop {
             match self.lockers_within(object, lock, len) {
-                Err(Code::RANGE) if len < MOST_LEN => len *= 4,
-                Err(Code::NO_ENTRY) => return Ok(Vec::new()),
+                Err(RadosCode::RANGE) if len < MOST_LEN => len *= 4,
+                Err(RadosCode::NO_ENTRY) => return Ok(Vec::new()),
                 result => return result,
             }
         }
     }
 
-    fn lockers_within(&self, object: &CStr, lock: &CStr, len: usize) -> Result<Vec<Locker>, Code> {
+    fn lockers_within(&self, object: &CStr, lock: &CStr, len: usize) -> Result<Vec<Locker>, RadosCode> {
         let mut exclusive: c_int = 0;
         let mut texts: [Vec<u8>; 4] = std::array::from_fn(|_| vec![0; len]);
         let mut lens = [len; 4];
@@ -120,7 +130,7 @@ impl IoContext {
                 address_len,
             )
         };
-        let count = check(c_int::try_from(found).map_err(|_| Code::INVALID)?)? as usize;
+        let count = check(c_int::try_from(found).map_err(|_| RadosCode::INVALID)?)? as usize;
         let [_, mut clients, mut cookies, mut addresses] =
             texts.each_ref().map(|text| strings(text)).map(|all| all.take(count));
         let lockers = std::iter::from_fn(|| {

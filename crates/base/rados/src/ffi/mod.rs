@@ -23,10 +23,10 @@ mod watch;
 mod write;
 
 pub(super) use batch::ReadAnswer;
-pub(super) use cluster::{Cluster, Draft};
+pub(super) use cluster::{ClusterConnection, UnconnectedCluster};
 pub use cluster::{exit_at_once, is_in_use};
 pub(super) use context::IoContext;
 pub(super) use lock::Locker;
 pub(super) use read::ReadOp;
-pub(super) use watch::Watch;
+pub(super) use watch::ObjectWatch;
 pub(super) use write::WriteOp;

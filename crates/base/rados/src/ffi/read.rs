@@ -1,57 +1,57 @@
 //! A read operation: bytes and keys of one version of one object.
 
-use super::super::error::Code;
-use super::handle::{Handle, Pairs, check};
+use super::super::error::RadosCode;
+use super::handle::{Handle, KeyValues, check};
 use super::symbols::{Api, api};
 use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::marker::PhantomData;
 use std::ptr;
 
 /// The outputs of librados for a read of bytes.
-struct ReadCell {
+struct ReadOutputs {
     len: usize,
     result: c_int,
 }
 
 /// The outputs of librados for a read of keys.
-struct KeysCell {
+struct KeyOutputs {
     iterator: Handle,
     more: c_uchar,
     result: c_int,
 }
 
-impl KeysCell {
+impl KeyOutputs {
     /// An empty cell; the operation frees it.
-    fn new() -> *mut KeysCell {
-        Box::into_raw(Box::new(KeysCell { iterator: ptr::null_mut(), more: 0, result: 0 }))
+    fn new() -> *mut KeyOutputs {
+        Box::into_raw(Box::new(KeyOutputs { iterator: ptr::null_mut(), more: 0, result: 0 }))
     }
 }
 
 /// A buffer to fill, and its outputs.
-struct Extent {
+struct ReadBuffer {
     buf: *mut u8,
     len: usize,
-    cell: *mut ReadCell,
+    outputs: *mut ReadOutputs,
 }
 
 /// Keys with their values: those of the range, whether the store held back more of them, and the
 /// single keys.
 #[derive(Default)]
 pub(super) struct FoundKeys {
-    pub(super) pairs: Pairs,
+    pub(super) pairs: KeyValues,
     pub(super) more: bool,
-    pub(super) named: Pairs,
+    pub(super) named: KeyValues,
 }
 
 /// A read operation under construction. It borrows the buffers that it will fill.
 pub(in super::super) struct ReadOp<'a> {
     api: &'static Api,
     pub(super) raw: Handle,
-    extents: Vec<Extent>,
+    extents: Vec<ReadBuffer>,
     /// The outputs of the step for a range of keys; null if there is none.
-    range: *mut KeysCell,
+    range: *mut KeyOutputs,
     /// The outputs of the step for single keys; null if there is none.
-    named: *mut KeysCell,
+    named: *mut KeyOutputs,
     buffers: PhantomData<&'a mut [u8]>,
 }
 
@@ -62,7 +62,7 @@ impl Drop for ReadOp<'_> {
         unsafe {
             (self.api.rados_release_read_op)(self.raw);
             for extent in &self.extents {
-                drop(Box::from_raw(extent.cell));
+                drop(Box::from_raw(extent.outputs));
             }
             for cell in [self.range, self.named].into_iter().filter(|cell| !cell.is_null()) {
                 let keys = Box::from_raw(cell);
@@ -108,8 +108,8 @@ impl<'a> ReadOp<'a> {
             // librados takes a length of 0 as the whole object.
             return;
         }
-        let cell = Box::into_raw(Box::new(ReadCell { len: 0, result: 0 }));
-        let extent = Extent { buf: buf.as_mut_ptr(), len: buf.len(), cell };
+        let cell = Box::into_raw(Box::new(ReadOutputs { len: 0, result: 0 }));
+        let extent = ReadBuffer { buf: buf.as_mut_ptr(), len: buf.len(), outputs: cell };
         // SAFETY: as above; buffer and cell live, and are not accessed by other code, until the
         // operation has completed.
         unsafe {
@@ -126,9 +126,9 @@ impl<'a> ReadOp<'a> {
     }
 
     /// Fetches these keys.
-    pub(in super::super) fn these_keys(&mut self, keys: &[Vec<u8>]) {
+    pub(in super::super) fn keys_named(&mut self, keys: &[Vec<u8>]) {
         assert!(self.named.is_null(), "one step about named keys in an operation");
-        let cell = KeysCell::new();
+        let cell = KeyOutputs::new();
         self.named = cell;
         let (at, lens): (Vec<*const c_char>, Vec<usize>) =
             keys.iter().map(|key| (key.as_ptr().cast(), key.len())).unzip();
@@ -148,7 +148,7 @@ impl<'a> ReadOp<'a> {
     /// Fetches, in order, up to `most` keys that follow `after` and begin with `prefix`.
     pub(in super::super) fn keys_after(&mut self, after: &CStr, prefix: &CStr, most: u64) {
         assert!(self.range.is_null(), "one step about a range of keys in an operation");
-        let cell = KeysCell::new();
+        let cell = KeyOutputs::new();
         self.range = cell;
         // SAFETY: as for reading bytes; the strings are copied.
         unsafe {
@@ -173,19 +173,19 @@ impl<'a> ReadOp<'a> {
     ///
     /// # Safety
     /// The operation must have completed with `result`.
-    pub(super) unsafe fn collect(&mut self, result: Result<(), Code>) -> Result<FoundKeys, Code> {
+    pub(super) unsafe fn collect(&mut self, result: Result<(), RadosCode>) -> Result<FoundKeys, RadosCode> {
         for extent in &self.extents {
             // SAFETY: no other code accesses cell and buffer any more, and the buffer, borrowed for
             // 'a, has `len` bytes.
             unsafe {
-                let read = if result.is_ok() { (*extent.cell).len.min(extent.len) } else { 0 };
+                let read = if result.is_ok() { (*extent.outputs).len.min(extent.len) } else { 0 };
                 ptr::write_bytes(extent.buf.add(read), 0, extent.len - read);
             }
         }
         result?;
         for extent in &self.extents {
             // SAFETY: as above.
-            check(unsafe { (*extent.cell).result })?;
+            check(unsafe { (*extent.outputs).result })?;
         }
         let mut found = FoundKeys::default();
         // SAFETY: as above.
@@ -209,7 +209,7 @@ impl<'a> ReadOp<'a> {
 ///
 /// # Safety
 /// The iterator must be live, and belong to an operation that succeeded.
-unsafe fn pairs(api: &Api, iterator: Handle) -> Result<Pairs, Code> {
+unsafe fn pairs(api: &Api, iterator: Handle) -> Result<KeyValues, RadosCode> {
     let mut pairs = Vec::new();
     loop {
         let (mut key, mut value) = (ptr::null_mut::<c_char>(), ptr::null_mut::<c_char>());

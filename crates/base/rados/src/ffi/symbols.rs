@@ -169,15 +169,13 @@ pub(super) fn api() -> Result<&'static Api> {
     let library = unsafe { Library::new(LIBRARY) }.map_err(|e| {
         Error::new(Kind::NotFound, format!("cannot load Ceph's client library {LIBRARY}"))
             .found(e.to_string())
-            .remedy(
-                "install it (Debian and Ubuntu: `apt install librados2`, Fedora: `dnf install librados2`)",
-            )
+            .hint("install it (Debian and Ubuntu: `apt install librados2`, Fedora: `dnf install librados2`)")
     })?;
     let api = Api::find(&library).map_err(|e| {
         Error::new(Kind::NotFound, format!("cannot use Ceph's client library {LIBRARY}"))
             .found(e.to_string())
             .expected("librados of Ceph 16 (Pacific) or later")
-            .remedy("install a newer librados2")
+            .hint("install a newer librados2")
     })?;
     std::mem::forget(library);
     Ok(API.get_or_init(|| api))

@@ -1,6 +1,6 @@
 //! Watching an object, and notifying its watchers.
 
-use super::super::error::Code;
+use super::super::error::RadosCode;
 use super::context::IoContext;
 use super::handle::check;
 use super::symbols::Api;
@@ -13,15 +13,15 @@ const LONGEST_REPLY: usize = 1 << 20;
 
 /// The data of the callbacks of a watch. librados holds a raw pointer to it until the watch is
 /// over.
-struct Watcher {
+struct WatchContext {
     context: Arc<IoContext>,
     object: CString,
-    lost: Box<dyn Fn(Code) + Send + Sync>,
+    on_lost: Box<dyn Fn(RadosCode) + Send + Sync>,
 }
 
 /// Answers a notification: this client is alive.
 // SAFETY: only librados calls this; `argument` is the watcher that was passed to `rados_watch3`.
-unsafe extern "C" fn notified(
+unsafe extern "C" fn on_notify(
     argument: *mut c_void,
     notify_id: u64,
     watch: u64,
@@ -31,7 +31,7 @@ unsafe extern "C" fn notified(
 ) {
     // SAFETY: librados passes the pointer given to `rados_watch3`, which lives until the watch is
     // over.
-    let watcher = unsafe { &*argument.cast::<Watcher>() };
+    let watcher = unsafe { &*argument.cast::<WatchContext>() };
     let context = &watcher.context;
     // SAFETY: context and name are live; an empty answer may be null.
     let _nobody_to_tell = unsafe {
@@ -50,31 +50,32 @@ unsafe extern "C" fn notified(
 // SAFETY: as above.
 unsafe extern "C" fn lost(argument: *mut c_void, _watch: u64, error: c_int) {
     // SAFETY: as above.
-    let watcher = unsafe { &*argument.cast::<Watcher>() };
-    (watcher.lost)(Code(error));
+    let watcher = unsafe { &*argument.cast::<WatchContext>() };
+    (watcher.on_lost)(RadosCode(error));
 }
 
 /// A watch on an object. Notifications are answered while it lives.
-pub(in super::super) struct Watch {
-    watcher: *mut Watcher,
+pub(in super::super) struct ObjectWatch {
+    watcher: *mut WatchContext,
     context: Arc<IoContext>,
     cookie: u64,
 }
 
 // SAFETY: the watcher is only ever read, and its parts are all `Send` and `Sync`.
-unsafe impl Send for Watch {}
+unsafe impl Send for ObjectWatch {}
 
-impl Watch {
+impl ObjectWatch {
     /// Watches an existing object. If this client is unreachable for `timeout` seconds, or the
-    /// object is removed, the watch is lost and `lost` is called, which must neither block nor
+    /// object is removed, the watch is lost and `on_lost` is called, which must neither block nor
     /// panic.
     pub(in super::super) fn new(
         context: &Arc<IoContext>,
         object: &CStr,
         timeout: u32,
-        lost_call: Box<dyn Fn(Code) + Send + Sync>,
-    ) -> Result<Watch, Code> {
-        let watcher = Watcher { context: context.clone(), object: object.to_owned(), lost: lost_call };
+        lost_call: Box<dyn Fn(RadosCode) + Send + Sync>,
+    ) -> Result<ObjectWatch, RadosCode> {
+        let watcher =
+            WatchContext { context: context.clone(), object: object.to_owned(), on_lost: lost_call };
         let watcher = Box::into_raw(Box::new(watcher));
         let mut cookie = 0;
         // SAFETY: context and name are live; the watcher lives until no callback can come.
@@ -83,14 +84,14 @@ impl Watch {
                 context.raw(),
                 object.as_ptr(),
                 &raw mut cookie,
-                notified,
+                on_notify,
                 Some(lost),
                 timeout,
                 watcher.cast(),
             )
         });
         match made {
-            Ok(_) => Ok(Watch { watcher, context: context.clone(), cookie }),
+            Ok(_) => Ok(ObjectWatch { watcher, context: context.clone(), cookie }),
             Err(code) => {
                 // SAFETY: librados has dropped the watch, and must not be asked to drop it again.
                 // No callback comes after the flush.
@@ -106,7 +107,7 @@ impl Watch {
 /// # Safety
 /// The watcher must come from `Box::into_raw`, and its watch must be over, so that librados starts
 /// no more callbacks.
-unsafe fn free(watcher: *mut Watcher, context: &IoContext) {
+unsafe fn free(watcher: *mut WatchContext, context: &IoContext) {
     // SAFETY: the cluster is connected; the flush returns after all started callbacks, and then the
     // watcher is exclusively ours.
     unsafe {
@@ -115,7 +116,7 @@ unsafe fn free(watcher: *mut Watcher, context: &IoContext) {
     }
 }
 
-impl Drop for Watch {
+impl Drop for ObjectWatch {
     fn drop(&mut self) {
         let api: &Api = self.context.api();
         // SAFETY: context and watch are live, and the watch is ended once.
@@ -129,7 +130,7 @@ impl Drop for Watch {
 impl IoContext {
     /// Asks the watchers of an object to answer within `timeout_ms`. Returns the connections that
     /// answered.
-    pub(in super::super) fn notify(&self, object: &CStr, timeout_ms: u64) -> Result<Vec<u64>, Code> {
+    pub(in super::super) fn notify(&self, object: &CStr, timeout_ms: u64) -> Result<Vec<u64>, RadosCode> {
         let mut reply: *mut c_char = ptr::null_mut();
         let mut len = 0_usize;
         // SAFETY: context and name are live; an empty message may be null; `reply` and `len`
@@ -149,14 +150,16 @@ impl IoContext {
         if !reply.is_null() {
             // SAFETY: librados allocated `len` bytes at `reply`, which are ours until freed.
             unsafe {
-                answered =
-                    Some(acknowledged(std::slice::from_raw_parts(reply.cast(), len.min(LONGEST_REPLY))));
+                answered = Some(parse_acknowledgements(std::slice::from_raw_parts(
+                    reply.cast(),
+                    len.min(LONGEST_REPLY),
+                )));
                 (self.api().rados_buffer_free)(reply);
             }
         }
         match (result, answered) {
             // Some watchers did not answer; the reply lists the rest.
-            (Ok(_) | Err(Code::TIMED_OUT), Some(answered)) => Ok(answered),
+            (Ok(_) | Err(RadosCode::TIMED_OUT), Some(answered)) => Ok(answered),
             (Ok(_), None) => Ok(Vec::new()),
             // The notification itself failed: nothing is known about the watchers.
             (Err(code), _) => Err(code),
@@ -167,7 +170,7 @@ impl IoContext {
 /// The connections that acknowledged a notification, parsed from the answer in the layout of
 /// `librados.h`: a count (32 bits; all numbers little-endian), then for each its connection (64
 /// bits), its watch (64), a length (32) and that number of bytes.
-fn acknowledged(mut reply: &[u8]) -> Vec<u64> {
+fn parse_acknowledgements(mut reply: &[u8]) -> Vec<u64> {
     fn word<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (word, rest) = bytes.split_first_chunk()?;
         *bytes = rest;
@@ -191,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_and_nonsense_is_not_believed() {
+    fn acknowledgements_are_parsed_and_malformed_ones_ignored() {
         let mut reply = 2_u32.to_le_bytes().to_vec();
         for (connection, payload) in [(4123_u64, &b"me"[..]), (7, b"")] {
             reply.extend(connection.to_le_bytes());
@@ -199,9 +202,9 @@ mod tests {
             reply.extend((payload.len() as u32).to_le_bytes());
             reply.extend(payload);
         }
-        assert_eq!(acknowledged(&reply), [4123, 7]);
-        assert_eq!(acknowledged(&reply[..reply.len() - 1]), [4123]);
-        assert_eq!(acknowledged(&u32::MAX.to_le_bytes()), []);
-        assert_eq!(acknowledged(&[]), []);
+        assert_eq!(parse_acknowledgements(&reply), [4123, 7]);
+        assert_eq!(parse_acknowledgements(&reply[..reply.len() - 1]), [4123]);
+        assert_eq!(parse_acknowledgements(&u32::MAX.to_le_bytes()), []);
+        assert_eq!(parse_acknowledgements(&[]), []);
     }
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use lacuna_contracts::Kind;
-use lacuna_medium::{ObjectStore, Step, Transaction};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_rados::{ClusterOptions, RadosPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,18 +45,18 @@ pub(crate) fn unique(test: &str) -> String {
 }
 
 /// Removes every object of a store when dropped.
-pub(crate) struct Swept(pub Arc<dyn ObjectStore>);
+pub(crate) struct CleanedStore(pub Arc<dyn ObjectStore>);
 
-impl Drop for Swept {
+impl Drop for CleanedStore {
     fn drop(&mut self) {
         let Ok(objects) = self.0.list() else { return };
         for object in objects {
-            let _gone = self.0.apply_one(Transaction { object, steps: vec![Step::Remove] });
+            let _gone = self.0.apply_one(ObjectTransaction { object, steps: vec![ObjectStep::Remove] });
         }
     }
 }
 
 /// A separate store for a test, in a pool.
-pub(crate) fn store(pool: &Arc<RadosPool>, test: &str) -> Swept {
-    Swept(pool.objects(&unique(test)).unwrap())
+pub(crate) fn store(pool: &Arc<RadosPool>, test: &str) -> CleanedStore {
+    CleanedStore(pool.objects(&unique(test)).unwrap())
 }

@@ -1,6 +1,6 @@
 //! libfido2: the calls to security keys that lacuna uses.
 
-use super::fido_socket::{Io, SOCKET};
+use super::fido_socket::{FidoIoFunctions, SOCKET};
 use super::library::{functions, load, too_old};
 use crate::pin::Pin;
 use lacuna_contracts::{Result, SecretVec};
@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-const WHEREFORE: &str = "a FIDO2 token";
+const PURPOSE: &str = "a FIDO2 token";
 const PACKAGE: &str = "libfido2-1";
 
 /// `FIDO_DISABLE_U2F_FALLBACK`: refuses tokens without FIDO2.
@@ -45,7 +45,7 @@ functions! { Api:
     fido_dev_info_product_string(Handle) -> *const c_char;
     fido_dev_new() -> Handle;
     fido_dev_free(*mut Handle);
-    fido_dev_set_io_functions(Handle, *const Io) -> c_int;
+    fido_dev_set_io_functions(Handle, *const FidoIoFunctions) -> c_int;
     fido_dev_open(Handle, *const c_char) -> c_int;
     fido_dev_close(Handle) -> c_int;
     fido_dev_has_pin(Handle) -> bool;
@@ -81,12 +81,12 @@ functions! { Api:
 
 /// An error code of libfido2 or of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Code(pub(crate) c_int);
+pub(crate) struct FidoCode(pub(crate) c_int);
 
-type Done<T> = std::result::Result<T, Code>;
+type FidoResult<T> = std::result::Result<T, FidoCode>;
 
-fn check(code: c_int) -> Done<()> {
-    if code == 0 { Ok(()) } else { Err(Code(code)) }
+fn check(code: c_int) -> FidoResult<()> {
+    if code == 0 { Ok(()) } else { Err(FidoCode(code)) }
 }
 
 /// The functions of libfido2. Errors: the library is not installed.
@@ -95,8 +95,8 @@ fn api() -> Result<&'static Api> {
     if let Some(found) = FOUND.get() {
         return Ok(found);
     }
-    let library = load("libfido2.so.1", PACKAGE, WHEREFORE)?;
-    let api = Api::find(&library).map_err(|e| too_old(&e, PACKAGE, WHEREFORE))?;
+    let library = load("libfido2.so.1", PACKAGE, PURPOSE)?;
+    let api = Api::find(&library).map_err(|e| too_old(&e, PACKAGE, PURPOSE))?;
     // The functions are used for the rest of the process.
     std::mem::forget(library);
     // SAFETY: allowed at any time; it sets flags for the calls of this thread.
@@ -106,13 +106,13 @@ fn api() -> Result<&'static Api> {
 
 /// A token that is plugged in.
 #[derive(Clone, Debug)]
-pub(crate) struct Plugged {
+pub(crate) struct PluggedToken {
     pub(crate) path: String,
     pub(crate) product: String,
 }
 
 /// All tokens that are plugged in.
-pub(crate) fn plugged() -> Result<Vec<Plugged>> {
+pub(crate) fn list_tokens() -> Result<Vec<PluggedToken>> {
     let api = api()?;
     // SAFETY: the list has the given number of places, is read up to the returned count, and is
     // freed once.
@@ -132,7 +132,7 @@ pub(crate) fn plugged() -> Result<Vec<Plugged>> {
             let about = (api.fido_dev_info_ptr)(list, at);
             let maker = text((api.fido_dev_info_manufacturer_string)(about));
             let product = text((api.fido_dev_info_product_string)(about));
-            Plugged {
+            PluggedToken {
                 path: text((api.fido_dev_info_path)(about)),
                 product: format!("{maker} {product}").trim().to_owned(),
             }
@@ -144,13 +144,13 @@ pub(crate) fn plugged() -> Result<Vec<Plugged>> {
 }
 
 /// An open token.
-pub(crate) struct Device {
+pub(crate) struct FidoDevice {
     api: &'static Api,
     raw: Handle,
     open: bool,
 }
 
-impl Drop for Device {
+impl Drop for FidoDevice {
     fn drop(&mut self) {
         // SAFETY: the device is ours; it is closed if it was opened, and freed once.
         unsafe {
@@ -164,13 +164,13 @@ impl Drop for Device {
 
 /// An object of libfido2: a credential to be made, an assertion, or a token's description of
 /// itself.
-struct Object {
+struct FidoObject {
     raw: Handle,
     // SAFETY: only a type; it is the function that frees `raw`.
     free: unsafe extern "C" fn(*mut Handle),
 }
 
-impl Drop for Object {
+impl Drop for FidoObject {
     fn drop(&mut self) {
         // SAFETY: the object is ours and freed once. libfido2 zeroes the secrets in it.
         unsafe { (self.free)(&raw mut self.raw) }
@@ -181,19 +181,19 @@ fn pin_or_null(pin: Option<&Pin>) -> *const c_char {
     pin.map_or(ptr::null(), |pin| pin.as_c().as_ptr())
 }
 
-impl Device {
+impl FidoDevice {
     /// Opens a device, or with the prefix `socket:` a token at a Unix socket. The outer error:
     /// libfido2 is missing.
-    pub(crate) fn open(path: &str) -> Result<Done<Device>> {
+    pub(crate) fn open(path: &str) -> Result<FidoResult<FidoDevice>> {
         let api = api()?;
         let (path, socket) = path.strip_prefix("socket:").map_or((path, false), |path| (path, true));
-        let Ok(path) = CString::new(path) else { return Ok(Err(Code(INTERNAL))) };
+        let Ok(path) = CString::new(path) else { return Ok(Err(FidoCode(INTERNAL))) };
         // SAFETY: no arguments.
         let raw = unsafe { (api.fido_dev_new)() };
         if raw.is_null() {
-            return Ok(Err(Code(INTERNAL)));
+            return Ok(Err(FidoCode(INTERNAL)));
         }
-        let mut device = Device { api, raw, open: false };
+        let mut device = FidoDevice { api, raw, open: false };
         let ready = if socket {
             // SAFETY: the device is ours and not open; the functions live as long as the program.
             unsafe { (api.fido_dev_set_io_functions)(raw, &raw const SOCKET) }
@@ -215,14 +215,14 @@ impl Device {
     }
 
     /// Whether the token has the extension hmac-secret.
-    pub(crate) fn has_hmac_secret(&self) -> Done<bool> {
+    pub(crate) fn has_hmac_secret(&self) -> FidoResult<bool> {
         let api = self.api;
         // SAFETY: no arguments.
         let raw = unsafe { (api.fido_cbor_info_new)() };
         if raw.is_null() {
-            return Err(Code(INTERNAL));
+            return Err(FidoCode(INTERNAL));
         }
-        let info = Object { raw, free: api.fido_cbor_info_free };
+        let info = FidoObject { raw, free: api.fido_cbor_info_free };
         // SAFETY: the device is open, the object is ours. The list has `len` strings, which end in
         // NUL and live as long as the object.
         unsafe {
@@ -242,13 +242,13 @@ impl Device {
 
     /// Makes a credential for `rp` and `user` that stays in the token, and that requires the PIN if
     /// there is one. Overwrites a credential for the same `rp` and `user`.
-    pub(crate) fn make_credential(&self, rp: &CStr, user: &[u8], pin: Option<&Pin>) -> Done<()> {
+    pub(crate) fn make_credential(&self, rp: &CStr, user: &[u8], pin: Option<&Pin>) -> FidoResult<()> {
         // SAFETY: no arguments.
         let raw = unsafe { (self.api.fido_cred_new)() };
         if raw.is_null() {
-            return Err(Code(INTERNAL));
+            return Err(FidoCode(INTERNAL));
         }
-        let credential = Object { raw, free: self.api.fido_cred_free };
+        let credential = FidoObject { raw, free: self.api.fido_cred_free };
         let (api, cred, hash) = (self.api, credential.raw, [0; 32]);
         // SAFETY: the device is open, the credential is ours; libfido2 copies the strings, which
         // end in NUL, and the bytes.
@@ -270,7 +270,7 @@ impl Device {
     }
 
     /// The number of credentials for `rp` that the token shows without a touch.
-    pub(crate) fn count(&self, rp: &CStr, pin: Option<&Pin>) -> Done<usize> {
+    pub(crate) fn count(&self, rp: &CStr, pin: Option<&Pin>) -> FidoResult<usize> {
         let assertion = self.assertion(rp)?;
         // SAFETY: the device is open, the assertion is ours.
         unsafe {
@@ -281,7 +281,7 @@ impl Device {
     }
 
     /// The secret that the credential for `rp` computes from the salt. Needs a touch.
-    pub(crate) fn secret(&self, rp: &CStr, salt: &[u8; 32], pin: Option<&Pin>) -> Done<SecretVec> {
+    pub(crate) fn secret(&self, rp: &CStr, salt: &[u8; 32], pin: Option<&Pin>) -> FidoResult<SecretVec> {
         let assertion = self.assertion(rp)?;
         let api = self.api;
         // SAFETY: the device is open, the assertion is ours; the salt is copied. The secret is read
@@ -294,19 +294,19 @@ impl Device {
             let at = (api.fido_assert_hmac_secret_ptr)(assertion.raw, 0);
             let len = (api.fido_assert_hmac_secret_len)(assertion.raw, 0);
             if at.is_null() || len != 32 {
-                return Err(Code(NO_SECRET));
+                return Err(FidoCode(NO_SECRET));
             }
             Ok(SecretVec::new(std::slice::from_raw_parts(at, len).to_vec()))
         }
     }
 
-    fn assertion(&self, rp: &CStr) -> Done<Object> {
+    fn assertion(&self, rp: &CStr) -> FidoResult<FidoObject> {
         // SAFETY: no arguments.
         let raw = unsafe { (self.api.fido_assert_new)() };
         if raw.is_null() {
-            return Err(Code(INTERNAL));
+            return Err(FidoCode(INTERNAL));
         }
-        let (assertion, hash) = (Object { raw, free: self.api.fido_assert_free }, [0; 32]);
+        let (assertion, hash) = (FidoObject { raw, free: self.api.fido_assert_free }, [0; 32]);
         // SAFETY: the assertion is ours; libfido2 copies the string, which ends in NUL, and the
         // bytes. The signature is not used, so the signed data does not matter.
         unsafe {

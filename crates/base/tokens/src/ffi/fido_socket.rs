@@ -12,7 +12,7 @@ const REPORT: usize = 64;
 
 /// `fido_dev_io_t`.
 #[repr(C)]
-pub(super) struct Io {
+pub(super) struct FidoIoFunctions {
     // SAFETY: only types; libfido2 calls them as documented for `fido_dev_set_io_functions`.
     open: unsafe extern "C" fn(*const c_char) -> *mut c_void,
     close: unsafe extern "C" fn(*mut c_void),
@@ -20,7 +20,7 @@ pub(super) struct Io {
     write: unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int,
 }
 
-pub(super) static SOCKET: Io = Io { open, close, read, write };
+pub(super) static SOCKET: FidoIoFunctions = FidoIoFunctions { open, close, read, write };
 
 // SAFETY: libfido2 passes the path of the device, which ends in NUL.
 unsafe extern "C" fn open(path: *const c_char) -> *mut c_void {

@@ -4,22 +4,22 @@ use lacuna_contracts::{Error, Kind, Result};
 use libloading::Library;
 
 /// Loads a library for the rest of the process. `package` is the Debian package of the library.
-pub(super) fn load(file: &str, package: &str, wherefore: &str) -> Result<Library> {
+pub(super) fn load(file: &str, package: &str, purpose: &str) -> Result<Library> {
     // SAFETY: a system library, as trusted as the libraries that the program is linked with; its
     // initialisers are sound.
     unsafe { Library::new(file) }.map_err(|e| {
-        Error::new(Kind::Other, format!("cannot use {wherefore}"))
+        Error::new(Kind::Other, format!("cannot use {purpose}"))
             .found(e.to_string())
             .expected(format!("the library {file}"))
-            .remedy(format!("install the package {package} (its name on Debian and Ubuntu)"))
+            .hint(format!("install the package {package} (its name on Debian and Ubuntu)"))
     })
 }
 
 /// The error for a library that lacks a function.
-pub(super) fn too_old(e: &libloading::Error, package: &str, wherefore: &str) -> Error {
-    Error::new(Kind::Other, format!("cannot use {wherefore}"))
+pub(super) fn too_old(e: &libloading::Error, package: &str, purpose: &str) -> Error {
+    Error::new(Kind::Other, format!("cannot use {purpose}"))
         .found(e.to_string())
-        .remedy(format!("install a newer version of the package {package}"))
+        .hint(format!("install a newer version of the package {package}"))
 }
 
 /// Declares the functions of a library as in its header, and looks them up.

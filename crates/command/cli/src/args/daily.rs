@@ -1,6 +1,6 @@
 //! Arguments of the everyday verbs `list`, `status`, `close` and `doctor`, and of `erase`.
 
-use super::{ClusterArgs, HolderArgs, location};
+use super::{ClusterArgs, PoolAccessArgs, location};
 use clap::Args;
 use lacuna_storage::Location;
 use std::path::PathBuf;
@@ -115,5 +115,5 @@ pub(crate) struct EraseArgs {
     pub yes: bool,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
 }

@@ -1,6 +1,6 @@
 //! Arguments of `header`.
 
-use super::{ClusterArgs, HolderArgs, PassphraseArgs, location};
+use super::{ClusterArgs, PassphraseArgs, PoolAccessArgs, location};
 use clap::{Args, Subcommand};
 use lacuna_storage::Location;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ pub(crate) struct HeaderRestoreArgs {
     pub yes: bool,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// A passphrase that opens the backup.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -91,7 +91,7 @@ pub(crate) struct HeaderRepairArgs {
     pub location: Location,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,

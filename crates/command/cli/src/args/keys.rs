@@ -1,7 +1,8 @@
 //! Arguments of `key`.
 
 use super::{
-    CostArgs, ExpectArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source, location,
+    CostArgs, ExpectArgs, NewPassphraseArgs, PassphraseArgs, PassphraseSource, PoolAccessArgs, RecoveryArgs,
+    location,
 };
 use crate::terminal::token::TokenSpec;
 use clap::{Args, Subcommand};
@@ -57,7 +58,7 @@ pub(crate) struct KeyArgs {
     pub cost: CostArgs,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// The passphrases to keep.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -111,7 +112,11 @@ pub(crate) struct KeyRemoveArgs {
 
 impl KeyRemoveArgs {
     /// The source of the passphrase to remove, if an option names it.
-    pub(crate) fn source(&self) -> Option<Source> {
-        Source::one_of(self.remove_key_file.as_ref(), self.remove_key_fd, self.remove_token.as_ref())
+    pub(crate) fn source(&self) -> Option<PassphraseSource> {
+        PassphraseSource::from_options(
+            self.remove_key_file.as_ref(),
+            self.remove_key_fd,
+            self.remove_token.as_ref(),
+        )
     }
 }

@@ -5,5 +5,5 @@ use lacuna_storage::Location;
 
 /// A parser of locations.
 pub(super) fn location() -> impl TypedValueParser<Value = Location> {
-    OsStringValueParser::new().try_map(|word| Location::of_word(&word))
+    OsStringValueParser::new().try_map(|word| Location::from_os_str(&word))
 }

@@ -5,7 +5,6 @@ pub(crate) mod cost;
 mod daily;
 #[cfg(test)]
 mod documented;
-mod groups;
 mod header;
 mod help_screen;
 mod keys;
@@ -13,20 +12,21 @@ mod location;
 mod open;
 mod passphrases;
 mod rescue;
+mod shared_options;
 pub(crate) mod size;
 mod snapshots;
 mod vault;
 
 pub(crate) use daily::{CloseArgs, DoctorArgs, EraseArgs, ListArgs, StatusArgs};
-pub(crate) use groups::{
-    ClusterArgs, CostArgs, ExpectArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, PurgingArgs, ShapeArgs,
-    WaitingArgs, WritingArgs,
-};
 pub(crate) use header::{HeaderBackupArgs, HeaderCheckArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
 pub(crate) use open::OpenArgs;
-pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source};
+pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, PassphraseSource, RecoveryArgs};
 pub(crate) use rescue::RescueArgs;
+pub(crate) use shared_options::{
+    ClusterArgs, CostArgs, ExpectArgs, FlashArgs, HidingArg, IdleArgs, PoolAccessArgs, PurgingArgs,
+    ShapeArgs, WaitingArgs, WritingArgs,
+};
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 pub(crate) use vault::{
     AnchorArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultMountArgs, VaultRescueArgs,
@@ -183,7 +183,7 @@ pub(crate) struct CreateArgs {
     pub cost: CostArgs,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -195,7 +195,7 @@ pub(crate) struct CreateArgs {
 impl CreateArgs {
     /// The requested format, or the default format of the location.
     pub(crate) fn format(&self) -> &'static dyn Format {
-        self.format.unwrap_or_else(|| lacuna_storage::usual(&self.location))
+        self.format.unwrap_or_else(|| lacuna_storage::default_format(&self.location))
     }
 }
 
@@ -250,7 +250,7 @@ pub(crate) struct ServeArgs {
     pub workers: Option<u16>,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// Closing when unused.
     #[command(flatten)]
     pub idle: IdleArgs,
@@ -319,7 +319,7 @@ pub(crate) struct CheckArgs {
     pub cache: Size,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// The passphrase, if the disk is not open: the server checks an open disk.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -369,7 +369,7 @@ pub(crate) struct ResizeArgs {
     pub expect: ExpectArgs,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// The passphrase, if the disk is not open.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -408,7 +408,7 @@ pub(crate) struct ManArgs {
 
 /// A parser of formats that can be created.
 fn format() -> impl TypedValueParser<Value = &'static dyn Format> {
-    let offered = FORMATS.iter().map(|format| format.info()).filter(|format| !format.made_on.is_empty());
+    let offered = FORMATS.iter().map(|format| format.info()).filter(|format| !format.creatable_on.is_empty());
     PossibleValuesParser::new(offered.map(|format| PossibleValue::new(format.name).help(format.summary)))
         .try_map(|name| FORMATS.iter().copied().find(|f| f.info().name == name).ok_or("no such format"))
 }
@@ -429,7 +429,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_words_fit_together() {
+    fn the_command_line_definition_is_consistent() {
         super::Cli::command().debug_assert();
     }
 }

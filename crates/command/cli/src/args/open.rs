@@ -1,8 +1,8 @@
 //! Arguments of `open`.
 
 use super::{
-    AnchorArgs, ExpectArgs, HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, VaultMountArgs, WaitingArgs,
-    WritingArgs, location,
+    AnchorArgs, ExpectArgs, IdleArgs, PassphraseArgs, PoolAccessArgs, PurgingArgs, VaultMountArgs,
+    WaitingArgs, WritingArgs, location,
 };
 use crate::args::size::Size;
 use clap::Args;
@@ -48,7 +48,7 @@ pub(crate) struct OpenArgs {
     /// How the file system is mounted. loop: by the kernel from a loop device, which needs root.
     /// fuse2fs: by the program fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program
     /// lklfuse, without root [default: loop if possible, otherwise the program that is installed]
-    #[arg(long, value_name = "WAY", value_parser = mount_method(), conflicts_with = "raw")]
+    #[arg(long, value_name = "METHOD", value_parser = mount_method(), conflicts_with = "raw")]
     pub via: Option<MountMethod>,
     /// More options for mount -o, separated by commas: for example discard, or noload to read, with
     /// --read-only, an ext4 that was not unmounted
@@ -62,7 +62,7 @@ pub(crate) struct OpenArgs {
     pub cache: Size,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// Closing when unused.
     #[command(flatten)]
     pub idle: IdleArgs,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The options with sources of passphrases.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for passphrases")]
-struct Options {
+struct PassphraseOptions {
     /// Read the passphrase from this file (`-`: standard input): the whole file without one
     /// trailing newline; may be repeated
     #[arg(long, value_name = "PATH")]
@@ -27,7 +27,7 @@ struct Options {
 
 /// The source of one passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum PassphraseSource {
     /// A file, or standard input.
     File(PathBuf),
     /// An open descriptor.
@@ -36,20 +36,21 @@ pub(crate) enum Source {
     Token(TokenSpec),
 }
 
-impl Source {
+impl PassphraseSource {
     /// The source from three options that exclude each other.
-    pub(crate) fn one_of(
+    pub(crate) fn from_options(
         file: Option<&PathBuf>,
         number: Option<u32>,
         token: Option<&TokenSpec>,
-    ) -> Option<Source> {
-        let file = file.map(|path| Source::File(path.clone()));
-        file.or(number.map(Source::Descriptor)).or(token.map(|token| Source::Token(token.clone())))
+    ) -> Option<PassphraseSource> {
+        let file = file.map(|path| PassphraseSource::File(path.clone()));
+        file.or(number.map(PassphraseSource::Descriptor))
+            .or(token.map(|token| PassphraseSource::Token(token.clone())))
     }
 
     /// Whether it is a token.
     pub(crate) fn is_token(&self) -> bool {
-        matches!(self, Source::Token(_))
+        matches!(self, PassphraseSource::Token(_))
     }
 }
 
@@ -57,7 +58,7 @@ impl Source {
 #[derive(Clone)]
 pub(crate) struct PassphraseArgs {
     /// In the order of the command line.
-    pub sources: Vec<Source>,
+    pub sources: Vec<PassphraseSource>,
     /// A program that asks for passphrases that would otherwise be typed.
     pub askpass: Option<PathBuf>,
 }
@@ -71,20 +72,22 @@ impl PassphraseArgs {
     /// The tokens among the sources.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = &TokenSpec> {
         self.sources.iter().filter_map(|source| match source {
-            Source::Token(token) => Some(token),
-            Source::File(_) | Source::Descriptor(_) => None,
+            PassphraseSource::Token(token) => Some(token),
+            PassphraseSource::File(_) | PassphraseSource::Descriptor(_) => None,
         })
     }
 }
 
 impl FromArgMatches for PassphraseArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let Options { key_file, key_fd, token, askpass } = Options::from_arg_matches(matches)?;
+        let PassphraseOptions { key_file, key_fd, token, askpass } =
+            PassphraseOptions::from_arg_matches(matches)?;
         let indices = |name: &str| matches.indices_of(name).into_iter().flatten().collect::<Vec<_>>();
-        let files = indices("key_file").into_iter().zip(key_file.into_iter().map(Source::File));
-        let descriptors = indices("key_fd").into_iter().zip(key_fd.into_iter().map(Source::Descriptor));
-        let tokens = indices("token").into_iter().zip(token.into_iter().map(Source::Token));
-        let mut sources: Vec<(usize, Source)> = files.chain(descriptors).chain(tokens).collect();
+        let files = indices("key_file").into_iter().zip(key_file.into_iter().map(PassphraseSource::File));
+        let descriptors =
+            indices("key_fd").into_iter().zip(key_fd.into_iter().map(PassphraseSource::Descriptor));
+        let tokens = indices("token").into_iter().zip(token.into_iter().map(PassphraseSource::Token));
+        let mut sources: Vec<(usize, PassphraseSource)> = files.chain(descriptors).chain(tokens).collect();
         sources.sort_by_key(|(at, _)| *at);
         Ok(PassphraseArgs { sources: sources.into_iter().map(|(_, source)| source).collect(), askpass })
     }
@@ -97,11 +100,11 @@ impl FromArgMatches for PassphraseArgs {
 
 impl Args for PassphraseArgs {
     fn augment_args(command: Command) -> Command {
-        Options::augment_args(command)
+        PassphraseOptions::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Options::augment_args_for_update(command)
+        PassphraseOptions::augment_args_for_update(command)
     }
 }
 
@@ -124,9 +127,9 @@ pub(crate) struct NewPassphraseArgs {
 
 impl NewPassphraseArgs {
     /// The source of the new passphrase, if an option gives it.
-    pub(crate) fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<PassphraseSource> {
         let NewPassphraseArgs { new_key_file, new_key_fd, new_token } = self;
-        Source::one_of(new_key_file.as_ref(), *new_key_fd, new_token.as_ref())
+        PassphraseSource::from_options(new_key_file.as_ref(), *new_key_fd, new_token.as_ref())
     }
 }
 
@@ -155,10 +158,10 @@ mod tests {
     fn passphrases_count_in_the_order_of_the_command_line() {
         let line = "x --key-fd 3 --key-file a --key-fd=4 --key-file=b";
         let words = Words::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}"));
-        let file = |name: &str| Source::File(name.into());
+        let file = |name: &str| PassphraseSource::File(name.into());
         assert_eq!(
             words.passphrase.sources,
-            [Source::Descriptor(3), file("a"), Source::Descriptor(4), file("b")]
+            [PassphraseSource::Descriptor(3), file("a"), PassphraseSource::Descriptor(4), file("b")]
         );
     }
 }

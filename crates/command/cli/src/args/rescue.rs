@@ -1,6 +1,6 @@
 //! Arguments of `rescue`.
 
-use super::{ExpectArgs, HolderArgs, PassphraseArgs, location};
+use super::{ExpectArgs, PassphraseArgs, PoolAccessArgs, location};
 use crate::args::size::Size;
 use clap::Args;
 use lacuna_storage::Location;
@@ -33,7 +33,7 @@ pub(crate) struct RescueArgs {
     pub cache: Size,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,

@@ -1,6 +1,6 @@
 //! Parses sizes.
 
-use lacuna_storage::{BLOCK_SIZE, Budget, Error, Kind, human, total_memory};
+use lacuna_storage::{BLOCK_SIZE, Budget, Error, Kind, human_size, total_memory};
 use std::str::FromStr;
 
 /// Minimum memory for caches.
@@ -23,11 +23,11 @@ impl FromStr for Size {
                     "a number of bytes, or one with K, M, G or T (also KiB: powers of 1024) or KB, MB, GB or TB \
                      (powers of 1000)",
                 )
-                .remedy("write for example 20G or 1.5T")
+                .hint("write for example 20G or 1.5T")
         };
         if text.starts_with(['+', '-']) {
             return Err(refused(format!("{text:?}, a change and not a size"))
-                .remedy("give the whole size, for example 20G; a disk does not shrink"));
+                .hint("give the whole size, for example 20G; a disk does not shrink"));
         }
         let (number, unit) =
             text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
@@ -42,7 +42,7 @@ impl FromStr for Size {
         {
             return Err(refused(format!("{text:?}")));
         }
-        let too_much = || refused(format!("{text}, more than any machine can count"));
+        let too_much = || refused(format!("{text}, more than 16 EiB"));
         let scale = 10u128.pow(fraction.len() as u32);
         let whole: u64 = whole.parse().map_err(|_| too_much())?;
         let fraction: u128 = fraction.parse().map_err(|_| too_much())?;
@@ -84,7 +84,7 @@ pub(crate) fn budget(cache: Size) -> Result<Budget, Error> {
 }
 
 fn budget_within(cache: u64, memory: Option<u64>) -> Result<Budget, Error> {
-    let refused = |kind| Error::new(kind, "cannot use this memory for caches").found(human(cache));
+    let refused = |kind| Error::new(kind, "cannot use this memory for caches").found(human_size(cache));
     if cache < LEAST_CACHE {
         return Err(refused(Kind::Usage).expected("at least 1M"));
     }
@@ -93,7 +93,7 @@ fn budget_within(cache: u64, memory: Option<u64>) -> Result<Budget, Error> {
     if cache > most {
         return Err(refused(Kind::Memory).expected(format!(
             "at most {}, half of the memory of this machine or control group",
-            human(most)
+            human_size(most)
         )));
     }
     Ok(Budget::bytes(cache))
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn sizes_are_shown_short() {
         for (bytes, text) in [(0, "0 B"), (4096, "4 KiB"), (20 << 30, "20 GiB"), (1536 << 20, "1.5 GiB")] {
-            assert_eq!(human(bytes), text);
+            assert_eq!(human_size(bytes), text);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Arguments of `snapshot` and `delete`, which apply only to disks in RADOS.
 
-use super::{ClusterArgs, HolderArgs, PassphraseArgs, location};
+use super::{ClusterArgs, PassphraseArgs, PoolAccessArgs, location};
 use clap::{Args, Subcommand};
 use lacuna_storage::{Location, Result};
 
@@ -30,7 +30,7 @@ pub(crate) struct SnapshotArgs {
     pub name: String,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -61,7 +61,7 @@ pub(crate) struct DeleteArgs {
     pub yes: bool,
     /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
-    pub holder: HolderArgs,
+    pub pool_access: PoolAccessArgs,
 }
 
 fn snapshot_name(name: &str) -> Result<String> {

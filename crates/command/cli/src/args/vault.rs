@@ -4,7 +4,7 @@ use super::{CostArgs, ExpectArgs, PassphraseArgs};
 use crate::args::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use lacuna_storage::vault::{Choice, choices};
+use lacuna_storage::vault::{Choice, integrity_choices};
 use std::path::PathBuf;
 
 /// Manage vaults: file systems in an untrusted directory, such as one that a program synchronises.
@@ -159,6 +159,6 @@ pub(crate) struct VaultMountArgs {
 }
 
 fn integrity() -> impl TypedValueParser<Value = Choice> {
-    PossibleValuesParser::new(choices().map(Choice::name))
+    PossibleValuesParser::new(integrity_choices().map(Choice::name))
         .try_map(|name| Choice::from_name(name.as_bytes()).ok_or("no such scheme"))
 }

@@ -1,8 +1,8 @@
 //! `completions` and `man`: shell completions and manual pages from the definition of the command
 //! line.
 
-mod applies;
 mod mount_page;
+mod sections;
 mod text;
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
@@ -54,7 +54,7 @@ fn render(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()> {
     if command.has_subcommands() {
         page.render_subcommands_section(text)?;
     }
-    more(command).to_writer(text)?;
+    extra_sections(command).to_writer(text)?;
     if command.get_version().is_some() {
         page.render_version_section(text)?;
     }
@@ -63,19 +63,19 @@ fn render(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()> {
 
 /// The sections that do not come from the definition of the command line. A command with
 /// subcommands, other than `lacuna`, has none.
-fn more(command: &Command) -> Roff {
+fn extra_sections(command: &Command) -> Roff {
     let mut more = Roff::new();
     if command.has_subcommands() && command.get_name() != "lacuna" {
         return more;
     }
-    let page = name(command);
+    let page = page_name(command);
     let own = |section| text::entries(&page, section);
     for (title, entries) in [
         ("LOCATIONS", own("LOCATIONS")),
-        ("SIGNALS", applies::signals(command, own("SIGNALS"))),
-        ("EXIT STATUS", applies::exit_codes(command)),
-        ("ENVIRONMENT", applies::environment(command)),
-        ("FILES", applies::files(command, own("FILES"))),
+        ("SIGNALS", sections::signals(command, own("SIGNALS"))),
+        ("EXIT STATUS", sections::exit_codes(command)),
+        ("ENVIRONMENT", sections::environment(command)),
+        ("FILES", sections::files(command, own("FILES"))),
         ("EXAMPLES", own("EXAMPLES")),
     ] {
         text::write_list(&mut more, title, entries);
@@ -84,7 +84,7 @@ fn more(command: &Command) -> Roff {
 }
 
 /// The name of the page of a command, such as `lacuna-key-add`.
-fn name(command: &Command) -> String {
+fn page_name(command: &Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
 
@@ -100,7 +100,7 @@ mod tests {
         for one in command.get_subcommands() {
             check(one, texts);
         }
-        let page = name(command);
+        let page = page_name(command);
         texts.remove(page.as_str());
         let examples = text::entries(&page, "EXAMPLES");
         assert_eq!(

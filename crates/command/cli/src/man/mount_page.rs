@@ -45,7 +45,7 @@ fn write_paragraphs(page: &mut Roff, title: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount_helper::options::Options;
+    use crate::mount_helper::options::MountOptions;
 
     #[test]
     fn options_of_the_page_are_taken() {
@@ -54,8 +54,8 @@ mod tests {
         let entries = entries(TEXT, "OPTIONS");
         assert!(entries.len() > 10, "{entries:?}");
         for (names, _) in entries.iter().filter(|(names, _)| !apart.contains(names)) {
-            let options = Options::parse([names.replace(", ", ",").as_str()].into_iter()).unwrap();
-            assert!(options.passed.is_empty(), "{names}: {:?}", options.passed);
+            let options = MountOptions::parse([names.replace(", ", ",").as_str()].into_iter()).unwrap();
+            assert!(options.fs_options.is_empty(), "{names}: {:?}", options.fs_options);
         }
         assert!(page().contains(".SH EXAMPLES"));
     }

@@ -7,7 +7,7 @@
 use clap_mangen::roff::{Roff, bold, roman};
 
 /// An entry of a list: the term and its description.
-pub(crate) type Entry = (&'static str, String);
+pub(crate) type ManEntry = (&'static str, String);
 
 /// Texts, each with the name of its file.
 macro_rules! texts {
@@ -59,7 +59,7 @@ const TEXTS: &[(&str, &str)] = texts![
 ];
 
 /// The entries of a section of a text; none if the text or the section does not exist.
-pub(crate) fn entries(text: &str, section: &str) -> Vec<Entry> {
+pub(crate) fn entries(text: &str, section: &str) -> Vec<ManEntry> {
     blocks(text, section).into_iter().map(entry).collect()
 }
 
@@ -69,13 +69,13 @@ pub(crate) fn paragraphs(text: &str, section: &str) -> Vec<String> {
 }
 
 /// The entry of `shared.md` with this name.
-pub(crate) fn shared(name: &str) -> Entry {
+pub(crate) fn shared(name: &str) -> ManEntry {
     let entry = entries("shared", name).pop();
     entry.unwrap_or_else(|| panic!("crates/command/cli/man/shared.md has no entry {name}"))
 }
 
 /// Writes a section with a list, unless the list is empty.
-pub(crate) fn write_list(page: &mut Roff, title: &str, entries: Vec<Entry>) {
+pub(crate) fn write_list(page: &mut Roff, title: &str, entries: Vec<ManEntry>) {
     if !entries.is_empty() {
         page.control("SH", [title]);
     }
@@ -98,7 +98,7 @@ fn body(text: &'static str, section: &str) -> Option<&'static str> {
     sections.find(|(heading, _)| *heading == section).map(|(_, body)| body)
 }
 
-fn entry(block: &'static str) -> Entry {
+fn entry(block: &'static str) -> ManEntry {
     if let Some(name) = block.strip_prefix('[').and_then(|block| block.strip_suffix(']')) {
         return shared(name);
     }

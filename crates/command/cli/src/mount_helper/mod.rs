@@ -5,9 +5,9 @@
 pub(crate) mod options;
 
 use crate::args::ExpectArgs;
-use crate::mount_helper::options::Options;
+use crate::mount_helper::options::MountOptions;
 use crate::terminal::{console, passphrase};
-use crate::verbs::online;
+use crate::verbs::remote_ops;
 use crate::verbs::status;
 use lacuna_daemon::Registry;
 use lacuna_storage::{Error, Kind, Location, Result, shell_word};
@@ -52,12 +52,12 @@ impl Helper {
     /// do.
     ///
     /// Errors: [`Kind::Usage`].
-    pub(crate) fn words(self, given: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
+    pub(crate) fn command_line(self, given: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
         let given: Vec<OsString> = given.collect();
         if let Some(answer) = self.answer(&given) {
             return console::line(&answer).map(|()| None);
         }
-        let given = Given::parse(self, given.into_iter())?;
+        let given = HelperArgs::parse(self, given.into_iter())?;
         match self {
             Helper::Mount => given.to_open(),
             Helper::Unmount => given.to_close(),
@@ -84,16 +84,16 @@ impl Helper {
 
 /// The parsed command line of a helper.
 #[derive(Default)]
-struct Given {
+struct HelperArgs {
     names: Vec<OsString>,
     options: Vec<String>,
     /// Single-letter flags.
     flags: String,
 }
 
-impl Given {
-    fn parse(helper: Helper, mut words: impl Iterator<Item = OsString>) -> Result<Given> {
-        let mut given = Given::default();
+impl HelperArgs {
+    fn parse(helper: Helper, mut words: impl Iterator<Item = OsString>) -> Result<HelperArgs> {
+        let mut given = HelperArgs::default();
         let what = match helper {
             Helper::Mount => "cannot mount",
             Helper::Unmount => "cannot unmount",
@@ -102,7 +102,7 @@ impl Given {
             Error::new(Kind::Usage, what)
                 .found(found)
                 .expected(helper.usage())
-                .remedy("`man mount.lacuna` explains them")
+                .hint("`man mount.lacuna` explains them")
         };
         while let Some(word) = words.next() {
             let Some(letters) = word.to_str().and_then(|word| word.strip_prefix('-')) else {
@@ -147,45 +147,45 @@ impl Given {
     }
 
     fn to_open(&self) -> Result<Option<Vec<OsString>>> {
-        let mut options = Options::parse(self.options.iter().map(String::as_str))?;
+        let mut options = MountOptions::parse(self.options.iter().map(String::as_str))?;
         options.read_only = (options.read_only || self.has('r')) && !self.has('w');
         // `-f` is a dry run. A disk that is open already is skipped, because `mount -a` does not
         // recognise it: mount(8) sees its loop device instead of its location.
-        if self.has('f') || self.is_there(&options)? {
+        if self.has('f') || self.is_already_open(&options)? {
             return Ok(None);
         }
         refuse_missing(Path::new(&self.names[1]))?;
-        let asks = !options.names_key && passphrase::credential_path().is_none();
+        let asks = !options.has_key_source && passphrase::credential_path().is_none();
         // Without systemd the question would have no answer.
         let can_ask = || Path::new(SYSTEMD).exists() && Path::new(ASKING).exists();
         if asks && !has_terminal() && can_ask() {
-            options.words.push(format!("--askpass={ASKING}"));
+            options.open_args.push(format!("--askpass={ASKING}"));
         }
         let is_vault = Path::new(&self.names[0]).is_dir();
         if !is_vault && !options.raw && Path::new(UNMOUNTING).exists() {
             // Makes umount(8) call the helper, which returns when all data is on the medium.
-            options.passed.push("helper=lacuna".to_owned());
+            options.fs_options.push("helper=lacuna".to_owned());
         }
         let said = if self.has('v') { "--verbose" } else { "--quiet" };
         let mut words: Vec<OsString> = ["lacuna", said, "open"].map(OsString::from).into();
-        words.extend(options.words.iter().map(OsString::from));
+        words.extend(options.open_args.iter().map(OsString::from));
         if options.read_only {
             words.push("--read-only".into());
         }
-        if !options.passed.is_empty() {
-            words.push(format!("--mount-options={}", options.passed.join(",")).into());
+        if !options.fs_options.is_empty() {
+            words.push(format!("--mount-options={}", options.fs_options.join(",")).into());
         }
         words.push("--".into());
         words.extend(self.names.iter().cloned());
-        words.extend(options.levels.into_iter().map(OsString::from));
+        words.extend(options.level_mountpoints.into_iter().map(OsString::from));
         Ok(Some(words))
     }
 
     /// Whether a server has this location open at this directory. Errors: the open disk is not the
     /// expected one, or takes writes although it is to be mounted read-only.
-    fn is_there(&self, options: &Options) -> Result<bool> {
-        let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
-        let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
+    fn is_already_open(&self, options: &MountOptions) -> Result<bool> {
+        let Ok(location) = Location::from_os_str(&self.names[0]) else { return Ok(false) };
+        let (location, at) = (status::canonical(&location), registered_paths(Path::new(&self.names[1]))?);
         for peer in Registry::open(None)?.all()? {
             let is_meant = peer.alive && peer.record.location == location;
             let Some(mount) = peer.mount().filter(|_| is_meant) else { continue };
@@ -194,7 +194,7 @@ impl Given {
                 && lacuna_mount::is_mounted(&mount.mountpoint)?
                 && !lacuna_mount::is_automount(&mount.mountpoint)?
             {
-                options.expected().map_or(Ok(()), |id| check_there(&mount.mountpoint, id))?;
+                options.expected().map_or(Ok(()), |id| check_mounted_id(&mount.mountpoint, id))?;
                 // `rw` is no wish to write: mount(8) passes it unless it was told `ro`.
                 if options.read_only && !peer.record.read_only {
                     return Err(takes_writes(&mount.mountpoint));
@@ -207,8 +207,8 @@ impl Given {
 
     fn to_close(&self) -> Result<Option<Vec<OsString>>> {
         let at = PathBuf::from(&self.names[0]);
-        if self.has('l') || !is_open(&at)? {
-            return Err(unmount_without_help(&at, self.has('l')));
+        if self.has('l') || !is_lacuna_mount(&at)? {
+            return Err(exec_umount(&at, self.has('l')));
         }
         if lacuna_mount::has_automount(&at)? {
             return close_automounted(&at).map(|()| None);
@@ -226,7 +226,7 @@ fn refuse_missing(mountpoint: &Path) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let word = shell_word(mountpoint);
             Err(Error::io(format!("cannot mount at {}", mountpoint.display()), &e)
-                .remedy(format!("create the directory: mkdir -p {word}")))
+                .hint(format!("create the directory: mkdir -p {word}")))
         }
         // `open` reports any other error.
         _ => Ok(()),
@@ -237,27 +237,27 @@ fn refuse_missing(mountpoint: &Path) -> Result<()> {
 fn takes_writes(mountpoint: &Path) -> Error {
     Error::new(Kind::Busy, format!("cannot mount read-only at {}", mountpoint.display()))
         .found("it is mounted there for writing")
-        .remedy(format!("umount it first: umount {}", shell_word(mountpoint)))
+        .hint(format!("umount it first: umount {}", shell_word(mountpoint)))
 }
 
 /// Refuses a mount point with another disk or vault than the expected one.
-fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
+fn check_mounted_id(mountpoint: &Path, expected: &str) -> Result<()> {
     let naming = |e: Error| e.context(format!("cannot mount at {}", mountpoint.display()));
     let status = status::at_mountpoint(mountpoint)?;
     let expect = ExpectArgs { expect: Some(expected.parse()?) };
-    online::check_account(&status, expect).map_err(naming)
+    remote_ops::check_status_id(&status, expect).map_err(naming)
 }
 
 /// Whether a lacuna mount is there, of a running or of a dead server.
-fn is_open(at: &Path) -> Result<bool> {
-    let at = paths(at)?;
+fn is_lacuna_mount(at: &Path) -> Result<bool> {
+    let at = registered_paths(at)?;
     let known = Registry::open(None)?.all()?;
     Ok(known.iter().any(|peer| peer.mount().is_some_and(|mount| at.contains(&mount.mountpoint))))
 }
 
 /// The paths that a mount point may be registered under. Does not access the mount point itself,
 /// which may hang.
-fn paths(at: &Path) -> Result<Vec<PathBuf>> {
+fn registered_paths(at: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e: &io::Error| Error::io(format!("cannot find {}", at.display()), e);
     let absolute = std::path::absolute(at).map_err(|e| failed(&e))?;
     let Some((dir, name)) = absolute.parent().zip(absolute.file_name()) else { return Ok(vec![absolute]) };
@@ -292,7 +292,7 @@ fn close_automounted(at: &Path) -> Result<()> {
 }
 
 /// Replaces this process with umount(8) without helpers. Returns only on failure.
-fn unmount_without_help(at: &Path, lazily: bool) -> Error {
+fn exec_umount(at: &Path, lazily: bool) -> Error {
     let mut umount = umount();
     umount.args(lazily.then_some("--lazy")).arg("--").arg(at);
     Error::io("cannot run umount", &umount.exec())
@@ -307,12 +307,12 @@ mod tests {
     use super::*;
 
     fn words(helper: Helper, given: &[&str]) -> Result<Option<Vec<String>>> {
-        let words = helper.words(given.iter().map(OsString::from))?;
+        let words = helper.command_line(given.iter().map(OsString::from))?;
         Ok(words.map(|words| words.into_iter().map(|word| word.into_string().unwrap()).collect()))
     }
 
     #[test]
-    fn the_name_decides() {
+    fn the_program_name_selects_the_helper() {
         let named = |name: &str| called_as(Some(OsStr::new(name)));
         assert_eq!(named("/sbin/mount.lacuna"), Some(Helper::Mount));
         assert_eq!(named("umount.lacuna"), Some(Helper::Unmount));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_mount_become_words_of_open() {
+    fn a_mount_call_becomes_a_call_of_open() {
         // As mount(8) calls it.
         let given = ["d.img", "/mnt", "-o", "rw,noatime,keyfile=/k", "-v"];
         let words = words(Helper::Mount, &given).unwrap().unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_cannot_do_is_refused() {
+    fn unsupported_arguments_are_refused() {
         for given in
             [&["d.img"][..], &["a", "b", "c"], &["a", "b", "-x"], &["a", "b", "-N", "1"], &["a", "b", "-o"]]
         {

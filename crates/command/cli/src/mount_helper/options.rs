@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Options of `open` that are refused as mount options: they would create a file system, or there
 /// is another way to give them.
-const UNFIT: [&str; 7] = ["mkfs", "force", "mount-options", "level", "key-fd", "help", "json"];
+const NOT_FOR_MOUNT: [&str; 7] = ["mkfs", "force", "mount-options", "level", "key-fd", "help", "json"];
 
 /// Options of mount.lacuna that are not those of `open`.
 const OWN: [&str; 5] = ["keyfile", "credential", "level1", "level2", "level3"];
@@ -40,28 +40,28 @@ const IGNORED: [&str; 15] = [
 
 /// A parsed list of mount options.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct MountOptions {
     /// Options of `open`.
-    pub words: Vec<String>,
+    pub open_args: Vec<String>,
     /// Mount points of the hidden levels, starting at level 1.
-    pub levels: Vec<String>,
+    pub level_mountpoints: Vec<String>,
     /// Options that are passed to the file system.
-    pub passed: Vec<String>,
+    pub fs_options: Vec<String>,
     /// Whether the mount is read-only.
     pub read_only: bool,
     /// Whether the disk is mounted as a file.
     pub raw: bool,
     /// Whether an option gives a source of the passphrase.
-    pub names_key: bool,
+    pub has_key_source: bool,
 }
 
-impl Options {
+impl MountOptions {
     /// Parses lists of options. Commas within double quotes do not separate.
     ///
     /// Errors: [`Kind::Usage`] for an option that is not supported.
-    pub(crate) fn parse<'l>(lists: impl Iterator<Item = &'l str>) -> Result<Options> {
+    pub(crate) fn parse<'l>(lists: impl Iterator<Item = &'l str>) -> Result<MountOptions> {
         let known = open_options();
-        let mut options = Options::default();
+        let mut options = MountOptions::default();
         for option in lists.flat_map(split) {
             let (name, value) = option.split_once('=').map_or((&option[..], None), |(n, v)| (n, Some(v)));
             options.take(name, value, &known)?;
@@ -86,24 +86,24 @@ impl Options {
             }
             ("level1" | "level2" | "level3", Some(at)) => return self.level(name, at),
             ("credential", Some(name)) => {
-                self.names_key = true;
-                self.words.push(format!("--key-file={}", credential(name)?));
+                self.has_key_source = true;
+                self.open_args.push(format!("--key-file={}", credential(name)?));
                 return Ok(());
             }
             _ => {}
         }
-        if UNFIT.contains(&&long[..]) {
+        if NOT_FOR_MOUNT.contains(&&long[..]) {
             return Err(refused(name)
-                .expected("options that mount what is there")
-                .remedy(format!("leave it out; `lacuna open` has it as --{long}")));
+                .expected("options that mount an existing file system")
+                .hint(format!("leave it out; `lacuna open` has it as --{long}")));
         }
         let Some((_, takes)) = known.iter().find(|(option, _)| *option == long) else {
             if let Some(meant) = meant(name, known) {
                 return Err(refused(name)
                     .expected("an option of lacuna or of the file system")
-                    .remedy(format!("did you mean {meant}?")));
+                    .hint(format!("did you mean {meant}?")));
             }
-            self.passed.push(match value {
+            self.fs_options.push(match value {
                 // The kernel splits its list at commas too.
                 Some(value) if value.contains(',') => format!("{name}=\"{value}\""),
                 Some(value) => format!("{name}={value}"),
@@ -116,9 +116,9 @@ impl Options {
         }
         self.read_only |= long == "read-only";
         self.raw |= long == "raw";
-        self.names_key |= ["key-file", "askpass"].contains(&&long[..]);
+        self.has_key_source |= ["key-file", "askpass"].contains(&&long[..]);
         if long != "read-only" {
-            self.words.push(match value {
+            self.open_args.push(match value {
                 Some(value) => format!("--{long}={value}"),
                 None => format!("--{long}"),
             });
@@ -128,12 +128,12 @@ impl Options {
 
     /// The ID that the disk or vault must have, if the options give one.
     pub(crate) fn expected(&self) -> Option<&str> {
-        self.words.iter().find_map(|word| word.strip_prefix("--expect="))
+        self.open_args.iter().find_map(|word| word.strip_prefix("--expect="))
     }
 
     fn level(&mut self, name: &str, at: &str) -> Result<()> {
-        self.levels.push(at.to_owned());
-        if name == format!("level{}", self.levels.len()) {
+        self.level_mountpoints.push(at.to_owned());
+        if name == format!("level{}", self.level_mountpoints.len()) {
             return Ok(());
         }
         Err(refused(name).expected(format!("the options level1 to {name}, in this order")))
@@ -156,7 +156,7 @@ fn refused(name: &str) -> Error {
 fn no_remount() -> Error {
     Error::new(Kind::Other, "cannot remount a disk of lacuna")
         .expected("options that can be changed while it is open")
-        .remedy(
+        .hint(
             "unmount it and mount it again; options of the file system itself change with `mount -i -o remount,OPTIONS \
              DIRECTORY`",
         )
@@ -170,7 +170,7 @@ fn credential(name: &str) -> Result<String> {
         Ok(_) => Err(refused("credential").expected("the name of a credential, without slashes")),
         Err(_) => Err(refused("credential")
             .expected("to be run by a unit of systemd that has credentials, which sets CREDENTIALS_DIRECTORY")
-            .remedy("give LoadCredentialEncrypted= in the unit, or mount with keyfile=PATH")),
+            .hint("give LoadCredentialEncrypted= in the unit, or mount with keyfile=PATH")),
     }
 }
 
@@ -180,7 +180,9 @@ fn open_options() -> Vec<(String, bool)> {
     let open = cli.find_subcommand("open").map(|open| open.get_arguments().collect::<Vec<&Arg>>());
     let fit =
         open.into_iter().flatten().filter_map(|arg| Some((arg.get_long()?, arg.get_action().takes_values())));
-    fit.filter(|(long, _)| !UNFIT.contains(long)).map(|(long, takes)| (long.to_owned(), takes)).collect()
+    fit.filter(|(long, _)| !NOT_FOR_MOUNT.contains(long))
+        .map(|(long, takes)| (long.to_owned(), takes))
+        .collect()
 }
 
 /// The options of a list, without the quotes around values.
@@ -202,33 +204,33 @@ fn split(list: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn parse(list: &str) -> Result<Options> {
-        Options::parse([list].into_iter())
+    fn parse(list: &str) -> Result<MountOptions> {
+        MountOptions::parse([list].into_iter())
     }
 
     #[test]
-    fn every_option_goes_where_it_belongs() {
+    fn mount_options_are_sorted_by_recipient() {
         let list = "rw,noauto,nofail,_netdev,user,x-systemd.automount,X-mount.mkdir,keyfile=/a,cache=1M,write_through,\
                     noatime,commit=30,ceph_conf=\"/a,b\",level1=/b,level2=/c";
         let options = parse(list).unwrap();
-        assert_eq!(options.words, ["--key-file=/a", "--cache=1M", "--write-through", "--ceph-conf=/a,b"]);
-        assert_eq!(options.passed, ["noatime", "commit=30"]);
-        assert_eq!(options.levels, ["/b", "/c"]);
-        assert!(options.names_key && !options.read_only && !options.raw);
+        assert_eq!(options.open_args, ["--key-file=/a", "--cache=1M", "--write-through", "--ceph-conf=/a,b"]);
+        assert_eq!(options.fs_options, ["noatime", "commit=30"]);
+        assert_eq!(options.level_mountpoints, ["/b", "/c"]);
+        assert!(options.has_key_source && !options.read_only && !options.raw);
         let options = parse("ro,raw,foreground").unwrap();
-        assert!(options.read_only && options.raw && !options.names_key);
-        assert_eq!(options.words, ["--raw", "--foreground"]);
-        assert_eq!(parse(",").unwrap(), Options::default());
+        assert!(options.read_only && options.raw && !options.has_key_source);
+        assert_eq!(options.open_args, ["--raw", "--foreground"]);
+        assert_eq!(parse(",").unwrap(), MountOptions::default());
         let options = parse("cache=1M,expect=9564c49adcf33557307745630aa5f7ce").unwrap();
         assert_eq!(options.expected(), Some("9564c49adcf33557307745630aa5f7ce"));
-        assert!(options.passed.is_empty() && parse("ro").unwrap().expected().is_none());
+        assert!(options.fs_options.is_empty() && parse("ro").unwrap().expected().is_none());
         let quoted = "context=\"system_u:object_r:tmp_t:s0:c1,c2\"";
-        assert_eq!(parse(&format!("{quoted},symfollow,noexec")).unwrap().passed, [quoted, "noexec"]);
+        assert_eq!(parse(&format!("{quoted},symfollow,noexec")).unwrap().fs_options, [quoted, "noexec"]);
         assert!(parse("rw,ro").unwrap().read_only && !parse("ro,rw").unwrap().read_only);
     }
 
     #[test]
-    fn what_cannot_be_obeyed_is_refused() {
+    fn unsupported_options_are_refused() {
         for list in ["keyfile", "raw=1", "level2=/c", "level1=/a,level3=/b", "credential=x"] {
             assert_eq!(parse(list).unwrap_err().kind(), Kind::Usage, "{list}");
         }
@@ -264,6 +266,6 @@ mod tests {
                       codepage=437,iocharset=utf8,utf8,quiet,inode64,inode32,allocsize=1m,logbufs=8,logbsize=64k,largeio,\
                       nodiratime,nosymfollow,context=a,sunit=1,swidth=1,wsync,mode=lfs,active_logs=6,extent_cache,inline_data";
         let count = passed.split(',').count();
-        assert_eq!(parse(passed).unwrap().passed.len(), count);
+        assert_eq!(parse(passed).unwrap().fs_options.len(), count);
     }
 }

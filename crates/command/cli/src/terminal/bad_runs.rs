@@ -4,9 +4,9 @@ use lacuna_storage::{BadBlock, Error, Kind};
 
 /// Collects the current run. Blocks come in ascending order.
 #[derive(Default)]
-pub(crate) struct BadRuns(Option<Run>);
+pub(crate) struct BadRuns(Option<BadRun>);
 
-struct Run {
+struct BadRun {
     first: u64,
     last: u64,
     kind: Kind,
@@ -33,17 +33,19 @@ impl BadRuns {
                 run.last = block;
                 None
             }
-            _ => self.0.replace(Run { first: block, last: block, kind, object, verdict }).map(Run::line),
+            _ => {
+                self.0.replace(BadRun { first: block, last: block, kind, object, verdict }).map(BadRun::line)
+            }
         }
     }
 
     /// The line of the last run.
     pub(crate) fn finish(self) -> Option<String> {
-        self.0.map(Run::line)
+        self.0.map(BadRun::line)
     }
 }
 
-impl Run {
+impl BadRun {
     /// The system's message of a failed read names its position, which differs from block to block:
     /// the first message is used for the run.
     fn is_like(&self, verdict: &str) -> bool {
@@ -51,7 +53,7 @@ impl Run {
     }
 
     fn line(self) -> String {
-        let Run { first, last, object, verdict, .. } = self;
+        let BadRun { first, last, object, verdict, .. } = self;
         let within = object.map_or_else(String::new, |object| format!(" in {object}"));
         if first == last {
             format!("block {first}{within}: {verdict}")
@@ -63,7 +65,7 @@ impl Run {
 
 /// The text of an error without the number of the block, which begins the line.
 fn verdict(block: u64, error: &Error) -> String {
-    let text = error.finding();
+    let text = error.summary();
     text.strip_prefix(&format!("block {block} ")).map_or(text.clone(), str::to_owned)
 }
 
@@ -86,11 +88,11 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_with_one_verdict_are_one_line() {
+    fn adjacent_blocks_with_one_verdict_are_one_line() {
         let altered =
             |b: u64| (b, Error::new(Kind::Corrupt, format!("block {b} does not verify")).found("noise"));
         let unmapped =
-            |b: u64| (b, Error::new(Kind::Corrupt, "segment 0 has no sound home").remedy("restore it"));
+            |b: u64| (b, Error::new(Kind::Corrupt, "segment 0 has no sound home").hint("restore it"));
         let unread = |b: u64| (b, Error::new(Kind::Io, format!("read of 4096 bytes at byte {}", b * 4096)));
         let bad = [3, 12, 13, 14]
             .map(altered)

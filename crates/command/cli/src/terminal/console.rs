@@ -4,7 +4,7 @@
 //! an error.
 
 use crate::terminal::exit_code;
-use crate::terminal::settings;
+use crate::terminal::option_names;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lacuna_storage::{Error, Kind, Result, printable};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 /// Replaces the text of every private error if standard error is not a terminal.
-const HIDDEN: &str = "failed, and this disk keeps the reason out of logs: run the same command on a terminal to see it, \
+const REDACTED: &str = "failed, and this disk keeps the reason out of logs: run the same command on a terminal to see it, \
     or ask `lacuna status` while the disk is open";
 
 /// Verbosity.
@@ -21,12 +21,12 @@ const HIDDEN: &str = "failed, and this disk keeps the reason out of logs: run th
 pub(crate) struct Console {
     quiet: bool,
     verbose: bool,
-    drawing: bool,
+    may_draw: bool,
 }
 
 impl Console {
     pub(crate) fn new(quiet: bool, verbose: bool) -> Self {
-        Console { quiet, verbose, drawing: true }
+        Console { quiet, verbose, may_draw: true }
     }
 
     /// Whether details are shown.
@@ -58,16 +58,16 @@ impl Console {
     /// The same console without bars and spinners, for a process that leaves the terminal to
     /// another one.
     pub(crate) fn without_drawing(self) -> Self {
-        Console { drawing: false, ..self }
+        Console { may_draw: false, ..self }
     }
 
     /// Whether bars and spinners are drawn.
-    pub(crate) fn draws(&self) -> bool {
-        self.drawing && !self.quiet && is_watched()
+    pub(crate) fn can_draw(&self) -> bool {
+        self.may_draw && !self.quiet && is_terminal()
     }
 
     fn target(&self) -> ProgressDrawTarget {
-        if self.draws() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+        if self.can_draw() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
 
     /// Information that the user should have although there is no error.
@@ -95,26 +95,30 @@ impl Console {
 ///
 /// Deniability contract: a log gets the same sentence for every private error.
 pub(crate) fn error(e: &Error) {
-    let text = if hides(e) { HIDDEN.into() } else { shown(e) };
+    let text = if is_redacted(e) { REDACTED.into() } else { shown(e) };
     to_stderr(&format!("lacuna: {text}"));
 }
 
 /// The text of an error for standard error: on up to three lines on a terminal, on one elsewhere.
 pub(crate) fn shown(e: &Error) -> String {
-    if is_watched() { settings::lines(e) } else { settings::words(e) }
+    if is_terminal() { option_names::lines(e) } else { option_names::render(e) }
 }
 
 /// Combines the results of two steps of a command. If both failed, the second error is printed at
 /// once and the first is returned.
-pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
-    both_told(first, second, error)
+pub(crate) fn combine<T>(first: Result<T>, second: Result<()>) -> Result<T> {
+    combine_with(first, second, error)
 }
 
-/// Like [`both`], with `say` for the second error.
-pub(crate) fn both_told<T>(first: Result<T>, second: Result<()>, say: impl FnOnce(&Error)) -> Result<T> {
+/// Like [`combine`], with `report` for the second error.
+pub(crate) fn combine_with<T>(
+    first: Result<T>,
+    second: Result<()>,
+    report: impl FnOnce(&Error),
+) -> Result<T> {
     match (first, second) {
         (Err(first), Err(second)) => {
-            say(&second);
+            report(&second);
             Err(first)
         }
         (first, second) => first.and_then(|done| second.map(|()| done)),
@@ -124,11 +128,11 @@ pub(crate) fn both_told<T>(first: Result<T>, second: Result<()>, say: impl FnOnc
 /// The exit code of a command that ends with an error. A log that keeps exit codes gets the same
 /// code for all private errors.
 pub(crate) fn exit_code(e: &Error) -> u8 {
-    exit_code::of(if hides(e) { Kind::Other } else { e.kind() })
+    exit_code::of(if is_redacted(e) { Kind::Other } else { e.kind() })
 }
 
 /// Ends the process. All output is written by now: no stream is buffered here.
-pub(crate) fn leave(code: u8) -> ! {
+pub(crate) fn exit(code: u8) -> ! {
     if lacuna_storage::rados::is_in_use() {
         // A thread of the client library may wait for a cluster that does not answer.
         lacuna_storage::rados::exit_at_once(code);
@@ -137,12 +141,12 @@ pub(crate) fn leave(code: u8) -> ! {
 }
 
 /// Whether standard error is a terminal and not a file, a pipe or a log.
-pub(crate) fn is_watched() -> bool {
+pub(crate) fn is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-fn hides(e: &Error) -> bool {
-    e.is_private() && !is_watched()
+fn is_redacted(e: &Error) -> bool {
+    e.is_confidential() && !is_terminal()
 }
 
 /// Whether the user can be asked on a terminal.
@@ -163,7 +167,7 @@ pub(crate) fn confirm() -> Result<()> {
 }
 
 /// Information that the user needs now; `--quiet` does not silence it.
-pub(crate) fn now(text: &str) {
+pub(crate) fn print_always(text: &str) {
     to_stderr(&format!("lacuna: {text}"));
 }
 

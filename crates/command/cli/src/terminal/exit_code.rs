@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static FOR_MOUNT: AtomicBool = AtomicBool::new(false);
 
 /// Switches to the exit codes of mount(8), which runs this program as a helper.
-pub(crate) fn speak_to_mount() {
+pub(crate) fn use_mount_codes() {
     FOR_MOUNT.store(true, Ordering::Relaxed);
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_that_tell_failures_apart_go_on_working() {
+    fn exit_codes_are_stable() {
         let codes = [
             (Kind::Usage, 1),
             (Kind::Passphrase, 2),

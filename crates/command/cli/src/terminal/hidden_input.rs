@@ -24,7 +24,7 @@ pub(crate) fn read_line(prompt: &str) -> Result<Passphrase> {
         Error::new(Kind::Usage, "cannot ask for a passphrase")
             .found(e.to_string())
             .expected("a terminal")
-            .remedy("give --key-file PATH, --key-fd N or --askpass CMD")
+            .hint("give --key-file PATH, --key-fd N or --askpass CMD")
     };
     let terminal = File::options().read(true).write(true).open("/dev/tty").map_err(asking)?;
     let prompt = printable(prompt);
@@ -148,7 +148,7 @@ fn whole(line: &[u8]) -> Result<Passphrase> {
         return Err(Error::new(Kind::Usage, "cannot use the passphrase from the terminal")
             .found("a line that is longer than a terminal passes on")
             .expected(format!("at most {} bytes", LONGEST - 2))
-            .remedy("give a longer passphrase with --key-file PATH"));
+            .hint("give a longer passphrase with --key-file PATH"));
     }
     Ok(Passphrase::new(line.to_vec()))
 }

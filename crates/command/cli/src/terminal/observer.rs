@@ -1,18 +1,18 @@
 //! Observers of the library's operations, which print notes and ask questions on the terminal.
 
 use crate::terminal::console::{self, Console};
-use crate::terminal::working;
+use crate::terminal::progress;
 use indicatif::ProgressBar;
 use lacuna_storage::{MISSING_AFTER_GROWTH, Observer, Result};
 
 /// Text on a damaged copy of a header, with the remedy.
-pub(crate) fn damaged_copy(text: &str) -> String {
+pub(crate) fn with_repair_hint(text: &str) -> String {
     if text.contains(MISSING_AFTER_GROWTH) {
         return format!(
-            "{text}; `lacuna resize` takes the new space where the format can grow, `lacuna header repair` writes all copies anew"
+            "{text}; `lacuna resize` takes the new space where the format can grow, `lacuna header repair` rewrites all copies"
         );
     }
-    format!("{text}; `lacuna header repair` writes all copies anew")
+    format!("{text}; `lacuna header repair` rewrites all copies")
 }
 
 impl Observer for Console {
@@ -21,30 +21,30 @@ impl Observer for Console {
     }
 
     fn damaged_copy(&self, text: &str) {
-        Console::note(self, &damaged_copy(text));
+        Console::note(self, &with_repair_hint(text));
     }
 
-    fn during(&self, what: &str, work: &mut dyn FnMut()) {
-        working::show(*self, what, |_| work());
+    fn run_step(&self, what: &str, work: &mut dyn FnMut()) {
+        progress::show(*self, what, |_| work());
     }
 }
 
 /// An observer of operations that may remove a disk: with a progress bar, and with a question if
 /// the user can be asked.
-pub(crate) struct Removing {
+pub(crate) struct RemovalObserver {
     console: Console,
     bar: ProgressBar,
-    asks: bool,
+    may_ask: bool,
 }
 
-impl Removing {
+impl RemovalObserver {
     /// `asks`: whether the user is asked before a disk is overwritten, if there is a terminal.
     pub(crate) fn new(console: Console, asks: bool) -> Self {
-        Removing { console, bar: console.progress(0, "{per_sec}"), asks }
+        RemovalObserver { console, bar: console.progress(0, "{per_sec}"), may_ask: asks }
     }
 }
 
-impl Observer for Removing {
+impl Observer for RemovalObserver {
     fn note(&self, text: &str) {
         self.console.note(text);
     }
@@ -53,8 +53,8 @@ impl Observer for Removing {
         self.console.damaged_copy(text);
     }
 
-    fn during(&self, what: &str, work: &mut dyn FnMut()) {
-        self.console.during(what, work);
+    fn run_step(&self, what: &str, work: &mut dyn FnMut()) {
+        self.console.run_step(what, work);
     }
 
     fn progress(&self, done: usize, of: usize) {
@@ -65,17 +65,17 @@ impl Observer for Removing {
         }
     }
 
-    fn replaces(&self, there: &str) -> Result<()> {
-        if self.asks && console::can_ask() {
-            self.console.note(&format!("{there} is there, which is lost then"));
+    fn confirm_overwrite(&self, there: &str) -> Result<()> {
+        if self.may_ask && console::can_ask() {
+            self.console.note(&format!("{there} exists and will be lost"));
             return console::confirm();
         }
-        self.console.note(&format!("{there} is there, and will be overwritten"));
+        self.console.note(&format!("{there} exists and will be overwritten"));
         Ok(())
     }
 }
 
-impl Drop for Removing {
+impl Drop for RemovalObserver {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -1,15 +1,15 @@
 //! Reads passphrases from files, descriptors, tokens, a helper program or the terminal.
 
-use crate::args::{PassphraseArgs, RecoveryArgs, Source};
+use crate::args::{PassphraseArgs, PassphraseSource, RecoveryArgs};
 use crate::terminal::console;
 use crate::terminal::descriptor;
 use crate::terminal::hidden_input;
 use crate::terminal::token;
 use crate::terminal::weak_passphrase;
-use lacuna_storage::keys::same;
+use lacuna_storage::keys::is_same_passphrase;
 use lacuna_storage::{
-    Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, PublicHeader, Result, Unlocked, Uuid,
-    shell_word,
+    Error, HeaderOpener, KEY_SLOTS, Kind, NewDisk, OpenHeader, Passphrase, PassphraseMatch, PublicHeader,
+    Result, Uuid, shell_word,
 };
 use std::cell::RefCell;
 use std::fs::File;
@@ -26,46 +26,46 @@ const ATTEMPTS: u32 = 3;
 
 /// Opens a header with the passphrases of the options, or with a passphrase that the user is asked
 /// for, up to three times.
-pub(crate) fn to_open(
+pub(crate) fn open_header(
     args: &PassphraseArgs,
     location: &str,
     disk: &PublicHeader,
-    open: Opener<'_>,
-) -> Result<Opened> {
-    opened_by(args, &format!("Passphrase for {location}: "), disk, open)
+    open: HeaderOpener<'_>,
+) -> Result<PassphraseMatch> {
+    open_with_prompt(args, &format!("Passphrase for {location}: "), disk, open)
 }
 
-/// [`to_open`] with another prompt.
-pub(crate) fn opened_by(
+/// [`open_header`] with another prompt.
+pub(crate) fn open_with_prompt(
     args: &PassphraseArgs,
     prompt: &str,
     disk: &PublicHeader,
-    open: Opener<'_>,
-) -> Result<Opened> {
-    let mut given = given(args, disk.uuid)?;
+    open: HeaderOpener<'_>,
+) -> Result<PassphraseMatch> {
+    let mut given = from_options(args, disk.uuid)?;
     if given.is_empty() && args.askpass.is_none() {
         given.extend(credential()?);
     }
     if !given.is_empty() {
         // Deniability contract: the number of passphrases would tell a log how many levels there
         // may be. With level 0 alone one is enough.
-        let is_number_told = !disk.format.has_levels() || console::is_watched();
-        let unlocked = open(&given).map_err(|e| about_tokens(args, e, is_number_told))?;
+        let may_show_count = !disk.format.has_levels() || console::is_terminal();
+        let unlocked = open(&given).map_err(|e| with_token_hint(args, e, may_show_count))?;
         return Ok((unlocked, given));
     }
-    let (unlocked, passphrase) = tried(prompt, open, |prompt| ask(args, prompt))?;
+    let (unlocked, passphrase) = ask_until_open(prompt, open, |prompt| ask(args, prompt))?;
     Ok((unlocked, vec![passphrase]))
 }
 
-/// [`opened_by`] for a key operation that drops all passphrases that are not given: on a terminal
-/// it asks for one passphrase after another, and tries each before it asks for the next.
-pub(crate) fn to_keep(
+/// [`open_with_prompt`] for a key operation that drops all passphrases that are not given: on a
+/// terminal it asks for one passphrase after another, and tries each before it asks for the next.
+pub(crate) fn open_with_all(
     args: &PassphraseArgs,
     prompt: &str,
     disk: &PublicHeader,
-    open: Opener<'_>,
-) -> Result<Opened> {
-    let (mut unlocked, mut passphrases) = opened_by(args, prompt, disk, open)?;
+    open: HeaderOpener<'_>,
+) -> Result<PassphraseMatch> {
+    let (mut unlocked, mut passphrases) = open_with_prompt(args, prompt, disk, open)?;
     let mut already = "";
     while !args.is_given() {
         let prompt = format!("{already}Another passphrase to keep? (Enter = no more): ");
@@ -74,35 +74,35 @@ pub(crate) fn to_keep(
             break;
         }
         already = "";
-        if passphrases.iter().any(|known| same(known, &typed)) {
+        if passphrases.iter().any(|known| is_same_passphrase(known, &typed)) {
             already = "You gave that one already. ";
             continue;
         }
         // After a mistyped passphrase, Enter does not end the list: otherwise the user would lose
         // this passphrase unintentionally.
-        let (further, passphrase) = tried_from(typed, open)?;
-        unlocked.join(further)?;
+        let (further, passphrase) = retry_from(typed, open)?;
+        unlocked.merge(further)?;
         passphrases.push(passphrase);
     }
     Ok((unlocked, passphrases))
 }
 
-/// [`tried`], beginning with a passphrase that was typed already.
-fn tried_from(typed: Passphrase, open: Opener<'_>) -> Result<(Unlocked, Passphrase)> {
+/// [`ask_until_open`], beginning with a passphrase that was typed already.
+fn retry_from(typed: Passphrase, open: HeaderOpener<'_>) -> Result<(OpenHeader, Passphrase)> {
     let typed = RefCell::new(Some(typed));
     let prompt = "Type the passphrase to keep again (Ctrl-C: nothing is changed): ";
-    tried(prompt, open, |prompt| match typed.take() {
+    ask_until_open(prompt, open, |prompt| match typed.take() {
         Some(typed) => Ok(typed),
-        None => checked(hidden_input::read_line(prompt)?, "the terminal"),
+        None => require_nonempty(hidden_input::read_line(prompt)?, "the terminal"),
     })
 }
 
 /// Asks for a passphrase until it opens the header, at most [`ATTEMPTS`] times.
-fn tried(
+fn ask_until_open(
     prompt: &str,
-    open: Opener<'_>,
+    open: HeaderOpener<'_>,
     ask: impl Fn(&str) -> Result<Passphrase>,
-) -> Result<(Unlocked, Passphrase)> {
+) -> Result<(OpenHeader, Passphrase)> {
     let again = format!("That passphrase opens nothing. {prompt}");
     for attempt in 1.. {
         let passphrases = [ask(if attempt == 1 { prompt } else { &again })?];
@@ -120,19 +120,19 @@ fn tried(
 /// Adds advice to the refusal of a passphrase that is the secret of a token.
 ///
 /// Deniability contract: the text depends neither on the purpose of the enrolment nor on whether
-/// the token is enrolled; the number of passphrases is left out unless `is_number_told`.
-fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error {
+/// the token is enrolled; the number of passphrases is left out unless `may_show_count`.
+fn with_token_hint(args: &PassphraseArgs, e: Error, may_show_count: bool) -> Error {
     if e.kind() != Kind::Passphrase {
         return e;
     }
-    let e = if is_number_told { e } else { e.without_finding() };
+    let e = if may_show_count { e } else { e.without_details() };
     let Some(token) = args.tokens().next() else { return e };
     let e = match args.sources.len() {
-        1 if is_number_told => e.found(format!("a secret of the token {token} that opens nothing")),
+        1 if may_show_count => e.found(format!("a secret of the token {token} that opens nothing")),
         _ => e,
     };
-    e.remedy(format!(
-        "if it is that of the token: {}. Give the recovery passphrase instead, and enrol the token anew with `lacuna key add DISK \
+    e.hint(format!(
+        "possible causes for a token: {}. Give the recovery passphrase instead, and enrol the token again with `lacuna key add DISK \
          --token {}`",
         token::why_not(token),
         shell_word(token.to_string())
@@ -144,45 +144,47 @@ fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error 
 ///
 /// Deniability contract: the text depends neither on the purpose of the enrolment nor on whether
 /// the token is enrolled.
-pub(crate) fn about_removed(source: Option<&Source>, e: Error) -> Error {
-    let Some(Source::Token(token)) = source.filter(|_| e.kind() == Kind::Passphrase) else { return e };
-    e.found(format!("a secret of the token {token} that opens nothing")).remedy(format!(
+pub(crate) fn with_removal_hint(source: Option<&PassphraseSource>, e: Error) -> Error {
+    let Some(PassphraseSource::Token(token)) = source.filter(|_| e.kind() == Kind::Passphrase) else {
+        return e;
+    };
+    e.found(format!("a secret of the token {token} that opens nothing")).hint(format!(
         "{}. `lacuna key refresh` with every passphrase that is to keep working drops what the token was enrolled with",
         token::why_not(token)
     ))
 }
 
 /// The first passphrase of something without levels, which is not a token.
-pub(crate) fn first(args: &PassphraseArgs, location: &str) -> Result<Vec<Passphrase>> {
-    Ok(chosen(args, location, 1)?.into_iter().flatten().collect())
+pub(crate) fn first_passphrases(args: &PassphraseArgs, location: &str) -> Result<Vec<Passphrase>> {
+    Ok(choose_for_levels(args, location, 1)?.into_iter().flatten().collect())
 }
 
 /// The passphrases of a new disk. Each level has one passphrase, or a token and a recovery
 /// passphrase.
-pub(crate) fn to_create(
+pub(crate) fn for_create(
     args: &PassphraseArgs,
     recovery: RecoveryArgs,
     location: &str,
     new: NewDisk,
 ) -> Result<Vec<Vec<Passphrase>>> {
     if args.tokens().next().is_none() {
-        return chosen(args, location, new.levels);
+        return choose_for_levels(args, location, new.levels);
     }
     check_tokens(args, recovery, location, new.levels)?;
     let mut all: Vec<Vec<Passphrase>> = Vec::new();
     for (level, source) in (0..new.levels).zip(&args.sources) {
         let mut of_level = Vec::new();
         match source {
-            Source::Token(_) if recovery.no_recovery => {}
-            Source::Token(_) => {
+            PassphraseSource::Token(_) if recovery.no_recovery => {}
+            PassphraseSource::Token(_) => {
                 let prompt = match new.levels {
                     1 => format!("New recovery passphrase for {location}: "),
                     _ => format!("New recovery passphrase for level {level} of {location}: "),
                 };
-                of_level.push(one_more(args, &prompt, &all)?);
+                of_level.push(ask_distinct(args, &prompt, &all)?);
             }
-            source if is_typed_source(source) => {
-                of_level.push(one_more(args, &new_prompt(location, new.levels, level), &all)?);
+            source if is_terminal_source(source) => {
+                of_level.push(ask_distinct(args, &new_prompt(location, new.levels, level), &all)?);
             }
             source => of_level.push(from_source(source, args, new.uuid, false)?),
         }
@@ -203,14 +205,14 @@ fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, l
         return Err(refused()
             .found(format!("{} passphrases and tokens", sources.len()))
             .expected(format!("{levels}: one for each level"))
-            .remedy("add others with `lacuna key add` afterwards"));
+            .hint("add others with `lacuna key add` afterwards"));
     }
     let tokens: Vec<_> = args.tokens().collect();
     if let Some((_, twice)) = tokens.iter().enumerate().find(|(at, token)| tokens[..*at].contains(*token)) {
         return Err(refused()
             .found(format!("the token {twice} for two levels"))
             .expected("another secret for each level")
-            .remedy("give the second another NAME"));
+            .hint("give the second another NAME"));
     }
     if recovery.no_recovery {
         return Ok(());
@@ -219,28 +221,28 @@ fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, l
         return Err(refused()
             .found(format!("{} passphrases, recovery passphrases among them", sources.len() + tokens.len()))
             .expected(format!("at most {KEY_SLOTS}"))
-            .remedy("enrol fewer tokens, or give --no-recovery"));
+            .hint("enrol fewer tokens, or give --no-recovery"));
     }
-    if nobody_to_ask(args) {
+    if is_unattended(args) {
         return Err(refused()
-            .found("a token, and nobody to ask for a recovery passphrase")
+            .found("a token, and no terminal or program to ask for a recovery passphrase")
             .expected("a terminal, or a program that asks")
-            .remedy("give --askpass CMD; or create it with a passphrase, then `lacuna key add`; or give --no-recovery"));
+            .hint("give --askpass CMD; or create it with a passphrase, then `lacuna key add`; or give --no-recovery"));
     }
     Ok(())
 }
 
 /// Passphrases without tokens for a new disk or vault, one for each level; asked for twice on a
 /// terminal.
-fn chosen(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Vec<Passphrase>>> {
-    if !args.sources.is_empty() && !args.sources.iter().any(is_typed_source) {
+fn choose_for_levels(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Vec<Passphrase>>> {
+    if !args.sources.is_empty() && !args.sources.iter().any(is_terminal_source) {
         // There is no token, so the disk's UUID is unused.
         let given = args.sources.iter().map(|source| from_source(source, args, Uuid([0; 16]), false));
         return given.map(|passphrase| Ok(vec![passphrase?])).collect();
     }
     let mut passphrases: Vec<Vec<Passphrase>> = Vec::new();
     for level in 0..levels {
-        let new = one_more(args, &new_prompt(location, levels, level), &passphrases)?;
+        let new = ask_distinct(args, &new_prompt(location, levels, level), &passphrases)?;
         passphrases.push(vec![new]);
     }
     Ok(passphrases)
@@ -255,11 +257,11 @@ fn new_prompt(location: &str, levels: u8, level: u8) -> String {
 
 /// A new passphrase that differs from the earlier ones: if two levels had the same one, it would
 /// open only the deeper level.
-fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> Result<Passphrase> {
+fn ask_distinct(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
-        let new = twice(args, &prompt)?;
-        if before.iter().flatten().all(|known| !same(known, &new)) {
+        let new = ask_twice(args, &prompt)?;
+        if before.iter().flatten().all(|known| !is_same_passphrase(known, &new)) {
             return Ok(new);
         }
         if attempt == 0 {
@@ -272,22 +274,22 @@ fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> 
 }
 
 /// A new passphrase, for `key add` and `key change`.
-pub(crate) fn another(
-    source: Option<&Source>,
+pub(crate) fn new_passphrase(
+    source: Option<&PassphraseSource>,
     args: &PassphraseArgs,
     location: &str,
     disk: Uuid,
 ) -> Result<Passphrase> {
     match source {
-        Some(source) if !is_typed_source(source) => from_source(source, args, disk, true),
-        _ => twice(args, &format!("New passphrase for {location}: "))
-            .map_err(|e| e.remedy("give the new passphrase with --new-key-file PATH or --new-key-fd N")),
+        Some(source) if !is_terminal_source(source) => from_source(source, args, disk, true),
+        _ => ask_twice(args, &format!("New passphrase for {location}: "))
+            .map_err(|e| e.hint("give the new passphrase with --new-key-file PATH or --new-key-fd N")),
     }
 }
 
 /// One passphrase from its source, or else from a question.
-pub(crate) fn one(
-    source: Option<&Source>,
+pub(crate) fn one_passphrase(
+    source: Option<&PassphraseSource>,
     args: &PassphraseArgs,
     disk: Uuid,
     prompt: &str,
@@ -295,19 +297,24 @@ pub(crate) fn one(
     source.map_or_else(|| ask(args, prompt), |source| from_source(source, args, disk, false))
 }
 
-fn given(args: &PassphraseArgs, disk: Uuid) -> Result<Vec<Passphrase>> {
+fn from_options(args: &PassphraseArgs, disk: Uuid) -> Result<Vec<Passphrase>> {
     args.sources.iter().map(|source| from_source(source, args, disk, false)).collect()
 }
 
 /// `create`: the token is being enrolled.
-fn from_source(source: &Source, args: &PassphraseArgs, disk: Uuid, create: bool) -> Result<Passphrase> {
+fn from_source(
+    source: &PassphraseSource,
+    args: &PassphraseArgs,
+    disk: Uuid,
+    create: bool,
+) -> Result<Passphrase> {
     match source {
-        Source::File(path) => from_path(path),
-        Source::Descriptor(number) => from_descriptor(*number),
-        Source::Token(token) => {
-            let ask_pin = |prompt: &str| if nobody_to_ask(args) { Err(no_pin()) } else { ask(args, prompt) };
+        PassphraseSource::File(path) => from_path(path),
+        PassphraseSource::Descriptor(number) => from_descriptor(*number),
+        PassphraseSource::Token(token) => {
+            let ask_pin = |prompt: &str| if is_unattended(args) { Err(no_pin()) } else { ask(args, prompt) };
             let secret = token::secret(token, disk, &ask_pin, create)?;
-            checked(secret, &format!("the token {token}"))
+            require_nonempty(secret, &format!("the token {token}"))
         }
     }
 }
@@ -317,7 +324,7 @@ fn no_pin() -> Error {
     Error::new(Kind::Usage, "cannot ask for the PIN")
         .found("no terminal")
         .expected("a terminal, or a program that asks")
-        .remedy("give --askpass CMD, which is asked for the PIN")
+        .hint("give --askpass CMD, which is asked for the PIN")
 }
 
 /// The credential `lacuna.passphrase` of a systemd unit, if it has one.
@@ -336,15 +343,15 @@ pub(crate) fn credential_path() -> Option<PathBuf> {
 
 /// Asks until both answers agree, at most [`ATTEMPTS`] times. A weak passphrase that was typed gets
 /// a note on the terminal, which is the same for every level.
-fn twice(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
+fn ask_twice(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
         let first = ask(args, &prompt)?;
         let second = ask(args, "The same again: ")?;
-        if same(&first, &second) {
+        if is_same_passphrase(&first, &second) {
             let weak = weak_passphrase::note(&first).filter(|_| args.askpass.is_none());
-            if let Some(note) = weak.filter(|_| console::is_watched()) {
-                console::now(&format!("note: {note}"));
+            if let Some(note) = weak.filter(|_| console::is_terminal()) {
+                console::print_always(&format!("note: {note}"));
             }
             return Ok(first);
         }
@@ -361,33 +368,33 @@ fn ask(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
     if let Some(program) = &args.askpass {
         return from_program(program, prompt);
     }
-    checked(hidden_input::read_line(prompt)?, "the terminal")
+    require_nonempty(hidden_input::read_line(prompt)?, "the terminal")
 }
 
 /// Whether there is neither a program nor a terminal to ask.
-fn nobody_to_ask(args: &PassphraseArgs) -> bool {
+fn is_unattended(args: &PassphraseArgs) -> bool {
     args.askpass.is_none() && File::options().read(true).write(true).open("/dev/tty").is_err()
 }
 
 /// Whether the path means standard input and that is a terminal. Read as a file, a passphrase would
 /// be visible on the screen, and a new one would not be asked for twice.
-fn is_typed(path: &Path) -> bool {
+fn is_terminal_stdin(path: &Path) -> bool {
     path == Path::new("-") && io::stdin().is_terminal()
 }
 
 /// Whether the user types the passphrase, so that questions are possible.
-pub(crate) fn is_asked_for(args: &PassphraseArgs) -> bool {
-    !args.is_given() || args.sources.iter().any(is_typed_source)
+pub(crate) fn is_interactive(args: &PassphraseArgs) -> bool {
+    !args.is_given() || args.sources.iter().any(is_terminal_source)
 }
 
-fn is_typed_source(source: &Source) -> bool {
-    matches!(source, Source::File(path) if is_typed(path))
+fn is_terminal_source(source: &PassphraseSource) -> bool {
+    matches!(source, PassphraseSource::File(path) if is_terminal_stdin(path))
 }
 
 fn from_path(path: &Path) -> Result<Passphrase> {
     if path == Path::new("-") {
-        if is_typed(path) {
-            return checked(hidden_input::read_line("Passphrase: ")?, "the terminal");
+        if is_terminal_stdin(path) {
+            return require_nonempty(hidden_input::read_line("Passphrase: ")?, "the terminal");
         }
         return read(descriptor::stdin()?, "standard input");
     }
@@ -445,10 +452,10 @@ fn read(from: impl Read, name: &str) -> Result<Passphrase> {
             .found(format!("more than {LIMIT} bytes"))
             .expected("a key file of at most 1 MiB"));
     }
-    checked(secret, name)
+    require_nonempty(secret, name)
 }
 
-fn checked(secret: Passphrase, name: &str) -> Result<Passphrase> {
+fn require_nonempty(secret: Passphrase, name: &str) -> Result<Passphrase> {
     if secret.expose().is_empty() {
         return Err(Error::new(Kind::Usage, format!("cannot use the passphrase from {name}"))
             .found("an empty one")
@@ -462,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_trailing_newline_is_not_part_of_it() {
+    fn a_passphrase_excludes_one_trailing_newline() {
         for (given, kept) in
             [("word", "word"), ("word\n", "word"), ("word\n\n", "word\n"), ("two\nlines\n", "two\nlines")]
         {

@@ -7,11 +7,11 @@ use lacuna_storage::{Error, Kind, Result};
 
 /// A passphrase that works after a key operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Works {
+pub(crate) struct WorkingPassphrase {
     /// The level that it opens.
     pub level: u8,
     /// Whether it is the secret of a token.
-    pub token: bool,
+    pub is_token: bool,
 }
 
 /// Refuses a key operation on a disk with levels if only [`check`] can tell whether it leaves a
@@ -20,31 +20,34 @@ pub(crate) struct Works {
 /// Deniability contract: the result of [`check`] depends on the level of each passphrase, so a log
 /// that keeps the refusal, or only the exit code, would reveal a level. This refusal does not
 /// depend on the levels of the passphrases, and comes before any is tried.
-pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
-    if args.no_recovery || console::is_watched() {
+pub(crate) fn require_terminal(args: RecoveryArgs) -> Result<()> {
+    if args.no_recovery || console::is_terminal() {
         return Ok(());
     }
     Err(Error::new(Kind::Usage, "nothing was changed")
         .found("a token among the passphrases of a disk with levels, and no terminal")
-        .expected("a terminal: whether a passphrase opens as much as the token is told there alone, whatever there is")
-        .remedy("run it with standard error on a terminal; or give --no-recovery, if a passphrase opens as much"))
+        .expected("a terminal: only a terminal is told whether a passphrase opens as much as the token")
+        .hint(
+            "run it with standard error on a terminal; or give --no-recovery, if a passphrase opens as much",
+        ))
 }
 
 /// Refuses a key operation if, for one of the given tokens, no passphrase given opens the same or a
 /// deeper level.
-pub(crate) fn check(works: &[Works], args: RecoveryArgs) -> Result<()> {
-    let recovers = |lost: &Works| works.iter().any(|other| !other.token && other.level >= lost.level);
-    if args.no_recovery || works.iter().filter(|one| one.token).all(recovers) {
+pub(crate) fn check(works: &[WorkingPassphrase], args: RecoveryArgs) -> Result<()> {
+    let recovers =
+        |lost: &WorkingPassphrase| works.iter().any(|other| !other.is_token && other.level >= lost.level);
+    if args.no_recovery || works.iter().filter(|one| one.is_token).all(recovers) {
         return Ok(());
     }
     let e = Error::new(Kind::Usage, "nothing was changed")
         .found("no passphrase given that would still open what the token opens if the token were lost")
         .expected("a recovery passphrase, which is no secret of a token")
-        .remedy(
+        .hint(
             "give one with --key-file; or first `lacuna key add DISK --token TOKEN --new-key-file PATH`; or --no-recovery",
         );
     // Deniability contract: the error concerns another level than that of the given passphrase.
-    Err(if works.iter().any(|one| !one.token) { e.private() } else { e })
+    Err(if works.iter().any(|one| !one.is_token) { e.confidential() } else { e })
 }
 
 #[cfg(test)]
@@ -52,15 +55,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_passphrase_recovers_what_lies_above_it_and_nothing_deeper() {
-        let (token, passphrase) =
-            (|level| Works { level, token: true }, |level| Works { level, token: false });
-        let refusal = |works: &[Works]| check(works, RecoveryArgs { no_recovery: false }).err();
+    fn a_passphrase_recovers_its_level_and_those_above_it() {
+        let (token, passphrase) = (
+            |level| WorkingPassphrase { level, is_token: true },
+            |level| WorkingPassphrase { level, is_token: false },
+        );
+        let refusal = |works: &[WorkingPassphrase]| check(works, RecoveryArgs { no_recovery: false }).err();
         assert!(refusal(&[passphrase(0)]).is_none());
         assert!(refusal(&[token(0), passphrase(0)]).is_none());
         assert!(refusal(&[token(0), passphrase(2)]).is_none());
-        assert!(refusal(&[token(0)]).is_some_and(|e| !e.is_private()));
-        assert!(refusal(&[token(1), passphrase(0)]).is_some_and(|e| e.is_private()));
+        assert!(refusal(&[token(0)]).is_some_and(|e| !e.is_confidential()));
+        assert!(refusal(&[token(1), passphrase(0)]).is_some_and(|e| e.is_confidential()));
         assert!(check(&[token(1)], RecoveryArgs { no_recovery: true }).is_ok());
     }
 }

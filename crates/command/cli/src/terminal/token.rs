@@ -12,40 +12,40 @@ pub(crate) use lacuna_tokens::TokenSpec;
 pub(crate) type Ask<'a> = &'a dyn Fn(&str) -> Result<Passphrase>;
 
 /// Descriptions of secrets that tokens keep after this process made them.
-static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static LEFT_IN_TOKENS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Descriptions of secrets that tokens keep after this process made them. They are printed if the
 /// command fails, because users expect that a failed command leaves nothing behind.
-pub(crate) fn kept() -> Vec<String> {
-    std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner))
+pub(crate) fn left_in_tokens() -> Vec<String> {
+    std::mem::take(&mut *LEFT_IN_TOKENS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The secret of a token for a disk. `create`: the token is being enrolled.
 #[cfg(feature = "tokens")]
 pub(crate) fn secret(token: &TokenSpec, disk: Uuid, ask: Ask<'_>, create: bool) -> Result<Passphrase> {
-    struct Person<'a>(Ask<'a>);
+    struct TerminalPrompt<'a>(Ask<'a>);
 
-    impl lacuna_tokens::Person for Person<'_> {
-        fn pin(&self, prompt: &str) -> Result<Passphrase> {
+    impl lacuna_tokens::TokenUser for TerminalPrompt<'_> {
+        fn ask_pin(&self, prompt: &str) -> Result<Passphrase> {
             (self.0)(prompt)
         }
 
-        fn act(&self, what: &str) {
-            console::now(what);
+        fn show_action(&self, what: &str) {
+            console::print_always(what);
         }
 
-        fn keeps(&self, what: &str) {
-            KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
+        fn report_stored(&self, what: &str) {
+            LEFT_IN_TOKENS.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
         }
     }
 
-    token.secret(&disk.0, &Person(ask), create)
+    token.secret(&disk.0, &TerminalPrompt(ask), create)
 }
 
 /// Possible reasons why the secret of a token opens nothing.
 #[cfg(feature = "tokens")]
 pub(crate) fn why_not(token: &TokenSpec) -> String {
-    token.why_not()
+    token.mismatch_reasons()
 }
 
 /// A build without the feature has no tokens.

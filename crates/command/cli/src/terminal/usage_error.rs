@@ -66,10 +66,10 @@ pub(crate) fn of(e: &clap::Error, given: &[OsString]) -> Error {
     let refused = Error::new(Kind::Usage, message);
     let refused = if usage.is_empty() { refused } else { refused.expected(usage.as_str()) };
     match (meant(e, given), tips.as_str()) {
-        (Some(command), _) => refused.remedy(format!("`lacuna {command}` does that")),
-        (None, "") if usage.is_empty() => refused.remedy("--help shows the options"),
-        (None, "") => refused.remedy(format!("`{} --help` explains it", verb(&usage))),
-        (None, _) => refused.remedy(tips),
+        (Some(command), _) => refused.hint(format!("`lacuna {command}` does that")),
+        (None, "") if usage.is_empty() => refused.hint("--help shows the options"),
+        (None, "") => refused.hint(format!("`{} --help` explains it", verb(&usage))),
+        (None, _) => refused.hint(tips),
     }
 }
 

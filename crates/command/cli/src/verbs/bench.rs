@@ -11,7 +11,7 @@ pub(crate) fn run(args: &BenchArgs, console: Console) -> Result<()> {
     let kdf = crate::args::CostArgs { kdf_memory: Some(args.kdf_memory), kdf_passes: None };
     let wanted = cost::from_args(&kdf)?.unwrap_or_default();
     let speeds = lacuna_storage::cipher_speeds(args.millis)?;
-    let cost = wanted.settle(&console);
+    let cost = wanted.resolve(&console);
     if args.json {
         let ciphers: Vec<_> = speeds
             .iter()
@@ -32,5 +32,5 @@ pub(crate) fn run(args: &BenchArgs, console: Console) -> Result<()> {
         console::line(&format!("  {name:<8} {speed:>7.2} GB/s"))?;
     }
     console::line("for about one second per passphrase:")?;
-    console::line(&format!("  {}", cost::words(&cost)))
+    console::line(&format!("  {}", cost::to_text(&cost)))
 }

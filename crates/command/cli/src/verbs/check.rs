@@ -4,17 +4,17 @@ use crate::args::CheckArgs;
 use crate::args::size::budget;
 use crate::terminal::bad_runs::{BadRuns, blocks};
 use crate::terminal::console::{self, Console};
-use crate::terminal::settings;
+use crate::terminal::option_names;
 use crate::verbs::empty_level;
-use crate::verbs::info::open_levels::{self, LevelFacts};
-use crate::verbs::online;
+use crate::verbs::info::open_levels::{self, LevelInfo};
+use crate::verbs::remote_ops;
 use crate::verbs::status;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use indicatif::ProgressBar;
-use lacuna_daemon::{Conversation, Heard, Job};
+use lacuna_daemon::{Job, JobClient, JobReply};
 use lacuna_storage::{
-    BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, OVERWRITTEN, Opening, Result,
-    is_of_version_table,
+    BLOCK_SIZE, BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Kind, OVERWRITTEN, OpenDiskOptions,
+    Result, is_of_version_table,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -26,7 +26,7 @@ use std::time::Duration;
 const NAMED: usize = 65536;
 
 #[derive(Serialize)]
-struct Named {
+struct ListedBlock {
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<u8>,
     block: u64,
@@ -36,52 +36,57 @@ struct Named {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct CheckAnswer {
     location: String,
     good: u64,
     unwritten: u64,
     bad: u64,
     /// Whether the cipher detects altered data.
     verified: bool,
-    bad_blocks: Vec<Named>,
+    bad_blocks: Vec<ListedBlock>,
     bad_blocks_truncated: bool,
 }
 
 /// `lacuna check`.
 pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
-    match online::begin(&args.location, &args.holder, args.expect, |disk| Job::Check { disk })? {
-        Some(begun) => of_server(args, begun.talk, console),
-        None => of_closed(args, console),
+    match remote_ops::start_job(&args.location, &args.pool_access, args.expect, |disk| Job::Check { disk })? {
+        Some(begun) => check_on_server(args, begun.stream, console),
+        None => check_closed(args, console),
     }
 }
 
 /// Opens the disk and checks it.
-fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
+fn check_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // Writes while a deeper level is not open can overwrite its data; a check must not cause that.
-    let read_only =
-        args.read_only || lacuna_storage::peek(&args.location)?.is_some_and(|disk| disk.has_levels());
+    let read_only = args.read_only
+        || lacuna_storage::read_public_params(&args.location)?.is_some_and(|disk| disk.has_levels());
     let access = unlock::access(read_only);
-    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let place = DiskArgs { location: &args.location, pool_access: &args.pool_access };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let volume = unlock::unlock_expected(place, access, given, console)?;
-    let verified = volume.parameters.describe().verifies;
+    let verified = volume.parameters.describe().detects_alterations;
     // The disk may have been exchanged since the peek.
     let read_only = read_only || volume.parameters.has_levels();
-    let opening =
-        Opening { read_only, budget, cover_timeout: Duration::ZERO, purging: None, ..Opening::default() };
-    let disk = Arc::new(unlock::open(volume.into_key(false)?, opening)?);
-    let bar = console.progress(disk.all_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
-    let mut findings = Findings::of(args, &bar);
+    let opening = OpenDiskOptions {
+        read_only,
+        budget,
+        cover_timeout: Duration::ZERO,
+        purge_policy: None,
+        ..OpenDiskOptions::default()
+    };
+    let disk = Arc::new(unlock::open(volume.into_disk(false)?, opening)?);
+    let bar = console.progress(disk.total_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
+    let mut findings = BlockFindings::of(args, &bar);
     let report = disk.check(
         |done| {
             bar.set_position(done * BLOCK_SIZE as u64);
             Ok(())
         },
         |level, bad| {
-            let object = disk.object_of(bad.block);
-            let (words, uncounted) = (settings::words(&bad.error), is_of_version_table(&bad.error));
-            findings.take(Finding { level, object, words, uncounted, bad });
+            let object = disk.object_name(bad.block);
+            let (words, uncounted) = (option_names::render(&bad.error), is_of_version_table(&bad.error));
+            findings.take(BlockFinding { level, object, words, version_table_bad: uncounted, bad });
         },
     );
     bar.finish_and_clear();
@@ -90,27 +95,29 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let closed = disk.close();
     let told = report.and_then(|report| findings.conclude(&report, verified)).and(unsaid);
     if !args.json {
-        empty_level::tell(empty, console);
+        empty_level::print_notes(empty, console);
     }
-    console::both(told.and_then(|()| findings.verdict()), closed)
+    console::combine(told.and_then(|()| findings.verdict()), closed)
 }
 
 /// Lets the server that has the disk open check it.
-fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Result<()> {
+fn check_on_server(args: &CheckArgs, mut talk: JobClient, console: Console) -> Result<()> {
     if args.passphrase.is_given() {
-        console.note("the disk is open: its server checks it, and the passphrase was not looked at");
+        console.note("the disk is open: its server checks it, and the passphrase was not used");
     }
     let bar = console.progress(0, "{binary_bytes_per_sec}");
-    let mut findings = Findings::of(args, &bar);
+    let mut findings = BlockFindings::of(args, &bar);
     let bytes = |blocks: &Value| blocks.as_u64().map(|blocks| blocks.saturating_mul(BLOCK_SIZE as u64));
     let done = loop {
-        match talk.hear() {
-            Ok(Heard::Message(message)) => {
+        match talk.recv() {
+            Ok(JobReply::Message(message)) => {
                 bytes(&message["blocks"]).into_iter().for_each(|all| bar.set_length(all));
                 bytes(&message["done"]).into_iter().for_each(|done| bar.set_position(done));
-                Finding::heard(&message["bad"]).into_iter().for_each(|finding| findings.take(finding));
+                BlockFinding::from_message(&message["bad"])
+                    .into_iter()
+                    .for_each(|finding| findings.take(finding));
             }
-            Ok(Heard::Done(done)) => break Ok(done),
+            Ok(JobReply::Done(done)) => break Ok(done),
             Err(e) => break Err(e.context(format!("cannot check {}", args.location))),
         }
     };
@@ -119,109 +126,125 @@ fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Resu
     let done = done?;
     let count = |name: &str| {
         done[name].as_u64().ok_or_else(|| {
-            Error::new(Kind::Other, format!("cannot tell what came of the check of {}", args.location))
+            Error::new(Kind::Other, format!("cannot read the result of the check of {}", args.location))
                 .found(format!("an answer of the server without the count {name:?}"))
-                .remedy("close the disk and give the command then")
+                .hint("close the disk and give the command then")
         })
     };
-    let report = CheckReport { good: count("good")?, unwritten: count("unwritten")?, bad: count("bad")? };
+    let report = DiskCheckReport { good: count("good")?, unwritten: count("unwritten")?, bad: count("bad")? };
     findings.conclude(&report, done["verified"] == true)?;
     unsaid?;
-    let told = if args.json || !console::is_watched() {
+    let told = if args.json || !console::is_terminal() {
         Ok(())
     } else {
-        empty_of_server(args, console).map(|empty| empty_level::tell(empty, console))
+        empty_of_server(args, console).map(|empty| empty_level::print_notes(empty, console))
     };
-    console::both(findings.verdict(), told)
+    console::combine(findings.verdict(), told)
 }
 
 /// The numbers of the hidden levels without data that the server has open.
 fn empty_of_server(args: &CheckArgs, console: Console) -> Result<Vec<u64>> {
-    let servers = status::servers_of(&args.location, &args.holder.cluster.of(&args.location)?, console)?;
+    let servers = status::find_servers_json(
+        &args.location,
+        &args.pool_access.cluster.options_for(&args.location)?,
+        console,
+    )?;
     let items: Vec<Value> =
         servers.iter().filter_map(|server| server["items"].as_array()).flatten().cloned().collect();
-    Ok(open_levels::facts(&items).iter().filter_map(LevelFacts::empty).collect())
+    Ok(open_levels::parse(&items).iter().filter_map(LevelInfo::empty).collect())
 }
 
 /// A bad block and its description.
-struct Finding {
+struct BlockFinding {
     level: Option<u8>,
     object: Option<String>,
     /// The text of the whole error.
     words: String,
     /// Whether the block is bad because of its version table.
-    uncounted: bool,
+    version_table_bad: bool,
     bad: BadBlock,
 }
 
-impl Finding {
+impl BlockFinding {
     /// Parses a finding from a server's message.
-    fn heard(bad: &Value) -> Option<Finding> {
+    fn from_message(bad: &Value) -> Option<BlockFinding> {
         let block = BlockAddr(bad["block"].as_u64()?);
         let text = |name: &str| bad[name].as_str().map(str::to_owned);
         let kind = serde_json::from_value(bad["kind"].clone()).unwrap_or(Kind::Corrupt);
         let error = Error::new(kind, text("finding").unwrap_or_default());
-        Some(Finding {
+        Some(BlockFinding {
             level: bad["level"].as_u64().and_then(|level| u8::try_from(level).ok()),
             object: text("object"),
             words: text("error").unwrap_or_default(),
-            uncounted: bad["of_version_table"] == true,
+            version_table_bad: bad["of_version_table"] == true,
             bad: BadBlock { block, error },
         })
     }
 }
 
 /// Collects and prints the findings of a check.
-struct Findings<'a> {
+struct BlockFindings<'a> {
     args: &'a CheckArgs,
     bar: &'a ProgressBar,
-    named: Vec<Named>,
+    named: Vec<ListedBlock>,
     runs: BadRuns,
     /// The first failure to write to standard output.
-    unsaid: Result<()>,
+    output_result: Result<()>,
     /// Whether any bad block is on a level above 0.
     hidden: bool,
     /// Whether any block is bad because of its version table.
-    uncounted: bool,
+    version_table_bad: bool,
     bad: u64,
 }
 
-impl<'a> Findings<'a> {
+impl<'a> BlockFindings<'a> {
     fn of(args: &'a CheckArgs, bar: &'a ProgressBar) -> Self {
         let (named, runs) = (Vec::new(), BadRuns::default());
-        Findings { args, bar, named, runs, unsaid: Ok(()), hidden: false, uncounted: false, bad: 0 }
+        BlockFindings {
+            args,
+            bar,
+            named,
+            runs,
+            output_result: Ok(()),
+            hidden: false,
+            version_table_bad: false,
+            bad: 0,
+        }
     }
 
-    fn take(&mut self, Finding { level, object, words, uncounted, bad }: Finding) {
+    fn take(
+        &mut self,
+        BlockFinding { level, object, words, version_table_bad: uncounted, bad }: BlockFinding,
+    ) {
         self.hidden |= level.is_some_and(|level| level > 0);
-        self.uncounted |= uncounted;
+        self.version_table_bad |= uncounted;
         if !self.args.json {
             let place = object.or_else(|| level.map(|level| format!("level {level}")));
             let line = self.runs.push(bad, place);
             let said = line.map_or(Ok(()), |line| self.bar.suspend(|| console::line(&line)));
-            if self.unsaid.is_ok() {
-                self.unsaid = said;
+            if self.output_result.is_ok() {
+                self.output_result = said;
             }
         } else if self.named.len() < NAMED {
-            self.named.push(Named { level, block: bad.block.0, object, error: words });
+            self.named.push(ListedBlock { level, block: bad.block.0, object, error: words });
         }
     }
 
     /// Prints the last run. Returns the first failure to write to standard output.
     fn end(&mut self) -> Result<()> {
         let last = std::mem::take(&mut self.runs).finish();
-        let unsaid = std::mem::replace(&mut self.unsaid, Ok(()));
+        let unsaid = std::mem::replace(&mut self.output_result, Ok(()));
         unsaid.and(last.map_or(Ok(()), |line| console::line(&line)))
     }
 
     /// Prints the summary.
-    fn conclude(&mut self, report: &CheckReport, verified: bool) -> Result<()> {
+    fn conclude(&mut self, report: &DiskCheckReport, verified: bool) -> Result<()> {
         self.bad = report.bad;
         if !self.args.json {
             return console::line(&summary(report, verified));
         }
         let bad_blocks = std::mem::take(&mut self.named);
-        console::json(&Answer {
+        console::json(&CheckAnswer {
             location: self.args.location.to_string(),
             good: report.good,
             unwritten: report.unwritten,
@@ -239,7 +262,7 @@ impl<'a> Findings<'a> {
         }
         Err(Error::new(Kind::Corrupt, format!("{} has bad blocks", self.args.location))
             .found(format!("{} that cannot be read", blocks(self.bad)))
-            .remedy(remedy(self.hidden, self.uncounted)))
+            .hint(remedy(self.hidden, self.version_table_bad)))
     }
 }
 
@@ -247,18 +270,18 @@ impl<'a> Findings<'a> {
 /// table.
 fn remedy(hidden: bool, uncounted: bool) -> String {
     if uncounted {
-        return "put the objects of the book that are named above back as they were, or roll the disk back to a snapshot: \
-            until then the blocks that they count can neither be read nor written; any other bad block is good again once \
-            it is written anew"
+        return "restore the metadata objects named above to their last state, or roll the disk back to a snapshot: \
+            until then the blocks that they count can neither be read nor written; any other bad block is good again after \
+            it is rewritten"
             .to_owned();
     }
-    let restore = "restore what lies there from a backup: a block that is written anew is good again; all other blocks \
+    let restore = "restore the data of these blocks from a backup: a rewritten block is good again; all other blocks \
         can be read, and `lacuna rescue` copies them to an image";
     // Deniability contract: elsewhere the sentence would tell a log that there are hidden levels.
-    if hidden && console::is_watched() { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
+    if hidden && console::is_terminal() { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
 }
 
-fn summary(report: &CheckReport, verified: bool) -> String {
+fn summary(report: &DiskCheckReport, verified: bool) -> String {
     let good = if verified { "verified" } else { "readable" };
     let hint = if verified { "" } else { "; the cipher of this disk cannot tell altered data" };
     format!("{} {good}, {} never written, {} bad{hint}", blocks(report.good), report.unwritten, report.bad)

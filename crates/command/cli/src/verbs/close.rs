@@ -2,12 +2,12 @@
 
 use crate::args::{CloseArgs, ClusterArgs};
 use crate::terminal::console::{self, Console};
-use crate::terminal::settings;
-use crate::terminal::working::{self, Looking, Working};
-use crate::verbs::open_at::{Mount, OpenAt};
-use crate::verbs::serve::closing::{self, Closing, CoverSession, Patience};
+use crate::terminal::option_names;
+use crate::terminal::progress::{self, Poller, ProgressLine};
+use crate::verbs::open_instances::{OpenInstances, OpenMount};
+use crate::verbs::serve::closing::{self, ClosingLevel, CoverSession, PendingPolicy};
 use crate::verbs::status;
-use lacuna_daemon::{Closed, OtherUsers, Peer, Registry, ServerStatus};
+use lacuna_daemon::{CloseOutcome, OtherUsers, Peer, Registry, ServerStatus};
 use lacuna_mount::proc;
 use lacuna_storage::{Error, Kind, Location, Result, printable};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -28,7 +28,7 @@ const OTHERS_WITHIN: Duration = Duration::from_secs(300);
 /// result of the command. If a level cannot be closed, level 0 stays open, because the level would
 /// get no more cover without it.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
-    let patience = Patience::new(args.wait, args.now, console);
+    let patience = PendingPolicy::new(args.wait, args.now, console);
     let manner = Manner { force: args.force, deleted: args.deleted, patience, console };
     let unheard = |e: Error| console.detail(&format!("no note at an interrupt: {e}"));
     tell_when_interrupted().unwrap_or_else(unheard);
@@ -37,10 +37,10 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     }
     let (namespace, ceph_conf) = (args.namespace.clone(), args.ceph_conf.clone());
     let cluster = ClusterArgs { namespace, ceph_conf, ceph_id: None, timeout: None };
-    let mut open = OpenAt::default();
+    let mut open = OpenInstances::default();
     let mut failures = Failures::default();
     for target in &args.targets {
-        match open_at(target, &cluster, manner) {
+        match find_open(target, &cluster, manner) {
             Ok(of_target) => open.extend(of_target),
             Err(e) => failures.add(e),
         }
@@ -56,7 +56,7 @@ struct Manner {
     force: bool,
     /// Whether disks with a deleted file are closed.
     deleted: bool,
-    patience: Patience,
+    patience: PendingPolicy,
     console: Console,
 }
 
@@ -71,7 +71,9 @@ fn tell_when_interrupted() -> Result<()> {
     let thread = thread::Builder::new().name("lacuna-signals".into());
     let spawned = thread.spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            console::now("interrupted: closing goes on where it has begun; `lacuna status` shows it");
+            console::print_always(
+                "interrupted: closing goes on where it has begun; `lacuna status` shows it",
+            );
             // The shell that waits for this command learns that the signal ended it.
             let _ends = emulate_default_handler(signal);
         }
@@ -85,15 +87,15 @@ fn tell_when_interrupted() -> Result<()> {
 pub(crate) struct Failures {
     first: Option<Error>,
     /// Whether a private failure was printed, or is the first one.
-    private: bool,
+    has_confidential: bool,
 }
 
 impl Failures {
     pub(crate) fn add(&mut self, e: Error) {
         // Deniability contract: a log gets the sentence for private errors only once, regardless of
         // the number of levels that fail.
-        let is_told = self.private && e.is_private() && !console::is_watched();
-        self.private |= e.is_private();
+        let is_told = self.has_confidential && e.is_confidential() && !console::is_terminal();
+        self.has_confidential |= e.is_confidential();
         if self.first.is_none() {
             self.first = Some(e);
         } else if !is_told {
@@ -104,7 +106,7 @@ impl Failures {
     /// Adds the failure that another collection has not printed.
     fn add_first_of(&mut self, other: Failures) {
         other.first.into_iter().for_each(|e| self.add(e));
-        self.private |= other.private;
+        self.has_confidential |= other.has_confidential;
     }
 
     pub(crate) fn end(self) -> Result<()> {
@@ -113,7 +115,7 @@ impl Failures {
 }
 
 /// Closes mounts first, then served disks.
-fn close_each(open: OpenAt, failures: &mut Failures, manner: Manner) {
+fn close_each(open: OpenInstances, failures: &mut Failures, manner: Manner) {
     close_mounts(open.mounts, failures, manner);
     for peer in &open.served {
         let closed = closing::close_served(peer, manner.patience, manner.force);
@@ -123,21 +125,21 @@ fn close_each(open: OpenAt, failures: &mut Failures, manner: Manner) {
 
 /// The mounts and servers of a target. Errors: [`Kind::Usage`] if several disks match, and
 /// [`Kind::Other`] for a disk with a deleted file, unless the user wants to close it all the same.
-fn open_at(target: &Path, cluster: &ClusterArgs, manner: Manner) -> Result<OpenAt> {
+fn find_open(target: &Path, cluster: &ClusterArgs, manner: Manner) -> Result<OpenInstances> {
     let open = if let Some(mount) = mounted_at(target)? {
         // Refuses options that do not apply to a mount point.
-        cluster.of(&Location::Path(target.to_owned()))?;
-        OpenAt { mounts: vec![mount], served: Vec::new() }
+        cluster.options_for(&Location::Path(target.to_owned()))?;
+        OpenInstances { mounts: vec![mount], served: Vec::new() }
     } else {
         let location = location_of(target);
-        let mut open = OpenAt::find(&location, cluster)?;
+        let mut open = OpenInstances::find(&location, cluster)?;
         if open.is_empty() {
             open = of_other_users(&location, manner.console);
         }
         if open.is_empty() {
             // Closing it reports that nothing is open there.
             let mountpoint = location.path().map_or_else(|| target.to_owned(), status::canonical_path);
-            open.mounts.push(Mount { mountpoint, location: None, vault: false, peer: None });
+            open.mounts.push(OpenMount { mountpoint, location: None, is_vault: false, peer: None });
         }
         open
     };
@@ -149,13 +151,13 @@ fn open_at(target: &Path, cluster: &ClusterArgs, manner: Manner) -> Result<OpenA
 
 /// Mounts and servers of a target that other users have open, for root. A disk in a pool is found
 /// by its mount point alone, because its name may mean several disks.
-fn of_other_users(location: &Location, console: Console) -> OpenAt {
+fn of_other_users(location: &Location, console: Console) -> OpenInstances {
     if location.path().is_none() || !OtherUsers::may_look() {
-        return OpenAt::default();
+        return OpenInstances::default();
     }
     let others = status::of_other_users(location);
     if others.seen.is_empty() {
-        others.unseen.iter().for_each(|e| console.note(&settings::words(e)));
+        others.unseen.iter().for_each(|e| console.note(&option_names::render(e)));
     }
     for user in others.seen.iter().map(|seen| seen.user).collect::<BTreeSet<u32>>() {
         console.note(&format!("it is open for user {user}"));
@@ -168,7 +170,7 @@ fn of_other_users(location: &Location, console: Console) -> OpenAt {
 fn close_all(all_users: bool, manner: Manner) -> Result<()> {
     let mut failures = Failures::default();
     let others = if all_users { close_other_users(manner, &mut failures)? } else { 0 };
-    let (peers, unseen) = Registry::open(None)?.seen();
+    let (peers, unseen) = Registry::open(None)?.all_with_errors();
     unseen.into_iter().for_each(|e| failures.add(e));
     if peers.is_empty() && others == 0 && failures.first.is_none() {
         return manner.console.done("nothing is open");
@@ -209,7 +211,7 @@ fn close_other_users(manner: Manner, failures: &mut Failures) -> Result<usize> {
     }
     drop(done);
     let mut of_all = Vec::new();
-    working::show(manner.console, "closing the disks of other users", |_| {
+    progress::show(manner.console, "closing the disks of other users", |_| {
         let until = Instant::now() + OTHERS_WITHIN;
         while let Ok((user, of_user)) = ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
             waiting.remove(&user);
@@ -225,7 +227,7 @@ fn close_other_users(manner: Manner, failures: &mut Failures) -> Result<usize> {
 fn still_closing(user: u32) -> Error {
     Error::new(Kind::TimedOut, format!("cannot close the disks of user {user}"))
         .found(format!("servers that are still closing after {} minutes", OTHERS_WITHIN.as_secs() / 60))
-        .remedy("closing goes on; `lacuna status --all-users` shows it")
+        .hint("closing goes on; `lacuna status --all-users` shows it")
 }
 
 /// Closes all these mounts and servers, except disks with a deleted file.
@@ -233,9 +235,9 @@ fn close_peers(mut peers: Vec<Peer>, failures: &mut Failures, manner: Manner) {
     // Mounts before served disks, and newer ones first: a mount may depend on a served disk, and a
     // newer one on an older one.
     peers.sort_by_key(|peer| (peer.mount().is_none(), Reverse(peer.record.since)));
-    let mut open = OpenAt::default();
+    let mut open = OpenInstances::default();
     let mut kept = BTreeSet::new();
-    for one in peers.into_iter().map(|peer| OpenAt::from(vec![peer])) {
+    for one in peers.into_iter().map(|peer| OpenInstances::from(vec![peer])) {
         match if manner.deleted { Ok(()) } else { one.refuse_deleted() } {
             Ok(()) => open.extend(one),
             Err(e) => {
@@ -256,24 +258,24 @@ fn close_peers(mut peers: Vec<Peer>, failures: &mut Failures, manner: Manner) {
 /// Deniability contract: all deeper levels of a disk are closed at once, so that their pending data
 /// is dropped at the same moment, regardless of their number. Level 0 is closed when the cover of
 /// the closing is written, regardless of the time that the deeper levels took.
-fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, manner: Manner) {
+fn close_mounts(mounts: Vec<OpenMount>, failures: &mut Failures, manner: Manner) {
     let Manner { patience, console, .. } = manner;
     let levels = deepest_first(mounts);
     let mut covers = covers(&levels, patience, console);
     let mut stay = Vec::new();
-    for mut together in in_turn(&levels) {
+    for mut together in closing_order(&levels) {
         together.retain(|level| level.mount.location.is_none() || !stay.contains(&level.mount.location));
         for level in together.iter().filter(|level| level.number == 0) {
             let its = covers.iter_mut().filter(|(of, _)| *of == level.mount.location);
             its.for_each(|(_, cover)| cover.wait(console));
         }
         for (level, closed) in together.iter().zip(close_together(&together, &covers, console)) {
-            if let Err(e) = closed.map(|closed| tell(closed, console)) {
+            if let Err(e) = closed.map(|closed| print_closed(closed, console)) {
                 // A level that was unmounted in spite of the error needs no more cover.
                 if !level.mount.is_gone() {
                     stay.push(level.mount.location.clone());
                 }
-                failures.add(if manner.force { not_forced(e) } else { not_mounted(e) });
+                failures.add(if manner.force { not_forced(e) } else { with_list_hint(e) });
             }
         }
     }
@@ -281,12 +283,13 @@ fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, manner: Manner) {
 
 /// Groups of levels that are closed concurrently, in order: deeper levels together, except that a
 /// level with other mounts inside comes after those; then the public levels one by one.
-fn in_turn(levels: &[Level]) -> Vec<Vec<&Level>> {
-    let (mut deeper, public): (Vec<&Level>, Vec<&Level>) = levels.iter().partition(|level| level.number > 0);
+fn closing_order(levels: &[MountedLevel]) -> Vec<Vec<&MountedLevel>> {
+    let (mut deeper, public): (Vec<&MountedLevel>, Vec<&MountedLevel>) =
+        levels.iter().partition(|level| level.number > 0);
     let mut groups = Vec::new();
     while !deeper.is_empty() {
-        let holds = |outer: &Level| deeper.iter().any(|inner| is_within(inner, outer));
-        let (outer, inner): (Vec<&Level>, Vec<&Level>) =
+        let holds = |outer: &MountedLevel| deeper.iter().any(|inner| is_within(inner, outer));
+        let (outer, inner): (Vec<&MountedLevel>, Vec<&MountedLevel>) =
             deeper.iter().copied().partition(|level| holds(level));
         groups.push(inner);
         deeper = outer;
@@ -296,22 +299,27 @@ fn in_turn(levels: &[Level]) -> Vec<Vec<&Level>> {
 }
 
 /// Whether a level is mounted inside the file system of another one.
-fn is_within(inner: &Level, outer: &Level) -> bool {
+fn is_within(inner: &MountedLevel, outer: &MountedLevel) -> bool {
     let (inner, outer) = (&inner.mount.mountpoint, &outer.mount.mountpoint);
     inner != outer && inner.starts_with(outer)
 }
 
 type Covers = [(Option<String>, CoverSession)];
 
-fn cover_of<'c>(level: &Level, covers: &'c Covers) -> Option<&'c CoverSession> {
+fn cover_of<'c>(level: &MountedLevel, covers: &'c Covers) -> Option<&'c CoverSession> {
     covers.iter().find(|(of, _)| *of == level.mount.location).map(|(_, cover)| cover)
 }
 
 /// Starts the cover of the closing for every disk with its lowest mounted level in this list.
-fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option<String>, CoverSession)> {
+fn covers(
+    levels: &[MountedLevel],
+    patience: PendingPolicy,
+    console: Console,
+) -> Vec<(Option<String>, CoverSession)> {
     let mut covers = Vec::new();
     for level in levels.iter().filter(|level| level.has_levels && (level.number == 0 || level.is_alone)) {
-        let of_disk = |other: &&Level| other.number > 0 && other.mount.location == level.mount.location;
+        let of_disk =
+            |other: &&MountedLevel| other.number > 0 && other.mount.location == level.mount.location;
         let hidden = levels.iter().filter(of_disk).map(|other| other.mount.clone()).collect();
         match CoverSession::of_mounted(&level.mount, hidden, patience) {
             Ok(cover) => covers.push((level.mount.location.clone(), cover)),
@@ -324,37 +332,38 @@ fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option
 
 /// The mount at a given path, also if other instances cannot be inspected. Does not access the path
 /// itself.
-fn mounted_at(target: &Path) -> Result<Option<Mount>> {
+fn mounted_at(target: &Path) -> Result<Option<OpenMount>> {
     let peers = Registry::open(None)?.mounted_at(&status::canonical_path(target))?;
-    Ok(peers.first().and_then(Mount::of))
+    Ok(peers.first().and_then(OpenMount::of))
 }
 
 fn location_of(target: &Path) -> Location {
-    let location = Location::of_word(target.as_os_str()).ok();
+    let location = Location::from_os_str(target.as_os_str()).ok();
     location.unwrap_or_else(|| Location::Path(target.to_owned()))
 }
 
 /// Adds advice to the error of a path that is not mounted.
-fn not_mounted(e: Error) -> Error {
-    if e.kind() != Kind::NotFound || e.advice().is_some() {
+fn with_list_hint(e: Error) -> Error {
+    if e.kind() != Kind::NotFound || e.get_hint().is_some() {
         return e;
     }
-    e.remedy("`lacuna list` says what is open, and where")
+    e.hint("`lacuna list` says what is open, and where")
 }
 
 /// Adds to the error of a mount in use that `--force` does not apply to it: the kernel keeps a file
 /// system that programs use.
 fn not_forced(e: Error) -> Error {
     if e.kind() != Kind::Busy {
-        return not_mounted(e);
+        return with_list_hint(e);
     }
-    let before = e.advice().map_or_else(String::new, |advice| advice.named(settings::name) + "; ");
-    e.remedy(before + "--force applies to served disks alone")
+    let before =
+        e.get_hint().map_or_else(String::new, |advice| advice.render_with(option_names::name) + "; ");
+    e.hint(before + "--force applies to served disks alone")
 }
 
 /// A mount and its level, as its server reports it.
-struct Level {
-    mount: Mount,
+struct MountedLevel {
+    mount: OpenMount,
     /// Also 0 for a disk without levels.
     number: u64,
     has_levels: bool,
@@ -364,8 +373,8 @@ struct Level {
 }
 
 /// Deeper levels first: pending hidden writes get cover while level 0 is still in use.
-fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
-    let level = |mount: Mount| {
+fn deepest_first(mounts: Vec<OpenMount>) -> Vec<MountedLevel> {
+    let level = |mount: OpenMount| {
         // A server that does not answer counts as level 0: the server of level 0 refuses a wrong
         // order.
         let status = mount.status().ok();
@@ -373,28 +382,29 @@ fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
         let number = level.map_or(0, |(_, level)| level);
         let is = |property: fn(&ServerStatus) -> bool| status.as_ref().is_some_and(property);
         let (has_levels, is_alone) = (is(closing::has_levels), is(closing::is_mounted_alone));
-        Level { mount, number, has_levels, is_alone }
+        MountedLevel { mount, number, has_levels, is_alone }
     };
-    let mut levels: Vec<Level> = mounts.into_iter().map(level).collect();
+    let mut levels: Vec<MountedLevel> = mounts.into_iter().map(level).collect();
     levels.sort_by_key(|level| Reverse(level.number));
     levels
 }
 
 /// Closes these mounts concurrently, and returns the result of each.
-fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<Result<Closed>> {
-    let mounts: Vec<Mount> = levels.iter().map(|level| level.mount.clone()).collect();
+fn close_together(levels: &[&MountedLevel], covers: &Covers, console: Console) -> Vec<Result<CloseOutcome>> {
+    let mounts: Vec<OpenMount> = levels.iter().map(|level| level.mount.clone()).collect();
     let shown: Vec<String> = mounts.iter().map(|mount| mount.mountpoint.display().to_string()).collect();
     // The server of another user may give its mount point any name.
     let shown = printable(&shown.join(", ")).into_owned();
     let closing = levels.iter().map(|level| {
         let cover = cover_of(level, covers).filter(|_| level.number > 0);
-        cover.map(|cover| cover.closing(level.number))
+        cover.map(|cover| cover.register_closing(level.number))
     });
-    let begun: Vec<Option<Closing>> = closing.collect();
+    let begun: Vec<Option<ClosingLevel>> = closing.collect();
     // Progress is shown only on a terminal. Closing takes long mainly on disks with levels that
     // have pending hidden writes.
-    working::show(console, &format!("closing {shown}"), |working| {
-        let _looking = console.draws().then(|| look(working.clone(), mounts, shown.clone()));
+    progress::show(console, &format!("closing {shown}"), |working| {
+        let _looking =
+            console.can_draw().then(|| poll_remaining_work(working.clone(), mounts, shown.clone()));
         thread::scope(|scope| {
             let each = levels.iter().zip(begun);
             let each: Vec<_> =
@@ -406,7 +416,7 @@ fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<R
 }
 
 /// Closes a mount. A mount that was found and has ended since counts as closed.
-fn close_one(mount: &Mount, closing: Option<Closing>) -> Result<Closed> {
+fn close_one(mount: &OpenMount, closing: Option<ClosingLevel>) -> Result<CloseOutcome> {
     let closed = match &mount.peer {
         Some(peer) => peer.close(),
         None => lacuna_daemon::close(&mount.mountpoint, None),
@@ -416,8 +426,8 @@ fn close_one(mount: &Mount, closing: Option<Closing>) -> Result<Closed> {
 }
 
 /// Shows the remaining work of these mounts.
-fn look(working: Working, mounts: Vec<Mount>, shown: String) -> Looking {
-    Looking::start(move || {
+fn poll_remaining_work(working: ProgressLine, mounts: Vec<OpenMount>, shown: String) -> Poller {
+    Poller::start(move || {
         let mut statuses: Vec<ServerStatus> = Vec::new();
         for mount in &mounts {
             if let Ok(status) = mount.status() {
@@ -426,18 +436,18 @@ fn look(working: Working, mounts: Vec<Mount>, shown: String) -> Looking {
         }
         if !statuses.is_empty() {
             let items = statuses.iter().flat_map(ServerStatus::counters);
-            working.tell(working::unfinished(&items).within("closing", &shown));
+            working.set_step(progress::remaining_work(&items).within("closing", &shown));
         }
     })
 }
 
 /// Prints how a mount was closed.
-fn tell(closed: Closed, console: Console) {
+fn print_closed(closed: CloseOutcome, console: Console) {
     match closed {
-        Closed::Cleanly => console.detail("the server has ended"),
-        Closed::AfterCrash => console.note(
-            "the server had died before; what it left mounted is cleared away, and what had not been flushed \
-             then is lost",
+        CloseOutcome::Cleanly => console.detail("the server has ended"),
+        CloseOutcome::AfterCrash => console.note(
+            "the server had died before; its mount was removed, and data that was not flushed \
+             is lost",
         ),
     }
 }
@@ -447,16 +457,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deeper_levels_are_closed_at_once_and_first_unless_others_are_mounted_in_them() {
+    fn deeper_levels_are_closed_first_and_together_unless_nested() {
         let level = |(at, number): (&str, u64)| {
             let (mountpoint, location) = (at.into(), Some("disk".into()));
-            let mount = Mount { mountpoint, location, vault: false, peer: None };
-            Level { mount, number, has_levels: true, is_alone: false }
+            let mount = OpenMount { mountpoint, location, is_vault: false, peer: None };
+            MountedLevel { mount, number, has_levels: true, is_alone: false }
         };
         let groups = |of: &[(&str, u64)]| {
-            let levels: Vec<Level> = of.iter().copied().map(level).collect();
-            let numbers = |group: Vec<&Level>| group.iter().map(|level| level.number).collect::<Vec<_>>();
-            in_turn(&levels).into_iter().map(numbers).collect::<Vec<_>>()
+            let levels: Vec<MountedLevel> = of.iter().copied().map(level).collect();
+            let numbers =
+                |group: Vec<&MountedLevel>| group.iter().map(|level| level.number).collect::<Vec<_>>();
+            closing_order(&levels).into_iter().map(numbers).collect::<Vec<_>>()
         };
         assert_eq!(groups(&[("/c", 2), ("/b", 1), ("/a", 0), ("/z", 0)]), [vec![2, 1], vec![0], vec![0]]);
         let within = [("/a/b/c", 3), ("/a/b", 2), ("/a/bc", 1), ("/a", 0)];

@@ -3,10 +3,12 @@
 use crate::args::cost;
 use crate::args::{CreateArgs, DeleteArgs, HidingArg, ShapeArgs};
 use crate::terminal::console::{self, Console};
-use crate::terminal::observer::Removing;
+use crate::terminal::observer::RemovalObserver;
 use crate::terminal::passphrase;
-use lacuna_storage::format::{Description, Value};
-use lacuna_storage::{CreateOptions, Error, Hiding, Kind, Location, Result, Shape, create_with, human};
+use lacuna_storage::format::{Description, DetailValue};
+use lacuna_storage::{
+    CreateOptions, Error, HidingMode, Kind, Location, Result, Shape, create_with, human_size,
+};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 
@@ -19,34 +21,34 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         cost: cost::from_args(&args.cost)?.unwrap_or_default(),
         force: args.force,
         preallocate: args.preallocate,
-        pool_access: args.holder.of(&args.location)?,
+        pool_access: args.pool_access.access_for(&args.location)?,
     };
     // A script that gives the passphrase is not asked for confirmation.
-    let observer = Removing::new(console, passphrase::is_asked_for(&args.passphrase));
+    let observer = RemovalObserver::new(console, passphrase::is_interactive(&args.passphrase));
     let location = args.location.to_string();
-    let passphrases = |new| passphrase::to_create(&args.passphrase, args.recovery, &location, new);
+    let passphrases = |new| passphrase::for_create(&args.passphrase, args.recovery, &location, new);
     let created = create_with(&options, &observer, passphrases).map_err(|e| match e.kind() {
         // An existing disk is a usage error of `create`, like its other refusals.
         Kind::Exists => e.with_kind(Kind::Usage),
-        Kind::ReadOnly => e.remedy("choose a place that can be written"),
+        Kind::ReadOnly => e.hint("choose a place that can be written"),
         _ => e,
     })?;
     drop(observer);
     let disk = created.parameters.describe();
     let shares = if disk.hidden_sizes.is_some() {
         // Deniability contract: the text does not depend on the number of levels created.
-        format!(" for level 0, for hidden levels {}", disk.hidden_words())
+        format!(" for level 0, for hidden levels {}", disk.hidden_sizes_text())
     } else {
         String::new()
     };
     let layout = disk.layout.as_ref().map(|layout| format!(", {layout}")).unwrap_or_default();
     console.done(&format!(
         "created {location}: {}{shares}, {}{layout}, UUID {}\nID {}\ntrying a passphrase costs {}{}",
-        human(disk.size),
+        human_size(disk.size),
         disk.cipher,
         created.header.uuid,
         created.id,
-        cost::words(&created.header.cost),
+        cost::to_text(&created.header.cost),
         device_len(&args.location).and_then(|len| uses(&disk, len)).unwrap_or_default()
     ))
 }
@@ -63,15 +65,15 @@ fn device_len(location: &Location) -> Option<u64> {
 fn uses(disk: &Description, device: u64) -> Option<String> {
     let number = |name: &str| {
         let value = disk.details.iter().find(|detail| detail.name == name)?.value;
-        if let Value::Number(number) = value { Some(number) } else { None }
+        if let DetailValue::Number(number) = value { Some(number) } else { None }
     };
     let [journal, map, tags] = shares(device, disk.size, number("ring")?, number("data_offset")?);
     Some(format!(
         "\nof {} on the device: journal {}, header and map with room to grow {}, tags and spare segments {}",
-        human(device),
-        human(journal),
-        human(map),
-        human(tags)
+        human_size(device),
+        human_size(journal),
+        human_size(map),
+        human_size(tags)
     ))
 }
 
@@ -92,8 +94,8 @@ fn shape(args: &CreateArgs) -> Shape {
         geometry,
         spare_permille: spare,
         hiding: hiding.map(|hiding| match hiding {
-            HidingArg::Plausible => Hiding::Plausible,
-            HidingArg::Opportunistic => Hiding::Opportunistic,
+            HidingArg::Plausible => HidingMode::Plausible,
+            HidingArg::Opportunistic => HidingMode::Opportunistic,
         }),
         cells_per_write,
         key_bits: args.flash.key_bits.as_deref().and_then(|bits| bits.parse().ok()),
@@ -106,18 +108,23 @@ pub(crate) fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
     if !args.yes && args.location.path().is_none() && !console::can_ask() {
         return Err(Error::new(Kind::Usage, format!("cannot delete {}", args.location))
             .found("no terminal to ask whether to go on")
-            .remedy("to remove all its data and its snapshots, give --yes"));
+            .hint("to remove all its data and its snapshots, give --yes"));
     }
-    let namespace = args.holder.cluster.namespace.as_ref();
+    let namespace = args.pool_access.cluster.namespace.as_ref();
     let place = namespace.map(|namespace| format!(" in the namespace {namespace}")).unwrap_or_default();
-    let observer = Removing::new(console, false);
-    lacuna_storage::delete(&args.location, &args.holder.of(&args.location)?, &observer, |uuid| {
-        console.note(&format!(
-            "all data of {}{place} (UUID {uuid}) and its snapshots will be gone",
-            args.location
-        ));
-        if args.yes { Ok(()) } else { console::confirm() }
-    })?;
+    let observer = RemovalObserver::new(console, false);
+    lacuna_storage::delete(
+        &args.location,
+        &args.pool_access.access_for(&args.location)?,
+        &observer,
+        |uuid| {
+            console.note(&format!(
+                "all data of {}{place} (UUID {uuid}) and its snapshots will be gone",
+                args.location
+            ));
+            if args.yes { Ok(()) } else { console::confirm() }
+        },
+    )?;
     drop(observer);
     console.done(&format!("deleted {}{place}", args.location))
 }

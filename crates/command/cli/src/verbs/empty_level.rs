@@ -3,7 +3,7 @@
 
 use crate::terminal::console::{self, Console};
 use lacuna_mount::NO_FILE_SYSTEM;
-use lacuna_storage::{BLOCK_SIZE, Disk, Error, Kind, Location, Term, human};
+use lacuna_storage::{BLOCK_SIZE, Disk, Error, Kind, Location, Term, human_size};
 use std::sync::Arc;
 
 /// Why a level is empty that its owner had filled.
@@ -27,8 +27,8 @@ pub(crate) fn among(levels: &[Arc<dyn Disk>]) -> Vec<u64> {
 /// Prints on a terminal that these levels are empty.
 ///
 /// Deniability contract: elsewhere the note would tell a log that there are hidden levels.
-pub(crate) fn tell(levels: impl IntoIterator<Item = u64>, console: Console) {
-    if console::is_watched() {
+pub(crate) fn print_notes(levels: impl IntoIterator<Item = u64>, console: Console) {
+    if console::is_terminal() {
         levels.into_iter().for_each(|level| {
             console.note(&format!("level {level} is empty: if you had files there, {LOST}"));
         });
@@ -45,11 +45,11 @@ pub(crate) fn not_mounted(e: Error, location: &Location, level: u64, data: Optio
     if data == 0 {
         return error
             .found(format!("an empty level; if you had files there, {LOST}"))
-            .remedy("on a new level give --mkfs ext4");
+            .hint("on a new level give --mkfs ext4");
     }
     error
-        .found(format!("{} of data, and no file system that is known here", human(data)))
-        .remedy(format!("if parts of it were overwritten, `lacuna rescue --level {level}` copies the rest"))
+        .found(format!("{} of data, and no file system that is known here", human_size(data)))
+        .hint(format!("if parts of it were overwritten, `lacuna rescue --level {level}` copies the rest"))
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn an_owner_is_not_advised_to_make_a_file_system_over_data() {
         let lacking = |found: &str| {
-            Error::new(Kind::NotFound, "cannot mount the disk").found(found).remedy("give --mkfs")
+            Error::new(Kind::NotFound, "cannot mount the disk").found(found).hint("give --mkfs")
         };
         let mount = || lacking(NO_FILE_SYSTEM);
         let words = |level, data| {

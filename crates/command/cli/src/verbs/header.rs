@@ -3,15 +3,15 @@
 
 use crate::args::{
     ExpectArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderRepairArgs, HeaderRestoreArgs, PassphraseArgs,
-    Source, cost,
+    PassphraseSource, cost,
 };
 use crate::terminal::console::{self, Console};
 use crate::terminal::descriptor;
 use crate::terminal::passphrase;
-use crate::verbs::online;
-use crate::verbs::unlock::say_whose;
-use lacuna_storage::header::{self, HeaderBackup, MayLose};
-use lacuna_storage::{DiskRef, Error, Kind, Location, OpenHeader, Result, human};
+use crate::verbs::remote_ops;
+use crate::verbs::unlock::explain_busy;
+use lacuna_storage::header::{self, HeaderBackup, RestoreOverrides};
+use lacuna_storage::{DiskRef, Error, Kind, LeasedHeader, Location, Result, human_size};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -27,9 +27,9 @@ pub(crate) fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
         return Err(Error::new(Kind::Usage, "cannot write the backup of a header to a terminal")
             .found("`-`, which is standard output")
             .expected("a pipe, or the name of a file")
-            .remedy("for a file of this name write ./-"));
+            .hint("for a file of this name write ./-"));
     }
-    let backup = header::backup(&args.location, &args.cluster.of(&args.location)?, &console)?;
+    let backup = header::backup(&args.location, &args.cluster.options_for(&args.location)?, &console)?;
     let public = backup.public();
     let wrote = |place: &str| {
         let (location, uuid, generation) = (&args.location, public.uuid, public.generation);
@@ -60,15 +60,15 @@ fn load(file: &Path, passphrase: &PassphraseArgs) -> Result<HeaderBackup> {
         return header::load(file);
     }
     let refused = || Error::new(Kind::Usage, "cannot read a backup from standard input");
-    let is_stdin = |source: &Source| match source {
-        Source::File(path) => path == Path::new(STREAM),
-        Source::Descriptor(number) => *number == 0,
-        Source::Token(_) => false,
+    let is_stdin = |source: &PassphraseSource| match source {
+        PassphraseSource::File(path) => path == Path::new(STREAM),
+        PassphraseSource::Descriptor(number) => *number == 0,
+        PassphraseSource::Token(_) => false,
     };
     if passphrase.sources.iter().any(is_stdin) {
         return Err(refused()
             .found("the passphrase there, too")
-            .remedy("give the name of one of the two files"));
+            .hint("give the name of one of the two files"));
     }
     let stdin = descriptor::stdin()?;
     if stdin.is_terminal() {
@@ -83,7 +83,7 @@ fn load(file: &Path, passphrase: &PassphraseArgs) -> Result<HeaderBackup> {
 pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
     let backup = load(&args.file, &args.passphrase).map_err(|e| match e.kind() {
         Kind::NotFound if args.file.exists() => {
-            e.remedy("if it is a disk, `lacuna doctor` examines its header, and `lacuna check` its blocks")
+            e.hint("if it is a disk, `lacuna doctor` examines its header, and `lacuna check` its blocks")
         }
         _ => e,
     })?;
@@ -95,7 +95,7 @@ pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
     let mut id = None;
     if args.passphrase.is_given() {
         let open = |given: &[lacuna_storage::Passphrase]| backup.open(given).map_err(naming);
-        let (unlocked, _) = passphrase::to_open(&args.passphrase, &shown, public, &open)?;
+        let (unlocked, _) = passphrase::open_header(&args.passphrase, &shown, public, &open)?;
         id = Some(unlocked.id().to_string());
     }
     let size = (disk.size > 0).then_some(disk.size);
@@ -117,8 +117,8 @@ pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
         ("format", format!("{}{version}, header version {}", public.format, public.version)),
         ("generation", public.generation.to_string()),
     ];
-    rows.extend(size.map(|size| ("size", format!("{} ({size} bytes)", human(size)))));
-    rows.push(("passphrase cost", cost::words(&public.cost)));
+    rows.extend(size.map(|size| ("size", format!("{} ({size} bytes)", human_size(size)))));
+    rows.push(("passphrase cost", cost::to_text(&public.cost)));
     rows.push(("passphrases", tried.to_owned()));
     let mut words = String::new();
     for (name, value) in rows {
@@ -131,49 +131,53 @@ pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
 pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
     let backup = load(&args.file, &args.passphrase).map_err(|e| match &args.location {
         Location::Path(path) if header::load(path).is_ok() => {
-            e.remedy("the disk comes first: `lacuna header restore LOCATION BACKUP`")
+            e.hint("the disk comes first: `lacuna header restore LOCATION BACKUP`")
         }
         _ => e,
     })?;
-    let holder = args.holder.of(&args.location)?;
-    let may_lose = MayLose { older: args.older, replace: args.replace };
+    let holder = args.pool_access.access_for(&args.location)?;
+    let may_lose = RestoreOverrides { older: args.older, replace: args.replace };
     let opens = format!("the backup of {}", args.location);
     header::restore(
         DiskRef { location: &args.location, pool_access: &holder },
         &backup,
         may_lose,
         &console,
-        |open| passphrase::to_open(&args.passphrase, &opens, backup.public(), open),
+        |open| passphrase::open_header(&args.passphrase, &opens, backup.public(), open),
         |words| {
             console.note(words);
-            if args.yes { Ok(()) } else { agree(&args.location) }
+            if args.yes { Ok(()) } else { confirm_restore(&args.location) }
         },
     )
-    .map_err(|e| say_whose(&args.location, e, console))?;
+    .map_err(|e| explain_busy(&args.location, e, console))?;
     let generation = backup.public().generation;
     console.done(&format!("restored the header of {} (generation {generation})", args.location))
 }
 
-fn agree(location: &Location) -> Result<()> {
+fn confirm_restore(location: &Location) -> Result<()> {
     if console::can_ask() {
         return console::confirm();
     }
     Err(Error::new(Kind::Usage, format!("cannot restore the header of {location}"))
         .found("no terminal to ask whether to go on")
-        .remedy("if that is what you want, give --yes"))
+        .hint("if that is what you want, give --yes"))
 }
 
 /// `lacuna header repair`.
 pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     let location = &args.location;
     let shown = location.to_string();
-    let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::Opener<'_>| {
-        passphrase::to_open(&args.passphrase, &shown, disk, open)
+    let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::HeaderOpener<'_>| {
+        passphrase::open_header(&args.passphrase, &shown, disk, open)
     };
-    match online::header(location, &args.holder, ExpectArgs { expect: None })? {
-        Some(medium) => header::repair_open(&OpenHeader { location, medium }, &console, ask)?,
-        None => header::repair(DiskRef { location, pool_access: &args.holder.of(location)? }, &console, ask)
-            .map_err(|e| say_whose(location, e, console))?,
+    match remote_ops::header(location, &args.pool_access, ExpectArgs { expect: None })? {
+        Some(medium) => header::repair_leased(&LeasedHeader { location, medium }, &console, ask)?,
+        None => header::repair(
+            DiskRef { location, pool_access: &args.pool_access.access_for(location)? },
+            &console,
+            ask,
+        )
+        .map_err(|e| explain_busy(location, e, console))?,
     }
-    console.done(&format!("wrote all copies of the header of {location} anew"))
+    console.done(&format!("rewrote all copies of the header of {location}"))
 }

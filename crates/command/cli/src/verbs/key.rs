@@ -2,37 +2,41 @@
 //! [`lacuna_storage::keys`].
 
 use crate::args::cost;
-use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, PassphraseArgs, Source};
+use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, PassphraseArgs, PassphraseSource};
 use crate::terminal::console::{self, Console};
 use crate::terminal::passphrase;
-use crate::terminal::recovery::{self, Works};
-use crate::verbs::online;
-use crate::verbs::unlock::{check_id, say_whose};
-use lacuna_storage::keys::{Keys, Rewrites, same};
-use lacuna_storage::{DiskRef, Error, Kind, OpenHeader, Opened, Opener, Passphrase, PublicHeader, Result};
+use crate::terminal::recovery::{self, WorkingPassphrase};
+use crate::verbs::remote_ops;
+use crate::verbs::unlock::{check_id, explain_busy};
+use lacuna_storage::keys::{PassphraseChange, SlotRewrite, is_same_passphrase};
+use lacuna_storage::{
+    DiskRef, Error, HeaderOpener, Kind, LeasedHeader, Passphrase, PassphraseMatch, PublicHeader, Result,
+};
 
 /// The note when a token is enrolled on a disk with levels, for any level.
-const ANYBODY_CAN_TRY: &str = "whoever has this token, and the PIN if it has one, can try it on the disk under any name, and so open what it \
+const TOKEN_NOTE: &str = "whoever has this token, and the PIN if it has one, can try it on the disk under any name, and so open what it \
     opens: a token for a level that nobody may find needs a PIN";
 
 /// `lacuna key add`.
 pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
-    let (given, new) = roles(args)?;
+    let (given, new) = split_sources(args)?;
     let enrols = is_token(new.as_ref());
     // A new passphrase opens the deepest level of the given ones, so it recovers the levels of all
     // given tokens.
     let doubtful = enrols && given.tokens().next().is_some();
-    let asking = Asking { given: &given, first: "Passphrase for", all: false, doubtful };
-    let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
+    let asking =
+        PassphraseQuery { given: &given, first: "Passphrase for", all: false, depends_on_level: doubtful };
+    let UnlockedKeys { mut keys, passphrases: mut works } = unlock(&args.key, asking, console)?;
     let level = deepest(&works);
     if enrols {
-        works.push(Works { level, token: true });
+        works.push(WorkingPassphrase { level, is_token: true });
         recovery::check(&works, args.key.recovery)?;
     }
     keys.check_free_slot()?;
-    agree(&args.key, &keys, Some(level), enrols, console)?;
-    let secret = passphrase::another(new.as_ref(), &given, &args.key.location.to_string(), keys.uuid())?;
-    let used = |e| used_already(new.as_ref(), e);
+    confirm(&args.key, &keys, Some(level), enrols, console)?;
+    let secret =
+        passphrase::new_passphrase(new.as_ref(), &given, &args.key.location.to_string(), keys.uuid())?;
+    let used = |e| with_used_hint(new.as_ref(), e);
     keys.add(secret).map_err(used)?;
     write(keys, console, "added the passphrase").map_err(used)
 }
@@ -41,18 +45,20 @@ pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
 pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = (&args.key.passphrase, args.new.source());
     let enrols = is_token(new.as_ref());
-    let doubtful = enrols || given.sources.iter().skip(1).any(Source::is_token);
-    let asking = Asking { given, first: "Passphrase to replace for", all: false, doubtful };
-    let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
-    works[0].token = enrols;
+    let doubtful = enrols || given.sources.iter().skip(1).any(PassphraseSource::is_token);
+    let asking =
+        PassphraseQuery { given, first: "Passphrase to replace for", all: false, depends_on_level: doubtful };
+    let UnlockedKeys { mut keys, passphrases: mut works } = unlock(&args.key, asking, console)?;
+    works[0].is_token = enrols;
     // If only one slot changes, passphrases that are not given keep working.
     if enrols || keys.levels().is_some() {
         recovery::check(&works, args.key.recovery)?;
     }
-    agree(&args.key, &keys, None, enrols, console)?;
-    let secret = passphrase::another(new.as_ref(), given, &args.key.location.to_string(), keys.uuid())?;
-    let used = |e| used_already(new.as_ref(), e);
-    keys.change(secret).map_err(used)?;
+    confirm(&args.key, &keys, None, enrols, console)?;
+    let secret =
+        passphrase::new_passphrase(new.as_ref(), given, &args.key.location.to_string(), keys.uuid())?;
+    let used = |e| with_used_hint(new.as_ref(), e);
+    keys.replace(secret).map_err(used)?;
     write(keys, console, "changed the passphrase").map_err(used)
 }
 
@@ -60,24 +66,29 @@ pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
 pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
     let (given, source) = (&args.key.passphrase, args.source());
     let doubtful = given.tokens().next().is_some();
-    let asking = Asking { given, first: "Passphrase that keeps working for", all: false, doubtful };
-    let Unlocked { mut keys, works } = unlock(&args.key, asking, console)?;
+    let asking = PassphraseQuery {
+        given,
+        first: "Passphrase that keeps working for",
+        all: false,
+        depends_on_level: doubtful,
+    };
+    let UnlockedKeys { mut keys, passphrases: works } = unlock(&args.key, asking, console)?;
     let prompt = format!("Passphrase to remove from {}: ", args.key.location);
     // If only one slot changes, removing a token leaves every passphrase. Otherwise all passphrases
     // that are not given are dropped.
     if keys.levels().is_some() || !is_token(source.as_ref()) {
         recovery::check(&works, args.key.recovery)?;
     }
-    let gone = passphrase::one(source.as_ref(), given, keys.uuid(), &prompt).map_err(|e| {
+    let gone = passphrase::one_passphrase(source.as_ref(), given, keys.uuid(), &prompt).map_err(|e| {
         if source.is_some() {
             e
         } else {
-            e.remedy("give the passphrase to remove with --remove-key-file or --remove-key-fd")
+            e.hint("give the passphrase to remove with --remove-key-file or --remove-key-fd")
         }
     })?;
-    let opens_nothing = |e| passphrase::about_removed(source.as_ref(), e);
+    let opens_nothing = |e| passphrase::with_removal_hint(source.as_ref(), e);
     keys.remove(gone).map_err(opens_nothing)?;
-    agree(&args.key, &keys, None, false, console)?;
+    confirm(&args.key, &keys, None, false, console)?;
     write(keys, console, "removed the passphrase").map_err(opens_nothing)
 }
 
@@ -88,38 +99,38 @@ pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
     if !add_level && new.is_some() {
         return Err(Error::new(Kind::Usage, "cannot use a new passphrase")
             .found("one for `key refresh` without --add-level")
-            .remedy("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
+            .hint("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
     }
     let enrols = is_token(new.as_ref());
     if enrols && !key.recovery.no_recovery {
         return Err(Error::new(Kind::Usage, "cannot add a level that a token alone opens")
             .found("a token for the new level")
             .expected("a passphrase, which opens the level if the token is lost")
-            .remedy(
+            .hint(
                 "make the level with --new-key-file PATH, then enrol the token: `lacuna key add DISK --new-token TOKEN`; \
                  or give --no-recovery",
             ));
     }
     let given = &key.passphrase;
     let doubtful = given.tokens().next().is_some();
-    let asking = Asking { given, first: "Passphrase for", all: true, doubtful };
-    let Unlocked { mut keys, works } = unlock(key, asking, console)?;
+    let asking = PassphraseQuery { given, first: "Passphrase for", all: true, depends_on_level: doubtful };
+    let UnlockedKeys { mut keys, passphrases: works } = unlock(key, asking, console)?;
     recovery::check(&works, key.recovery)?;
     if *add_level {
         keys.check_new_level()?;
         keys.check_free_slot()?;
-        agree(key, &keys, Some(deepest(&works) + 1), enrols, console)?;
-        let secret = passphrase::another(new.as_ref(), given, &key.location.to_string(), keys.uuid())?;
-        keys.add_level(secret).map_err(|e| used_already(new.as_ref(), e))?;
+        confirm(key, &keys, Some(deepest(&works) + 1), enrols, console)?;
+        let secret = passphrase::new_passphrase(new.as_ref(), given, &key.location.to_string(), keys.uuid())?;
+        keys.add_level(secret).map_err(|e| with_used_hint(new.as_ref(), e))?;
         return write(keys, console, "added a level and rewrote the key slots");
     }
-    agree(key, &keys, None, false, console)?;
+    confirm(key, &keys, None, false, console)?;
     write(keys, console, "rewrote the key slots")
 }
 
 /// Separates the new passphrase of `key add` from the passphrases that open the disk: a token is
 /// the new one if no option gives another.
-fn roles(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Source>)> {
+fn split_sources(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<PassphraseSource>)> {
     let mut given = args.key.passphrase.clone();
     let new = args.new.source();
     if new.is_some() || given.tokens().next().is_none() {
@@ -131,43 +142,43 @@ fn roles(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Source>)> {
         return Err(Error::new(Kind::Usage, "cannot tell which token to enrol")
             .found("more than one --token")
             .expected("one")
-            .remedy(
+            .hint(
                 "give the one to enrol with --new-token, and with --token those that open the disk already",
             ));
     }
     Ok((given, first))
 }
 
-fn is_token(source: Option<&Source>) -> bool {
-    source.is_some_and(Source::is_token)
+fn is_token(source: Option<&PassphraseSource>) -> bool {
+    source.is_some_and(PassphraseSource::is_token)
 }
 
 /// Adds to the error of a new passphrase that works already that it is the secret of a token.
-fn used_already(new: Option<&Source>, e: Error) -> Error {
+fn with_used_hint(new: Option<&PassphraseSource>, e: Error) -> Error {
     match new {
         _ if e.kind() != Kind::Exists => e,
-        Some(Source::Token(token)) => e
+        Some(PassphraseSource::Token(token)) => e
             .with_kind(Kind::Usage)
             .found(format!("the secret of the token {token}, which is enrolled already"))
-            .remedy("use the token as it is, or give it another NAME for another secret"),
+            .hint("use the token as it is, or give it another NAME for another secret"),
         // An existing passphrase is a usage error of `key`, like its other refusals.
         _ => e.with_kind(Kind::Usage),
     }
 }
 
-fn deepest(works: &[Works]) -> u8 {
+fn deepest(works: &[WorkingPassphrase]) -> u8 {
     works.iter().map(|one| one.level).max().unwrap_or(0)
 }
 
 /// An unlocked disk, and the passphrases that unlocked it.
-struct Unlocked {
-    keys: Keys,
-    works: Vec<Works>,
+struct UnlockedKeys {
+    keys: PassphraseChange,
+    passphrases: Vec<WorkingPassphrase>,
 }
 
 /// How to ask for the passphrases that unlock the disk.
 #[derive(Clone, Copy)]
-struct Asking<'a> {
+struct PassphraseQuery<'a> {
     /// The passphrases that are given.
     given: &'a PassphraseArgs,
     /// The beginning of the first prompt.
@@ -175,72 +186,77 @@ struct Asking<'a> {
     /// Whether the operation rewrites all slots, for every format.
     all: bool,
     /// Whether the level of each passphrase decides if a token is left alone.
-    doubtful: bool,
+    depends_on_level: bool,
 }
 
 /// Unlocks the disk.
-fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlocked> {
-    let Asking { given, first, all, doubtful } = asking;
+fn unlock(args: &KeyArgs, asking: PassphraseQuery<'_>, console: Console) -> Result<UnlockedKeys> {
+    let PassphraseQuery { given, first, all, depends_on_level: doubtful } = asking;
     let cost = cost::from_args(&args.cost)?;
     let mut works = Vec::new();
-    let ask = |rewrites, disk: &PublicHeader, open: Opener<'_>| {
+    let ask = |rewrites, disk: &PublicHeader, open: HeaderOpener<'_>| {
         if doubtful && disk.format.has_levels() {
-            recovery::refuse_unwatched(args.recovery)?;
+            recovery::require_terminal(args.recovery)?;
         }
         let prompt = format!("{first} {}: ", args.location);
-        let opened = if let Rewrites::All(warning) = rewrites {
-            check_agreement(args, warning)?;
+        let opened = if let SlotRewrite::All(warning) = rewrites {
+            check_confirmable(args, warning)?;
             // Printed before the questions, so that the user answers knowingly.
             console.note(warning);
-            passphrase::to_keep(given, &prompt, disk, open)?
+            passphrase::open_with_all(given, &prompt, disk, open)?
         } else {
-            passphrase::opened_by(given, &prompt, disk, open)?
+            passphrase::open_with_prompt(given, &prompt, disk, open)?
         };
         let opened = check_id(opened, args.expect.expect, &args.location)?;
-        works = working(&opened, given);
+        works = working_passphrases(&opened, given);
         Ok(opened)
     };
     let location = &args.location;
-    let keys = match online::header(location, &args.holder, args.expect)? {
-        Some(medium) => Keys::unlock_open(&OpenHeader { location, medium }, all, cost, &console, ask)?,
-        None => Keys::unlock(
-            DiskRef { location, pool_access: &args.holder.of(location)? },
+    let keys = match remote_ops::header(location, &args.pool_access, args.expect)? {
+        Some(medium) => {
+            PassphraseChange::unlock_leased(&LeasedHeader { location, medium }, all, cost, &console, ask)?
+        }
+        None => PassphraseChange::unlock(
+            DiskRef { location, pool_access: &args.pool_access.access_for(location)? },
             all,
             cost,
             &console,
             ask,
         )
-        .map_err(|e| say_whose(location, e, console))?,
+        .map_err(|e| explain_busy(location, e, console))?,
     };
-    let given = keys.given();
+    let given = keys.given_count();
     match args.keep {
         Some(keep) if keys.levels().is_some() && usize::from(keep) != given => {
             Err(Error::new(Kind::Usage, "nothing was changed")
                 .found(match given {
                     // Deniability contract: a log does not get the number of passphrases.
-                    _ if !console::is_watched() => {
+                    _ if !console::is_terminal() => {
                         "another number of passphrases that open the disk".to_owned()
                     }
                     1 => "one passphrase that opens the disk".to_owned(),
                     several => format!("{several} passphrases that differ and open the disk"),
                 })
                 .expected(format!("{keep}, as --keep says"))
-                .remedy("give every passphrase that is to keep working, each with its own --key-file"))
+                .hint("give every passphrase that is to keep working, each with its own --key-file"))
         }
-        _ => Ok(Unlocked { keys, works }),
+        _ => Ok(UnlockedKeys { keys, passphrases: works }),
     }
 }
 
 /// The passphrases that opened a disk, without duplicates, as the operation counts them.
-fn working((unlocked, passphrases): &Opened, given: &PassphraseArgs) -> Vec<Works> {
+fn working_passphrases(
+    (unlocked, passphrases): &PassphraseMatch,
+    given: &PassphraseArgs,
+) -> Vec<WorkingPassphrase> {
     // Without sources all passphrases were typed.
     let is_token = |at: usize| is_token(given.sources.get(at));
-    let mut each: Vec<(&Passphrase, Works)> = Vec::new();
+    let mut each: Vec<(&Passphrase, WorkingPassphrase)> = Vec::new();
     for (at, (level, passphrase)) in unlocked.opened_levels().iter().zip(passphrases).enumerate() {
-        match each.iter_mut().find(|(known, _)| same(known, passphrase)) {
+        match each.iter_mut().find(|(known, _)| is_same_passphrase(known, passphrase)) {
             // A passphrase given both as a token and otherwise does not depend on the token.
-            Some((_, works)) => works.token &= is_token(at),
-            None => each.push((passphrase, Works { level: *level, token: is_token(at) })),
+            Some((_, works)) => works.is_token &= is_token(at),
+            None => each.push((passphrase, WorkingPassphrase { level: *level, is_token: is_token(at) })),
         }
     }
     each.into_iter().map(|(_, works)| works).collect()
@@ -250,22 +266,28 @@ fn working((unlocked, passphrases): &Opened, given: &PassphraseArgs) -> Vec<Work
 /// is added. `enrols`: it is the secret of a token, which is explained.
 ///
 /// Runs before a secret is made: a token keeps it, whatever the answer.
-fn agree(args: &KeyArgs, keys: &Keys, more: Option<u8>, enrols: bool, console: Console) -> Result<()> {
+fn confirm(
+    args: &KeyArgs,
+    keys: &PassphraseChange,
+    more: Option<u8>,
+    enrols: bool,
+    console: Console,
+) -> Result<()> {
     if enrols && keys.has_levels() {
         // Deniability contract: the text does not depend on the levels.
-        console.note(ANYBODY_CAN_TRY);
+        console.note(TOKEN_NOTE);
     }
     let Some(mut levels) = keys.levels().filter(|_| !args.yes) else { return Ok(()) };
     levels.extend(more);
-    console.note(&afterwards(&levels, keys.has_levels()));
+    console.note(&outcome_text(&levels, keys.has_levels()));
     console::confirm()
 }
 
 /// Writes the changed key slots.
-fn write(keys: Keys, console: Console, done: &str) -> Result<()> {
+fn write(keys: PassphraseChange, console: Console, done: &str) -> Result<()> {
     let rewrites = keys.levels().is_some();
     let left = keys.write(&console)?;
-    let left = format!("{left} {}", work(left));
+    let left = format!("{left} {}", works_text(left));
     console.done(&if rewrites {
         format!("{done}; from now on {left}, of those given now")
     } else {
@@ -274,7 +296,7 @@ fn write(keys: Keys, console: Console, done: &str) -> Result<()> {
 }
 
 /// The passphrases that will work and the levels that will be lost, for the question.
-fn afterwards(levels: &[u8], has_levels: bool) -> String {
+fn outcome_text(levels: &[u8], has_levels: bool) -> String {
     let passphrases = match levels.len() {
         1 => "the passphrase that you give".to_owned(),
         several => format!("the {several} passphrases that you give"),
@@ -297,26 +319,26 @@ fn afterwards(levels: &[u8], has_levels: bool) -> String {
     words
 }
 
-fn work(passphrases: usize) -> &'static str {
+fn works_text(passphrases: usize) -> &'static str {
     if passphrases == 1 { "passphrase works" } else { "passphrases work" }
 }
 
 /// Refuses to rewrite all slots if the user cannot be asked and did not give the number of
 /// passphrases.
-fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
+fn check_confirmable(args: &KeyArgs, warning: &str) -> Result<()> {
     let warning = warning.trim_end_matches('.');
     if !args.yes && !console::can_ask() {
         return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
             .found("no terminal")
             .expected(format!("consent. {warning}"))
-            .remedy("give --yes, and with --keep N the number of passphrases that you keep"));
+            .hint("give --yes, and with --keep N the number of passphrases that you keep"));
     }
     if args.yes && args.keep.is_none() {
         // A script that was written for one passphrase would drop a second one.
         return Err(Error::new(Kind::Usage, "cannot go on without asking")
             .found("--yes without --keep")
             .expected(format!("consent, and the number of passphrases that you keep. {warning}"))
-            .remedy("also say how many passphrases you are keeping, without the new one: --keep 1"));
+            .hint("also say how many passphrases you are keeping, without the new one: --keep 1"));
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use crate::args::ListArgs;
 use crate::terminal::console::{self, Console};
 use crate::verbs::status;
-use crate::verbs::status::account::{changed_file, clients, no_answer, place, printable, since, user};
 use crate::verbs::status::activity::Activity;
+use crate::verbs::status::server_text::{address, changed_file, clients, no_answer, printable, since, user};
 use crate::verbs::status::terminal_size::{fits, listed, width};
 use lacuna_daemon::OtherUsers;
 use lacuna_storage::{Result, shell_word};
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ListArgs, console: Console) -> Result<()> {
         return console::json(&json!({ "open": open }));
     }
     if servers.is_empty() {
-        if !args.all_users && OtherUsers::may_look() && console::is_watched() {
+        if !args.all_users && OtherUsers::may_look() && console::is_terminal() {
             console.note("this lists the disks of root alone; `lacuna list --all-users` those of all users");
         }
         return console.done("nothing is open");
@@ -40,7 +40,7 @@ fn entry(server: &Value) -> Value {
         "location": server["location"],
         "format": server["format"],
         "front": server["front"],
-        "at": place(server),
+        "at": address(server),
         "since": server["since"],
         "pid": server["pid"],
         "levels": activity.levels,
@@ -77,20 +77,20 @@ fn row(server: &Value) -> ListRow {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let activity = Activity::of(&server["items"]);
     let state = if server["died"] == true {
-        vec![format!("its server died; `lacuna close {}` clears it away", shell_word(place(server)))]
+        vec![format!("its server died; `lacuna close {}` clears it away", shell_word(address(server)))]
     } else if server["silent"] == true {
         vec![format!("its server {}", no_answer(server))]
     } else {
-        let pending = activity.pending_words().map(|words| format!("{words} pending"));
+        let pending = activity.pending_text().map(|words| format!("{words} pending"));
         let marks = [("read_only", "read-only"), ("closing", "closing")];
         let marks = marks.into_iter().filter(|(field, _)| server[*field] == true);
         let marks = marks.map(|(_, word)| word.to_owned());
-        let levels = Some(activity.level_words()).filter(|words| !words.is_empty());
+        let levels = Some(activity.levels_text()).filter(|words| !words.is_empty());
         let state = user(server).into_iter().chain(changed_file(server)).chain(pending).chain(levels);
         state.chain(clients(server)).chain(marks).collect()
     };
     let location = if server["location"].is_null() { "(unknown)".to_owned() } else { text("location") };
-    let at = format!("at {}", place(server));
+    let at = format!("at {}", address(server));
     let since = since(server).map(|moment| format!("since {moment}")).unwrap_or_default();
     ListRow { location, format: text("format"), at, since, state }
 }

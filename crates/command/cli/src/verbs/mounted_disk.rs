@@ -1,9 +1,9 @@
 //! Accepts a mount point in place of the disk or vault that is mounted there.
 
 use crate::args::{HeaderVerb, KeyVerb, Verb};
-use crate::verbs::place::file_at;
+use crate::verbs::file_identity::file_at;
 use crate::verbs::status;
-use crate::verbs::status::account::moved_to;
+use crate::verbs::status::server_text::moved_to;
 use lacuna_daemon::{FileIdentity, Registry};
 use lacuna_storage::{Error, Kind, Location, Result};
 
@@ -14,7 +14,7 @@ use lacuna_storage::{Error, Kind, Location, Result};
 ///
 /// Errors: [`Kind::NotFound`] if another file is now at the path of the disk; any failure to find
 /// the server; [`Kind::TimedOut`] if a server that has to be asked for the file does not answer.
-pub(crate) fn name(verb: &mut Verb) -> Result<()> {
+pub(crate) fn resolve_mountpoint(verb: &mut Verb) -> Result<()> {
     let Some(given) = location(verb) else { return Ok(()) };
     let Location::Path(path) = &*given else { return Ok(()) };
     let path = status::canonical_path(path);
@@ -32,17 +32,17 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
         // Follow a file that was moved.
         let account = status::unless_ended(status::at_mountpoint(&path))?.map(|account| account.to_json());
         let moved = account.as_ref().and_then(moved_to).map(|path| disk.with_path(path.into()));
-        if let Some(moved) = moved.filter(|moved| file_at(moved).is(opened)) {
+        if let Some(moved) = moved.filter(|moved| file_at(moved).is_same(opened)) {
             *given = moved;
             return Ok(());
         }
     }
-    if !file.may_be(opened) {
+    if !file.may_be_same(opened) {
         let what = format!("cannot find the disk that is mounted at {}", path.display());
         return Err(Error::new(Kind::NotFound, what)
             .found(format!("another file at {disk}, where it was opened"))
             .expected("the file that is open")
-            .remedy("`lacuna status` says what became of it"));
+            .hint("`lacuna status` says what became of it"));
     }
     *given = disk;
     Ok(())

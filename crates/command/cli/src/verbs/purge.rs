@@ -3,15 +3,15 @@
 use crate::args::size::budget;
 use crate::args::{ExpectArgs, PurgeArgs};
 use crate::terminal::console::{self, Console};
-use crate::terminal::working;
+use crate::terminal::progress;
 use crate::verbs::close::Failures;
-use crate::verbs::online;
-use crate::verbs::status::{self, Account};
+use crate::verbs::remote_ops;
+use crate::verbs::status::{self, PeerStatus};
 use crate::verbs::unlock;
-use crate::verbs::vault::many;
+use crate::verbs::vault::count_text;
 use lacuna_daemon::{Counter, Peer};
 use lacuna_storage::{
-    Access, ClusterOptions, Disk, Error, Kind, Location, Opening, PoolAccess, Result, Uuid,
+    Access, ClusterOptions, Disk, Error, Kind, Location, OpenDiskOptions, PoolAccess, Result, Uuid,
 };
 use serde_json::json;
 
@@ -24,32 +24,35 @@ const KEPT_BY_BTRFS: &str = "btrfs keeps what was overwritten in a file, or cut 
 
 /// `lacuna purge`.
 pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
-    let Some(location) = &args.location else { return all(console) };
+    let Some(location) = &args.location else { return purge_all(console) };
     let what = format!("purging {location}");
-    let mut servers = status::accounts_of(location, &ClusterOptions::default(), console)?;
+    let mut servers = status::find_servers(location, &ClusterOptions::default(), console)?;
     // The location may hold another disk by now than the server opened there.
-    let uuid = if servers.is_empty() { None } else { meant(location)?.map(|uuid| uuid.to_string()) };
-    servers
-        .retain(|Account { peer, status }| uuid.is_none() || (!status.is_dead() && peer.record.uuid == uuid));
+    let uuid = if servers.is_empty() { None } else { disk_uuid(location)?.map(|uuid| uuid.to_string()) };
+    servers.retain(|PeerStatus { peer, status }| {
+        uuid.is_none() || (!status.is_dead() && peer.record.uuid == uuid)
+    });
     let items = match servers.first() {
-        Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref(), args.expect))?,
-        None => closed(args, location, console, &what)?,
+        Some(server) => {
+            progress::show(console, &what, |_| purge_on_server(server, uuid.as_deref(), args.expect))?
+        }
+        None => purge_closed(args, location, console, &what)?,
     };
     servers.first().into_iter().for_each(|server| note_file_system(&server.peer, console));
     if args.json {
         return console::json(&json!({ "location": location.to_string(), "complete": true, "items": items }));
     }
-    tell(&location.to_string(), &items, console)
+    print_purged(&location.to_string(), &items, console)
 }
 
 /// Purges every disk on flash that is open for writing. Each failure is printed; the first one is
 /// the result of the command.
-fn all(console: Console) -> Result<()> {
-    let mut servers = status::all_accounts(console)?;
-    servers.retain(|Account { peer, .. }| {
+fn purge_all(console: Console) -> Result<()> {
+    let mut servers = status::all_servers(console)?;
+    servers.retain(|PeerStatus { peer, .. }| {
         let location = Location::parse(&peer.record.location);
         !peer.record.read_only
-            && location.is_ok_and(|location| lacuna_storage::check_forgets(&location).is_ok())
+            && location.is_ok_and(|location| lacuna_storage::check_can_purge(&location).is_ok())
     });
     if servers.is_empty() {
         return console.done("no disk on flash is open");
@@ -58,10 +61,10 @@ fn all(console: Console) -> Result<()> {
     for server in &servers {
         let location = &server.peer.record.location;
         let what = format!("purging {location}");
-        match working::show(console, &what, |_| ask(server, None, ExpectArgs { expect: None })) {
+        match progress::show(console, &what, |_| purge_on_server(server, None, ExpectArgs { expect: None })) {
             Ok(items) => {
                 note_file_system(&server.peer, console);
-                tell(location, &items, console)?;
+                print_purged(location, &items, console)?;
             }
             Err(e) => failures.add(e),
         }
@@ -78,32 +81,32 @@ fn note_file_system(peer: &Peer, console: Console) {
 }
 
 /// Prints the result of a purge.
-fn tell(location: &str, items: &[Counter], console: Console) -> Result<()> {
+fn print_purged(location: &str, items: &[Counter], console: Console) -> Result<()> {
     let count = |name: &str| items.iter().find(|item| item.name == name).map_or(0, |item| item.value);
-    let gone = gone(count("purged_keys"), count("purged_known"), count("purged_key_blocks"));
+    let gone = purged_text(count("purged_keys"), count("purged_known"), count("purged_key_blocks"));
     console.done(&format!("purged {location}: {gone}"))
 }
 
 /// Describes a purge that destroyed `most` keys, `known` of them certainly of deleted blocks.
-fn gone(most: u64, known: u64, key_blocks: u64) -> String {
+fn purged_text(most: u64, known: u64, key_blocks: u64) -> String {
     if most == 0 {
         return "nothing was deleted since the last purge".to_owned();
     }
     let deleted = match most.saturating_sub(known) {
-        0 => format!("{} gone for good", many(known, "deleted block")),
-        more => format!("{} gone for good, and {more} more at most", many(known, "deleted block")),
+        0 => format!("{} gone for good", count_text(known, "deleted block")),
+        more => format!("{} gone for good, and {more} more at most", count_text(known, "deleted block")),
     };
-    format!("{deleted}; {} of keys replaced", many(key_blocks, "block"))
+    format!("{deleted}; {} of keys replaced", count_text(key_blocks, "block"))
 }
 
 /// The UUID of the disk that is at this location now; `None` for a mount point, which means any
 /// disk that is open there.
 ///
 /// Errors: a header that cannot be read; then the right server cannot be determined.
-fn meant(location: &Location) -> Result<Option<Uuid>> {
+fn disk_uuid(location: &Location) -> Result<Option<Uuid>> {
     match location {
         Location::Nand(_) | Location::Ubi(_) => {
-            Ok(Some(lacuna_storage::about(location, &ClusterOptions::default())?.header.uuid))
+            Ok(Some(lacuna_storage::public_info(location, &ClusterOptions::default())?.header.uuid))
         }
         Location::Path(_) | Location::Rados { .. } => Ok(None),
     }
@@ -111,42 +114,42 @@ fn meant(location: &Location) -> Result<Option<Uuid>> {
 
 /// Asks the server that has the disk open, which checks the UUID. Sends no request if the server
 /// has another disk than the expected one.
-fn ask(server: &Account, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Counter>> {
-    let Account { peer, status } = server;
+fn purge_on_server(server: &PeerStatus, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Counter>> {
+    let PeerStatus { peer, status } = server;
     if let Some(mount) = peer.mount().filter(|_| status.is_dead()) {
         let at = mount.mountpoint.display();
         return Err(Error::new(Kind::Busy, "cannot purge the disk")
             .found(format!("what a server left that died, at {at}"))
-            .remedy(format!("clear it away with `lacuna close {at}`, then try again")));
+            .hint(format!("clear it away with `lacuna close {at}`, then try again")));
     }
     if status.is_silent() {
         return Err(Error::new(Kind::TimedOut, "the disk was not purged")
             .found("a server that does not answer")
             .expected("an answer")
-            .remedy(format!(
+            .hint(format!(
                 "if the process was stopped, `kill -CONT {}` lets it go on; then try again",
                 peer.record.pid
             )));
     }
-    online::check_account(status, expect).map_err(|e| e.context(&peer.record.location))?;
+    remote_ops::check_status_id(status, expect).map_err(|e| e.context(&peer.record.location))?;
     lacuna_daemon::purge(peer, uuid)
 }
 
 /// Opens a disk that no server has open, only for the purge.
-fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -> Result<Vec<Counter>> {
-    lacuna_storage::check_forgets(location)?;
+fn purge_closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -> Result<Vec<Counter>> {
+    lacuna_storage::check_can_purge(location)?;
     let budget = budget(args.cache)?;
-    let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::Opener<'_>| {
+    let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::HeaderOpener<'_>| {
         let opened =
-            crate::terminal::passphrase::to_open(&args.passphrase, &location.to_string(), disk, open)?;
+            crate::terminal::passphrase::open_header(&args.passphrase, &location.to_string(), disk, open)?;
         unlock::check_id(opened, args.expect.expect, location)
     };
     let volume = lacuna_storage::unlock(location, &PoolAccess::default(), Access::Write, &console, ask)?;
-    let opening = Opening { budget, purging: None, ..Opening::default() };
-    let disk = unlock::open(volume.into_key(false)?, opening)?;
-    let purged = working::show(console, what, |_| disk.purge());
+    let opening = OpenDiskOptions { budget, purge_policy: None, ..OpenDiskOptions::default() };
+    let disk = unlock::open(volume.into_disk(false)?, opening)?;
+    let purged = progress::show(console, what, |_| disk.purge());
     let closed = disk.close().map_err(|e| e.context(location));
-    let done = console::both(purged, closed)?;
+    let done = console::combine(purged, closed)?;
     Ok(Counter::all(&done.items))
 }
 
@@ -155,11 +158,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_is_told_as_far_as_it_is_known() {
-        assert_eq!(gone(0, 0, 0), "nothing was deleted since the last purge");
-        assert_eq!(gone(200, 200, 1), "200 deleted blocks gone for good; 1 block of keys replaced");
+    fn the_purged_blocks_are_counted_with_their_uncertainty() {
+        assert_eq!(purged_text(0, 0, 0), "nothing was deleted since the last purge");
+        assert_eq!(purged_text(200, 200, 1), "200 deleted blocks gone for good; 1 block of keys replaced");
         assert_eq!(
-            gone(201, 1, 3),
+            purged_text(201, 1, 3),
             "1 deleted block gone for good, and 200 more at most; 3 blocks of keys replaced"
         );
     }

@@ -8,12 +8,12 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::utc::utc;
 use crate::verbs::unlock;
 use lacuna_storage::snapshots::{self, SnapshotRecord, SnapshotState, Snapshots};
-use lacuna_storage::{Access, BLOCK_SIZE, Disk, Opening, Result, human};
+use lacuna_storage::{Access, BLOCK_SIZE, Disk, OpenDiskOptions, Result, human_size};
 use serde_json::json;
 
 /// `lacuna snapshot create`.
 pub(crate) fn create(args: &SnapshotArgs, console: Console) -> Result<()> {
-    change(args, console, |disk| disk.create_snapshot(&args.name))?;
+    with_open_disk(args, console, |disk| disk.create_snapshot(&args.name))?;
     let at = format!("{}@{}", args.location, args.name);
     console.done(&format!("keeping {at}; `lacuna open {at} MOUNTPOINT` opens it read-only"))
 }
@@ -21,21 +21,21 @@ pub(crate) fn create(args: &SnapshotArgs, console: Console) -> Result<()> {
 /// `lacuna snapshot remove`.
 pub(crate) fn remove(args: &SnapshotArgs, console: Console) -> Result<()> {
     check_exists(args)?;
-    change(args, console, |disk| disk.remove_snapshot(&args.name))?;
+    with_open_disk(args, console, |disk| disk.remove_snapshot(&args.name))?;
     console.done(&format!("removed {}@{}", args.location, args.name))
 }
 
 /// `lacuna snapshot rollback`.
 pub(crate) fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
     check_exists(args)?;
-    change(args, console, |disk| disk.rollback(&args.name))?;
+    with_open_disk(args, console, |disk| disk.rollback(&args.name))?;
     console.done(&format!("{} holds again what it held at {}; its size stays", args.location, args.name))
 }
 
 /// `lacuna snapshot list`.
 pub(crate) fn list(args: &SnapshotListArgs) -> Result<()> {
     lacuna_storage::refuse_snapshot(&args.location, "list the snapshots of")?;
-    let snapshots = snapshots::list(&args.location, &args.cluster.of(&args.location)?)?;
+    let snapshots = snapshots::list(&args.location, &args.cluster.options_for(&args.location)?)?;
     if args.json {
         let facts = |s: &SnapshotRecord| {
             json!({
@@ -49,15 +49,15 @@ pub(crate) fn list(args: &SnapshotListArgs) -> Result<()> {
         let listed: Vec<_> = snapshots.iter().map(facts).collect();
         return console::json(&json!({ "location": args.location.to_string(), "snapshots": listed }));
     }
-    snapshots.iter().try_for_each(|snapshot| console::line(&words(snapshot)))
+    snapshots.iter().try_for_each(|snapshot| console::line(&to_text(snapshot)))
 }
 
-fn words(snapshot: &SnapshotRecord) -> String {
+fn to_text(snapshot: &SnapshotRecord) -> String {
     let state = match snapshot.state {
         SnapshotState::Ready => String::new(),
         other => format!("  ({})", other.name()),
     };
-    let size = human(snapshot.blocks.saturating_mul(BLOCK_SIZE as u64));
+    let size = human_size(snapshot.blocks.saturating_mul(BLOCK_SIZE as u64));
     format!("{:<24} {}  {size}{state}", snapshot.name, utc(snapshot.time))
 }
 
@@ -65,11 +65,12 @@ fn words(snapshot: &SnapshotRecord) -> String {
 /// over from another client.
 fn check_exists(args: &SnapshotArgs) -> Result<()> {
     lacuna_storage::refuse_snapshot(&args.location, "take or change snapshots of")?;
-    snapshots::find(&args.location, &args.holder.of(&args.location)?.cluster, &args.name).map(drop)
+    snapshots::find(&args.location, &args.pool_access.access_for(&args.location)?.cluster, &args.name)
+        .map(drop)
 }
 
 /// Opens the disk, calls `what`, and closes it.
-fn change(
+fn with_open_disk(
     args: &SnapshotArgs,
     console: Console,
     what: impl FnOnce(&dyn Snapshots) -> Result<()>,
@@ -78,9 +79,9 @@ fn change(
         return Err(snapshots::not_in_rados(&args.location));
     }
     lacuna_storage::refuse_snapshot(&args.location, "take or change snapshots of")?;
-    let volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;
-    let disk = unlock::open(volume.into_key(false)?, Opening::default())?;
+    let volume = unlock::unlock(&args.location, &args.pool_access, Access::Write, &args.passphrase, console)?;
+    let disk = unlock::open(volume.into_disk(false)?, OpenDiskOptions::default())?;
     let done = disk.snapshots().and_then(what).map_err(|e| e.context(&args.location));
     let closed = disk.close();
-    console::both(done, closed)
+    console::combine(done, closed)
 }

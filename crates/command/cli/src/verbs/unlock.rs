@@ -2,16 +2,19 @@
 //! allocator settings.
 
 use crate::allocator;
-use crate::args::{ExpectArgs, HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
+use crate::args::{
+    ExpectArgs, IdleArgs, PassphraseArgs, PoolAccessArgs, PurgingArgs, WaitingArgs, WritingArgs,
+};
 use crate::terminal::console::Console;
+use crate::terminal::option_names;
 use crate::terminal::passphrase;
-use crate::terminal::settings;
-use crate::verbs::online;
+use crate::verbs::remote_ops;
 use crate::verbs::status;
 use lacuna_storage::vault::is_vault;
 use lacuna_storage::{
-    Access, BLOCK_SIZE, ClusterOptions, DiskId, Error, Key, Kind, Location, OpenDisk, Opened, Opener,
-    Opening, PublicHeader, Result, Volume, no_write_through, peek, shell_word,
+    Access, BLOCK_SIZE, ClusterOptions, DiskId, Error, HeaderOpener, Kind, Location, OpenDisk,
+    OpenDiskOptions, PassphraseMatch, PublicHeader, Result, UnlockedDisk, UnlockedHeader, read_public_params,
+    shell_word, write_through_refused,
 };
 use std::fmt::Display;
 
@@ -19,7 +22,7 @@ use std::fmt::Display;
 #[derive(Clone, Copy)]
 pub(crate) struct DiskArgs<'a> {
     pub location: &'a Location,
-    pub holder: &'a HolderArgs,
+    pub pool_access: &'a PoolAccessArgs,
 }
 
 /// The passphrases from the options, and the required identity.
@@ -32,78 +35,87 @@ pub(crate) struct UnlockArgs<'a> {
 /// Unlocks a disk. For writing to a disk with levels, prints a note on the risk for deeper levels.
 pub(crate) fn unlock(
     location: &Location,
-    holder: &HolderArgs,
+    holder: &PoolAccessArgs,
     access: Access,
     passphrase: &PassphraseArgs,
     console: Console,
-) -> Result<Volume> {
+) -> Result<UnlockedHeader> {
     let with = UnlockArgs { passphrase, expect: ExpectArgs { expect: None } };
-    unlock_expected(DiskArgs { location, holder }, access, with, console)
+    unlock_expected(DiskArgs { location, pool_access: holder }, access, with, console)
 }
 
 /// [`unlock`] with a required identity. Another disk is refused before it is taken over from
 /// another client.
 pub(crate) fn unlock_expected(
-    DiskArgs { location, holder }: DiskArgs<'_>,
+    DiskArgs { location, pool_access: holder }: DiskArgs<'_>,
     access: Access,
     with: UnlockArgs<'_>,
     console: Console,
-) -> Result<Volume> {
-    let ask = asking(location, with);
-    let volume = lacuna_storage::unlock(location, &holder.of(location)?, access, &console, ask)
-        .map_err(|e| say_whose(location, e, console))?;
+) -> Result<UnlockedHeader> {
+    let ask = passphrase_query(location, with);
+    let volume = lacuna_storage::unlock(location, &holder.access_for(location)?, access, &console, ask)
+        .map_err(|e| explain_busy(location, e, console))?;
     // Deniability contract: the text follows from the public parameters alone.
     let warning = volume.parameters.describe().overwriting_warning();
     if let Some(warning) = warning.filter(|_| access == Access::Write) {
-        console.note(&warning.named(settings::name));
+        console.note(&warning.render_with(option_names::name));
     }
     Ok(volume)
 }
 
 /// Unlocks a damaged disk, for reading.
 pub(crate) fn unlock_to_rescue(
-    DiskArgs { location, holder }: DiskArgs<'_>,
+    DiskArgs { location, pool_access: holder }: DiskArgs<'_>,
     with: UnlockArgs<'_>,
     console: Console,
-) -> Result<Volume> {
-    lacuna_storage::unlock_to_rescue(location, &holder.of(location)?, &console, asking(location, with))
-        .map_err(|e| say_whose(location, e, console))
+) -> Result<UnlockedHeader> {
+    lacuna_storage::unlock_to_rescue(
+        location,
+        &holder.access_for(location)?,
+        &console,
+        passphrase_query(location, with),
+    )
+    .map_err(|e| explain_busy(location, e, console))
 }
 
 /// Gets the passphrase and opens the header, which must be that of the required disk.
-fn asking<'a>(
+fn passphrase_query<'a>(
     location: &'a Location,
     with: UnlockArgs<'a>,
-) -> impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened> + 'a {
-    move |disk: &PublicHeader, open: Opener<'_>| {
-        let opened = passphrase::to_open(with.passphrase, &location.to_string(), disk, open)?;
+) -> impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch> + 'a {
+    move |disk: &PublicHeader, open: HeaderOpener<'_>| {
+        let opened = passphrase::open_header(with.passphrase, &location.to_string(), disk, open)?;
         check_id(opened, with.expect.expect, location)
     }
 }
 
 /// Refuses a disk or vault that is not the required one. `shown`: its location.
-pub(crate) fn check_id(opened: Opened, expect: Option<DiskId>, shown: impl Display) -> Result<Opened> {
+pub(crate) fn check_id(
+    opened: PassphraseMatch,
+    expect: Option<DiskId>,
+    shown: impl Display,
+) -> Result<PassphraseMatch> {
     opened.0.id().check(expect).map_err(|e| e.context(shown))?;
     Ok(opened)
 }
 
 /// Adds to [`Kind::Busy`] whether this user has the disk or vault open, with advice to close it, or
 /// another user.
-pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Error {
+pub(crate) fn explain_busy(location: &Location, e: Error, console: Console) -> Error {
     let is_file = location.path().is_some_and(|path| path.is_file() || is_vault(path));
     if e.kind() != Kind::Busy || !(is_file || location.is_block_device()) {
         return e;
     }
     // Deniability contract: the mount points would tell a log the number of open levels.
-    match open_as(location, console) {
-        Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
+    match opened_location(location, console) {
+        Err(unseen) => e.hint(format!("cannot determine which user has it open: {}", unseen.summary())),
         Ok(Some(open)) => {
             let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
-            e.remedy(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
+            e.hint(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
         }
         // A device may be in use by any program.
         Ok(None) if !is_file => e,
-        Ok(None) => e.remedy(
+        Ok(None) => e.hint(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
              at work on it, wait for that",
         ),
@@ -112,29 +124,33 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
 
 /// The location that a server of this user has open there. Errors: a server that cannot be
 /// inspected.
-fn open_as(location: &Location, console: Console) -> Result<Option<String>> {
+fn opened_location(location: &Location, console: Console) -> Result<Option<String>> {
     let cluster = ClusterOptions::default();
-    let servers = status::servers_of(location, &cluster, console)?;
-    if let Some(open) = servers.first().and_then(status::location_now) {
+    let servers = status::find_servers_json(location, &cluster, console)?;
+    if let Some(open) = servers.first().and_then(status::current_location) {
         return Ok(Some(open));
     }
     // The open disk may be a copy of this one.
-    match online::claimer(location, &cluster) {
-        Some(process) => status::of_process(process, console),
+    match remote_ops::writer_process(location, &cluster) {
+        Some(process) => status::location_of_process(process, console),
         None => Ok(None),
     }
 }
 
 /// Opens a disk.
-pub(crate) fn open(key: Key, opening: Opening) -> Result<OpenDisk> {
-    if key.keeps_large_memory() {
-        allocator::keep_large_apart();
+pub(crate) fn open(key: UnlockedDisk, opening: OpenDiskOptions) -> Result<OpenDisk> {
+    if key.uses_large_memory() {
+        allocator::map_large_allocations();
     }
     key.open(opening)
 }
 
 /// Opens a disk that may have sensitive blocks.
-pub(crate) fn open_to_serve(key: Key, opening: Opening, purging: &PurgingArgs) -> Result<OpenDisk> {
+pub(crate) fn open_to_serve(
+    key: UnlockedDisk,
+    opening: OpenDiskOptions,
+    purging: &PurgingArgs,
+) -> Result<OpenDisk> {
     let disk = open(key, opening)?;
     let block = BLOCK_SIZE as u64;
     for (from, to) in &purging.sensitive {
@@ -151,7 +167,7 @@ pub(crate) fn access(read_only: bool) -> Access {
 /// Whether it is a disk with levels, if its header is readable. Pools and flash have none.
 fn has_levels(location: &Location) -> Result<Option<bool>> {
     match location {
-        Location::Path(_) => Ok(peek(location)?.map(|disk| disk.has_levels())),
+        Location::Path(_) => Ok(read_public_params(location)?.map(|disk| disk.has_levels())),
         Location::Rados { .. } | Location::Nand(_) | Location::Ubi(_) => Ok(Some(false)),
     }
 }
@@ -173,7 +189,7 @@ pub(crate) fn refuse_idle(has_levels: bool, args: &IdleArgs) -> Result<()> {
     Err(Error::new(Kind::Usage, "cannot use --idle-timeout here")
         .found("a disk with levels: the end of its cover would tell when one of them was used last")
         .expected("a disk of another format, or a vault")
-        .remedy("leave it out, and close the disk by hand or at a time that does not depend on its use"))
+        .hint("leave it out, and close the disk by hand or at a time that does not depend on its use"))
 }
 
 /// Refuses options for writing that do not apply to the disk, if its header is readable.
@@ -184,22 +200,24 @@ pub(crate) fn check_writing(
     purging: &PurgingArgs,
 ) -> Result<()> {
     let is_flash = matches!(location, Location::Nand(_) | Location::Ubi(_));
-    if let Some(option) = purging.given().filter(|_| !is_flash) {
+    if let Some(option) = purging.given_option().filter(|_| !is_flash) {
         return Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
             .found("a disk that is not on flash, of which nothing is purged")
             .expected("a location ubi: or nand:")
-            .remedy("leave it out"));
+            .hint("leave it out"));
     }
     if !args.write_through && waiting.cover_timeout.is_none() {
         return Ok(());
     }
     match has_levels(location)? {
-        Some(true) if args.write_through => Err(no_write_through().context("cannot use --write-through")),
+        Some(true) if args.write_through => {
+            Err(write_through_refused().context("cannot use --write-through"))
+        }
         Some(false) if waiting.cover_timeout.is_some() => {
             Err(Error::new(Kind::Usage, "cannot use --cover-timeout here")
                 .found("a disk without levels, of which nothing waits for cover")
                 .expected("a disk of the format deniable or oblivious")
-                .remedy("leave it out"))
+                .hint("leave it out"))
         }
         _ => Ok(()),
     }

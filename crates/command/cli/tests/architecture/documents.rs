@@ -43,7 +43,7 @@ fn files_in(text: &str) -> Vec<&str> {
 
 /// The code files that a name may mean: it must be the end of the path, where `src` may be left
 /// out.
-fn meant<'f>(name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
+fn matching_files<'f>(name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
     let is_whole = |before: &str| before.is_empty() || before.ends_with('/');
     let is_end = |path: &str| path.strip_suffix(name).is_some_and(is_whole);
     files.iter().filter(|(path, _)| is_end(path) || is_end(&path.replacen("/src/", "/", 1))).collect()
@@ -56,7 +56,7 @@ fn is_item(word: &str) -> bool {
 
 /// The items that rows of tables locate in a file, with the name of that file: "`wait` and
 /// `Queue::put` in `queue.rs`".
-fn in_tables(text: &str) -> Vec<(&str, &str)> {
+fn items_in_tables(text: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     for cell in text.lines().filter(|line| line.starts_with('|')).flat_map(|row| row.split('|')) {
         let mut parts = cell.split('`');
@@ -78,7 +78,7 @@ fn in_tables(text: &str) -> Vec<(&str, &str)> {
 
 /// The items that lines of a trace locate in a file, with the name of that file: `Queue::put
 /// queue.rs in memory`.
-fn in_traces<'t>(text: &'t str) -> Vec<(&'t str, &'t str)> {
+fn items_in_traces<'t>(text: &'t str) -> Vec<(&'t str, &'t str)> {
     let step = |line: &'t str| {
         let mut words = line.split_whitespace();
         let (item, file) = (words.next()?, words.next()?);
@@ -94,8 +94,12 @@ fn has(text: &str, item: &str) -> bool {
 }
 
 /// The code files that a name may mean: the files in some folders, or all if there are none.
-fn meant_in<'f>(folders: &[String], name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
-    let all = meant(name, files);
+fn matching_files_in<'f>(
+    folders: &[String],
+    name: &str,
+    files: &'f [(String, String)],
+) -> Vec<&'f (String, String)> {
+    let all = matching_files(name, files);
     let is_inside = |path: &str| folders.iter().any(|folder| Path::new(path).starts_with(folder));
     let inside: Vec<_> = all.iter().copied().filter(|(path, _)| is_inside(path)).collect();
     if inside.is_empty() { all } else { inside }
@@ -103,16 +107,16 @@ fn meant_in<'f>(folders: &[String], name: &str, files: &'f [(String, String)]) -
 
 /// The wrong statements of a page about code files. A table means first the files in the folders of
 /// `crates/` that its section names before it.
-fn lost(page: &str, files: &[(String, String)]) -> Vec<String> {
-    let missing = files_in(page).into_iter().filter(|name| meant(name, files).is_empty());
+fn wrong_references(page: &str, files: &[(String, String)]) -> Vec<String> {
+    let missing = files_in(page).into_iter().filter(|name| matching_files(name, files).is_empty());
     let mut found: Vec<String> = missing.map(|name| format!("no file {name}")).collect();
     let anywhere: &[String] = &[];
     for section in page.split("\n## ") {
         let above = paths(section.split("\n|").next().unwrap_or(""), &[]);
-        let tables = in_tables(section).into_iter().map(|(item, name)| (item, name, &above[..]));
-        let traces = in_traces(section).into_iter().map(|(item, name)| (item, name, anywhere));
+        let tables = items_in_tables(section).into_iter().map(|(item, name)| (item, name, &above[..]));
+        let traces = items_in_traces(section).into_iter().map(|(item, name)| (item, name, anywhere));
         for (item, name, folders) in tables.chain(traces) {
-            let looked_at = meant_in(folders, name, files);
+            let looked_at = matching_files_in(folders, name, files);
             if !looked_at.is_empty() && !looked_at.iter().any(|(_, text)| has(text, item)) {
                 found.push(format!("no {item} in {name}"));
             }
@@ -122,7 +126,7 @@ fn lost(page: &str, files: &[(String, String)]) -> Vec<String> {
 }
 
 #[test]
-fn documents_name_files_that_are_there() {
+fn documents_name_existing_files() {
     let (root, crates) = (root(), crates());
     let documents = texts(&root, ".md");
     assert!(documents.len() > 30, "{} documents", documents.len());
@@ -135,14 +139,15 @@ fn documents_name_files_that_are_there() {
 }
 
 #[test]
-fn pages_say_where_code_is() {
+fn pages_name_the_right_file_of_an_item() {
     let root = root();
     let files = texts(&root, ".rs");
     for page in PAGES {
         let text = std::fs::read_to_string(root.join(page)).unwrap();
-        let (names, items) = (files_in(&text).len(), in_tables(&text).len() + in_traces(&text).len());
+        let (names, items) =
+            (files_in(&text).len(), items_in_tables(&text).len() + items_in_traces(&text).len());
         assert!(names > 100 && items > 40, "{page}: {names} files, {items} items");
-        assert_eq!(lost(&text, &files), [""; 0], "in {page}, and not in the code");
+        assert_eq!(wrong_references(&text, &files), [""; 0], "in {page}, and not in the code");
     }
 }
 
@@ -155,13 +160,13 @@ fn paths_are_found_in_a_text() {
 }
 
 #[test]
-fn code_that_is_elsewhere_is_found() {
+fn a_wrong_reference_is_found() {
     let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
     let files = [
         file("crates/formats/deniable/src/queue.rs", "impl Queue { fn put() {} }"),
         file("crates/parts/levels/src/queue.rs", "fn wait() {}"),
     ];
-    let lost = |page: &str| lost(page, &files);
+    let lost = |page: &str| wrong_references(page, &files);
     let there = "`queue.rs`, `levels/queue.rs`, crates/parts/levels/src/queue.rs, `trace_*.rs`.";
     assert_eq!(lost(there), [""; 0]);
     assert_eq!(lost("`vault/queue.rs`, `ueue.rs`"), ["no file vault/queue.rs", "no file ueue.rs"]);

@@ -32,14 +32,14 @@ fn findings(files: &[(String, String)]) -> Vec<String> {
     for (path, text) in files.iter().filter(|(path, _)| !is_of_formats(path)) {
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         let lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//"));
-        let says = |line: &&str| names_format(line) || (line.contains("rests_on") && path != CONSTANTS);
+        let says = |line: &&str| names_format(line) || (line.contains("backing_kind") && path != CONSTANTS);
         found.extend(lines.filter(says).map(|line| format!("{path}: {line}")));
     }
     found
 }
 
 #[test]
-fn a_format_is_named_in_its_own_files_alone() {
+fn only_files_of_a_format_name_it() {
     for folder in FOLDERS {
         let files = texts(&root().join(folder), ".rs");
         assert!(files.len() > 30, "{folder}: {} files", files.len());
@@ -48,16 +48,15 @@ fn a_format_is_named_in_its_own_files_alone() {
 }
 
 #[test]
-fn a_format_that_is_named_elsewhere_is_found() {
+fn a_format_named_in_another_file_is_found() {
     let found = |path: &str, line: &str| !findings(&[(path.to_owned(), format!("{line}\n"))]).is_empty();
     for line in [
         "        if header.format == FormatId::FLASH {",
         "matches!(id, lacuna_header::FormatId(5))",
-        "let is_vault = format.info().rests_on == BackingKind::Directory;",
+        "let is_vault = format.info().backing_kind == BackingKind::Directory;",
     ] {
         assert!(found("unlock.rs", line), "{line}");
-        for path in ["formats/flash.rs", "formats/table.rs", "vault.rs", "vault_place.rs", "unlock_tests.rs"]
-        {
+        for path in ["formats/flash.rs", "formats/table.rs", "vault.rs", "vault_dir.rs", "unlock_tests.rs"] {
             assert!(!found(path, line), "{path}: {line}");
         }
     }
@@ -70,6 +69,6 @@ fn a_format_that_is_named_elsewhere_is_found() {
     ] {
         assert!(!found("unlock.rs", line), "{line}");
     }
-    let constant = "matches!(self.rests_on, BackingKind::Directory)";
+    let constant = "matches!(self.backing_kind, BackingKind::Directory)";
     assert!(!found(CONSTANTS, constant) && found(CONSTANTS, "self.id.0 == FormatId::VAULT.0"));
 }

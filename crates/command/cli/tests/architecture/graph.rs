@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// All nodes that can be reached from a node.
-fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
+fn reachable_from(graph: &Graph, from: &str) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     let mut left = vec![from.to_owned()];
     while let Some(node) = left.pop() {
@@ -19,11 +19,12 @@ fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
 }
 
 /// The arrows that no longer path makes superfluous.
-pub(crate) fn reduced(graph: &Graph) -> BTreeSet<(String, String)> {
+pub(crate) fn transitive_reduction(graph: &Graph) -> BTreeSet<(String, String)> {
     let mut arrows = BTreeSet::new();
     for (from, to) in graph {
         for direct in to {
-            let around = to.iter().any(|other| other != direct && reached(graph, other).contains(direct));
+            let around =
+                to.iter().any(|other| other != direct && reachable_from(graph, other).contains(direct));
             if !around {
                 arrows.insert((from.clone(), direct.clone()));
             }
@@ -33,12 +34,12 @@ pub(crate) fn reduced(graph: &Graph) -> BTreeSet<(String, String)> {
 }
 
 /// The groups of nodes that reach each other.
-pub(crate) fn circles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
+pub(crate) fn cycles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
     let mut circles = BTreeSet::new();
     for node in graph.keys() {
-        let group: BTreeSet<String> = reached(graph, node)
+        let group: BTreeSet<String> = reachable_from(graph, node)
             .into_iter()
-            .filter(|other| reached(graph, other).contains(node))
+            .filter(|other| reachable_from(graph, other).contains(node))
             .chain([node.clone()])
             .collect();
         if group.len() > 1 {
@@ -49,15 +50,15 @@ pub(crate) fn circles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
 }
 
 #[test]
-fn superfluous_arrows_are_left_out_and_circles_are_found() {
+fn the_reduction_drops_redundant_arrows_and_cycles_are_found() {
     let graph = |arrows: &[(&str, &[&str])]| -> Graph {
         let of = |to: &[&str]| -> BTreeSet<String> { to.iter().map(|to| (*to).to_owned()).collect() };
         arrows.iter().map(|(from, to)| ((*from).to_owned(), of(to))).collect()
     };
     let three = graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]);
     let arrow = |from: &str, to: &str| (from.to_owned(), to.to_owned());
-    assert_eq!(reduced(&three), BTreeSet::from([arrow("a", "b"), arrow("b", "c")]));
-    assert_eq!(circles(&three), BTreeSet::new());
+    assert_eq!(transitive_reduction(&three), BTreeSet::from([arrow("a", "b"), arrow("b", "c")]));
+    assert_eq!(cycles(&three), BTreeSet::new());
     let round = graph(&[("a", &["b"]), ("b", &["c"]), ("c", &["b"])]);
-    assert_eq!(circles(&round), BTreeSet::from([BTreeSet::from(["b".to_owned(), "c".to_owned()])]));
+    assert_eq!(cycles(&round), BTreeSet::from([BTreeSet::from(["b".to_owned(), "c".to_owned()])]));
 }

@@ -5,7 +5,7 @@
 //! somewhere. A plain `cargo build` builds the command. Each check is a function of its input; a
 //! test beside it shows that it finds violations.
 
-mod circles;
+mod cycles;
 mod documents;
 mod formats;
 mod graph;

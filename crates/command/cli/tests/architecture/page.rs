@@ -1,7 +1,7 @@
 //! `docs/architecture.md` shows the crates, their folders and their cycles of files correctly.
 
-use crate::circles::real_circles;
-use crate::graph::reduced;
+use crate::cycles::file_cycles;
+use crate::graph::transitive_reduction;
 use crate::layers::{LAYERS, TEST};
 use crate::workspace::{Crate, crates, graph, root};
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ fn placed(crates: &[Crate]) -> BTreeSet<String> {
 }
 
 /// A drawing in Mermaid: its nodes with the surrounding boxes, as `box/node`, and its arrows.
-fn drawn(drawing: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+fn parse_drawing(drawing: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut nodes, mut arrows) = (BTreeSet::new(), BTreeSet::new());
     let mut around = None;
     let lines = drawing.lines().map(str::trim).skip_while(|line| *line != "```mermaid").skip(2);
@@ -48,7 +48,7 @@ fn drawn(drawing: &str) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 /// The rows of a table of layers: the layers in their order, and the crates as `layer/crate`.
-fn listed(table: &str) -> (Vec<String>, BTreeSet<String>) {
+fn parse_table(table: &str) -> (Vec<String>, BTreeSet<String>) {
     let (mut layers, mut crates) = (Vec::new(), BTreeSet::new());
     for row in table.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
@@ -60,7 +60,7 @@ fn listed(table: &str) -> (Vec<String>, BTreeSet<String>) {
 }
 
 /// The cycles of files that a list names, as `crate: file, file`. Each line has a reason.
-fn named(list: &str) -> BTreeSet<String> {
+fn parse_cycles(list: &str) -> BTreeSet<String> {
     let circle = |line: &str| {
         let (place, rest) = line.split_once(": ").expect("- `crate`: `file`, `file`: why");
         let (files, why) = rest.split_once(": ").expect("- `crate`: `file`, `file`: why");
@@ -72,11 +72,14 @@ fn named(list: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_drawing_shows_which_crate_stands_on_which() {
+fn the_drawing_shows_the_dependencies_of_crates() {
     let page = page();
     let crates = crates();
-    let (nodes, arrows) = drawn(section(&page, "The crates"));
-    let real = reduced(&graph(&crates)).into_iter().map(|(from, to)| format!("{from} --> {to}")).collect();
+    let (nodes, arrows) = parse_drawing(section(&page, "The crates"));
+    let real = transitive_reduction(&graph(&crates))
+        .into_iter()
+        .map(|(from, to)| format!("{from} --> {to}"))
+        .collect();
     assert_eq!(differences(&arrows, &real), [""; 0]);
     assert_eq!(differences(&nodes, &placed(&crates)), [""; 0]);
 }
@@ -84,27 +87,30 @@ fn the_drawing_shows_which_crate_stands_on_which() {
 #[test]
 fn the_table_has_the_layers_and_their_crates() {
     let page = page();
-    let (layers, listed) = listed(section(&page, "The layers"));
+    let (layers, listed) = parse_table(section(&page, "The layers"));
     assert_eq!(layers, LAYERS.into_iter().chain([TEST]).collect::<Vec<_>>());
     assert_eq!(differences(&listed, &placed(&crates())), [""; 0]);
 }
 
 #[test]
-fn every_circle_of_files_is_named() {
+fn the_page_lists_every_cycle_of_files() {
     let page = page();
-    assert_eq!(differences(&named(section(&page, "Circles of files")), &real_circles(&crates())), [""; 0]);
+    assert_eq!(
+        differences(&parse_cycles(section(&page, "Circles of files")), &file_cycles(&crates())),
+        [""; 0]
+    );
 }
 
 #[test]
-fn a_page_is_read_and_what_it_lacks_is_found() {
+fn a_page_is_parsed_and_differences_are_found() {
     let set = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<BTreeSet<String>>();
     let page = "# Page\n\n## A\nfirst\n## B\nsecond\n";
     assert_eq!((section(page, "A"), section(page, "B")), ("first", "second\n"));
     let drawing = "text\n```mermaid\ngraph TD\n    subgraph base\n        a\n        b\n    end\n    a --> b\n```\n- not --> this\n";
-    assert_eq!(drawn(drawing), (set(&["base/a", "base/b"]), set(&["a --> b"])));
+    assert_eq!(parse_drawing(drawing), (set(&["base/a", "base/b"]), set(&["a --> b"])));
     let table = "| layer | crates | jobs |\n|---|---|---|\n| `base/` | `a`, `b` | `c` is no crate |\n";
-    assert_eq!(listed(table), (vec!["base".to_owned()], set(&["base/a", "base/b"])));
+    assert_eq!(parse_table(table), (vec!["base".to_owned()], set(&["base/a", "base/b"])));
     let list = "Circles:\n- `a`: `y`, `x`: they cannot be told apart at all\n";
-    assert_eq!(named(list), set(&["a: x, y"]));
+    assert_eq!(parse_cycles(list), set(&["a: x, y"]));
     assert_eq!(differences(&set(&["a", "b"]), &set(&["b", "c"])), ["not shown: c", "not so: a"]);
 }

@@ -82,7 +82,7 @@ fn files_and_functions_are_short() {
 }
 
 #[test]
-fn what_is_too_long_is_found() {
+fn long_files_and_functions_are_found() {
     let text = |lines: usize| {
         format!("    pub(crate) fn f(\n        a: u8,\n    ) {{\n{}    }}\n", "\n".repeat(lines - 4))
     };

@@ -61,7 +61,7 @@ fn paths<'t>(text: &'t str, above: &[String], found: &mut Vec<Vec<String>>) -> &
 }
 
 /// Whether a file has no code of its own: it only declares modules and re-exports their items.
-fn is_face(code: &str) -> bool {
+fn only_reexports(code: &str) -> bool {
     let mut bare = String::new();
     let mut depth = 0_u32;
     for (at, c) in code.char_indices() {
@@ -85,7 +85,7 @@ pub(crate) struct Sources {
     /// Without comments and tests. The root's name is empty.
     code: BTreeMap<String, String>,
     /// From a module and the name of an item to the module where its path begins, and the path.
-    handed_on: BTreeMap<(String, String), (String, Vec<String>)>,
+    reexports: BTreeMap<(String, String), (String, Vec<String>)>,
 }
 
 fn parent(module: &str) -> &str {
@@ -97,7 +97,7 @@ fn join(module: &str, name: &str) -> String {
 }
 
 /// The module where a path used in `module` begins, and the rest of the path.
-fn begin(module: &str, path: &[String]) -> (String, Vec<String>) {
+fn resolve_prefix(module: &str, path: &[String]) -> (String, Vec<String>) {
     let (mut from, mut rest) = (module, path);
     while let Some((first, more)) = rest.split_first() {
         from = match first.as_str() {
@@ -125,17 +125,17 @@ impl Sources {
                 }
                 for path in found {
                     if let Some(name) = path.last() {
-                        handed_on.insert((module.clone(), name.clone()), begin(module, &path));
+                        handed_on.insert((module.clone(), name.clone()), resolve_prefix(module, &path));
                     }
                 }
             }
         }
-        Sources { code, handed_on }
+        Sources { code, reexports: handed_on }
     }
 
     /// The module that defines the item of a path, followed through re-exports; `None` if it
     /// belongs to another crate.
-    fn home(&self, (mut at, mut rest): (String, Vec<String>)) -> Option<String> {
+    fn defining_module(&self, (mut at, mut rest): (String, Vec<String>)) -> Option<String> {
         // An item is re-exported a few times at most.
         for _ in 0..8 {
             while let Some(below) = rest.first().map(|first| join(&at, first)) {
@@ -146,12 +146,12 @@ impl Sources {
                 rest.remove(0);
             }
             let Some(first) = rest.first() else { return Some(at) };
-            let Some((next, path)) = self.handed_on.get(&(at.clone(), first.clone())) else {
+            let Some((next, path)) = self.reexports.get(&(at.clone(), first.clone())) else {
                 return Some(at);
             };
             let first = path.first()?;
             let is_ours = self.code.contains_key(&join(next, first))
-                || self.handed_on.contains_key(&(next.clone(), first.clone()));
+                || self.reexports.contains_key(&(next.clone(), first.clone()));
             if !is_ours {
                 return None;
             }
@@ -162,7 +162,7 @@ impl Sources {
 
     /// The modules with items that a module names: by paths from the root, from its parent and from
     /// its children.
-    fn used_by(&self, module: &str) -> BTreeSet<String> {
+    fn modules_used_by(&self, module: &str) -> BTreeSet<String> {
         let code = &self.code[module];
         let is_child = |other: &&String| !other.is_empty() && parent(other) == module;
         let children = self.code.keys().filter(is_child).map(|child| child.rsplit("::").next().unwrap());
@@ -174,7 +174,9 @@ impl Sources {
                 }
                 let mut found = Vec::new();
                 paths(&code[at..], &[], &mut found);
-                used.extend(found.iter().filter_map(|path| self.home(begin(module, path))));
+                used.extend(
+                    found.iter().filter_map(|path| self.defining_module(resolve_prefix(module, path))),
+                );
             }
         }
         used
@@ -186,10 +188,10 @@ impl Sources {
     /// it.
     pub(crate) fn graph(&self) -> Graph {
         let files: BTreeSet<&String> =
-            self.code.iter().filter(|(_, code)| !is_face(code)).map(|(module, _)| module).collect();
+            self.code.iter().filter(|(_, code)| !only_reexports(code)).map(|(module, _)| module).collect();
         let shown = |module: &str| if module.is_empty() { "lib".to_owned() } else { module.to_owned() };
         let of = |module: &str| {
-            let used = self.used_by(module).into_iter();
+            let used = self.modules_used_by(module).into_iter();
             used.filter(|other| other != module && files.contains(other))
                 .map(|other| shown(&other))
                 .collect::<BTreeSet<String>>()

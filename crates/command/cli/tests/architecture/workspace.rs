@@ -114,7 +114,7 @@ fn a_plain_build_is_the_command_alone() {
 }
 
 #[test]
-fn a_crate_is_read_from_what_cargo_tells() {
+fn cargo_metadata_is_parsed() {
     let dependency = |path: &str, kind: Value| json!({ "path": path, "kind": kind });
     let metadata = json!({ "packages": [{
         "name": "lacuna-nbd",

@@ -1,7 +1,7 @@
 //! Reading a disk changes no access time of its file, or the program warns that it will.
 
+use crate::harness::{RunOutput, Scene, is_program_available, skipped};
 use crate::nbd_client::Client;
-use crate::scene::{Ran, Scene, have, skipped};
 use std::fs::{self, FileTimes, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -46,8 +46,8 @@ fn reading_a_level_leaves_no_access_time() {
 }
 
 #[test]
-fn who_does_not_own_the_file_is_told() {
-    if !rustix::process::geteuid().is_root() || !have("setpriv") {
+fn a_user_who_does_not_own_the_file_is_warned() {
+    if !rustix::process::geteuid().is_root() || !is_program_available("setpriv") {
         return skipped("another user's file is needed, and root to make one");
     }
     let (scene, _) = scene("deniable");
@@ -69,7 +69,7 @@ fn who_does_not_own_the_file_is_told() {
             "disk.img",
         ]);
         check.args(["--key-file", key]).current_dir(scene.path("."));
-        let ran = Ran::from(check.output().unwrap()).code(0);
+        let ran = RunOutput::from(check.output().unwrap()).code(0);
         assert!(ran.stderr.contains("noatime"), "{}", ran.stderr);
         words.push(ran.stderr);
     }

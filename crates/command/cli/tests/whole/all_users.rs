@@ -1,8 +1,8 @@
 //! Root sees the open disks of all users and closes them. A hostile user misleads root about
 //! nothing of other users.
 
-use crate::commoner::{FIRST, OPEN, SECOND, Town};
-use crate::scene::{Ran, have, skipped};
+use crate::harness::{RunOutput, is_program_available, skipped};
+use crate::unprivileged::{FIRST, OPEN, SECOND, TwoUsers};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -14,7 +14,7 @@ fn disk_of(list: &Value, user: u32) -> Value {
 }
 
 /// A path in the home of a user.
-fn path(town: &Town, user: u32, name: &str) -> String {
+fn path(town: &TwoUsers, user: u32, name: &str) -> String {
     town.home(user).canonicalize().unwrap().join(name).display().to_string()
 }
 
@@ -23,7 +23,7 @@ struct Running(Child);
 
 impl Running {
     /// Starts it, and waits for its first line.
-    fn start(town: &Town, user: u32, words: &[&str]) -> Running {
+    fn start(town: &TwoUsers, user: u32, words: &[&str]) -> Running {
         let mut child = town.command(user, words).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -41,7 +41,7 @@ impl Drop for Running {
 
 #[test]
 fn root_sees_and_closes_the_disks_of_all_users() {
-    let Some(town) = Town::new() else { return };
+    let Some(town) = TwoUsers::new() else { return };
     [FIRST, SECOND].iter().for_each(|user| town.create(*user));
     town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "ext2"]].concat()).code(0);
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--fork", "--key-file", "key"];
@@ -131,8 +131,8 @@ mkfifo 00000000000000fe
 
 #[test]
 fn a_hostile_user_misleads_root_about_nothing_of_other_users() {
-    let Some(town) = Town::new() else { return };
-    if !have("python3") {
+    let Some(town) = TwoUsers::new() else { return };
+    if !is_program_available("python3") {
         return skipped("this machine has no python3");
     }
     town.create(FIRST);
@@ -163,7 +163,7 @@ fn a_hostile_user_misleads_root_about_nothing_of_other_users() {
     assert!(false_one["elsewhere"] == true && false_one["pid"] == liar.0.id(), "{false_one}");
     for verb in ["list", "status"] {
         for options in [&["--all-users"][..], &["--all-users", "--json"]] {
-            let Ran { stdout, stderr, .. } = town.root(&[&[verb][..], options].concat()).code(0);
+            let RunOutput { stdout, stderr, .. } = town.root(&[&[verb][..], options].concat()).code(0);
             for deceives in ['\u{1b}', '\u{9b}', '\u{202e}'] {
                 assert!(!stdout.contains(deceives) && !stderr.contains(deceives), "{stdout:?} {stderr:?}");
             }

@@ -23,7 +23,7 @@ const AT: u8 = 0x40;
 const ED: u8 = 0x80;
 
 /// The state of the token.
-pub(crate) struct State {
+pub(crate) struct AuthenticatorState {
     pub(crate) pin: Option<String>,
     pub(crate) retries: u8,
     pub(crate) credentials: Vec<Credential>,
@@ -58,13 +58,13 @@ pub(crate) struct Credential {
 /// A token that is plugged in until it is dropped.
 pub(crate) struct Authenticator {
     path: PathBuf,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<AuthenticatorState>>,
 }
 
 impl Authenticator {
     pub(crate) fn plugged_in(path: &Path, seed: u8, pin: Option<&str>) -> Authenticator {
         let (pin, credentials) = (pin.map(str::to_owned), Vec::new());
-        let state = State { pin, retries: 8, credentials, touches: 0, fault: None, seed };
+        let state = AuthenticatorState { pin, retries: 8, credentials, touches: 0, fault: None, seed };
         let state = Arc::new(Mutex::new(state));
         let (listener, shared) = (UnixListener::bind(path).unwrap(), Arc::clone(&state));
         std::thread::spawn(move || {
@@ -74,7 +74,7 @@ impl Authenticator {
         Authenticator { path: path.to_owned(), state }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, AuthenticatorState> {
         self.state.lock().unwrap()
     }
 }
@@ -87,7 +87,7 @@ impl Drop for Authenticator {
 
 /// Answers the messages of a client, each in reports: channel, command or sequence number, length,
 /// bytes.
-fn serve(mut client: UnixStream, state: &Mutex<State>) -> std::io::Result<()> {
+fn serve(mut client: UnixStream, state: &Mutex<AuthenticatorState>) -> std::io::Result<()> {
     loop {
         let mut report = [0; REPORT];
         client.read_exact(&mut report)?;
@@ -126,7 +126,7 @@ struct Refused(u8);
 
 type Answer = Result<Option<Value>, Refused>;
 
-impl State {
+impl AuthenticatorState {
     fn answer(&mut self, message: &[u8]) -> Vec<u8> {
         let request = ciborium::from_reader(&message[1..]).unwrap_or(Value::Null);
         let answer = match message[0] {
@@ -286,14 +286,14 @@ fn map<const N: usize>(entries: [(Value, Value); N]) -> Value {
 }
 
 fn get(of: &Value, key: i32) -> &Value {
-    look(of, &key.into())
+    lookup(of, &key.into())
 }
 
 fn named<'a>(of: &'a Value, key: &str) -> &'a Value {
-    look(of, &key.into())
+    lookup(of, &key.into())
 }
 
-fn look<'a>(of: &'a Value, key: &Value) -> &'a Value {
+fn lookup<'a>(of: &'a Value, key: &Value) -> &'a Value {
     let entries = of.as_map().map_or(&[][..], Vec::as_slice);
     entries.iter().find(|(known, _)| known == key).map_or(&Value::Null, |(_, value)| value)
 }

@@ -1,8 +1,10 @@
 //! Disks started and ended by programs: mount(8), systemd and its notifications, and the idle
 //! timeout.
 
+use crate::harness::{
+    CHEAP, CloseOnDrop, Scene, Signal, can_mount, is_program_available, send, skipped, wait_until,
+};
 use crate::keys::answering;
-use crate::scene::{CHEAP, Closing, Scene, Signal, can_mount, have, send, skipped, wait_until};
 use rustix::process::geteuid;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -12,18 +14,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The links exist only once per machine.
-static TURN: Mutex<()> = Mutex::new(());
+static LINKS_LOCK: Mutex<()> = Mutex::new(());
 
 /// Links to a program where mount(8) looks for its helpers. They are removed on drop.
-pub(crate) struct Helpers {
+pub(crate) struct HelperLinks {
     links: Vec<PathBuf>,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Helpers {
-    pub(crate) fn link(program: &str) -> Option<Helpers> {
-        let mut helpers =
-            Helpers { links: Vec::new(), _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) };
+impl HelperLinks {
+    pub(crate) fn link(program: &str) -> Option<HelperLinks> {
+        let mut helpers = HelperLinks {
+            links: Vec::new(),
+            _turn: LINKS_LOCK.lock().unwrap_or_else(PoisonError::into_inner),
+        };
         for name in ["mount.lacuna", "umount.lacuna"] {
             let link = Path::new("/sbin").join(name);
             if !link.exists() {
@@ -40,7 +44,7 @@ impl Helpers {
     }
 }
 
-impl Drop for Helpers {
+impl Drop for HelperLinks {
     fn drop(&mut self) {
         self.links.iter().for_each(|link| _ = fs::remove_file(link));
     }
@@ -59,13 +63,13 @@ fn run(scene: &Scene, program: &str, args: &[&str]) -> (i32, String) {
 
 #[test]
 fn mount_and_umount_find_their_helpers() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
-    let Some(_helpers) = Helpers::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
+    let Some(_helpers) = HelperLinks::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
     scene.lacuna(&["close", "mnt"]).code(0);
 
@@ -128,7 +132,7 @@ fn a_helper_refuses_what_it_cannot_mount_and_explains_itself() {
     if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") {
         return;
     }
-    let Some(_helpers) = Helpers::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
+    let Some(_helpers) = HelperLinks::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     fs::write(scene.path("wrong"), b"wrong").unwrap();
@@ -147,7 +151,11 @@ fn a_helper_refuses_what_it_cannot_mount_and_explains_itself() {
 }
 
 /// The notifications of a server to its service manager until it ended.
-fn told(scene: &Scene, command: &mut Command, mut when_ready: impl FnMut(&mut Child)) -> Vec<String> {
+fn notifications(
+    scene: &Scene,
+    command: &mut Command,
+    mut when_ready: impl FnMut(&mut Child),
+) -> Vec<String> {
     let at = scene.path("notify");
     let socket = UnixDatagram::bind(&at).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -176,7 +184,7 @@ fn told(scene: &Scene, command: &mut Command, mut when_ready: impl FnMut(&mut Ch
 }
 
 #[test]
-fn a_service_manager_hears_how_it_goes() {
+fn a_service_manager_gets_notifications() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     // The passphrase also comes from the service manager.
     fs::create_dir(scene.path("credentials")).unwrap();
@@ -188,7 +196,7 @@ fn a_service_manager_hears_how_it_goes() {
     };
     let stop = |child: &mut Child| send(Signal::TERM, child.id());
     let mut serve = with_credential(&["serve", "disk.img", "--socket", "nbd.sock"]);
-    let heard = told(&scene, &mut serve, stop);
+    let heard = notifications(&scene, &mut serve, stop);
     assert!(
         heard.contains(&"STATUS=open".to_owned()) && heard.contains(&"STATUS=closing".to_owned()),
         "{heard:?}"
@@ -198,7 +206,7 @@ fn a_service_manager_hears_how_it_goes() {
     }
     fs::create_dir(scene.path("mnt")).unwrap();
     let mut open = with_credential(&["open", "disk.img", "mnt", "--raw", "--foreground"]);
-    told(&scene, &mut open, |child| {
+    notifications(&scene, &mut open, |child| {
         assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
         stop(child);
     });
@@ -206,7 +214,7 @@ fn a_service_manager_hears_how_it_goes() {
 }
 
 #[test]
-fn what_nobody_uses_is_closed() {
+fn an_idle_disk_is_closed_after_its_timeout() {
     let scene = Scene::with_disk(&["--size", "16M"]);
     let idle = ["--key-file", "key", "--idle-timeout", "1s"];
     let serve = ["serve", "disk.img", "--socket", "nbd.sock"];
@@ -219,7 +227,7 @@ fn what_nobody_uses_is_closed() {
     for at in ["mnt", "other"] {
         fs::create_dir(scene.path(at)).unwrap();
     }
-    let _closing = (Closing(&scene, &["mnt"]), Closing(&scene, &["other"]));
+    let _closing = (CloseOnDrop(&scene, &["mnt"]), CloseOnDrop(&scene, &["other"]));
     scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
     let held = fs::File::open(scene.path("mnt/disk")).unwrap();
     scene.lacuna(&[&["open", "other.img", "other", "--raw"][..], &idle].concat()).code(0);
@@ -253,15 +261,15 @@ fn what_nobody_uses_is_closed() {
 
 /// Checks `user` in fstab and the options that mount(8) documents, as passed to the helper.
 #[test]
-fn a_vault_obeys_what_a_line_of_fstab_says() {
+fn a_vault_is_mounted_with_the_options_of_fstab() {
     if !can_mount("/dev/fuse") {
         return;
     }
-    let Some(_helpers) = Helpers::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
+    let Some(_helpers) = HelperLinks::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::new();
     fs::create_dir(scene.path("mnt")).unwrap();
     scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     let key = scene.path("key").display().to_string();
     let mount = |options: &str| {
         let options = format!("rw,{options},noauto,user,keyfile={key}");
@@ -277,7 +285,7 @@ fn a_vault_obeys_what_a_line_of_fstab_says() {
 }
 
 #[test]
-fn a_time_without_use_ends_no_use_that_is_not_seen() {
+fn the_idle_timeout_spares_bind_mounts_and_refuses_levels() {
     let scene = Scene::with_disk(&["--size", "16M"]);
     scene.create("levels.img", &["--format", "deniable", "--size", "64M"]).code(0);
     let idle = ["--key-file", "key", "--idle-timeout", "1s"];
@@ -291,7 +299,7 @@ fn a_time_without_use_ends_no_use_that_is_not_seen() {
     for at in ["mnt", "bound"] {
         fs::create_dir(scene.path(at)).unwrap();
     }
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
     assert_eq!(run(&scene, "mount", &["--bind", "mnt", "bound"]).0, 0);
     std::thread::sleep(Duration::from_secs(3));
@@ -301,13 +309,13 @@ fn a_time_without_use_ends_no_use_that_is_not_seen() {
 }
 
 #[test]
-fn a_signal_ends_what_is_in_use_as_soon_as_it_is_not() {
+fn a_signal_closes_a_disk_in_use_when_its_use_ends() {
     if !can_mount("/dev/fuse") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.lacuna(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]).code(0);
     let held = fs::File::open(scene.path("mnt/disk")).unwrap();
     let server = scene.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].take();
@@ -319,7 +327,7 @@ fn a_signal_ends_what_is_in_use_as_soon_as_it_is_not() {
 }
 
 #[test]
-fn a_credential_is_the_passphrase_where_no_option_names_another() {
+fn a_systemd_credential_is_the_default_passphrase() {
     let scene = Scene::with_disk(&["--size", "16M"]);
     let credentials = scene.path("credentials");
     fs::create_dir(&credentials).unwrap();

@@ -1,6 +1,6 @@
 //! Data written by other programs' clients is read back unchanged, with every cipher.
 
-use crate::scene::{Scene, have, noise, skipped};
+use crate::harness::{Scene, is_program_available, noise, skipped};
 use std::fs;
 use std::process::Command;
 
@@ -20,7 +20,7 @@ pub(crate) fn ext4_image(scene: &Scene) -> Vec<u8> {
 }
 
 fn image_survives(options: &[&str]) {
-    if !["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(have) {
+    if !["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(is_program_available) {
         return;
     }
     let scene = Scene::new();

@@ -1,7 +1,7 @@
 //! Messages during long operations, their recipients, and the output of `status` meanwhile.
 
+use crate::harness::{Scene, Signal, Terminal, can_mount, is_program_available, noise, send, wait_until};
 use crate::nbd_client::Client;
-use crate::scene::{Scene, Signal, Terminal, can_mount, have, noise, send, wait_until};
 use lacuna_testkit::StopAtEnd;
 use std::fs;
 use std::io::Write;
@@ -14,12 +14,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Words that never appear in messages about a disk without levels.
-const OF_LEVELS: [&str; 3] = ["level", "hidden", "cover"];
+const LEVEL_WORDS: [&str; 3] = ["level", "hidden", "cover"];
 
 /// Starts a command with its standard error on a terminal; also returns the text shown.
 fn on_terminal(scene: &Scene, args: &[&str]) -> (Child, Arc<Mutex<String>>, Terminal) {
     let terminal = Terminal::new();
-    let seen = terminal.watch();
+    let seen = terminal.collect_output();
     let mut command = scene.command(args);
     command.env("TERM", "xterm").stdout(Stdio::piped()).stderr(terminal.stdio());
     (command.spawn().unwrap(), seen, terminal)
@@ -73,7 +73,7 @@ pub(crate) const MANY: usize = 7 << 20;
 const MANY_OBLIVIOUS: usize = 3 << 20;
 
 #[test]
-fn closing_waits_for_no_beat_and_takes_along_what_its_cover_carries() {
+fn closing_does_not_wait_for_the_clock_and_its_cover_carries_pending_data() {
     for format in ["deniable", "oblivious"] {
         let many = if format == "oblivious" { MANY_OBLIVIOUS } else { MANY };
         for (len, code) in [(FEW, 0), (many, 20)] {
@@ -95,12 +95,12 @@ fn closing_waits_for_no_beat_and_takes_along_what_its_cover_carries() {
 }
 
 #[test]
-fn what_closing_cannot_take_along_is_told_on_a_terminal_before_it_is_lost() {
+fn a_terminal_is_warned_before_pending_data_is_dropped() {
     let scene = slow("deniable", NEVER);
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "deep"];
     let terminal = Terminal::new();
-    let seen = terminal.watch();
-    let server = scene.served_by_saying(&mut scene.command(&serve), terminal.stdio());
+    let seen = terminal.collect_output();
+    let server = scene.serve_command_logging_to(&mut scene.command(&serve), terminal.stdio());
     let mut hidden = Client::connect_to(&server.socket, "1").unwrap();
     (0..MANY).step_by(FEW).for_each(|at| hidden.write_at(at as u64, &noise(1, FEW)).unwrap());
     drop(hidden);
@@ -114,8 +114,8 @@ fn what_closing_cannot_take_along_is_told_on_a_terminal_before_it_is_lost() {
 }
 
 #[test]
-fn a_disk_that_is_mounted_is_closed_after_its_cover_with_what_is_pending_or_without() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+fn a_mounted_disk_is_closed_after_its_cover_with_or_without_pending_data() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let scene = slow("deniable", "1000");
@@ -129,7 +129,7 @@ fn a_disk_that_is_mounted_is_closed_after_its_cover_with_what_is_pending_or_with
         fs::write(scene.path("hidden/file"), noise(1, len)).unwrap();
         // Waiting for all of it would take more than a minute.
         let said = scene.lacuna(&["close", "disk.img"]).code(code).stderr;
-        assert!(!OF_LEVELS.iter().any(|word| said.contains(word)), "{said}");
+        assert!(!LEVEL_WORDS.iter().any(|word| said.contains(word)), "{said}");
         scene.wait_until_free("disk.img");
     }
     scene.lacuna(&open).code(0);
@@ -141,8 +141,8 @@ fn a_disk_that_is_mounted_is_closed_after_its_cover_with_what_is_pending_or_with
 
 /// Mounts both levels, with a hidden write that waits for cover. A close waits at most as long as
 /// the cover timeout given here.
-fn waiting() -> Option<Scene> {
-    if !can_mount("/dev/fuse") || !have("fusermount3") {
+fn mounted_with_pending_data() -> Option<Scene> {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return None;
     }
     let scene = hidden();
@@ -161,8 +161,8 @@ fn give_cover(scene: &Scene) {
 }
 
 #[test]
-fn a_terminal_hears_what_closing_waits_for_and_the_deepest_level_is_closed_first() {
-    let Some(scene) = waiting() else { return };
+fn a_terminal_shows_the_wait_for_cover_and_the_deepest_level_is_closed_first() {
+    let Some(scene) = mounted_with_pending_data() else { return };
     let (mut close, seen, terminal) = on_terminal(&scene, &["close", "disk.img"]);
     wait_for(&seen, "closing: waiting for cover, ");
     assert!(scene.path("public/disk").exists() && !scene.path("hidden/disk").exists());
@@ -174,7 +174,7 @@ fn a_terminal_hears_what_closing_waits_for_and_the_deepest_level_is_closed_first
 
 #[test]
 fn an_interrupted_close_says_that_closing_goes_on() {
-    let Some(scene) = waiting() else { return };
+    let Some(scene) = mounted_with_pending_data() else { return };
     let (mut close, seen, terminal) = on_terminal(&scene, &["close", "disk.img"]);
     wait_for(&seen, "closing: waiting for cover, ");
     // The runner of the tests may ignore INT, which counts as a wish not to hear it.
@@ -193,7 +193,7 @@ fn an_interrupted_close_says_that_closing_goes_on() {
 
 #[test]
 fn a_level_unmounted_by_hand_counts_as_closed() {
-    if !can_mount("/dev/fuse") || !have("fusermount3") {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return;
     }
     let scene = slow("deniable", "20");
@@ -210,8 +210,8 @@ fn a_level_unmounted_by_hand_counts_as_closed() {
 }
 
 #[test]
-fn a_log_hears_nothing_of_what_closing_waits_for() {
-    let Some(scene) = waiting() else { return };
+fn a_log_does_not_show_the_wait_for_cover() {
+    let Some(scene) = mounted_with_pending_data() else { return };
     let close = scene.command(&["close", "disk.img"]).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("the close of the hidden level", || !scene.path("hidden/disk").exists());
     wait_until("more than a moment", {
@@ -221,7 +221,7 @@ fn a_log_hears_nothing_of_what_closing_waits_for() {
     give_cover(&scene);
     let said = close.wait_with_output().unwrap().stderr;
     let said = String::from_utf8_lossy(&said);
-    assert!(!OF_LEVELS.iter().any(|word| said.contains(word)) && !said.contains("closing"), "{said}");
+    assert!(!LEVEL_WORDS.iter().any(|word| said.contains(word)) && !said.contains("closing"), "{said}");
     scene.wait_until_free("disk.img");
 }
 
@@ -259,7 +259,7 @@ fn while_level_0_is_used(scene: &Scene, work: impl FnOnce()) {
 
 #[test]
 fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     ["deniable", "oblivious"].into_iter().for_each(stays_open_and_loses_nothing);
@@ -322,8 +322,8 @@ fn stays_open_and_loses_nothing(format: &str) {
 }
 
 #[test]
-fn a_log_learns_nothing_from_what_is_not_closed() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+fn a_log_does_not_show_why_a_level_stays_open() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let scene = Scene::new();
@@ -340,8 +340,8 @@ fn a_log_learns_nothing_from_what_is_not_closed() {
 }
 
 #[test]
-fn opening_that_waits_says_what_for_and_quiet_says_nothing() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+fn an_opening_shows_its_wait_unless_quiet() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     for quiet in [false, true] {

@@ -1,7 +1,7 @@
 //! Tests of the death of the program, and of signals at any time.
 
+use crate::harness::{Scene, Signal, skipped, wait_until};
 use crate::nbd_client::Client;
-use crate::scene::{Scene, Signal, skipped, wait_until};
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +61,7 @@ fn survives_kill(cipher: &str) {
     for block in 0..BLOCKS {
         let data = client.read_at(block * BLOCK, BLOCK as usize).unwrap();
         let found = u64::from_le_bytes(data[..8].try_into().unwrap());
-        assert!(data == content(found), "block {block} is a mixture");
+        assert!(data == content(found), "block {block} mixes several versions");
         let least = (1..=flushed).rev().find(|n| block_of(*n) == block).unwrap_or(0);
         assert!(found == 0 || block_of(found) == block);
         assert!(
@@ -109,7 +109,7 @@ fn a_disk_that_was_not_closed_is_read_and_not_repaired() {
 }
 
 #[test]
-fn what_a_dead_server_answered_on_is_cleared_away() {
+fn the_socket_of_a_dead_server_is_removed() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let mut server = scene.serve(&[]);
     scene.lacuna(&["status", "disk.img"]).code(0);
@@ -154,11 +154,11 @@ fn ignores_hup() -> bool {
 }
 
 #[test]
-fn a_server_that_shall_outlive_its_terminal_does() {
+fn a_server_under_nohup_survives_its_terminal() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lacuna"), "serve", "disk.img"]);
-    let server = scene.served_by(shell.args(["--socket", "nbd.sock", "--key-file", "key"]));
+    let server = scene.serve_command(shell.args(["--socket", "nbd.sock", "--key-file", "key"]));
     server.signal(Signal::HUP);
     let mut client = Client::connect(&server.socket).unwrap();
     client.write_at(0, &content(9)).unwrap();

@@ -1,8 +1,8 @@
 //! Everyday use: listing and watching open disks, closing all of them, diagnosing a disk, and
 //! erasing it.
 
+use crate::harness::{CHEAP, RunOutput, Scene, Signal, Terminal, can_mount, noise, send, wait_until};
 use crate::nbd_client::Client;
-use crate::scene::{CHEAP, Ran, Scene, Signal, Terminal, can_mount, noise, send, wait_until};
 use rustix::process::geteuid;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,14 +14,14 @@ const MAGIC: &[u8] = b"LACUNA\x00\x01";
 
 /// A scene with a mount namespace and a run directory of its own, as on a machine without other
 /// open disks.
-pub(crate) struct Apart {
+pub(crate) struct IsolatedScene {
     pub(crate) scene: Scene,
     keeper: Child,
 }
 
-impl Apart {
+impl IsolatedScene {
     /// Returns `None`, with a message, where mounting is impossible.
-    pub(crate) fn new() -> Option<Apart> {
+    pub(crate) fn new() -> Option<IsolatedScene> {
         if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !geteuid().is_root() {
             return None;
         }
@@ -32,7 +32,7 @@ impl Apart {
         let mut ready = String::new();
         BufReader::new(keeper.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
         assert_eq!(ready, "ready\n");
-        Some(Apart { scene: Scene::new(), keeper })
+        Some(IsolatedScene { scene: Scene::new(), keeper })
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
@@ -43,15 +43,15 @@ impl Apart {
         command
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
+    fn run(&self, words: &[&str]) -> RunOutput {
         self.command(words).output().unwrap().into()
     }
 
-    pub(crate) fn lacuna(&self, args: &[&str]) -> Ran {
+    pub(crate) fn lacuna(&self, args: &[&str]) -> RunOutput {
         self.run(&[&[env!("CARGO_BIN_EXE_lacuna")], args].concat())
     }
 
-    fn keyed(&self, args: &[&str]) -> Ran {
+    fn keyed(&self, args: &[&str]) -> RunOutput {
         self.lacuna(&[args, &["--key-file", "key"]].concat()).code(0)
     }
 
@@ -68,8 +68,8 @@ impl Apart {
     }
 
     /// Opens a disk, a vault and a second disk: mounted, mounted, and served.
-    fn with_three() -> Option<Apart> {
-        let apart = Apart::new()?;
+    fn with_three() -> Option<IsolatedScene> {
+        let apart = IsolatedScene::new()?;
         ["mnt", "files"].iter().for_each(|dir| fs::create_dir(apart.scene.path(dir)).unwrap());
         apart.scene.create("disk.img", &["--size", "64M"]).code(0);
         apart.scene.create("other.img", &["--size", "64M"]).code(0);
@@ -82,7 +82,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for IsolatedScene {
     fn drop(&mut self) {
         let _ = self.lacuna(&["-q", "close", "--all", "--deleted"]);
         let _ = self.keeper.kill();
@@ -91,8 +91,8 @@ impl Drop for Apart {
 }
 
 #[test]
-fn what_is_open_is_listed_watched_and_closed_at_once() {
-    let Some(apart) = Apart::with_three() else { return };
+fn open_disks_are_listed_watched_and_closed_together() {
+    let Some(apart) = IsolatedScene::with_three() else { return };
     let list = apart.list();
     let line = |name: &str| {
         list.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{list}")).to_owned()
@@ -149,8 +149,8 @@ fn what_is_open_is_listed_watched_and_closed_at_once() {
 }
 
 #[test]
-fn what_was_deleted_stays_when_all_else_is_closed() {
-    let Some(apart) = Apart::with_three() else { return };
+fn close_all_spares_a_disk_with_a_deleted_file() {
+    let Some(apart) = IsolatedScene::with_three() else { return };
     for file in ["disk.img", "other.img"] {
         fs::remove_file(apart.scene.path(file)).unwrap();
     }
@@ -166,8 +166,8 @@ fn what_was_deleted_stays_when_all_else_is_closed() {
 }
 
 #[test]
-fn a_server_that_was_stopped_or_died_is_listed() {
-    let Some(apart) = Apart::with_three() else { return };
+fn a_stopped_or_dead_server_is_listed() {
+    let Some(apart) = IsolatedScene::with_three() else { return };
     let served = fs::read_to_string(apart.scene.path("pid")).unwrap().trim().to_owned();
     let open = apart.lacuna(&["list", "--json"]).code(0).json();
     let mounted = open["open"]
@@ -183,7 +183,7 @@ fn a_server_that_was_stopped_or_died_is_listed() {
     let listing = apart.command(&[lacuna, "list"]).stdout(Stdio::piped()).spawn().unwrap();
     let closed = apart.lacuna(&["close", "--all"]);
     let named = apart.lacuna(&["close", "other.img"]);
-    let list = Ran::from(listing.wait_with_output().unwrap()).code(0).stdout;
+    let list = RunOutput::from(listing.wait_with_output().unwrap()).code(0).stdout;
     send(Signal::CONT, &served);
     assert!(list.contains(&format!("does not answer (process {served})")), "{list}");
     // Dead servers are cleaned up, the vault is closed, and the failure names a remedy.
@@ -195,7 +195,7 @@ fn a_server_that_was_stopped_or_died_is_listed() {
 }
 
 #[test]
-fn a_terminal_of_80_by_24_shows_what_goes_on_until_the_disk_closes() {
+fn status_watch_fits_80_by_24_and_ends_with_the_disk() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let serving = scene.serve(&[]);
     let watch = |terminal: &Terminal| {
@@ -204,7 +204,7 @@ fn a_terminal_of_80_by_24_shows_what_goes_on_until_the_disk_closes() {
         watch.env("TERM", "xterm").stdout(terminal.stdio()).spawn().unwrap()
     };
     let terminal = Terminal::new();
-    let seen = terminal.watch();
+    let seen = terminal.collect_output();
     let mut watching = watch(&terminal);
     wait_until("the first screen", || seen.lock().unwrap().contains("in flight"));
     let mut client = Client::connect(&serving.socket).unwrap();
@@ -213,7 +213,7 @@ fn a_terminal_of_80_by_24_shows_what_goes_on_until_the_disk_closes() {
     drop(client);
     assert_eq!(serving.stop(), 0);
     assert!(watching.wait().unwrap().success());
-    wait_until("the end", || seen.lock().unwrap().contains("what was watched is closed"));
+    wait_until("the end", || seen.lock().unwrap().contains("the watched disks are closed"));
     let seen = seen.lock().unwrap();
     let screens: Vec<&str> = seen.split("\x1b[H").skip(1).collect();
     assert!(screens.len() > 1 && seen.contains("\x1b[?25h\x1b[?1049l"));
@@ -225,7 +225,7 @@ fn a_terminal_of_80_by_24_shows_what_goes_on_until_the_disk_closes() {
 
     let serving = scene.serve(&[]);
     let terminal = Terminal::new();
-    let seen = terminal.watch();
+    let seen = terminal.collect_output();
     let mut watching = watch(&terminal);
     wait_until("a screen", || seen.lock().unwrap().contains("in flight"));
     send(Signal::INT, watching.id());
@@ -244,7 +244,7 @@ fn wrong(scene: &Scene, location: &str, code: i32) -> Vec<String> {
 }
 
 #[test]
-fn a_doctor_says_what_is_wrong_and_what_to_do() {
+fn doctor_reports_problems_with_advice() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     assert!(wrong(&scene, "disk.img", 0).is_empty());
     let words = scene.lacuna(&["doctor", "disk.img"]).code(0).stdout;
@@ -281,7 +281,7 @@ fn a_doctor_says_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
-fn a_doctor_says_the_same_with_and_without_a_hidden_level() {
+fn doctor_output_does_not_depend_on_hidden_levels() {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     let shape = ["--format", "deniable", "--size", "128M"];
@@ -310,7 +310,7 @@ fn copies_in(scene: &Scene, name: &str) -> usize {
 }
 
 #[test]
-fn nothing_of_a_header_is_left_of_a_disk_that_was_erased() {
+fn erase_leaves_no_copy_of_the_header() {
     let scene = Scene::with_disk(&["--size", "32M"]);
     scene.lacuna(&["resize", "disk.img", "--size", "64M", "--key-file", "key"]).code(0);
     assert_eq!(copies_in(&scene, "disk.img"), 3, "the former last copy is gone");
@@ -355,7 +355,7 @@ fn nothing_of_a_header_is_left_of_a_disk_that_was_erased() {
 /// The last partition of a device ends with the device, so its last header copy is where a last
 /// copy of the whole device would be.
 #[test]
-fn a_disk_at_the_end_of_another_medium_is_not_taken_for_it() {
+fn a_disk_in_the_last_partition_is_not_taken_for_the_whole_device() {
     let scene = Scene::with_disk(&["--size", "32M"]);
     let disk = fs::read(scene.path("disk.img")).unwrap();
     fs::write(scene.path("whole.img"), [noise(1, 2 << 20), disk].concat()).unwrap();
@@ -371,7 +371,7 @@ fn a_disk_at_the_end_of_another_medium_is_not_taken_for_it() {
     terminal.types("yes");
     assert!(child.wait().unwrap().success());
     drop(command);
-    assert!(terminal.said().contains("Only the last copy"));
+    assert!(terminal.output().contains("Only the last copy"));
     let after = fs::read(scene.path("whole.img")).unwrap();
     let end = before.len() - (64 << 10);
     assert!(after[..end] == before[..end] && copies_in(&scene, "whole.img") == 2);

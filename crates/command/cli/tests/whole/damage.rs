@@ -1,7 +1,7 @@
 //! Tests of modified data, and of a host without space.
 
+use crate::harness::{Scene, can_mount, noise};
 use crate::nbd_client::Client;
-use crate::scene::{Scene, can_mount, noise};
 use lacuna_crypto::Cipher;
 use lacuna_sealed::Params;
 use std::fs;
@@ -80,10 +80,10 @@ fn a_flipped_bit_costs_one_block_of_a_gcm_disk() {
 }
 
 /// A small file system in memory.
-struct Small(PathBuf);
+struct SmallFs(PathBuf);
 
-impl Small {
-    fn mount(at: PathBuf, size: &str) -> Small {
+impl SmallFs {
+    fn mount(at: PathBuf, size: &str) -> SmallFs {
         fs::create_dir(&at).unwrap();
         let option = format!("size={size}");
         assert!(
@@ -94,7 +94,7 @@ impl Small {
                 .unwrap()
                 .success()
         );
-        Small(at)
+        SmallFs(at)
     }
 
     fn grow(&self, size: &str) {
@@ -103,7 +103,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallFs {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
@@ -112,7 +112,7 @@ impl Drop for Small {
 fn full_host(cipher: &str) {
     const CHUNK: usize = 1 << 20;
     let scene = Scene::new();
-    let small = Small::mount(scene.path("small"), "40m");
+    let small = SmallFs::mount(scene.path("small"), "40m");
     scene.create("small/disk.img", &["--size", "64M", "--cipher", cipher]).code(0);
     let server = scene.serve_disk("small/disk.img", &["--cache", "4M"]);
     let mut client = Client::connect(&server.socket).unwrap();

@@ -1,10 +1,10 @@
 //! The properties of a disk that was made without options.
 
+use crate::harness::Scene;
 use crate::pool::{Cluster, PoolDisk};
-use crate::scene::Scene;
 
 #[test]
-fn altered_data_is_noticed_unless_somebody_chose_otherwise() {
+fn the_default_cipher_detects_altered_data() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["cipher"], "gcm");
     scene.create("fast.img", &["--size", "64M", "--cipher", "xts-random"]).code(0);

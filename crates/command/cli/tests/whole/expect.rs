@@ -1,9 +1,9 @@
 //! `--expect`: a disk other than the expected one is refused, although the same passphrase opens
 //! it.
 
+use crate::harness::{CHEAP, CloseOnDrop, RunOutput, Scene, can_mount};
 use crate::pool::{Cluster, PoolDisk};
-use crate::scene::{CHEAP, Closing, Ran, Scene, can_mount};
-use crate::vault_scene::VaultScene;
+use crate::vault_harness::VaultScene;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,14 +13,14 @@ use std::process::Command;
 const OTHER: &str = "00112233445566778899aabbccddeeff";
 
 /// The ID that `create` printed.
-fn told(created: &Ran) -> String {
+fn told(created: &RunOutput) -> String {
     let line = created.stdout.lines().find_map(|line| line.strip_prefix("ID "));
     line.unwrap_or_else(|| panic!("no ID in {}", created.stdout)).to_owned()
 }
 
 /// Checks the error for a disk with the ID `found` where `expected` was expected.
 #[track_caller]
-fn is_refused(ran: Ran, found: &str, expected: &str) {
+fn is_refused(ran: RunOutput, found: &str, expected: &str) {
     let ran = ran.code(10);
     assert!(ran.stderr.contains(found) && ran.stderr.contains(expected), "{}", ran.stderr);
     assert!(ran.stderr.contains("another disk than the expected one"), "{}", ran.stderr);
@@ -71,7 +71,7 @@ fn a_level_does_not_show_in_the_id() {
         let serve = ["serve", "disk.img", "--socket", "s", "--key-file", key, "--expect", OTHER];
         // The messages are the same, also where a log may keep them.
         is_refused(scene.lacuna(&serve), &id, OTHER);
-        let server = scene.served_by(&mut scene.command(&[
+        let server = scene.serve_command(&mut scene.command(&[
             "serve",
             "disk.img",
             "--socket",
@@ -94,7 +94,7 @@ fn a_level_does_not_show_in_the_id() {
 }
 
 #[test]
-fn a_disk_that_was_put_in_its_place_is_refused() {
+fn an_exchanged_disk_is_refused() {
     let scene = Scene::new();
     let mine = told(&scene.create("mine.img", &["--size", "4M"]).code(0));
     let theirs = told(&scene.create("theirs.img", &["--size", "4M"]).code(0));
@@ -102,7 +102,7 @@ fn a_disk_that_was_put_in_its_place_is_refused() {
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key", "--expect", &mine];
     fs::copy(scene.path("mine.img"), scene.path("disk.img")).unwrap();
     // A copy is the same disk.
-    assert_eq!(scene.served_by(&mut scene.command(&serve)).stop(), 0);
+    assert_eq!(scene.serve_command(&mut scene.command(&serve)).stop(), 0);
     fs::rename(scene.path("theirs.img"), scene.path("disk.img")).unwrap();
     let before = fs::read(scene.path("disk.img")).unwrap();
     is_refused(scene.lacuna(&serve), &theirs, &mine);
@@ -158,14 +158,14 @@ fn swapping(scene: &Scene) -> String {
 }
 
 #[test]
-fn what_was_checked_is_what_is_opened() {
+fn the_checked_disk_is_the_opened_disk() {
     let scene = Scene::new();
     let mine = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
     let theirs = told(&scene.create("theirs.img", &["--size", "4M"]).code(0));
     let ask = swapping(&scene);
     let untouched = fs::read(scene.path("theirs.img")).unwrap();
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--askpass", &ask, "--expect", &mine];
-    let server = scene.served_by(&mut scene.command(&serve));
+    let server = scene.serve_command(&mut scene.command(&serve));
     // The original disk is open, and is identified by its file.
     let status = scene.lacuna(&["status", "away.img", "--json"]).code(0).json();
     assert_eq!(status["servers"][0]["id"], *mine);
@@ -226,9 +226,9 @@ fn fstab_can_say_which_disk_it_means() {
     let scene = Scene::new();
     let id = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_lacuna"), scene.path("mount.lacuna")).unwrap();
-    let mount = |expected: &str| -> Ran {
+    let mount = |expected: &str| -> RunOutput {
         let options = format!("raw,keyfile=key,expect={expected}");
         let mut helper = Command::new(scene.path("mount.lacuna"));
         helper.args(["disk.img", "mnt", "-o", &options]).current_dir(scene.path(""));
@@ -253,7 +253,7 @@ fn fstab_can_say_which_disk_it_means() {
 }
 
 #[test]
-fn a_disk_in_a_pool_is_not_taken_from_others_before_it_is_known() {
+fn a_pool_disk_is_not_stolen_before_its_id_is_checked() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::unmade(cluster);
     let made =

@@ -3,10 +3,10 @@
 #[path = "../../../../formats/flash/tests/fixture/adversary.rs"]
 mod adversary;
 
-use crate::daily::Apart;
+use crate::daily::IsolatedScene;
+use crate::harness::{CloseOnDrop, Scene, Signal, can_mount, is_program_available, noise, skipped};
 use crate::nbd_client::Client;
-use crate::scene::{Closing, Scene, Signal, can_mount, have, noise, skipped};
-use adversary::{Adversary, Image};
+use adversary::{Adversary, ChipLayout};
 use lacuna_contracts::SecretVec;
 use lacuna_flash::{Params, header_lebs};
 use lacuna_medium::{Access, FileMedium};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 fn scene(options: &[&str]) -> Scene {
     let scene = Scene::new();
     let made = scene.create("nand:chip.img", &[&["--size", "32M"], options].concat()).code(0);
-    assert!(made.stderr.contains("a file forgets nothing by itself"), "{}", made.stderr);
+    assert!(made.stderr.contains("a file erases nothing by itself"), "{}", made.stderr);
     scene
 }
 
@@ -31,7 +31,7 @@ fn items(scene: &Scene, name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_overwritten_is_purged_on_request_and_at_the_end() {
+fn overwritten_data_is_purged_on_request_and_at_close() {
     let scene = scene(&[]);
     let info = scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json();
     assert_eq!((&info["header"]["format"], &info["key_bits"]), (&"flash".into(), &256.into()));
@@ -210,7 +210,7 @@ fn erase_blocks_that_are_too_short_are_named() {
 #[test]
 fn all_open_disks_on_flash_are_purged_at_once() {
     // Disks of other tests are open at the same time and must not be purged.
-    let Some(apart) = Apart::new() else { return };
+    let Some(apart) = IsolatedScene::new() else { return };
     let scene = &apart.scene;
     scene.create("nand:chip.img", &["--size", "32M"]).code(0);
     scene.create("disk.img", &["--size", "16M"]).code(0);
@@ -219,7 +219,7 @@ fn all_open_disks_on_flash_are_purged_at_once() {
     assert!(nothing.contains("no disk on flash is open"), "{nothing}");
     let serve = |args: &[&str]| {
         let program = [env!("CARGO_BIN_EXE_lacuna"), "serve", "--key-file", "key"];
-        scene.served_by(&mut apart.command(&[&program[..], args].concat()))
+        scene.serve_command(&mut apart.command(&[&program[..], args].concat()))
     };
     let other = serve(&["disk.img", "--socket", "other.sock"]);
     let serving = serve(&["nand:chip.img", "--socket", "nbd.sock", "--purge-period", "0"]);
@@ -244,12 +244,12 @@ fn all_open_disks_on_flash_are_purged_at_once() {
 }
 
 #[test]
-fn what_btrfs_keeps_is_told_with_a_purge() {
-    if !have("mkfs.btrfs") || !have("fstrim") {
+fn a_purge_warns_of_data_that_btrfs_keeps() {
+    if !is_program_available("mkfs.btrfs") || !is_program_available("fstrim") {
         return;
     }
     // `purge --all` would purge the disks of other tests too.
-    let Some(apart) = Apart::new() else { return };
+    let Some(apart) = IsolatedScene::new() else { return };
     apart.scene.create("nand:chip.img", &["--size", "128M"]).code(0);
     fs::create_dir(apart.scene.path("mnt")).unwrap();
     let opened = apart.lacuna(&["open", "nand:chip.img", "mnt", "--mkfs", "btrfs", "--key-file", "key"]);
@@ -273,7 +273,7 @@ fn what_btrfs_keeps_is_told_with_a_purge() {
 
 /// A server keeps its disk when the file is moved. A new file in its place is another disk.
 #[test]
-fn a_purge_is_of_the_disk_that_is_there() {
+fn a_purge_applies_to_the_disk_now_at_the_location() {
     let scene = scene(&[]);
     let serving = scene.serve_disk("nand:chip.img", &[]);
     fs::rename(scene.path("chip.img"), scene.path("moved.img")).unwrap();
@@ -286,13 +286,13 @@ fn a_purge_is_of_the_disk_that_is_there() {
 /// The file of the first server was removed: another disk is at its path, perhaps with the same
 /// inode number, with a server of its own. Both servers report the same location.
 #[test]
-fn a_purge_asks_the_server_of_the_disk_that_is_there() {
+fn a_purge_goes_to_the_server_of_the_disk_now_at_the_location() {
     let scene = scene(&[]);
     let first = scene.serve_disk("nand:chip.img", &[]);
     fs::remove_file(scene.path("chip.img")).unwrap();
     scene.create("nand:chip.img", &["--size", "16M"]).code(0);
     let args = ["serve", "nand:chip.img", "--socket", "second.sock", "--key-file", "key"];
-    let second = scene.served_by(&mut scene.command(&args));
+    let second = scene.serve_command(&mut scene.command(&args));
     let mut client = Client::connect(&scene.path("second.sock")).unwrap();
     client.write_at(0, &noise(1, 256 << 10)).unwrap();
     client.flush().unwrap();
@@ -310,7 +310,7 @@ fn a_purge_asks_the_server_of_the_disk_that_is_there() {
 }
 
 #[test]
-fn what_makes_no_sense_on_flash_is_refused() {
+fn options_for_other_media_are_refused_on_flash() {
     let scene = scene(&[]);
     let refused = |args: &[&str], code: i32, said: &str| {
         let ran = scene.lacuna(args).code(code);
@@ -355,7 +355,7 @@ fn recovered(scene: &Scene) -> BTreeSet<Vec<u8>> {
     let header = HeaderMedium::new(flash);
     let unlocked = lacuna_header::open(&header, &[SecretVec::new(b"correct horse".to_vec())]).unwrap();
     let params = Params::parse(&unlocked.header.params).unwrap();
-    let image = Image {
+    let image = ChipLayout {
         page: chip.geometry().page as usize,
         block: chip.geometry().block_len() as usize,
         key_len: params.key_len.into(),
@@ -369,12 +369,16 @@ fn recovered(scene: &Scene) -> BTreeSet<Vec<u8>> {
 
 #[test]
 fn no_block_of_a_file_that_was_deleted_on_ext4_is_recoverable_after_a_purge() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") || !have("fstrim") {
+    if !can_mount("/dev/loop-control")
+        || !can_mount("/dev/fuse")
+        || !is_program_available("mkfs.ext4")
+        || !is_program_available("fstrim")
+    {
         return;
     }
     let scene = scene(&["--key-bits", "128"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.lacuna(&["open", "nand:chip.img", "mnt", "--mkfs", "ext4", "--key-file", "key"]).code(0);
     let (secret, kept) = (noise(9, 2 << 20), noise(10, 1 << 20));
     let count = |content: &[u8], found: &BTreeSet<Vec<u8>>| {

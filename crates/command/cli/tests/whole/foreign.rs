@@ -1,7 +1,7 @@
 //! Content of other programs in the place of a disk: every command names it, and none overwrites it
 //! unless it is told to.
 
-use crate::scene::{Device, Scene, can_mount, have};
+use crate::harness::{Device, Scene, can_mount, is_program_available};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -25,7 +25,7 @@ fn media(scene: &Scene) -> Vec<(&'static str, &'static str)> {
     image(scene, "luks1.img", &luks(1));
     image(scene, "luks2.img", &luks(2));
     let mut media = vec![("luks1.img", "a LUKS volume"), ("luks2.img", "a LUKS volume")];
-    if have("mkfs.ext4") {
+    if is_program_available("mkfs.ext4") {
         image(scene, "ext4.img", &[]);
         scene.tool("mkfs.ext4", &["-q", "-F", "ext4.img"]);
         media.push(("ext4.img", "an ext4 file system"));

@@ -1,9 +1,9 @@
 //! A host file system that is filled to the last byte, and disks that allocate all their space in
 //! advance.
 
+use crate::harness::{CloseOnDrop, Device, Scene, can_mount, is_program_available, noise};
 use crate::nbd_client::Client;
-use crate::scene::{Closing, Device, Scene, can_mount, have, noise};
-use crate::vault_scene::VaultScene;
+use crate::vault_harness::VaultScene;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
@@ -14,25 +14,25 @@ const BLOCK: usize = 4096;
 const CHUNK: usize = 1 << 20;
 
 /// A small file system of its own, mounted at `host`.
-struct Host {
+struct HostFs {
     at: PathBuf,
     _device: Device,
 }
 
-impl Host {
-    fn mount(scene: &Scene, size: u64) -> Host {
-        Host::made(scene, size, &[])
+impl HostFs {
+    fn mount(scene: &Scene, size: u64) -> HostFs {
+        HostFs::made(scene, size, &[])
     }
 
     /// The same with more options of mkfs.
-    fn made(scene: &Scene, size: u64, options: &[&str]) -> Host {
+    fn made(scene: &Scene, size: u64, options: &[&str]) -> HostFs {
         fs::File::create(scene.path("backing")).unwrap().set_len(size).unwrap();
         // No space is reserved for root, so that a full file system is full for all users.
         scene.tool("mkfs.ext4", &[&["-q", "-m", "0"][..], options, &["backing"]].concat());
         let device = Device::over(scene, &["backing"]);
         fs::create_dir(scene.path("host")).unwrap();
         scene.tool("mount", &[&device.0, "host"]);
-        Host { at: scene.path("host"), _device: device }
+        HostFs { at: scene.path("host"), _device: device }
     }
 
     /// Fills it to the last byte.
@@ -53,14 +53,14 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for HostFs {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.at).stderr(std::process::Stdio::null()).status();
     }
 }
 
 fn scene() -> Option<Scene> {
-    let can = can_mount("/dev/loop-control") && can_mount("/dev/fuse") && have("mkfs.ext4");
+    let can = can_mount("/dev/loop-control") && can_mount("/dev/fuse") && is_program_available("mkfs.ext4");
     can.then(|| {
         let scene = Scene::new();
         fs::create_dir(scene.path("mnt")).unwrap();
@@ -74,8 +74,8 @@ const OPEN: [&str; 5] = ["open", "host/disk.img", "mnt", "--key-file", "key"];
 /// the disk, delete, trim and close.
 fn opened_emptied_and_closed(options: &[&str]) {
     let Some(scene) = scene() else { return };
-    let host = Host::mount(&scene, 128 << 20);
-    let _closing = Closing(&scene, &["mnt"]);
+    let host = HostFs::mount(&scene, 128 << 20);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.create("host/disk.img", options).code(0);
     scene.lacuna(&[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
     for file in 0..8u64 {
@@ -125,22 +125,22 @@ fn opened_emptied_and_closed(options: &[&str]) {
 fn kill_server(scene: &Scene) {
     let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
     let process = status["servers"][0]["pid"].as_u64().unwrap();
-    crate::scene::send(crate::scene::Signal::KILL, process);
+    crate::harness::send(crate::harness::Signal::KILL, process);
 }
 
 #[test]
-fn a_full_host_locks_nobody_out() {
+fn a_disk_on_a_full_host_can_be_opened_and_emptied() {
     opened_emptied_and_closed(&["--size", "64M"]);
 }
 
 #[test]
-fn a_full_host_locks_nobody_out_of_other_ciphers() {
+fn a_disk_with_another_cipher_on_a_full_host_can_be_opened_and_emptied() {
     opened_emptied_and_closed(&["--size", "64M", "--cipher", "xts-random"]);
     opened_emptied_and_closed(&["--size", "64M", "--cipher", "xts"]);
 }
 
 #[test]
-fn a_full_host_locks_nobody_out_of_levels() {
+fn a_disk_with_levels_on_a_full_host_can_be_opened_and_emptied() {
     opened_emptied_and_closed(&["--size", "64M", "--format", "deniable"]);
     opened_emptied_and_closed(&["--size", "100M", "--format", "oblivious"]);
 }
@@ -148,7 +148,7 @@ fn a_full_host_locks_nobody_out_of_levels() {
 #[test]
 fn a_preallocated_disk_takes_every_write_of_a_full_host() {
     let Some(scene) = scene() else { return };
-    let host = Host::mount(&scene, 128 << 20);
+    let host = HostFs::mount(&scene, 128 << 20);
     scene.create("host/large.img", &["--size", "1G", "--preallocate"]).code(13);
     assert!(!scene.path("host/large.img").exists());
     scene.create("host/disk.img", &["--size", "64M", "--preallocate"]).code(0);
@@ -175,12 +175,12 @@ fn a_preallocated_disk_takes_every_write_of_a_full_host() {
 /// There is space, but the last block is beyond the maximum file size of the host's file system.
 #[test]
 fn a_write_beyond_the_longest_file_of_the_host_fails_alone() {
-    if !can_mount("/dev/loop-control") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !is_program_available("mkfs.ext4") {
         return;
     }
     let Some(vault) = VaultScene::empty() else { return };
-    let _host = Host::made(&vault.0, 300 << 20, &["-b", "1024"]);
-    let _closing = Closing(&vault.0, &["mnt"]);
+    let _host = HostFs::made(&vault.0, 300 << 20, &["-b", "1024"]);
+    let _closing = CloseOnDrop(&vault.0, &["mnt"]);
     vault.init("host/v", &[]).code(0);
     vault.keyed(&["open", "host/v", "mnt"]).code(0);
     vault.write("keep", b"kept");
@@ -197,14 +197,14 @@ fn a_write_beyond_the_longest_file_of_the_host_fails_alone() {
 }
 
 #[test]
-fn what_a_full_host_refuses_says_what_to_do() {
+fn errors_on_a_full_host_name_a_remedy() {
     let Some(scene) = scene() else { return };
-    let host = Host::mount(&scene, 128 << 20);
+    let host = HostFs::mount(&scene, 128 << 20);
     scene.create("host/disk.img", &["--size", "256M"]).code(0);
     host.fill();
     let mut said = tempfile::NamedTempFile::new().unwrap();
     let args = ["serve", "host/disk.img", "--socket", "nbd.sock", "--key-file", "key"];
-    let server = scene.served_by_saying(&mut scene.command(&args), said.reopen().unwrap().into());
+    let server = scene.serve_command_logging_to(&mut scene.command(&args), said.reopen().unwrap().into());
     let mut client = Client::connect(&server.socket).unwrap();
     let refused = (0..200).find_map(|chunk| {
         let write = client.write_at(chunk * CHUNK as u64, &noise(chunk, CHUNK));

@@ -1,19 +1,19 @@
 //! Block devices that grow, and the disks on them.
 
+use crate::harness::{Device, Scene, can_mount, noise};
 use crate::nbd_client::Client;
-use crate::scene::{Device, Scene, can_mount, noise};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
 const CHUNK: usize = 1 << 20;
 
-struct Grown {
+struct GrowableDevice {
     scene: Scene,
     device: Device,
 }
 
-impl Grown {
-    fn new(size: u64, options: &[&str]) -> Option<Grown> {
+impl GrowableDevice {
+    fn new(size: u64, options: &[&str]) -> Option<GrowableDevice> {
         if !can_mount("/dev/loop-control") {
             return None;
         }
@@ -21,7 +21,7 @@ impl Grown {
         fs::File::create(scene.path("backing")).unwrap().set_len(size).unwrap();
         let device = Device::over(&scene, &["backing"]);
         scene.create(&device.0, options).code(0);
-        Some(Grown { scene, device })
+        Some(GrowableDevice { scene, device })
     }
 
     fn enlarge(&self, size: u64) {
@@ -33,7 +33,7 @@ impl Grown {
         self.scene.lacuna(&["info", &self.device.0, "--json"]).code(0).json()["size"].as_u64().unwrap()
     }
 
-    fn resize(&self, options: &[&str]) -> crate::scene::Ran {
+    fn resize(&self, options: &[&str]) -> crate::harness::RunOutput {
         self.scene.lacuna(&[&["resize", &self.device.0, "--key-file", "key"], options].concat())
     }
 
@@ -54,7 +54,7 @@ impl Grown {
 #[test]
 fn a_disk_grows_with_its_device() {
     for options in [&[][..], &["--cipher", "xts-random"]] {
-        let Some(grown) = Grown::new(200 << 20, options) else { return };
+        let Some(grown) = GrowableDevice::new(200 << 20, options) else { return };
         let created = grown.size();
         // One more segment may fit than `create` reserved.
         grown.resize(&[]).code(0);
@@ -87,7 +87,7 @@ fn a_disk_grows_with_its_device() {
 #[test]
 fn growth_is_no_fault_and_a_lost_last_copy_is_one() {
     for (format, remedy) in [("sealed", "lacuna resize"), ("deniable", "lacuna header repair")] {
-        let Some(grown) = Grown::new(200 << 20, &["--format", format]) else { return };
+        let Some(grown) = GrowableDevice::new(200 << 20, &["--format", format]) else { return };
         let (scene, device) = (&grown.scene, grown.device.0.as_str());
         grown.enlarge(500 << 20);
         let words = scene.lacuna(&["doctor", device]).code(0).stdout;
@@ -143,7 +143,7 @@ fn a_file_that_was_made_longer_gets_its_last_copy_at_the_end() {
 
 #[test]
 fn a_device_that_became_shorter_is_not_to_be_truncated() {
-    let Some(cut) = Grown::new(200 << 20, &[]) else { return };
+    let Some(cut) = GrowableDevice::new(200 << 20, &[]) else { return };
     cut.enlarge(100 << 20);
     for words in [&["info"][..], &["doctor"], &["check", "--key-file", "key"]] {
         let ran = cut.scene.lacuna(&[words, &[&cut.device.0]].concat()).code(10);
@@ -154,9 +154,9 @@ fn a_device_that_became_shorter_is_not_to_be_truncated() {
 }
 
 #[test]
-fn what_cannot_grow_says_so() {
+fn a_medium_that_cannot_grow_is_an_error() {
     for format in ["deniable", "oblivious"] {
-        let Some(levels) = Grown::new(200 << 20, &["--format", format]) else { return };
+        let Some(levels) = GrowableDevice::new(200 << 20, &["--format", format]) else { return };
         levels.enlarge(1 << 30);
         for options in [&[][..], &["--size", "500M"]] {
             let refused = levels.resize(options).code(1).stderr;
@@ -164,7 +164,7 @@ fn what_cannot_grow_says_so() {
         }
         levels.scene.lacuna(&["check", &levels.device.0, "--key-file", "key"]).code(0);
     }
-    let Some(sealed) = Grown::new(200 << 20, &[]) else { return };
+    let Some(sealed) = GrowableDevice::new(200 << 20, &[]) else { return };
     let refused = sealed.scene.create(&sealed.device.0, &["--preallocate", "--force"]).code(1).stderr;
     assert!(refused.contains("thin volume"), "{refused}");
     let file = Scene::with_disk(&["--size", "64M"]);
@@ -174,7 +174,7 @@ fn what_cannot_grow_says_so() {
 #[test]
 fn a_removed_passphrase_opens_no_copy_where_the_device_ended() {
     for format in ["sealed", "deniable"] {
-        let Some(grown) = Grown::new(200 << 20, &["--format", format]) else { return };
+        let Some(grown) = GrowableDevice::new(200 << 20, &["--format", format]) else { return };
         let former = (200 << 20) - (64 << 10);
         let copy = || {
             let mut bytes = [0; 8];

@@ -1,8 +1,8 @@
 //! The header of a disk is destroyed, in single copies and completely, and restored; other programs
 //! recognise the disk.
 
+use crate::harness::{Scene, Terminal, noise, skipped};
 use crate::nbd_client::Client;
-use crate::scene::{Scene, Terminal, noise, skipped};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -30,11 +30,7 @@ fn a_disk_opens_without_one_or_two_copies_and_is_repaired() {
             let info = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
             assert_eq!(info["notes"].as_array().unwrap().len(), gone.len(), "{info}");
             let check = scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
-            assert!(
-                check.stderr.contains("`lacuna header repair` writes all copies anew"),
-                "{}",
-                check.stderr
-            );
+            assert!(check.stderr.contains("`lacuna header repair` rewrites all copies"), "{}", check.stderr);
             scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(0);
             assert!(fs::read(scene.path("disk.img")).unwrap() == before, "{format} {gone:?}");
         }
@@ -232,7 +228,7 @@ fn copies_are_not_written_to_a_medium_that_was_cut_short() {
 }
 
 #[test]
-fn the_place_of_the_last_copy_comes_back_to_a_file_that_lost_no_more() {
+fn repair_restores_a_file_that_lost_only_the_last_copy() {
     for format in ["sealed", "deniable", "oblivious"] {
         for lost in [1, 4096, 1 << 16, (1 << 16) + 512] {
             let scene = Scene::with_disk(&["--size", "64M", "--format", format]);
@@ -256,7 +252,7 @@ fn the_place_of_the_last_copy_comes_back_to_a_file_that_lost_no_more() {
 }
 
 #[test]
-fn a_partition_table_in_the_place_of_the_first_copy_is_not_overwritten_without_a_question() {
+fn a_partition_table_over_the_first_copy_needs_confirmation() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let before = fs::read(scene.path("disk.img")).unwrap();
     let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();

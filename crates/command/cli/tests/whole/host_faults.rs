@@ -1,8 +1,8 @@
 //! Faults and limits of the host: only the affected request fails, and its error names a remedy.
 
+use crate::harness::{Device, RunOutput, Scene, can_mount, is_program_available, noise, skipped};
 use crate::nbd_client::Client;
-use crate::scene::{Device, Ran, Scene, can_mount, have, noise, skipped};
-use crate::vault_scene::VaultScene;
+use crate::vault_harness::VaultScene;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 /// Runs the program from a shell that limits file sizes: `ulimit -f` counts blocks of 512 bytes or
 /// of 1 KiB.
-fn limited(scene: &Scene, args: &[&str]) -> crate::scene::Ran {
+fn limited(scene: &Scene, args: &[&str]) -> crate::harness::RunOutput {
     let lacuna = env!("CARGO_BIN_EXE_lacuna");
     let script = format!("ulimit -f 2048; exec {lacuna} \"$@\"");
     let mut command = std::process::Command::new("sh");
@@ -25,7 +25,7 @@ fn limited(scene: &Scene, args: &[&str]) -> crate::scene::Ran {
 fn a_limit_of_file_sizes_is_an_error_and_no_signal() {
     let scene = Scene::new();
     let create = ["create", "disk.img", "--size", "64M", "--preallocate", "--key-file", "key"];
-    let cheap = [&create[..], &crate::scene::CHEAP].concat();
+    let cheap = [&create[..], &crate::harness::CHEAP].concat();
     let ran = limited(&scene, &cheap);
     assert!(ran.code > 0 && ran.stderr.contains("too large"), "{}: {}", ran.code, ran.stderr);
     assert!(!scene.path("disk.img").exists(), "half a disk is left");
@@ -38,7 +38,7 @@ fn the_server_of_a_disk_lives_on_at_a_limit_of_file_sizes() {
     let script = "ulimit -f 200000; exec \"$0\" serve disk.img --socket nbd.sock --key-file key";
     let mut shell = Command::new("sh");
     shell.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).env("XDG_STATE_HOME", scene.path("state"));
-    let server = scene.served_by(&mut shell);
+    let server = scene.serve_command(&mut shell);
     let mut client = Client::connect(&server.socket).unwrap();
     let refused = (0..200).find_map(|chunk| {
         let write = client.write_at(chunk << 20, &noise(chunk + 1, 1 << 20));
@@ -51,11 +51,11 @@ fn the_server_of_a_disk_lives_on_at_a_limit_of_file_sizes() {
 }
 
 /// A control group with little memory, like that of a container.
-struct Group(PathBuf);
+struct MemoryCgroup(PathBuf);
 
-impl Group {
+impl MemoryCgroup {
     /// Returns `None`, with a message, where no group can be made.
-    fn with_memory(bytes: u64) -> Option<Group> {
+    fn with_memory(bytes: u64) -> Option<MemoryCgroup> {
         let root = Path::new("/sys/fs/cgroup");
         let first = root.join("memory");
         let name = format!("lacuna-test-{}", std::process::id());
@@ -67,7 +67,7 @@ impl Group {
             (root.join(name), "memory.max")
         };
         let made = fs::create_dir(&group).and_then(|()| fs::write(group.join(limit), bytes.to_string()));
-        let group = Group(group);
+        let group = MemoryCgroup(group);
         match made {
             Ok(()) => Some(group),
             Err(e) => {
@@ -78,7 +78,7 @@ impl Group {
     }
 
     /// Runs `lacuna` in the group.
-    fn lacuna(&self, scene: &Scene, words: &[&str]) -> Ran {
+    fn lacuna(&self, scene: &Scene, words: &[&str]) -> RunOutput {
         let mut shell = Command::new("sh");
         let script = "echo $$ > \"$GROUP/cgroup.procs\" && exec \"$0\" \"$@\"";
         shell.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).args(words).env("GROUP", &self.0);
@@ -87,7 +87,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for MemoryCgroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }
@@ -95,7 +95,7 @@ impl Drop for Group {
 
 #[test]
 fn a_passphrase_costs_no_more_memory_than_a_container_has() {
-    let Some(group) = Group::with_memory(300 << 20) else { return };
+    let Some(group) = MemoryCgroup::with_memory(300 << 20) else { return };
     let scene = Scene::new();
     group.lacuna(&scene, &["create", "disk.img", "--size", "64M", "--key-file", "key"]).code(0);
     let dear = ["--size", "64M", "--kdf-memory", "512M", "--kdf-passes", "1", "--key-file", "key"];
@@ -113,10 +113,10 @@ fn a_passphrase_costs_no_more_memory_than_a_container_has() {
 fn names_need_not_be_text() {
     let scene = Scene::with_disk(&["--size", "16M"]);
     let name = OsStr::from_bytes(b"caf\xe9");
-    let with = |before: &[&str], after: &[&str]| -> Ran {
+    let with = |before: &[&str], after: &[&str]| -> RunOutput {
         scene.command(before).arg(name).args(after).output().unwrap().into()
     };
-    let cheap = [&["--size", "16M", "--key-file", "key"][..], &crate::scene::CHEAP].concat();
+    let cheap = [&["--size", "16M", "--key-file", "key"][..], &crate::harness::CHEAP].concat();
     with(&["create"], &cheap).code(0);
     assert!(scene.path("").join(name).is_file());
     with(&["check"], &["--key-file", "key"]).code(0);
@@ -135,7 +135,7 @@ fn names_need_not_be_text() {
 }
 
 /// Opens the vault `v` of a scene from a shell that runs `before` first.
-fn opened_by_shell(vault: &VaultScene, before: &str) -> Ran {
+fn opened_by_shell(vault: &VaultScene, before: &str) -> RunOutput {
     let script = format!("{before}; exec \"$0\" open v mnt --key-file key");
     shell(vault, &script).output().unwrap().into()
 }
@@ -266,21 +266,21 @@ fn a_device_that_takes_no_writes_names_the_way_to_read_it() {
 }
 
 /// A file made immutable until this is dropped.
-struct Immutable(PathBuf);
+struct ImmutableFile(PathBuf);
 
-impl Immutable {
+impl ImmutableFile {
     /// Returns `None`, with a message, where the system or the file system has no immutable files.
-    fn set(path: PathBuf) -> Option<Immutable> {
+    fn set(path: PathBuf) -> Option<ImmutableFile> {
         let set = Command::new("chattr").arg("+i").arg(&path).output();
         if set.is_ok_and(|output| output.status.success()) {
-            return Some(Immutable(path));
+            return Some(ImmutableFile(path));
         }
         skipped("no file can be made immutable here");
         None
     }
 }
 
-impl Drop for Immutable {
+impl Drop for ImmutableFile {
     fn drop(&mut self) {
         let _ = Command::new("chattr").arg("-i").arg(&self.0).status();
     }
@@ -293,7 +293,7 @@ fn an_immutable_file_names_the_way_to_read_it() {
         [("disk.img", "disk.img", "disk.bak"), ("nand:chip.img", "chip.img", "chip.bak")]
     {
         let before = fs::read(scene.path(file)).unwrap();
-        let Some(_immutable) = Immutable::set(scene.path(file)) else { return };
+        let Some(_immutable) = ImmutableFile::set(scene.path(file)) else { return };
         assert_way_to_read(&scene, location, backup, "it may be immutable");
         assert!(fs::read(scene.path(file)).unwrap() == before, "{file}");
     }
@@ -333,7 +333,7 @@ fn resident(scene: &Scene, file: &str) -> u64 {
 fn memory_holds_nothing_of_a_closed_disk_with_levels() {
     // Pages of a file in tmpfs stay resident.
     let in_memory = |scene: &Scene| scene.tool("stat", &["-f", "-c", "%T", "."]).stdout.contains("tmpfs");
-    if !have("fincore") || in_memory(&Scene::new()) {
+    if !is_program_available("fincore") || in_memory(&Scene::new()) {
         return;
     }
     for format in ["deniable", "oblivious"] {

@@ -1,16 +1,16 @@
 //! A served disk stays open while clients use it. Every output counts them, and only `--force` cuts
 //! them off.
 
-use crate::daily::Apart;
+use crate::daily::IsolatedScene;
+use crate::harness::{RunOutput, Scene, Serving, Terminal, noise, wait_until};
 use crate::nbd_client::Client;
-use crate::scene::{Ran, Scene, Serving, Terminal, noise, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 /// The disk in the output of `status --json`.
-fn status(ran: &Ran) -> Value {
+fn status(ran: &RunOutput) -> Value {
     ran.json()["servers"][0].clone()
 }
 
@@ -75,14 +75,14 @@ fn a_disk_with_clients_is_closed_by_force_alone() {
 }
 
 /// Serves a disk on a machine without other open disks.
-fn serve(apart: &Apart, disk: &str, socket: &str) -> Serving {
+fn serve(apart: &IsolatedScene, disk: &str, socket: &str) -> Serving {
     let program = [env!("CARGO_BIN_EXE_lacuna"), "serve", disk, "--socket", socket, "--key-file", "key"];
-    apart.scene.served_by(&mut apart.command(&program))
+    apart.scene.serve_command(&mut apart.command(&program))
 }
 
 #[test]
 fn all_is_closed_except_disks_in_use() {
-    let Some(apart) = Apart::new() else { return };
+    let Some(apart) = IsolatedScene::new() else { return };
     let scene = &apart.scene;
     fs::create_dir(scene.path("mnt")).unwrap();
     for name in ["disk.img", "other.img", "mounted.img"] {
@@ -145,7 +145,7 @@ fn a_log_learns_nothing_of_the_clients_of_a_disk_with_levels() {
 
 #[test]
 fn the_list_and_the_status_fit_the_terminal() {
-    let Some(apart) = Apart::new() else { return };
+    let Some(apart) = IsolatedScene::new() else { return };
     let scene = &apart.scene;
     for name in ["disk.img", "other.img"] {
         scene.create(name, &["--size", "64M"]).code(0);
@@ -160,7 +160,7 @@ fn the_list_and_the_status_fit_the_terminal() {
             assert!(command.stdout(terminal.stdio()).status().unwrap().success());
             // The command holds the terminal open.
             drop(command);
-            terminal.said()
+            terminal.output()
         };
         for columns in [Some(60), Some(80), None] {
             let text = shown(columns);

@@ -1,6 +1,6 @@
 //! `scripts/install.sh`, which `make install` and `make uninstall` run.
 
-use crate::scene::{Ran, Scene, have};
+use crate::harness::{RunOutput, Scene, is_program_available};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn an_installation_is_removed_whole_and_nothing_else() {
     let prefix = scene.path("prefix");
     let run = |word: &str| {
         let mut sh = Command::new("sh");
-        Ran::from(sh.arg(script()).arg(word).arg(&prefix).env("LICENCES", "no").output().unwrap())
+        RunOutput::from(sh.arg(script()).arg(word).arg(&prefix).env("LICENCES", "no").output().unwrap())
     };
     let files = || scene.tool("find", &["prefix", "!", "-type", "d"]).stdout;
     run(env!("CARGO_BIN_EXE_lacuna")).code(0);
@@ -40,7 +40,7 @@ fn an_installation_is_removed_whole_and_nothing_else() {
 #[test]
 fn a_place_that_cannot_be_written_is_refused_at_first() {
     let is_root = rustix::process::geteuid().is_root();
-    if is_root && !have("setpriv") {
+    if is_root && !is_program_available("setpriv") {
         return;
     }
     let scene = Scene::new();
@@ -57,7 +57,7 @@ fn a_place_that_cannot_be_written_is_refused_at_first() {
             sh.args(["--reuid", "65534", "--clear-groups", "sh"]);
         }
         sh.args(["install.sh", "--check", prefix]).current_dir(scene.path(""));
-        Ran::from(sh.output().unwrap())
+        RunOutput::from(sh.output().unwrap())
     };
     let refused = check("closed/new").code(1).stderr;
     assert!(

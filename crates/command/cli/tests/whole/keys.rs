@@ -1,8 +1,8 @@
 //! Adding, changing and removing passphrases, and growing disks.
 
+use crate::harness::{CHEAP, RunOutput, Scene, is_program_available, noise};
 use crate::nbd_client::Client;
-use crate::scene::{CHEAP, Ran, Scene, have, noise};
-use crate::typist::Typist;
+use crate::pty::PtySession;
 use std::fs;
 
 /// A disk, and two more passphrases in files.
@@ -21,12 +21,12 @@ fn opens(scene: &Scene, key: &str) -> bool {
     }
 }
 
-fn key(scene: &Scene, words: &[&str]) -> Ran {
+fn key(scene: &Scene, words: &[&str]) -> RunOutput {
     scene.lacuna(&[&["key", words[0], "disk.img", "--key-file", "key"], &words[1..]].concat())
 }
 
 #[test]
-fn where_levels_may_be_hidden_all_passphrases_are_given() {
+fn key_operations_on_levels_need_all_passphrases() {
     let scene = scene("deniable");
     let works = |expected: [bool; 3]| {
         assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), expected);
@@ -76,7 +76,7 @@ fn where_levels_may_be_hidden_all_passphrases_are_given() {
 }
 
 #[test]
-fn passphrases_come_and_go_without_the_others() {
+fn a_passphrase_is_added_and_removed_alone_on_a_sealed_disk() {
     let scene = scene("sealed");
     let works = |expected: [bool; 3]| {
         assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), expected);
@@ -165,8 +165,8 @@ fn two_levels_with_one_passphrase_are_asked_for_again() {
 }
 
 #[test]
-fn a_person_adds_a_passphrase_and_each_is_tried_as_it_is_typed() {
-    if !have("script") {
+fn typed_passphrases_are_tried_one_by_one() {
+    if !is_program_available("script") {
         return;
     }
     for (format, level) in [("sealed", false), ("deniable", true)] {
@@ -180,7 +180,7 @@ fn a_person_adds_a_passphrase_and_each_is_tried_as_it_is_typed() {
                 .concat(),
             )
             .code(0);
-        let mut typist = Typist::new(&scene, "key add disk.img");
+        let mut typist = PtySession::new(&scene, "key add disk.img");
         typist.answer("Passphrase for disk.img: ", "correct hose");
         typist.answer("That passphrase opens nothing. Passphrase for disk.img: ", "correct horse");
         if level {
@@ -200,7 +200,7 @@ fn a_person_adds_a_passphrase_and_each_is_tried_as_it_is_typed() {
 }
 
 #[test]
-fn a_new_passphrase_is_asked_for_until_it_is_repeated_alike_but_not_for_ever() {
+fn a_new_passphrase_must_be_repeated_in_three_attempts() {
     let scene = Scene::new();
     let create = |name: &str, answers: &str| {
         answering(&scene, answers);

@@ -3,7 +3,7 @@
 
 use crate::clients::fio_verifies;
 use crate::closing::{FEW, MANY, slow, with_cover};
-use crate::scene::{Closing, Scene, Terminal, can_mount, have, noise, wait_until};
+use crate::harness::{CloseOnDrop, Scene, Terminal, can_mount, is_program_available, noise, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
@@ -56,11 +56,11 @@ fn trees_on_two_levels_of_a_plausible_disk_come_back() {
 }
 
 fn trees_come_back(shape: &[&str]) {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let scene = scene_of(shape);
-    let _closing = Closing(&scene, &["public", "hidden"]);
+    let _closing = CloseOnDrop(&scene, &["public", "hidden"]);
     make_tree(&scene, "one", 1);
     make_tree(&scene, "two", 100_000);
     let both = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
@@ -124,13 +124,13 @@ fn fio_verifies_levels(format: &str) {
 }
 
 #[test]
-fn a_disk_says_nothing_of_how_many_levels_it_has() {
+fn public_output_does_not_depend_on_the_number_of_levels() {
     for format in ["deniable", "oblivious"] {
-        says_nothing(format);
+        assert_no_level_count(format);
     }
 }
 
-fn says_nothing(format: &str) {
+fn assert_no_level_count(format: &str) {
     let scene = scene(format, "64M");
     fs::write(scene.path("wrong"), "no").unwrap();
     let wrong = scene.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
@@ -152,7 +152,7 @@ fn says_nothing(format: &str) {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_options_for_levels_are_refused() {
     let scene = scene("deniable", "64M");
     for option in [&["--hiding", "plausible"][..], &["--cells-per-write", "4"]] {
         let ran =
@@ -215,7 +215,7 @@ fn a_level_is_added_seen_and_dropped() {
     let server = scene.serve_with_key("deep");
     fs::write(scene.path("noise"), noise(3, 4 << 20)).unwrap();
     let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
-    if have("nbdcopy") {
+    if is_program_available("nbdcopy") {
         scene.tool("nbdcopy", &["--flush", "noise", &deep]);
         scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
         // Its server tells, without a passphrase.
@@ -259,7 +259,7 @@ fn a_check_writes_nothing() {
         &["--format", "oblivious", "--hiding", "plausible", "--cover", "1"],
     ] {
         let scene = scene_of(&[shape, &["--size", "64M"]].concat());
-        if have("nbdcopy") {
+        if is_program_available("nbdcopy") {
             let server = scene.serve_with_key("deep");
             fs::write(scene.path("noise"), noise(3, 2 << 20)).unwrap();
             scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
@@ -279,7 +279,7 @@ fn damage_is_named_by_level_and_the_rest_reads() {
     let scene = scene("deniable", "64M");
     let server = scene.serve_with_key("deep");
     let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
-    if !have("nbdcopy") {
+    if !is_program_available("nbdcopy") {
         return;
     }
     fs::write(scene.path("noise"), noise(3, 8 << 20)).unwrap();
@@ -316,7 +316,7 @@ fn damage_is_named_by_level_and_the_rest_reads() {
 fn warning(scene: &Scene, key: &str) -> String {
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key];
     let log = fs::File::create(scene.path("log")).unwrap();
-    assert_eq!(scene.served_by_saying(&mut scene.command(&serve), log.into()).stop(), 0);
+    assert_eq!(scene.serve_command_logging_to(&mut scene.command(&serve), log.into()).stop(), 0);
     fs::read_to_string(scene.path("log")).unwrap()
 }
 
@@ -341,11 +341,11 @@ fn the_warning_is_the_same_with_and_without_a_hidden_level() {
 
 #[test]
 fn a_hidden_level_that_the_cover_overwrote_is_told_to_its_owner() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let scene = scene_of(&["--format", "deniable", "--size", "24M", "--cover", "20"]);
-    let _closing = Closing(&scene, &["public", "hidden"]);
+    let _closing = CloseOnDrop(&scene, &["public", "hidden"]);
     let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
     scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0);
     fs::write(scene.path("hidden/secret"), noise(1, 512 << 10)).unwrap();
@@ -373,11 +373,11 @@ fn a_hidden_level_that_the_cover_overwrote_is_told_to_its_owner() {
 
 #[test]
 fn a_hidden_level_is_mounted_alone_and_closed_with_its_cover() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let scene = slow("deniable", "1000");
-    let _closing = Closing(&scene, &["public", "hidden"]);
+    let _closing = CloseOnDrop(&scene, &["public", "hidden"]);
     let both = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
     with_cover(&scene, &[&both[..], &["--mkfs", "ext4"]].concat());
     scene.lacuna(&["close", "disk.img", "--wait"]).code(0);
@@ -406,7 +406,7 @@ fn a_hidden_level_is_mounted_alone_and_closed_with_its_cover() {
 
 #[test]
 fn a_level_that_cannot_be_mounted_alone_is_refused() {
-    if !can_mount("/dev/fuse") || !have("fusermount3") {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return;
     }
     let scene = scene("deniable", "64M");
@@ -441,7 +441,7 @@ fn raw<'a>(dirs: &[&'a str], key: &'a str) -> Vec<&'a str> {
 /// shown.
 fn shown_by(scene: &Scene, args: &[&str]) -> String {
     let terminal = Terminal::new();
-    let seen = terminal.watch();
+    let seen = terminal.collect_output();
     let mut command = scene.command(args);
     assert!(command.stdout(terminal.stdio()).stderr(Stdio::null()).status().unwrap().success());
     drop((command, terminal));
@@ -453,7 +453,7 @@ fn shown_by(scene: &Scene, args: &[&str]) -> String {
 
 #[test]
 fn a_terminal_is_told_which_level_is_where_and_a_log_is_not() {
-    if !can_mount("/dev/fuse") || !have("fusermount3") {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return;
     }
     let scene = scene("deniable", "64M");

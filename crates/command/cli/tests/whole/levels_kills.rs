@@ -4,10 +4,10 @@
 //! `LACUNA_KILLS` sets how often each combination is killed, for the long run; `LACUNA_SEED` sets
 //! the seed.
 
-use crate::books::{Book, Dice};
+use crate::harness::Scene;
 use crate::nbd_client::Client;
-use crate::scene::Scene;
-use lacuna_testkit::setting;
+use crate::write_verifier::{WriteVerifier, Xorshift};
+use lacuna_testkit::env_number;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,11 +35,11 @@ fn killed_with(shape: &[&str], levels: usize) {
     options.extend(keys[1..levels].iter().flat_map(|key| ["--key-file", key]));
     scene.create("disk.img", &options).code(0);
     let deepest = keys[levels - 1];
-    let seed = setting("LACUNA_SEED", 1);
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut books: Vec<Book> =
-        EXPORTS[..levels].iter().map(|export| Book::new(export, 0..BLOCKS, 24)).collect();
-    for kill in 0..setting("LACUNA_KILLS", KILLS) {
+    let seed = env_number("LACUNA_SEED", 1);
+    let mut dice = Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut books: Vec<WriteVerifier> =
+        EXPORTS[..levels].iter().map(|export| WriteVerifier::new(export, 0..BLOCKS, 24)).collect();
+    for kill in 0..env_number("LACUNA_KILLS", KILLS) {
         let what = format!("{shape:?}, {levels} levels, kill {kill} of seed {seed}");
         let mut server = scene.serve_with_key(deepest);
         verify(&mut books, &server.socket, &what);
@@ -50,7 +50,7 @@ fn killed_with(shape: &[&str], levels: usize) {
                 .iter_mut()
                 .zip(&acknowledged)
                 .map(|(book, acknowledged)| {
-                    let (socket, mut dice) = (&server.socket, Dice(dice.below(u64::MAX) | 1));
+                    let (socket, mut dice) = (&server.socket, Xorshift(dice.below(u64::MAX) | 1));
                     scope.spawn(move || book.write_until_death(socket, &mut dice, acknowledged))
                 })
                 .collect();
@@ -70,7 +70,7 @@ fn killed_with(shape: &[&str], levels: usize) {
     scene.lacuna(&["check", "disk.img", "--key-file", deepest]).code(0);
 }
 
-fn verify(books: &mut [Book], socket: &std::path::Path, what: &str) {
+fn verify(books: &mut [WriteVerifier], socket: &std::path::Path, what: &str) {
     for (book, export) in books.iter_mut().zip(EXPORTS) {
         let mut client = Client::connect_to(socket, export).unwrap();
         book.verify(&mut client, &format!("{what}, level {export}"));

@@ -5,10 +5,10 @@
 
 mod marks;
 
+use crate::harness::{CloseOnDrop, Scene, Serving, can_mount, is_program_available, noise};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
-use crate::scene::{Closing, Scene, Serving, can_mount, have, noise};
-use crate::vault_scene::VaultScene;
+use crate::vault_harness::VaultScene;
 use marks::{can_search, found, holds, marked};
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use std::fs::{self, File};
@@ -21,12 +21,12 @@ use std::time::Duration;
 /// `oblivious` disk, and the last of these is nearly full.
 const BLOCKS: u64 = 47;
 /// Number of searches before data in memory counts as left there permanently.
-const LOOKS: u32 = 120;
+const MAX_SEARCHES: u32 = 120;
 /// Beyond the maximum file size of a vault.
 const FAR: u64 = 1 << 44;
 
 /// A kind of disk.
-struct Kind {
+struct DiskKind {
     format: &'static str,
     size: &'static str,
     levels: usize,
@@ -35,18 +35,18 @@ struct Kind {
     ahead: usize,
 }
 
-const KINDS: [Kind; 4] = [
-    Kind { format: "sealed", size: "64M", levels: 1, ahead: 0 },
-    Kind { format: "nand", size: "32M", levels: 1, ahead: 0 },
+const KINDS: [DiskKind; 4] = [
+    DiskKind { format: "sealed", size: "64M", levels: 1, ahead: 0 },
+    DiskKind { format: "nand", size: "32M", levels: 1, ahead: 0 },
     // Its log has not wrapped around: no stripe carries blocks.
-    Kind { format: "deniable", size: "64M", levels: 2, ahead: 0 },
+    DiskKind { format: "deniable", size: "64M", levels: 2, ahead: 0 },
     // The next two batches draw 16 of some 4,000 groups of 8 cells, and a dozen groups hold marked
     // blocks: the chance that four of these are among the 16 is one in a million. The memory of a
     // written batch holds more blocks.
-    Kind { format: "oblivious", size: "256M", levels: 2, ahead: 24 },
+    DiskKind { format: "oblivious", size: "256M", levels: 2, ahead: 24 },
 ];
 
-impl Kind {
+impl DiskKind {
     fn location(&self) -> &'static str {
         if self.format == "nand" { "nand:disk.img" } else { "disk.img" }
     }
@@ -68,7 +68,7 @@ impl Kind {
 
     fn serve(&self, scene: &Scene) -> Serving {
         let words = ["serve", self.location(), "--socket", "nbd.sock", "--key-file", self.key()];
-        scene.served_by(&mut scene.command(&words))
+        scene.serve_command(&mut scene.command(&words))
     }
 }
 
@@ -142,15 +142,9 @@ fn numbers(level: usize) -> Range<u64> {
 /// Waits until at most `most` of the blocks are in memory; searches repeatedly, each time after
 /// `before`.
 #[track_caller]
-fn wait_until_forgotten(
-    what: &str,
-    process: u32,
-    numbers: Range<u64>,
-    most: usize,
-    mut before: impl FnMut(),
-) {
+fn wait_until_wiped(what: &str, process: u32, numbers: Range<u64>, most: usize, mut before: impl FnMut()) {
     let mut left = usize::MAX;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_SEARCHES {
         before();
         left = found(process, numbers.clone());
         if left <= most {
@@ -186,7 +180,7 @@ fn fill_library(file: &File, place: u64) {
 }
 
 fn can_open() -> bool {
-    can_search() && can_mount("/dev/fuse") && have("fusermount3")
+    can_search() && can_mount("/dev/fuse") && is_program_available("fusermount3")
 }
 
 /// Uses the levels of a disk that is mounted at these mount points.
@@ -199,7 +193,7 @@ fn use_mounted(what: &str, scene: &Scene, points: &[&str], ahead: usize) {
     for level in 0..levels.len() {
         use_blocks(&mut levels, level, numbers(level));
         let what = format!("{what}, level {level}, mounted");
-        wait_until_forgotten(&what, process, numbers(level), ahead, || {
+        wait_until_wiped(&what, process, numbers(level), ahead, || {
             levels.iter().zip(&ends).for_each(|(file, end)| fill_library(file, *end));
         });
     }
@@ -220,7 +214,7 @@ fn nothing_that_nbd_clients_wrote_or_read_stays_in_memory() {
         for level in 0..levels.len() {
             use_blocks(&mut levels, level, numbers(level));
             let what = format!("{name}, level {level}, idle");
-            wait_until_forgotten(&what, process, numbers(level), kind.ahead, || ());
+            wait_until_wiped(&what, process, numbers(level), kind.ahead, || ());
         }
         // Not on the medium yet, so that the search must find them.
         levels[0].write_at(4 << 20, &marked(9000..9010)).unwrap();
@@ -228,7 +222,7 @@ fn nothing_that_nbd_clients_wrote_or_read_stays_in_memory() {
         use_blocks(&mut levels, 0, 5000..5000 + BLOCKS);
         drop(levels);
         let what = format!("{name}, its clients have left");
-        wait_until_forgotten(&what, process, 5000..5000 + BLOCKS, kind.ahead, || ());
+        wait_until_wiped(&what, process, 5000..5000 + BLOCKS, kind.ahead, || ());
         assert_eq!(serving.stop(), 0, "{name}");
     }
 }
@@ -242,7 +236,7 @@ fn nothing_that_was_written_or_read_through_fuse_stays_in_memory() {
         let scene = kind.scene();
         let points = &["public", "hidden"][..kind.levels];
         points.iter().for_each(|point| fs::create_dir(scene.path(point)).unwrap());
-        let _closing = Closing(&scene, points);
+        let _closing = CloseOnDrop(&scene, points);
         let open = [&["open", kind.location()][..], points, &["--raw", "--key-file", kind.key()]].concat();
         scene.lacuna(&open).code(0);
         use_mounted(kind.format, &scene, points, kind.ahead);
@@ -265,17 +259,17 @@ fn nothing_that_clients_of_a_disk_in_rados_wrote_or_read_stays_in_memory() {
     assert_no_passphrase(process);
     let mut client = Client::connect(&serving.socket).unwrap();
     use_blocks(from_mut(&mut client), 0, numbers(0));
-    wait_until_forgotten("in RADOS, idle", process, numbers(0), 0, || ());
+    wait_until_wiped("in RADOS, idle", process, numbers(0), 0, || ());
     use_blocks(from_mut(&mut client), 0, numbers(1));
     drop(client);
-    wait_until_forgotten("in RADOS, its client has left", process, numbers(1), 0, || ());
+    wait_until_wiped("in RADOS, its client has left", process, numbers(1), 0, || ());
     assert_eq!(serving.stop(), 0);
     if !can_open() {
         return;
     }
     fs::create_dir(disk.scene.path("mnt")).unwrap();
     let points = &["mnt"];
-    let _closing = Closing(&disk.scene, points);
+    let _closing = CloseOnDrop(&disk.scene, points);
     disk.keyed(&["open"], &["mnt", "--raw"]).code(0);
     use_mounted("in RADOS", &disk.scene, points, 0);
     disk.scene.lacuna(&["close", "mnt"]).code(0);
@@ -304,7 +298,7 @@ fn nothing_that_was_written_to_a_vault_or_read_from_it_stays_in_memory() {
         // Bypasses the cache of the kernel, which would keep the data.
         let far = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
         let what = format!("a vault, {integrity}");
-        wait_until_forgotten(&what, process, numbers(0), 0, || fill_library(&far, FAR));
+        wait_until_wiped(&what, process, numbers(0), 0, || fill_library(&far, FAR));
         drop(far);
         vault.close().code(0);
     }

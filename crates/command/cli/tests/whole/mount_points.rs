@@ -1,7 +1,9 @@
 //! Mount points that `open` makes, and the names of mounts.
 
-use crate::scene::{Closing, Scene, Signal, can_mount, have, send, skipped, wait_until};
-use crate::vault_scene::VaultScene;
+use crate::harness::{
+    CloseOnDrop, Scene, Signal, can_mount, is_program_available, send, skipped, wait_until,
+};
+use crate::vault_harness::VaultScene;
 use rustix::fs::statfs;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,11 +11,11 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_mount_point_that_open_made_goes_with_it() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
-    let _closing = Closing(&scene, &["made"]);
+    let _closing = CloseOnDrop(&scene, &["made"]);
     let made = scene.path("made");
     let open = |key: &str, options: &[&str]| {
         scene.lacuna(&[&["open", "disk.img", "made", "--key-file", key], options].concat())
@@ -60,7 +62,7 @@ fn a_vault_makes_its_mount_point_and_is_the_source_of_its_mount() {
     let Some(vault) = VaultScene::new(&[]) else { return };
     let scene = &vault.0;
     vault.init("w,x", &[]).code(0);
-    let _closing = (Closing(scene, &["made"]), Closing(scene, &["made too"]));
+    let _closing = (CloseOnDrop(scene, &["made"]), CloseOnDrop(scene, &["made too"]));
     vault.keyed(&["open", "v", "v/made"]).code(1);
     for (dir, at) in [("v", "made"), ("w,x", "made too")] {
         vault.keyed(&["open", dir, at]).code(0);

@@ -1,11 +1,13 @@
 //! Use of a file system on a disk.
 
-use crate::scene::{Closing, Device, Scene, Signal, can_mount, have, noise, send, wait_until};
+use crate::harness::{
+    CloseOnDrop, Device, Scene, Signal, can_mount, is_program_available, noise, send, wait_until,
+};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 fn scene() -> Option<Scene> {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return None;
     }
     let scene = Scene::with_disk(&["--size", "512M"]);
@@ -33,7 +35,7 @@ fn make_tree(scene: &Scene) {
 #[test]
 fn a_tree_comes_back_and_trimmed_space_is_given_back() {
     let Some(scene) = scene() else { return };
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     let open = ["open", "disk.img", "mnt", "--key-file", "key"];
     fs::write(scene.path("mnt/below"), b"hidden").unwrap();
     assert!(scene.lacuna(&open).code(4).stderr.contains("is not empty"));
@@ -84,7 +86,7 @@ fn a_tree_comes_back_and_trimmed_space_is_given_back() {
 #[test]
 fn raw_mode_is_a_file_and_the_foreground_ends_by_signal() {
     let Some(scene) = scene() else { return };
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     let open = ["open", "disk.img", "mnt", "--raw", "--key-file", "key"];
     scene.lacuna(&open).code(0);
     assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 512 << 20);
@@ -101,7 +103,7 @@ fn raw_mode_is_a_file_and_the_foreground_ends_by_signal() {
 }
 
 #[test]
-fn what_cannot_be_opened_leaves_nothing_mounted() {
+fn a_failed_opening_leaves_nothing_mounted() {
     let Some(scene) = scene() else { return };
     fs::write(scene.path("wrong"), "wrong").unwrap();
     scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "wrong"]).code(2);
@@ -120,7 +122,7 @@ fn what_cannot_be_opened_leaves_nothing_mounted() {
 #[test]
 fn the_mount_of_a_dead_server_is_cleared_away() {
     let Some(scene) = scene() else { return };
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     let open = ["open", "disk.img", "mnt", "--key-file", "key"];
     scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0);
     fs::write(scene.path("mnt/kept"), noise(4, 1 << 20)).unwrap();
@@ -141,7 +143,7 @@ fn the_mount_of_a_dead_server_is_cleared_away() {
     assert!(fs::read(scene.path("mnt/kept")).unwrap() == noise(4, 1 << 20));
     // So does `close`, and an opening elsewhere.
     fs::create_dir(scene.path("other")).unwrap();
-    let _other = Closing(&scene, &["other"]);
+    let _other = CloseOnDrop(&scene, &["other"]);
     for at in ["mnt", "other"] {
         let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
         send(Signal::KILL, &status["servers"][0]["pid"]);

@@ -1,12 +1,12 @@
 //! The file of an open disk is moved, deleted or copied: lacuna reports where the disk is open, and
 //! loses no data without a warning.
 
-use crate::scene::{CHEAP, Closing, Scene, can_mount, have};
+use crate::harness::{CHEAP, CloseOnDrop, Scene, can_mount, is_program_available};
 use std::fs;
 
 /// Opens a disk of two levels, mounted raw at `mnt` and `second`.
 fn open_levels() -> Option<Scene> {
-    if !can_mount("/dev/fuse") || !have("fusermount3") {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return None;
     }
     let scene = Scene::new();
@@ -28,7 +28,7 @@ fn listed(scene: &Scene) -> String {
 
 /// Opens a disk in `disk.img`, mounted raw at `mnt`.
 fn open() -> Option<Scene> {
-    if !can_mount("/dev/fuse") || !have("fusermount3") {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return None;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
@@ -41,7 +41,7 @@ fn open() -> Option<Scene> {
 #[test]
 fn a_moved_file_is_known_by_its_new_path() {
     let Some(scene) = open() else { return };
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
     let list = listed(&scene);
     assert!(list.contains("its file is ") && list.contains("/moved.img now"), "{list}");
@@ -71,9 +71,9 @@ fn a_served_file_that_was_moved_is_closed_by_its_new_path() {
 }
 
 #[test]
-fn a_disk_whose_file_was_deleted_is_not_closed_without_a_word() {
+fn closing_a_disk_with_a_deleted_file_needs_an_option() {
     let Some(scene) = open() else { return };
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     fs::remove_file(scene.path("disk.img")).unwrap();
     for said in [listed(&scene), scene.lacuna(&["status", "disk.img"]).code(0).stdout] {
         assert!(said.contains("its file was deleted"), "{said}");
@@ -93,9 +93,9 @@ fn a_disk_whose_file_was_deleted_is_not_closed_without_a_word() {
 }
 
 #[test]
-fn the_copy_of_an_open_disk_is_refused_by_the_name_of_what_is_open() {
+fn a_copy_of_an_open_disk_is_refused_with_the_open_location() {
     let Some(scene) = open() else { return };
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
     let refused = scene.lacuna(&["open", "copy.img", "second", "--raw", "--key-file", "key"]).code(5).stderr;
     assert!(
@@ -109,7 +109,7 @@ fn the_copy_of_an_open_disk_is_refused_by_the_name_of_what_is_open() {
 #[test]
 fn all_levels_of_a_moved_file_are_closed_by_its_new_path() {
     let Some(scene) = open_levels() else { return };
-    let _closing = Closing(&scene, &["second", "mnt"]);
+    let _closing = CloseOnDrop(&scene, &["second", "mnt"]);
     fs::write(scene.path("second/disk"), "deep").unwrap();
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
     let list = listed(&scene);
@@ -122,9 +122,9 @@ fn all_levels_of_a_moved_file_are_closed_by_its_new_path() {
 }
 
 #[test]
-fn all_levels_of_a_deleted_file_stay_until_the_loss_is_meant() {
+fn levels_of_a_deleted_file_stay_open_without_the_option() {
     let Some(scene) = open_levels() else { return };
-    let _closing = Closing(&scene, &["second", "mnt"]);
+    let _closing = CloseOnDrop(&scene, &["second", "mnt"]);
     fs::remove_file(scene.path("disk.img")).unwrap();
     let list = listed(&scene);
     assert_eq!(list.matches("its file was deleted").count(), 2, "{list}");
@@ -143,7 +143,7 @@ fn all_levels_of_a_deleted_file_stay_until_the_loss_is_meant() {
 #[test]
 fn another_file_at_the_old_path_is_another_disk() {
     let Some(scene) = open() else { return };
-    let _closing = Closing(&scene, &["mnt", "second"]);
+    let _closing = CloseOnDrop(&scene, &["mnt", "second"]);
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
     scene.create("disk.img", &["--size", "32M"]).code(0);
     scene.lacuna(&["close", "disk.img"]).code(4);
@@ -166,7 +166,7 @@ fn another_file_at_the_old_path_is_another_disk() {
 #[test]
 fn a_deleted_file_keeps_no_other_disk_open() {
     let Some(scene) = open() else { return };
-    let _closing = Closing(&scene, &["mnt", "second"]);
+    let _closing = CloseOnDrop(&scene, &["mnt", "second"]);
     scene.create("other.img", &["--size", "32M"]).code(0);
     scene.lacuna(&["open", "other.img", "second", "--raw", "--key-file", "key"]).code(0);
     fs::remove_file(scene.path("disk.img")).unwrap();
@@ -185,7 +185,7 @@ fn a_moved_vault_is_known_by_its_new_path() {
     fs::create_dir(scene.path("mnt")).unwrap();
     scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
     scene.lacuna(&["open", "v", "mnt", "--key-file", "key"]).code(0);
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     fs::rename(scene.path("v"), scene.path("w")).unwrap();
     let list = listed(&scene);
     assert!(list.contains("its directory is ") && list.contains("/w now"), "{list}");
@@ -198,9 +198,9 @@ fn a_moved_vault_is_known_by_its_new_path() {
 }
 
 #[test]
-fn a_file_that_was_replaced_is_closed_when_its_loss_is_meant() {
+fn a_replaced_file_is_closed_with_the_option() {
     let Some(scene) = open() else { return };
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.create("new.img", &["--size", "32M"]).code(0);
     fs::rename(scene.path("new.img"), scene.path("disk.img")).unwrap();
     assert!(scene.lacuna(&["doctor", "disk.img"]).code(0).stdout.contains("open nowhere"));
@@ -232,7 +232,7 @@ fn two_servers_at_one_path_are_both_known() {
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
     scene.create("disk.img", &["--size", "32M"]).code(0);
     let serve = ["serve", "disk.img", "--socket", "second.sock", "--key-file", "key"];
-    let second = scene.served_by(&mut scene.command(&serve));
+    let second = scene.serve_command(&mut scene.command(&serve));
     scene.lacuna(&["check", "disk.img"]).code(0);
     scene.lacuna(&["close", "disk.img"]).code(0);
     assert_eq!(second.wait(), 0);

@@ -1,8 +1,8 @@
 //! A disk under other names than its own, names with a meaning for a shell, and names with control
 //! characters for a terminal.
 
-use crate::scene::{Device, Scene, can_mount, have};
-use crate::vault_scene::VaultScene;
+use crate::harness::{Device, Scene, can_mount, is_program_available};
+use crate::vault_harness::VaultScene;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn force_overwrites_no_disk_that_is_open_under_another_name() {
 
 #[test]
 fn hints_can_be_pasted_into_a_shell() {
-    if !can_mount("/dev/fuse") || !have("fusermount3") {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
@@ -86,7 +86,7 @@ fn names_of_processes_reach_no_terminal_with_control_characters() {
     fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
     let mut command = Command::new(copy(Path::new(env!("CARGO_BIN_EXE_lacuna")), "b"));
     command.args(["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"]);
-    let server = scene.served_by(&mut command);
+    let server = scene.serve_command(&mut command);
     let refused = scene.create("copy.img", &["--size", "16M", "--force"]).code(5).stderr;
     assert!(refused.contains(&format!("process {}", server.process())), "{refused:?}");
     assert!(!refused.contains('\u{1b}') && refused.contains(tamed), "{refused:?}");
@@ -110,7 +110,7 @@ fn names_in_a_vault_reach_no_log_and_no_terminal_with_control_characters() {
     assert_eq!(vault.read(EVIL).unwrap_err().raw_os_error(), Some(libc::EIO));
     vault.close().code(0);
     assert_eq!(server.wait(), 0);
-    let log = vault.said();
+    let log = vault.log_text();
     assert_tame(&log);
     assert!(log.contains(TAMED), "{log:?}");
     for words in [&["vault", "check", "v"][..], &["vault", "rescue", "v", "out"]] {

@@ -1,7 +1,9 @@
 //! Operations on an open disk while programs use it: checking, changing passphrases, growing.
 
+use crate::harness::{
+    CloseOnDrop, RunOutput, Scene, Serving, Signal, can_mount, is_program_available, noise, send, skipped,
+};
 use crate::nbd_client::Client;
-use crate::scene::{Closing, Ran, Scene, Serving, Signal, can_mount, have, noise, send, skipped};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -13,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const CHUNK: usize = 256 << 10;
 
 /// Sets the flag that ends concurrent work, also when a test fails.
-struct Ending<'a>(&'a AtomicBool);
+struct StopAtEnd<'a>(&'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -48,7 +50,7 @@ fn while_writing<R>(socket: &Path, chunks: u64, work: impl FnOnce() -> R) -> R {
                 round += 1;
             }
         });
-        let ending = Ending(&done);
+        let ending = StopAtEnd(&done);
         let result = work();
         drop(ending);
         writer.join().unwrap();
@@ -71,7 +73,7 @@ fn opens(scene: &Scene, key: &str) -> bool {
     }
 }
 
-fn key(scene: &Scene, words: &[&str]) -> Ran {
+fn key(scene: &Scene, words: &[&str]) -> RunOutput {
     scene.lacuna(&[&["key", words[0], "disk.img"], &words[1..]].concat())
 }
 
@@ -165,7 +167,7 @@ fn a_kill_while_a_disk_grows_leaves_the_old_size_or_the_new() {
 }
 
 #[test]
-fn levels_are_checked_and_rekeyed_while_they_are_open_and_say_no_more_than_before() {
+fn open_levels_are_checked_and_rekeyed_without_revealing_levels() {
     for format in ["deniable", "oblivious"] {
         let scene = scene(&["--size", "64M", "--format", format]);
         let with_level = |words: &[&str]| {
@@ -227,12 +229,12 @@ fn bad_blocks_of_an_open_disk_are_named() {
 
 #[test]
 fn a_mounted_file_system_is_checked_and_grows_in_use() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let scene = scene(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
     let (done, mut grew) = (AtomicBool::new(false), false);
     std::thread::scope(|scope| {
@@ -245,7 +247,7 @@ fn a_mounted_file_system_is_checked_and_grows_in_use() {
                 round += 1;
             }
         });
-        let ending = Ending(&done);
+        let ending = StopAtEnd(&done);
         scene.lacuna(&["check", "disk.img"]).code(0);
         key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(0);
         let said = scene.lacuna(&["resize", "disk.img", "--size", "128M"]).code(0).stdout;
@@ -282,7 +284,7 @@ fn a_raw_mount_shows_the_new_length() {
     }
     let scene = scene(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     scene.lacuna(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]).code(0);
     let file = fs::OpenOptions::new().read(true).write(true).open(scene.path("mnt/disk")).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 64 << 20);
@@ -347,7 +349,7 @@ fn a_stopped_server_and_hostile_bytes_keep_no_command_waiting() {
     hostile(&noise(6, 1 << 16));
     ask_for_what_is_not_the_header(&scene, &socket);
     // The server drops the remains of these connections at once.
-    crate::scene::wait_until("that the header is free", || {
+    crate::harness::wait_until("that the header is free", || {
         key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code == 0
     });
     scene.lacuna(&["check", "disk.img"]).code(0);
@@ -375,14 +377,14 @@ fn answer(socket: &Path, said: &[u8]) -> serde_json::Value {
 }
 
 #[test]
-fn a_server_and_a_mount_answer_whatever_is_said_alike_and_go_on() {
+fn malformed_requests_get_the_same_answers_from_a_server_and_a_mount() {
     if !can_mount("/dev/fuse") {
         return;
     }
     let scene = scene(&["--size", "64M"]);
     scene.create("mounted.img", &["--size", "64M"]).code(0);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, &["mnt"]);
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
     let server = scene.serve(&[]);
     scene.lacuna(&["open", "mounted.img", "mnt", "--raw", "--key-file", "key"]).code(0);
     let sockets = [scene.control("disk.img", "nbd"), scene.control("mounted.img", "fuse")];
@@ -469,7 +471,7 @@ fn stop_and_ask(scene: &Scene, server: &Serving) {
         })
         .collect();
     for child in asked {
-        let ran = Ran::from(child.wait_with_output().unwrap()).code(20);
+        let ran = RunOutput::from(child.wait_with_output().unwrap()).code(20);
         assert!(ran.stderr.contains("silence for") && ran.stderr.contains("kill -CONT"), "{}", ran.stderr);
     }
     send(Signal::CONT, server.process());

@@ -1,7 +1,7 @@
 //! Disks in a pool of Ceph RADOS, for tests. Without a cluster the tests are skipped, with a
 //! message.
 
-use crate::scene::{CHEAP, Ran, Scene, Serving, skipped};
+use crate::harness::{CHEAP, RunOutput, Scene, Serving, skipped};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,10 +14,10 @@ const DIR: &str = "LACUNA_CEPH_DIR";
 pub(crate) const POOL: &str = "lacuna";
 
 /// Tests that break the cluster run alone.
-static TURN: RwLock<()> = RwLock::new(());
+static CLUSTER_LOCK: RwLock<()> = RwLock::new(());
 static DISKS: AtomicU32 = AtomicU32::new(0);
 
-enum Turn {
+enum ClusterLock {
     #[allow(dead_code)]
     Shared(RwLockReadGuard<'static, ()>),
     #[allow(dead_code)]
@@ -29,36 +29,42 @@ enum Turn {
 /// A running cluster.
 pub(crate) struct Cluster {
     pub conf: PathBuf,
-    _turn: Turn,
+    _turn: ClusterLock,
 }
 
 impl Cluster {
     /// The cluster, shared with other tests.
     pub(crate) fn shared() -> Option<Cluster> {
         let conf = conf()?;
-        Some(Cluster { conf, _turn: Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner)) })
+        Some(Cluster {
+            conf,
+            _turn: ClusterLock::Shared(CLUSTER_LOCK.read().unwrap_or_else(PoisonError::into_inner)),
+        })
     }
 
     /// The same cluster for the same test, which must not wait for its own lock.
     pub(crate) fn again(&self) -> Cluster {
-        Cluster { conf: self.conf.clone(), _turn: Turn::Elsewhere }
+        Cluster { conf: self.conf.clone(), _turn: ClusterLock::Elsewhere }
     }
 
     /// The cluster, for a test that breaks and repairs it.
-    pub(crate) fn alone() -> Option<Cluster> {
+    pub(crate) fn exclusive() -> Option<Cluster> {
         let conf = conf()?;
         if std::env::var_os(DIR).is_none() {
             skipped(&format!("{DIR} does not say where the cluster is, so its parts cannot be stopped"));
             return None;
         }
-        Some(Cluster { conf, _turn: Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)) })
+        Some(Cluster {
+            conf,
+            _turn: ClusterLock::Alone(CLUSTER_LOCK.write().unwrap_or_else(PoisonError::into_inner)),
+        })
     }
 
     /// Runs one of Ceph's own programs, requires success and returns its output.
     #[track_caller]
     pub(crate) fn tool(&self, program: &str, args: &[&str]) -> String {
         let output = Command::new(program).arg("-c").arg(&self.conf).args(args).output();
-        Ran::from(output.unwrap_or_else(|e| panic!("{program}: {e}"))).code(0).stdout
+        RunOutput::from(output.unwrap_or_else(|e| panic!("{program}: {e}"))).code(0).stdout
     }
 
     /// Runs a verb of the script that manages the cluster.
@@ -118,19 +124,19 @@ impl PoolDisk {
 
     /// Runs the program.
     #[track_caller]
-    pub(crate) fn verb(&self, verb: &[&str], rest: &[&str]) -> Ran {
+    pub(crate) fn verb(&self, verb: &[&str], rest: &[&str]) -> RunOutput {
         self.scene.lacuna(&self.words(verb, rest))
     }
 
     /// Runs the program with the passphrase.
     #[track_caller]
-    pub(crate) fn keyed(&self, verb: &[&str], rest: &[&str]) -> Ran {
+    pub(crate) fn keyed(&self, verb: &[&str], rest: &[&str]) -> RunOutput {
         self.verb(verb, &[rest, &["--key-file", "key"]].concat())
     }
 
     /// Runs the program on a snapshot of the disk, with the passphrase.
     #[track_caller]
-    pub(crate) fn keyed_at(&self, snapshot: &str, verb: &[&str], rest: &[&str]) -> Ran {
+    pub(crate) fn keyed_at(&self, snapshot: &str, verb: &[&str], rest: &[&str]) -> RunOutput {
         let location = format!("{}@{snapshot}", self.location);
         let conf = self.cluster.conf.to_str().unwrap();
         let words = [verb, &[&location], rest, &["--key-file", "key", "--ceph-conf", conf]].concat();
@@ -145,7 +151,8 @@ impl PoolDisk {
     /// Serves the disk read-only, and discards messages about failed requests.
     pub(crate) fn serve_damaged(&self) -> Serving {
         let words = ["--socket", "nbd.sock", "--key-file", "key", "--read-only"];
-        self.scene.served_by_saying(&mut self.scene.command(&self.words(&["serve"], &words)), Stdio::null())
+        self.scene
+            .serve_command_logging_to(&mut self.scene.command(&self.words(&["serve"], &words)), Stdio::null())
     }
 
     /// Serves a snapshot of the disk.

@@ -1,7 +1,7 @@
 //! Privileges that the program has and the user that starts it may lack.
 
-use crate::scene::{Ran, Scene, can_mount, have, skipped};
-use crate::vault_scene::VaultScene;
+use crate::harness::{RunOutput, Scene, can_mount, is_program_available, skipped};
+use crate::vault_harness::VaultScene;
 use rustix::fs::StatVfsMountFlags;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,8 +17,12 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn root_runs_no_program_that_lies_in_the_way() {
-    if !is_root() || !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+fn root_runs_no_program_from_the_path_of_the_user() {
+    if !is_root()
+        || !can_mount("/dev/loop-control")
+        || !can_mount("/dev/fuse")
+        || !is_program_available("mkfs.ext4")
+    {
         return;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
@@ -43,8 +47,8 @@ fn root_runs_no_program_that_lies_in_the_way() {
 /// Without the right to mount, as in a container, root uses `fusermount3`: the program of the
 /// system, which cannot mount either.
 #[test]
-fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
-    if !is_root() || !have("setpriv") || !have("fusermount3") {
+fn root_without_capabilities_runs_no_fusermount3_from_the_path_of_the_user() {
+    if !is_root() || !is_program_available("setpriv") || !is_program_available("fusermount3") {
         return;
     }
     let Some(vault) = VaultScene::new(&[]) else { return };
@@ -56,7 +60,7 @@ fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
     fs::write(&trap, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", ran.display())).unwrap();
     fs::set_permissions(&trap, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", scene.path("bin").display(), std::env::var("PATH").unwrap_or_default());
-    let bounded = |words: &[&str]| -> Ran {
+    let bounded = |words: &[&str]| -> RunOutput {
         let mut command = Command::new("setpriv");
         command.args(["--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]).args(words);
         command.current_dir(scene.path(".")).stdin(Stdio::null()).env_remove("LISTEN_FDS");
@@ -79,7 +83,7 @@ fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
 
 #[test]
 fn the_rights_of_a_set_user_id_file_are_refused() {
-    if !is_root() || !have("setpriv") {
+    if !is_root() || !is_program_available("setpriv") {
         return;
     }
     let scene = Scene::new();

@@ -2,7 +2,7 @@
 //! program. The terminal shows input and its former screen again, whatever ends or stops the
 //! program.
 
-use crate::scene::{CHEAP, Scene, Signal, Terminal, have, send, wait_until};
+use crate::harness::{CHEAP, Scene, Signal, Terminal, is_program_available, send, wait_until};
 use rustix::termios::LocalModes;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -29,7 +29,7 @@ impl Session {
     /// Runs these words in it.
     fn new(scene: &Scene, words: &[&str]) -> Session {
         let terminal = Terminal::new();
-        let seen = terminal.watch();
+        let seen = terminal.collect_output();
         let mut command = Command::new("setsid");
         // The runner of the tests may ignore signals.
         command.args(["--ctty", "env", "--default-signal"]).args(words).current_dir(scene.path(""));
@@ -76,7 +76,7 @@ fn modes_before() -> LocalModes {
 
 #[test]
 fn every_signal_gives_the_terminal_its_echo_back() {
-    if !have("setsid") {
+    if !is_program_available("setsid") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
@@ -96,7 +96,7 @@ fn every_signal_gives_the_terminal_its_echo_back() {
 
 #[test]
 fn a_job_that_is_stopped_at_a_prompt_asks_again() {
-    if !have("setsid") {
+    if !is_program_available("setsid") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
@@ -118,7 +118,7 @@ fn a_job_that_is_stopped_at_a_prompt_asks_again() {
 
 #[test]
 fn a_watch_gives_the_screen_back_on_every_signal() {
-    if !have("setsid") {
+    if !is_program_available("setsid") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
@@ -139,7 +139,7 @@ fn a_watch_gives_the_screen_back_on_every_signal() {
 
 #[test]
 fn a_watch_that_is_stopped_gives_the_screen_back_and_goes_on() {
-    if !have("setsid") {
+    if !is_program_available("setsid") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
@@ -161,7 +161,7 @@ fn a_watch_that_is_stopped_gives_the_screen_back_and_goes_on() {
 /// A shell sets the terminal after a program was stopped by STOP, which no program can catch.
 #[test]
 fn input_is_hidden_again_after_stop_and_cont() {
-    if !have("setsid") {
+    if !is_program_available("setsid") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
@@ -178,7 +178,7 @@ fn input_is_hidden_again_after_stop_and_cont() {
 
 #[test]
 fn a_line_that_the_terminal_cuts_is_refused() {
-    if !have("setsid") {
+    if !is_program_available("setsid") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
@@ -190,7 +190,7 @@ fn a_line_that_the_terminal_cuts_is_refused() {
 
 #[test]
 fn a_short_new_passphrase_gets_the_same_note_for_each_level() {
-    if !have("setsid") {
+    if !is_program_available("setsid") {
         return;
     }
     let scene = Scene::new();

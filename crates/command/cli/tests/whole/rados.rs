@@ -1,8 +1,8 @@
 //! The life of a disk in RADOS, verb by verb, and invalid requests.
 
+use crate::harness::{CHEAP, CloseOnDrop, Scene, noise, wait_until};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
-use crate::scene::{CHEAP, Closing, Scene, noise, wait_until};
 use std::fs;
 
 const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
@@ -32,7 +32,7 @@ fn read_at(disk: &PoolDisk, snapshot: &str, offset: u64, len: usize) -> Vec<u8> 
 }
 
 #[test]
-fn from_create_to_delete() {
+fn a_pool_disk_is_created_used_and_deleted() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M", "--cipher", "gcm"]);
     let info = disk.verb(&["info"], &["--json"]).code(0).json();
@@ -194,7 +194,7 @@ fn a_snapshot_is_read_only_and_names_are_checked() {
 }
 
 #[test]
-fn what_there_is_is_not_made_again() {
+fn an_existing_disk_is_not_created_again() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     write(&disk, &[], 0, &noise(1, 4096));
@@ -251,7 +251,7 @@ fn a_copied_header_takes_no_data_with_it() {
 }
 
 #[test]
-fn namespaces_are_apart() {
+fn disks_in_different_namespaces_are_separate() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     disk.verb(&["info"], &["--namespace", "other"]).code(4);
@@ -262,7 +262,7 @@ fn namespaces_are_apart() {
     // An open disk in one namespace is not taken for the disk in the other.
     let server = disk.serve(&[]);
     fs::create_dir(disk.scene.path("mnt")).unwrap();
-    let _closing = Closing(&disk.scene, &["mnt"]);
+    let _closing = CloseOnDrop(&disk.scene, &["mnt"]);
     disk.keyed(&["open"], &["mnt", "--raw", "--namespace", "other"]).code(0);
     fs::write(disk.scene.path("second"), "second").unwrap();
     disk.keyed(&["key", "add"], &["--new-key-file", "second"]).code(0);
@@ -301,7 +301,7 @@ fn namespaces_are_apart() {
 }
 
 #[test]
-fn no_cluster_no_pool_no_disk_no_key() {
+fn a_missing_cluster_pool_disk_or_key_is_an_error() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::unmade(cluster);
     let conf = disk.cluster.conf.to_str().unwrap().to_owned();

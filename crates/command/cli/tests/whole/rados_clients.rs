@@ -2,13 +2,13 @@
 //! NBD in every layout, and file trees on a mounted ext4 with snapshots.
 
 use crate::clients::{ext4_image, fio_verifies};
+use crate::harness::{CloseOnDrop, can_mount, is_program_available, noise};
 use crate::pool::{Cluster, PoolDisk};
-use crate::scene::{Closing, can_mount, have, noise};
 use std::fs;
 use std::path::Path;
 
 fn image_survives(options: &[&str]) {
-    if !["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(have) {
+    if !["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(is_program_available) {
         return;
     }
     let Some(cluster) = Cluster::shared() else { return };
@@ -113,12 +113,12 @@ fn change(tree: &Path) {
 
 #[test]
 fn a_tree_its_snapshot_and_the_way_back() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "1G", "--cipher", "gcm"]);
-    let _closing = Closing(&disk.scene, &["mnt", "then"]);
+    let _closing = CloseOnDrop(&disk.scene, &["mnt", "then"]);
     let path = |name: &str| disk.scene.path(name);
     for dir in ["mnt", "then"] {
         fs::create_dir(path(dir)).unwrap();
@@ -167,13 +167,13 @@ fn a_tree_its_snapshot_and_the_way_back() {
 
 #[test]
 fn trimmed_space_is_given_back_to_the_pool() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
         return;
     }
     let Some(cluster) = Cluster::shared() else { return };
     // With gcm an empty object stays: its seal records that it is empty.
     let disk = PoolDisk::create(cluster, &["--size", "256M", "--cipher", "xts-random"]);
-    let _closing = Closing(&disk.scene, &["mnt", "then"]);
+    let _closing = CloseOnDrop(&disk.scene, &["mnt", "then"]);
     fs::create_dir(disk.scene.path("mnt")).unwrap();
     disk.keyed(&["open"], &["mnt", "--mkfs", "ext4"]).code(0);
     fs::write(disk.scene.path("mnt/large"), noise(5, 100 << 20)).unwrap();

@@ -1,8 +1,8 @@
 //! A cluster that loses OSDs, and objects that an adversary has modified.
 
+use crate::harness::{CHEAP, Serving, is_program_available, noise, skipped, wait_until};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
-use crate::scene::{CHEAP, Serving, have, noise, skipped, wait_until};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -10,21 +10,21 @@ const MIB: u64 = 1 << 20;
 const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
 
 /// The cluster with some OSDs killed; all are started again on drop.
-struct Wounded<'a>(&'a Cluster, Vec<&'static str>);
+struct DegradedCluster<'a>(&'a Cluster, Vec<&'static str>);
 
-impl<'a> Wounded<'a> {
+impl<'a> DegradedCluster<'a> {
     fn kill(cluster: &'a Cluster, osds: &[&'static str]) -> Self {
         osds.iter().for_each(|osd| cluster.script("kill-osd", &[osd]));
-        Wounded(cluster, osds.to_vec())
+        DegradedCluster(cluster, osds.to_vec())
     }
 
-    fn heal(mut self) {
+    fn restart_osds(mut self) {
         // The system takes a moment to release the resources of a dead process.
         self.1.drain(..).for_each(|osd| wait_until("an OSD", || self.0.try_script("start-osd", &[osd])));
     }
 }
 
-impl Drop for Wounded<'_> {
+impl Drop for DegradedCluster<'_> {
     fn drop(&mut self) {
         for osd in self.1.drain(..) {
             let _ = self.0.try_script("start-osd", &[osd]);
@@ -34,7 +34,7 @@ impl Drop for Wounded<'_> {
 
 #[test]
 fn an_osd_that_dies_and_comes_back_is_not_noticed() {
-    if !have("fio") {
+    if !is_program_available("fio") {
         return;
     }
     let engines = Command::new("fio").arg("--enghelp").output().unwrap();
@@ -42,7 +42,7 @@ fn an_osd_that_dies_and_comes_back_is_not_noticed() {
         skipped("this machine has no fio with the nbd engine");
         return;
     }
-    let Some(cluster) = Cluster::alone() else { return };
+    let Some(cluster) = Cluster::exclusive() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "128M", "--cipher", "gcm"]);
     let server = disk.serve(&[]);
     let uri = format!("--uri={}", server.uri);
@@ -55,8 +55,8 @@ fn an_osd_that_dies_and_comes_back_is_not_noticed() {
         let mut fio = fio.stdout(Stdio::null()).spawn().unwrap();
         let written = || disk.objects(&disk.data_prefix()).len();
         wait_until("the first objects", || written() > 4 || fio.try_wait().unwrap().is_some());
-        let wounded = Wounded::kill(&disk.cluster, &[osd]);
-        wounded.heal();
+        let wounded = DegradedCluster::kill(&disk.cluster, &[osd]);
+        wounded.restart_osds();
         let code = fio.wait().unwrap().code();
         assert_eq!(code, Some(0), "{}", fs::read_to_string(disk.scene.path("fio.log")).unwrap_or_default());
     }
@@ -65,14 +65,14 @@ fn an_osd_that_dies_and_comes_back_is_not_noticed() {
 }
 
 #[test]
-fn without_two_osds_of_three_it_waits_and_goes_on() {
-    let Some(cluster) = Cluster::alone() else { return };
+fn requests_wait_while_two_of_three_osds_are_down() {
+    let Some(cluster) = Cluster::exclusive() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let server = disk.serve(&[]);
     let mut client = Client::connect(&server.socket).unwrap();
     client.write_at(0, &noise(1, 8 << 20)).unwrap();
     client.flush().unwrap();
-    let wounded = Wounded::kill(&disk.cluster, &["1", "2"]);
+    let wounded = DegradedCluster::kill(&disk.cluster, &["1", "2"]);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || {
             client.write_at(4 * MIB, &noise(2, 8 << 20))?;
@@ -82,7 +82,7 @@ fn without_two_osds_of_three_it_waits_and_goes_on() {
         // The test only checks that the write has not ended; it asserts no durations.
         std::thread::sleep(std::time::Duration::from_secs(3));
         assert!(!waiting.is_finished(), "written to one OSD of three");
-        wounded.heal();
+        wounded.restart_osds();
         let data = waiting.join().unwrap().expect("writes that waited fail");
         assert!(data[..4 << 20] == noise(1, 8 << 20)[..4 << 20] && data[4 << 20..] == noise(2, 8 << 20));
     });
@@ -91,23 +91,23 @@ fn without_two_osds_of_three_it_waits_and_goes_on() {
 }
 
 #[test]
-fn with_a_timeout_it_fails_clearly_and_loses_nothing() {
-    let Some(cluster) = Cluster::alone() else { return };
+fn a_timeout_fails_requests_and_loses_no_data() {
+    let Some(cluster) = Cluster::exclusive() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M", "--cipher", "gcm"]);
     let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key", "--timeout", "3"]);
     let said = fs::File::create(disk.scene.path("said")).unwrap();
-    let server = disk.scene.served_by_saying(&mut disk.scene.command(&words), said.into());
+    let server = disk.scene.serve_command_logging_to(&mut disk.scene.command(&words), said.into());
     let mut client = Client::connect(&server.socket).unwrap();
     client.write_at(0, &noise(1, 8 << 20)).unwrap();
     client.flush().unwrap();
-    let wounded = Wounded::kill(&disk.cluster, &["0", "1"]);
+    let wounded = DegradedCluster::kill(&disk.cluster, &["0", "1"]);
     let failed = client.write_at(MIB, &noise(2, 8 << 20)).and_then(|()| client.flush());
     assert!(failed.is_err(), "acknowledged by one OSD of three");
     // Fail-stop: this server takes no more writes.
     assert!(client.write_at(0, &noise(3, 4096)).and_then(|()| client.flush()).is_err());
     let ran = disk.keyed(&["check"], &["--timeout", "3", "--steal"]);
     assert_ne!(ran.code, 0);
-    wounded.heal();
+    wounded.restart_osds();
     drop(client);
     assert_eq!(server.stop(), 20);
     let said = fs::read_to_string(disk.scene.path("said")).unwrap();
@@ -247,7 +247,7 @@ fn an_older_version_of_an_object_is_not_taken_for_the_present_one() {
 }
 
 #[test]
-fn damaged_headers_and_books() {
+fn damaged_headers_and_metadata_objects_are_reported() {
     let Some((disk, objects)) = three_objects("adaptive") else { return };
     let rados = |args: &[&str]| disk.cluster.tool("rados", &[&["-p", POOL], args].concat());
     let file = disk.scene.path("object");
@@ -307,7 +307,7 @@ fn damaged_headers_and_books() {
 }
 
 #[test]
-fn a_full_pool_says_so_to_the_end_and_loses_nothing_flushed() {
+fn a_full_pool_is_reported_and_loses_no_flushed_data() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::unmade(cluster);
     let pool = format!("{}-full", disk.location.rsplit('/').next().unwrap());
@@ -318,7 +318,7 @@ fn a_full_pool_says_so_to_the_end_and_loses_nothing_flushed() {
     let create = ["create", &location, "--size", "256M", "--key-file", "key", "--ceph-conf", conf];
     disk.scene.lacuna(&[&create[..], &CHEAP].concat()).code(0);
     let words = ["serve", &location, "--socket", "nbd.sock", "--key-file", "key", "--ceph-conf", conf];
-    let server = disk.scene.served_by_saying(&mut disk.scene.command(&words), Stdio::null());
+    let server = disk.scene.serve_command_logging_to(&mut disk.scene.command(&words), Stdio::null());
     let mut client = Client::connect(&server.socket).unwrap();
     for segment in 0..4 {
         client.write_at(segment * 4 * MIB, &noise(segment + 1, 4 << 20)).unwrap();

@@ -2,9 +2,9 @@
 //! removed, truncated or restored to an older state. (`hostile_pool` of `games` covers all of it,
 //! in memory.)
 
+use crate::harness::{CHEAP, noise};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
-use crate::scene::{CHEAP, noise};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
@@ -83,7 +83,7 @@ fn a_pool_that_is_copied_object_by_object_has_no_snapshots() {
 /// Single changes to the objects of a disk. With gcm every successful read returns the right data;
 /// with every cipher the program ends with a proper exit code.
 #[test]
-fn objects_are_removed_cut_and_put_back() {
+fn removed_truncated_and_older_objects_are_detected() {
     for (cipher, layout) in [("gcm", "adaptive"), ("gcm", "segment-end"), ("xts-random", "adaptive")] {
         let Some(cluster) = Cluster::shared() else { return };
         let disk = PoolDisk::create(cluster, &["--size", "64M", "--cipher", cipher, "--layout", layout]);

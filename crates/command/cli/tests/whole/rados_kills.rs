@@ -4,10 +4,10 @@
 //! `LACUNA_KILLS` sets how often each combination is killed, for the long run; `LACUNA_SEED` sets
 //! the seed.
 
-use crate::books::{Book, Dice};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
-use lacuna_testkit::setting;
+use crate::write_verifier::{WriteVerifier, Xorshift};
+use lacuna_testkit::env_number;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ const KILLS: u64 = 3;
 fn killed(cipher: &str, layout: &str) {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "16M", "--cipher", cipher, "--layout", layout]);
-    let seed = setting("LACUNA_SEED", 1);
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut books: Vec<Book> =
-        (0..WRITERS).map(|writer| Book::new("", writer * EACH..(writer + 1) * EACH, 300)).collect();
-    for kill in 0..setting("LACUNA_KILLS", KILLS) {
+    let seed = env_number("LACUNA_SEED", 1);
+    let mut dice = Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut books: Vec<WriteVerifier> =
+        (0..WRITERS).map(|writer| WriteVerifier::new("", writer * EACH..(writer + 1) * EACH, 300)).collect();
+    for kill in 0..env_number("LACUNA_KILLS", KILLS) {
         let what = format!("{cipher} {layout}, kill {kill} of seed {seed}");
         // Occasional snapshots: the store copies the old data before it is overwritten.
         if kill % 4 == 2 {
@@ -48,7 +48,7 @@ fn killed(cipher: &str, layout: &str) {
                 .iter_mut()
                 .map(|book| {
                     let (server, acknowledged, mut dice) =
-                        (&server, &acknowledged, Dice(dice.below(u64::MAX) | 1));
+                        (&server, &acknowledged, Xorshift(dice.below(u64::MAX) | 1));
                     scope.spawn(move || book.write_until_death(&server.socket, &mut dice, acknowledged))
                 })
                 .collect();

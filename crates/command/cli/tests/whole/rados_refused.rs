@@ -1,9 +1,9 @@
 //! Objects that an adversary removes or restores to an older state while a server uses them, the
 //! remedies, and a full pool: on a real cluster, in every layout.
 
+use crate::harness::{CHEAP, noise, wait_until};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
-use crate::scene::{CHEAP, noise, wait_until};
 use std::process::Stdio;
 
 const MIB: u64 = 1 << 20;
@@ -32,7 +32,7 @@ fn unreadable(client: &mut Client) -> usize {
 }
 
 #[test]
-fn a_write_to_an_object_that_is_gone_or_older_makes_nothing_else_good() {
+fn a_write_to_a_missing_or_older_object_does_not_hide_other_damage() {
     for layout in LAYOUTS {
         let Some((disk, objects)) = two_objects(layout) else { return };
         let rados = |args: &[&str]| disk.cluster.tool("rados", &[&["-p", POOL], args].concat());
@@ -40,7 +40,7 @@ fn a_write_to_an_object_that_is_gone_or_older_makes_nothing_else_good() {
         for gone in [true, false] {
             // Its messages about failed requests are discarded.
             let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key"]);
-            let server = disk.scene.served_by_saying(&mut disk.scene.command(&words), Stdio::null());
+            let server = disk.scene.serve_command_logging_to(&mut disk.scene.command(&words), Stdio::null());
             let mut client = Client::connect(&server.socket).unwrap();
             client.write_at(100 * BLOCK as u64, &noise(7, BLOCK)).unwrap();
             client.flush().unwrap();
@@ -102,7 +102,7 @@ fn trim_works_on_a_full_pool_and_makes_room() {
         let create = ["create", &location, "--size", "256M"];
         disk.scene.lacuna(&[&create[..], &options, &CHEAP].concat()).code(0);
         let words = ["serve", &location, "--socket", "nbd.sock", "--key-file", "key", "--ceph-conf", conf];
-        let server = disk.scene.served_by_saying(&mut disk.scene.command(&words), Stdio::null());
+        let server = disk.scene.serve_command_logging_to(&mut disk.scene.command(&words), Stdio::null());
         let mut client = Client::connect(&server.socket).unwrap();
         (0..8).for_each(|n| client.write_at(n * 4 * MIB, &noise(n + 1, OBJECT)).unwrap());
         client.flush().unwrap();

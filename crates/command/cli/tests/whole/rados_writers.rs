@@ -1,15 +1,15 @@
 //! One writer: a second one is refused, takes over from a dead one, or takes over from a live one
 //! by force; the live one then stops.
 
+use crate::harness::{Scene, Signal, can_mount, noise, send, wait_until};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
-use crate::scene::{Scene, Signal, can_mount, noise, send, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
 #[test]
-fn a_second_client_is_refused_whatever_it_wants() {
+fn every_request_of_a_second_client_is_refused() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     disk.keyed(&["snapshot", "create"], &["then"]).code(0);
@@ -51,7 +51,7 @@ fn a_second_client_is_refused_whatever_it_wants() {
 }
 
 #[test]
-fn the_dead_are_taken_over_from() {
+fn a_disk_of_a_dead_client_is_taken_over() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M", "--cipher", "gcm"]);
     let mut server = disk.serve(&[]);
@@ -70,7 +70,7 @@ fn the_dead_are_taken_over_from() {
 /// A takeover reports the client that it shuts out; the cluster keeps a dead client on its
 /// blocklist for a shorter time.
 #[test]
-fn a_client_that_is_shut_out_is_named() {
+fn a_fenced_client_is_named() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let shut_out = |options: &[&str], words: &str| {
@@ -95,7 +95,7 @@ fn a_client_that_is_shut_out_is_named() {
 }
 
 #[test]
-fn the_living_are_shut_out_and_stop() {
+fn a_live_client_is_fenced_by_force_and_stops() {
     for (layout, write_through) in [("adaptive", false), ("segment-end", true)] {
         let Some(cluster) = Cluster::shared() else { return };
         let disk = PoolDisk::create(cluster, &["--size", "64M", "--cipher", "gcm", "--layout", layout]);
@@ -105,7 +105,7 @@ fn the_living_are_shut_out_and_stop() {
         if write_through {
             command.arg("--write-through");
         }
-        let old = disk.scene.served_by_saying(&mut command, Stdio::from(said));
+        let old = disk.scene.serve_command_logging_to(&mut command, Stdio::from(said));
         let mut shut_out = Client::connect(&old.socket).unwrap();
         shut_out.write_at(0, &noise(1, 1 << 20)).unwrap();
         shut_out.flush().unwrap();
@@ -138,7 +138,7 @@ fn the_living_are_shut_out_and_stop() {
 }
 
 #[test]
-fn nobody_is_shut_out_without_the_passphrase() {
+fn no_client_is_fenced_without_the_passphrase() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let server = disk.serve(&[]);
@@ -155,17 +155,17 @@ fn nobody_is_shut_out_without_the_passphrase() {
 }
 
 #[test]
-fn who_is_shut_out_while_idle_ends_too() {
+fn an_idle_fenced_server_ends() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key"]);
-    let old = disk.scene.served_by_saying(&mut disk.scene.command(&words), Stdio::null());
+    let old = disk.scene.serve_command_logging_to(&mut disk.scene.command(&words), Stdio::null());
     disk.keyed(&["check"], &["--steal"]).code(0);
     assert_eq!(old.wait(), 5);
 }
 
 #[test]
-fn what_is_mounted_stays_so_when_it_is_taken_over_and_fails() {
+fn a_mount_of_a_fenced_client_stays_and_fails() {
     if !can_mount("/dev/fuse") {
         return;
     }

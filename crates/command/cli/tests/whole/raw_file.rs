@@ -1,6 +1,6 @@
 //! The disk as a file, for programs that expect one.
 
-use crate::scene::{Scene, can_mount, have, noise};
+use crate::harness::{Scene, can_mount, is_program_available, noise};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -29,7 +29,11 @@ memory.flush()
 
 #[test]
 fn programs_map_the_file_of_a_raw_disk() {
-    if !can_mount("/dev/fuse") || !have("fusermount3") || !have("python3") || !kernel_maps() {
+    if !can_mount("/dev/fuse")
+        || !is_program_available("fusermount3")
+        || !is_program_available("python3")
+        || !kernel_maps()
+    {
         return;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);

@@ -1,11 +1,11 @@
 //! The longest requests of NBD clients.
 
+use crate::harness::{Scene, is_program_available, noise};
 use crate::nbd_client::Client;
-use crate::scene::{Scene, have, noise};
 
 #[test]
 fn a_request_of_64_mib_is_served() {
-    if !have("nbdinfo") {
+    if !is_program_available("nbdinfo") {
         return;
     }
     for format in ["sealed", "deniable"] {

@@ -1,8 +1,8 @@
 //! `rescue`: copies all readable blocks of a damaged disk, and writes a map of them.
 
+use crate::harness::{RunOutput, Scene, noise};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
-use crate::scene::{Ran, Scene, noise};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ const WRITTEN: usize = 1152;
 const TAIL: u64 = 64 << 10;
 
 /// A disk at a location, with the data written on it.
-struct Damaged {
+struct DamagedDisk {
     scene: Scene,
     location: &'static str,
     /// The file of the disk.
@@ -28,9 +28,9 @@ struct Damaged {
     content: Vec<u8>,
 }
 
-impl Damaged {
+impl DamagedDisk {
     /// Makes a disk with `shape`, and writes the first [`WRITTEN`] blocks of a level.
-    fn make(location: &'static str, shape: &[&str], level: u8) -> Damaged {
+    fn make(location: &'static str, shape: &[&str], level: u8) -> DamagedDisk {
         let scene = Scene::new();
         let (mut key, mut export) = ("key", "");
         if level > 0 {
@@ -42,14 +42,14 @@ impl Damaged {
         }
         let content = noise(7, WRITTEN * BLOCK);
         let file = location.strip_prefix("nand:").unwrap_or(location);
-        let damaged = Damaged { scene, location, file, key, export, content };
+        let damaged = DamagedDisk { scene, location, file, key, export, content };
         damaged.write(0, &damaged.content);
         damaged
     }
 
     fn write(&self, block: usize, data: &[u8]) {
         let words = ["serve", self.location, "--socket", "nbd.sock", "--key-file", self.key];
-        let server = self.scene.served_by(&mut self.scene.command(&words));
+        let server = self.scene.serve_command(&mut self.scene.command(&words));
         let mut client = Client::connect_to(&server.socket, self.export).unwrap();
         for (at, part) in data.chunks(1 << 18).enumerate() {
             client.write_at((block * BLOCK + (at << 18)) as u64, part).unwrap();
@@ -87,7 +87,7 @@ impl Damaged {
         }
     }
 
-    fn rescue(&self, options: &[&str]) -> Ran {
+    fn rescue(&self, options: &[&str]) -> RunOutput {
         let words = ["rescue", self.location, "image", "--key-file", self.key];
         self.scene.lacuna(&[&words[..], options].concat())
     }
@@ -152,7 +152,7 @@ fn lost(map: &Path, len: u64) -> BTreeSet<u64> {
 
 #[test]
 fn of_a_whole_disk_everything_is_rescued() {
-    let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
+    let disk = DamagedDisk::make("disk.img", &["--size", "16M"], 0);
     let words = disk.rescue(&[]).code(0);
     assert!(
         words.stdout.contains("1152 blocks verified (4.5 MiB), 2944 never written, 0 unreadable"),
@@ -190,8 +190,8 @@ fn of_a_whole_disk_everything_is_rescued() {
 /// Rescued blocks are not read again, whatever their state on the disk; lost and untried blocks
 /// are.
 #[test]
-fn a_second_run_reads_what_is_missing_alone() {
-    let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
+fn a_second_run_reads_only_missing_areas() {
+    let disk = DamagedDisk::make("disk.img", &["--size", "16M"], 0);
     let whole = fs::read(disk.scene.path("disk.img")).unwrap();
     let blocks = (16 << 20) / BLOCK as u64;
     disk.destroy(12, 0);
@@ -234,11 +234,11 @@ fn a_second_run_reads_what_is_missing_alone() {
     assert_eq!(lost_of(&disk), BTreeSet::new());
 }
 
-fn told_id(created: &Ran) -> String {
+fn told_id(created: &RunOutput) -> String {
     created.stdout.lines().find_map(|line| line.strip_prefix("ID ")).unwrap().to_owned()
 }
 
-fn lost_of(disk: &Damaged) -> BTreeSet<u64> {
+fn lost_of(disk: &DamagedDisk) -> BTreeSet<u64> {
     lost(&disk.scene.path("image.map"), fs::metadata(disk.scene.path("image")).unwrap().len())
 }
 
@@ -252,7 +252,7 @@ fn all_but_the_destroyed_blocks_are_rescued() {
         ("disk.img", &["--size", "64M", "--format", "oblivious", "--cover", "0"], 40),
         ("nand:chip.img", &["--size", "8M"], 8),
     ] {
-        let disk = Damaged::make(location, shape, 0);
+        let disk = DamagedDisk::make(location, shape, 0);
         // Most pages of a disk with levels hold no data of level 0.
         let mut turn = 0;
         let checked = loop {
@@ -274,7 +274,7 @@ fn all_but_the_destroyed_blocks_are_rescued() {
 /// Destroys the ciphertext of one block of a sealed disk: the map names exactly this block.
 #[test]
 fn the_map_names_exactly_the_destroyed_block() {
-    let mut disk = Damaged::make("disk.img", &["--size", "16M"], 0);
+    let mut disk = DamagedDisk::make("disk.img", &["--size", "16M"], 0);
     // Rewrites one block; closing the disk empties the journal, so the block is in its segment.
     let before = fs::read(disk.scene.path("disk.img")).unwrap();
     let victim = noise(99, BLOCK);
@@ -291,7 +291,7 @@ fn the_map_names_exactly_the_destroyed_block() {
 
 #[test]
 fn a_hidden_level_is_rescued_by_its_passphrase() {
-    let disk = Damaged::make("disk.img", &["--size", "64M", "--format", "deniable", "--cover", "5"], 1);
+    let disk = DamagedDisk::make("disk.img", &["--size", "64M", "--format", "deniable", "--cover", "5"], 1);
     let (lost, said) = disk.rescued(&["--level", "1"], 0);
     assert!(lost.is_empty());
     assert_eq!(said["level"], 1);
@@ -308,7 +308,7 @@ fn a_hidden_level_is_rescued_by_its_passphrase() {
 #[test]
 fn one_copy_of_the_header_is_enough() {
     for shape in [&["--size", "16M"][..], &["--size", "64M", "--format", "deniable"]] {
-        let disk = Damaged::make("disk.img", shape, 0);
+        let disk = DamagedDisk::make("disk.img", shape, 0);
         let medium = disk.medium();
         let len = medium.metadata().unwrap().len();
         let copies = [0, 512 << 10, len - TAIL];
@@ -338,7 +338,7 @@ fn of_a_medium_that_was_cut_short_the_rest_is_rescued() {
         ("disk.img", &["--size", "64M", "--format", "oblivious", "--cover", "0"]),
         ("nand:chip.img", &["--size", "8M"]),
     ] {
-        let disk = Damaged::make(location, shape, 0);
+        let disk = DamagedDisk::make(location, shape, 0);
         let medium = disk.medium();
         let whole = medium.metadata().unwrap().len();
         let len = if shape.contains(&"oblivious") {
@@ -371,7 +371,7 @@ fn of_a_medium_that_was_cut_short_the_rest_is_rescued() {
 
 /// Number of lost blocks of a disk that was cut short. Checks that all other blocks are as written.
 #[track_caller]
-fn lost_when_cut(disk: &Damaged) -> usize {
+fn lost_when_cut(disk: &DamagedDisk) -> usize {
     let code = disk.rescue(&["--force"]).code;
     assert!([0, 10].contains(&code), "{code}");
     let (lost, _) = disk.rescued(&[], code);
@@ -390,7 +390,7 @@ fn last_held(medium: &[u8]) -> u64 {
 /// data is lost. The user cannot know that and is warned.
 #[test]
 fn a_disk_whose_journal_is_gone_is_rescued() {
-    let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
+    let disk = DamagedDisk::make("disk.img", &["--size", "16M"], 0);
     let medium = disk.medium();
     let journal = fs::read(disk.scene.path("disk.img")).unwrap();
     let at = journal.chunks(BLOCK).position(|page| page.starts_with(b"LACRETD1")).unwrap();

@@ -1,8 +1,8 @@
 //! The root of a user namespace, as in a container without privileges but with the FUSE device:
 //! there is no loop device and no program that mounts for other users.
 
-use crate::commoner::{FIRST, Town};
-use crate::scene::{CHEAP, skipped};
+use crate::harness::{CHEAP, skipped};
+use crate::unprivileged::{FIRST, TwoUsers};
 
 /// The commands of a user in such a container, which cannot regain privileges.
 const DAY: &str = r#"
@@ -27,7 +27,7 @@ grep -c home-64001/mnt /proc/self/mountinfo >mounts || true
 
 #[test]
 fn a_container_without_privileges_mounts_a_disk() {
-    let Some(town) = Town::new() else { return };
+    let Some(town) = TwoUsers::new() else { return };
     let inside = ["setpriv", "--no-new-privs", "unshare", "--user", "--map-root-user", "--mount"];
     if town.run(FIRST, &[&inside[..], &["true"]].concat()).code != 0 {
         return skipped("users may make no namespaces here");

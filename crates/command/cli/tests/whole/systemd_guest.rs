@@ -2,7 +2,7 @@
 //! see `scripts/systemd-guest.sh`. A boot takes most of a minute, so this test runs in `make
 //! test-long` only.
 
-use crate::scene::{Scene, can_mount, have, skipped};
+use crate::harness::{Scene, can_mount, is_program_available, skipped};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -167,7 +167,7 @@ impl Guest {
             match self.line() {
                 Some(line) if line.contains(words) => return,
                 Some(_) => {}
-                None => panic!("the guest never said {words:?}; it said:\n{}", self.said),
+                None => panic!("the guest ended without printing {words:?}; its console:\n{}", self.said),
             }
         }
     }
@@ -185,11 +185,15 @@ impl Drop for Guest {
 }
 
 #[test]
-fn disks_are_there_after_every_boot() {
+fn disks_are_mounted_after_every_boot() {
     if std::env::var("LACUNA_SHARE").as_deref() != Ok("all") {
         return skipped("disks in a system that boots: `make test-long` boots it");
     }
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") || !have("qemu-img") {
+    if !can_mount("/dev/loop-control")
+        || !can_mount("/dev/fuse")
+        || !is_program_available("mkfs.ext4")
+        || !is_program_available("qemu-img")
+    {
         return;
     }
     let why = String::from_utf8(script().arg("missing").output().unwrap().stdout).unwrap();

@@ -1,6 +1,6 @@
 //! TLS clients that a server refuses: each is counted, with its reason.
 
-use crate::scene::{Scene, Signal, have, send, skipped, wait_until};
+use crate::harness::{Scene, Signal, is_program_available, send, skipped, wait_until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ fn scene() -> Option<Scene> {
         skipped("a build without TLS");
         return None;
     }
-    if !have("openssl") || !have("nbdinfo") {
+    if !is_program_available("openssl") || !is_program_available("nbdinfo") {
         return None;
     }
     let scene = Scene::with_disk(&["--size", "16M"]);

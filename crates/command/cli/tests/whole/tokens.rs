@@ -1,8 +1,8 @@
 //! Keyrings and a TPM 2.0 in software as tokens: enrolment, use, refusals with remedies, and
 //! traces.
 
+use crate::harness::{CHEAP, RunOutput, Scene, is_program_available, skipped, wait_until};
 use crate::keys::{answering, asked};
-use crate::scene::{CHEAP, Ran, Scene, have, skipped, wait_until};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ pub(crate) struct SoftTpm<'a> {
 impl SoftTpm<'_> {
     /// Returns `None`, with a message, if this machine has none.
     pub(crate) fn start(scene: &Scene) -> Option<SoftTpm<'_>> {
-        if !["swtpm", "tpm2_pcrextend"].into_iter().all(have) {
+        if !["swtpm", "tpm2_pcrextend"].into_iter().all(is_program_available) {
             return None;
         }
         let library = |name: &str| {
@@ -63,7 +63,7 @@ impl SoftTpm<'_> {
             .current_dir(self.scene.path(""))
             .output()
             .unwrap();
-        Ran::from(out).code(0).stdout
+        RunOutput::from(out).code(0).stdout
     }
 
     /// Extends a PCR, as booting other software does.
@@ -85,23 +85,23 @@ impl Drop for SoftTpm<'_> {
     }
 }
 
-fn key(scene: &Scene, words: &[&str]) -> Ran {
+fn key(scene: &Scene, words: &[&str]) -> RunOutput {
     scene.lacuna(&[&["key", words[0], "disk.img"], &words[1..]].concat())
 }
 
-fn check(scene: &Scene, token: &str) -> Ran {
+fn check(scene: &Scene, token: &str) -> RunOutput {
     scene.lacuna(&["check", "disk.img", "--token", token])
 }
 
 #[test]
 fn a_key_of_the_session_is_a_passphrase() {
-    if !have("keyctl") {
+    if !is_program_available("keyctl") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::write(scene.path("second"), "second\n").unwrap();
     key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(0);
-    let in_session = |lines: &str| -> Ran {
+    let in_session = |lines: &str| -> RunOutput {
         let script = format!("keyctl padd user lacuna:home @s <second >/dev/null || exit 99; {lines}");
         let mut command = Command::new("keyctl");
         command.args(["session", "-", "sh", "-c", &script, env!("CARGO_BIN_EXE_lacuna")]);
@@ -134,7 +134,7 @@ fn a_key_of_the_session_is_a_passphrase() {
 
 #[test]
 fn a_key_of_the_user_is_found_and_read_where_the_session_does_not_link_its_keyring() {
-    if !have("keyctl") {
+    if !is_program_available("keyctl") {
         return;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
@@ -147,7 +147,7 @@ fn a_key_of_the_user_is_found_and_read_where_the_session_does_not_link_its_keyri
     let mut command = Command::new("keyctl");
     command.args(["session", "-", "sh", "-c", &script, env!("CARGO_BIN_EXE_lacuna")]);
     command.env("XDG_RUNTIME_DIR", scene.path("")).current_dir(scene.path(""));
-    let ran: Ran = command.output().unwrap().into();
+    let ran: RunOutput = command.output().unwrap().into();
     if ran.code == 99 {
         skipped("keyrings are not permitted here");
         return;
@@ -229,7 +229,7 @@ fn a_pin_goes_into_the_secret_of_a_tpm() {
 }
 
 /// Runs the program without a terminal that it could open.
-fn alone(scene: &Scene, words: &[&str]) -> Ran {
+fn alone(scene: &Scene, words: &[&str]) -> RunOutput {
     let lacuna = scene.command(words);
     let mut command = Command::new("setsid");
     command.arg("-w").arg(lacuna.get_program()).args(lacuna.get_args()).current_dir(scene.path(""));
@@ -298,10 +298,10 @@ fn a_recovery_passphrase_is_asked_for_or_must_be_there() {
 
 /// The files of the scene except the disk, with their lengths, and the first and the last changed
 /// sector (512 bytes) of the disk.
-type Left = (BTreeMap<String, u64>, (usize, usize));
+type TokenTraces = (BTreeMap<String, u64>, (usize, usize));
 
 /// Enrols a token or passphrase on a disk of one or two levels; returns the traces.
-fn enrolled(levels: &str, words: &[&str]) -> Option<Left> {
+fn enrolled(levels: &str, words: &[&str]) -> Option<TokenTraces> {
     let scene = Scene::new();
     let tpm = SoftTpm::start(&scene)?;
     ["deep", "new"].iter().for_each(|name| fs::write(scene.path(name), *name).unwrap());
@@ -313,7 +313,7 @@ fn enrolled(levels: &str, words: &[&str]) -> Option<Left> {
     let before = fs::read(scene.path("disk.img")).unwrap();
     let keep = ["--key-file", "key", "--yes", "--keep", levels];
     let args = [&["key", "add", "disk.img"], words, &keep, deep].concat();
-    let ran = scene.command(&args).env("HOME", scene.path("")).output().map(Ran::from).unwrap().code(0);
+    let ran = scene.command(&args).env("HOME", scene.path("")).output().map(RunOutput::from).unwrap().code(0);
     assert!(ran.stdout.contains("added the passphrase"), "{}", ran.stdout);
     drop(tpm);
     let after = fs::read(scene.path("disk.img")).unwrap();
@@ -344,7 +344,7 @@ fn enrolled(levels: &str, words: &[&str]) -> Option<Left> {
 }
 
 #[test]
-fn a_token_of_a_hidden_level_leaves_what_a_passphrase_of_the_public_one_leaves() {
+fn a_token_of_a_hidden_level_leaves_the_same_traces_as_a_public_passphrase() {
     let token = SoftTpm::token("");
     let Some(hidden) = enrolled("2", &["--token", &token]) else { return };
     for (levels, words) in [

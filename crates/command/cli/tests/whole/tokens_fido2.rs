@@ -2,9 +2,9 @@
 //! with remedies.
 
 use crate::authenticator::{Authenticator, Fault};
+use crate::harness::{CHEAP, RunOutput, Scene, can_mount, is_program_available, skipped};
 use crate::keys::{answering, asked};
-use crate::scene::{CHEAP, Ran, Scene, can_mount, have, skipped};
-use crate::typist::Typist;
+use crate::pty::PtySession;
 use std::fs;
 use std::process::Command;
 
@@ -30,7 +30,7 @@ fn scene() -> Option<Scene> {
     library().map(|_| Scene::with_disk(&["--size", "64M"]))
 }
 
-fn lacuna(scene: &Scene, words: &[&str], answers: &str) -> Ran {
+fn lacuna(scene: &Scene, words: &[&str], answers: &str) -> RunOutput {
     answering(scene, answers);
     scene.lacuna(&[words, &["--askpass", "./ask"]].concat())
 }
@@ -99,8 +99,8 @@ fn the_pin_of_a_token_is_asked_for_and_wrong_ones_are_counted() {
 }
 
 #[test]
-fn nothing_is_made_in_a_token_before_all_else_is_settled() {
-    if !have("script") {
+fn no_credential_is_made_before_all_checks() {
+    if !is_program_available("script") {
         return;
     }
     let Some(scene) = scene() else { return };
@@ -108,7 +108,7 @@ fn nothing_is_made_in_a_token_before_all_else_is_settled() {
     let credentials = || token.state().credentials.len();
     // The user declines.
     scene.create("hidden.img", &["--size", "64M", "--format", "deniable"]).code(0);
-    let mut typist = Typist::new(&scene, &format!("key add hidden.img --token {TOKEN}"));
+    let mut typist = PtySession::new(&scene, &format!("key add hidden.img --token {TOKEN}"));
     typist.answer("Passphrase for hidden.img: ", "correct horse");
     typist.answer("Another passphrase to keep?", "");
     typist.answer("Go on? [y/N]", "n");
@@ -134,7 +134,7 @@ fn nothing_is_made_in_a_token_before_all_else_is_settled() {
 }
 
 #[test]
-fn a_credential_that_a_failed_enrolment_leaves_is_told() {
+fn a_credential_left_by_a_failed_enrolment_is_reported() {
     let Some(scene) = scene() else { return };
     let token = Authenticator::plugged_in(&scene.path("token.sock"), 5, None);
     let add = || scene.lacuna(&["-q", "key", "add", "disk.img", "--key-file", "key", "--token", TOKEN]);
@@ -194,7 +194,7 @@ fn a_missing_library_is_named_with_its_package() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     // In a mount namespace of its own the library is replaced by /dev/null.
     let script = "mount --make-rprivate / && mount --bind /dev/null \"$1\" && exec \"$0\" check disk.img --token fido2";
-    let ran: Ran = Command::new("unshare")
+    let ran: RunOutput = Command::new("unshare")
         .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_lacuna"), &library])
         .current_dir(scene.path(""))
         .output()

@@ -1,20 +1,20 @@
 //! A level is never left with a token as its only key unless the user requests it, and messages
 //! about that reveal no level to a log.
 
+use crate::harness::{CHEAP, RunOutput, Scene};
 use crate::keys::{answering, asked};
-use crate::scene::{CHEAP, Ran, Scene};
 use crate::tokens::SoftTpm;
 use std::fs;
 
 const DENIABLE: [&str; 6] = ["--format", "deniable", "--size", "64M", "--cover", "0"];
 
 /// Runs `lacuna key VERB disk.img …` with its standard error on a terminal.
-fn key_on_terminal(scene: &Scene, words: &[&str]) -> Ran {
+fn key_on_terminal(scene: &Scene, words: &[&str]) -> RunOutput {
     scene.lacuna_on_terminal(&[&["key", words[0], "disk.img"], &words[1..]].concat())
 }
 
 /// Runs the same with its standard error in a log.
-fn key(scene: &Scene, words: &[&str]) -> Ran {
+fn key(scene: &Scene, words: &[&str]) -> RunOutput {
     scene.lacuna(&[&["key", words[0], "disk.img"], &words[1..]].concat())
 }
 
@@ -61,7 +61,7 @@ fn a_hidden_levels_token_is_used_like_its_passphrase() {
 }
 
 #[test]
-fn a_log_hears_the_same_of_a_token_whichever_level_it_opens() {
+fn a_log_shows_the_same_for_a_token_of_any_level() {
     let token = SoftTpm::token("neutral,");
     let key_and_token = ["--key-file", "key", "--token", &token, "--yes", "--keep", "2"];
     let operations = [
@@ -154,7 +154,7 @@ fn a_passphrase_of_another_level_is_no_recovery() {
 }
 
 #[test]
-fn a_token_goes_alone_where_other_passphrases_keep_working() {
+fn a_token_is_removed_alone_where_other_passphrases_keep_working() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let Some(_tpm) = SoftTpm::start(&scene) else { return };
     let (a, b) = (SoftTpm::token("a,"), SoftTpm::token("b,"));

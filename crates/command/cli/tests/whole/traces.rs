@@ -25,12 +25,12 @@
 //! Of the file they compare size, mode, owner, access time and links, and the space taken; with
 //! `oblivious` the space depends on the drawn cells.
 
-use crate::books::Dice;
+use crate::harness::{Scene, is_program_available, noise, skipped, wait_until};
 use crate::nbd_client::Client;
-use crate::scene::{Scene, have, noise, skipped, wait_until};
-use lacuna_deniable::{Geometry, Params as DeniableParams};
+use crate::write_verifier::Xorshift;
+use lacuna_deniable::{Params as DeniableParams, StripeGeometry};
 use lacuna_oblivious::{Params, Plan};
-use lacuna_testkit::setting;
+use lacuna_testkit::env_number;
 use std::fs::{self, FileTimes, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -49,7 +49,7 @@ const HIDDEN_BLOCKS: u64 = 24;
 /// Random numbers may differ by this fraction: one in `TOLERANCE`.
 const TOLERANCE: u64 = 10;
 /// Syncs of opening and closing, including those of its cover.
-const AROUND: u64 = 24;
+const OPEN_CLOSE_SYNCS: u64 = 24;
 /// Minimum number of hidden flushes that succeed in a session with a busy hidden level.
 const HIDDEN_FLUSHES: u64 = 3;
 /// Number of levels of a disk with all of them.
@@ -61,7 +61,7 @@ const CALLS: &str =
 
 /// The work on the levels above the depth during the work on the other levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Hidden {
+enum HiddenActivity {
     Absent,
     Idle,
     Read,
@@ -70,14 +70,14 @@ enum Hidden {
 
 /// The depth of the known levels, and the seed of all sessions' work.
 #[derive(Clone, Copy)]
-struct Round {
+struct TraceRound {
     depth: usize,
     seed: u64,
 }
 
 /// The work on level 0 in a session.
 #[derive(Clone, Copy)]
-struct Public {
+struct PublicWork {
     seed: u64,
     operations: u64,
     /// Number of flushes in twelve operations.
@@ -87,22 +87,22 @@ struct Public {
 }
 
 /// The work of the sessions of a disk, one after another.
-const SESSIONS: [Public; 3] = [
-    Public { seed: 5, operations: 250, flushes: 2, pause: Duration::ZERO },
-    Public { seed: 6, operations: 250, flushes: 2, pause: Duration::ZERO },
+const SESSIONS: [PublicWork; 3] = [
+    PublicWork { seed: 5, operations: 250, flushes: 2, pause: Duration::ZERO },
+    PublicWork { seed: 6, operations: 250, flushes: 2, pause: Duration::ZERO },
     // Slow enough that a hidden flush can come between two stripes or batches.
-    Public { seed: 7, operations: 500, flushes: 0, pause: Duration::from_millis(5) },
+    PublicWork { seed: 7, operations: 500, flushes: 0, pause: Duration::from_millis(5) },
 ];
 
 /// One system call on the medium: its name and its range of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Call {
+struct MediumCall {
     name: String,
     offset: u64,
     len: u64,
 }
 
-impl Call {
+impl MediumCall {
     fn is_sync(&self) -> bool {
         matches!(self.name.as_str(), "fsync" | "fdatasync" | "sync_file_range" | "msync")
     }
@@ -110,7 +110,7 @@ impl Call {
 
 /// Parses a line of the trace; `None` for the end of a call that began before, and for another
 /// file.
-fn parse(line: &str) -> Option<Call> {
+fn parse(line: &str) -> Option<MediumCall> {
     let (_, call) = line.split_once(' ')?;
     let (name, arguments) = call.trim_start().split_once('(')?;
     if !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
@@ -136,18 +136,18 @@ fn parse(line: &str) -> Option<Call> {
         }
         "fsync" | "fdatasync" => (0, 0),
         // None of these is used today; if one appears, it is compared as text.
-        _ => return Some(Call { name: line.to_owned(), offset: 0, len: 0 }),
+        _ => return Some(MediumCall { name: line.to_owned(), offset: 0, len: 0 }),
     };
-    Some(Call { name: name.to_owned(), offset, len })
+    Some(MediumCall { name: name.to_owned(), offset, len })
 }
 
 /// The work on the known levels: the same operations, one after another, for the same seed. Returns
 /// the number of flushes of level 0 with pending data.
-fn known_work(socket: &Path, work: Public, depth: usize) -> u64 {
+fn known_work(socket: &Path, work: PublicWork, depth: usize) -> u64 {
     let mut client = Client::connect_to(socket, "0").unwrap();
     let mut deeper: Vec<Client> =
         (1..=depth).map(|level| Client::connect_to(socket, &level.to_string()).unwrap()).collect();
-    let (mut dice, mut flushes, mut changed) = (Dice(work.seed), 0, false);
+    let (mut dice, mut flushes, mut changed) = (Xorshift(work.seed), 0, false);
     for operation in 0..work.operations {
         let count = 1 + dice.below(16);
         let at = dice.below(BLOCKS - count) * BLOCK;
@@ -173,15 +173,15 @@ fn known_work(socket: &Path, work: Public, depth: usize) -> u64 {
 }
 
 /// Work on a hidden level until `done`. Requests without cover fail, and this is ignored.
-fn hidden_work(socket: &Path, export: &str, hidden: Hidden, done: &AtomicBool) {
+fn hidden_work(socket: &Path, export: &str, hidden: HiddenActivity, done: &AtomicBool) {
     let mut client = Client::connect_to(socket, export).unwrap();
-    let mut dice = Dice(99);
+    let mut dice = Xorshift(99);
     while !done.load(Ordering::Relaxed) {
         let count = 1 + dice.below(8);
         let at = dice.below(HIDDEN_BLOCKS - count) * BLOCK;
         let len = (count * BLOCK) as usize;
         let _ = match dice.below(8) {
-            _ if hidden == Hidden::Read => client.read_at(at, len).map(drop),
+            _ if hidden == HiddenActivity::Read => client.read_at(at, len).map(drop),
             0..5 => client.write_at(at, &noise(at, len)),
             5 => client.discard(at, len),
             6 => client.read_at(at, len).map(drop),
@@ -204,16 +204,16 @@ fn hidden_flushes(socket: &Path, export: &str, done: &AtomicBool) -> u64 {
 }
 
 /// Tells the threads on hidden levels that the public work has ended, also if it fails.
-struct Ended<'d>(&'d AtomicBool);
+struct StopAtEnd<'d>(&'d AtomicBool);
 
-impl Drop for Ended<'_> {
+impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// Serves the disk once under `strace`; returns the calls on the medium.
-fn session(scene: &Scene, work: Public, hidden: Hidden, depth: usize) -> Session {
+fn session(scene: &Scene, work: PublicWork, hidden: HiddenActivity, depth: usize) -> TracedSession {
     let trace = scene.path("trace");
     let mut command = Command::new("strace");
     // The child process is the server, and the tracer runs beside it (`-D`), so that signals reach
@@ -223,23 +223,23 @@ fn session(scene: &Scene, work: Public, hidden: Hidden, depth: usize) -> Session
     command.args(["-e", "abbrev=none"]);
     command.arg(env!("CARGO_BIN_EXE_lacuna")).args(["-q", "serve", "disk.img", "--socket", "nbd.sock"]);
     command.args(["--cover-timeout", "1", "--key-file"]);
-    command.arg(if hidden == Hidden::Absent { KEYS[depth] } else { KEYS[LEVELS - 1] });
-    let server = scene.served_by(&mut command);
+    command.arg(if hidden == HiddenActivity::Absent { KEYS[depth] } else { KEYS[LEVELS - 1] });
+    let server = scene.serve_command(&mut command);
     let done = AtomicBool::new(false);
     let flushes = std::thread::scope(|scope| {
         let mut flushing = Vec::new();
-        if matches!(hidden, Hidden::Read | Hidden::Busy) {
+        if matches!(hidden, HiddenActivity::Read | HiddenActivity::Busy) {
             for level in depth + 1..LEVELS {
                 let (server, done, export) = (&server, &done, level.to_string());
                 let same = export.clone();
                 scope.spawn(move || hidden_work(&server.socket, &export, hidden, done));
-                if hidden == Hidden::Busy {
+                if hidden == HiddenActivity::Busy {
                     flushing.push(scope.spawn(move || hidden_flushes(&server.socket, &same, done)));
                 }
             }
         }
         let flushes = {
-            let _ended = Ended(&done);
+            let _ended = StopAtEnd(&done);
             known_work(&server.socket, work, depth)
         };
         for flushed in flushing {
@@ -254,26 +254,26 @@ fn session(scene: &Scene, work: Public, hidden: Hidden, depth: usize) -> Session
     let traced = || fs::read_to_string(&trace).unwrap();
     let ended = |line: &str| line.contains(" +++ exited") && line.split(' ').next() == Some(&process);
     wait_until("the end of the trace", || traced().lines().any(ended));
-    Session { calls: traced().lines().filter_map(parse).collect(), flushes }
+    TracedSession { calls: traced().lines().filter_map(parse).collect(), flushes }
 }
 
 /// The calls on the medium in one session, and the number of flushes of level 0.
-struct Session {
-    calls: Vec<Call>,
+struct TracedSession {
+    calls: Vec<MediumCall>,
     flushes: u64,
 }
 
 /// The calls of the sessions on a new medium, and the observable properties of its file afterwards.
-struct Seen {
-    sessions: Vec<Session>,
+struct TraceResult {
+    sessions: Vec<TracedSession>,
     file: [u64; 6],
     blocks: u64,
 }
 
-fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
+fn trace_sessions(format: &str, hidden: HiddenActivity, round: TraceRound) -> TraceResult {
     let scene = Scene::new();
     KEYS[1..].iter().for_each(|key| fs::write(scene.path(key), key).unwrap());
-    let levels = if hidden == Hidden::Absent { 1 + round.depth } else { LEVELS };
+    let levels = if hidden == HiddenActivity::Absent { 1 + round.depth } else { LEVELS };
     let (size, count) = (SIZE.to_string(), levels.to_string());
     let mut options = vec!["--format", format, "--size", &size, "--cover", "0", "--levels", &count];
     KEYS[1..levels].iter().for_each(|key| options.extend(["--key-file", *key]));
@@ -281,8 +281,8 @@ fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
     let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     file.set_times(FileTimes::new().set_accessed(UNIX_EPOCH + Duration::from_secs(1_000_000))).unwrap();
     // Busy at first, so that there is data to read.
-    let before = if hidden == Hidden::Absent { hidden } else { Hidden::Busy };
-    let [first, rest @ ..] = SESSIONS.map(|work| Public { seed: work.seed + 1000 * round.seed, ..work });
+    let before = if hidden == HiddenActivity::Absent { hidden } else { HiddenActivity::Busy };
+    let [first, rest @ ..] = SESSIONS.map(|work| PublicWork { seed: work.seed + 1000 * round.seed, ..work });
     let mut sessions = vec![session(&scene, first, before, round.depth)];
     sessions.extend(rest.map(|work| session(&scene, work, hidden, round.depth)));
     let meta = fs::metadata(scene.path("disk.img")).unwrap();
@@ -290,7 +290,7 @@ fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
     assert_eq!(accessed, 1_000_000, "{hidden:?}: the access time changed");
     let owner = (u64::from(meta.uid()), u64::from(meta.gid()));
     let file = [meta.len(), u64::from(meta.mode()), owner.0, owner.1, accessed, meta.nlink()];
-    Seen { sessions, file, blocks: meta.blocks() }
+    TraceResult { sessions, file, blocks: meta.blocks() }
 }
 
 /// Compares the observations with hidden levels to those without: the `ordered` calls of a session
@@ -298,29 +298,29 @@ fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
 /// addition to those of its flushes.
 fn compare(
     format: &str,
-    ordered: impl Fn(&Call) -> bool,
-    compared: impl Fn(&[Call], &[Call]) -> Result<(), String>,
-    due: impl Fn(&[Call]) -> u64,
+    ordered: impl Fn(&MediumCall) -> bool,
+    compared: impl Fn(&[MediumCall], &[MediumCall]) -> Result<(), String>,
+    due: impl Fn(&[MediumCall]) -> u64,
 ) {
     if !rustix::process::geteuid().is_root() {
         return skipped("only root may trace a program that makes no core dumps");
     }
-    if !have("strace") {
+    if !is_program_available("strace") {
         return;
     }
-    let presences = [Hidden::Idle, Hidden::Read, Hidden::Busy];
+    let presences = [HiddenActivity::Idle, HiddenActivity::Read, HiddenActivity::Busy];
     let in_a_round = (SESSIONS.len() * (1 + presences.len())) as u64;
-    let rounds = setting("LACUNA_TRACES", in_a_round).div_ceil(in_a_round);
-    let (first, mut digest) = (setting("LACUNA_SEED", 0), DefaultHasher::new());
-    for round in (first..first + rounds).map(|seed| Round { depth: (seed % 2) as usize, seed }) {
+    let rounds = env_number("LACUNA_TRACES", in_a_round).div_ceil(in_a_round);
+    let (first, mut digest) = (env_number("LACUNA_SEED", 0), DefaultHasher::new());
+    for round in (first..first + rounds).map(|seed| TraceRound { depth: (seed % 2) as usize, seed }) {
         // A failed round is printed last.
         println!("{format}, depth {}: LACUNA_SEED={} plays this round first", round.depth, round.seed);
-        let absent = see(format, Hidden::Absent, round);
+        let absent = trace_sessions(format, HiddenActivity::Absent, round);
         assert!(absent.sessions.iter().all(|session| session.calls.len() > 50));
         let calls = absent.sessions.iter().flat_map(|session| &session.calls);
         calls.filter(|call| ordered(call)).for_each(|call| call.hash(&mut digest));
         for hidden in presences {
-            let present = see(format, hidden, round);
+            let present = trace_sessions(format, hidden, round);
             let what = format!("{format}, depth {}, LACUNA_SEED={}, {hidden:?}", round.depth, round.seed);
             for (number, (without, with)) in absent.sessions.iter().zip(&present.sessions).enumerate() {
                 let calls = without.calls.iter().filter(|call| ordered(call));
@@ -340,8 +340,8 @@ fn compare(
 /// Compares calls in order.
 fn same<'a>(
     what: &str,
-    without: impl Iterator<Item = &'a Call>,
-    with: impl Iterator<Item = &'a Call>,
+    without: impl Iterator<Item = &'a MediumCall>,
+    with: impl Iterator<Item = &'a MediumCall>,
 ) -> Result<(), String> {
     let (without, with): (Vec<_>, Vec<_>) = (without.collect(), with.collect());
     let differs = without.iter().zip(&with).position(|(one, other)| one != other);
@@ -357,9 +357,9 @@ fn same<'a>(
 
 /// Checks that there are no more syncs than level 0 causes: one for each flush, and the `due` ones
 /// of its writes.
-fn no_more_syncs(session: &Session, due: u64) -> Result<(), String> {
+fn no_more_syncs(session: &TracedSession, due: u64) -> Result<(), String> {
     let syncs = session.calls.iter().filter(|call| call.is_sync()).count() as u64;
-    let most = session.flushes + due + AROUND;
+    let most = session.flushes + due + OPEN_CLOSE_SYNCS;
     if syncs <= most {
         return Ok(());
     }
@@ -375,9 +375,9 @@ fn near(what: &str, tolerance: u64, without: u64, with: u64) -> Result<(), Strin
 }
 
 #[test]
-fn deniable() {
+fn calls_of_deniable_do_not_depend_on_hidden_levels() {
     const SPARE: u16 = 200;
-    let params = DeniableParams::plan(SIZE, Geometry::DEFAULT, SPARE, 0).unwrap();
+    let params = DeniableParams::plan(SIZE, StripeGeometry::DEFAULT, SPARE, 0).unwrap();
     let stripe = params.geometry.blocks() * BLOCK;
     compare(
         "deniable",
@@ -389,7 +389,7 @@ fn deniable() {
 }
 
 #[test]
-fn oblivious() {
+fn calls_of_oblivious_do_not_depend_on_hidden_levels() {
     /// Bytes of a group of eight cells, and the written bytes of it: the blocks, and 64 bytes of
     /// metadata for each.
     const GROUP: u64 = 9 * BLOCK;
@@ -397,8 +397,8 @@ fn oblivious() {
     let params = Params::plan(SIZE, Plan { cover_millis: 0, ..Plan::DEFAULT }).unwrap();
     let cells = params.end() - params.cells / 8 * GROUP;
     // The calls on ring and journal.
-    let ordered = |call: &Call| !call.is_sync() && call.offset < cells;
-    let in_place = |calls: &[Call]| {
+    let ordered = |call: &MediumCall| !call.is_sync() && call.offset < cells;
+    let in_place = |calls: &[MediumCall]| {
         let mut groups = 0;
         for call in calls.iter().filter(|call| !call.is_sync() && call.offset >= cells) {
             if call.len != WRITTEN || !(call.offset - cells).is_multiple_of(GROUP) {

@@ -3,8 +3,8 @@
 //! guest's power is cut, its contents are saved outside and restored to the chip of the next guest.
 //! Skipped, with a message, where no guest can be run.
 
+use crate::harness::{CHEAP, RunOutput, skipped};
 use crate::nbd_client::Client;
-use crate::scene::{CHEAP, Ran, skipped};
 use lacuna_testkit::GuestImage;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -83,7 +83,7 @@ fn a_disk_on_ubi_forgets_and_survives_power_cuts() {
     match part.as_str() {
         "new" => {
             create_and_forget();
-            let mut server = Server::start();
+            let mut server = GuestServer::start();
             // During UBI's work for these writes, the chip stops accepting writes.
             for (file, value) in [("_min", "30"), ("_max", "0"), ("", "2")] {
                 fs::write(format!("{POWER_CUT}{file}"), value).unwrap();
@@ -104,7 +104,7 @@ fn a_disk_on_ubi_forgets_and_survives_power_cuts() {
 
 /// Each guest gets the chip as the previous guest left it, with at least the data flushed there.
 fn with_power_cuts() {
-    if let Some(why) = GuestImage::missing() {
+    if let Some(why) = GuestImage::unavailable_reason() {
         return skipped(&why);
     }
     let dir = tempfile::tempdir().unwrap();
@@ -131,20 +131,20 @@ fn with_power_cuts() {
 
 // --- in the guest ---
 
-fn lacuna(args: &[&str]) -> Ran {
-    Ran::from(Command::new(LACUNA).args(args).stdin(Stdio::null()).output().unwrap())
+fn lacuna(args: &[&str]) -> RunOutput {
+    RunOutput::from(Command::new(LACUNA).args(args).stdin(Stdio::null()).output().unwrap())
 }
 
-struct Server(Child);
+struct GuestServer(Child);
 
-impl Server {
-    fn start() -> Server {
+impl GuestServer {
+    fn start() -> GuestServer {
         let args = ["serve", LOCATION, "--key-file", "/tmp/key", "--socket", SOCKET];
         let mut server = Command::new(LACUNA).args(args).stdout(Stdio::piped()).spawn().unwrap();
         let mut uri = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut uri).unwrap();
         assert!(uri.starts_with("nbd+unix:"), "the server said {uri:?}");
-        Server(server)
+        GuestServer(server)
     }
 
     fn kill(&mut self) {
@@ -153,7 +153,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for GuestServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -189,7 +189,7 @@ fn write_numbers(from: u64, flushed: &AtomicU64) {
 /// The last number that was flushed before the server died, at least 1000 after the first.
 fn killed_while_writing(first: u64) -> u64 {
     let flushed = AtomicU64::new(0);
-    let mut server = Server::start();
+    let mut server = GuestServer::start();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_numbers(first, &flushed));
         while flushed.load(Ordering::Relaxed) < first + 1000 && !writer.is_finished() {
@@ -207,20 +207,20 @@ fn create_and_forget() {
     let mut create = vec!["create", LOCATION, "--format", "flash", "--key-file", "/tmp/key", "--size", "8M"];
     create.extend(CHEAP);
     println!("{}", lacuna(&create).code(0).stderr);
-    let server = Server::start();
+    let server = GuestServer::start();
     let mut client = Client::connect(Path::new(SOCKET)).unwrap();
     for number in 0..SECRETS {
         client.write_at((BLOCKS + number) * BLOCK, &content(number + 1)).unwrap();
     }
     client.flush().unwrap();
-    let before = Chip::read();
+    let before = ChipImage::read();
     let old = before.blocks_of_keys();
     client.discard(BLOCKS * BLOCK, (SECRETS * BLOCK) as usize).unwrap();
     client.flush().unwrap();
-    let between = Chip::read();
+    let between = ChipImage::read();
     assert!(between.blocks_of_keys() == old, "a discard and a flush alone forget nothing");
     println!("{}", lacuna(&["purge", LOCATION, "--key-file", "/tmp/key"]).code(0).stdout);
-    let after = Chip::read();
+    let after = ChipImage::read();
     let new = after.blocks_of_keys();
     let gone: Vec<u32> = old.keys().copied().filter(|leb| old[leb] != new[leb]).collect();
     assert!(!gone.is_empty(), "no block of keys was replaced");
@@ -236,7 +236,7 @@ fn create_and_forget() {
 /// sound.
 fn verify(flushed: u64) {
     println!("{}", lacuna(&["check", LOCATION, "--key-file", "/tmp/key"]).code(0).stdout);
-    let server = Server::start();
+    let server = GuestServer::start();
     let mut client = Client::connect(Path::new(SOCKET)).unwrap();
     let mut least: BTreeMap<u64, u64> = BTreeMap::new();
     for number in flushed.saturating_sub(BLOCKS) + 1..=flushed {
@@ -247,7 +247,7 @@ fn verify(flushed: u64) {
     for (block, number) in least {
         let found = client.read_at(block * BLOCK, BLOCK as usize).unwrap();
         let version = u64::from_le_bytes(found[..8].try_into().unwrap());
-        assert!(found == content(version), "block {block} is a mixture");
+        assert!(found == content(version), "block {block} mixes several versions");
         assert!(
             version >= number && block_of(version) == block,
             "block {block}: {version}, flushed {number}"
@@ -260,18 +260,18 @@ fn verify(flushed: u64) {
 }
 
 /// The flash as an adversary that seizes it reads it.
-struct Chip {
+struct ChipImage {
     bytes: Vec<u8>,
     block_len: usize,
 }
 
-impl Chip {
-    fn read() -> Chip {
+impl ChipImage {
+    fn read() -> ChipImage {
         let mtd = fs::read_to_string("/sys/class/ubi/ubi0/mtd_num").unwrap();
         let block_len = fs::read_to_string(format!("/sys/class/mtd/mtd{}/erasesize", mtd.trim())).unwrap();
         let mut bytes = vec![];
         File::open(format!("/dev/mtd{}", mtd.trim())).unwrap().read_to_end(&mut bytes).unwrap();
-        Chip { bytes, block_len: block_len.trim().parse().unwrap() }
+        ChipImage { bytes, block_len: block_len.trim().parse().unwrap() }
     }
 
     /// The content of the first key blocks, which the disk has used, by logical block. Of several

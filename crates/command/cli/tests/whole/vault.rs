@@ -1,7 +1,7 @@
 //! Vaults from the command line: creation, opening, checks, passphrases, and refusals.
 
-use crate::scene::noise;
-use crate::vault_scene::VaultScene;
+use crate::harness::noise;
+use crate::vault_harness::VaultScene;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -103,7 +103,7 @@ fn passphrases_and_headers_of_vaults_are_those_of_disks() {
 }
 
 #[test]
-fn what_makes_no_sense_for_a_vault_is_refused_with_what_does() {
+fn verbs_for_disks_are_refused_on_a_vault_with_the_alternative() {
     let Some(scene) = VaultScene::new(&[]) else { return };
     let keyed = |args: &[&str]| scene.keyed(args);
     for (args, instead) in [
@@ -164,7 +164,7 @@ fn an_altered_block_is_an_error_that_names_it_and_all_else_is_there() {
     drop(file);
     scene.close().code(0);
     assert_eq!(server.wait(), 0);
-    let said = scene.said();
+    let said = scene.log_text();
     assert!(said.contains("/dir/altered") && said.contains(named) && said.contains("block 7"), "{said}");
 
     let checked = scene.keyed(&["vault", "check", "v"]).code(10);
@@ -249,7 +249,7 @@ fn one_copy_of_the_names_is_enough_and_without_both_the_files_are_named() {
 }
 
 #[test]
-fn what_verifies_of_a_damaged_vault_is_brought_out() {
+fn verified_data_of_a_damaged_vault_is_rescued() {
     let Some(scene) = VaultScene::new(&["--integrity", "mt"]) else { return };
     let content = noise(2, 5 * 4096);
     scene.open().code(0);
@@ -259,7 +259,7 @@ fn what_verifies_of_a_damaged_vault_is_brought_out() {
     let backing = scene.backing("dir/altered");
     scene.close().code(0);
     let whole = scene.keyed(&["vault", "rescue", "v", "whole"]).code(0);
-    assert!(whole.stdout.contains("brought out 2 files"), "{}", whole.stdout);
+    assert!(whole.stdout.contains("rescued 2 files"), "{}", whole.stdout);
     assert!(fs::read(scene.0.path("whole/dir/altered")).unwrap() == content);
     // Never over existing files.
     scene.keyed(&["vault", "rescue", "v", "whole"]).code(1);
@@ -282,7 +282,7 @@ fn what_verifies_of_a_damaged_vault_is_brought_out() {
 }
 
 #[test]
-fn what_a_killed_server_left_is_cleared_away_by_the_next_opening() {
+fn the_next_opening_removes_the_mount_of_a_killed_server() {
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.open().code(0);
     let kept = noise(3, 50_000);
@@ -300,7 +300,7 @@ fn what_a_killed_server_left_is_cleared_away_by_the_next_opening() {
 }
 
 #[test]
-fn a_vault_in_use_stays_open_and_says_who_uses_it() {
+fn a_busy_vault_stays_open_and_its_users_are_named() {
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.open().code(0);
     let inside = scene.0.path("mnt");

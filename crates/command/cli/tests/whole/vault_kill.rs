@@ -1,7 +1,7 @@
 //! A vault with a killed server, and with a page of its journal lost afterwards.
 
-use crate::scene::noise;
-use crate::vault_scene::VaultScene;
+use crate::harness::noise;
+use crate::vault_harness::VaultScene;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -23,14 +23,14 @@ fn content(number: u64) -> Vec<u8> {
 
 /// The results of the loss of single pages.
 #[derive(Debug, Default)]
-struct Led {
+struct LossResults {
     /// Number of files that were not rescued and were named.
     named: usize,
     /// Exit codes of refused openings.
     codes: BTreeSet<i32>,
 }
 
-impl Led {
+impl LossResults {
     /// Rescues the vault. Files that are not rescued as written must be reported, with exit code
     /// 10.
     fn rescue(&mut self, scene: &VaultScene, what: &str) {
@@ -73,7 +73,7 @@ impl Led {
 /// had more records, `open` reports damage (exit code 10); if the newest record itself is lost, the
 /// vault cannot be told from an older one that was restored (11).
 #[test]
-fn what_a_lost_page_of_the_journal_takes_is_named() {
+fn files_lost_with_a_journal_page_are_named() {
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.open().code(0);
     for number in 0..FILES {
@@ -81,7 +81,7 @@ fn what_a_lost_page_of_the_journal_takes_is_named() {
         fs::File::open(scene.0.path("mnt").join(name(number))).unwrap().sync_all().unwrap();
     }
     scene.kill_server();
-    let mut led = Led::default();
+    let mut led = LossResults::default();
     for journal in ["journal.0", "journal.1"] {
         let path = scene.0.path("v").join(journal);
         let whole = fs::read(&path).unwrap();

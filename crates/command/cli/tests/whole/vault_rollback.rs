@@ -1,7 +1,7 @@
 //! Vaults in an unexpected state: rolled back, copied between machines, and changed on two at once.
 
-use crate::scene::have;
-use crate::vault_scene::VaultScene;
+use crate::harness::is_program_available;
+use crate::vault_harness::VaultScene;
 use std::fs;
 
 /// Makes `to` equal to `from`, like a synchronisation program. Compares contents, because rsync
@@ -12,7 +12,7 @@ fn sync(scene: &VaultScene, from: &str, to: &str) {
 
 #[test]
 fn an_older_vault_is_refused_until_it_is_accepted() {
-    if !have("rsync") {
+    if !is_program_available("rsync") {
         return;
     }
     let Some(scene) = VaultScene::new(&[]) else { return };
@@ -58,13 +58,13 @@ fn an_older_vault_is_refused_until_it_is_accepted() {
 
 #[test]
 fn two_machines_take_turns_and_a_conflict_is_noticed() {
-    if !have("rsync") {
+    if !is_program_available("rsync") {
         return;
     }
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.work_on("state", "v", |scene| scene.write("file", b"1"));
     sync(&scene, "v", "w");
-    let first = scene.on("other", &["open", "w", "mnt"]).code(0);
+    let first = scene.on_machine("other", &["open", "w", "mnt"]).code(0);
     assert!(
         first.stderr.contains("cannot tell whether this copy of the vault is the newest"),
         "{}",
@@ -85,19 +85,19 @@ fn two_machines_take_turns_and_a_conflict_is_noticed() {
     scene.work_on("state", "v", |scene| scene.write("file", b"here"));
     scene.work_on("other", "w", |scene| scene.write("file", b"there"));
     sync(&scene, "w", "v");
-    let refused = scene.on("state", &["open", "v", "mnt"]).code(11);
+    let refused = scene.on_machine("state", &["open", "v", "mnt"]).code(11);
     assert!(refused.stderr.contains("two machines wrote at once"), "{}", refused.stderr);
     // The other machine continues with its own state; this one adopts that state after `vault
     // accept`.
-    scene.on("other", &["vault", "check", "w"]).code(0);
-    scene.on("state", &["vault", "accept", "v", "--yes"]).code(0);
+    scene.on_machine("other", &["vault", "check", "w"]).code(0);
+    scene.on_machine("state", &["vault", "accept", "v", "--yes"]).code(0);
     scene.work_on("state", "v", |scene| assert_eq!(scene.read("file").unwrap(), b"there"));
     sync(&scene, "v", "w");
     scene.work_on("other", "w", |scene| assert_eq!(scene.read("file").unwrap(), b"there"));
 }
 
 #[test]
-fn an_anchor_may_lie_where_its_owner_says() {
+fn the_anchor_may_be_in_a_given_file() {
     let Some(scene) = VaultScene::empty() else { return };
     // A missing stick cannot hold an anchor.
     let missing = scene.init("v", &["--anchor", "stick/anchor"]).code(4);
@@ -121,8 +121,8 @@ fn an_anchor_may_lie_where_its_owner_says() {
 }
 
 #[test]
-fn half_a_synchronisation_is_refused_without_a_trace_and_can_be_finished() {
-    if !have("rsync") {
+fn an_incomplete_synchronisation_is_refused_and_can_be_completed() {
+    if !is_program_available("rsync") {
         return;
     }
     let Some(scene) = VaultScene::new(&[]) else { return };
@@ -138,7 +138,7 @@ fn half_a_synchronisation_is_refused_without_a_trace_and_can_be_finished() {
     for name in ["super.0", "super.1"] {
         fs::copy(scene.0.path("v").join(name), scene.0.path("w").join(name)).unwrap();
     }
-    let refused = scene.on("other", &["open", "w", "mnt"]).code(10);
+    let refused = scene.on_machine("other", &["open", "w", "mnt"]).code(10);
     assert!(refused.stderr.contains("let it finish"), "{}", refused.stderr);
     sync(&scene, "v", "w");
     scene.work_on("other", "w", |scene| assert_eq!(scene.read("large").unwrap().len(), 100_000));

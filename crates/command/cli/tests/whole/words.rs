@@ -1,6 +1,6 @@
 //! The form of errors, and sentences that a newcomer understands at the first reading.
 
-use crate::scene::{CHEAP, Scene};
+use crate::harness::{CHEAP, Scene};
 
 #[test]
 fn an_error_takes_three_lines_on_a_terminal_and_one_in_a_log() {

@@ -1,7 +1,7 @@
 //! Writes that are acknowledged when they are durable.
 
+use crate::harness::{Scene, noise};
 use crate::nbd_client::Client;
-use crate::scene::{Scene, noise};
 
 const BLOCK: usize = 4096;
 
@@ -50,7 +50,7 @@ fn an_acknowledged_write_outlives_the_server() {
 }
 
 #[test]
-fn a_disk_with_levels_refuses_it_whatever_levels_there_are() {
+fn a_disk_with_levels_refuses_write_through() {
     for format in ["deniable", "oblivious"] {
         let scene = Scene::with_disk(&["--size", "100M", "--format", format]);
         let args = ["serve", "disk.img", "--key-file", "key", "--socket", "s", "--write-through"];

@@ -4,11 +4,11 @@
 //! [`MAX_BATCH`].
 
 use crate::address::{SegmentNo, SlotNo};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Record, RecordMut, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, LeReader, LeWriter, Result};
 use lacuna_crypto::GcmKey;
 
 /// Bytes of the head at the start of a batch.
-pub(super) const HEAD: usize = 64;
+pub(super) const HEAD_LEN: usize = 64;
 const ENTRY: usize = 48;
 const MAGIC: [u8; 8] = *b"LACRING1";
 /// The longest batch, in bytes: bounds the allocations of a reader.
@@ -17,7 +17,7 @@ pub(super) const MAX_BATCH: usize = 8 << 20;
 /// The entry of one block or segment. The numbers are unchecked; the reader checks them against the
 /// disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum BatchEntry {
     /// The next data block of the batch is the ciphertext of `block`, with this metadata.
     Write { block: BlockAddr, meta: [u8; 32] },
     /// These blocks are unwritten from this batch onwards.
@@ -28,7 +28,7 @@ pub(crate) enum Entry {
 }
 
 /// A batch under construction, as the bytes to be written.
-pub(crate) struct Batch {
+pub(crate) struct JournalBatch {
     /// As long as the batch may become; bytes after `len` are from an earlier batch.
     buf: Vec<u8>,
     len: usize,
@@ -37,14 +37,14 @@ pub(crate) struct Batch {
     head_len: usize,
 }
 
-impl Batch {
+impl JournalBatch {
     /// An empty batch with room for `entries` entries and `blocks` data blocks, in a buffer of an
     /// earlier batch or an empty one.
-    pub(crate) fn with_room(mut buf: Vec<u8>, entries: usize, blocks: usize) -> Batch {
-        let head_len = (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE);
+    pub(crate) fn with_room(mut buf: Vec<u8>, entries: usize, blocks: usize) -> JournalBatch {
+        let head_len = (HEAD_LEN + entries * ENTRY).next_multiple_of(BLOCK_SIZE);
         buf.resize(head_len + blocks * BLOCK_SIZE, 0);
         buf[..head_len].fill(0);
-        Batch { buf, len: head_len, entries: 0, max_entries: entries, head_len }
+        JournalBatch { buf, len: head_len, entries: 0, max_entries: entries, head_len }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -53,7 +53,7 @@ impl Batch {
 
     /// Bytes of a batch with this number of entries and data blocks.
     pub(crate) fn len_for(entries: usize, blocks: usize) -> usize {
-        (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE) + blocks * BLOCK_SIZE
+        (HEAD_LEN + entries * ENTRY).next_multiple_of(BLOCK_SIZE) + blocks * BLOCK_SIZE
     }
 
     /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns the offset of
@@ -74,15 +74,15 @@ impl Batch {
     pub(crate) fn move_segment(&mut self, segment: SegmentNo, slot: Option<SlotNo>) {
         let mut meta = [0; 32];
         if let Some(slot) = slot {
-            RecordMut(&mut meta).u64(0, u64::from(slot.get()) + 1);
+            LeWriter(&mut meta).u64(0, u64::from(slot.get()) + 1);
         }
         self.entry(3, 0, u64::from(segment.get()), &meta);
     }
 
     fn entry(&mut self, kind: u8, count: u32, addr: u64, meta: &[u8; 32]) {
         assert!(self.entries < self.max_entries, "a batch holds no more entries than it was made for");
-        let at = HEAD + self.entries * ENTRY;
-        let mut out = RecordMut(&mut self.buf[at..at + ENTRY]);
+        let at = HEAD_LEN + self.entries * ENTRY;
+        let mut out = LeWriter(&mut self.buf[at..at + ENTRY]);
         out.put(0, &[kind]).u32(4, count).u64(8, addr).put(16, meta);
         self.entries += 1;
     }
@@ -101,11 +101,11 @@ impl Batch {
     ) -> Result<Vec<u8>> {
         let mut buf = self.buf;
         buf.truncate(self.len);
-        let mut head = RecordMut(&mut buf);
+        let mut head = LeWriter(&mut buf);
         head.put(0, &MAGIC).u64(8, seq);
         head.u32(32, self.entries as u32).u32(36, self.head_len as u32).u32(40, self.len as u32);
         let (salt, key) = key_of(&buf)?;
-        RecordMut(&mut buf).put(16, &salt);
+        LeWriter(&mut buf).put(16, &salt);
         let tag = key.seal(&nonce(seq), &buf, &[], &mut []);
         buf[48..64].copy_from_slice(&tag);
         Ok(buf)
@@ -115,7 +115,7 @@ impl Batch {
 /// A batch read back.
 pub(crate) struct ParsedBatch {
     pub(crate) seq: u64,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<BatchEntry>,
     pub(crate) data_at: usize,
     pub(crate) bytes: Vec<u8>,
 }
@@ -143,8 +143,8 @@ pub(super) struct BatchHead {
 }
 
 impl BatchHead {
-    pub(super) fn parse(bytes: &[u8; HEAD]) -> Option<BatchHead> {
-        let record = Record(bytes);
+    pub(super) fn parse(bytes: &[u8; HEAD_LEN]) -> Option<BatchHead> {
+        let record = LeReader(bytes);
         let head = BatchHead {
             seq: record.u64(8),
             salt: record.array(16),
@@ -156,7 +156,7 @@ impl BatchHead {
             && head.total <= MAX_BATCH
             && head.head_len <= head.total
             && head.entries <= MAX_BATCH / ENTRY
-            && HEAD + head.entries * ENTRY <= head.head_len
+            && HEAD_LEN + head.entries * ENTRY <= head.head_len
             && head.head_len.is_multiple_of(BLOCK_SIZE)
             && head.total.is_multiple_of(BLOCK_SIZE);
         sane.then_some(head)
@@ -165,20 +165,20 @@ impl BatchHead {
 
 /// Parses the entries of a batch with a verified tag; `None` if no correct writer could have made
 /// them.
-fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
-    let table = bytes.get(HEAD..HEAD + head.entries * ENTRY)?;
+fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<BatchEntry>> {
+    let table = bytes.get(HEAD_LEN..HEAD_LEN + head.entries * ENTRY)?;
     let mut writes = 0;
     let mut entries = Vec::with_capacity(head.entries);
     for e in table.as_chunks::<ENTRY>().0 {
-        let record = Record(e);
+        let record = LeReader(e);
         let (count, addr, meta) = (record.u32(4), record.u64(8), record.array(16));
         entries.push(match e[0] {
             1 => {
                 writes += 1;
-                Entry::Write { block: BlockAddr(addr), meta }
+                BatchEntry::Write { block: BlockAddr(addr), meta }
             }
-            2 => Entry::Erase { block: BlockAddr(addr), count },
-            3 => Entry::Move { segment: addr, slot: record.u64(16).checked_sub(1) },
+            2 => BatchEntry::Erase { block: BlockAddr(addr), count },
+            3 => BatchEntry::Move { segment: addr, slot: record.u64(16).checked_sub(1) },
             _ => return None,
         });
     }
@@ -189,7 +189,7 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
 /// panic nor allocate beyond its input.
 #[cfg(feature = "fuzzing")]
 pub fn count_entries(bytes: &[u8]) -> usize {
-    let Some(head) = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse) else { return 0 };
+    let Some(head) = bytes.first_chunk::<HEAD_LEN>().and_then(BatchHead::parse) else { return 0 };
     if bytes.len() < head.total { 0 } else { parse_entries(bytes, &head).map_or(0, |e| e.len()) }
 }
 

@@ -6,7 +6,7 @@ use lacuna_contracts::{Budget, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{OpenOptions, Params};
-use lacuna_sim::{Around, Fault, FaultMedium, OpKind, Surrounded};
+use lacuna_sim::{Fault, FaultMedium, InterceptedMedium, MediumInterceptor, OpKind};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,10 +34,15 @@ fn small_writes() -> impl Iterator<Item = u64> {
 /// Fills the journal with flushed blocks to nearly the half at which everything is destaged, and
 /// opens streams of more than the other half. Then arms a failure and writes on, and asserts that
 /// the journal is never retired.
-fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOnce(), what: &str) -> Model {
+fn fail_while_destaging(
+    medium: Arc<dyn Medium>,
+    params: &Params,
+    arm: impl FnOnce(),
+    what: &str,
+) -> FaultModel {
     let options = OpenOptions { budget: Budget::bytes(64 << 20), ..options(2) };
     let disk = open_with(medium, params, options).unwrap();
-    let mut model = Model::default();
+    let mut model = FaultModel::default();
     (0..8).for_each(|segment| model.set(segment * SEGMENT_BLOCKS, 4, 1));
     model.flushed();
     let mut places = small_writes();
@@ -93,8 +98,8 @@ struct DroppingSync {
     below: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
-impl Around for DroppingSync {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for DroppingSync {
+    fn inner(&self) -> &dyn Medium {
         &*self.inner
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
@@ -119,7 +124,7 @@ impl Around for DroppingSync {
 
 fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, what: &str) {
     let below = Mutex::default();
-    let medium = Arc::new(Surrounded(DroppingSync {
+    let medium = Arc::new(InterceptedMedium(DroppingSync {
         inner: inner.clone(),
         armed: AtomicBool::new(false),
         drops,

@@ -6,7 +6,7 @@ use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{OpenOptions, Params};
-use lacuna_sim::{Around, CrashMedium, Fault, FaultMedium, Image, Rng, Surrounded};
+use lacuna_sim::{CrashMedium, Fault, FaultMedium, InterceptedMedium, MediumImage, MediumInterceptor, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,7 +37,7 @@ fn a_full_medium_loses_nothing_acknowledged() {
             let params = params(cipher, 40 * SEGMENT_BLOCKS);
             let medium = nearly_full(&params, spare);
             let mut rng = Rng::new(spare + flush_every);
-            let mut model = Model::default();
+            let mut model = FaultModel::default();
             model.set(0, 20, 1);
             model.flushed();
             let disk = open_with(medium.clone(), &params, options(2)).unwrap();
@@ -93,10 +93,10 @@ fn a_full_medium_loses_nothing_acknowledged() {
 }
 
 /// Makes small writes to new segments until the medium is full, and leaves the disk unclosed.
-fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedium>>, Model) {
+fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedium>>, FaultModel) {
     let medium = nearly_full(params, spare);
     let mut rng = Rng::new(seed);
-    let mut model = Model::default();
+    let mut model = FaultModel::default();
     model.set(0, 20, 1);
     model.flushed();
     let disk = open_with(medium.clone(), params, options(2)).unwrap();
@@ -119,7 +119,7 @@ fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedi
 /// A disk on a full medium can be opened and written a little several times; after discards
 /// everything is destaged.
 #[test]
-fn a_full_medium_locks_nobody_out() {
+fn a_full_medium_can_be_opened_and_written() {
     for cipher in CIPHERS {
         for spare in [0, 40_000, 1 << 20] {
             let what = format!("{}, {spare} spare", cipher.name());
@@ -127,7 +127,7 @@ fn a_full_medium_locks_nobody_out() {
             let (medium, mut model) = filled(&params, spare, spare + 7);
             // Reading needs no space.
             let reading = OpenOptions { read_only: true, ..options(3) };
-            model.learn(&open_with(medium.clone(), &params, reading).unwrap(), &what);
+            model.note_read(&open_with(medium.clone(), &params, reading).unwrap(), &what);
             for round in 0..5u64 {
                 let disk = open_with(medium.clone(), &params, options(10 + round)).unwrap();
                 assert!(disk.is_medium_full(), "{what}");
@@ -177,7 +177,7 @@ fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     let params = params(Cipher::Gcm, 40 * SEGMENT_BLOCKS);
     let (medium, mut model) = filled(&params, 0, 3);
     let disk = open_with(medium.clone(), &params, options(4)).unwrap();
-    model.learn(&disk, "filled");
+    model.note_read(&disk, "filled");
     let mut taken = 0;
     let error = loop {
         let block = (taken * 577) % (params.blocks - 3);
@@ -206,7 +206,7 @@ fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
 
 /// A full medium with the contents of `image`: only the journal, the map and the first slot have
 /// space.
-fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
+fn full_with(params: &Params, image: &MediumImage) -> Arc<FaultMedium<CrashMedium>> {
     let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image.clone()))));
     let g = params.geometry();
     let touched = g.data + g.stride;
@@ -226,7 +226,7 @@ fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
 fn rewrite(
     medium: &Arc<FaultMedium<CrashMedium>>,
     params: &Params,
-    model: &mut Model,
+    model: &mut FaultModel,
     retired: &mut u64,
 ) -> bool {
     let Ok(disk) = open_with(medium.clone(), params, options(9)) else { return false };
@@ -263,7 +263,7 @@ fn a_power_cut_on_a_full_medium_loses_nothing() {
         let start = Arc::new(CrashMedium::new(params.geometry().end()));
         create(&*start, &params);
         let medium = full_with(&params, &start.image());
-        let mut model = Model::default();
+        let mut model = FaultModel::default();
         let disk = open_with(medium.clone(), &params, options(2)).unwrap();
         for n in 1.. {
             let done = perform(&disk, Op::Write(5 * SEGMENT_BLOCKS + n * 37 % 300, 1), n, &mut model)
@@ -316,13 +316,13 @@ fn a_stream_that_fills_the_medium_loses_no_small_write() {
 
 /// Writes half of the next large write and then reports a full medium, as a copy-on-write file
 /// system does. Works again at once.
-struct FullHalfWay {
+struct HalfFullMedium {
     inner: Arc<CrashMedium>,
     armed: AtomicBool,
 }
 
-impl Around for FullHalfWay {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for HalfFullMedium {
+    fn inner(&self) -> &dyn Medium {
         &*self.inner
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
@@ -345,8 +345,10 @@ fn a_cow_segment_torn_by_a_full_medium_is_never_a_mixture() {
         let params = params(cipher, BLOCKS);
         let (image, mut model) = used_disk(&params);
         let inner = Arc::new(CrashMedium::from_image(image));
-        let medium =
-            Arc::new(Surrounded(FullHalfWay { inner: inner.clone(), armed: AtomicBool::new(false) }));
+        let medium = Arc::new(InterceptedMedium(HalfFullMedium {
+            inner: inner.clone(),
+            armed: AtomicBool::new(false),
+        }));
         let disk = open_with(medium.clone(), &params, options(2)).unwrap();
         perform(&disk, Op::Write(SEGMENT_BLOCKS, 64), 50, &mut model).unwrap();
         perform(&disk, Op::Write(20, 1), 51, &mut model).unwrap();

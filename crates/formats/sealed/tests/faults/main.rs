@@ -6,6 +6,6 @@ mod destage;
 mod fixture;
 mod full;
 mod model;
-mod once;
 mod reads;
 mod silent;
+mod single_faults;

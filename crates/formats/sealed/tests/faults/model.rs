@@ -4,8 +4,8 @@
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_sealed::{Params, Sealed};
-use lacuna_sim::{CrashMedium, Image};
+use lacuna_sealed::{Params, SealedDisk};
+use lacuna_sim::{CrashMedium, MediumImage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ pub(crate) const CIPHERS: [Cipher; 3] = [Cipher::Xts, Cipher::XtsRandom, Cipher:
 /// The versions that a block may have when the disk is opened again: the first is the last flushed
 /// one.
 #[derive(Clone, Default)]
-pub(crate) struct Model(pub BTreeMap<u64, Vec<u64>>);
+pub(crate) struct FaultModel(pub BTreeMap<u64, Vec<u64>>);
 
-impl Model {
+impl FaultModel {
     pub(crate) fn set(&mut self, first: u64, count: u64, stamp: u64) {
         (first..first + count).for_each(|b| self.0.entry(b).or_insert_with(|| vec![0]).push(stamp));
     }
@@ -28,7 +28,7 @@ impl Model {
     }
 
     /// Reads which versions an opened disk kept; from then, only these are allowed.
-    pub(crate) fn learn(&mut self, disk: &Sealed, what: &str) {
+    pub(crate) fn note_read(&mut self, disk: &SealedDisk, what: &str) {
         self.assert_allows(disk, what);
         for (&block, versions) in &mut self.0 {
             if versions.len() > 1 {
@@ -37,15 +37,15 @@ impl Model {
         }
     }
 
-    pub(crate) fn may_be(&self, block: u64, stamp: u64) -> bool {
+    pub(crate) fn allows(&self, block: u64, stamp: u64) -> bool {
         self.0.get(&block).map_or(stamp == 0, |versions| versions.contains(&stamp))
     }
 
-    pub(crate) fn assert_allows(&self, disk: &Sealed, what: &str) {
+    pub(crate) fn assert_allows(&self, disk: &SealedDisk, what: &str) {
         for &block in self.0.keys() {
             let data = read(disk, block).unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
             let stamp = stamp_of(block, &data).unwrap_or_else(|| panic!("{what}: block {block} is mixed"));
-            assert!(self.may_be(block, stamp), "{what}: block {block} reads {stamp}: {:?}", self.0[&block]);
+            assert!(self.allows(block, stamp), "{what}: block {block} reads {stamp}: {:?}", self.0[&block]);
         }
     }
 }
@@ -57,7 +57,7 @@ pub(crate) enum Op {
     Flush,
 }
 
-pub(crate) fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
+pub(crate) fn perform(disk: &SealedDisk, op: Op, stamp: u64, model: &mut FaultModel) -> Result<()> {
     match op {
         Op::Write(first, count) => {
             model.set(first, count, stamp);
@@ -72,10 +72,10 @@ pub(crate) fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> R
 }
 
 /// A disk that was used and not closed, with slots, a map, and batches in the journal.
-pub(crate) fn used_disk(params: &Params) -> (Image, Model) {
+pub(crate) fn used_disk(params: &Params) -> (MediumImage, FaultModel) {
     let medium = Arc::new(CrashMedium::new(params.geometry().end()));
     create(&*medium, params);
-    let mut model = Model::default();
+    let mut model = FaultModel::default();
     let disk = open_with(medium.clone(), params, options(1)).unwrap();
     for (op, stamp) in [Op::Write(0, 12), Op::Write(300, 2)].into_iter().zip(1..) {
         perform(&disk, op, stamp, &mut model).unwrap();

@@ -38,7 +38,7 @@ fn metadata_survives_failed_reads_in_a_tiny_cache() {
     let places: Vec<u64> = (0..256).map(|n| n * 128 + 65).collect();
     let inner = new_disk(&params);
     let disk = open(&inner, &params, 1);
-    let mut model = Model::default();
+    let mut model = FaultModel::default();
     for &place in &places {
         perform(&disk, Op::Write(place, 2), 1, &mut model).unwrap();
     }
@@ -71,7 +71,7 @@ fn metadata_survives_failed_reads_in_a_tiny_cache() {
 /// Unreadable metadata keeps its blocks in the journal; other blocks reach their slots, and writing
 /// goes on.
 #[test]
-fn what_a_bad_sector_keeps_from_its_slot_stays_in_the_journal() {
+fn blocks_with_unreadable_metadata_stay_in_the_journal() {
     let params = params(Cipher::Gcm, BLOCKS);
     let (image, mut model) = used_disk(&params);
     let inner = Arc::new(CrashMedium::from_image(image));
@@ -89,7 +89,7 @@ fn what_a_bad_sector_keeps_from_its_slot_stays_in_the_journal() {
     let disk = open_with(medium.clone(), &params, options(5)).unwrap();
     assert!(disk.is_medium_full());
     for block in [1, 3, SEGMENT_BLOCKS + 1] {
-        assert!(model.may_be(block, stamp_of(block, &read(&disk, block).unwrap()).unwrap()), "block {block}");
+        assert!(model.allows(block, stamp_of(block, &read(&disk, block).unwrap()).unwrap()), "block {block}");
     }
     perform(&disk, Op::Write(2, 1), 502, &mut model).unwrap();
     perform(&disk, Op::Flush, 0, &mut model).unwrap();

@@ -32,7 +32,8 @@ fn gcm_notices_misdirected_and_lost_writes() {
         let disk = open_with(medium, &params, options(3)).unwrap();
         let mut bad = vec![];
         let report =
-            lacuna_contracts::check(&disk, |_| Ok(()), |b| bad.push((b.block.0, b.error.kind()))).unwrap();
+            lacuna_contracts::check_disk(&disk, |_| Ok(()), |b| bad.push((b.block.0, b.error.kind())))
+                .unwrap();
         let expected =
             if lost { vec![(5, Kind::Corrupt)] } else { vec![(5, Kind::Corrupt), (20, Kind::Corrupt)] };
         assert_eq!(bad, expected);

@@ -7,7 +7,7 @@
 //! newer. Neither tag nor number proves that a page is of the anchored state: the tree of the root
 //! proves that.
 
-use crate::Log;
+use crate::VaultLog;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::PART_PAGE;
 use lacuna_vault_store::{ObjectId, PAGE, PageCopy, Store};
@@ -15,19 +15,19 @@ use std::ops::Range;
 
 /// The parameters for reading copies.
 #[derive(Clone)]
-pub(crate) struct Reading {
+pub(crate) struct CopyReadOptions {
     /// Pages of parts with these numbers in their marks are ignored.
-    pub(crate) stale: Range<u64>,
+    pub(crate) stale_numbers: Range<u64>,
     /// Whether the third files are read as well.
-    pub(crate) thirds: bool,
+    pub(crate) reads_thirds: bool,
     /// The log for copies that do not verify.
-    pub(crate) log: Log,
+    pub(crate) log: VaultLog,
 }
 
-impl Reading {
+impl CopyReadOptions {
     /// The copies to read, the likeliest first.
     pub(super) fn copies(&self) -> &'static [PageCopy] {
-        if self.thirds { &PageCopy::ALL } else { &PageCopy::USUAL }
+        if self.reads_thirds { &PageCopy::ALL } else { &PageCopy::USUAL }
     }
 }
 
@@ -37,7 +37,7 @@ const NUMBER: usize = PAGE - 24;
 const TAG: usize = PAGE - 16;
 
 /// A page of a part without its mark. `None`: a removed page.
-pub(super) fn pad(bytes: Option<&[u8]>) -> Vec<u8> {
+pub(super) fn encode_page(bytes: Option<&[u8]>) -> Vec<u8> {
     let mut padded = vec![0; PAGE];
     if let Some(bytes) = bytes {
         padded[..2].copy_from_slice(&(bytes.len() as u16 + 1).to_le_bytes());
@@ -46,15 +46,15 @@ pub(super) fn pad(bytes: Option<&[u8]>) -> Vec<u8> {
     padded
 }
 
-/// Undoes [`pad`]. The reader verifies the content, and so detects a wrong length.
-pub(super) fn content(page: &[u8]) -> Option<Vec<u8>> {
+/// Undoes [`encode_page`]. The reader verifies the content, and so detects a wrong length.
+pub(super) fn decode_page(page: &[u8]) -> Option<Vec<u8>> {
     let len = usize::from(u16::from_le_bytes([page[0], page[1]]));
     (len > 0).then(|| page[2..][..(len - 1).min(PART_PAGE)].to_vec())
 }
 
 /// Writes the mark of a page of a part.
 pub(super) fn mark(store: &Store, object: ObjectId, page: u64, bytes: &mut [u8]) {
-    bytes[NUMBER..TAG].copy_from_slice(&store.last_number().to_le_bytes());
+    bytes[NUMBER..TAG].copy_from_slice(&store.last_noted_number().to_le_bytes());
     let tag = store.part_tag(object, page, &bytes[..TAG]);
     bytes[TAG..].copy_from_slice(&tag);
 }
@@ -69,11 +69,11 @@ fn number(store: &Store, object: ObjectId, page: u64, bytes: &[u8]) -> Option<u6
 }
 
 /// The latest version of a page of a part.
-pub(super) struct Newest {
+pub(super) struct NewestPage {
     /// The page, with its mark.
     pub(super) bytes: Vec<u8>,
     /// Whether it is from another copy than the usual one.
-    pub(super) elsewhere: bool,
+    pub(super) is_from_other_copy: bool,
 }
 
 /// The newest copy of a page of a part, except copies with stale numbers. `None` if it was never
@@ -84,9 +84,9 @@ pub(super) fn newest(
     store: &Store,
     object: ObjectId,
     page: u64,
-    reading: &Reading,
-) -> Result<Option<Newest>> {
-    let (mut newest, mut failed) = (None::<(u64, Newest)>, None);
+    reading: &CopyReadOptions,
+) -> Result<Option<NewestPage>> {
+    let (mut newest, mut failed) = (None::<(u64, NewestPage)>, None);
     for copy in reading.copies() {
         // The third file is written after the second: a newer page there is of an abandoned state.
         if *copy == PageCopy::Third && newest.is_some() {
@@ -103,9 +103,9 @@ pub(super) fn newest(
         }
         let elsewhere = *copy != PageCopy::Current;
         match number(store, object, page, &bytes) {
-            Some(number) if reading.stale.contains(&number) => {}
+            Some(number) if reading.stale_numbers.contains(&number) => {}
             Some(number) if newest.as_ref().is_none_or(|(best, _)| number > *best) => {
-                newest = Some((number, Newest { bytes, elsewhere }));
+                newest = Some((number, NewestPage { bytes, is_from_other_copy: elsewhere }));
             }
             None if bytes.iter().any(|byte| *byte != 0) && failed.is_none() => {
                 failed =

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use redb::{ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::sync::Arc;
 
-type Bytes = &'static [u8];
+type TableBytes = &'static [u8];
 
-const fn definition(table: Table) -> TableDefinition<'static, Bytes, Bytes> {
+const fn definition(table: Table) -> TableDefinition<'static, TableBytes, TableBytes> {
     TableDefinition::new(table.name())
 }
 
@@ -21,9 +21,9 @@ const fn definition(table: Table) -> TableDefinition<'static, Bytes, Bytes> {
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// The tables at one moment. Stays readable while the database changes.
-pub(crate) struct Snapshot(Vec<ReadOnlyTable<Bytes, Bytes>>);
+pub(crate) struct TableSnapshot(Vec<ReadOnlyTable<TableBytes, TableBytes>>);
 
-impl Snapshot {
+impl TableSnapshot {
     /// The value of a key; its first byte is the table.
     pub(crate) fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, redb::StorageError> {
         let value = self.0[usize::from(key[0])].get(&key[1..])?;
@@ -76,7 +76,7 @@ impl Database {
     }
 
     /// The current tables.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+    pub(crate) fn snapshot(&self) -> Result<TableSnapshot> {
         let mut redb = self.redb.lock();
         let mut first = true;
         loop {
@@ -90,19 +90,19 @@ impl Database {
                 TABLES.iter().map(open).collect()
             };
             let e = match tables() {
-                Ok(tables) => return Ok(Snapshot(tables)),
+                Ok(tables) => return Ok(TableSnapshot(tables)),
                 Err(e) => e,
             };
             *redb = None;
             if !first || !ended_before(&e) {
-                return Err(described(&e));
+                return Err(error_of(&e));
             }
             first = false;
         }
     }
 
     /// The current tables, after reopening the database.
-    pub(crate) fn renewed(&self) -> Result<Snapshot> {
+    pub(crate) fn renewed(&self) -> Result<TableSnapshot> {
         *self.redb.lock() = None;
         self.snapshot()
     }
@@ -145,7 +145,7 @@ impl Database {
             let Err(e) = done() else { return Ok(()) };
             *redb = None;
             if !first || !ended_before(&e) {
-                return Err(described(&e));
+                return Err(error_of(&e));
             }
             first = false;
         }
@@ -154,7 +154,7 @@ impl Database {
     fn open_redb(&self) -> Result<redb::Database> {
         let mut builder = redb::Builder::new();
         builder.set_cache_size(self.cache.get() as usize);
-        builder.create_with_backend(SharedBackend(self.backend.clone())).map_err(|e| described(&e.into()))
+        builder.create_with_backend(SharedBackend(self.backend.clone())).map_err(|e| error_of(&e.into()))
     }
 }
 
@@ -164,12 +164,12 @@ fn ended_before(e: &redb::Error) -> bool {
 }
 
 /// Whether a read failed only because another one had ended the database.
-pub(crate) fn is_of_another(e: &redb::StorageError) -> bool {
+pub(crate) fn is_earlier_failure(e: &redb::StorageError) -> bool {
     matches!(e, redb::StorageError::PreviousIo | redb::StorageError::DatabaseClosed)
 }
 
 /// The full failure of the backend, or the database's message.
-pub(crate) fn described(e: &redb::Error) -> Error {
+pub(crate) fn error_of(e: &redb::Error) -> Error {
     let passed = if let redb::Error::Io(e) = e { failure_in(e) } else { None };
     passed.unwrap_or_else(|| Error::new(Kind::Corrupt, "cannot use the namespace").found(e.to_string()))
 }

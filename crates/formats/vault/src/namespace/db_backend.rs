@@ -6,9 +6,9 @@
 //! crash before that commit leaves the database as of the previous checkpoint. So a full backing
 //! directory cannot fail the database in the middle of its own commit.
 
-use super::copies::Reading;
+use super::copies::CopyReadOptions;
 use super::objects::NamespaceObjects;
-use crate::{BLOCK, Log};
+use crate::{BLOCK, VaultLog};
 use lacuna_contracts::{Budget, Error, Kind, Result, Secret};
 use lacuna_integrity::{Choice, FileKeys, Part, ProtectedFile, Scheme, Session, Trusted, Untrusted};
 use lacuna_vault_store::{ObjectId, PageCopy, Store};
@@ -28,12 +28,12 @@ const RUN: usize = 256;
 
 /// A position in the objects of the namespace: an object's index and a page of it.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Spot {
+pub(crate) struct PagePosition {
     nth: usize,
     page: u64,
 }
 
-struct State {
+struct DbBackendState {
     file: ProtectedFile,
     /// The length of the database in bytes.
     len: u64,
@@ -46,16 +46,16 @@ struct State {
 /// The backend of the database.
 pub(crate) struct DbBackend {
     objects: NamespaceObjects,
-    state: RwLock<State>,
-    /// Copies of `State::len` and of the number of its written blocks, because admission reads them
-    /// at each write. Updated under the lock.
+    state: RwLock<DbBackendState>,
+    /// Copies of `DbBackendState::len` and of the number of its written blocks, because admission
+    /// reads them at each write. Updated under the lock.
     len: AtomicU64,
-    waiting: AtomicUsize,
+    pending_blocks: AtomicUsize,
 }
 
 impl DbBackend {
     /// The backend of a new vault.
-    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, log: &Log) -> Result<DbBackend> {
+    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, log: &VaultLog) -> Result<DbBackend> {
         let keys = FileKeys::derive(master, FILE)?;
         let file = ProtectedFile::init(keys, Choice::Fixed(Scheme::Mt), Session(store.session()));
         Ok(DbBackend::new(NamespaceObjects::create(store.clone(), log.clone())?, file, 0))
@@ -66,7 +66,7 @@ impl DbBackend {
         store: &Arc<Store>,
         master: &Secret<32>,
         root: &[u8],
-        reading: Reading,
+        reading: CopyReadOptions,
         budget: Budget,
     ) -> Result<DbBackend> {
         let (objects, len, trusted) = DbBackend::parse(store, root, reading)?;
@@ -77,8 +77,8 @@ impl DbBackend {
 
     /// The names of the backing files of such a root; the vault does not open without them.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
-        let silent: Log = Arc::new(|_| ());
-        let reading = Reading { stale: Range::default(), thirds: false, log: silent };
+        let silent: VaultLog = Arc::new(|_| ());
+        let reading = CopyReadOptions { stale_numbers: Range::default(), reads_thirds: false, log: silent };
         DbBackend::parse(store, root, reading).map(|(objects, ..)| objects.names())
     }
 
@@ -86,7 +86,7 @@ impl DbBackend {
     fn parse<'r>(
         store: &Arc<Store>,
         root: &'r [u8],
-        reading: Reading,
+        reading: CopyReadOptions,
     ) -> Result<(NamespaceObjects, u64, &'r [u8])> {
         let bad =
             |found: String| Error::new(Kind::Corrupt, "cannot read the root of the namespace").found(found);
@@ -100,14 +100,14 @@ impl DbBackend {
     }
 
     fn new(objects: NamespaceObjects, file: ProtectedFile, len: u64) -> DbBackend {
-        let state = State { file, len, cut: u64::MAX, written: HashMap::new() };
+        let state = DbBackendState { file, len, cut: u64::MAX, written: HashMap::new() };
         let waiting = AtomicUsize::new(0);
-        DbBackend { objects, state: RwLock::new(state), len: AtomicU64::new(len), waiting }
+        DbBackend { objects, state: RwLock::new(state), len: AtomicU64::new(len), pending_blocks: waiting }
     }
 
     /// Bytes that wait for a flush.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Acquire) * BLOCK
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending_blocks.load(Ordering::Acquire) * BLOCK
     }
 
     /// The length of the database in bytes.
@@ -116,11 +116,11 @@ impl DbBackend {
     }
 
     /// Changes the state and, whatever the outcome, updates the copies for admission.
-    fn change<T>(&self, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+    fn change<T>(&self, work: impl FnOnce(&mut DbBackendState) -> Result<T>) -> Result<T> {
         let mut state = self.state.write();
         let done = work(&mut state);
         self.len.store(state.len, Ordering::Release);
-        self.waiting.store(state.written.len(), Ordering::Release);
+        self.pending_blocks.store(state.written.len(), Ordering::Release);
         done
     }
 
@@ -131,8 +131,8 @@ impl DbBackend {
     }
 
     /// Notes that the root of the last flush is in a noted commit.
-    pub(crate) fn rooted(&self) {
-        self.objects.rooted();
+    pub(crate) fn note_rooted(&self) {
+        self.objects.note_rooted();
     }
 
     /// The name of the backing file.
@@ -146,8 +146,8 @@ impl DbBackend {
         self.change(|state| self.flush_state(state))
     }
 
-    fn flush_state(&self, state: &mut State) -> Result<Vec<u8>> {
-        let State { file, len, cut, written } = state;
+    fn flush_state(&self, state: &mut DbBackendState) -> Result<Vec<u8>> {
+        let DbBackendState { file, len, cut, written } = state;
         file.set_session(self.objects.session());
         let blocks = len.div_ceil(BLOCK as u64);
         let kept = (*cut).min(blocks);
@@ -168,7 +168,7 @@ impl DbBackend {
             file.update(&self.objects, together[0], &run)?;
             together.iter().for_each(|block| drop(written.remove(block)));
             // Pages that the store has now count as the journal's, so do not count them twice.
-            self.waiting.store(written.len(), Ordering::Release);
+            self.pending_blocks.store(written.len(), Ordering::Release);
         }
         if file.blocks() < blocks {
             file.resize(&self.objects, blocks)?;
@@ -213,7 +213,12 @@ impl DbBackend {
     /// Hands pages that not all backing files hold to the store, starting at a position: at most
     /// `most`, and pages of parts only with `parts`. Returns their number and the position to
     /// continue at. The next checkpoint writes them to all files.
-    pub(crate) fn give_again(&self, from: Spot, most: u64, parts: bool) -> Result<(u64, Option<Spot>)> {
+    pub(crate) fn rewrite_single_copies(
+        &self,
+        from: PagePosition,
+        most: u64,
+        parts: bool,
+    ) -> Result<(u64, Option<PagePosition>)> {
         // The lock keeps other threads from handing newer pages to the store.
         let state = self.state.write();
         let (mut given, mut plain) = (0, [0; BLOCK]);
@@ -224,7 +229,7 @@ impl DbBackend {
             let end = if of_blocks(nth) { state.file.blocks() } else { self.objects.pages(object)? };
             for page in first..end {
                 if given == most {
-                    return Ok((given, Some(Spot { nth, page })));
+                    return Ok((given, Some(PagePosition { nth, page })));
                 }
                 if self.objects.is_in_all_files(object, page) {
                     continue;
@@ -234,10 +239,10 @@ impl DbBackend {
                         .copy_of(&self.objects, page, self.objects.copies(), &mut plain)
                         .map(|sealed| sealed.to_vec())
                 } else {
-                    self.objects.newest_marked_anew(object, page).filter(|_| parts)
+                    self.objects.newest_with_current_mark(object, page).filter(|_| parts)
                 };
                 if let Some(good) = good {
-                    self.objects.give(object, page, &good)?;
+                    self.objects.write_pages(object, page, &good)?;
                     given += 1;
                 }
             }
@@ -246,8 +251,8 @@ impl DbBackend {
     }
 
     /// The number of reads that used another copy of a page because the usual one does not verify.
-    pub(crate) fn elsewhere(&self) -> u64 {
-        self.objects.elsewhere()
+    pub(crate) fn other_copy_reads(&self) -> u64 {
+        self.objects.other_copy_reads()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -279,7 +284,7 @@ impl DbBackend {
         self.change(|state| self.write_state(state, offset, data))
     }
 
-    fn write_state(&self, state: &mut State, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_state(&self, state: &mut DbBackendState, offset: u64, data: &[u8]) -> Result<()> {
         state.len = state.len.max(offset + data.len() as u64);
         let (mut at, mut data) = (offset, data);
         while !data.is_empty() {
@@ -301,7 +306,7 @@ impl DbBackend {
         self.change(|state| self.set_state_len(state, len))
     }
 
-    fn set_state_len(&self, state: &mut State, len: u64) -> Result<()> {
+    fn set_state_len(&self, state: &mut DbBackendState, len: u64) -> Result<()> {
         if len < state.len {
             let (kept, within) = (len.div_ceil(BLOCK as u64), (len % BLOCK as u64) as usize);
             if within > 0 {
@@ -317,7 +322,7 @@ impl DbBackend {
     }
 }
 
-impl State {
+impl DbBackendState {
     /// Reads and verifies blocks of the file, each from any copy that verifies.
     fn check(&self, objects: &NamespaceObjects, first: u64, out: &mut [u8]) -> Result<()> {
         let (mut at, mut rest) = (first, out);
@@ -330,7 +335,7 @@ impl State {
             if self.copy_of(objects, failed.block, others, block).is_none() {
                 return Err(failed.error);
             }
-            objects.note_block_elsewhere(failed.block);
+            objects.note_other_block_copy(failed.block);
             (at, rest) = (failed.block + 1, behind);
         }
         Ok(())

@@ -5,31 +5,31 @@
 //! them durable at the cost of one record. A checkpoint applies them to the database. So a change
 //! costs an insertion into a map, and a short-lived file never reaches the database.
 
+mod change_batch;
 mod copies;
 mod database;
 mod db_backend;
 mod objects;
-mod puts;
 pub(crate) mod tables;
 
-pub(crate) use copies::Reading;
+pub(crate) use copies::CopyReadOptions;
 pub(crate) use database::Pair;
-pub(crate) use db_backend::Spot;
+pub(crate) use db_backend::PagePosition;
 
 /// Calls `each` with the key and the new value of every change of a batch.
 ///
 /// Errors: [`Kind::Corrupt`] for a malformed batch.
 pub(crate) fn each_change(batch: &[u8], each: impl FnMut(&[u8], Option<&[u8]>)) -> Result<()> {
-    Puts::read(batch, each)
+    ChangeBatch::read(batch, each)
 }
 
-use crate::{BLOCK, Log};
-use database::{Database, Snapshot, described, is_of_another};
+use crate::{BLOCK, VaultLog};
+use change_batch::ChangeBatch;
+use database::{Database, TableSnapshot, error_of, is_earlier_failure};
 use db_backend::DbBackend;
 use lacuna_contracts::{Budget, Error, Kind, Result, Secret};
 use lacuna_vault_store::Store;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use puts::Puts;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -58,13 +58,13 @@ struct Layers {
     recent: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// Bytes that `recent` takes.
     bytes: usize,
-    below: Arc<Snapshot>,
+    below: Arc<TableSnapshot>,
 }
 
 /// Copies of figures of `layers` and `pending` for admission, which reads them at each write.
 /// Updated under their locks.
 #[derive(Default)]
-struct Figures {
+struct NamespaceFigures {
     /// The number and the bytes of changes above the database.
     recent: AtomicUsize,
     recent_bytes: AtomicUsize,
@@ -82,8 +82,8 @@ pub(crate) struct Namespace {
     database: Database,
     layers: RwLock<Layers>,
     /// Changes since the last commit.
-    pending: Mutex<Puts>,
-    figures: Figures,
+    pending: Mutex<ChangeBatch>,
+    figures: NamespaceFigures,
     /// Held while changes are applied to the database.
     applying: Mutex<()>,
 }
@@ -94,7 +94,7 @@ impl Namespace {
         store: &Arc<Store>,
         master: &Secret<32>,
         budget: Budget,
-        log: &Log,
+        log: &VaultLog,
     ) -> Result<Namespace> {
         let backend = Arc::new(DbBackend::create(store, master, log)?);
         let database = Database::open(backend.clone(), budget)?;
@@ -113,7 +113,7 @@ impl Namespace {
         master: &Secret<32>,
         root: &[u8],
         puts: &[Vec<u8>],
-        reading: Reading,
+        reading: CopyReadOptions,
         budget: Budget,
     ) -> Result<Namespace> {
         let backend = Arc::new(DbBackend::open(store, master, root, reading, budget.share(1, 4))?);
@@ -121,9 +121,9 @@ impl Namespace {
         let namespace = Namespace::new(store.clone(), backend, database)?;
         let mut layers = namespace.layers.write();
         for batch in puts {
-            Puts::read(batch, |key, value| layers.put(key, value))?;
+            ChangeBatch::read(batch, |key, value| layers.put(key, value))?;
         }
-        namespace.figures.renew(&layers);
+        namespace.figures.update(&layers);
         drop(layers);
         Ok(namespace)
     }
@@ -132,13 +132,13 @@ impl Namespace {
         let below = Arc::new(database.snapshot()?);
         let layers = RwLock::new(Layers { recent: BTreeMap::new(), bytes: 0, below });
         let (pending, applying) = (Mutex::default(), Mutex::new(()));
-        let figures = Figures::default();
+        let figures = NamespaceFigures::default();
         Ok(Namespace { store, backend, database, layers, pending, figures, applying })
     }
 
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.reading(|layers| {
+        self.read_layers(|layers| {
             if let Some(value) = layers.recent.get(key) {
                 return Ok(value.clone());
             }
@@ -152,7 +152,7 @@ impl Namespace {
     pub(crate) fn put(&self, key: &[u8], value: Option<&[u8]>) {
         let mut layers = self.layers.write();
         layers.put(key, value);
-        self.figures.renew(&layers);
+        self.figures.update(&layers);
         drop(layers);
         let mut pending = self.pending.lock();
         pending.add(key, value);
@@ -161,12 +161,12 @@ impl Namespace {
 
     /// At most `most` pairs with keys that are at least `from` and begin with `prefix`, in order.
     pub(crate) fn scan(&self, from: &[u8], prefix: &[u8], most: usize) -> Result<Vec<Pair>> {
-        self.reading(|layers| layers.scan(from, prefix, most))
+        self.read_layers(|layers| layers.scan(from, prefix, most))
     }
 
     /// Reads from the layers. A read that fails only because a read of another thread failed is
     /// repeated on the reopened database.
-    fn reading<T>(
+    fn read_layers<T>(
         &self,
         read: impl Fn(&mut RwLockReadGuard<'_, Layers>) -> std::result::Result<T, redb::StorageError>,
     ) -> Result<T> {
@@ -177,12 +177,11 @@ impl Namespace {
             drop(layers);
             match done {
                 Ok(found) => return Ok(found),
-                Err(e) if is_of_another(&e) => self.renew(&below)?,
+                Err(e) if is_earlier_failure(&e) => self.reopen(&below)?,
                 Err(e) => return Err(self.failed(&below, e)),
             }
         }
-        Err(Error::new(Kind::Io, "cannot use the namespace")
-            .found("other reads of it that fail again and again"))
+        Err(Error::new(Kind::Io, "cannot use the namespace").found("repeated failures of other reads"))
     }
 
     /// Removes every pair with a key that begins with `prefix`.
@@ -210,22 +209,22 @@ impl Namespace {
     }
 
     /// Whether changes should be applied to the database soon, with [`Namespace::apply`].
-    pub(crate) fn wants_apply(&self) -> bool {
+    pub(crate) fn needs_apply(&self) -> bool {
         let (changes, bytes) = self.figures.recent();
         changes >= CHUNK || bytes >= RECENT
     }
 
     /// Whether a checkpoint is due: the database has much in memory, or the next commit must
     /// include a root.
-    pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.backend.waiting() >= WAITING || self.needs_root()
+    pub(crate) fn needs_checkpoint(&self) -> bool {
+        self.backend.pending_bytes() >= WAITING || self.needs_root()
     }
 
     /// Applies changes to the database, which keeps them in memory until the next checkpoint. Other
     /// threads may change the namespace meanwhile.
     pub(crate) fn apply(&self) -> Result<()> {
         let _alone = self.applying.lock();
-        while self.wants_apply() {
+        while self.needs_apply() {
             self.apply_chunk()?;
         }
         Ok(())
@@ -235,21 +234,21 @@ impl Namespace {
     /// namespace until `commit` returns, or has failed before anything is durable.
     pub(crate) fn commit(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let pending = self.take_pending();
-        commit(pending.bytes()).inspect_err(|_| self.give_back(pending))
+        commit(pending.bytes()).inspect_err(|_| self.restore_pending(pending))
     }
 
     /// Applies all changes to the database and commits its root with the changes since the last
     /// commit, under the same condition as [`Namespace::commit`]. `commit` calls
-    /// [`Namespace::rooted`] as soon as the root is noted. After an error nothing is lost, and the
-    /// next commit must also include a root if [`Namespace::needs_root`].
+    /// [`Namespace::note_rooted`] as soon as the root is noted. After an error nothing is lost, and
+    /// the next commit must also include a root if [`Namespace::needs_root`].
     pub(crate) fn checkpoint(&self, commit: &mut RootCommit<'_>) -> Result<()> {
         let _alone = self.applying.lock();
         while !self.layers.read().recent.is_empty() {
             self.apply_chunk()?;
         }
-        self.store.lift_journal(true);
+        self.store.set_journal_limit_raised(true);
         let done = self.write_root(commit);
-        self.store.lift_journal(false);
+        self.store.set_journal_limit_raised(false);
         done
     }
 
@@ -257,18 +256,18 @@ impl Namespace {
         self.check_space()?;
         let root = self.backend.flush()?;
         let pending = self.take_pending();
-        commit(&root, pending.bytes()).inspect_err(|_| self.give_back(pending))
+        commit(&root, pending.bytes()).inspect_err(|_| self.restore_pending(pending))
     }
 
     /// Takes the changes since the last commit out of the next batch.
-    fn take_pending(&self) -> Puts {
+    fn take_pending(&self) -> ChangeBatch {
         let mut pending = self.pending.lock();
         self.figures.pending_bytes.store(0, Ordering::Release);
         std::mem::take(&mut *pending)
     }
 
     /// Puts the changes of a failed commit before later ones.
-    fn give_back(&self, earlier: Puts) {
+    fn restore_pending(&self, earlier: ChangeBatch) {
         let mut pending = self.pending.lock();
         pending.put_before(earlier);
         self.figures.pending_bytes.store(pending.len(), Ordering::Release);
@@ -277,8 +276,8 @@ impl Namespace {
     /// Called when the commit of the root is noted: if the host refuses its record, it still comes
     /// before any other commit. So the next commit needs no root, which might find no space
     /// although the noted one does.
-    pub(crate) fn rooted(&self) {
-        self.backend.rooted();
+    pub(crate) fn note_rooted(&self) {
+        self.backend.note_rooted();
     }
 
     /// Verifies the database itself; calls `bad` for each block that fails. Returns the number of
@@ -288,20 +287,24 @@ impl Namespace {
     }
 
     /// Whether every block of the database verifies.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         let mut is_whole = true;
         self.backend.verify(&mut |_, _| is_whole = false).is_ok() && is_whole
     }
 
     /// Hands pages that not all backing files hold to the store, for the next checkpoint: see
-    /// [`DbBackend::give_again`].
-    pub(crate) fn give_again(&self, from: Spot, parts: bool) -> Result<(u64, Option<Spot>)> {
-        self.backend.give_again(from, RENEWED, parts)
+    /// [`DbBackend::rewrite_single_copies`].
+    pub(crate) fn rewrite_single_copies(
+        &self,
+        from: PagePosition,
+        parts: bool,
+    ) -> Result<(u64, Option<PagePosition>)> {
+        self.backend.rewrite_single_copies(from, RENEWED, parts)
     }
 
     /// The number of reads that used another copy of a page because the usual one does not verify.
-    pub(crate) fn elsewhere(&self) -> u64 {
-        self.backend.elsewhere()
+    pub(crate) fn other_copy_reads(&self) -> u64 {
+        self.backend.other_copy_reads()
     }
 
     /// The name of the backing file of the database.
@@ -311,11 +314,11 @@ impl Namespace {
 
     /// The approximate free bytes that a checkpoint needs. At most a quarter goes to the journal,
     /// and the same to each of the three files of an object.
-    pub(crate) fn owed(&self) -> u64 {
+    pub(crate) fn checkpoint_space(&self) -> u64 {
         let (changes, bytes) = self.figures.recent();
         // Related changes share leaves, about two leaves each, and no more is altered than exists.
         let altered = (BLOCK / 2 * changes).min(self.backend.len() as usize) + bytes;
-        8 * (self.backend.waiting() + altered) as u64 + SPARE
+        8 * (self.backend.pending_bytes() + altered) as u64 + SPARE
     }
 
     /// Refuses a checkpoint that would run out of space half way: without it, a commit that frees
@@ -325,16 +328,16 @@ impl Namespace {
         if self.needs_root() {
             return Ok(());
         }
-        let (journal, puts) = (2 * self.backend.waiting() as u64, self.pending_bytes() as u64);
+        let (journal, puts) = (2 * self.backend.pending_bytes() as u64, self.pending_bytes() as u64);
         let (free, needed) =
-            (self.store.space()?.free_bytes, self.store.lacks(journal, puts) + 3 * journal + SPARE);
+            (self.store.space()?.free_bytes, self.store.missing_bytes(journal, puts) + 3 * journal + SPARE);
         if free >= needed {
             return self.store.reserve(journal, puts);
         }
         Err(Error::new(Kind::NoSpace, "cannot write a checkpoint of the namespace")
             .found(format!("{free} bytes free on the file system that holds the vault's directory"))
             .expected(format!("{needed} bytes"))
-            .remedy("free space there"))
+            .hint("free space there"))
     }
 
     /// Whether the next commit must include a root: otherwise pages of the database in the store
@@ -360,12 +363,12 @@ impl Namespace {
                 layers.recent.remove(&key);
             }
         }
-        self.figures.renew(&layers);
+        self.figures.update(&layers);
         Ok(())
     }
 
     /// Reopens the database for reads, unless another thread has.
-    fn renew(&self, stale: &Arc<Snapshot>) -> Result<()> {
+    fn reopen(&self, stale: &Arc<TableSnapshot>) -> Result<()> {
         let mut layers = self.layers.write();
         if Arc::ptr_eq(&layers.below, stale) {
             layers.below = Arc::new(self.database.renewed()?);
@@ -375,19 +378,19 @@ impl Namespace {
 
     /// Returns the cause of a failed read of a snapshot, and reopens the database for the next
     /// reads; if that fails, they report it.
-    fn failed(&self, stale: &Arc<Snapshot>, e: redb::StorageError) -> Error {
-        let error = described(&e.into());
-        match self.renew(stale) {
-            Err(why) => error.context(format!("{}, and the database cannot be opened anew", why.finding())),
+    fn failed(&self, stale: &Arc<TableSnapshot>, e: redb::StorageError) -> Error {
+        let error = error_of(&e.into());
+        match self.reopen(stale) {
+            Err(why) => error.context(format!("{}, and the database cannot be reopened", why.summary())),
             Ok(()) if error.kind() == Kind::NotFound => error.with_kind(Kind::Corrupt),
             Ok(()) => error,
         }
     }
 }
 
-impl Figures {
+impl NamespaceFigures {
     /// Called with the layers locked for a change.
-    fn renew(&self, layers: &Layers) {
+    fn update(&self, layers: &Layers) {
         self.recent.store(layers.recent.len(), Ordering::Release);
         self.recent_bytes.store(layers.bytes, Ordering::Release);
     }

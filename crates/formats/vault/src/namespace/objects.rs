@@ -4,9 +4,9 @@
 //! A page of a part begins with its length plus one (u16, little-endian); zero means a removed
 //! page. A mark ends it. All of these objects are doubled: see [`super::copies`].
 
-use super::copies::{self, Reading, content, mark, pad};
-use crate::Log;
-use crate::parts::{part_code, part_of};
+use super::copies::{self, CopyReadOptions, decode_page, encode_page, mark};
+use crate::VaultLog;
+use crate::part_codes::{part_code, part_from_code};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Part, Session, Untrusted};
 use lacuna_vault_store::{ObjectId, PageCopy, Store};
@@ -24,19 +24,19 @@ pub(crate) struct NamespaceObjects {
     parts: Mutex<BTreeMap<u8, ObjectId>>,
     /// Pages of parts that the store does not have yet: a full store must not fail the protected
     /// file half way.
-    held: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
+    unflushed: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
     /// Whether the store was given pages without a committed root.
     unrooted: AtomicBool,
     /// The number of reads that used another copy because the usual one does not verify.
-    elsewhere: AtomicU64,
-    reading: Reading,
+    other_copy_reads: AtomicU64,
+    read_options: CopyReadOptions,
 }
 
 impl NamespaceObjects {
     /// The objects of a new database.
-    pub(crate) fn create(store: Arc<Store>, log: Log) -> Result<NamespaceObjects> {
+    pub(crate) fn create(store: Arc<Store>, log: VaultLog) -> Result<NamespaceObjects> {
         let data = store.new_object()?;
-        let reading = Reading { stale: Range::default(), thirds: false, log };
+        let reading = CopyReadOptions { stale_numbers: Range::default(), reads_thirds: false, log };
         Ok(NamespaceObjects::new(store, data, BTreeMap::new(), reading))
     }
 
@@ -44,11 +44,19 @@ impl NamespaceObjects {
         store: Arc<Store>,
         data: ObjectId,
         parts: BTreeMap<u8, ObjectId>,
-        reading: Reading,
+        reading: CopyReadOptions,
     ) -> NamespaceObjects {
-        parts.values().chain([&data]).for_each(|object| store.double(*object));
+        parts.values().chain([&data]).for_each(|object| store.mark_doubled(*object));
         let (parts, unrooted, elsewhere) = (Mutex::new(parts), AtomicBool::new(false), AtomicU64::new(0));
-        NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted, elsewhere, reading }
+        NamespaceObjects {
+            store,
+            data,
+            parts,
+            unflushed: Mutex::default(),
+            unrooted,
+            other_copy_reads: elsewhere,
+            read_options: reading,
+        }
     }
 
     /// The current session for writes of the database.
@@ -56,19 +64,19 @@ impl NamespaceObjects {
         Session(self.store.session())
     }
 
-    /// Whether the store was given pages since [`NamespaceObjects::rooted`]. Writes refused for
-    /// lack of space do not count.
+    /// Whether the store was given pages since [`NamespaceObjects::note_rooted`]. Writes refused
+    /// for lack of space do not count.
     pub(crate) fn is_unrooted(&self) -> bool {
         self.unrooted.load(Ordering::Acquire)
     }
 
     /// Notes that a noted commit has a root for everything.
-    pub(crate) fn rooted(&self) {
+    pub(crate) fn note_rooted(&self) {
         self.unrooted.store(false, Ordering::Release);
     }
 
     /// Writes to the store. After any failure except lack of space there are no more commits.
-    pub(super) fn give(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
+    pub(super) fn write_pages(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.store.write(object, first, pages)?;
         self.unrooted.store(true, Ordering::Release);
         Ok(())
@@ -79,7 +87,7 @@ impl NamespaceObjects {
     pub(crate) fn parse(
         store: Arc<Store>,
         bytes: &[u8],
-        reading: Reading,
+        reading: CopyReadOptions,
     ) -> Result<(NamespaceObjects, &[u8])> {
         let take = |bytes: &[u8]| Some((u64::from_le_bytes(*bytes.first_chunk()?), bytes.len()));
         let parsed = || {
@@ -88,7 +96,7 @@ impl NamespaceObjects {
             let mut parts = BTreeMap::new();
             for _ in 0..count {
                 let (&code, object) = rest.split_first()?;
-                part_of(code)?;
+                part_from_code(code)?;
                 parts.insert(code, ObjectId(take(object)?.0));
                 rest = &object[8..];
             }
@@ -113,12 +121,12 @@ impl NamespaceObjects {
 
     /// Hands the pages of parts to the store. After an error the remaining pages are kept.
     pub(crate) fn flush(&self) -> Result<()> {
-        let mut held = self.held.lock();
+        let mut held = self.unflushed.lock();
         while let Some(entry) = held.first_entry() {
             let (code, page) = *entry.key();
             let (object, mut bytes) = (self.object(code)?, entry.get().clone());
             mark(&self.store, object, page, &mut bytes);
-            self.give(object, page, &bytes)?;
+            self.write_pages(object, page, &bytes)?;
             entry.remove();
         }
         Ok(())
@@ -131,7 +139,7 @@ impl NamespaceObjects {
             return Ok(object);
         }
         let object = self.store.new_object()?;
-        self.store.double(object);
+        self.store.mark_doubled(object);
         self.parts.lock().insert(code, object);
         Ok(object)
     }
@@ -164,7 +172,7 @@ impl NamespaceObjects {
 
     /// The copies of a page to read, the likeliest first.
     pub(super) fn copies(&self) -> &'static [PageCopy] {
-        self.reading.copies()
+        self.read_options.copies()
     }
 
     /// Whether all three files of an object hold the same page.
@@ -179,37 +187,42 @@ impl NamespaceObjects {
 
     /// The newest copy of a page of a part, with its mark; `None` if none verifies.
     pub(super) fn newest(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
-        copies::newest(&self.store, object, page, &self.reading).unwrap_or(None).map(|newest| newest.bytes)
+        copies::newest(&self.store, object, page, &self.read_options)
+            .unwrap_or(None)
+            .map(|newest| newest.bytes)
     }
 
     /// The same with a current mark, so that it supersedes all copies that are ignored now.
-    pub(super) fn newest_marked_anew(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
+    pub(super) fn newest_with_current_mark(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
         let mut bytes = self.newest(object, page)?;
         mark(&self.store, object, page, &mut bytes);
         Some(bytes)
     }
 
     /// Counts a read that used another copy than the usual one. Logs the first.
-    pub(super) fn note_elsewhere(&self, object: ObjectId, page: u64) {
-        if self.elsewhere.fetch_add(1, Ordering::Relaxed) == 0 {
+    pub(super) fn note_other_copy(&self, object: ObjectId, page: u64) {
+        if self.other_copy_reads.fetch_add(1, Ordering::Relaxed) == 0 {
             let (first, second) = (self.store.object_name(object), self.store.second_name(object));
-            let other = if self.reading.thirds { "another file" } else { second.as_str() };
-            let advice =
-                if self.reading.thirds { "" } else { "; a check that repairs writes what is damaged anew" };
-            (self.reading.log)(&format!(
+            let other = if self.read_options.reads_thirds { "another file" } else { second.as_str() };
+            let advice = if self.read_options.reads_thirds {
+                ""
+            } else {
+                "; a check with repair rewrites the damaged page"
+            };
+            (self.read_options.log)(&format!(
                 "page {page} of the namespace does not verify in the backing file {first}, and its copy in {other} does{advice}"
             ));
         }
     }
 
     /// The same for a block.
-    pub(super) fn note_block_elsewhere(&self, block: u64) {
-        self.note_elsewhere(self.data, block);
+    pub(super) fn note_other_block_copy(&self, block: u64) {
+        self.note_other_copy(self.data, block);
     }
 
     /// The number of reads that used another copy than the usual one.
-    pub(crate) fn elsewhere(&self) -> u64 {
-        self.elsewhere.load(Ordering::Relaxed)
+    pub(crate) fn other_copy_reads(&self) -> u64 {
+        self.other_copy_reads.load(Ordering::Relaxed)
     }
 
     /// The name of the backing file of the blocks.
@@ -224,26 +237,26 @@ impl Untrusted for NamespaceObjects {
     }
 
     fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
-        self.give(self.data, first, sealed)
+        self.write_pages(self.data, first, sealed)
     }
 
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
         let code = part_code(part);
-        if let Some(held) = self.held.lock().get(&(code, page)) {
-            return Ok(content(held));
+        if let Some(held) = self.unflushed.lock().get(&(code, page)) {
+            return Ok(decode_page(held));
         }
         let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
-        let Some(newest) = copies::newest(&self.store, object, page, &self.reading)? else {
+        let Some(newest) = copies::newest(&self.store, object, page, &self.read_options)? else {
             return Ok(None);
         };
-        if newest.elsewhere {
-            self.note_elsewhere(object, page);
+        if newest.is_from_other_copy {
+            self.note_other_copy(object, page);
         }
-        Ok(content(&newest.bytes))
+        Ok(decode_page(&newest.bytes))
     }
 
     fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
-        self.held.lock().insert((part_code(part), page), pad(bytes));
+        self.unflushed.lock().insert((part_code(part), page), encode_page(bytes));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The tables of the namespace and their keys. In memory and in commits a key begins with the
 //! number of its table; numbers in keys are big-endian, so that they sort.
 
-use crate::parts::part_code;
+use crate::part_codes::part_code;
 use lacuna_integrity::Part;
 
 /// The tables.
@@ -10,7 +10,7 @@ use lacuna_integrity::Part;
 pub(crate) enum Table {
     /// name -> setting.
     Meta = 0,
-    /// inode -> [`crate::record::Record`].
+    /// inode -> [`crate::inode_record::InodeRecord`].
     Inodes = 1,
     /// directory, hash of the name -> [`crate::entries::Bucket`].
     Entries = 2,

@@ -1,7 +1,7 @@
 //! The second reader: opens a vault by the tables of `docs/format/vault.md` and `integrity.md`,
 //! without code of the crate.
 
-use crate::by_page::SecondReader as FileReader;
+use crate::file_reader::SecondReader as FileReader;
 use crate::fixture::Stored;
 use lacuna_contracts::Secret;
 use lacuna_crypto::{AesBlock, SivKey, XaesKey, derive, keyed_hash};
@@ -124,7 +124,7 @@ impl SecondReader {
 
     /// Reads the newest superblock. Returns the journal file of the next record.
     fn superblock(&mut self) -> usize {
-        let fields = self.page.fields("Superblock").of_len(48);
+        let fields = self.page.fields("Superblock").assert_len(48);
         let size = self.page.constant("file of a superblock") as usize;
         let mut newest: Option<(u64, Vec<u8>)> = None;
         for name in ["super.0", "super.1", "super.2"] {
@@ -165,7 +165,7 @@ impl SecondReader {
     }
 
     fn journal(&mut self, mut area: usize) {
-        let fields = self.page.fields("Record").of_len(96);
+        let fields = self.page.fields("Record").assert_len(96);
         let mut at = 0;
         loop {
             let file = self.files.get(&format!("journal.{area}")).cloned().unwrap_or_default();
@@ -412,7 +412,7 @@ impl SecondReader {
     }
 
     fn node(&self, pairs: &Pairs, ino: u64) -> Node {
-        let fields = self.page.fields("Inode").of_len(104);
+        let fields = self.page.fields("Inode").assert_len(104);
         let record = &pairs[&[&[1][..], &ino.to_be_bytes()].concat()];
         let field = |name: &str| fields.number(record, name);
         assert_eq!(field("version"), self.page.constant("version"));

@@ -4,8 +4,8 @@
 //! writes stop at its end, and truncating it to nothing (as shells and `cp` do on opening) changes
 //! nothing.
 
-use crate::reports::Reports;
 use crate::session::MOST_THREADS;
+use crate::session_reporter::SessionReporter;
 use crate::use_count::UseCounted;
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -13,8 +13,8 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
-use lacuna_contracts::{BLOCK_SIZE, ByteDisk, Error, IdlePool, Kind, Plain, Result};
-use lacuna_daemon::{DISK_NAME, Event};
+use lacuna_contracts::{BLOCK_SIZE, ByteDisk, Error, IdlePool, Kind, Result, WipeOnDrop};
+use lacuna_daemon::{DISK_NAME, MountEvent};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -57,29 +57,29 @@ pub(crate) struct DiskFilesystem {
     statuses: Mutex<HashMap<u64, Arc<str>>>,
     next_status: AtomicU64,
     /// Read buffers, each of the length of the longest request, at most one per serving thread.
-    buffers: IdlePool<Plain<Vec<u8>>>,
-    reports: Reports,
+    buffers: IdlePool<WipeOnDrop<Vec<u8>>>,
+    reporter: SessionReporter,
 }
 
 impl DiskFilesystem {
-    pub(crate) fn new(disk: ByteDisk, read_only: bool, reports: Reports) -> Self {
+    pub(crate) fn new(disk: ByteDisk, read_only: bool, reports: SessionReporter) -> Self {
         let buffers = IdlePool::default();
-        buffers.watch();
+        buffers.register_for_sweep();
         DiskFilesystem {
             buffers,
-            read_only: read_only || disk.read_only(),
-            disk: UseCounted::new(disk, Arc::clone(&reports.watch)),
+            read_only: read_only || disk.is_read_only(),
+            disk: UseCounted::new(disk, Arc::clone(&reports.session)),
             owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             since: SystemTime::now(),
             statuses: Mutex::default(),
             next_status: AtomicU64::new(FIRST_STATUS_HANDLE),
-            reports,
+            reporter: reports,
         }
     }
 
     /// The length of the disk, in bytes.
     fn len(&self) -> u64 {
-        self.disk.without_use().len()
+        self.disk.uncounted().len()
     }
 
     fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
@@ -117,7 +117,7 @@ impl DiskFilesystem {
     /// The error number for the kernel.
     fn report(&self, doing: &str, error: Error) -> Errno {
         let errno = Errno::from_i32(error.errno());
-        self.reports.failed(&error.context(doing));
+        self.reporter.report_failure(&error.context(doing));
         errno
     }
 
@@ -128,8 +128,8 @@ impl DiskFilesystem {
         };
         line("size", self.len(), "bytes");
         line("read_only", self.read_only.into(), "flag");
-        line("failed_requests", self.reports.watch.failures(), "requests");
-        for item in self.disk.without_use().status().items {
+        line("failed_requests", self.reporter.session.failures(), "requests");
+        for item in self.disk.uncounted().status().items {
             line(item.name, item.value, item.unit);
         }
         text
@@ -144,7 +144,7 @@ impl DiskFilesystem {
         if writes && self.read_only {
             return reply.error(Errno::EROFS);
         }
-        self.reports.watch.opened();
+        self.reporter.session.handle_opened();
         let handle = if writes { WRITE_HANDLE } else { READ_HANDLE };
         reply.opened(
             FileHandle(handle),
@@ -153,12 +153,12 @@ impl DiskFilesystem {
     }
 
     fn read_disk(&self, offset: u64, size: u32, reply: ReplyData) {
-        let disk = self.disk.by_use();
+        let disk = self.disk.counted();
         let size = u64::from(size.min(MAX_REQUEST)).min(disk.len().saturating_sub(offset)) as usize;
         if size == 0 {
             return reply.data(&[]);
         }
-        let new = || Plain::new(vec![0; MAX_REQUEST as usize]);
+        let new = || WipeOnDrop::new(vec![0; MAX_REQUEST as usize]);
         let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
         match disk.read_at(offset, &mut buffer[..size]) {
             Ok(()) => reply.data(&buffer[..size]),
@@ -168,7 +168,7 @@ impl DiskFilesystem {
     }
 
     fn write_disk(&self, offset: u64, data: &[u8], durable: bool) -> Result<u32> {
-        let disk = self.disk.by_use();
+        let disk = self.disk.counted();
         let room = disk.len().saturating_sub(offset);
         if data.is_empty() {
             return Ok(0);
@@ -185,13 +185,13 @@ impl DiskFilesystem {
     }
 
     fn zero(&self, offset: u64, length: u64) -> Result<()> {
-        let disk = self.disk.by_use();
+        let disk = self.disk.counted();
         let length = length.min(disk.len().saturating_sub(offset));
         if length == 0 { Ok(()) } else { disk.write_zeroes(offset, length) }
     }
 
     fn flush_disk(&self, reply: ReplyEmpty) {
-        match self.disk.without_use().flush() {
+        match self.disk.uncounted().flush() {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(self.report("flush", e)),
         }
@@ -234,7 +234,7 @@ impl Filesystem for DiskFilesystem {
     }
 
     fn destroy(&mut self) {
-        self.reports.ended();
+        self.reporter.report_end();
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -365,8 +365,8 @@ impl Filesystem for DiskFilesystem {
         reply: ReplyEmpty,
     ) {
         if ino == DISK {
-            if self.reports.watch.released() == 0 {
-                self.reports.wake(Event::DiskReleased);
+            if self.reporter.session.handle_released() == 0 {
+                self.reporter.send_event(MountEvent::DiskReleased);
             }
         } else {
             self.statuses().remove(&fh.0);
@@ -452,7 +452,7 @@ impl Filesystem for DiskFilesystem {
             Ok(from) if ino == DISK && from < self.len() => from,
             _ => return reply.error(Errno::ENXIO),
         };
-        match seek(self.disk.by_use(), from, written) {
+        match seek(self.disk.counted(), from, written) {
             Ok(Some(at)) => reply.offset(i64::try_from(at).unwrap_or(i64::MAX)),
             Ok(None) => reply.error(Errno::ENXIO),
             Err(e) => reply.error(self.report("look for data", e)),

@@ -1,8 +1,8 @@
 //! A disk as a file, and as a mounted file system.
 
 mod filesystem;
+mod mounted_disk;
 mod request;
-mod served;
 
+pub use mounted_disk::MountedDisk;
 pub use request::DiskRequest;
-pub use served::MountedDisk;

@@ -1,8 +1,8 @@
 //! A request to mount a disk.
 
-use lacuna_contracts::{Disk, Error, Kind, Naming, Result, Term};
+use lacuna_contracts::{Disk, Error, Kind, Result, Term, TermRenderer};
 use lacuna_daemon::{Identity, JobHandler};
-use lacuna_mount::{Cover, MountMethod, ServerLog, check_type, lacking_for_fuse};
+use lacuna_mount::{CoverRole, MountMethod, ServerLog, check_type, lacking_for_fuse};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct DiskRequest {
     /// More options for `mount -o`, such as `noload` or `discard`.
     pub mount_options: Option<String>,
     /// How the disk depends on cover, if it is a level.
-    pub cover: Cover,
+    pub cover: CoverRole,
     /// Close it after this time without requests, if no process uses it.
     pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`lacuna_daemon::default_run_base`].
@@ -46,7 +46,7 @@ pub struct DiskRequest {
     /// Performs jobs on the disk for clients.
     pub jobs: Option<Arc<dyn JobHandler>>,
     /// How messages to clients that close it, or ask for its status, name settings.
-    pub naming: Naming,
+    pub naming: TermRenderer,
 }
 
 impl DiskRequest {
@@ -65,7 +65,7 @@ impl DiskRequest {
             via: None,
             private: false,
             mount_options: None,
-            cover: Cover::Unneeded,
+            cover: CoverRole::Unneeded,
             idle_timeout: None,
             run_base: None,
             log: Arc::new(|_| {}),
@@ -82,7 +82,7 @@ impl DiskRequest {
             if self.raw {
                 return Err(usage("cannot make a file system in raw mode", "a file system to make, too"));
             }
-            if self.read_only || self.disk.read_only() {
+            if self.read_only || self.disk.is_read_only() {
                 return Err(usage("cannot make a file system", "a disk opened read-only"));
             }
         }

@@ -27,17 +27,17 @@ pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
 
 /// The reply for a missing name, which the kernel caches for as long as an entry is valid.
 pub(crate) fn no_entry() -> FileAttr {
-    nothing(INodeNo(0), FileType::RegularFile)
+    empty_attr(INodeNo(0), FileType::RegularFile)
 }
 
 /// For an entry of a listing with unreadable attributes. The kernel lists the name, ignores the
 /// attributes because of their impossible size, and asks for them when a program does; that program
 /// sees the error.
-pub(crate) fn unknown(ino: u64, kind: FileKind) -> FileAttr {
-    FileAttr { size: u64::MAX, ..nothing(INodeNo(ino), file_type(kind)) }
+pub(crate) fn unreadable_entry(ino: u64, kind: FileKind) -> FileAttr {
+    FileAttr { size: u64::MAX, ..empty_attr(INodeNo(ino), file_type(kind)) }
 }
 
-fn nothing(ino: INodeNo, kind: FileType) -> FileAttr {
+fn empty_attr(ino: INodeNo, kind: FileType) -> FileAttr {
     FileAttr {
         ino,
         size: 0,
@@ -80,7 +80,7 @@ pub(crate) fn system_time(time: Time) -> SystemTime {
 /// Converts a requested time.
 pub(crate) fn time_or_now(time: TimeOrNow) -> Time {
     match time {
-        TimeOrNow::SpecificTime(at) => requested(at),
+        TimeOrNow::SpecificTime(at) => time_from_kernel(at),
         TimeOrNow::Now => SystemTime::now().into(),
     }
 }
@@ -88,7 +88,7 @@ pub(crate) fn time_or_now(time: TimeOrNow) -> Time {
 /// Converts a time from the kernel. For negative seconds `fuser` 0.18 subtracts both seconds and
 /// nanoseconds from the epoch, while the kernel counts the nanoseconds forward. This reverses the
 /// error of `fuser`.
-pub(crate) fn requested(at: SystemTime) -> Time {
+pub(crate) fn time_from_kernel(at: SystemTime) -> Time {
     match at.duration_since(UNIX_EPOCH) {
         Ok(after) => Time { secs: after.as_secs() as i64, nanos: after.subsec_nanos() },
         Err(before) => {
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_before_the_epoch_keep_their_fraction() {
+    fn times_before_1970_keep_their_fraction() {
         let time = Time { secs: -2, nanos: 250_000_000 };
         let at = system_time(time);
         assert_eq!(UNIX_EPOCH.duration_since(at).unwrap(), Duration::from_millis(1750));
         // The value that fuser 0.18 makes of the same pair.
-        assert_eq!(requested(UNIX_EPOCH - Duration::new(2, 250_000_000)), time);
+        assert_eq!(time_from_kernel(UNIX_EPOCH - Duration::new(2, 250_000_000)), time);
         let later = Time { secs: 5, nanos: 7 };
-        assert_eq!(requested(system_time(later)), later);
+        assert_eq!(time_from_kernel(system_time(later)), later);
         for far in [i64::MIN, i64::MAX] {
             system_time(Time { secs: far, nanos: 999_999_999 });
         }

@@ -2,11 +2,11 @@
 
 use crate::session::MOST_THREADS;
 use crate::use_count::UseCounted;
-use crate::vault::attributes::{file_attr, file_type, no_entry, time_or_now, unknown};
+use crate::vault::attributes::{file_attr, file_type, no_entry, time_or_now, unreadable_entry};
 use crate::vault::caller::Caller;
-use crate::vault::copy::{Place, copy};
-use crate::vault::front::{Front, changes};
+use crate::vault::copy::{FilePosition, copy};
 use crate::vault::listing::fill;
+use crate::vault::ops::{VaultOps, changes};
 use crate::vault::xattrs;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -14,7 +14,7 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use lacuna_contracts::{IdlePool, Plain};
+use lacuna_contracts::{IdlePool, WipeOnDrop};
 use lacuna_vault::{Attr, BLOCK, FsError, FsResult, NAME_MAX, NewNode};
 use std::ffi::OsStr;
 use std::io;
@@ -39,35 +39,35 @@ const HANDLE: FileHandle = FileHandle(0);
 pub(crate) struct VaultFilesystem {
     /// All requests of programs count as use, except that for space: monitors send it to every file
     /// system.
-    front: UseCounted<Arc<Front>>,
+    ops: UseCounted<Arc<VaultOps>>,
     /// Whether the kernel opens directories without a request. Entries are found by their cookie,
     /// so opening needs no work.
-    free_directories: bool,
+    skips_opendir: bool,
     /// Whether the kernel opens files without a request. In a read-only mount it does not matter
     /// which files are open.
-    free_files: bool,
+    skips_open: bool,
     /// Read buffers, each of the length of the longest request, at most one per serving thread.
-    buffers: IdlePool<Plain<Vec<u8>>>,
+    buffers: IdlePool<WipeOnDrop<Vec<u8>>>,
 }
 
 impl VaultFilesystem {
-    pub(crate) fn new(front: Front) -> Self {
+    pub(crate) fn new(front: VaultOps) -> Self {
         let buffers = IdlePool::default();
-        buffers.watch();
-        let watch = Arc::clone(&front.reports.watch);
+        buffers.register_for_sweep();
+        let watch = Arc::clone(&front.reporter.session);
         let front = UseCounted::new(Arc::new(front), watch);
-        VaultFilesystem { front, free_directories: false, free_files: false, buffers }
+        VaultFilesystem { ops: front, skips_opendir: false, skips_open: false, buffers }
     }
 }
 
-fn reply_entry(front: &Front, doing: &str, parent: INodeNo, made: FsResult<Attr>, reply: ReplyEntry) {
+fn reply_entry(front: &VaultOps, doing: &str, parent: INodeNo, made: FsResult<Attr>, reply: ReplyEntry) {
     match made {
         Ok(attr) => reply.entry(&FOR_EVER, &file_attr(&attr), ONLY),
         Err(e) => reply.error(front.report(doing, parent.0, e)),
     }
 }
 
-fn reply_done(front: &Front, doing: &str, ino: INodeNo, done: FsResult<()>, reply: ReplyEmpty) {
+fn reply_empty(front: &VaultOps, doing: &str, ino: INodeNo, done: FsResult<()>, reply: ReplyEmpty) {
     match done {
         Ok(()) => reply.ok(),
         Err(e) => reply.error(front.report(doing, ino.0, e)),
@@ -76,7 +76,7 @@ fn reply_done(front: &Front, doing: &str, ino: INodeNo, done: FsResult<()>, repl
 
 impl Filesystem for VaultFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let front = self.front.without_use();
+        let front = self.ops.uncounted();
         let mut wishes = vec![
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -95,7 +95,7 @@ impl Filesystem for VaultFilesystem {
         for wish in wishes {
             let granted = config.add_capabilities(wish).is_ok();
             if wish == InitFlags::FUSE_WRITEBACK_CACHE {
-                front.dates.store(granted, Ordering::Relaxed);
+                front.has_writeback_cache.store(granted, Ordering::Relaxed);
             }
         }
         // The kernel applies the umask itself, unless new nodes may get access control lists
@@ -103,8 +103,8 @@ impl Filesystem for VaultFilesystem {
         let lists = InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
         front.access_lists.store(config.add_capabilities(lists).is_ok(), Ordering::Relaxed);
         let able = config.capabilities();
-        self.free_directories = able.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        self.free_files = front.read_only && able.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.skips_opendir = able.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.skips_open = front.read_only && able.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         let _ = config.set_max_write(MAX_REQUEST);
         if let Err(most) = config.set_max_readahead(MAX_REQUEST) {
             let _ = config.set_max_readahead(most);
@@ -114,13 +114,13 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn destroy(&mut self) {
-        let front = self.front.without_use();
+        let front = self.ops.uncounted();
         front.forget_all();
-        front.reports.ended();
+        front.reporter.report_end();
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         match front.vault.lookup(parent.0, name.as_bytes()) {
             Err(FsError::Errno(libc::ENOENT)) => reply.entry(&FOR_EVER, &no_entry(), ONLY),
             found => reply_entry(front, "look up a name in", parent, found, reply),
@@ -128,11 +128,11 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, _: u64) {
-        self.front.without_use().forget(ino.0);
+        self.ops.uncounted().forget(ino.0);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         match front.attr(ino.0) {
             Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
             Err(e) => reply.error(front.report_node("read the attributes of", ino.0, e)),
@@ -157,7 +157,7 @@ impl Filesystem for VaultFilesystem {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let (atime, mtime) = (atime.map(time_or_now), mtime.map(time_or_now));
         let changes = changes(mode, uid, gid, size, atime, mtime, ctime);
         match front.set_attr(ino.0, &changes, Caller::of(request)) {
@@ -167,7 +167,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         match front.vault.read_link(ino.0) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(front.report_node("read the symbolic link", ino.0, e)),
@@ -184,7 +184,7 @@ impl Filesystem for VaultFilesystem {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let made = front.make_node(parent.0, name.as_bytes(), mode, umask, rdev, Caller::of(request));
         reply_entry(front, "make a node in", parent, made, reply);
     }
@@ -198,35 +198,35 @@ impl Filesystem for VaultFilesystem {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let (name, caller) = (name.as_bytes(), Caller::of(request));
         let made = front.make(parent.0, name, NewNode::Directory, mode, umask, caller);
         reply_entry(front, "make a directory in", parent, made, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let new = NewNode::Symlink(target.as_os_str().as_bytes());
         let made = front.make(parent.0, name.as_bytes(), new, 0o777, 0, Caller::of(request));
         reply_entry(front, "make a symbolic link in", parent, made, reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let made = front.vault.link(ino.0, parent.0, name.as_bytes());
         reply_entry(front, "make a link in", parent, made, reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let done = front.remove(parent.0, name.as_bytes(), false);
-        reply_done(front, "remove a file in", parent, done, reply);
+        reply_empty(front, "remove a file in", parent, done, reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let done = front.remove(parent.0, name.as_bytes(), true);
-        reply_done(front, "remove a directory in", parent, done, reply);
+        reply_empty(front, "remove a directory in", parent, done, reply);
     }
 
     fn rename(
@@ -239,16 +239,16 @@ impl Filesystem for VaultFilesystem {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
         let caller = Caller::of(request);
         let done = front.rename(parent.0, name, new_parent.0, new_name, flags.bits(), caller);
-        reply_done(front, "rename in", parent, done, reply);
+        reply_empty(front, "rename in", parent, done, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let front = self.front.by_use();
-        if self.free_files {
+        let front = self.ops.counted();
+        if self.skips_open {
             return reply.error(Errno::ENOSYS);
         }
         match front.open(ino.0, flags, Caller::of(request)) {
@@ -267,7 +267,7 @@ impl Filesystem for VaultFilesystem {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let caller = Caller::of(request);
         let made = front.make(parent.0, name.as_bytes(), NewNode::File, mode, umask, caller);
         // A new file has nothing to truncate.
@@ -292,9 +292,9 @@ impl Filesystem for VaultFilesystem {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let size = size.min(MAX_REQUEST) as usize;
-        let new = || Plain::new(vec![0; MAX_REQUEST as usize]);
+        let new = || WipeOnDrop::new(vec![0; MAX_REQUEST as usize]);
         let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
         match front.read(ino.0, offset, &mut buffer[..size]) {
             Ok(read) => reply.data(&buffer[..read]),
@@ -315,7 +315,7 @@ impl Filesystem for VaultFilesystem {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         match front.write(ino.0, offset, data, flags) {
             Ok(written) => reply.written(written),
             Err(e) => reply.error(front.report_node("write", ino.0, e)),
@@ -337,30 +337,30 @@ impl Filesystem for VaultFilesystem {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.front.without_use().release(ino.0, flags);
+        self.ops.uncounted().release(ino.0, flags);
         reply.ok();
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let front = self.front.by_use();
-        reply_done(front, "make durable", ino, front.fsync(ino.0), reply);
+        let front = self.ops.counted();
+        reply_empty(front, "make durable", ino, front.fsync(ino.0), reply);
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let front = self.front.by_use();
-        reply_done(front, "make durable", ino, front.fsync(ino.0), reply);
+        let front = self.ops.counted();
+        reply_empty(front, "make durable", ino, front.fsync(ino.0), reply);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.front.by_use();
-        if self.free_directories {
+        self.ops.counted();
+        if self.skips_opendir {
             return reply.error(Errno::ENOSYS);
         }
         reply.opened(HANDLE, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, after: u64, mut reply: ReplyDirectory) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let filled = fill(front, ino.0, after, |e| {
             reply.add(INodeNo(e.ino), e.cookie, file_type(e.kind), OsStr::from_bytes(&e.name))
         });
@@ -378,7 +378,7 @@ impl Filesystem for VaultFilesystem {
         after: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let filled = fill(front, ino.0, after, |e| {
             let (attr, valid) = match front.vault.attr(e.ino) {
                 Ok(attr) => (file_attr(&attr), FOR_EVER),
@@ -386,7 +386,7 @@ impl Filesystem for VaultFilesystem {
                 Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => return false,
                 Err(error) => {
                     front.report("read the attributes of", e.ino, error);
-                    (unknown(e.ino, e.kind), Duration::ZERO)
+                    (unreadable_entry(e.ino, e.kind), Duration::ZERO)
                 }
             };
             reply.add(INodeNo(e.ino), e.cookie, OsStr::from_bytes(&e.name), &valid, &attr, ONLY)
@@ -398,7 +398,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        let front = self.front.without_use();
+        let front = self.ops.uncounted();
         match front.vault.space() {
             Ok(space) => {
                 let (block, name) = (BLOCK as u32, NAME_MAX as u32);
@@ -420,13 +420,13 @@ impl Filesystem for VaultFilesystem {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let done = xattrs::set(front, ino.0, name.as_bytes(), value, flags, Caller::of(request));
-        reply_done(front, "set an extended attribute of", ino, done, reply);
+        reply_empty(front, "set an extended attribute of", ino, done, reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         match xattrs::get(front, ino.0, name.as_bytes()) {
             Ok(value) => xattrs::reply_value(&value, room, reply),
             Err(e) => reply.error(front.report("read an extended attribute of", ino.0, e)),
@@ -434,7 +434,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, room: u32, reply: ReplyXattr) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         match front.vault.list_xattrs(ino.0) {
             Ok(names) => {
                 let list: Vec<u8> = names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect();
@@ -445,9 +445,9 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let done = xattrs::remove(front, ino.0, name.as_bytes());
-        reply_done(front, "remove an extended attribute of", ino, done, reply);
+        reply_empty(front, "remove an extended attribute of", ino, done, reply);
     }
 
     fn fallocate(
@@ -460,13 +460,13 @@ impl Filesystem for VaultFilesystem {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let front = self.front.by_use();
+        let front = self.ops.counted();
         let done = front.allocate(ino.0, mode, offset, length, Caller::of(request));
-        reply_done(front, "allocate in", ino, done, reply);
+        reply_empty(front, "allocate in", ino, done, reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.front.by_use().seek(ino.0, offset, whence, reply);
+        self.ops.counted().seek(ino.0, offset, whence, reply);
     }
 
     fn copy_file_range(
@@ -482,9 +482,9 @@ impl Filesystem for VaultFilesystem {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let front = self.front.by_use();
-        let source = Place { ino: from.0, offset: from_offset };
-        let target = Place { ino: to.0, offset: to_offset };
+        let front = self.ops.counted();
+        let source = FilePosition { ino: from.0, offset: from_offset };
+        let target = FilePosition { ino: to.0, offset: to_offset };
         match copy(&front.vault, source, target, length) {
             Ok(copied) => reply.written(copied as u32),
             Err(e) => reply.error(front.report_node("copy to", to.0, e)),

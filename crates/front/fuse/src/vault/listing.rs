@@ -1,6 +1,6 @@
 //! Entries of a directory, in the portions that the kernel has room for.
 
-use crate::vault::front::Front;
+use crate::vault::ops::VaultOps;
 use fuser::Errno;
 use lacuna_vault::{FileKind, FsResult};
 
@@ -8,7 +8,7 @@ use lacuna_vault::{FileKind, FsResult};
 const ENTRIES: usize = 64;
 
 /// One entry, kept while its attributes are fetched.
-pub(crate) struct Entry {
+pub(crate) struct ListedEntry {
     /// Position where the next request continues.
     pub cookie: u64,
     pub name: Vec<u8>,
@@ -19,10 +19,10 @@ pub(crate) struct Entry {
 /// Passes the entries of the directory `ino` after a cookie to `add` until it has no room or there
 /// are no more.
 pub(crate) fn fill(
-    front: &Front,
+    front: &VaultOps,
     ino: u64,
     mut after: u64,
-    mut add: impl FnMut(&Entry) -> bool,
+    mut add: impl FnMut(&ListedEntry) -> bool,
 ) -> Result<(), Errno> {
     loop {
         let entries =
@@ -36,12 +36,12 @@ pub(crate) fn fill(
 
 /// The next entries after a cookie. Attributes are fetched later, when the directory is unlocked
 /// again.
-fn portion(front: &Front, ino: u64, after: u64) -> FsResult<Vec<Entry>> {
+fn portion(front: &VaultOps, ino: u64, after: u64) -> FsResult<Vec<ListedEntry>> {
     let mut entries = Vec::with_capacity(ENTRIES);
     front.vault.read_dir(ino, after, &mut |e| {
         let more = entries.len() < ENTRIES;
         if more {
-            entries.push(Entry { cookie: e.cookie, name: e.name.to_vec(), ino: e.ino, kind: e.kind });
+            entries.push(ListedEntry { cookie: e.cookie, name: e.name.to_vec(), ino: e.ino, kind: e.kind });
         }
         more
     })?;

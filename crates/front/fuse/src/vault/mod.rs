@@ -4,14 +4,14 @@ mod attributes;
 mod caller;
 mod copy;
 mod filesystem;
-mod front;
 mod listing;
+mod mounted_vault;
 mod nodes;
+mod ops;
 mod request;
 mod seek;
-mod served;
 mod status;
 mod xattrs;
 
+pub use mounted_vault::MountedVault;
 pub use request::VaultRequest;
-pub use served::MountedVault;

@@ -16,7 +16,7 @@ pub(crate) struct Nodes {
     /// forgets the node, which it does as soon as no process uses it.
     deleted: Mutex<HashMap<u64, Attr>>,
     /// Replaced nodes, which count as open until the kernel forgets them.
-    kept: Mutex<HashSet<u64>>,
+    held_open: Mutex<HashSet<u64>>,
 }
 
 impl Nodes {
@@ -42,7 +42,7 @@ impl Nodes {
     }
 
     /// Remembers the attributes of a node that is about to lose its last name.
-    pub(crate) fn bury(&self, attr: &Attr) {
+    pub(crate) fn retain_deleted(&self, attr: &Attr) {
         self.deleted.lock().insert(attr.ino, Attr { nlink: 0, ..*attr });
     }
 
@@ -58,22 +58,22 @@ impl Nodes {
     }
 
     /// Counts a replaced node as open.
-    pub(crate) fn keep(&self, ino: u64) {
-        self.kept.lock().insert(ino);
+    pub(crate) fn hold_open(&self, ino: u64) {
+        self.held_open.lock().insert(ino);
     }
 
     /// Stops counting a node as open; returns whether it was counted.
-    pub(crate) fn let_go(&self, ino: u64) -> bool {
-        self.kept.lock().remove(&ino)
+    pub(crate) fn release(&self, ino: u64) -> bool {
+        self.held_open.lock().remove(&ino)
     }
 
     /// Stops counting all nodes as open, and returns them.
-    pub(crate) fn let_all_go(&self) -> HashSet<u64> {
-        std::mem::take(&mut self.kept.lock())
+    pub(crate) fn release_all(&self) -> HashSet<u64> {
+        std::mem::take(&mut self.held_open.lock())
     }
 
     /// The last attributes of a deleted node.
-    pub(crate) fn buried(&self, ino: u64) -> Option<Attr> {
+    pub(crate) fn deleted_attr(&self, ino: u64) -> Option<Attr> {
         self.deleted.lock().get(&ino).copied()
     }
 }

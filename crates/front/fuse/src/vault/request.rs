@@ -1,6 +1,6 @@
 //! A request to mount a vault.
 
-use lacuna_contracts::{Naming, Term};
+use lacuna_contracts::{Term, TermRenderer};
 use lacuna_daemon::Identity;
 use lacuna_mount::ServerLog;
 use lacuna_vault::Vault;
@@ -38,7 +38,7 @@ pub struct VaultRequest {
     /// Receives messages of the running server.
     pub log: ServerLog,
     /// How messages to clients that close it, or ask for its status, name settings.
-    pub naming: Naming,
+    pub naming: TermRenderer,
     /// Another value that is held while the vault is open. It is dropped after the vault is closed,
     /// and before a client is told of that.
     pub held: Option<Box<dyn Any + Send>>,

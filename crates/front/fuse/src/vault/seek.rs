@@ -23,22 +23,22 @@ pub(crate) struct PendingSeek {
 pub(crate) type KernelNotifier = Arc<OnceLock<Notifier>>;
 
 /// The thread that requests invalidations. It ends when this is dropped.
-pub(crate) struct Seeks {
+pub(crate) struct SeekQueue {
     queue: Sender<PendingSeek>,
 }
 
-impl Seeks {
+impl SeekQueue {
     /// Starts the thread.
     pub(crate) fn start(notifier: KernelNotifier) -> std::io::Result<Self> {
         let (queue, pending) = channel();
         std::thread::Builder::new()
             .name("lacuna-seek".to_owned())
             .spawn(move || serve(&pending, &notifier))?;
-        Ok(Seeks { queue })
+        Ok(SeekQueue { queue })
     }
 
     /// Answers once the kernel has written the pages of the file.
-    pub(crate) fn ask(&self, seek: PendingSeek) {
+    pub(crate) fn push(&self, seek: PendingSeek) {
         // The thread lives as long as the queue. Without it the reply is dropped, and the seek
         // fails.
         let _ = self.queue.send(seek);

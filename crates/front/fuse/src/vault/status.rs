@@ -1,7 +1,7 @@
 //! The replies of a mounted vault's server on its control socket: the vault's counters, and how a
 //! file of it is protected.
 
-use crate::vault::front::in_words;
+use crate::vault::ops::to_error;
 use lacuna_contracts::{Error, Kind, Result, Status, Traffic};
 use lacuna_daemon::StatusSource;
 use lacuna_vault::{FsError, Vault};
@@ -50,6 +50,6 @@ fn unprotected(path: &str, error: FsError) -> Error {
         FsError::Errno(libc::EISDIR | libc::EINVAL) => Error::new(Kind::Usage, what)
             .found("something that has no content of its own")
             .expected("a regular file"),
-        error => in_words(what, error),
+        error => to_error(what, error),
     }
 }

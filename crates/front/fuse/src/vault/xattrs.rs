@@ -2,9 +2,9 @@
 //! with access control lists.
 
 use crate::vault::caller::Caller;
-use crate::vault::front::Front;
+use crate::vault::ops::VaultOps;
 use fuser::{Errno, ReplyXattr};
-use lacuna_vault::{ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR, Changes, FsError, FsResult, SetXattr};
+use lacuna_vault::{ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR, AttrChanges, FsError, FsResult, SetXattrMode};
 use std::sync::atomic::Ordering;
 
 /// The name spaces of extended attributes that the vault stores.
@@ -14,7 +14,7 @@ const SET_GROUP_ID: u16 = 0o2000;
 
 /// Sets an extended attribute. `flags` are those of `setxattr`.
 pub(crate) fn set(
-    front: &Front,
+    front: &VaultOps,
     ino: u64,
     name: &[u8],
     value: &[u8],
@@ -23,9 +23,9 @@ pub(crate) fn set(
 ) -> FsResult<()> {
     check_name(front, name)?;
     let how = match flags {
-        libc::XATTR_CREATE => SetXattr::Create,
-        libc::XATTR_REPLACE => SetXattr::Replace,
-        _ => SetXattr::Any,
+        libc::XATTR_CREATE => SetXattrMode::Create,
+        libc::XATTR_REPLACE => SetXattrMode::Replace,
+        _ => SetXattrMode::Any,
     };
     if name == ACL_ACCESS_XATTR {
         clear_set_group_id(front, ino, caller)?;
@@ -35,11 +35,11 @@ pub(crate) fn set(
 
 /// The value of an extended attribute. The kernel also asks for the access control list of a
 /// deleted node that a process still uses: it has none.
-pub(crate) fn get(front: &Front, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
+pub(crate) fn get(front: &VaultOps, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
     check_name(front, name)?;
     match front.vault.get_xattr(ino, name) {
         Err(FsError::Errno(libc::ENOENT | libc::ESTALE))
-            if is_access_list(name) && front.nodes.buried(ino).is_some() =>
+            if is_access_list(name) && front.nodes.deleted_attr(ino).is_some() =>
         {
             Err(FsError::Errno(libc::ENODATA))
         }
@@ -49,7 +49,7 @@ pub(crate) fn get(front: &Front, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
 
 /// Removes an extended attribute. A node without an access control list may lose it: other file
 /// systems report no error either.
-pub(crate) fn remove(front: &Front, ino: u64, name: &[u8]) -> FsResult<()> {
+pub(crate) fn remove(front: &VaultOps, ino: u64, name: &[u8]) -> FsResult<()> {
     check_name(front, name)?;
     match front.vault.remove_xattr(ino, name) {
         Err(FsError::Errno(libc::ENODATA)) if is_access_list(name) => Ok(()),
@@ -72,7 +72,7 @@ pub(crate) fn reply_value(value: &[u8], room: u32, reply: ReplyXattr) {
 /// which belongs to the file system itself, it stores access control lists, if the kernel obeys
 /// them: storing a list that is not obeyed would promise a protection that is not enforced. The
 /// kernel knows no other name spaces than these, and passes on every name to FUSE.
-fn check_name(front: &Front, name: &[u8]) -> FsResult<()> {
+fn check_name(front: &VaultOps, name: &[u8]) -> FsResult<()> {
     if is_access_list(name) && front.access_lists.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -90,11 +90,11 @@ fn is_access_list(name: &[u8]) -> bool {
 
 /// Clears set-group-ID before a caller changes permissions by a list, as `chmod` does for a caller
 /// outside of the group.
-fn clear_set_group_id(front: &Front, ino: u64, caller: Caller) -> FsResult<()> {
+fn clear_set_group_id(front: &VaultOps, ino: u64, caller: Caller) -> FsResult<()> {
     let attr = front.vault.attr(ino)?;
     if attr.mode & SET_GROUP_ID != 0 && !caller.keeps_set_group_id(attr.gid) {
         let mode = Some(attr.mode & !SET_GROUP_ID);
-        front.vault.set_attr(ino, &Changes { mode, ..Changes::default() })?;
+        front.vault.set_attr(ino, &AttrChanges { mode, ..AttrChanges::default() })?;
     }
     Ok(())
 }

@@ -1,16 +1,16 @@
 //! Tests of a file system on the disk: its files and its trims.
 
+use crate::fixture::{MountFixture, ServerThread, run, skip_unless_supported, text};
 use crate::memory::MemoryDisk;
-use crate::place::{Place, Server, needs, run, text};
-use lacuna_daemon::Closed;
+use lacuna_daemon::CloseOutcome;
 use std::fs::{self, File};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 #[test]
 fn file_system_keeps_a_tree() {
-    needs!(true);
-    let place = Place::new();
+    skip_unless_supported!(true);
+    let place = MountFixture::new();
     let disk = Arc::new(MemoryDisk::new(512));
     let at = place.mountpoint();
     let tree = at.join("tree");
@@ -31,10 +31,10 @@ fn file_system_keeps_a_tree() {
 
     let mut request = place.request(&disk);
     request.read_only = true;
-    let server = Server::start(request);
+    let server = ServerThread::start(request);
     let refused = File::create(at.join("new")).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    assert_eq!(place.close().unwrap(), Closed::Cleanly);
+    assert_eq!(place.close().unwrap(), CloseOutcome::Cleanly);
     drop(server);
     place.assert_nothing_left();
     assert_eq!(disk.closes.load(Ordering::SeqCst), 3);
@@ -42,8 +42,8 @@ fn file_system_keeps_a_tree() {
 
 #[test]
 fn trims_arrive_as_discards() {
-    needs!(true);
-    let place = Place::new();
+    skip_unless_supported!(true);
+    let place = MountFixture::new();
     let disk = Arc::new(MemoryDisk::new(256));
     let server = place.ext4(&disk, true);
     let file = place.mountpoint().join("big");

@@ -3,13 +3,13 @@
 //! Every test skips itself with a reason where the machine does not allow it. In no case does a
 //! mount remain.
 
-mod ends;
 mod file_system;
+mod fixture;
 #[path = "../machine/mod.rs"]
 mod machine;
 #[path = "../memory/mod.rs"]
 mod memory;
-mod place;
 mod programs;
 mod raw;
-mod refused;
+mod refusals;
+mod shutdown;

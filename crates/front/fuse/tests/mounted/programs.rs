@@ -1,17 +1,17 @@
 //! Tests of file systems that fuse2fs serves, and of its writes at the unmount.
 
+use crate::fixture::{MountFixture, ServerThread, pattern, skip_unless_supported};
 use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
-use crate::place::{Place, Server, needs, pattern};
 use lacuna_contracts::Kind;
 use lacuna_fuse::DiskRequest;
-use lacuna_mount::{Cover, CoverSource, MountMethod, Program};
+use lacuna_mount::{CoverRole, CoverSource, MountMethod, Program};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-fn request(place: &Place, disk: &Arc<MemoryDisk>, mkfs: bool) -> DiskRequest {
+fn request(place: &MountFixture, disk: &Arc<MemoryDisk>, mkfs: bool) -> DiskRequest {
     let mut request = place.request(disk);
     request.via = Some(MountMethod::Program(Program::Fuse2fs));
     request.mkfs = mkfs.then(|| "ext4".to_owned());
@@ -27,13 +27,13 @@ fn lacks_fuse2fs() -> bool {
 }
 
 #[test]
-fn what_cannot_be_written_at_the_end_is_told() {
-    needs!(false);
+fn writes_that_fail_at_the_unmount_are_reported() {
+    skip_unless_supported!(false);
     if lacks_fuse2fs() {
         return;
     }
-    let (place, disk) = (Place::new(), Arc::new(MemoryDisk::new(64)));
-    let mut server = Server::start(request(&place, &disk, true));
+    let (place, disk) = (MountFixture::new(), Arc::new(MemoryDisk::new(64)));
+    let mut server = ServerThread::start(request(&place, &disk, true));
     fs::write(place.mountpoint().join("file"), pattern(1 << 20)).unwrap();
     disk.fail_writes.store(true, SeqCst);
     let mut failed = None;
@@ -43,20 +43,20 @@ fn what_cannot_be_written_at_the_end_is_told() {
     });
     let failed = failed.expect("a failure");
     assert!(failed.to_string().contains("cannot be written"), "{failed}");
-    assert!(server.ended().is_err());
+    assert!(server.join().is_err());
     place.assert_nothing_left();
 }
 
 #[test]
-fn a_program_writes_the_rest_as_soon_as_cover_comes() {
-    needs!(false);
+fn a_program_writes_its_remaining_data_when_cover_comes() {
+    skip_unless_supported!(false);
     if lacks_fuse2fs() {
         return;
     }
-    let (place, disk) = (Place::new(), Arc::new(MemoryDisk::new(64)));
+    let (place, disk) = (MountFixture::new(), Arc::new(MemoryDisk::new(64)));
     let mut wanted = request(&place, &disk, true);
-    wanted.cover = Cover::Needs(CoverSource::default());
-    let mut server = Server::start(wanted);
+    wanted.cover = CoverRole::Needs(CoverSource::default());
+    let mut server = ServerThread::start(wanted);
     fs::write(place.mountpoint().join("file"), pattern(1 << 20)).unwrap();
     disk.uncovered.store(true, SeqCst);
     let mut refused = None;
@@ -69,10 +69,10 @@ fn a_program_writes_the_rest_as_soon_as_cover_comes() {
     assert!(refused.to_string().contains("write to level 0"), "{refused}");
     disk.uncovered.store(false, SeqCst);
     // The program needs no second request.
-    server.ended().unwrap();
+    server.join().unwrap();
     place.assert_nothing_left();
 
-    let server = Server::start(request(&place, &disk, false));
+    let server = ServerThread::start(request(&place, &disk, false));
     assert!(fs::read(place.mountpoint().join("file")).unwrap() == pattern(1 << 20));
     server.stop().unwrap();
     place.assert_nothing_left();

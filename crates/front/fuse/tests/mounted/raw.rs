@@ -1,7 +1,7 @@
 //! Tests of the disk as a file.
 
+use crate::fixture::{MountFixture, ServerThread, pattern, run, skip_unless_supported, text};
 use crate::memory::MemoryDisk;
-use crate::place::{Place, Server, needs, pattern, run, text};
 use lacuna_contracts::Error;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 #[test]
 fn raw_file_takes_and_gives_bytes() {
-    needs!(false);
-    let place = Place::new();
+    skip_unless_supported!(false);
+    let place = MountFixture::new();
     let disk = Arc::new(MemoryDisk::new(8));
     let server = place.raw(&disk);
     let file = place.mountpoint().join("disk");
@@ -56,8 +56,8 @@ fn raw_file_takes_and_gives_bytes() {
 
 #[test]
 fn holes_are_punched_and_found() {
-    needs!(false);
-    let place = Place::new();
+    skip_unless_supported!(false);
+    let place = MountFixture::new();
     let disk = Arc::new(MemoryDisk::new(8));
     let server = place.raw(&disk);
     let path = place.mountpoint().join("disk");
@@ -96,11 +96,11 @@ fn seek(file: &File, offset: i64, whence: i32) -> i64 {
 
 #[test]
 fn read_only_refuses_writes() {
-    needs!(false);
-    let place = Place::new();
+    skip_unless_supported!(false);
+    let place = MountFixture::new();
     let mut request = place.request(&Arc::new(MemoryDisk::new(1)));
     (request.raw, request.read_only) = (true, true);
-    let server = Server::start(request);
+    let server = ServerThread::start(request);
     let path = place.mountpoint().join("disk");
     let refused = File::options().write(true).open(&path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
@@ -111,15 +111,15 @@ fn read_only_refuses_writes() {
 
 #[test]
 fn read_error_becomes_an_input_output_error() {
-    needs!(false);
-    let place = Place::new();
+    skip_unless_supported!(false);
+    let place = MountFixture::new();
     let disk = Arc::new(MemoryDisk::new(1));
     let said = Arc::new(Mutex::new(Vec::new()));
     let mut request = place.request(&disk);
     request.raw = true;
     let log = Arc::clone(&said);
     request.log = Arc::new(move |e: &Error| log.lock().unwrap().push(e.to_string()));
-    let server = Server::start(request);
+    let server = ServerThread::start(request);
     disk.fail_reads.store(true, Ordering::SeqCst);
     let error = fs::read(place.mountpoint().join("disk")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));

@@ -1,14 +1,14 @@
 //! Tests with backing directories that fail while the vault is mounted: full, lost with their disk,
 //! and read-only.
 
-use crate::conformance::Mapping;
-use crate::ends::takes_no_changes;
+use crate::conformance::MemoryMap;
+use crate::fixture::{VaultFixture, skip_if};
 use crate::machine::{lacking, run, skipped, wait_until};
-use crate::place::{Place, needs};
-use crate::serving::How;
+use crate::serving::MountMode;
+use crate::shutdown::takes_no_changes;
 use lacuna_contracts::Kind;
 use lacuna_daemon::close;
-use lacuna_testkit::have;
+use lacuna_testkit::is_program_available;
 use rustix::fs::Advice;
 use std::fs::{self, File};
 use std::io;
@@ -42,11 +42,11 @@ fn is_full(result: io::Result<()>) {
 }
 
 #[test]
-fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
-    needs!(lacking());
-    let place = Place::new();
+fn a_full_backing_directory_refuses_writes_until_there_is_space() {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "lacuna-test"]).arg(place.backing()));
-    let server = place.mount(How::Create);
+    let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);
     write_durably(&at("before"), &noise(1, 100_000)).unwrap();
 
@@ -60,7 +60,7 @@ fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
     is_full(write_durably(&at("late"), &noise(3, 8 * MIB)));
     let mapped = File::options().read(true).write(true).create_new(true).open(at("mapped")).unwrap();
     mapped.set_len(8 * MIB as u64).unwrap();
-    Mapping::shared(&mapped, 0, 8 * MIB).unwrap().write(0, &noise(4, 8 * MIB));
+    MemoryMap::shared(&mapped, 0, 8 * MIB).unwrap().write(0, &noise(4, 8 * MIB));
     is_full(mapped.sync_all());
     // Acknowledged data is still there.
     assert!(read_from_storage(&at("before")).unwrap() == noise(1, 100_000));
@@ -72,13 +72,13 @@ fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
     write_durably(&at("after"), &noise(5, 8 * MIB)).unwrap();
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     assert!(fs::read(at("before")).unwrap() == noise(1, 100_000));
     assert!(fs::read(at("after")).unwrap() == noise(5, 8 * MIB));
     place.unmount(server);
     place.take_log();
     place.verify();
-    Place::take_off(&place.backing());
+    VaultFixture::umount(&place.backing());
     place.assert_nothing_left();
 }
 
@@ -91,12 +91,12 @@ fn pull(directory: &Path) {
 }
 
 #[test]
-fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() {
-    needs!(lacking());
-    if !have("python3") {
+fn a_failed_backing_disk_is_an_error_and_synced_data_survives() {
+    skip_if!(lacking());
+    if !is_program_available("python3") {
         return;
     }
-    let place = Place::new();
+    let place = VaultFixture::new();
     let image = place.dir().join("disk");
     File::create(&image).unwrap().set_len(256 * MIB as u64).unwrap();
     run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
@@ -109,7 +109,7 @@ fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() 
         return skipped("a loop device cannot be mounted");
     }
     fs::remove_dir(place.backing().join("lost+found")).unwrap();
-    let server = place.mount(How::Create);
+    let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);
     let content = noise(1, 2 * MIB);
     write_durably(&at("synced"), &content).unwrap();
@@ -129,27 +129,27 @@ fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() 
     wait_until("the end of the use of the mount", || {
         close(&place.mountpoint(), Some(&place.run_base())).unwrap_err().kind() != Kind::Busy
     });
-    assert_ne!(server.last_words(&place), "");
+    assert_ne!(server.end_error(&place), "");
     assert!(fs::read_dir(place.mountpoint()).unwrap().next().is_none());
     assert!(!place.take_log().is_empty());
-    Place::take_off(&place.backing());
+    VaultFixture::umount(&place.backing());
 
     assert!(put_on(), "the disk cannot be mounted again");
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     assert!(fs::read(at("synced")).unwrap() == content);
     write_durably(&at("new"), &content).unwrap();
     place.unmount(server);
     place.take_log();
     place.verify();
-    Place::take_off(&place.backing());
+    VaultFixture::umount(&place.backing());
     place.assert_nothing_left();
 }
 
 #[test]
-fn directory_that_is_removed_is_an_error() {
-    needs!(lacking());
-    let place = Place::new();
-    let server = place.mount(How::Create);
+fn a_removed_backing_directory_is_an_error() {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);
     write_durably(&at("synced"), b"content").unwrap();
     fs::remove_dir_all(place.backing()).unwrap();
@@ -159,25 +159,25 @@ fn directory_that_is_removed_is_an_error() {
     wait_until("the end of the use of the mount", || {
         close(&place.mountpoint(), Some(&place.run_base())).unwrap_err().kind() != Kind::Busy
     });
-    assert_ne!(server.last_words(&place), "");
+    assert_ne!(server.end_error(&place), "");
     let log = place.take_log();
     assert!(log.iter().any(|line| line.contains("journal")), "{log:?}");
 }
 
 #[test]
-fn read_only_directory_can_be_read() {
-    needs!(lacking());
-    let place = Place::new();
-    let server = place.mount(How::Create);
+fn a_vault_in_a_read_only_directory_can_be_read() {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     fs::write(place.mountpoint().join("file"), b"content").unwrap();
     fs::create_dir(place.mountpoint().join("dir")).unwrap();
     place.unmount(server);
     run(Command::new("mount").arg("--bind").arg(place.backing()).arg(place.backing()));
     run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(place.backing()));
-    let server = place.mount(How::FromReadOnly);
+    let server = place.mount(MountMode::FromReadOnly);
     takes_no_changes(&place);
     place.unmount(server);
-    Place::take_off(&place.backing());
+    VaultFixture::umount(&place.backing());
     place.verify();
     place.assert_nothing_left();
 }

@@ -1,9 +1,9 @@
 //! Tests with a modified backing directory: an unverifiable block is an error for that block alone,
 //! never zeros and never an end of file; the log names the place.
 
+use crate::fixture::{VaultFixture, skip_if};
 use crate::machine::lacking;
-use crate::place::{Place, needs};
-use crate::serving::How;
+use crate::serving::MountMode;
 use rustix::fs::OFlags;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -38,8 +38,8 @@ fn flip(path: &Path, offset: u64) {
 }
 
 /// Makes a closed vault with one file and flips a bit of it; returns the backing file.
-fn altered(place: &Place) -> PathBuf {
-    let server = place.mount(How::Create);
+fn altered(place: &VaultFixture) -> PathBuf {
+    let server = place.mount(MountMode::Create);
     fs::create_dir(place.mountpoint().join("dir")).unwrap();
     fs::write(place.mountpoint().join("dir/file"), content()).unwrap();
     place.unmount(server);
@@ -53,9 +53,9 @@ fn is_input_output_error<T: std::fmt::Debug>(result: std::io::Result<T>) {
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO));
 }
 
-fn altered_block_is_an_error(how: How) {
-    needs!(lacking());
-    let place = Place::new();
+fn altered_block_is_an_error(how: MountMode) {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
     let backing = altered(&place);
     let server = place.mount(how);
     let path = place.mountpoint().join("dir/file");
@@ -97,20 +97,20 @@ fn altered_block_is_an_error(how: How) {
 
 #[test]
 fn altered_block_is_an_error_for_that_block() {
-    altered_block_is_an_error(How::Open);
+    altered_block_is_an_error(MountMode::Open);
 }
 
 #[test]
-fn altered_block_is_an_error_where_nothing_may_change() {
-    altered_block_is_an_error(How::ReadOnly);
+fn an_altered_block_is_an_error_in_a_read_only_mount() {
+    altered_block_is_an_error(MountMode::ReadOnly);
 }
 
 #[test]
 fn altered_block_can_be_written_again() {
-    needs!(lacking());
-    let place = Place::new();
+    skip_if!(lacking());
+    let place = VaultFixture::new();
     altered(&place);
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     let path = place.mountpoint().join("dir/file");
     let file = File::options().read(true).write(true).open(&path).unwrap();
     // Writing a part of the block needs the rest of it.
@@ -121,7 +121,7 @@ fn altered_block_can_be_written_again() {
     place.unmount(server);
     place.take_log();
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     let mut expected = content();
     expected[BAD as usize * 4096..][..4096].fill(9);
     assert!(fs::read(&path).unwrap() == expected);
@@ -131,11 +131,11 @@ fn altered_block_can_be_written_again() {
 
 #[test]
 fn missing_backing_file_is_an_error() {
-    needs!(lacking());
-    let place = Place::new();
+    skip_if!(lacking());
+    let place = VaultFixture::new();
     let backing = altered(&place);
     fs::remove_file(backing).unwrap();
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     let path = place.mountpoint().join("dir/file");
     is_input_output_error(fs::read(&path));
     fs::remove_file(&path).unwrap();
@@ -159,10 +159,10 @@ fn paths_below(dir: &Path, found: &mut BTreeSet<PathBuf>) -> std::io::Result<()>
 }
 
 #[test]
-fn names_are_all_listed_or_there_is_an_error() {
-    needs!(lacking());
-    let place = Place::new();
-    let server = place.mount(How::Create);
+fn a_damaged_namespace_is_listed_whole_or_is_an_error() {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     for dir in 0..12 {
         let dir = place.mountpoint().join(format!("directory-{dir}"));
         fs::create_dir(&dir).unwrap();
@@ -184,7 +184,7 @@ fn names_are_all_listed_or_there_is_an_error() {
         flip_all(page * 4096 + 1000);
         if let Ok(vault) = place.try_open_to_read() {
             drop(vault);
-            let server = place.mount(How::FromReadOnly);
+            let server = place.mount(MountMode::FromReadOnly);
             let mut found = BTreeSet::new();
             match paths_below(&place.mountpoint(), &mut found) {
                 Ok(()) => assert!(found == all, "page {page}: {} of {} paths", found.len(), all.len()),

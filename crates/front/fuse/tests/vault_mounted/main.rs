@@ -9,11 +9,11 @@ mod backing;
 mod clock;
 mod conformance;
 mod damage;
-mod ends;
+mod fixture;
 mod fsx;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod overlay;
-mod place;
 mod programs;
 mod serving;
+mod shutdown;

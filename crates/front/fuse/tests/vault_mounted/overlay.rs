@@ -1,8 +1,8 @@
 //! A vault as the upper layer of an overlay file system, which container programs use.
 
+use crate::fixture::{VaultFixture, skip_if};
 use crate::machine::{lacking, run, skipped};
-use crate::place::{Place, needs};
-use crate::serving::How;
+use crate::serving::MountMode;
 use rustix::fs::FileType;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ struct Layers {
 
 impl Layers {
     /// Makes the directories. The upper layer is in the mounted vault.
-    fn new(place: &Place) -> Self {
+    fn new(place: &VaultFixture) -> Self {
         let layers = Layers {
             lower: place.dir().join("lower"),
             upper: place.mountpoint().join("upper"),
@@ -39,7 +39,7 @@ impl Layers {
     }
 
     fn unmount(&self) {
-        Place::take_off(&self.merged);
+        VaultFixture::umount(&self.merged);
     }
 
     /// Whether this machine mounts overlays of directories alone.
@@ -71,9 +71,9 @@ fn assert_changed(merged: &Path) {
 
 #[test]
 fn overlay_keeps_its_changes_in_a_vault() {
-    needs!(lacking());
-    let place = Place::new();
-    let server = place.mount(How::Create);
+    skip_if!(lacking());
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let layers = Layers::new(&place);
     if !layers.are_mounted_here(&place.backing()) {
         place.unmount(server);
@@ -103,7 +103,7 @@ fn overlay_keeps_its_changes_in_a_vault() {
     }
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     layers.mount();
     assert_changed(merged);
     layers.unmount();

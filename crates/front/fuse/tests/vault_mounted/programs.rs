@@ -1,10 +1,10 @@
 //! Tests with real programs in a vault: copying, comparing, `git`, a build, SQLite and `tar`. All
 //! data is still there after the vault was unmounted and mounted again.
 
-use crate::ends::close_dead;
+use crate::fixture::{VaultFixture, skip_if};
 use crate::machine::{lacking, run, say, skipped};
-use crate::place::{Place, needs};
-use crate::serving::How;
+use crate::serving::MountMode;
+use crate::shutdown::close_dead;
 use std::fmt::Write;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -30,16 +30,16 @@ fn listing(dir: &Path) -> String {
 }
 
 #[test]
-fn share_comes_out_as_it_went_in() {
-    needs!(lacking());
+fn copies_of_usr_share_are_identical() {
+    skip_if!(lacking());
     let all = std::env::var("LACUNA_SHARE").is_ok_and(|part| part == "all");
     let parts: Vec<&str> = if all {
         vec![""]
     } else {
         PARTS.into_iter().filter(|part| Path::new("/usr/share").join(part).is_dir()).collect()
     };
-    let place = Place::new();
-    let server = place.mount(How::Create);
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let copies: Vec<_> = parts
         .iter()
         .enumerate()
@@ -50,7 +50,7 @@ fn share_comes_out_as_it_went_in() {
     }
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     for (from, to) in &copies {
         run(Command::new("diff").args(["--no-dereference", "-r"]).arg(from).arg(to));
         assert!(listing(from) == listing(to), "{} and {}: attributes differ", from.display(), to.display());
@@ -108,12 +108,12 @@ fn make_repository(dir: &Path) {
 
 #[test]
 fn git_clones_and_finds_nothing_wrong() {
-    needs!(lacking());
+    skip_if!(lacking());
     if !has("git") {
         return skipped("there is no git");
     }
-    let place = Place::new();
-    let server = place.mount(How::Create);
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);
     make_repository(&at("source"));
     for (name, how) in [("linked", "--local"), ("copied", "--no-hardlinks"), ("fetched", "--no-local")] {
@@ -138,7 +138,7 @@ fn git_clones_and_finds_nothing_wrong() {
     git(&at("fetched"), &["reset", "-q", "--hard", "main"]);
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     for name in names {
         assert_eq!(check(&at(name)), log, "{name}");
     }
@@ -171,12 +171,12 @@ fn make_sources(dir: &Path, count: usize) {
 
 #[test]
 fn program_is_built_and_runs() {
-    needs!(lacking());
+    skip_if!(lacking());
     if !has("make") || !has("gcc") {
         return skipped("there is no make, or no gcc");
     }
-    let place = Place::new();
-    let server = place.mount(How::Create);
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let dir = place.mountpoint().join("project");
     let make = |args: &[&str]| run(Command::new("make").args(args).current_dir(&dir));
     let sum = |factor: u32| format!("{}\n", (0..30).map(|n| factor * 2 * n).sum::<u32>());
@@ -190,7 +190,7 @@ fn program_is_built_and_runs() {
     assert_eq!(run(&mut Command::new(dir.join("program"))), sum(3));
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     assert!(make(&[]).contains("up to date"));
     assert_eq!(run(&mut Command::new(dir.join("program"))), sum(3));
     make(&["clean"]);
@@ -209,7 +209,7 @@ fn python_has(module: &str) -> bool {
 }
 
 /// Runs a task of `sqlite.py` in the mounted vault.
-fn sqlite(place: &Place, task: &str) -> Command {
+fn sqlite(place: &VaultFixture, task: &str) -> Command {
     let mut python = Command::new("python3");
     python.args(["-c", include_str!("sqlite.py"), task]).arg(place.mountpoint());
     python
@@ -217,18 +217,18 @@ fn sqlite(place: &Place, task: &str) -> Command {
 
 #[test]
 fn databases_of_sqlite_keep_their_integrity() {
-    needs!(lacking());
+    skip_if!(lacking());
     if !python_has("sqlite3") {
         return skipped("there is no python3 with sqlite3");
     }
-    let place = Place::new();
-    let server = place.mount(How::Create);
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let python = |task: &str| run(&mut sqlite(&place, task));
     python("write");
     let before = python("check");
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     assert_eq!(python("check"), before);
     say(before.trim());
     python("write");
@@ -238,13 +238,13 @@ fn databases_of_sqlite_keep_their_integrity() {
 }
 
 #[test]
-fn own_tests_of_sqlite_in_python_pass() {
-    needs!(lacking());
+fn the_sqlite_tests_of_python_pass() {
+    skip_if!(lacking());
     if !python_has("test.test_sqlite3") {
         return skipped("there is no python3 with its tests of sqlite3");
     }
-    let place = Place::new();
-    let server = place.mount(How::Create);
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     // The tests' files are in the current directory or in that of temporary files.
     let mut tests = Command::new("python3");
     tests.args(["-B", "-m", "unittest", "-q", "test.test_sqlite3"]);
@@ -256,12 +256,12 @@ fn own_tests_of_sqlite_in_python_pass() {
 
 #[test]
 fn committed_rows_outlive_a_killed_server() {
-    needs!(lacking());
+    skip_if!(lacking());
     if !python_has("sqlite3") {
         return skipped("there is no python3 with sqlite3");
     }
-    let place = Place::new();
-    let mut server = place.mount(How::Create);
+    let place = VaultFixture::new();
+    let mut server = place.mount(MountMode::Create);
     for mode in ["wal", "delete"] {
         let mut writer =
             sqlite(&place, "commit").arg(mode).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -273,7 +273,7 @@ fn committed_rows_outlive_a_killed_server() {
         let last: u64 = told.last().map_or(60, |line| line.parse().unwrap());
         assert!(!writer.wait().unwrap().success());
         close_dead(&place);
-        server = place.mount(How::Open);
+        server = place.mount(MountMode::Open);
         let kept: u64 = run(sqlite(&place, "kept").arg(mode)).trim().parse().unwrap();
         // One more row may have become durable before it was reported.
         assert!(kept == last || kept == last + 1, "{mode}: {kept} rows of {last}");
@@ -285,10 +285,10 @@ fn committed_rows_outlive_a_killed_server() {
 }
 
 #[test]
-fn archives_of_tar_come_out_as_they_went_in() {
-    needs!(lacking());
-    let place = Place::new();
-    let server = place.mount(How::Create);
+fn tar_archives_are_identical() {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);
     let source = place.dir().join("source");
     make_tree(&source);
@@ -319,7 +319,7 @@ fn archives_of_tar_come_out_as_they_went_in() {
     run(compare.arg(&original).arg(at("again.tar")));
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     run(&mut compare);
     // `diff` considers two pipes always different.
     let differ = ["--no-dereference", "-r", "--exclude=fifo", "--exclude=null"];
@@ -354,8 +354,8 @@ fn assert_has_lists(dir: &Path) {
 
 #[test]
 fn copies_keep_their_access_control_lists() {
-    needs!(lacking());
-    let place = Place::new();
+    skip_if!(lacking());
+    let place = VaultFixture::new();
     let (source, outside) = (place.dir().join("source"), place.dir().join("outside"));
     fs::create_dir(&source).unwrap();
     fs::write(source.join("file"), b"content").unwrap();
@@ -367,13 +367,13 @@ fn copies_keep_their_access_control_lists() {
         done.unwrap();
     }
     let copy = |from: &Path, to: &Path| run(Command::new("cp").arg("-a").arg(from).arg(to));
-    let server = place.mount(How::Create);
+    let server = place.mount(MountMode::Create);
     let inside = place.mountpoint().join("copy");
     copy(&source, &inside);
     assert_has_lists(&inside);
     place.unmount(server);
 
-    let server = place.mount(How::Open);
+    let server = place.mount(MountMode::Open);
     assert_has_lists(&inside);
     copy(&inside, &outside);
     assert_has_lists(&outside);

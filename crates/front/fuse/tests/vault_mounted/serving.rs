@@ -5,8 +5,8 @@
 //! threads need that memory. So this program starts itself again with the single test [`SERVE`],
 //! which mounts and serves.
 
+use crate::fixture::VaultFixture;
 use crate::machine::wait_until;
-use crate::place::Place;
 use lacuna_contracts::Error;
 use lacuna_daemon::await_dying;
 use lacuna_fuse::{MountedVault, VaultRequest};
@@ -20,15 +20,15 @@ use std::time::Duration;
 
 /// The test that serves.
 const SERVE: &str = "serving::serve";
-/// The task: the directory of the place, a space, and the name of a [`How`].
+/// The task: the directory of the place, a space, and the name of a [`MountMode`].
 const TASK: &str = "LACUNA_VAULT_TASK";
-/// The idle timeout of [`How::WhileUsed`], much longer than a busy machine delays a test's next
-/// request.
+/// The idle timeout of [`MountMode::WhileUsed`], much longer than a busy machine delays a test's
+/// next request.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a vault is to be mounted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum How {
+pub(crate) enum MountMode {
     /// Creates a vault.
     Create,
     /// Opens the existing vault.
@@ -43,17 +43,23 @@ pub(crate) enum How {
     AsUser(u32),
 }
 
-impl How {
+impl MountMode {
     fn name(self) -> String {
         match self {
-            How::AsUser(_) => "AsUser".to_owned(),
+            MountMode::AsUser(_) => "AsUser".to_owned(),
             how => format!("{how:?}"),
         }
     }
 
-    fn of_name(name: &str) -> How {
-        let fixed = [How::Create, How::Open, How::ReadOnly, How::FromReadOnly, How::WhileUsed];
-        let mut all = fixed.into_iter().chain([How::AsUser(0)]);
+    fn of_name(name: &str) -> MountMode {
+        let fixed = [
+            MountMode::Create,
+            MountMode::Open,
+            MountMode::ReadOnly,
+            MountMode::FromReadOnly,
+            MountMode::WhileUsed,
+        ];
+        let mut all = fixed.into_iter().chain([MountMode::AsUser(0)]);
         all.find(|how| how.name() == name).unwrap()
     }
 }
@@ -65,8 +71,8 @@ fn serve() {
     let Ok(task) = std::env::var(TASK) else { return };
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let (dir, how) = task.rsplit_once(' ').unwrap();
-    let how = How::of_name(how);
-    let place = Place::at(Path::new(dir));
+    let how = MountMode::of_name(how);
+    let place = VaultFixture::at(Path::new(dir));
     let outcome = mounted(&place, how).and_then(|mounted| {
         fs::write(place.ready(), b"").unwrap();
         mounted.wait()
@@ -77,69 +83,69 @@ fn serve() {
     fs::rename(place.dir().join("new"), place.ended()).unwrap();
 }
 
-fn mounted(place: &Place, how: How) -> Result<MountedVault, Error> {
+fn mounted(place: &VaultFixture, how: MountMode) -> Result<MountedVault, Error> {
     // A server that was just killed still holds the vault as well.
     await_dying(&place.mountpoint(), Some(&place.run_base()))?;
     let vault = match how {
-        How::Create | How::WhileUsed | How::AsUser(_) => place.make(),
-        How::Open | How::ReadOnly => place.open(),
-        How::FromReadOnly => place.open_to_read(),
+        MountMode::Create | MountMode::WhileUsed | MountMode::AsUser(_) => place.create_vault(),
+        MountMode::Open | MountMode::ReadOnly => place.open(),
+        MountMode::FromReadOnly => place.open_to_read(),
     };
     let mut request = VaultRequest::new(Arc::new(vault), "vault", place.mountpoint());
     request.run_base = Some(place.run_base());
     request.source = place.backing().into();
-    request.allow_other = !matches!(how, How::AsUser(_));
-    request.read_only = matches!(how, How::ReadOnly | How::FromReadOnly);
-    request.idle_timeout = (how == How::WhileUsed).then_some(IDLE_LIMIT);
+    request.allow_other = !matches!(how, MountMode::AsUser(_));
+    request.read_only = matches!(how, MountMode::ReadOnly | MountMode::FromReadOnly);
+    request.idle_timeout = (how == MountMode::WhileUsed).then_some(IDLE_LIMIT);
     let log = place.log();
     request.log = Arc::new(move |e| log(&e.to_string()));
     MountedVault::start(request)
 }
 
-/// A running server. Declared after its [`Place`], it is dropped first.
-pub(crate) struct Server {
+/// A running server. Declared after its [`VaultFixture`], it is dropped first.
+pub(crate) struct ServerProcess {
     child: Child,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts it and waits until it has mounted.
-    pub(crate) fn start(place: &Place, how: How) -> Self {
+    pub(crate) fn start(place: &VaultFixture, how: MountMode) -> Self {
         let _ = fs::remove_file(place.ready());
         let _ = fs::remove_file(place.ended());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([SERVE, "--exact", "--ignored", "--nocapture"]);
         command.env(TASK, format!("{} {}", place.dir().display(), how.name()));
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        if let How::AsUser(user) = how {
+        if let MountMode::AsUser(user) = how {
             command.uid(user).gid(user);
         }
-        let mut server = Server { child: command.spawn().unwrap() };
+        let mut server = ServerProcess { child: command.spawn().unwrap() };
         wait_until("the mount", || {
-            assert!(server.runs(), "the server did not mount: {}", place.last_words());
+            assert!(server.is_running(), "the server did not mount: {}", place.end_error());
             place.ready().exists()
         });
         server
     }
 
-    pub(crate) fn runs(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
     /// Waits until it has ended; panics if its vault did not close without error.
-    pub(crate) fn wait(self, place: &Place) {
-        assert_eq!(self.last_words(place), "", "what the server said at its end");
+    pub(crate) fn wait(self, place: &VaultFixture) {
+        assert_eq!(self.end_error(place), "", "what the server said at its end");
     }
 
     /// Waits until it has ended; returns the error of its vault, or an empty string.
-    pub(crate) fn last_words(mut self, place: &Place) -> String {
-        wait_until("the end of the server", || !self.runs());
-        place.last_words()
+    pub(crate) fn end_error(mut self, place: &VaultFixture) -> String {
+        wait_until("the end of the server", || !self.is_running());
+        place.end_error()
     }
 
     /// Kills it, and starts the next server before it is gone.
-    pub(crate) fn replace(mut self, place: &Place) -> Server {
+    pub(crate) fn replace(mut self, place: &VaultFixture) -> ServerProcess {
         self.child.kill().unwrap();
-        let next = Server::start(place, How::Open);
+        let next = ServerProcess::start(place, MountMode::Open);
         self.child.wait().unwrap();
         next
     }
@@ -150,7 +156,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

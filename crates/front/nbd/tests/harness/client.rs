@@ -49,7 +49,7 @@ pub(crate) enum Reply {
     Extents(Vec<(u32, u32)>),
 }
 
-pub(crate) struct Client {
+pub(crate) struct RawClient {
     pub stream: UnixStream,
     pub structured: bool,
     pub size: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Client {
     cookie: u64,
 }
 
-impl Client {
+impl RawClient {
     /// Connects and exchanges the first flags.
     pub(crate) fn greet(socket: &Path, flags: u32) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
@@ -65,7 +65,7 @@ impl Client {
         stream.read_exact(&mut hello)?;
         assert_eq!(&hello[..16], b"NBDMAGICIHAVEOPT");
         stream.write_all(&flags.to_be_bytes())?;
-        Ok(Client { stream, structured: false, size: 0, flags: 0, cookie: 0 })
+        Ok(RawClient { stream, structured: false, size: 0, flags: 0, cookie: 0 })
     }
 
     /// Negotiates with GO.

@@ -5,7 +5,7 @@
 pub(crate) mod client;
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
-use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle};
+use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::thread::JoinHandle;
 
 /// A disk in memory.
-pub(crate) struct Memory {
+pub(crate) struct GatedDisk {
     bytes: RwLock<Vec<u8>>,
     written: RwLock<Vec<bool>>,
     read_only: bool,
@@ -31,13 +31,13 @@ pub(crate) struct Memory {
     pub closed: AtomicBool,
 }
 
-impl Memory {
+impl GatedDisk {
     pub(crate) fn new(blocks: usize) -> Arc<Self> {
         Self::with(blocks, false)
     }
 
     pub(crate) fn with(blocks: usize, read_only: bool) -> Arc<Self> {
-        Arc::new(Memory {
+        Arc::new(GatedDisk {
             bytes: RwLock::new(vec![0; blocks * BLOCK_SIZE]),
             written: RwLock::new(vec![false; blocks]),
             read_only,
@@ -86,7 +86,7 @@ impl Memory {
     }
 }
 
-impl Disk for Memory {
+impl Disk for GatedDisk {
     fn blocks(&self) -> u64 {
         self.written.read().unwrap().len() as u64
     }
@@ -131,20 +131,20 @@ impl Disk for Memory {
         self.closed.store(true, Ordering::SeqCst);
         Ok(())
     }
-    fn read_only(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         self.read_only
     }
 }
 
 /// A server in a thread of its own, stopped on drop.
-pub(crate) struct Running {
+pub(crate) struct ServerThread {
     pub directory: tempfile::TempDir,
     pub uri: String,
     pub stop: StopHandle,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl Running {
+impl ServerThread {
     /// Serves on a unix socket in a fresh directory.
     pub(crate) fn unix(exports: Exports, settings: ServerSettings) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -158,11 +158,11 @@ impl Running {
         exports: Exports,
         settings: ServerSettings,
     ) -> Self {
-        let server = Server::bind(std::slice::from_ref(listen), exports, settings).unwrap();
+        let server = NbdServer::bind(std::slice::from_ref(listen), exports, settings).unwrap();
         let (uri, stop) = (server.uris().remove(0), StopHandle::new().unwrap());
         let handle = stop.clone();
         let thread = Some(std::thread::spawn(move || server.run(&handle)));
-        Running { directory, uri, stop, thread }
+        ServerThread { directory, uri, stop, thread }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -181,7 +181,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ServerThread {
     fn drop(&mut self) {
         self.stop.stop();
         if !std::thread::panicking() {

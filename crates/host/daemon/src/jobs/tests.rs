@@ -1,9 +1,9 @@
 //! Tests jobs with well-behaved, slow and hostile clients.
 
 use super::*;
-use crate::client::{Conversation, Heard, to_server};
+use crate::client::{JobClient, JobReply, connect_with_timeout};
 use crate::file::FileIdentity;
-use crate::protocol::{Afterwards, Answer, LINE_LIMIT, Meant, read_line};
+use crate::protocol::{AfterFailure, ExpectedDisk, LINE_LIMIT, ServerAnswer, read_line};
 use lacuna_contracts::Term;
 use serde_json::json;
 use std::io::{BufReader, Read, Write};
@@ -21,17 +21,17 @@ const TALK: Job = Job::Resize { disk: UNKNOWN, size: None };
 /// The handler panics.
 const PANIC: Job = Job::Header { disk: UNKNOWN };
 /// Any disk.
-const UNKNOWN: Meant = Meant { file: FileIdentity::Unknown, id: None };
+const UNKNOWN: ExpectedDisk = ExpectedDisk { file: FileIdentity::Unknown, id: None };
 
-struct Parrot;
+struct EchoHandler;
 
-impl JobHandler for Parrot {
-    fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value> {
+impl JobHandler for EchoHandler {
+    fn run(&self, job: &Job, exchange: &mut JobStream) -> Result<Value> {
         match job {
             Job::Flush => {
                 let mut heard = 0;
-                while let Some(said) = exchange.hear(Duration::from_secs(60))? {
-                    exchange.tell(&json!({ "said": said }))?;
+                while let Some(said) = exchange.recv(Duration::from_secs(60))? {
+                    exchange.send(&json!({ "said": said }))?;
                     heard += 1;
                     if heard == 3 {
                         break;
@@ -40,32 +40,32 @@ impl JobHandler for Parrot {
                 Ok(json!(heard))
             }
             Job::Cover => loop {
-                exchange.go_on()?;
+                exchange.check_cancelled()?;
                 std::thread::sleep(Duration::from_millis(1));
             },
             Job::Resize { .. } => loop {
-                exchange.tell(&json!("word".repeat(4096)))?;
+                exchange.send(&json!("word".repeat(4096)))?;
             },
             Job::Header { .. } => panic!("as if by a defect"),
-            other @ Job::Check { .. } => Err(Op::Job(other.clone()).unknown()),
+            other @ Job::Check { .. } => Err(ControlOp::Job(other.clone()).unsupported_error()),
         }
     }
 }
 
-struct Place {
+struct JobsFixture {
     dir: TempDir,
     jobs: Jobs,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place::with(ReadLimits::default())
+impl JobsFixture {
+    fn new() -> JobsFixture {
+        JobsFixture::with(ReadLimits::default())
     }
 
-    fn with(limits: ReadLimits) -> Place {
-        let place = Place {
+    fn with(limits: ReadLimits) -> JobsFixture {
+        let place = JobsFixture {
             dir: tempfile::tempdir().unwrap(),
-            jobs: Jobs::with_limits(Some(Arc::new(Parrot)), Arc::new(|| Ok(())), Term::quoted, limits),
+            jobs: Jobs::with_limits(Some(Arc::new(EchoHandler)), Arc::new(|| Ok(())), Term::quoted, limits),
         };
         let listener = UnixListener::bind(place.socket()).unwrap();
         let jobs = place.jobs.clone();
@@ -73,10 +73,10 @@ impl Place {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
                 let request = read_line(&mut BufReader::new(&stream)).unwrap_or_default();
-                if let Ok(Op::Job(job)) = Op::parse(&request) {
-                    let line = Line::new(stream);
-                    if let Err(e) = jobs.take(job, &line) {
-                        line.answer(&Answer::of(Err(e), Afterwards::Stays, Term::quoted));
+                if let Ok(ControlOp::Job(job)) = ControlOp::parse(&request) {
+                    let line = ClientConnection::new(stream);
+                    if let Err(e) = jobs.start(job, &line) {
+                        line.answer(&ServerAnswer::of(Err(e), AfterFailure::Stays, Term::quoted));
                     }
                 }
             }
@@ -88,12 +88,12 @@ impl Place {
         self.dir.path().join("socket")
     }
 
-    fn begin(&self, job: &Job) -> Result<Conversation> {
-        Conversation::begin(to_server(&self.socket()), job, "the parrot".into())
+    fn begin(&self, job: &Job) -> Result<JobClient> {
+        JobClient::begin(connect_with_timeout(&self.socket()), job, "the parrot".into())
     }
 
     /// Begins a job as soon as there is room.
-    fn begin_in_time(&self, job: &Job) -> Conversation {
+    fn begin_when_possible(&self, job: &Job) -> JobClient {
         for _ in 0..3000 {
             match self.begin(job) {
                 Ok(talk) => return talk,
@@ -107,17 +107,17 @@ impl Place {
 
 #[test]
 fn messages_go_both_ways_until_the_outcome() {
-    let place = Place::new();
+    let place = JobsFixture::new();
     let mut talk = place.begin(&REPEAT).unwrap();
     for word in ["one", "two", "three"] {
-        talk.say(&json!(word)).unwrap();
-        match talk.hear().unwrap() {
-            Heard::Message(message) => assert_eq!(message["said"], word),
-            Heard::Done(_) => panic!("done before {word}"),
+        talk.send(&json!(word)).unwrap();
+        match talk.recv().unwrap() {
+            JobReply::Message(message) => assert_eq!(message["said"], word),
+            JobReply::Done(_) => panic!("done before {word}"),
         }
     }
-    assert!(matches!(talk.hear().unwrap(), Heard::Done(done) if done == 3));
-    let refused = |job: &Job| match place.begin(job).and_then(|mut talk| talk.hear()) {
+    assert!(matches!(talk.recv().unwrap(), JobReply::Done(done) if done == 3));
+    let refused = |job: &Job| match place.begin(job).and_then(|mut talk| talk.recv()) {
         Err(e) => (e.kind(), e.to_string()),
         Ok(_) => panic!("{job:?}"),
     };
@@ -128,8 +128,8 @@ fn messages_go_both_ways_until_the_outcome() {
 }
 
 #[test]
-fn the_end_of_a_server_ends_work_and_refuses_more() {
-    let place = Place::new();
+fn ending_the_jobs_stops_them_and_refuses_new_ones() {
+    let place = JobsFixture::new();
     let mut counting: Vec<_> = (0..MOST).map(|_| place.begin(&COUNT).unwrap()).collect();
     assert_eq!(place.begin(&COUNT).err().unwrap().kind(), Kind::Busy);
     // A client that leaves makes room for another: the server notices at the next keepalive.
@@ -138,32 +138,32 @@ fn the_end_of_a_server_ends_work_and_refuses_more() {
         std::thread::sleep(Duration::from_millis(10));
     }
     place.jobs.end();
-    counting.iter_mut().for_each(|talk| assert!(talk.hear().is_err()));
+    counting.iter_mut().for_each(|talk| assert!(talk.recv().is_err()));
     assert_eq!(place.begin(&COUNT).err().unwrap().kind(), Kind::Busy);
 }
 
 #[test]
-fn clients_that_do_not_read_give_their_places_to_those_that_come() {
+fn a_new_client_takes_the_place_of_one_that_does_not_read() {
     let (message, gives_way_after) = (Duration::from_secs(1_000_000), Duration::ZERO);
-    let place = Place::with(ReadLimits { message, gives_way_after });
+    let place = JobsFixture::with(ReadLimits { message, evictable_after: gives_way_after });
     // A client that gets only keepalives is not known to leave anything unread.
     let counting = place.begin(&COUNT).unwrap();
     let silent: Vec<_> = (1..MOST).map(|_| place.begin(&TALK).unwrap()).collect();
-    let came: Vec<_> = (1..MOST).map(|_| place.begin_in_time(&COUNT)).collect();
+    let came: Vec<_> = (1..MOST).map(|_| place.begin_when_possible(&COUNT)).collect();
     let refused = place.begin(&COUNT).err().unwrap();
     assert_eq!(refused.kind(), Kind::Busy);
-    assert!(refused.to_string().contains("clients that it works for, and "), "{refused}");
-    let first = Arc::clone(&place.jobs.0.active.lock()[0].line);
+    assert!(refused.to_string().contains("clients with a job, and "), "{refused}");
+    let first = Arc::clone(&place.jobs.0.active.lock()[0].connection);
     assert!(!first.has_ended());
     drop((counting, silent, came));
 }
 
 #[test]
-fn clients_that_do_not_read_keep_their_places_while_there_is_room() {
+fn a_client_that_does_not_read_keeps_its_place_while_there_is_room() {
     let (message, gives_way_after) = (Duration::from_secs(1_000_000), Duration::ZERO);
-    let place = Place::with(ReadLimits { message, gives_way_after });
+    let place = JobsFixture::with(ReadLimits { message, evictable_after: gives_way_after });
     let mut silent = place.begin(&TALK).unwrap();
-    let line = Arc::clone(&place.jobs.0.active.lock()[0].line);
+    let line = Arc::clone(&place.jobs.0.active.lock()[0].connection);
     while line.unread_for().is_none() {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -171,23 +171,23 @@ fn clients_that_do_not_read_keep_their_places_while_there_is_room() {
     assert!(!line.has_ended());
     // The client reads again, and gets more than was sent before.
     for _ in 0..100 {
-        assert!(matches!(silent.hear().unwrap(), Heard::Message(_)));
+        assert!(matches!(silent.recv().unwrap(), JobReply::Message(_)));
     }
     drop((silent, others));
 }
 
 #[test]
-fn clients_that_do_not_read_in_time_are_let_go() {
+fn the_job_of_a_client_that_does_not_read_in_time_ends() {
     let (message, gives_way_after) = (Duration::from_millis(20), Duration::from_secs(1_000_000));
-    let place = Place::with(ReadLimits { message, gives_way_after });
+    let place = JobsFixture::with(ReadLimits { message, evictable_after: gives_way_after });
     let silent: Vec<_> = (0..MOST).map(|_| place.begin(&TALK).unwrap()).collect();
-    let came: Vec<_> = (0..MOST).map(|_| place.begin_in_time(&COUNT)).collect();
+    let came: Vec<_> = (0..MOST).map(|_| place.begin_when_possible(&COUNT)).collect();
     for mut talk in silent {
         // Each client reads the earlier messages, and then the end.
         let end = loop {
-            match talk.hear() {
-                Ok(Heard::Message(_)) => {}
-                Ok(Heard::Done(_)) => panic!("it was never done"),
+            match talk.recv() {
+                Ok(JobReply::Message(_)) => {}
+                Ok(JobReply::Done(_)) => panic!("it was never done"),
                 Err(e) => break e,
             }
         };
@@ -198,10 +198,10 @@ fn clients_that_do_not_read_in_time_are_let_go() {
 
 #[test]
 fn hostile_bytes_do_no_harm() {
-    let place = Place::new();
+    let place = JobsFixture::new();
     let say = |then: &[u8]| {
         let mut stream = UnixStream::connect(place.socket()).unwrap();
-        stream.write_all(Op::Job(REPEAT).line().unwrap().as_bytes()).unwrap();
+        stream.write_all(ControlOp::Job(REPEAT).line().unwrap().as_bytes()).unwrap();
         let mut heard = [0; 1];
         let started = stream.read(&mut heard).unwrap_or(0) == 1 && heard[0] == b'\n';
         let _ = stream.write_all(then);

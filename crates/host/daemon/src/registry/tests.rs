@@ -3,14 +3,14 @@
 use super::*;
 use crate::disk_query::PoolQuery;
 use crate::instance::Instance;
-use crate::record::{Front, Identity, InPool, MountKind, MountRecord, Record};
+use crate::record::{FrontEnd, Identity, MountKind, MountRecord, PoolScope, Record};
 use std::fs;
 
-fn mount(at: &Path) -> Front {
-    Front::Fuse(MountRecord { mountpoint: at.into(), kind: MountKind::Raw })
+fn mount(at: &Path) -> FrontEnd {
+    FrontEnd::Fuse(MountRecord { mountpoint: at.into(), kind: MountKind::Raw })
 }
 
-fn record(location: &str, front: Front, file: FileIdentity) -> Record {
+fn record(location: &str, front: FrontEnd, file: FileIdentity) -> Record {
     let identity = Identity { location: location.into(), ..Identity::default() };
     Record { file, ..Record::new(&identity, front, false) }
 }
@@ -28,7 +28,7 @@ fn kill(instance: Instance, base: &Path) {
 }
 
 #[test]
-fn what_cannot_be_seen_is_not_nothing() {
+fn uninspectable_instances_are_errors() {
     let base = tempfile::tempdir().unwrap();
     let stray = base.path().join("stray");
     fs::write(&stray, "").unwrap();
@@ -38,7 +38,7 @@ fn what_cannot_be_seen_is_not_nothing() {
     for at in ["mnt", "none/mnt", "stray/mnt"] {
         let at = base.path().join(at);
         assert_eq!(registry.by_mountpoint(&at).unwrap_err().kind(), Kind::NotFound, "{}", at.display());
-        assert!(!is_left_by_dead(&at, Some(base.path())).unwrap());
+        assert!(!has_mount_of_dead_server(&at, Some(base.path())).unwrap());
     }
     let at = base.path().canonicalize().unwrap().join("mnt");
     let instance = Instance::of_mount(base.path(), &at).unwrap();
@@ -51,15 +51,15 @@ fn what_cannot_be_seen_is_not_nothing() {
     assert_eq!(peer.status().unwrap_err().kind(), Kind::NotFound);
     fs::write(instance.control().with_file_name("record.json"), "{").unwrap();
     assert_eq!(registry.all().unwrap_err().kind(), Kind::Corrupt);
-    let (peers, errors) = registry.seen();
+    let (peers, errors) = registry.all_with_errors();
     assert!(peers.is_empty() && errors.len() == 1);
     instance.end().unwrap();
     assert!(registry.all().unwrap().is_empty());
-    assert_eq!(peer.close().unwrap(), Closed::Cleanly);
+    assert_eq!(peer.close().unwrap(), CloseOutcome::Cleanly);
 }
 
 #[test]
-fn a_server_of_another_mount_point_is_not_closed_though_its_run_directory_has_the_name() {
+fn a_server_of_another_mount_point_with_the_same_run_directory_is_not_closed() {
     let base = tempfile::tempdir().unwrap();
     let at = base.path().canonicalize().unwrap().join("mnt");
     let instance = Instance::of_mount(base.path(), &at).unwrap();
@@ -76,10 +76,10 @@ fn a_server_of_another_mount_point_is_not_closed_though_its_run_directory_has_th
 }
 
 #[test]
-fn a_location_is_its_file_and_a_name_where_that_is_unknown() {
+fn a_location_matches_by_file_and_by_name_if_the_file_is_unknown() {
     let base = tempfile::tempdir().unwrap();
     let (one, two, unknown) = (FileIdentity::File(1, 1), FileIdentity::File(1, 2), FileIdentity::Unknown);
-    let served = || Front::Nbd { uris: Vec::new() };
+    let served = || FrontEnd::Nbd { uris: Vec::new() };
     let instances: Vec<Instance> = [
         ("/moved.img", served(), one),
         ("/a.img", mount(Path::new("/mnt")), two),
@@ -109,50 +109,50 @@ fn a_location_is_its_file_and_a_name_where_that_is_unknown() {
 }
 
 #[test]
-fn the_mount_of_a_living_server_is_none_that_a_dead_one_left() {
+fn the_mount_of_a_living_server_is_never_that_of_a_dead_one() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let at = one.path().canonicalize().unwrap().join("mnt");
-    let top = Entry {
+    let top = MountEntry {
         device: "0:41".into(),
         mountpoint: at.clone(),
         fs_type: "fuse.lacuna".into(),
         source: mount_table::FUSE_SOURCE.into(),
         user: None,
-        follows: false,
+        is_propagated: false,
     };
     let dead = Instance::of_mount(one.path(), &at).unwrap();
     dead.write(&record("/a.img", mount(&at), FileIdentity::Unknown)).unwrap();
     kill(dead, one.path());
     let registry = Registry { bases: vec![one.path().to_owned(), other.path().to_owned()] };
-    assert!(registry.is_of_dead(&at, &top).unwrap() && registry.all().unwrap().len() == 1);
+    assert!(registry.is_mount_of_dead_server(&at, &top).unwrap() && registry.all().unwrap().len() == 1);
     let own = rustix::process::geteuid().as_raw();
     for (user, is_left) in [(own, true), (own + 1, false)] {
-        let top = Entry { user: Some(user), ..top.clone() };
-        assert_eq!(registry.is_of_dead(&at, &top).unwrap(), is_left, "{user}");
+        let top = MountEntry { user: Some(user), ..top.clone() };
+        assert_eq!(registry.is_mount_of_dead_server(&at, &top).unwrap(), is_left, "{user}");
     }
     let living = Instance::of_mount(other.path(), &at).unwrap();
     living.write(&record("/b.img", mount(&at), FileIdentity::Unknown)).unwrap();
-    assert!(!registry.is_of_dead(&at, &top).unwrap());
+    assert!(!registry.is_mount_of_dead_server(&at, &top).unwrap());
     let seen = registry.all().unwrap();
     assert!(seen.len() == 1 && seen[0].alive && seen[0].record.location == "/b.img");
     assert!(registry.by_location("/a.img", FileIdentity::Unknown).unwrap().is_empty());
     living.end().unwrap();
-    assert!(registry.is_of_dead(&at, &top).unwrap());
+    assert!(registry.is_mount_of_dead_server(&at, &top).unwrap());
     assert!(!registry.by_location("/a.img", FileIdentity::Unknown).unwrap()[0].alive);
 }
 
 #[test]
-fn of_dead_servers_those_stay_that_left_something_mounted() {
+fn dead_servers_with_a_mount_stay_in_the_registry() {
     let base = tempfile::tempdir().unwrap();
     let registry = Registry::open(Some(base.path())).unwrap();
     let file = FileIdentity::File(1, 1);
     let served = Instance::of_server(base.path(), "/a.img").unwrap();
-    served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
+    served.write(&record("/a.img", FrontEnd::Nbd { uris: Vec::new() }, file)).unwrap();
     let dead = registry.by_location("/a.img", file).unwrap().remove(0);
     kill(served, base.path());
     assert!(registry.all().unwrap().is_empty());
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
-    assert_eq!(dead.close().unwrap(), Closed::Cleanly);
+    assert_eq!(dead.close().unwrap(), CloseOutcome::Cleanly);
 
     let at = base.path().canonicalize().unwrap().join("mnt");
     let mounted = Instance::of_mount(base.path(), &at).unwrap();
@@ -163,12 +163,12 @@ fn of_dead_servers_those_stay_that_left_something_mounted() {
     // A dead server matches by name, whatever file is at that path now.
     assert_eq!(registry.by_location("/a.img", FileIdentity::File(7, 7)).unwrap().len(), 1);
     assert!(registry.by_location("/b.img", file).unwrap().is_empty());
-    assert_eq!(close(&at, Some(base.path())).unwrap(), Closed::AfterCrash);
+    assert_eq!(close(&at, Some(base.path())).unwrap(), CloseOutcome::AfterCrash);
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
     // A new server reuses the run directory of a dead one.
     let served = Instance::of_server(base.path(), "/a.img").unwrap();
     let dir = served.control();
-    served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
+    served.write(&record("/a.img", FrontEnd::Nbd { uris: Vec::new() }, file)).unwrap();
     kill(served, base.path());
     let next = Instance::of_server(base.path(), "/a.img").unwrap();
     assert_eq!(next.control(), dir);
@@ -203,14 +203,14 @@ fn only_a_server_that_is_dead_is_cleared_away() {
 }
 
 #[test]
-fn a_mount_is_found_whatever_else_cannot_be_seen() {
+fn a_mount_is_found_despite_other_unreadable_records() {
     let base = tempfile::tempdir().unwrap();
     let registry = Registry::open(Some(base.path())).unwrap();
     let (at, other) = (Path::new("/mnt/x"), Path::new("/mnt/y"));
     let mounted = Instance::of_mount(base.path(), at).unwrap();
     mounted.write(&record("/a.img", mount(at), FileIdentity::Unknown)).unwrap();
     let served = Instance::of_server(base.path(), "/mnt/y").unwrap();
-    served.write(&record("/mnt/y", Front::Nbd { uris: Vec::new() }, FileIdentity::Unknown)).unwrap();
+    served.write(&record("/mnt/y", FrontEnd::Nbd { uris: Vec::new() }, FileIdentity::Unknown)).unwrap();
     let found = |at: &Path| -> Vec<String> {
         let peers = registry.mounted_at(at).unwrap();
         peers.into_iter().map(|peer| peer.record.location).collect()
@@ -223,7 +223,7 @@ fn a_mount_is_found_whatever_else_cannot_be_seen() {
 }
 
 #[test]
-fn what_dead_servers_left_is_found_until_a_living_one_has_mounted_there() {
+fn mounts_of_dead_servers_are_found_until_a_living_server_mounts_there() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let at = one.path().canonicalize().unwrap().join("mnt");
     let bases = [one.path(), other.path()];
@@ -242,16 +242,16 @@ fn what_dead_servers_left_is_found_until_a_living_one_has_mounted_there() {
 }
 
 #[test]
-fn of_the_disks_of_one_name_in_pools_those_are_found_that_are_meant() {
+fn disks_of_one_name_in_pools_are_selected_by_the_query() {
     let base = tempfile::tempdir().unwrap();
     let registry = Registry::open(Some(base.path())).unwrap();
-    let in_namespace = |name: &str| InPool { namespace: Some(name.to_owned()), ceph_conf: None };
-    let places = [Some(InPool::default()), Some(in_namespace("n")), Some(in_namespace("m"))];
+    let in_namespace = |name: &str| PoolScope { namespace: Some(name.to_owned()), ceph_conf: None };
+    let places = [Some(PoolScope::default()), Some(in_namespace("n")), Some(in_namespace("m"))];
     let all = places.clone().into_iter().map(|in_pool| ("rados:p/a", in_pool)).chain([("/a.img", None)]);
     let instances: Vec<Instance> = all
         .map(|(location, in_pool)| {
             let instance = Instance::of_server(base.path(), location).unwrap();
-            let front = Front::Nbd { uris: Vec::new() };
+            let front = FrontEnd::Nbd { uris: Vec::new() };
             let record = Record { in_pool, ..record(location, front, FileIdentity::Unknown) };
             instance.write(&record).unwrap();
             instance
@@ -259,7 +259,7 @@ fn of_the_disks_of_one_name_in_pools_those_are_found_that_are_meant() {
         .collect();
     let found = |location: &str, in_pool: Option<PoolQuery>| {
         let wanted = DiskQuery { location, file: FileIdentity::Unknown, in_pool };
-        let mut found: Vec<Option<InPool>> =
+        let mut found: Vec<Option<PoolScope>> =
             registry.by_disk(&wanted).unwrap().into_iter().map(|peer| peer.record.in_pool).collect();
         found.sort();
         found
@@ -270,7 +270,7 @@ fn of_the_disks_of_one_name_in_pools_those_are_found_that_are_meant() {
         assert_eq!(found("rados:p/a", exactly), std::slice::from_ref(one));
     }
     assert!(found("rados:p/a", Some(PoolQuery::exactly(in_namespace("k")))).is_empty());
-    let any = PoolQuery { disk: InPool::default(), is_namespace_named: false, is_conf_named: false };
+    let any = PoolQuery { disk: PoolScope::default(), is_namespace_named: false, is_conf_named: false };
     assert_eq!(found("rados:p/a", Some(any.clone())).len(), 3);
     let of_namespace = PoolQuery { disk: in_namespace("m"), is_namespace_named: true, ..any };
     assert_eq!(found("rados:p/a", Some(of_namespace)), [Some(in_namespace("m"))]);

@@ -1,13 +1,13 @@
 //! Tests that both front ends answer each request the same way.
 
 use super::*;
-use crate::client::{Reply, call};
-use crate::exchange::Exchange;
+use crate::client::{CallOutcome, call};
+use crate::client_connection::JobStream;
 use crate::file::FileIdentity;
 use crate::incoming::MOST_INCOMING;
 use crate::jobs::JobHandler;
-use crate::protocol::{Job, Meant};
-use crate::record::{Front, MountKind, MountRecord};
+use crate::protocol::{ExpectedDisk, Job};
+use crate::record::{FrontEnd, MountKind, MountRecord};
 use lacuna_contracts::{Status, StatusItem, Term};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -21,9 +21,9 @@ use tempfile::TempDir;
 const UUID: &str = "0123";
 
 /// A source with one counter that can be purged.
-struct Source;
+struct PurgeableSource;
 
-impl StatusSource for Source {
+impl StatusSource for PurgeableSource {
     fn status(&self) -> Status {
         Status { items: vec![StatusItem::new("dirty", 7, "bytes")] }
     }
@@ -37,10 +37,10 @@ impl StatusSource for Source {
     }
 }
 
-struct Quiet;
+struct StateWithoutFailures;
 
-impl ServerState for Quiet {
-    fn closing(&self) -> bool {
+impl ServerState for StateWithoutFailures {
+    fn is_closing(&self) -> bool {
         false
     }
 
@@ -50,10 +50,10 @@ impl ServerState for Quiet {
 }
 
 /// A front end with a failed request.
-struct Failing;
+struct StateWithFailure;
 
-impl ServerState for Failing {
-    fn closing(&self) -> bool {
+impl ServerState for StateWithFailure {
+    fn is_closing(&self) -> bool {
         false
     }
 
@@ -63,18 +63,18 @@ impl ServerState for Failing {
 }
 
 /// Answers with the disk that the job names.
-struct Checker;
+struct EchoCheck;
 
-impl JobHandler for Checker {
-    fn run(&self, job: &Job, _exchange: &mut Exchange) -> Result<Value> {
+impl JobHandler for EchoCheck {
+    fn run(&self, job: &Job, _exchange: &mut JobStream) -> Result<Value> {
         match job {
             Job::Check { disk } => to_value(disk),
-            other => Err(Op::Job(other.clone()).unknown()),
+            other => Err(ControlOp::Job(other.clone()).unsupported_error()),
         }
     }
 }
 
-fn service(front: Front, source: Arc<dyn StatusSource>) -> (Service, Receiver<ClosingClient>) {
+fn service(front: FrontEnd, source: Arc<dyn StatusSource>) -> (Service, Receiver<ClosingClient>) {
     let identity = Identity {
         location: "/a.img".into(),
         format: "flash".into(),
@@ -87,51 +87,51 @@ fn service(front: Front, source: Arc<dyn StatusSource>) -> (Service, Receiver<Cl
         record: Record { since: 7, ..Record::new(&identity, front, false) },
         identity,
         sources: vec![source],
-        state: Arc::new(Quiet),
-        jobs: Jobs::new(Some(Arc::new(Checker)), Arc::new(|| Ok(())), Term::quoted),
+        state: Arc::new(StateWithoutFailures),
+        jobs: Jobs::new(Some(Arc::new(EchoCheck)), Arc::new(|| Ok(())), Term::quoted),
         naming: Term::quoted,
         close: Box::new(move |client| _ = waits.send(client)),
     };
     (service, waiting)
 }
 
-fn mount() -> Front {
-    Front::Fuse(MountRecord { mountpoint: "/mnt".into(), kind: MountKind::Raw })
+fn mount() -> FrontEnd {
+    FrontEnd::Fuse(MountRecord { mountpoint: "/mnt".into(), kind: MountKind::Raw })
 }
 
-fn served() -> Front {
-    Front::Nbd { uris: vec!["nbd://localhost".into()] }
+fn served() -> FrontEnd {
+    FrontEnd::Nbd { uris: vec!["nbd://localhost".into()] }
 }
 
-struct Scene {
-    server: Option<Server>,
+struct ServerFixture {
+    server: Option<ControlServer>,
     closing: Receiver<ClosingClient>,
     socket: PathBuf,
     _instance: Instance,
     _base: TempDir,
 }
 
-impl Scene {
-    fn new(front: Front) -> Scene {
-        Scene::of(front, Arc::new(Source))
+impl ServerFixture {
+    fn new(front: FrontEnd) -> ServerFixture {
+        ServerFixture::of(front, Arc::new(PurgeableSource))
     }
 
-    fn of(front: Front, source: Arc<dyn StatusSource>) -> Scene {
-        Scene::with_limit(front, source, REQUEST_WITHIN)
+    fn of(front: FrontEnd, source: Arc<dyn StatusSource>) -> ServerFixture {
+        ServerFixture::with_limit(front, source, REQUEST_WITHIN)
     }
 
     /// Clients may take as long as they like to send their request.
-    fn patient(front: Front) -> Scene {
-        Scene::with_limit(front, Arc::new(Source), Duration::from_secs(1_000_000))
+    fn patient(front: FrontEnd) -> ServerFixture {
+        ServerFixture::with_limit(front, Arc::new(PurgeableSource), Duration::from_secs(1_000_000))
     }
 
-    fn with_limit(front: Front, source: Arc<dyn StatusSource>, request_within: Duration) -> Scene {
+    fn with_limit(front: FrontEnd, source: Arc<dyn StatusSource>, request_within: Duration) -> ServerFixture {
         let base = tempfile::tempdir().unwrap();
         let instance = Instance::of_server(base.path(), "/a.img").unwrap();
         let (service, closing) = service(front, source);
-        let server = Server::with_limit(&instance, service, request_within).unwrap();
+        let server = ControlServer::with_limit(&instance, service, request_within).unwrap();
         let socket = instance.control();
-        Scene { server: Some(server), closing, socket, _instance: instance, _base: base }
+        ServerFixture { server: Some(server), closing, socket, _instance: instance, _base: base }
     }
 }
 
@@ -151,15 +151,15 @@ fn answers(socket: &Path, said: &[u8], ends: bool) -> String {
 /// The kind of the error, which must be the only answer.
 fn refusal(heard: &str, said: &[u8]) -> Kind {
     assert_eq!(heard.lines().filter(|line| !line.is_empty()).count(), 1, "{said:?}: {heard}");
-    match Answer::parse(heard.trim_start().as_bytes()) {
-        Some(Answer::Error { refusal, server: Afterwards::Stays }) => refusal.error().kind(),
+    match ServerAnswer::parse(heard.trim_start().as_bytes()) {
+        Some(ServerAnswer::Error { refusal, server: AfterFailure::Stays }) => refusal.error().kind(),
         other => panic!("{said:?}: {other:?}"),
     }
 }
 
 #[test]
-fn whatever_a_client_says_both_fronts_tell_it_the_same_and_go_on() {
-    let scenes = [Scene::new(mount()), Scene::new(served())];
+fn both_front_ends_answer_every_request_the_same_way() {
+    let scenes = [ServerFixture::new(mount()), ServerFixture::new(served())];
     let long = [&b"{\"v\":1,\"op\":\"status\""[..], &[b' '; 2000], b"}\n"].concat();
     let endless = [b'7'; 3000];
     let refused: [(&[u8], bool, Kind); 20] = [
@@ -202,18 +202,20 @@ fn whatever_a_client_says_both_fronts_tell_it_the_same_and_go_on() {
     for (said, expected) in done {
         let [one, other] = scenes.each_ref().map(|scene| answers(&scene.socket, said, true));
         assert_eq!(one, other, "{said:?}");
-        let Some(Answer::Ok(value)) = Answer::parse(one.trim_start().as_bytes()) else {
+        let Some(ServerAnswer::Ok(value)) = ServerAnswer::parse(one.trim_start().as_bytes()) else {
             panic!("{said:?}: {one}");
         };
         if expected.is_null() {
-            let purged: Purged = serde_json::from_value(value).unwrap();
+            let purged: PurgeReport = serde_json::from_value(value).unwrap();
             assert!(purged.uuid.as_deref() == Some(UUID) && purged.items[0].name == "purged_keys");
         } else {
             assert_eq!(value, expected);
         }
     }
     let [mounted, nbd] = scenes.each_ref().map(|scene| {
-        let Ok(Reply::Done(value)) = call(&scene.socket, &Op::Status) else { panic!("no status") };
+        let Ok(CallOutcome::Done(value)) = call(&scene.socket, &ControlOp::Status) else {
+            panic!("no status")
+        };
         serde_json::from_value::<ServerStatus>(value).unwrap()
     });
     assert!(mounted.record.mount().is_some() && nbd.record.mount().is_none());
@@ -227,7 +229,10 @@ fn finish(client: &mut UnixStream, rest: &[u8]) {
     client.write_all(rest).unwrap();
     let mut heard = String::new();
     client.read_to_string(&mut heard).unwrap();
-    assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
+    assert!(
+        matches!(ServerAnswer::parse(heard.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
+        "{heard}"
+    );
 }
 
 /// Checks that the server still waits for the request of a client.
@@ -238,16 +243,19 @@ fn check_waited_for(client: &mut UnixStream) {
 }
 
 #[test]
-fn a_client_that_is_silent_or_leaves_keeps_no_other_from_its_answer() {
+fn a_silent_or_departed_client_delays_no_other_client() {
     let request = b"{\"v\":1,\"op\":\"status\"}\n";
     for front in [mount(), served()] {
-        let scene = Scene::patient(front);
+        let scene = ServerFixture::patient(front);
         let mut waited_for =
             [0, 1, 7, 20].map(|sent| (client(&scene.socket, &request[..sent]), &request[sent..]));
         drop(UnixStream::connect(&scene.socket).unwrap());
-        assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
-        let disk = Meant { file: FileIdentity::Unknown, id: None };
-        assert!(matches!(call(&scene.socket, &Op::Job(Job::Check { disk })), Ok(Reply::Done(_))));
+        assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
+        let disk = ExpectedDisk { file: FileIdentity::Unknown, id: None };
+        assert!(matches!(
+            call(&scene.socket, &ControlOp::Job(Job::Check { disk })),
+            Ok(CallOutcome::Done(_))
+        ));
         for (client, _) in &mut waited_for {
             check_waited_for(client);
         }
@@ -256,7 +264,7 @@ fn a_client_that_is_silent_or_leaves_keeps_no_other_from_its_answer() {
         }
         // The end of the server does not wait for a silent client that it has accepted.
         let _silent = client(&scene.socket, b"");
-        assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
+        assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
         drop(scene);
     }
 }
@@ -264,7 +272,7 @@ fn a_client_that_is_silent_or_leaves_keeps_no_other_from_its_answer() {
 #[test]
 fn of_too_many_silent_clients_those_are_refused_that_came_first() {
     let request = b"{\"v\":1,\"op\":\"status\"}\n";
-    let scene = Scene::patient(served());
+    let scene = ServerFixture::patient(served());
     let mut silent: Vec<UnixStream> = (0..=MOST_INCOMING).map(|_| client(&scene.socket, b"")).collect();
     // It connects before it sends: the second silent client may be refused as well.
     finish(&mut client(&scene.socket, b""), request);
@@ -278,46 +286,47 @@ fn of_too_many_silent_clients_those_are_refused_that_came_first() {
 }
 
 #[test]
-fn a_client_that_closes_waits_for_the_end_and_others_are_told_meanwhile() {
+fn a_closing_client_waits_for_the_outcome_while_others_are_answered() {
     for front in [mount(), served()] {
-        let mut scene = Scene::new(front);
-        let close =
-            |socket: PathBuf, force| std::thread::spawn(move || call(&socket, &Op::Close { force }).unwrap());
+        let mut scene = ServerFixture::new(front);
+        let close = |socket: PathBuf, force| {
+            std::thread::spawn(move || call(&socket, &ControlOp::Close { force }).unwrap())
+        };
         let refused = close(scene.socket.clone(), false);
         let client = scene.closing.recv().unwrap();
         assert!(!client.is_forced());
-        assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
+        assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
         client.refuse(&Error::new(Kind::Busy, "it is in use"));
         assert!(
-            matches!(refused.join().unwrap(), Reply::Refused(e, Afterwards::Stays) if e.kind() == Kind::Busy)
+            matches!(refused.join().unwrap(), CallOutcome::Refused(e, AfterFailure::Stays) if e.kind() == Kind::Busy)
         );
         let closed = close(scene.socket.clone(), true);
         let client = scene.closing.recv().unwrap();
         assert!(client.is_forced());
         drop(scene.server.take());
-        assert!(call(&scene.socket, &Op::Status).is_err());
+        assert!(call(&scene.socket, &ControlOp::Status).is_err());
         client.answer(&Ok(()));
-        assert!(matches!(closed.join().unwrap(), Reply::Done(Value::Null)));
-        let scene = Scene::new(served());
+        assert!(matches!(closed.join().unwrap(), CallOutcome::Done(Value::Null)));
+        let scene = ServerFixture::new(served());
         let failed = close(scene.socket.clone(), false);
         scene.closing.recv().unwrap().answer(&Err(Error::new(Kind::Io, "what was written is lost")));
         assert!(
-            matches!(failed.join().unwrap(), Reply::Refused(e, Afterwards::Ends) if e.kind() == Kind::Io)
+            matches!(failed.join().unwrap(), CallOutcome::Refused(e, AfterFailure::Ends) if e.kind() == Kind::Io)
         );
     }
 }
 
 /// Purges and stats block as long as the other side of the channels lives.
-struct Slow(Mutex<Vec<Receiver<()>>>);
+struct BlockingSource(Mutex<Vec<Receiver<()>>>);
 
-impl Slow {
+impl BlockingSource {
     fn wait(&self) {
         let held = self.0.lock().pop();
         held.into_iter().for_each(|held| _ = held.recv());
     }
 }
 
-impl StatusSource for Slow {
+impl StatusSource for BlockingSource {
     fn status(&self) -> Status {
         Status::default()
     }
@@ -334,9 +343,9 @@ impl StatusSource for Slow {
 }
 
 #[test]
-fn a_client_of_slow_work_hears_signs_of_life_and_others_are_answered_meanwhile() {
+fn slow_requests_get_keepalives_while_others_are_answered() {
     let (ends, held): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..2).map(|_| channel()).unzip();
-    let scene = Scene::of(mount(), Arc::new(Slow(Mutex::new(held))));
+    let scene = ServerFixture::of(mount(), Arc::new(BlockingSource(Mutex::new(held))));
     let said: [&[u8]; 3] = [
         b"{\"v\":1,\"op\":\"purge\"}\n",
         b"{\"v\":1,\"op\":\"stat\",\"ino\":1}\n",
@@ -348,7 +357,7 @@ fn a_client_of_slow_work_hears_signs_of_life_and_others_are_answered_meanwhile()
         client
     });
     let closing = scene.closing.recv().unwrap();
-    assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
+    assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
     for client in &mut clients {
         // One keepalive at the beginning, and one after a second.
         let mut beats = [0; 2];
@@ -360,7 +369,10 @@ fn a_client_of_slow_work_hears_signs_of_life_and_others_are_answered_meanwhile()
     for client in &mut clients {
         let mut rest = String::new();
         client.read_to_string(&mut rest).unwrap();
-        assert!(matches!(Answer::parse(rest.trim_start().as_bytes()), Some(Answer::Ok(_))), "{rest}");
+        assert!(
+            matches!(ServerAnswer::parse(rest.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
+            "{rest}"
+        );
     }
 }
 
@@ -375,44 +387,53 @@ fn client(socket: &Path, said: &[u8]) -> UnixStream {
 fn check_refused(socket: &Path, said: &[u8], most: usize) {
     let refused = answers(socket, said, true);
     assert_eq!(refusal(&refused, said), Kind::Busy);
-    let found = format!("{most} clients that asked for the same before");
+    let found = format!("{most} clients with the same request");
     assert!(refused.contains(&found) && refused.contains("try again when they are done"), "{refused}");
 }
 
 #[test]
-fn slow_work_is_done_for_so_many_clients_and_no_more() {
+fn the_number_of_slow_requests_is_limited() {
     let stat = (&b"{\"v\":1,\"op\":\"stat\",\"ino\":1}\n"[..], MOST_STATS);
     let purge = (&b"{\"v\":1,\"op\":\"purge\"}\n"[..], MOST_PURGES);
     for (said, most) in [stat, purge] {
         let (ends, held): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..most).map(|_| channel()).unzip();
-        let scene = Scene::of(mount(), Arc::new(Slow(Mutex::new(held))));
+        let scene = ServerFixture::of(mount(), Arc::new(BlockingSource(Mutex::new(held))));
         // Clients are accepted in the order of their connections.
         let clients: Vec<UnixStream> = (0..most).map(|_| client(&scene.socket, said)).collect();
         check_refused(&scene.socket, said, most);
         check_refused(&scene.socket, said, most);
         // Requests without a thread of their own, and other work, are still answered.
-        assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
-        let disk = Meant { file: FileIdentity::Unknown, id: None };
-        assert!(matches!(call(&scene.socket, &Op::Job(Job::Check { disk })), Ok(Reply::Done(_))));
+        assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
+        let disk = ExpectedDisk { file: FileIdentity::Unknown, id: None };
+        assert!(matches!(
+            call(&scene.socket, &ControlOp::Job(Job::Check { disk })),
+            Ok(CallOutcome::Done(_))
+        ));
         drop(ends);
         for mut client in clients {
             let mut heard = String::new();
             client.read_to_string(&mut heard).unwrap();
-            assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
+            assert!(
+                matches!(ServerAnswer::parse(heard.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
+                "{heard}"
+            );
         }
         // The line is closed after the permit is released.
         for _ in 0..2 * most {
             let heard = answers(&scene.socket, said, true);
-            assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
+            assert!(
+                matches!(ServerAnswer::parse(heard.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
+                "{heard}"
+            );
         }
     }
 }
 
 #[test]
-fn so_many_clients_wait_for_the_end_and_no_more() {
+fn the_number_of_closing_clients_is_limited() {
     let said = b"{\"v\":1,\"op\":\"close\"}\n";
     for front in [mount(), served()] {
-        let scene = Scene::new(front);
+        let scene = ServerFixture::new(front);
         let clients: Vec<UnixStream> = (0..MOST_CLOSING).map(|_| client(&scene.socket, said)).collect();
         let closing: Vec<ClosingClient> = clients.iter().map(|_| scene.closing.recv().unwrap()).collect();
         check_refused(&scene.socket, said, MOST_CLOSING);
@@ -423,9 +444,9 @@ fn so_many_clients_wait_for_the_end_and_no_more() {
 }
 
 /// Fails to purge as long as it has a client, and drops that client meanwhile.
-struct Left(Mutex<Option<UnixStream>>);
+struct FailingOnceSource(Mutex<Option<UnixStream>>);
 
-impl StatusSource for Left {
+impl StatusSource for FailingOnceSource {
     fn status(&self) -> Status {
         Status::default()
     }
@@ -439,38 +460,38 @@ impl StatusSource for Left {
 }
 
 #[test]
-fn a_purge_that_failed_is_told_though_its_client_has_left_until_one_succeeds() {
+fn a_failed_purge_stays_in_the_status_until_a_purge_succeeds() {
     let (client, server) = UnixStream::pair().unwrap();
-    let source: Arc<dyn StatusSource> = Arc::new(Left(Mutex::new(Some(client))));
+    let source: Arc<dyn StatusSource> = Arc::new(FailingOnceSource(Mutex::new(Some(client))));
     let mut service = service(mount(), Arc::clone(&source)).0;
-    service.state = Arc::new(Failing);
-    let desk = Desk::new(service);
+    service.state = Arc::new(StateWithFailure);
+    let desk = RequestDispatcher::new(service);
     let wait_for = |kind: Option<Kind>| {
         for _ in 0..3000 {
-            if desk.untold.purge_failure().map(|e| e.kind()) == kind {
+            if desk.unreported.purge_failure().map(|e| e.kind()) == kind {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         panic!("it never said {kind:?}");
     };
-    desk.purge(&Line::new(server), Arc::clone(&source)).unwrap();
+    desk.purge(&ClientConnection::new(server), Arc::clone(&source)).unwrap();
     wait_for(Some(Kind::PurgeIncomplete));
     // It takes precedence over the earlier failure.
     assert_eq!(
         desk.status().last_error.as_deref(),
-        Some("a purge whose client has left: the disk was not purged")
+        Some("a purge for a client that has left: the disk was not purged")
     );
     let (_client, server) = UnixStream::pair().unwrap();
-    desk.purge(&Line::new(server), source).unwrap();
+    desk.purge(&ClientConnection::new(server), source).unwrap();
     wait_for(None);
     assert_eq!(desk.status().last_error.as_deref(), Some("a request failed"));
 }
 
 #[test]
-fn a_client_that_could_not_be_accepted_is_told_of_once() {
-    let desk = Desk::new(service(mount(), Arc::new(Source)).0);
-    desk.untold.not_accepted(Error::new(Kind::Io, "no client could be accepted"));
+fn a_failed_accept_is_reported_once() {
+    let desk = RequestDispatcher::new(service(mount(), Arc::new(PurgeableSource)).0);
+    desk.unreported.record_accept_failure(Error::new(Kind::Io, "no client could be accepted"));
     assert_eq!(desk.status().last_error.as_deref(), Some("no client could be accepted"));
     assert_eq!(desk.status().last_error, None);
 }

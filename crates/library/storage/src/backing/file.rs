@@ -2,9 +2,9 @@
 //! is held, or examined without being held: one copy of its header is intact at any moment, so a
 //! disk can be examined while it is served.
 
-use crate::vault_place::{HEADER_FILE, is_vault};
+use crate::vault_dir::{HEADER_FILE, is_vault};
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_medium::{Access, FileMedium, Links, Medium, ReadExtent, WriteExtent, open_to_look};
+use lacuna_medium::{Access, FileMedium, LinkPolicy, Medium, ReadExtent, WriteExtent, open_for_inspection};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -14,39 +14,39 @@ use std::path::Path;
 
 /// The place of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FilePlace<'l> {
+pub enum FileLocation<'l> {
     /// At a path that the user names.
     Named(&'l Path),
     /// In the directory of a vault, which is untrusted: a symbolic link is refused.
-    HeaderIn(&'l Path),
+    VaultHeader(&'l Path),
 }
 
-impl<'l> FilePlace<'l> {
+impl<'l> FileLocation<'l> {
     /// The file with the header of the disk or vault at a path.
     pub(crate) fn of(path: &'l Path) -> Self {
-        if is_vault(path) { FilePlace::HeaderIn(path) } else { FilePlace::Named(path) }
+        if is_vault(path) { FileLocation::VaultHeader(path) } else { FileLocation::Named(path) }
     }
 
     /// Holds it. Errors: those of [`FileMedium::open`].
-    pub(crate) fn open(self, access: Access) -> Result<FileMedium> {
-        self.reach(|path, links| FileMedium::open_linked(path, access, links))
+    pub(crate) fn hold(self, access: Access) -> Result<FileMedium> {
+        self.with_path(|path, links| FileMedium::open_linked(path, access, links))
     }
 
     /// Examines it without holding it.
-    pub(crate) fn look(self) -> Result<Look> {
-        self.reach(Look::at)
+    pub(crate) fn probe(self) -> Result<ReadOnlyProbe> {
+        self.with_path(ReadOnlyProbe::open)
     }
 
-    fn reach<R>(self, by: impl FnOnce(&Path, Links) -> R) -> R {
+    fn with_path<R>(self, by: impl FnOnce(&Path, LinkPolicy) -> R) -> R {
         match self {
-            FilePlace::Named(path) => by(path, Links::Followed),
-            FilePlace::HeaderIn(dir) => by(&dir.join(HEADER_FILE), Links::Refused),
+            FileLocation::Named(path) => by(path, LinkPolicy::Followed),
+            FileLocation::VaultHeader(dir) => by(&dir.join(HEADER_FILE), LinkPolicy::Refused),
         }
     }
 }
 
 /// A file or block device that is examined without being held.
-pub(crate) struct Look {
+pub(crate) struct ReadOnlyProbe {
     file: File,
     path: String,
     len: u64,
@@ -56,9 +56,9 @@ pub(crate) struct Look {
     pub(crate) in_use: bool,
 }
 
-impl Look {
+impl ReadOnlyProbe {
     /// Opens it. Errors: those of all commands for a path that is not a medium.
-    pub(crate) fn at(path: &Path, links: Links) -> Result<Look> {
+    pub(crate) fn open(path: &Path, links: LinkPolicy) -> Result<ReadOnlyProbe> {
         // Refuses directories and the like with the same error as all other commands.
         let in_use = match FileMedium::open_linked(path, Access::Read, links) {
             Ok(_) => false,
@@ -66,20 +66,20 @@ impl Look {
             Err(e) => return Err(e),
         };
         let failed = |e: std::io::Error| Error::io(format!("cannot read {}", path.display()), &e);
-        let mut file = open_to_look(path, links).map_err(failed)?;
+        let mut file = open_for_inspection(path, links).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
         let used = meta.is_file().then(|| meta.blocks() * 512);
-        Ok(Look { file, path: path.display().to_string(), len, used, in_use })
+        Ok(ReadOnlyProbe { file, path: path.display().to_string(), len, used, in_use })
     }
 
-    fn refused(&self) -> Error {
-        Error::new(Kind::ReadOnly, format!("cannot write to {}: it is looked at alone", self.path))
+    fn read_only_error(&self) -> Error {
+        Error::new(Kind::ReadOnly, format!("cannot write to {}: it is open for inspection only", self.path))
     }
 }
 
 /// For readers of media.
-impl Medium for Look {
+impl Medium for ReadOnlyProbe {
     fn len(&self) -> u64 {
         self.len
     }
@@ -98,7 +98,7 @@ impl Medium for Look {
     }
 
     fn write(&self, _batch: &[WriteExtent<'_>]) -> Result<()> {
-        Err(self.refused())
+        Err(self.read_only_error())
     }
 
     fn sync(&self) -> Result<()> {
@@ -106,10 +106,10 @@ impl Medium for Look {
     }
 
     fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(self.refused())
+        Err(self.read_only_error())
     }
 
     fn set_len(&self, _len: u64) -> Result<()> {
-        Err(self.refused())
+        Err(self.read_only_error())
     }
 }

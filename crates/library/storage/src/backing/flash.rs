@@ -1,89 +1,89 @@
 //! Access to flash: a simulated chip in a file, which can also be made here, or a UBI volume of
 //! Linux.
 
-use crate::backing::file::Look;
-use crate::backing::held::{Backing, BackingKind, Held, Seen};
-use crate::remains::Remains;
+use crate::backing::file::ReadOnlyProbe;
+use crate::backing::held_disk::{Backing, BackingKind, HeldDisk, ProbedDisk};
+use crate::damaged_medium::DamagedMedium;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::Location;
-use lacuna_medium::{Access, FileMedium, Links, Medium};
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, UbiVolume, Wearing};
+use lacuna_medium::{Access, FileMedium, LinkPolicy, Medium};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, UbiVolume, WearModel};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The place of the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlashPlace<'l> {
+pub enum FlashLocation<'l> {
     /// A simulated chip in a file.
     Nand(&'l Path),
     /// A UBI volume, by its character device.
     Ubi(&'l Path),
 }
 
-impl FlashPlace<'_> {
+impl FlashLocation<'_> {
     /// Holds the flash. Errors: [`Kind::Busy`] while another process has it, [`Kind::NotFound`] if
     /// there is none.
-    pub(crate) fn open(self, access: Access) -> Result<Held> {
+    pub(crate) fn hold(self, access: Access) -> Result<HeldDisk> {
         match self {
-            FlashPlace::Nand(path) => {
+            FlashLocation::Nand(path) => {
                 let medium = FileMedium::open(path, access)?;
                 medium.forget_cached()?;
                 let file = medium.path_only()?;
-                Ok(Held::on_flash(attach(path, Arc::new(medium))?, file))
+                Ok(HeldDisk::on_flash(attach(path, Arc::new(medium))?, file))
             }
-            FlashPlace::Ubi(path) => {
+            FlashLocation::Ubi(path) => {
                 let volume = UbiVolume::open(path, access == Access::Read)?;
                 let file = volume.path_only()?;
-                Ok(Held::on_flash(Arc::new(volume), file))
+                Ok(HeldDisk::on_flash(Arc::new(volume), file))
             }
         }
     }
 
     /// Holds possibly truncated flash for reading. Errors: the same.
-    pub(crate) fn open_to_rescue(self) -> Result<Held> {
+    pub(crate) fn hold_to_rescue(self) -> Result<HeldDisk> {
         match self {
-            FlashPlace::Nand(path) => {
+            FlashLocation::Nand(path) => {
                 let medium = FileMedium::open(path, Access::Read)?;
                 medium.forget_cached()?;
                 let (file, medium) = (medium.path_only()?, Arc::new(medium));
                 // If the length is unknown, `attach` reports why.
                 let whole = SimulatedChip::whole_len(&*medium)?.unwrap_or(0);
                 // The engine sees flash with garbage on it, as after a power cut.
-                Ok(Held::on_flash(attach(path, Arc::new(Remains::of(medium, whole, true)))?, file))
+                Ok(HeldDisk::on_flash(attach(path, Arc::new(DamagedMedium::new(medium, whole, true)))?, file))
             }
-            FlashPlace::Ubi(_) => self.open(Access::Read),
+            FlashLocation::Ubi(_) => self.hold(Access::Read),
         }
     }
 
     /// Examines the flash without holding it: a process that has it open is not disturbed.
-    pub(crate) fn look(self) -> Result<Seen> {
+    pub(crate) fn probe(self) -> Result<ProbedDisk> {
         match self {
-            FlashPlace::Nand(path) => {
-                let look = Look::at(path, Links::Followed)?;
+            FlashLocation::Nand(path) => {
+                let look = ReadOnlyProbe::open(path, LinkPolicy::Followed)?;
                 let (in_use, used) = (look.in_use, look.used);
-                Ok(Seen { backing: Backing::Flash(attach(path, Arc::new(look))?), used, in_use })
+                Ok(ProbedDisk { backing: Backing::Flash(attach(path, Arc::new(look))?), used, in_use })
             }
-            FlashPlace::Ubi(path) => {
+            FlashLocation::Ubi(path) => {
                 let backing = Backing::Flash(Arc::new(UbiVolume::open(path, true)?));
                 // The system allows one writer at a time.
                 let in_use = UbiVolume::open(path, false).is_err_and(|e| e.kind() == Kind::Busy);
-                Ok(Seen { backing, used: None, in_use })
+                Ok(ProbedDisk { backing, used: None, in_use })
             }
         }
     }
 }
 
 /// Refuses a location that cannot have a disk with purging. Errors: [`Kind::Usage`].
-pub fn check_forgets(location: &Location) -> Result<()> {
-    if BackingKind::Flash.is_at(location) {
+pub fn check_can_purge(location: &Location) -> Result<()> {
+    if BackingKind::Flash.can_be_at(location) {
         return Ok(());
     }
     Err(Error::new(Kind::Usage, format!("cannot purge {location}"))
-        .found("a place that is not flash, and no disk of this user on flash mounted there")
+        .found("a place that is not flash, and no flash disk of this user mounted there")
         .expected("a location ubi: or nand:, or the mount point of such a disk")
-        .remedy("give the location, or be the user who opened it; a disk on other media cannot forget"))
+        .hint("give the location, or be the user who opened it; only flash disks can be purged"))
 }
 
 /// The logical erase blocks of a chip in a file.
@@ -96,7 +96,7 @@ pub(crate) fn attach(path: &Path, medium: Arc<dyn Medium>) -> Result<Arc<dyn Fla
 }
 
 /// The limit of the search for the number of erase blocks of a simulated chip.
-const MOST_BLOCKS: u32 = 1 << 24;
+const MAX_CHIP_BLOCKS: u32 = 1 << 24;
 
 /// The parameters of a simulated chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,20 +106,20 @@ pub struct ChipShape {
     /// Pages of an erase block, 4 to 4096.
     pub pages: u32,
     /// Its wear and its failures.
-    pub wearing: Wearing,
+    pub wearing: WearModel,
 }
 
 impl Default for ChipShape {
     /// Pages of 4 KiB, 64 per erase block; no failures.
     fn default() -> ChipShape {
-        ChipShape { page: 4096, pages: 64, wearing: Wearing::default() }
+        ChipShape { page: 4096, pages: 64, wearing: WearModel::default() }
     }
 }
 
 /// A chip to be made.
 pub struct NewChip {
     geometry: ChipGeometry,
-    wearing: Wearing,
+    wearing: WearModel,
     /// Determines the blocks that are bad from the factory.
     seed: u64,
 }
@@ -141,7 +141,7 @@ impl NewChip {
         // blocks can be numbered.
         let mut most = 8;
         while !fits(most)? {
-            if most >= MOST_BLOCKS {
+            if most >= MAX_CHIP_BLOCKS {
                 return Ok(None);
             }
             most *= 2;
@@ -167,7 +167,7 @@ impl NewChip {
 
     /// Makes the chip in a file, replacing its content, and creates the mapping.
     pub(crate) fn make(&self, medium: &Arc<FileMedium>) -> Result<()> {
-        medium.forget_space();
+        medium.release_allocation();
         medium.set_len(0)?;
         medium.set_len(SimulatedChip::medium_len(self.geometry))?;
         SimulatedChip::create(&**medium, self.geometry, self.wearing, self.seed)?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The offsets of the copies on the medium; the last copy is at its end.
 const COPIES: [u64; 3] = [COPY_A, COPY_B, HEADER_AREA];
 /// Length of the medium.
-const LEN: u64 = HEADER_AREA + TAIL_AREA;
+const MEDIUM_LEN: u64 = HEADER_AREA + TAIL_AREA;
 const _: () =
     assert!(HEADER_COPY_LEN as usize == HEADER_LEN, "flash leaves the erase blocks of a header alone");
 
@@ -28,7 +28,7 @@ fn lebs_of_copy(flash: FlashGeometry) -> u32 {
 }
 
 /// The used bytes of an erase block.
-fn whole_pages(flash: FlashGeometry) -> u32 {
+fn used_leb_bytes(flash: FlashGeometry) -> u32 {
     flash.leb_len / flash.page * flash.page
 }
 
@@ -41,7 +41,7 @@ pub struct HeaderMedium {
 }
 
 /// A part of a copy, in one erase block.
-struct Piece {
+struct CopyPiece {
     leb: Leb,
     /// Bytes of the medium.
     bytes: Range<u64>,
@@ -54,19 +54,19 @@ impl HeaderMedium {
     }
 
     /// All pieces of all copies.
-    fn pieces(&self) -> impl Iterator<Item = Piece> {
+    fn pieces(&self) -> impl Iterator<Item = CopyPiece> {
         let geometry = self.flash.geometry();
-        let (each, len) = (lebs_of_copy(geometry), u64::from(whole_pages(geometry)));
+        let (each, len) = (lebs_of_copy(geometry), u64::from(used_leb_bytes(geometry)));
         (0..).zip(COPIES).flat_map(move |(copy, start)| {
             (0..each).map(move |part| {
                 let from = start + u64::from(part) * len;
                 let bytes = from..(from + len).min(start + HEADER_LEN as u64);
-                Piece { leb: Leb(copy * each + part), bytes }
+                CopyPiece { leb: Leb(copy * each + part), bytes }
             })
         })
     }
 
-    fn read_piece(&self, piece: &Piece) -> Result<Vec<u8>> {
+    fn read_piece(&self, piece: &CopyPiece) -> Result<Vec<u8>> {
         let mut bytes = vec![0; (piece.bytes.end - piece.bytes.start) as usize];
         if self.flash.is_mapped(piece.leb)? {
             self.flash.read(piece.leb, 0, &mut bytes)?;
@@ -76,7 +76,7 @@ impl HeaderMedium {
 
     /// Writes the part of `data` that belongs to this piece; `data` begins at byte `offset` of the
     /// medium.
-    fn write_piece(&self, piece: &Piece, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_piece(&self, piece: &CopyPiece, offset: u64, data: &[u8]) -> Result<()> {
         let Some(part) = overlap(&piece.bytes, offset, data.len()) else { return Ok(()) };
         let mut superseded = self.superseded.lock();
         let mut bytes = self.read_piece(piece)?;
@@ -95,7 +95,7 @@ impl HeaderMedium {
 }
 
 /// Whether the two contain the same 512-byte part at the same place, with more than one byte value.
-fn shares_a_part(old: &[u8], found: &[u8]) -> bool {
+fn shares_sector(old: &[u8], found: &[u8]) -> bool {
     let mut parts = old.chunks(512).zip(found.chunks(512));
     parts.any(|(old, found)| old == found && old.iter().any(|byte| *byte != old[0]))
 }
@@ -108,12 +108,12 @@ fn overlap(range: &Range<u64>, offset: u64, len: usize) -> Option<Range<u64>> {
 
 impl Medium for HeaderMedium {
     fn len(&self) -> u64 {
-        LEN
+        MEDIUM_LEN
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         for extent in batch {
-            check_range(extent.offset, extent.buf.len() as u64, LEN)?;
+            check_range(extent.offset, extent.buf.len() as u64, MEDIUM_LEN)?;
             extent.buf.fill(0);
             for piece in self.pieces() {
                 let Some(part) = overlap(&piece.bytes, extent.offset, extent.buf.len()) else { continue };
@@ -128,7 +128,7 @@ impl Medium for HeaderMedium {
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch {
-            check_range(extent.offset, extent.data.len() as u64, LEN)?;
+            check_range(extent.offset, extent.data.len() as u64, MEDIUM_LEN)?;
             for piece in self.pieces() {
                 self.write_piece(&piece, extent.offset, extent.data)?;
             }
@@ -144,7 +144,7 @@ impl Medium for HeaderMedium {
         // An erase of a failing block may destroy the block's number and leave the rest.
         let of_header = |copy: &Unerased| match copy.leb {
             Some(leb) => leb.0 < headers,
-            None => superseded.iter().any(|old| shares_a_part(old, &copy.content)),
+            None => superseded.iter().any(|old| shares_sector(old, &copy.content)),
         };
         let unerased = self.flash.drain_of(&of_header)?;
         self.flash.sync()?;
@@ -155,24 +155,24 @@ impl Medium for HeaderMedium {
         Err(Error::new(Kind::PurgeIncomplete, "an older header of the disk cannot be erased")
             .found("an erase block that went bad with a header in it")
             .expected("flash that can be erased")
-            .remedy(
-                "the new header is written; passphrases that it does not have any more still open the old one: if that matters, \
-                 copy what is on the disk to another, and destroy this flash",
+            .hint(
+                "the new header is written; removed passphrases still open the old one: if that matters, \
+                 copy the disk to another one, and destroy this flash",
             ))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        check_range(offset, len, LEN)?;
+        check_range(offset, len, MEDIUM_LEN)?;
         self.write_at(offset, &vec![0; len as usize])
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        if len <= LEN {
+        if len <= MEDIUM_LEN {
             return Ok(());
         }
-        Err(Error::new(Kind::NoSpace, "the header of a disk on flash has a length of its own")
+        Err(Error::new(Kind::NoSpace, "the header of a disk on flash has a fixed length")
             .found(format!("{len} bytes"))
-            .expected(format!("at most {LEN} bytes")))
+            .expected(format!("at most {MEDIUM_LEN} bytes")))
     }
 }
 
@@ -180,19 +180,19 @@ impl Medium for HeaderMedium {
 mod tests {
     use super::*;
     use lacuna_medium::MemoryMedium;
-    use lacuna_nand::{ChipGeometry, Mapping, SimulatedChip, Wearing};
+    use lacuna_nand::{ChipGeometry, Mapping, SimulatedChip, WearModel};
 
     fn flash(page: u32, pages: u32) -> (Arc<SimulatedChip>, Arc<dyn Flash>) {
         let geometry = ChipGeometry { page, pages, blocks: 24 };
         let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
-        SimulatedChip::create(&*medium, geometry, Wearing::default(), 1).unwrap();
+        SimulatedChip::create(&*medium, geometry, WearModel::default(), 1).unwrap();
         let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
         Mapping::create(&*chip, 7).unwrap();
         (chip.clone(), Arc::new(Mapping::open(chip).unwrap()))
     }
 
     #[test]
-    fn copies_are_kept_and_everything_else_is_zero() {
+    fn header_copies_are_kept_and_all_other_bytes_are_zero() {
         // Erase blocks longer and shorter than a copy, and a length that does not divide a copy.
         for (page, pages, lebs) in [(4096, 16, 3), (512, 24, 6), (2048, 6, 6)] {
             let (_, flash) = flash(page, pages);
@@ -216,12 +216,12 @@ mod tests {
                 medium.read_at(at, &mut found).unwrap();
                 assert_eq!(found, expected);
             }
-            assert_eq!(medium.read_at(LEN - 1, &mut [0; 2]).unwrap_err().kind(), Kind::Io);
+            assert_eq!(medium.read_at(MEDIUM_LEN - 1, &mut [0; 2]).unwrap_err().kind(), Kind::Io);
         }
     }
 
     #[test]
-    fn what_a_sync_superseded_is_not_on_the_chip() {
+    fn a_sync_erases_superseded_headers_from_the_chip() {
         let (chip, flash) = flash(2048, 32);
         let medium = HeaderMedium::new(flash);
         let there = |text: &[u8]| chip.image().unwrap().windows(text.len()).any(|at| at == text);

@@ -3,13 +3,13 @@
 pub(crate) mod file;
 pub(crate) mod flash;
 pub(crate) mod flash_header;
-pub(crate) mod held;
+pub(crate) mod held_disk;
 pub(crate) mod rados;
-pub(crate) mod site;
+pub(crate) mod resolved_location;
 
-pub use file::FilePlace;
-pub use flash::{ChipShape, FlashPlace, NewChip, check_forgets};
+pub use file::FileLocation;
+pub use flash::{ChipShape, FlashLocation, NewChip, check_can_purge};
 pub use flash_header::HeaderMedium;
-pub use held::{Backing, BackingKind};
-pub use rados::{Connection, Target, other_conf, refuse_snapshot};
-pub use site::{DiskRef, PoolAccess, Site};
+pub use held_disk::{Backing, BackingKind};
+pub use rados::{PoolConnection, PoolLocation, non_default_conf, refuse_snapshot};
+pub use resolved_location::{DiskRef, PoolAccess, ResolvedLocation};

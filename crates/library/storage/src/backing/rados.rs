@@ -15,27 +15,27 @@ use crate::rados::{ClusterOptions, RadosPool, WriterLock};
 use data_encoding::HEXLOWER;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
 use lacuna_header::{Location, PublicHeader, TAIL_AREA, Uuid};
-use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
+use lacuna_medium::{KeySelection, Medium, ObjectStep, ObjectStore, ObjectTransaction, Query, StripedMedium};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Objects removed in parallel.
-const REMOVED_AT_ONCE: usize = 64;
+const REMOVAL_BATCH: usize = 64;
 
 /// The disk and its cluster. May cross a fork.
 #[derive(Clone)]
-pub struct Target {
+pub struct PoolLocation {
     pub(crate) pool: String,
     pub(crate) name: String,
     pub(crate) snapshot: Option<String>,
     pub(crate) options: ClusterOptions,
     /// The location, for error messages.
-    pub(crate) shown: String,
+    pub(crate) display_name: String,
 }
 
-impl Target {
+impl PoolLocation {
     /// The snapshot that the location names, if any.
     pub fn snapshot(&self) -> Option<&str> {
         self.snapshot.as_deref()
@@ -48,12 +48,12 @@ impl Target {
 
     /// Distinguishes this target from other ones, for file names on this machine.
     pub fn identity(&self) -> String {
-        format!("{}\0{:?}\0{:?}", self.shown, self.options.namespace, other_conf(&self.options))
+        format!("{}\0{:?}\0{:?}", self.display_name, self.options.namespace, non_default_conf(&self.options))
     }
 }
 
 /// The configuration file of the cluster, unless it is the default one.
-pub fn other_conf(options: &ClusterOptions) -> Option<&Path> {
+pub fn non_default_conf(options: &ClusterOptions) -> Option<&Path> {
     options.conf.as_deref().filter(|conf| *conf != Path::new("/etc/ceph/ceph.conf"))
 }
 
@@ -66,20 +66,20 @@ pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
     Err(Error::new(Kind::Usage, format!("cannot {verb} {location}"))
         .found("a snapshot, which never changes")
         .expected("a disk")
-        .remedy(format!("give {disk}")))
+        .hint(format!("give {disk}")))
 }
 
 /// The public list of snapshots of the disk with this UUID.
-pub(crate) fn snapshots(connection: &Connection, uuid: Uuid) -> Result<Vec<SnapshotRecord>> {
+pub(crate) fn snapshots(connection: &PoolConnection, uuid: Uuid) -> Result<Vec<SnapshotRecord>> {
     list_snapshots(&*connection.stores(uuid)?.book)
 }
 
 /// The public record of the snapshot `name` of the disk with this UUID.
-pub(crate) fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
+pub(crate) fn snapshot(connection: &PoolConnection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
     snapshots(connection, uuid)?.into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
         Error::new(Kind::NotFound, "no such snapshot")
-            .expected("the name of one that the disk has")
-            .remedy("list the snapshots of the disk")
+            .expected("the name of a snapshot of the disk")
+            .hint("list the snapshots of the disk")
     })
 }
 
@@ -88,7 +88,7 @@ fn header_prefix(name: &str) -> String {
 }
 
 /// The name of the disk, if an object's name is that of a header object.
-fn disk_of(object: &str) -> Option<&str> {
+fn disk_of_header_object(object: &str) -> Option<&str> {
     let (name, number) = object.strip_prefix("lacuna.")?.split_once('.')?;
     let is_number = number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit());
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
@@ -114,40 +114,40 @@ const LAST_COPY: u64 = 1;
 const HEADER_MEDIUM_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
 
 /// A connection to the cluster, and possibly the lock on the disk. Never crosses a fork.
-pub struct Connection {
+pub struct PoolConnection {
     // The first field, so that it is dropped first: its release needs the connection.
     lock: Mutex<Option<WriterLock>>,
     pool: Arc<RadosPool>,
-    target: Target,
+    location: PoolLocation,
 }
 
-impl Connection {
+impl PoolConnection {
     /// Connects. Does not check whether the disk exists.
-    pub(crate) fn open(target: &Target) -> Result<Self> {
+    pub(crate) fn connect(target: &PoolLocation) -> Result<Self> {
         let pool = RadosPool::connect(&target.pool, &target.options)
-            .map_err(|e| e.context(format!("cannot reach {}", target.shown)))?;
-        Ok(Connection { lock: Mutex::new(None), pool, target: target.clone() })
+            .map_err(|e| e.context(format!("cannot reach {}", target.display_name)))?;
+        Ok(PoolConnection { lock: Mutex::new(None), pool, location: target.clone() })
     }
 
     /// The target of the connection.
-    pub(crate) fn target(&self) -> &Target {
-        &self.target
+    pub(crate) fn location(&self) -> &PoolLocation {
+        &self.location
     }
 
     /// Takes the lock on the disk, until this is dropped; a snapshot needs none, since it is
     /// immutable. A dead client that holds the lock is fenced first, with `steal` also a live one;
     /// the observer is told. Errors: [`Kind::Busy`] while another client holds it.
-    pub(crate) fn hold(&self, steal: bool, observer: &dyn Observer) -> Result<()> {
-        if self.target.snapshot.is_some() {
+    pub(crate) fn take_lock(&self, steal: bool, observer: &dyn Observer) -> Result<()> {
+        if self.location.snapshot.is_some() {
             return Ok(());
         }
-        let shown = &self.target.shown;
-        let object = format!("lacuna.{}.lock.{:016x}", self.target.name, 0);
+        let shown = &self.location.display_name;
+        let object = format!("lacuna.{}.lock.{:016x}", self.location.name, 0);
         let lock = self.pool.lock_writer(&object, steal).map_err(|e| e.context(shown))?;
-        if let Some(client) = lock.taken_from() {
+        if let Some(client) = lock.evicted_client() {
             let why = if steal { "held it" } else { "held it and did not answer" };
             observer.note(&format!(
-                "{shown}: {client} {why}; it is shut out of the cluster, and what it had not flushed is lost"
+                "{shown}: {client} {why}; it is shut out of the cluster, and its unflushed data is lost"
             ));
         }
         *self.lock.lock() = Some(lock);
@@ -163,7 +163,7 @@ impl Connection {
     pub(crate) fn exists(&self) -> Result<bool> {
         let objects = self.header_objects()?;
         for object in [0, LAST_COPY] {
-            let found = objects.query_one(Query { object, extents: vec![], keys: Keys::None })?;
+            let found = objects.query_one(Query { object, extents: vec![], keys: KeySelection::None })?;
             if found.version.is_some() {
                 return Ok(true);
             }
@@ -173,16 +173,18 @@ impl Connection {
 
     /// The medium with the header of an existing disk.
     pub(crate) fn header(&self) -> Result<Arc<dyn Medium>> {
-        let medium = self.header_of(&self.target.name).map_err(|e| match e.kind() {
-            Kind::NotFound => Error::new(Kind::NotFound, format!("cannot open {}", self.target.shown))
-                .found(match &self.target.options.namespace {
-                    Some(namespace) => {
-                        format!("no disk of this name in the namespace {namespace} of the pool")
-                    }
-                    None => "no disk of this name in the pool".to_owned(),
-                })
-                .expected("one that was created there, and the namespace that it is in"),
-            _ => e.context(&self.target.shown),
+        let medium = self.header_of(&self.location.name).map_err(|e| match e.kind() {
+            Kind::NotFound => {
+                Error::new(Kind::NotFound, format!("cannot open {}", self.location.display_name))
+                    .found(match &self.location.options.namespace {
+                        Some(namespace) => {
+                            format!("no disk of this name in the namespace {namespace} of the pool")
+                        }
+                        None => "no disk of this name in the pool".to_owned(),
+                    })
+                    .expected("a disk that was created there, and its namespace")
+            }
+            _ => e.context(&self.location.display_name),
         })?;
         Ok(Arc::new(medium))
     }
@@ -206,12 +208,13 @@ impl Connection {
     /// Refuses to remove the objects of the disk with this UUID if another name leads to them as
     /// well, through a copy of its header. `what` describes the failed command. Errors:
     /// [`Kind::Usage`] in that case; all errors of the cluster.
-    pub(crate) fn refuse_copied(&self, uuid: Uuid, what: &str) -> Result<()> {
+    pub(crate) fn refuse_copied_header(&self, uuid: Uuid, what: &str) -> Result<()> {
         let objects = self.pool.object_names("lacuna.")?;
-        let mut names: Vec<&str> = objects.iter().filter_map(|object| disk_of(object)).collect();
+        let mut names: Vec<&str> =
+            objects.iter().filter_map(|object| disk_of_header_object(object)).collect();
         names.sort_unstable();
         names.dedup();
-        names.retain(|name| *name != self.target.name);
+        names.retain(|name| *name != self.location.name);
         let mut others = Vec::new();
         for name in names {
             match self.header_of(name).and_then(|header| lacuna_header::read_public(&header)) {
@@ -223,17 +226,17 @@ impl Connection {
             }
         }
         let Some(other) = others.first() else { return Ok(()) };
-        let Target { pool, name, .. } = &self.target;
+        let PoolLocation { pool, name, .. } = &self.location;
         let namespace =
-            self.target.namespace().map_or_else(String::new, |n| format!(" -N {}", shell_word(n)));
+            self.location.namespace().map_or_else(String::new, |n| format!(" -N {}", shell_word(n)));
         Err(Error::new(Kind::Usage, what)
             .found(format!(
                 "a copy of its header under the name {}: both lead to the same data",
                 others.join(", ")
             ))
             .expected("one name that leads to the data")
-            .remedy(format!(
-                "remove the header that is not wanted, that of {name} or of {other}, and leave the data: \
+            .hint(format!(
+                "remove one of the two headers, that of {name} or of {other}, and keep the data: \
                  `rados -p {}{namespace} rm lacuna.{name}.{:016x} lacuna.{name}.{LAST_COPY:016x}`",
                 shell_word(pool),
                 0
@@ -241,18 +244,18 @@ impl Connection {
     }
 
     /// The medium of a header that may be missing.
-    pub(crate) fn header_to_mend(&self) -> Result<Arc<dyn Medium>> {
+    pub(crate) fn header_to_repair(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.header_objects()?;
         match StripedMedium::open(objects.clone()) {
             Err(e) if e.kind() == Kind::NotFound => {
                 Ok(Arc::new(StripedMedium::with_len(objects, HEADER_MEDIUM_LEN)))
             }
-            opened => Ok(Arc::new(opened.map_err(|e| e.context(&self.target.shown))?)),
+            opened => Ok(Arc::new(opened.map_err(|e| e.context(&self.location.display_name))?)),
         }
     }
 
     /// An empty medium for the header of a new disk.
-    pub(crate) fn new_header(&self) -> Result<Arc<dyn Medium>> {
+    pub(crate) fn create_header(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.header_objects()?;
         Ok(Arc::new(StripedMedium::create(objects, HEADER_MEDIUM_LEN)?))
     }
@@ -268,14 +271,14 @@ impl Connection {
     }
 
     /// Releases the lock and removes its object.
-    pub(crate) fn forget_lock(&self) -> Result<()> {
+    pub(crate) fn remove_lock(&self) -> Result<()> {
         let lock = self.lock.lock().take();
         lock.map_or(Ok(()), WriterLock::remove)
     }
 
     /// An error if another client has taken over the lock from this one.
     pub(crate) fn check_taken_over(&self) -> Result<()> {
-        self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
+        self.pool.check_taken_over().map_err(|e| e.context(&self.location.display_name))
     }
 
     /// Leaves the lock to the next client, which takes it over as from a dead one: the cluster then
@@ -288,7 +291,7 @@ impl Connection {
 
     /// The objects of the header.
     fn header_objects(&self) -> Result<Arc<dyn ObjectStore>> {
-        self.objects(&header_prefix(&self.target.name))
+        self.objects(&header_prefix(&self.location.name))
     }
 
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
@@ -297,8 +300,11 @@ impl Connection {
     }
 
     /// Connects to an existing disk. The second value is the medium of its header.
-    pub(crate) fn find(target: &Target, location: &Location) -> Result<(Arc<Connection>, Arc<dyn Medium>)> {
-        let connection = Connection::open(target)?;
+    pub(crate) fn connect_existing(
+        target: &PoolLocation,
+        location: &Location,
+    ) -> Result<(Arc<PoolConnection>, Arc<dyn Medium>)> {
+        let connection = PoolConnection::connect(target)?;
         let header = connection.header()?;
         if let Some(name) = target.snapshot() {
             let found = lacuna_header::read_public(&*header)
@@ -310,8 +316,8 @@ impl Connection {
 }
 
 /// An unlocked disk, for the process after a fork, which connects again.
-pub(crate) struct Reconnect {
-    pub(crate) target: Target,
+pub(crate) struct ReconnectInfo {
+    pub(crate) pool_location: PoolLocation,
     pub(crate) location: Location,
     /// Take over the disk from the client that holds it.
     pub(crate) steal: bool,
@@ -319,19 +325,19 @@ pub(crate) struct Reconnect {
     pub(crate) header: PublicHeader,
 }
 
-impl Reconnect {
+impl ReconnectInfo {
     /// Connects to the disk. Its header must be unchanged.
-    pub(crate) fn connect(&self) -> Result<Arc<Connection>> {
-        let (connection, header) = Connection::find(&self.target, &self.location)?;
+    pub(crate) fn connect(&self) -> Result<Arc<PoolConnection>> {
+        let (connection, header) = PoolConnection::connect_existing(&self.pool_location, &self.location)?;
         // The process that unlocked the disk took it over, and has reported that.
-        connection.hold(self.steal, &Silent)?;
-        check_unchanged(&*header, &self.header, &self.location)?;
+        connection.take_lock(self.steal, &Silent)?;
+        check_header_unchanged(&*header, &self.header, &self.location)?;
         Ok(connection)
     }
 }
 
 /// Refuses a header that has changed since it was unlocked.
-pub(crate) fn check_unchanged(
+pub(crate) fn check_header_unchanged(
     header: &dyn Medium,
     unlocked: &PublicHeader,
     location: &Location,
@@ -342,18 +348,20 @@ pub(crate) fn check_unchanged(
     }
     Err(Error::new(Kind::Changed, format!("cannot open {location}"))
         .found("a header that another client has rewritten since it was unlocked")
-        .remedy("try again"))
+        .hint("try again"))
 }
 
 /// Removes every object of a store, calling `progress` with the number of removed objects and their
 /// total.
 pub(crate) fn remove_all(store: &dyn ObjectStore, mut progress: impl FnMut(usize, usize)) -> Result<()> {
     let objects = store.list()?;
-    for (batch, part) in objects.chunks(REMOVED_AT_ONCE).enumerate() {
-        let removals: Vec<Transaction<'_>> =
-            part.iter().map(|object| Transaction { object: *object, steps: vec![Step::Remove] }).collect();
+    for (batch, part) in objects.chunks(REMOVAL_BATCH).enumerate() {
+        let removals: Vec<ObjectTransaction<'_>> = part
+            .iter()
+            .map(|object| ObjectTransaction { object: *object, steps: vec![ObjectStep::Remove] })
+            .collect();
         store.apply(&removals).into_iter().try_for_each(|removed| removed.map(|_| ()))?;
-        progress(batch * REMOVED_AT_ONCE + part.len(), objects.len());
+        progress(batch * REMOVAL_BATCH + part.len(), objects.len());
     }
     Ok(())
 }
@@ -363,9 +371,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_of_a_header_names_its_disk() {
-        assert_eq!(disk_of("lacuna.vm-1.0000000000000000"), Some("vm-1"));
-        assert_eq!(disk_of("lacuna.vm_1.0000000000000001"), Some("vm_1"));
+    fn a_header_object_names_its_disk() {
+        assert_eq!(disk_of_header_object("lacuna.vm-1.0000000000000000"), Some("vm-1"));
+        assert_eq!(disk_of_header_object("lacuna.vm_1.0000000000000001"), Some("vm_1"));
         let hex = "0123456789abcdef0123456789abcdef";
         for other in [
             "lacuna.vm.lock.0000000000000000".to_owned(),
@@ -375,7 +383,7 @@ mod tests {
             "rbd.vm.0000000000000000".to_owned(),
             "lacuna.".to_owned(),
         ] {
-            assert_eq!(disk_of(&other), None, "{other}");
+            assert_eq!(disk_of_header_object(&other), None, "{other}");
         }
     }
 }

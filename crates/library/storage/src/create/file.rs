@@ -1,11 +1,13 @@
 //! Creates a disk on a file or block device.
 
 use crate::backing::Backing;
-use crate::create::making::{Created, Making, Passphrases, disk_on, lacuna_disk, lay, overwrite};
+use crate::create::create_context::{
+    CreateContext, CreatePrompt, CreatedDisk, describe_disk, header_on, overwrite_hint, write_disk,
+};
 use crate::foreign;
-use crate::format::{Params, Room};
-use crate::human;
-use crate::observer::during;
+use crate::format::{AvailableSpace, Params};
+use crate::human_size;
+use crate::observer::run_step;
 use crate::sync_directory::sync_directory;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, copy_c, medium_len};
@@ -16,43 +18,47 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The description of a device with unknown content.
-const DATA: &str = "a device that holds data";
+const DEVICE_WITH_DATA: &str = "a device that holds data";
 
 /// Creates the disk.
-pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>) -> Result<Created> {
-    let Making { options, observer } = making;
-    let place = Place::look(path, options.force)?;
+pub(crate) fn create(
+    context: &CreateContext<'_>,
+    path: &Path,
+    passphrases: CreatePrompt<'_>,
+) -> Result<CreatedDisk> {
+    let CreateContext { options, observer } = context;
+    let place = CreateTarget::inspect(path, options.force)?;
     // `Place::look` has refused content that may not be overwritten.
-    let _claim = making.claim(place.disk())?;
-    if options.preallocate && matches!(place, Place::Device(_)) {
+    let _claim = context.claim(place.existing_disk())?;
+    if options.preallocate && matches!(place, CreateTarget::Device(_)) {
         return Err(options
-            .refused()
-            .found("preallocation of a block device, whose space is not for lacuna to take")
+            .create_error()
+            .found("preallocation of a block device, whose space lacuna does not allocate")
             .expected("preallocation of a file")
-            .remedy("leave it out; on a thin volume, see to its space with the tools that made it"));
+            .hint("leave it out; on a thin volume, reserve the space with the tools of the volume"));
     }
-    let params = options.shape.format.plan(options, Room::File(place.room()))?;
-    if let Some(there) = place.content() {
-        observer.replaces(&there)?;
+    let params = options.shape.format.plan(options, AvailableSpace::File(place.available_bytes()))?;
+    if let Some(there) = place.describe_content() {
+        observer.confirm_overwrite(&there)?;
     }
-    let header = making.draft(&*params, passphrases)?;
+    let header = context.build_header(&*params, passphrases)?;
     // A circular log needs its whole length sooner or later, and a disk with levels cannot be
     // written at all if the host has no space for the next write.
-    let space = Space {
+    let space = Allocation {
         len: medium_len(params.end()),
-        must_be_taken: options.preallocate,
-        is_taken: options.preallocate || params.has_levels(),
+        is_required: options.preallocate,
+        is_wanted: options.preallocate || params.has_levels(),
     };
     let laying = format!("laying out {}", path.display());
-    let is_file = !matches!(place, Place::Device(_));
-    let created = Created::with(params, &header);
-    during(*observer, &laying, || place.write(path, &*created.parameters, space, header))?;
+    let is_file = !matches!(place, CreateTarget::Device(_));
+    let created = CreatedDisk::from_header(params, &header);
+    run_step(*observer, &laying, || place.write_disk(path, &*created.parameters, space, header))?;
     let taken = std::fs::metadata(path).map_or(space.len, |about| about.blocks() * 512);
-    if is_file && space.is_taken && taken < space.len {
+    if is_file && space.is_wanted && taken < space.len {
         observer.note(&format!(
-            "the host did not give {} all of its space: it will want {} more as it is written",
+            "the host did not allocate all of the space of {}: writes will need {} more",
             path.display(),
-            human(space.len - taken)
+            human_size(space.len - taken)
         ));
     }
     Ok(created)
@@ -60,60 +66,60 @@ pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>
 
 /// The space of the medium.
 #[derive(Clone, Copy)]
-struct Space {
+struct Allocation {
     /// Length of the medium in bytes.
     len: u64,
     /// Whether all of it must be allocated ahead.
-    must_be_taken: bool,
+    is_required: bool,
     /// Whether to allocate it ahead, if the file system supports it and has the space.
-    is_taken: bool,
+    is_wanted: bool,
 }
 
-impl Space {
-    fn take(self, medium: &FileMedium) -> Result<()> {
-        if !self.is_taken {
+impl Allocation {
+    fn apply(self, medium: &FileMedium) -> Result<()> {
+        if !self.is_wanted {
             return Ok(());
         }
         let taken = match medium.allocate(0, self.len) {
             // The space is allocated as it is written, as long as there is any.
-            Err(e) if e.kind() == Kind::NoSpace && !self.must_be_taken => return Ok(()),
+            Err(e) if e.kind() == Kind::NoSpace && !self.is_required => return Ok(()),
             taken => taken?,
         };
-        if taken || !self.must_be_taken {
+        if taken || !self.is_required {
             return Ok(());
         }
-        Err(Error::new(Kind::Usage, "cannot take the space of the disk ahead")
-            .found("a file system that does not do this")
-            .expected("one that has fallocate, such as ext4, xfs, btrfs or tmpfs")
-            .remedy("do not preallocate it, or put the disk on another file system"))
+        Err(Error::new(Kind::Usage, "cannot preallocate the disk")
+            .found("a file system without preallocation")
+            .expected("one with fallocate, such as ext4, xfs, btrfs or tmpfs")
+            .hint("do not preallocate it, or put the disk on another file system"))
     }
 }
 
 /// The existing content at the path.
-enum Place {
+enum CreateTarget {
     Nothing,
     File(Arc<FileMedium>),
     Device(Arc<FileMedium>),
 }
 
-impl Place {
-    fn look(path: &Path, force: bool) -> Result<Place> {
+impl CreateTarget {
+    fn inspect(path: &Path, force: bool) -> Result<CreateTarget> {
         let refused = || Error::new(Kind::Usage, format!("cannot create {}", path.display()));
         let kind = match std::fs::metadata(path) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 if parent.is_dir() {
-                    return Ok(Place::Nothing);
+                    return Ok(CreateTarget::Nothing);
                 }
                 let missing = format!("no directory {}", parent.display());
-                return Err(refused().with_kind(Kind::NotFound).found(missing).remedy("make it first"));
+                return Err(refused().with_kind(Kind::NotFound).found(missing).hint("make it first"));
             }
             other => {
                 other.map_err(|e| Error::io(format!("cannot look at {}", path.display()), &e))?.file_type()
             }
         };
         if kind.is_block_device() {
-            return Self::device(path, force).map(|medium| Place::Device(Arc::new(medium)));
+            return Self::open_device(path, force).map(|medium| CreateTarget::Device(Arc::new(medium)));
         }
         if !kind.is_file() {
             return Err(refused()
@@ -121,90 +127,98 @@ impl Place {
                 .expected("a path where nothing exists, or a block device"));
         }
         if force {
-            return FileMedium::open(path, Access::Write).map(|medium| Place::File(Arc::new(medium)));
+            return FileMedium::open(path, Access::Write).map(|medium| CreateTarget::File(Arc::new(medium)));
         }
         // Only for the error message: the file is refused in any case.
         let there = FileMedium::open(path, Access::Read).and_then(|medium| known_in(&medium)).ok().flatten();
         let found = there.unwrap_or_else(|| "a file that exists already".to_owned());
         let refused = refused().with_kind(Kind::Exists).found(found).expected("a path where nothing exists");
-        Err(refused.remedy(overwrite()))
+        Err(refused.hint(overwrite_hint()))
     }
 
     /// The bytes of a device that the disk can use, before the last copy of the header.
-    fn room(&self) -> Option<u64> {
+    fn available_bytes(&self) -> Option<u64> {
         match self {
-            Place::Device(medium) => Some(copy_c(medium.len()).unwrap_or(0)),
-            Place::Nothing | Place::File(_) => None,
+            CreateTarget::Device(medium) => Some(copy_c(medium.len()).unwrap_or(0)),
+            CreateTarget::Nothing | CreateTarget::File(_) => None,
         }
     }
 
     /// The existing disk: it may be open under another name.
-    fn disk(&self) -> Result<Option<PublicHeader>> {
-        let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(None) };
-        disk_on(&**medium)
+    fn existing_disk(&self) -> Result<Option<PublicHeader>> {
+        let (CreateTarget::File(medium) | CreateTarget::Device(medium)) = self else { return Ok(None) };
+        header_on(&**medium)
     }
 
     /// A description of the existing content. `None` if there is none.
-    fn content(&self) -> Option<String> {
-        match (self, self.disk()) {
-            (_, Ok(Some(there))) => Some(lacuna_disk(&there)),
-            (Place::File(medium), _) => match foreign::recognized(&**medium) {
+    fn describe_content(&self) -> Option<String> {
+        match (self, self.existing_disk()) {
+            (_, Ok(Some(there))) => Some(describe_disk(&there)),
+            (CreateTarget::File(medium), _) => match foreign::recognized(&**medium) {
                 Ok(Some(foreign)) => Some(format!("a file with {foreign}")),
-                Ok(None) | Err(_) => (medium.len() > 0).then(|| format!("a file of {}", human(medium.len()))),
+                Ok(None) | Err(_) => {
+                    (medium.len() > 0).then(|| format!("a file of {}", human_size(medium.len())))
+                }
             },
-            (Place::Device(_), Err(e)) => {
-                Some(format!("a device whose header cannot be read ({})", e.finding()))
+            (CreateTarget::Device(_), Err(e)) => {
+                Some(format!("a device whose header cannot be read ({})", e.summary()))
             }
-            (Place::Device(medium), Ok(None)) => match data_on(medium) {
+            (CreateTarget::Device(medium), Ok(None)) => match data_on(medium) {
                 Ok(data) => data,
-                Err(e) => Some(format!("a device that cannot be read ({})", e.finding())),
+                Err(e) => Some(format!("a device that cannot be read ({})", e.summary())),
             },
-            (Place::Nothing, _) => None,
+            (CreateTarget::Nothing, _) => None,
         }
     }
 
-    fn device(path: &Path, force: bool) -> Result<FileMedium> {
+    fn open_device(path: &Path, force: bool) -> Result<FileMedium> {
         let medium = FileMedium::open(path, Access::Write)?;
         if force {
             return Ok(medium);
         }
         // A disk may have lost its beginning and still open with the copy of its header at the end.
-        let found = match disk_on(&medium) {
-            Ok(Some(there)) => lacuna_disk(&there),
+        let found = match header_on(&medium) {
+            Ok(Some(there)) => describe_disk(&there),
             Ok(None) => match data_on(&medium)? {
                 Some(data) => data,
                 None => return Ok(medium),
             },
             Err(e) => {
-                format!("a device that holds data, or a disk whose header cannot be read ({})", e.finding())
+                format!("a device that holds data, or a disk whose header cannot be read ({})", e.summary())
             }
         };
         Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
             .found(found)
             .expected("zeros in its first MiB, and neither a lacuna disk nor content of another program")
-            .remedy(overwrite()))
+            .hint(overwrite_hint()))
     }
 
     /// Creates the disk on a medium of this length. A file that was created here is removed if that
     /// fails.
-    fn write(self, path: &Path, params: &dyn Params, space: Space, header: NewHeader) -> Result<()> {
-        let lay = |medium: &Arc<FileMedium>| lay(&Backing::File(medium.clone()), params, header);
+    fn write_disk(
+        self,
+        path: &Path,
+        params: &dyn Params,
+        space: Allocation,
+        header: NewHeader,
+    ) -> Result<()> {
+        let lay = |medium: &Arc<FileMedium>| write_disk(&Backing::File(medium.clone()), params, header);
         match self {
-            Place::Device(medium) => lay(&medium),
-            Place::File(medium) => {
+            CreateTarget::Device(medium) => lay(&medium),
+            CreateTarget::File(medium) => {
                 // If the file system refuses the length or the space, the content stays.
                 let before = medium.len();
-                medium.forget_space();
-                let possible = medium.set_len(before.max(space.len)).and_then(|()| space.take(&medium));
+                medium.release_allocation();
+                let possible = medium.set_len(before.max(space.len)).and_then(|()| space.apply(&medium));
                 let possible = possible.inspect_err(|_| drop(medium.set_len(before)));
                 let emptied = possible.and_then(|()| medium.set_len(0));
                 let made =
-                    emptied.and_then(|()| medium.set_len(space.len)).and_then(|()| space.take(&medium));
+                    emptied.and_then(|()| medium.set_len(space.len)).and_then(|()| space.apply(&medium));
                 made.and_then(|()| lay(&medium))
             }
-            Place::Nothing => FileMedium::create(path, 0).map(Arc::new).and_then(|medium| {
+            CreateTarget::Nothing => FileMedium::create(path, 0).map(Arc::new).and_then(|medium| {
                 // If a step fails after this, the file must be removed.
-                let made = medium.set_len(space.len).and_then(|()| space.take(&medium));
+                let made = medium.set_len(space.len).and_then(|()| space.apply(&medium));
                 let laid = made.and_then(|()| lay(&medium));
                 laid.and_then(|()| sync_directory(path)).inspect_err(|_| {
                     // It is ours: this process created it.
@@ -218,8 +232,8 @@ impl Place {
 
 /// The known content of an existing file, in words: a disk, or content of another program.
 fn known_in(medium: &FileMedium) -> Result<Option<String>> {
-    Ok(match disk_on(medium)? {
-        Some(there) => Some(lacuna_disk(&there)),
+    Ok(match header_on(medium)? {
+        Some(there) => Some(describe_disk(&there)),
         None => foreign::recognized(medium)?.map(|foreign| format!("a file with {foreign}")),
     })
 }
@@ -228,7 +242,7 @@ fn known_in(medium: &FileMedium) -> Result<Option<String>> {
 fn data_on(medium: &FileMedium) -> Result<Option<String>> {
     match foreign::recognized(medium)? {
         Some(foreign) => Ok(Some(format!("a device with {foreign}"))),
-        None => Ok(starts_with_data(medium)?.then(|| DATA.to_owned())),
+        None => Ok(starts_with_data(medium)?.then(|| DEVICE_WITH_DATA.to_owned())),
     }
 }
 

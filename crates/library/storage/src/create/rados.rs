@@ -5,10 +5,12 @@
 //! creation leaves orphaned objects: those of an empty disk.
 
 use crate::backing::rados::remove_all;
-use crate::backing::{Backing, Connection, PoolAccess, Site, Target, refuse_snapshot};
-use crate::create::making::{Created, Making, Passphrases, keys, lacuna_disk, overwrite};
-use crate::format::{Params, Room};
-use crate::observer::{Observer, during};
+use crate::backing::{Backing, PoolAccess, PoolConnection, PoolLocation, ResolvedLocation, refuse_snapshot};
+use crate::create::create_context::{
+    CreateContext, CreatePrompt, CreatedDisk, describe_disk, master_keys, overwrite_hint,
+};
+use crate::format::{AvailableSpace, Params};
+use crate::observer::{Observer, run_step};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{Location, NewHeader, Uuid};
 use lacuna_medium::{ObjectStore, SnapshotId};
@@ -16,86 +18,93 @@ use lacuna_sealed_objects::list_snapshots;
 use std::sync::Arc;
 
 /// Creates the disk.
-pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases<'_>) -> Result<Created> {
-    let Making { options, observer } = making;
+pub(crate) fn create(
+    context: &CreateContext<'_>,
+    target: &PoolLocation,
+    passphrases: CreatePrompt<'_>,
+) -> Result<CreatedDisk> {
+    let CreateContext { options, observer } = context;
     refuse_snapshot(&options.location, "create")?;
-    let plan = |has_keys| options.shape.format.plan(options, Room::Pool { has_keys });
+    let plan = |has_keys| options.shape.format.plan(options, AvailableSpace::Pool { has_keys });
     // Make all checks that do not need the cluster.
     plan(true)?;
-    let connection = Arc::new(Connection::open(target)?);
+    let connection = Arc::new(PoolConnection::connect(target)?);
     let params = plan(connection.has_keys())?;
     if connection.exists()? && !options.force {
-        return Err(exists(making));
+        return Err(exists_error(context));
     }
-    connection.hold(options.pool_access.steal, *observer)?;
+    connection.take_lock(options.pool_access.steal, *observer)?;
     // Another client may have created a disk before the lock was taken.
     let there = connection.exists()?;
     if there && !options.force {
-        return Err(exists(making));
+        return Err(exists_error(context));
     }
     if there {
         let found = connection.header().and_then(|header| lacuna_header::read_public(&*header));
         let what = format!("cannot create {}", options.location);
-        found.as_ref().map_or(Ok(()), |(there, _)| connection.refuse_copied(there.uuid, &what))?;
+        found.as_ref().map_or(Ok(()), |(there, _)| connection.refuse_copied_header(there.uuid, &what))?;
         let words =
-            found.map_or("a disk whose header cannot be read".to_owned(), |(there, _)| lacuna_disk(&there));
-        observer.replaces(&words)?;
+            found.map_or("a disk whose header cannot be read".to_owned(), |(there, _)| describe_disk(&there));
+        observer.confirm_overwrite(&words)?;
     }
-    let made = making.draft(&*params, passphrases).and_then(|header| {
-        let created = Created::with(params, &header);
+    let made = context.build_header(&*params, passphrases).and_then(|header| {
+        let created = CreatedDisk::from_header(params, &header);
         let uuid = created.header.uuid;
         if there {
-            clear(&connection, making)?;
+            remove_existing(&connection, context)?;
         }
         let laying = format!("laying out {}", options.location);
-        during(*observer, &laying, || lay(&connection, &*created.parameters, header))
+        run_step(*observer, &laying, || write_disk(&connection, &*created.parameters, header))
             .map_err(|e| e.context(format!("cannot create {}", options.location)))
-            .inspect_err(|_| take_back(&connection, uuid, *observer))?;
+            .inspect_err(|_| remove_failed(&connection, uuid, *observer))?;
         Ok(created)
     });
     if made.is_err() && !there {
         // There was no disk before, so remove everything.
-        let _ = connection.forget_lock();
+        let _ = connection.remove_lock();
     }
     made
 }
 
-fn exists(making: &Making<'_>) -> Error {
-    making
+fn exists_error(context: &CreateContext<'_>) -> Error {
+    context
         .options
-        .refused()
+        .create_error()
         .with_kind(Kind::Exists)
         .found("a disk that exists already")
         .expected("a name that no disk of the pool and namespace has")
-        .remedy(overwrite())
+        .hint(overwrite_hint())
 }
 
 /// Removes the existing disk.
-fn clear(connection: &Connection, Making { options, observer }: &Making<'_>) -> Result<()> {
+fn remove_existing(
+    connection: &PoolConnection,
+    CreateContext { options, observer }: &CreateContext<'_>,
+) -> Result<()> {
     match uuid_of(connection) {
         Ok(uuid) => remove_objects(connection, uuid, *observer)?,
         Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => observer.note(&format!(
-            "{}: what was there does not say which objects are its own; they stay in the pool ({})",
+            "{}: the header of the earlier disk does not tell its objects; they stay in the pool ({})",
             options.location,
-            e.finding()
+            e.summary()
         )),
         Err(e) => return Err(e),
     }
     connection.remove_header()
 }
 
-fn uuid_of(connection: &Connection) -> Result<Uuid> {
+fn uuid_of(connection: &PoolConnection) -> Result<Uuid> {
     Ok(lacuna_header::read_public(&*connection.header()?)?.0.uuid)
 }
 
 /// Creates the disk, with the header last.
-fn lay(connection: &Arc<Connection>, params: &dyn Params, header: NewHeader) -> Result<()> {
-    params.create(&Backing::Pool(connection.clone()), keys(header.unlocked()))?;
-    header.write(&*connection.new_header()?, |_| Ok(())).map(drop)
+fn write_disk(connection: &Arc<PoolConnection>, params: &dyn Params, header: NewHeader) -> Result<()> {
+    params.create(&Backing::Pool(connection.clone()), master_keys(header.unlocked()))?;
+    header.write(&*connection.create_header()?, |_| Ok(())).map(drop)
 }
 
 /// Removes an incomplete disk, and reports remains. It is ours: this process generated its UUID.
-fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
+fn remove_failed(connection: &PoolConnection, uuid: Uuid, observer: &dyn Observer) {
     // The header was written last, if at all.
     let header = connection.remove_header().err().filter(|e| e.kind() != Kind::NotFound);
     let objects = remove_objects(connection, uuid, observer).err();
@@ -103,33 +112,33 @@ fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
         if let Some(e) = e {
             observer.note(&format!(
                 "{what} of the disk {uuid} that could not be made may stay in the pool: {}",
-                e.finding()
+                e.summary()
             ));
         }
     }
 }
 
 /// Removes the snapshots, the data and the book of the disk with this UUID.
-pub(crate) fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
+pub(crate) fn remove_objects(connection: &PoolConnection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
     let stores = connection.stores(uuid)?;
     // An interrupted removal may have removed the table; it removed all snapshots before.
     let snapshots = list_snapshots(&*stores.book).or_else(|e| match e.kind() {
         Kind::Corrupt => {
-            observer.note(&format!("{}; snapshots that it may have named stay in the pool", e.finding()));
+            observer.note(&format!("{}; the snapshots in it stay in the pool", e.summary()));
             Ok(Vec::new())
         }
         _ => Err(e),
     })?;
     for snapshot in snapshots {
-        forget(&*stores.data, snapshot.data_id)?;
-        forget(&*stores.book, snapshot.book_id)?;
+        remove_snapshot(&*stores.data, snapshot.data_id)?;
+        remove_snapshot(&*stores.book, snapshot.book_id)?;
     }
     remove_all(&*stores.data, |done, of| observer.progress(done, of))?;
     remove_all(&*stores.book, |_, _| {})
 }
 
 /// Removes a snapshot from a store, if it is still there.
-fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
+fn remove_snapshot(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
     match store.remove_snapshot(id) {
         Err(e) if e.kind() == Kind::NotFound => Ok(()),
         other => other,
@@ -150,25 +159,25 @@ pub fn delete(
     agree: impl FnOnce(Uuid) -> Result<()>,
 ) -> Result<()> {
     let what = format!("cannot delete {location}");
-    let Site::Pool(target) = Site::of(location, &pool_access.cluster) else {
+    let ResolvedLocation::Pool(target) = ResolvedLocation::of(location, &pool_access.cluster) else {
         return Err(Error::new(Kind::Usage, what)
             .found("the path of a file or block device")
             .expected("a location rados:POOL/NAME")
-            .remedy("remove a file with rm"));
+            .hint("remove a file with rm"));
     };
     refuse_snapshot(location, "delete")?;
-    let connection = Connection::open(&target)?;
+    let connection = PoolConnection::connect(&target)?;
     let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
-    connection.refuse_copied(uuid, &what)?;
-    connection.hold(pool_access.steal, observer)?;
+    connection.refuse_copied_header(uuid, &what)?;
+    connection.take_lock(pool_access.steal, observer)?;
     agree(uuid)?;
     // Check again under the lock: another client may have created a new disk there.
     if uuid_of(&connection)? != uuid {
         return Err(Error::new(Kind::Changed, what)
             .found("another disk of this name, made meanwhile")
-            .remedy("look at what it says of itself first"));
+            .hint("examine the new disk first"));
     }
     remove_objects(&connection, uuid, observer)?;
     connection.remove_header()?;
-    connection.forget_lock()
+    connection.remove_lock()
 }

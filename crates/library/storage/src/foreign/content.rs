@@ -1,6 +1,6 @@
 //! Content of another program: its name, and what to tell a user who takes its medium for a disk.
 
-use lacuna_contracts::{Advice, Error, Kind, Setting};
+use lacuna_contracts::{Error, Hint, Kind, Setting};
 use std::fmt;
 
 /// Content of another program.
@@ -22,10 +22,10 @@ impl Foreign {
     }
 
     /// The advice to a user that takes its medium for a disk.
-    pub fn advice(&self) -> Advice {
+    pub fn advice(&self) -> Hint {
         match self.part {
-            Some(part) => Advice::from(format!("check the path, or name {part}")),
-            None => Advice::from("check the path"),
+            Some(part) => Hint::from(format!("check the path, or name {part}")),
+            None => Hint::from("check the path"),
         }
     }
 
@@ -38,14 +38,14 @@ impl Foreign {
             Some(part) => refused
                 .found(format!("{self} {place}, and the last copy alone"))
                 .expected(format!("a disk, and not a medium with a disk in {part} at its end"))
-                .remedy(format!(
+                .hint(format!(
                     "name {part}; to have the disk back, take a backup of its header and restore that"
                 )),
             None => refused
                 .found(format!("{self} {place}"))
                 .expected("a disk that no other program has written to")
-                .remedy(
-                    Advice::from("to read the disk, give ")
+                .hint(
+                    Hint::from("to read the disk, give ")
                         .setting(Setting("read_only"))
                         .text("; to have it back, take a backup of its header and restore that"),
                 ),

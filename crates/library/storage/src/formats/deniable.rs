@@ -2,13 +2,14 @@
 
 use crate::backing::Backing;
 use crate::format::{
-    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+    AvailableSpace, CreateOptions, Description, DescriptionDetail, DetailValue, Format, FormatInfo,
+    OpenContext, OpenFormat, Params, Shape,
 };
 use crate::formats::levels::{self, COVER_MILLIS};
 use lacuna_contracts::Result;
-use lacuna_deniable::{Geometry, Params as DeniableParams, VERSION};
+use lacuna_deniable::{Params as DeniableParams, StripeGeometry, VERSION};
 use lacuna_header::FormatId;
-use lacuna_levels::Masters;
+use lacuna_levels::DiskKeys;
 
 /// The default spare factor, in thousandths: the paper's choice (PD-DM, section 6).
 const SPARE: u16 = 200;
@@ -26,7 +27,7 @@ impl Shape {
 impl Format for DeniableFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
-            summary: "A public level and hidden ones, which nobody can tell are there, however often the medium is imaged",
+            summary: "A public level and hidden ones, whose existence no number of images of the medium reveals",
             settings: &["levels", "cover_millis", "geometry", "spare_permille"],
             ..levels::info(FormatId::DENIABLE, "deniable")
         }
@@ -36,9 +37,10 @@ impl Format for DeniableFormat {
         Ok(Box::new(DeniableParams::parse(params)?))
     }
 
-    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+    fn plan(&self, options: &CreateOptions, room: AvailableSpace) -> Result<Box<dyn Params>> {
         let Shape { geometry, spare_permille, cover_millis, .. } = options.shape;
-        let (geometry, spare) = (geometry.unwrap_or(Geometry::DEFAULT), spare_permille.unwrap_or(SPARE));
+        let (geometry, spare) =
+            (geometry.unwrap_or(StripeGeometry::DEFAULT), spare_permille.unwrap_or(SPARE));
         let cover = cover_millis.unwrap_or(COVER_MILLIS);
         levels::plan(options, room, |bytes| DeniableParams::plan(bytes, geometry, spare, cover))
     }
@@ -51,19 +53,21 @@ impl Params for DeniableParams {
 
     fn describe(&self) -> Description {
         let spare = f64::from(self.spare_permille) / 1000.0;
-        let cover = levels::cover_words("refresh stripe", self.cover_millis);
-        let hidden = (1..=self.hidden_levels()).map(|level| self.most_blocks(level));
+        let cover = levels::cover_text("refresh stripe", self.cover_millis);
+        let hidden = (1..=self.hidden_levels()).map(|level| self.max_blocks(level));
         Description {
             version: Some(VERSION.into()),
-            limit: "its log has room for that",
+            max_size_reason: "its log has room for that",
             layout: Some(format!("stripes of {}+{} blocks", self.geometry.public, self.geometry.hidden)),
             hidden_sizes: Some(levels::sizes(hidden)),
             // The log comes round once.
             overwritten_within: levels::cover_time(self.stripes, self.cover_millis),
             details: vec![
-                Detail::of("spare", Value::Part(spare)).shown("spare", format!("{spare} of the log")),
-                Detail::of("cover_ms", Value::Number(self.cover_millis.into())).shown("cover", cover),
-                Detail::of("stripes", Value::Number(self.stripes)),
+                DescriptionDetail::of("spare", DetailValue::Fraction(spare))
+                    .with_row("spare", format!("{spare} of the log")),
+                DescriptionDetail::of("cover_ms", DetailValue::Number(self.cover_millis.into()))
+                    .with_row("cover", cover),
+                DescriptionDetail::of("stripes", DetailValue::Number(self.stripes)),
             ],
             ..Description::of(self.blocks, self.blocks)
         }
@@ -77,15 +81,15 @@ impl Params for DeniableParams {
         DeniableParams::end(self)
     }
 
-    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(DeniableParams { blocks, ..*self })
     }
 
-    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+    fn create(&self, backing: &Backing, keys: DiskKeys<'_>) -> Result<()> {
         levels::create(self, backing, keys)
     }
 
-    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+    fn open(&self, backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
         levels::open(self, backing, with)
     }
 }

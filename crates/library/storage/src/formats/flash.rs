@@ -1,17 +1,18 @@
 //! `flash`: one encrypted disk on flash with secure deletion (DNEFS).
 
 use crate::backing::{Backing, BackingKind, NewChip};
-use crate::enlarge;
 use crate::format::{
-    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+    AvailableSpace, CreateOptions, Description, DescriptionDetail, DetailValue, Format, FormatInfo,
+    OpenContext, OpenFormat, Params, Shape,
 };
-use crate::held_header::HeldHeader;
-use crate::size::{blocks, human};
+use crate::grow;
+use crate::header_lease::OpenDiskHeader;
+use crate::size::{human_size, size_in_blocks};
 use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, Result, SystemClock};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params as FlashParams, VERSION};
 use lacuna_header::FormatId;
-use lacuna_levels::Masters;
+use lacuna_levels::DiskKeys;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,8 +33,8 @@ impl Shape {
 impl Format for FlashFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
-            forgets: true,
-            summary: "One encrypted disk on flash that forgets: what was deleted is gone for good after a purge",
+            can_purge: true,
+            summary: "One encrypted disk on flash with secure deletion: a purge erases deleted data for good",
             settings: &["spare_permille", "key_bits", "chip"],
             ..FormatInfo::of(FormatId::FLASH, "flash", BackingKind::Flash)
         }
@@ -43,21 +44,21 @@ impl Format for FlashFormat {
         Ok(Box::new(FlashParams::parse(params)?))
     }
 
-    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
-        let Room::Flash(flash) = room else { return Err(options.misplaced(room.kind())) };
+    fn plan(&self, options: &CreateOptions, room: AvailableSpace) -> Result<Box<dyn Params>> {
+        let AvailableSpace::Flash(flash) = room else { return Err(options.wrong_backing(room.kind())) };
         let largest = FlashParams::fitting(flash, key_len(options)?, spare(options))?;
         let Some(size) = options.size else { return Ok(Box::new(largest)) };
-        let params = FlashParams { blocks: blocks(size)?, ..largest };
+        let params = FlashParams { blocks: size_in_blocks(size)?, ..largest };
         if params.blocks > largest.blocks {
             return Err(options
-                .refused()
+                .create_error()
                 .with_kind(Kind::NoSpace)
                 .found(format!("{} bytes on this flash", params.blocks * BLOCK_SIZE as u64))
                 .expected(format!(
-                    "at most {} bytes, with what it has to keep spare",
+                    "at most {} bytes besides the spare space",
                     largest.blocks * BLOCK_SIZE as u64
                 ))
-                .remedy("choose a smaller size, or none for all of it"));
+                .hint("choose a smaller size, or none for all of it"));
         }
         params.layout()?;
         Ok(Box::new(params))
@@ -72,12 +73,12 @@ impl Format for FlashFormat {
             Ok(params.spare().is_some_and(|left| left >= spare))
         })?;
         chip.ok_or_else(|| {
-            let size = human(blocks * BLOCK_SIZE as u64);
+            let size = human_size(blocks * BLOCK_SIZE as u64);
             options
-                .refused()
+                .create_error()
                 .found(format!("{size} on a chip with pages of {} bytes, {} to a block", shape.page, shape.pages))
                 .expected("a disk that fits a chip of 16 million erase blocks, pages of 512 bytes to 64 KiB, 4 to 4096 to a block")
-                .remedy("choose a smaller disk, or another chip")
+                .hint("choose a smaller disk, or another chip")
         })
     }
 }
@@ -87,9 +88,10 @@ fn key_len(options: &CreateOptions) -> Result<u8> {
     match options.shape.key_bits {
         Some(128) => Ok(16),
         None | Some(256) => Ok(32),
-        Some(bits) => {
-            Err(options.refused().found(format!("keys of {bits} bits")).expected("keys of 128 or 256 bits"))
-        }
+        Some(bits) => Err(options
+            .create_error()
+            .found(format!("keys of {bits} bits"))
+            .expected("keys of 128 or 256 bits")),
     }
 }
 
@@ -105,21 +107,21 @@ impl Params for FlashParams {
 
     fn describe(&self) -> Description {
         let key_bits = u32::from(self.key_len) * 8;
-        let keys = human(u64::from(self.key_blocks()) * u64::from(self.flash.leb_len));
+        let keys = human_size(u64::from(self.key_blocks()) * u64::from(self.flash.leb_len));
         let spare = f64::from(self.spare().unwrap_or(0)) / 1000.0;
         Description {
             version: Some(VERSION),
-            limit: "its keys and its log are laid out for that",
+            max_size_reason: "its keys and its log are laid out for that",
             layout: Some(format!(
                 "{} erase blocks of {}, keys of {key_bits} bits",
                 self.flash.lebs,
-                human(self.flash.leb_len.into())
+                human_size(self.flash.leb_len.into())
             )),
             details: vec![
-                Detail::of("key_bits", Value::Number(key_bits.into())),
-                Detail::of("key_blocks", Value::Number(self.key_blocks().into()))
-                    .shown("keys", format!("{keys} of them, in {} erase blocks", self.key_blocks())),
-                Detail::of("spare", Value::Part(spare)),
+                DescriptionDetail::of("key_bits", DetailValue::Number(key_bits.into())),
+                DescriptionDetail::of("key_blocks", DetailValue::Number(self.key_blocks().into()))
+                    .with_row("keys", format!("{keys} of them, in {} erase blocks", self.key_blocks())),
+                DescriptionDetail::of("spare", DetailValue::Fraction(spare)),
             ],
             ..Description::of(self.blocks, self.most_blocks)
         }
@@ -129,58 +131,58 @@ impl Params for FlashParams {
         FlashParams::encode(self).to_vec()
     }
 
-    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(FlashParams { blocks, ..*self })
     }
 
-    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+    fn create(&self, backing: &Backing, keys: DiskKeys<'_>) -> Result<()> {
         let random: Arc<dyn RandomSource> = Arc::new(SystemRandom::new()?);
         FlashDisk::create(backing.flash()?, self, &keys.keys[0], &random)
     }
 
-    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+    fn open(&self, backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
         let options = OpenOptions {
-            budget: with.opening.budget,
-            read_only: with.opening.read_only,
-            policy: with.opening.purging,
+            budget: with.options.budget,
+            read_only: with.options.read_only,
+            policy: with.options.purge_policy,
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom::new()?),
         };
         let disk = FlashDisk::open(Arc::clone(backing.flash()?), self, &with.keys.keys[0], &options)?;
-        Ok(Box::new(OnFlash { disk, write_through: with.opening.write_through }))
+        Ok(Box::new(OpenFlashFormat { disk, write_through: with.options.write_through }))
     }
 }
 
 /// An open disk on flash.
-struct OnFlash {
+struct OpenFlashFormat {
     disk: FlashDisk,
     /// Acknowledge writes only when they are durable.
     write_through: bool,
 }
 
-impl OpenFormat for OnFlash {
+impl OpenFormat for OpenFlashFormat {
     fn disk(&self) -> &dyn Disk {
         &self.disk
     }
 
-    fn flushes_writes(&self) -> bool {
+    fn needs_flush_per_write(&self) -> bool {
         self.write_through
     }
 
     /// Refuses a disk with a key that does not match the index (paper 003, section 3.2).
-    fn check_unused(&self) -> Result<()> {
+    fn check_while_idle(&self) -> Result<()> {
         let wrong = self.disk.check_keys()?;
         if wrong.is_empty() {
             return Ok(());
         }
-        Err(Error::new(Kind::Corrupt, "the key state map is not what the disk holds")
+        Err(Error::new(Kind::Corrupt, "the key state map does not match the disk")
             .found(format!("{} keys whose state is wrong", wrong.len()))
             .expected("a used key for each block that was written, and for nothing else")
-            .remedy("copy what is on the disk to another one, and destroy this one: what was deleted may be recoverable"))
+            .hint("copy the disk to another one, and destroy this one: deleted data may be recoverable"))
     }
 
-    fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
-        Err(enlarge::only_closed())
+    fn grow(&self, _header: &OpenDiskHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
+        Err(grow::grows_only_closed())
     }
 
     fn mark_sensitive(&self, blocks: Range<u64>) {

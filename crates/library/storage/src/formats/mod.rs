@@ -13,4 +13,4 @@ pub(crate) mod table;
 pub(crate) mod vault;
 
 pub use levels::OVERWRITTEN;
-pub use table::{FORMATS, add_format, usual};
+pub use table::{FORMATS, add_format, default_format};

@@ -2,13 +2,14 @@
 
 use crate::backing::Backing;
 use crate::format::{
-    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+    AvailableSpace, CreateOptions, Description, DescriptionDetail, DetailValue, Format, FormatInfo,
+    OpenContext, OpenFormat, Params, Shape,
 };
 use crate::formats::levels::{self, COVER_MILLIS};
 use lacuna_contracts::Result;
 use lacuna_header::FormatId;
-use lacuna_levels::Masters;
-use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan, VERSION};
+use lacuna_levels::DiskKeys;
+use lacuna_oblivious::{HidingMode, Params as ObliviousParams, Plan, VERSION};
 
 #[derive(Debug)]
 pub(crate) struct ObliviousFormat;
@@ -24,7 +25,7 @@ impl Shape {
 impl Format for ObliviousFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
-            summary: "The same, and nobody can tell which blocks are written: a write-only ORAM, much slower",
+            summary: "The same, and images do not reveal which blocks are written: a write-only ORAM, much slower",
             settings: &["levels", "cover_millis", "hiding", "cells_per_write"],
             ..levels::info(FormatId::OBLIVIOUS, "oblivious")
         }
@@ -34,7 +35,7 @@ impl Format for ObliviousFormat {
         Ok(Box::new(ObliviousParams::parse(params)?))
     }
 
-    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+    fn plan(&self, options: &CreateOptions, room: AvailableSpace) -> Result<Box<dyn Params>> {
         let Shape { hiding, cells_per_write, cover_millis, .. } = options.shape;
         let usual = Plan::DEFAULT;
         let plan = Plan {
@@ -55,23 +56,23 @@ impl Params for ObliviousParams {
     fn describe(&self) -> Description {
         let Plan { per_write, cover_millis, .. } = self.plan;
         let hiding = match self.plan.hiding {
-            Hiding::Plausible => "plausible",
-            Hiding::Opportunistic => "opportunistic",
+            HidingMode::Plausible => "plausible",
+            HidingMode::Opportunistic => "opportunistic",
         };
-        let hidden = (1..=ObliviousParams::HIDDEN_LEVELS).map(|level| self.most_blocks(level));
+        let hidden = (1..=ObliviousParams::HIDDEN_LEVELS).map(|level| self.max_blocks(level));
         Description {
             version: Some(VERSION.into()),
-            limit: "its cells have room for that",
+            max_size_reason: "its cells have room for that",
             layout: Some(format!("{} cells, {per_write} for each write, {hiding}", self.cells)),
             hidden_sizes: Some(levels::sizes(hidden)),
             // A level opens only as long as the journal has a head of it.
             overwritten_within: levels::cover_time(self.journal.into(), cover_millis),
             details: vec![
-                Detail::of("cover_ms", Value::Number(cover_millis.into()))
-                    .shown("cover", levels::cover_words("batch", cover_millis)),
-                Detail::of("cells", Value::Number(self.cells)),
-                Detail::of("cells_per_write", Value::Number(per_write.into())),
-                Detail::of("hiding", Value::Word(hiding)),
+                DescriptionDetail::of("cover_ms", DetailValue::Number(cover_millis.into()))
+                    .with_row("cover", levels::cover_text("batch", cover_millis)),
+                DescriptionDetail::of("cells", DetailValue::Number(self.cells)),
+                DescriptionDetail::of("cells_per_write", DetailValue::Number(per_write.into())),
+                DescriptionDetail::of("hiding", DetailValue::Word(hiding)),
             ],
             ..Description::of(self.blocks, self.blocks)
         }
@@ -85,15 +86,15 @@ impl Params for ObliviousParams {
         ObliviousParams::end(self)
     }
 
-    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(ObliviousParams { blocks, ..*self })
     }
 
-    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+    fn create(&self, backing: &Backing, keys: DiskKeys<'_>) -> Result<()> {
         levels::create(self, backing, keys)
     }
 
-    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+    fn open(&self, backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
         levels::open(self, backing, with)
     }
 }

@@ -3,17 +3,18 @@
 
 use crate::backing::{Backing, BackingKind};
 use crate::format::{
-    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+    AvailableSpace, CreateOptions, Description, DescriptionDetail, DetailValue, Format, FormatInfo,
+    OpenContext, OpenFormat, Params, Shape,
 };
-use crate::formats::sealed_disk::SealedDisk;
+use crate::formats::sealed_disk::GrowableSealedDisk;
 use crate::formats::sealed_objects;
-use crate::size::{blocks, human};
+use crate::size::{human_size, size_in_blocks};
 use lacuna_contracts::{Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_header::FormatId;
-use lacuna_levels::Masters;
+use lacuna_levels::DiskKeys;
 use lacuna_medium::Medium;
-use lacuna_sealed::{Params as SealedParams, Sealed, VERSION};
+use lacuna_sealed::{Params as SealedParams, SealedDisk, VERSION};
 
 #[derive(Debug)]
 pub(crate) struct SealedFormat;
@@ -29,7 +30,7 @@ impl Format for SealedFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
             summary: "One encrypted disk with unlinkable overwrites",
-            made_on: &[BackingKind::File, BackingKind::Pool],
+            creatable_on: &[BackingKind::File, BackingKind::Pool],
             settings: &["cipher", "layout"],
             ..FormatInfo::of(FormatId::SEALED, "sealed", BackingKind::File)
         }
@@ -39,23 +40,23 @@ impl Format for SealedFormat {
         Ok(Box::new(SealedParams::parse(params)?))
     }
 
-    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+    fn plan(&self, options: &CreateOptions, room: AvailableSpace) -> Result<Box<dyn Params>> {
         let room = match room {
-            Room::File(room) => room,
-            Room::Pool { has_keys } => return sealed_objects::plan(options, has_keys),
-            Room::Flash(_) => return Err(options.misplaced(room.kind())),
+            AvailableSpace::File(room) => room,
+            AvailableSpace::Pool { has_keys } => return sealed_objects::plan(options, has_keys),
+            AvailableSpace::Flash(_) => return Err(options.wrong_backing(room.kind())),
         };
         if let Some(layout) = options.shape.layout {
             return Err(Error::new(Kind::Usage, "cannot use this layout")
                 .found(format!("the layout {} for {}", layout.name(), options.location))
-                .expected("no choice of a layout: layouts are a choice of rados: locations")
-                .remedy("leave it out"));
+                .expected("no layout: layouts are a choice of rados: locations")
+                .hint("leave it out"));
         }
         let cipher = options.shape.cipher.unwrap_or(Cipher::Gcm);
         Ok(Box::new(match (options.size, room) {
-            (Some(size), _) => SealedParams::plan(cipher, blocks(size)?, room)?,
+            (Some(size), _) => SealedParams::plan(cipher, size_in_blocks(size)?, room)?,
             (None, Some(room)) => SealedParams::largest(cipher, room)?,
-            (None, None) => return Err(options.no_size("a file")),
+            (None, None) => return Err(options.missing_size("a file")),
         }))
     }
 }
@@ -71,12 +72,13 @@ impl Params for SealedParams {
             if most == self.blocks { "its map has no room for more" } else { "its map has room for that" };
         Description {
             version: Some(VERSION.into()),
-            limit,
+            max_size_reason: limit,
             cipher: self.cipher.name(),
-            verifies: self.cipher.authenticates(),
+            detects_alterations: self.cipher.authenticates(),
             details: vec![
-                Detail::of("ring", Value::Number(self.journal_len)).shown("journal", human(self.journal_len)),
-                Detail::of("data_offset", Value::Number(self.geometry().data)),
+                DescriptionDetail::of("ring", DetailValue::Number(self.journal_len))
+                    .with_row("journal", human_size(self.journal_len)),
+                DescriptionDetail::of("data_offset", DetailValue::Number(self.geometry().data)),
             ],
             ..Description::of(self.blocks, most)
         }
@@ -90,23 +92,23 @@ impl Params for SealedParams {
         self.geometry().end()
     }
 
-    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(SealedParams { blocks, ..*self })
     }
 
-    fn blocks_in(&self, room: u64) -> Option<u64> {
+    fn max_blocks_in(&self, room: u64) -> Option<u64> {
         Some(self.grown_into(room).blocks)
     }
 
-    fn reserve(&self, medium: &dyn Medium) -> Result<()> {
-        Sealed::reserve_map(medium, self)
+    fn allocate_growth(&self, medium: &dyn Medium) -> Result<()> {
+        SealedDisk::reserve_map(medium, self)
     }
 
-    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
-        Sealed::create(&**backing.medium()?, self, &keys.keys[0])
+    fn create(&self, backing: &Backing, keys: DiskKeys<'_>) -> Result<()> {
+        SealedDisk::create(&**backing.medium()?, self, &keys.keys[0])
     }
 
-    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
-        Ok(Box::new(SealedDisk::open(backing.medium()?, self, with)?))
+    fn open(&self, backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
+        Ok(Box::new(GrowableSealedDisk::open(backing.medium()?, self, with)?))
     }
 }

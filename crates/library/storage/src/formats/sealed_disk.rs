@@ -1,81 +1,85 @@
 //! An open sealed disk on a flat medium: the engine, and its replacement when the disk grows.
 //!
 //! The disk grows like a closed one: requests wait while the engine is closed, the medium and the
-//! header grow in the order of `enlarge.rs`, and the engine is opened again. So a power cut at any
+//! header grow in the order of `grow.rs`, and the engine is opened again. So a power cut at any
 //! moment leaves a state that the resize of a closed disk can also leave, and no promise to clients
 //! depends on the old engine.
 
-use crate::enlarge;
-use crate::format::{OpenFormat, OpenWith, Params};
-use crate::held_header::HeldHeader;
-use crate::opening::Opening;
-use crate::remains::Remains;
+use crate::damaged_medium::DamagedMedium;
+use crate::format::{OpenContext, OpenFormat, Params};
+use crate::grow;
+use crate::header_lease::OpenDiskHeader;
+use crate::open_disk_options::OpenDiskOptions;
 use lacuna_contracts::{BlockAddr, Disk, Extent, Kind, Result, Secret, Status};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{Uuid, open_by_key};
 use lacuna_medium::Medium;
-use lacuna_sealed::{OpenOptions, Params as SealedParams, Sealed};
+use lacuna_sealed::{OpenOptions, Params as SealedParams, SealedDisk};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The key and options for opening the engine, and for opening it again.
-struct Opener {
+struct EngineOpener {
     master: Secret<32>,
     uuid: [u8; 16],
-    opening: Opening,
+    options: OpenDiskOptions,
     random: Arc<SystemRandom>,
 }
 
-impl Opener {
+impl EngineOpener {
     fn options(&self) -> OpenOptions {
         OpenOptions {
-            budget: self.opening.budget,
-            read_only: self.opening.read_only,
-            write_through: self.opening.write_through,
+            budget: self.options.budget,
+            read_only: self.options.read_only,
+            write_through: self.options.write_through,
             background: true,
             random: self.random.clone(),
         }
     }
 
-    fn open(&self, medium: &Arc<dyn Medium>, params: &SealedParams) -> Result<Sealed> {
-        Sealed::open(Arc::clone(medium), params, &self.master, &self.uuid, self.options())
+    fn open(&self, medium: &Arc<dyn Medium>, params: &SealedParams) -> Result<SealedDisk> {
+        SealedDisk::open(Arc::clone(medium), params, &self.master, &self.uuid, self.options())
     }
 }
 
 /// An open sealed disk on a flat medium.
-pub(crate) struct SealedDisk {
+pub(crate) struct GrowableSealedDisk {
     /// Shared by requests; exclusive during the replacement.
-    engine: RwLock<Sealed>,
+    engine: RwLock<SealedDisk>,
     /// The engine's number of blocks, readable during the replacement.
     blocks: AtomicU64,
-    opener: Opener,
+    opener: EngineOpener,
 }
 
-impl SealedDisk {
-    pub(crate) fn open(medium: &Arc<dyn Medium>, params: &SealedParams, with: &OpenWith<'_>) -> Result<Self> {
-        let opener = Opener {
+impl GrowableSealedDisk {
+    pub(crate) fn open(
+        medium: &Arc<dyn Medium>,
+        params: &SealedParams,
+        with: &OpenContext<'_>,
+    ) -> Result<Self> {
+        let opener = EngineOpener {
             master: with.keys.keys[0].clone(),
             uuid: *with.keys.uuid,
-            opening: with.opening,
+            options: with.options,
             random: Arc::new(SystemRandom::new()?),
         };
         let engine = if with.rescue {
             // The engine fails if it cannot read the journal or the map, and verifies both.
-            let left = Arc::new(Remains::of(Arc::clone(medium), params.geometry().end(), true));
+            let left = Arc::new(DamagedMedium::new(Arc::clone(medium), params.geometry().end(), true));
             let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options());
-            let engine = Sealed::open_to_rescue(left.clone(), params, master, uuid, options)?;
+            let engine = SealedDisk::open_to_rescue(left.clone(), params, master, uuid, options)?;
             // A cipher without authentication must not decrypt garbage.
-            left.be_strict();
+            left.set_strict();
             engine
         } else {
             opener.open(medium, params)?
         };
-        Ok(SealedDisk { engine: RwLock::new(engine), blocks: AtomicU64::new(params.blocks), opener })
+        Ok(GrowableSealedDisk { engine: RwLock::new(engine), blocks: AtomicU64::new(params.blocks), opener })
     }
 }
 
-impl Disk for SealedDisk {
+impl Disk for GrowableSealedDisk {
     fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::SeqCst)
     }
@@ -108,39 +112,39 @@ impl Disk for SealedDisk {
         self.engine.read().close()
     }
 
-    fn read_only(&self) -> bool {
-        self.opener.opening.read_only
+    fn is_read_only(&self) -> bool {
+        self.opener.options.read_only
     }
 }
 
-impl OpenFormat for SealedDisk {
+impl OpenFormat for GrowableSealedDisk {
     fn disk(&self) -> &dyn Disk {
         self
     }
 
     /// Requests wait meanwhile. After an error with the engine already closed, the disk refuses
     /// everything until it is opened again; the error says so.
-    fn grow(&self, header: &HeldHeader, size: Option<u64>) -> Result<Box<dyn Params>> {
+    fn grow(&self, header: &OpenDiskHeader, size: Option<u64>) -> Result<Box<dyn Params>> {
         let lease = header.lease()?;
         let medium = lease.medium();
         let mut unlocked = open_by_key(&**medium, Uuid(self.opener.uuid), &self.opener.master)?;
         let before = *self.engine.read().params();
         let device = header.is_on_device().then(|| medium.len());
-        let wanted = SealedParams { blocks: enlarge::wanted(&before, size, device)?, ..before };
+        let wanted = SealedParams { blocks: grow::target_blocks(&before, size, device)?, ..before };
         if wanted == before {
             return Ok(Box::new(before));
         }
-        let former = enlarge::find_former(&**medium, &unlocked, &wanted)?;
+        let former = grow::find_stale_headers(&**medium, &unlocked, &wanted)?;
         // Data flushed now need not be flushed while requests wait.
         self.engine.read().flush()?;
         let mut engine = self.engine.write();
         engine.close()?;
-        let grown = enlarge::grow(&**medium, &mut unlocked, &wanted, &former);
+        let grown = grow::grow(&**medium, &mut unlocked, &wanted, &former);
         let now = if grown.is_ok() { wanted } else { before };
         *engine = self.opener.open(medium, &now).map_err(|e| {
             e.context("the disk is closed, and could not be opened again after its size was changed")
                 .with_kind(Kind::FailStop)
-                .remedy("close it and open it again: all that was written before is on the medium")
+                .hint("close it and open it again: all earlier writes are on the medium")
         })?;
         self.blocks.store(now.blocks, Ordering::SeqCst);
         grown.map(|()| Box::new(now) as Box<dyn Params>)
@@ -152,7 +156,7 @@ impl OpenFormat for SealedDisk {
 
     fn note(&self) -> Option<&'static str> {
         self.engine.read().is_medium_full().then_some(
-            "the host has no space left for this disk, or fails what the disk asks of it: what was written last stays in its \
+            "the host has no space left for this disk, or fails its requests: the last writes stay in its \
              reserve, and little more fits there. Free space on the host, or delete something on the disk and trim it (fstrim)",
         )
     }

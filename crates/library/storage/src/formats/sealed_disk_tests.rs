@@ -4,28 +4,28 @@
 use super::*;
 use lacuna_contracts::{BLOCK_SIZE, Budget, SecretVec};
 use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
-use lacuna_header::{CreateHeader, FormatId, NewHeader, medium_len};
-use lacuna_levels::Masters;
-use lacuna_sim::{CrashMedium, Image, Rng};
+use lacuna_header::{FormatId, NewHeader, NewHeaderSpec, medium_len};
+use lacuna_levels::DiskKeys;
+use lacuna_sim::{CrashMedium, MediumImage, Rng};
 use std::sync::atomic::AtomicBool;
 
 const OLD: u64 = 2048;
 const NEW: u64 = 5000;
 
-struct Made {
-    image: Image,
+struct CreatedImage {
+    image: MediumImage,
     params: SealedParams,
     uuid: Uuid,
     master: Secret<32>,
 }
 
-impl Made {
-    fn new() -> Made {
+impl CreatedImage {
+    fn new() -> CreatedImage {
         let params = SealedParams::plan(Cipher::Gcm, OLD, None).unwrap();
         let end = params.geometry().end();
         let medium = CrashMedium::new(medium_len(end));
         let levels = [vec![SecretVec::new(b"key".to_vec())]];
-        let new = CreateHeader {
+        let new = NewHeaderSpec {
             format: FormatId::SEALED,
             params: params.encode().to_vec(),
             end,
@@ -35,24 +35,25 @@ impl Made {
         };
         let header = NewHeader::build(new, &SeededRandom::new(1)).unwrap();
         let contents =
-            |made: &lacuna_header::Unlocked| Sealed::create(&medium, &params, &made.master_keys[0]);
+            |made: &lacuna_header::OpenHeader| SealedDisk::create(&medium, &params, &made.master_keys[0]);
         let made = header.write(&medium, contents).unwrap();
         let (uuid, master) = (made.header.uuid, made.master_keys[0].clone());
-        Made { image: medium.durable_image(), params, uuid, master }
+        CreatedImage { image: medium.durable_image(), params, uuid, master }
     }
 
-    fn open(&self, medium: &Arc<CrashMedium>, params: &SealedParams) -> SealedDisk {
-        let keys = Masters { keys: std::slice::from_ref(&self.master), uuid: &self.uuid.0 };
-        let opening = Opening { budget: Budget::bytes(4 << 20), ..Opening::default() };
+    fn open(&self, medium: &Arc<CrashMedium>, params: &SealedParams) -> GrowableSealedDisk {
+        let keys = DiskKeys { keys: std::slice::from_ref(&self.master), uuid: &self.uuid.0 };
+        let opening = OpenDiskOptions { budget: Budget::bytes(4 << 20), ..OpenDiskOptions::default() };
         let medium: Arc<dyn Medium> = medium.clone();
-        SealedDisk::open(&medium, params, &OpenWith { keys, opening, rescue: false }).unwrap()
+        GrowableSealedDisk::open(&medium, params, &OpenContext { keys, options: opening, rescue: false })
+            .unwrap()
     }
 
     /// Grows a disk during writes, with a power cut after `cut` operations. Returns whether it grew
     /// before the cut, and the remaining image.
-    fn grow(&self, cut: u64) -> (bool, Image) {
+    fn grow(&self, cut: u64) -> (bool, MediumImage) {
         let medium = Arc::new(CrashMedium::from_image(self.image.clone()));
-        let held = HeldHeader::new(medium.clone(), false, false);
+        let held = OpenDiskHeader::new(medium.clone(), false, false);
         let disk = self.open(&medium, &self.params);
         disk.write(BlockAddr(0), &block(1)).unwrap();
         disk.write(BlockAddr(OLD - 1), &block(2)).unwrap();
@@ -84,8 +85,8 @@ fn block(seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn every_cut_of_a_growth_leaves_the_old_size_or_the_new() {
-    let made = Made::new();
+fn a_power_cut_during_growth_leaves_the_old_or_the_new_size() {
+    let made = CreatedImage::new();
     let (mut olds, mut news) = (0, 0);
     for cut in 0..600 {
         let (grew, left) = made.grow(cut);
@@ -117,8 +118,8 @@ fn every_cut_of_a_growth_leaves_the_old_size_or_the_new() {
 }
 
 #[test]
-fn a_header_of_another_disk_is_not_touched() {
-    let made = Made::new();
+fn the_header_of_another_disk_is_refused() {
+    let made = CreatedImage::new();
     let medium = Arc::new(CrashMedium::from_image(made.image.clone()));
     let other = Secret::copy_from(&[9; 32]);
     for (uuid, master) in [(Uuid([1; 16]), &made.master), (made.uuid, &other)] {

@@ -1,18 +1,18 @@
 //! `sealed` on the objects of a pool: a separate engine with snapshots.
 
 use crate::backing::rados::data_prefix;
-use crate::backing::{Backing, BackingKind, Connection};
-use crate::enlarge;
-use crate::format::{CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params};
-use crate::held_header::HeldHeader;
-use crate::size::blocks;
+use crate::backing::{Backing, BackingKind, PoolConnection};
+use crate::format::{CreateOptions, Description, Format, FormatInfo, OpenContext, OpenFormat, Params};
+use crate::grow;
+use crate::header_lease::OpenDiskHeader;
+use crate::size::size_in_blocks;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{
-    Advice, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, Result, SEGMENT_BLOCKS, Setting,
+    BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Hint, Kind, Result, SEGMENT_BLOCKS, Setting,
 };
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_header::{FormatId, Uuid};
-use lacuna_levels::Masters;
+use lacuna_levels::DiskKeys;
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, VERSION};
 use std::sync::{Arc, OnceLock};
 
@@ -26,8 +26,8 @@ impl Format for SealedObjectsFormat {
     fn info(&self) -> FormatInfo {
         // The client library copies all written data.
         FormatInfo {
-            large_memory: true,
-            made_on: &[],
+            uses_large_memory: true,
+            creatable_on: &[],
             ..FormatInfo::of(FormatId::SEALED_OBJECTS, "sealed on objects", BackingKind::Pool)
         }
     }
@@ -44,32 +44,32 @@ pub(crate) fn plan(options: &CreateOptions, has_keys: bool) -> Result<Box<dyn Pa
     if let Some(layout) = layout.filter(|l| cipher.meta_size() == 0 && *l != ObjectLayout::SegmentEnd) {
         return Err(Error::new(Kind::Usage, "cannot use this layout")
             .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
-            .expected("a cipher that keeps metadata: xts-random or gcm")
-            .remedy("leave the layout away"));
+            .expected("a cipher with metadata: xts-random or gcm")
+            .hint("leave out the layout"));
     }
-    let size = options.size.ok_or_else(|| options.no_size("RADOS"))?;
+    let size = options.size.ok_or_else(|| options.missing_size("RADOS"))?;
     if options.preallocate {
         return Err(options
-            .refused()
-            .found("preallocation in a pool, where objects come with the first write to them")
+            .create_error()
+            .found("preallocation in a pool, where the first write to an object creates it")
             .expected("a file")
-            .remedy("leave it out"));
+            .hint("leave it out"));
     }
     let beside = cipher.meta_size() == 0 || !has_keys;
     let usual = if beside { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
-    let params = ObjectParams::plan(cipher, layout.unwrap_or(usual), blocks(size)?)?;
+    let params = ObjectParams::plan(cipher, layout.unwrap_or(usual), size_in_blocks(size)?)?;
     if has_keys || !params.layout.needs_keys() {
         return Ok(Box::new(params));
     }
     Err(options
-        .refused()
+        .create_error()
         .found(format!(
             "the layout {} in an erasure-coded pool, whose objects have no keys to keep metadata in",
             params.layout.name()
         ))
         .expected("a layout that keeps metadata beside the data")
-        .remedy(
-            Advice::from("use the layout segment-end (")
+        .hint(
+            Hint::from("use the layout segment-end (")
                 .setting(Setting("layout"))
                 .text("), or a replicated pool"),
         ))
@@ -84,7 +84,7 @@ impl Params for ObjectParams {
         Description {
             version: Some(VERSION.into()),
             cipher: self.cipher.name(),
-            verifies: self.cipher.authenticates(),
+            detects_alterations: self.cipher.authenticates(),
             layout: Some(self.layout.name().to_owned()),
             ..Description::of(self.blocks, MOST_BLOCKS)
         }
@@ -94,45 +94,50 @@ impl Params for ObjectParams {
         ObjectParams::encode(self).to_vec()
     }
 
-    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(ObjectParams { blocks, ..*self })
     }
 
-    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+    fn create(&self, backing: &Backing, keys: DiskKeys<'_>) -> Result<()> {
         let stores = backing.pool()?.stores(Uuid(*keys.uuid))?;
         ObjectDisk::create(&stores, self, &keys.keys[0], keys.uuid)
     }
 
-    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+    fn open(&self, backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
         let (connection, keys) = (Arc::clone(backing.pool()?), with.keys);
         let uuid = Uuid(*keys.uuid);
         let options = ObjectOptions {
-            budget: with.opening.budget,
-            read_only: with.opening.read_only,
+            budget: with.options.budget,
+            read_only: with.options.read_only,
             background: true,
-            write_through: with.opening.write_through,
-            snapshot: connection.target().snapshot().map(str::to_owned),
+            write_through: with.options.write_through,
+            snapshot: connection.location().snapshot().map(str::to_owned),
             random: Arc::new(SystemRandom::new()?),
         };
         let disk = ObjectDisk::open(connection.stores(uuid)?, self, &keys.keys[0], keys.uuid, options)?;
-        Ok(Box::new(OnObjects { disk, prefix: data_prefix(uuid), fenced: OnceLock::new(), connection }))
+        Ok(Box::new(OpenObjectsFormat {
+            disk,
+            prefix: data_prefix(uuid),
+            takeover: OnceLock::new(),
+            connection,
+        }))
     }
 }
 
 /// An open disk on objects.
-struct OnObjects {
+struct OpenObjectsFormat {
     // Dropped before the lock on it.
     disk: ObjectDisk,
     /// The prefix of its data objects.
     prefix: String,
     /// The first error showing that another client has taken over the disk. Later errors are less
     /// clear.
-    fenced: OnceLock<Error>,
+    takeover: OnceLock<Error>,
     /// Holds the lock on the disk.
-    connection: Arc<Connection>,
+    connection: Arc<PoolConnection>,
 }
 
-impl OpenFormat for OnObjects {
+impl OpenFormat for OpenObjectsFormat {
     fn disk(&self) -> &dyn Disk {
         &self.disk
     }
@@ -143,13 +148,13 @@ impl OpenFormat for OnObjects {
             // A failed write may still reach the cluster, but not after another client writes.
             self.connection.abandon_lock();
         }
-        self.taken_over().map_or(closed, Err)
+        self.takeover_error().map_or(closed, Err)
     }
 
     /// Records an error that says that another client has taken over the disk.
-    fn noting(&self, e: Error) -> Error {
+    fn record_error(&self, e: Error) -> Error {
         if e.kind() == Kind::Fenced {
-            self.fenced.get_or_init(|| e.clone());
+            self.takeover.get_or_init(|| e.clone());
         }
         e
     }
@@ -158,23 +163,23 @@ impl OpenFormat for OnObjects {
         &self,
         progress: &mut dyn FnMut(u64) -> Result<()>,
         bad: &mut dyn FnMut(Option<u8>, BadBlock),
-    ) -> Result<CheckReport> {
+    ) -> Result<DiskCheckReport> {
         self.disk.check(progress, |found| bad(None, found))
     }
 
-    fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
-        Err(enlarge::only_closed())
+    fn grow(&self, _header: &OpenDiskHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
+        Err(grow::grows_only_closed())
     }
 
     fn snapshots(&self) -> Result<&dyn Snapshots> {
         Ok(&self.disk)
     }
 
-    fn object_of(&self, block: BlockAddr) -> Option<String> {
+    fn object_name(&self, block: BlockAddr) -> Option<String> {
         Some(format!("{}.{:016x}", self.prefix, block.0 / SEGMENT_BLOCKS))
     }
 
-    fn taken_over(&self) -> Option<Error> {
-        self.fenced.get().cloned().or_else(|| self.connection.check_taken_over().err())
+    fn takeover_error(&self) -> Option<Error> {
+        self.takeover.get().cloned().or_else(|| self.connection.check_taken_over().err())
     }
 }

@@ -17,23 +17,23 @@ pub static FORMATS: [&dyn Format; 6] =
     [&SealedFormat, &SealedObjectsFormat, &DeniableFormat, &ObliviousFormat, &FlashFormat, &VaultFormat];
 
 /// The formats added by the program.
-static ADDED: RwLock<Vec<&'static dyn Format>> = RwLock::new(Vec::new());
+static ADDED_FORMATS: RwLock<Vec<&'static dyn Format>> = RwLock::new(Vec::new());
 
 /// Adds a format for the rest of this process: its disks are then opened, checked and described
 /// like those of this build. A program adds its formats when it starts. Errors: [`Kind::Exists`] if
 /// an existing format has the number or the name, [`Kind::Usage`] for a number that is reserved for
 /// later formats of lacuna ([`FormatId::is_added`](lacuna_header::FormatId::is_added)).
 pub fn add_format(format: &'static dyn Format) -> Result<()> {
-    let (mut added, new) = (ADDED.write(), format.info());
+    let (mut added, new) = (ADDED_FORMATS.write(), format.info());
     let mut known = FORMATS.iter().chain(added.iter()).map(|format| format.info());
     if let Some(other) = known.find(|other| other.id == new.id || other.name == new.name) {
         return Err(Error::new(Kind::Exists, format!("cannot add the format {}", new.name))
-            .found(format!("the format {}, of the number {}", other.name, other.id.0))
+            .found(format!("the format {}, with the number {}", other.name, other.id.0))
             .expected("a number and a name that no other format has"));
     }
-    if !new.id.is_added() {
+    if !new.id.is_custom() {
         return Err(Error::new(Kind::Usage, format!("cannot add the format {}", new.name))
-            .found(format!("the number {}, which is for a format of lacuna", new.id.0))
+            .found(format!("the number {}, which is reserved for formats of lacuna", new.id.0))
             .expected("a number from 32768 up, or from 49152 up if its disks may have levels"));
     }
     added.push(format);
@@ -41,44 +41,44 @@ pub fn add_format(format: &'static dyn Format) -> Result<()> {
 }
 
 /// The default format of a new disk at a location.
-pub fn usual(location: &Location) -> &'static dyn Format {
+pub fn default_format(location: &Location) -> &'static dyn Format {
     let mut formats = FORMATS.iter().copied();
-    let usual = formats.find(|format| format.info().made_on.iter().any(|kind| kind.is_at(location)));
+    let usual = formats.find(|format| format.info().creatable_on.iter().any(|kind| kind.can_be_at(location)));
     usual.unwrap_or(FORMATS[0])
 }
 
 /// The names of the formats of this build that fulfil a condition, in words.
-pub(crate) fn names_of(is: impl Fn(&FormatInfo) -> bool) -> String {
+pub(crate) fn format_names(is: impl Fn(&FormatInfo) -> bool) -> String {
     let infos = FORMATS.iter().map(|format| format.info()).filter(is);
     infos.map(|info| info.name).collect::<Vec<_>>().join(" or ")
 }
 
 /// Refuses a disk's header in a directory: a user with write access to the directory could have put
 /// it there.
-pub(crate) fn check_place(header: &PublicHeader, location: &Location) -> Result<()> {
-    let is_of_vault = || find(header).is_some_and(|format| format.info().is_of_vaults());
+pub(crate) fn refuse_disk_header_in_directory(header: &PublicHeader, location: &Location) -> Result<()> {
+    let is_of_vault = || find(header).is_some_and(|format| format.info().is_vault());
     match location {
         Location::Path(path) if path.is_dir() && !is_of_vault() => {
             Err(Error::new(Kind::NotFound, format!("{} is not a vault", path.display()))
                 .found(format!("the header of a disk, of the format {}, in it", header.format))
                 .expected("the header of a vault")
-                .remedy("find out who put it there; restore the header of the vault from a backup"))
+                .hint("find out who put it there; restore the header of the vault from a backup"))
         }
         _ => Ok(()),
     }
 }
 
 fn find(header: &PublicHeader) -> Option<&'static dyn Format> {
-    let added = ADDED.read();
+    let added = ADDED_FORMATS.read();
     FORMATS.iter().chain(added.iter()).copied().find(|format| format.info().id == header.format)
 }
 
 /// Parses the parameters from the header at `location`.
 pub(crate) fn parse(header: &PublicHeader, location: &Location) -> Result<Box<dyn Params>> {
-    check_place(header, location)?;
-    match find(header).filter(|format| format.info().rests_on.is_at(location)) {
+    refuse_disk_header_in_directory(header, location)?;
+    match find(header).filter(|format| format.info().backing_kind.can_be_at(location)) {
         Some(format) => format.parse(&header.params),
-        None => Err(unknown(header, expected(location))),
+        None => Err(unknown(header, known_formats(location))),
     }
 }
 
@@ -94,15 +94,15 @@ fn unknown(header: &PublicHeader, expected: String) -> Error {
     Error::new(Kind::NotFound, "cannot use this disk")
         .found(format!("the format {}", header.format))
         .expected(expected)
-        .remedy("use a version of lacuna that knows it")
+        .hint("use a version of lacuna that knows it")
 }
 
 /// The formats that are readable at a location, in words.
-fn expected(location: &Location) -> String {
-    let added = ADDED.read();
+fn known_formats(location: &Location) -> String {
+    let added = ADDED_FORMATS.read();
     let names = |kind: BackingKind| {
         let known = FORMATS.iter().chain(added.iter()).map(|format| format.info());
-        known.filter(|info| info.rests_on == kind).map(|info| info.name).collect::<Vec<_>>().join(", ")
+        known.filter(|info| info.backing_kind == kind).map(|info| info.name).collect::<Vec<_>>().join(", ")
     };
     let (file, directory) = (names(BackingKind::File), names(BackingKind::Directory));
     let (flash, pool) = (names(BackingKind::Flash), names(BackingKind::Pool));
@@ -120,14 +120,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_format_is_called_as_in_headers_and_is_there_once() {
+    fn every_format_has_the_name_of_its_number_and_is_listed_once() {
         for format in &FORMATS {
             assert_eq!(format.info().name, format.info().id.to_string());
             assert_eq!(add_format(*format).unwrap_err().kind(), Kind::Exists);
         }
         let places = [("a", "sealed"), ("rados:p/a", "sealed"), ("nand:a", "flash"), ("ubi:a", "flash")];
         for (place, name) in places {
-            assert_eq!(usual(&Location::parse(place).unwrap()).info().name, name, "{place}");
+            assert_eq!(default_format(&Location::parse(place).unwrap()).info().name, name, "{place}");
         }
     }
 }

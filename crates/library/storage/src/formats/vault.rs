@@ -17,7 +17,7 @@ use lacuna_integrity::{Choice, Scheme};
 const VAULT_VERSION: u16 = 1;
 
 /// Bytes of the parameters in the header.
-const LEN: usize = 4;
+const PARAMS_LEN: usize = 4;
 
 /// The possible integrity schemes of files in a vault, in the order of their codes.
 const CHOICES: [Choice; 4] =
@@ -41,19 +41,19 @@ impl VaultParams {
         if let Some(version) = version.filter(|version| *version != VAULT_VERSION) {
             return Err(refused(Kind::NotFound, format!("version {version} of the format"))
                 .expected(format!("version {VAULT_VERSION}, which this build knows"))
-                .remedy("use a version of lacuna that knows it"));
+                .hint("use a version of lacuna that knows it"));
         }
         let wrong =
             || refused(Kind::Corrupt, format!("the bytes {bytes:02x?}")).expected("parameters of a vault");
-        let bytes: &[u8; LEN] = bytes.try_into().map_err(|_| wrong())?;
+        let bytes: &[u8; PARAMS_LEN] = bytes.try_into().map_err(|_| wrong())?;
         let integrity = CHOICES.get(usize::from(bytes[2])).filter(|_| bytes[3] == 0);
         Ok(VaultParams { integrity: *integrity.ok_or_else(wrong)? })
     }
 
     /// Encodes the parameters for the header.
-    pub fn encode(&self) -> [u8; LEN] {
+    pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let code = CHOICES.iter().position(|choice| *choice == self.integrity);
-        let code = code.expect("vaults are made with what is offered alone") as u8;
+        let code = code.expect("a vault has one of the offered choices") as u8;
         let [low, high] = VAULT_VERSION.to_le_bytes();
         [low, high, code, 0]
     }
@@ -65,7 +65,7 @@ pub(crate) struct VaultFormat;
 
 impl Format for VaultFormat {
     fn info(&self) -> FormatInfo {
-        FormatInfo { made_on: &[], ..FormatInfo::of(FormatId::VAULT, "vault", BackingKind::Directory) }
+        FormatInfo { creatable_on: &[], ..FormatInfo::of(FormatId::VAULT, "vault", BackingKind::Directory) }
     }
 
     fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
@@ -91,13 +91,13 @@ impl Params for VaultParams {
         VaultParams::encode(self).to_vec()
     }
 
-    fn as_of(&self, _blocks: u64) -> Box<dyn Params> {
+    fn resized_to(&self, _blocks: u64) -> Box<dyn Params> {
         Box::new(*self)
     }
 }
 
 /// The possible integrity schemes of files in a vault.
-pub fn choices() -> [Choice; 4] {
+pub fn integrity_choices() -> [Choice; 4] {
     CHOICES
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_choice_survives_and_nothing_else_is_read() {
+    fn every_choice_survives_encoding_and_garbage_is_refused() {
         for integrity in CHOICES {
             let params = VaultParams { integrity };
             assert_eq!(VaultParams::parse(&params.encode()).unwrap(), params);

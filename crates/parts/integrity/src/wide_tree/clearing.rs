@@ -51,7 +51,7 @@ impl WideTree {
             // This page becomes the topmost one: the next flush makes its tag the root.
             self.dirty_page(us, new - 1, 0, false)?;
             for level in new..old {
-                self.forget(us, level, 0)?;
+                self.remove_page(us, level, 0)?;
             }
         }
         if leaves == 0 {
@@ -125,7 +125,7 @@ impl WideTree {
                 }
             }
         }
-        self.forget(us, level, page)
+        self.remove_page(us, level, page)
     }
 
     /// Removes the cached pages below a page that cannot be read.
@@ -144,12 +144,12 @@ impl WideTree {
             if level == 0 {
                 dropped(page)?;
             }
-            self.forget(us, level, page)?;
+            self.remove_page(us, level, page)?;
         }
         Ok(())
     }
 
-    fn forget(&mut self, us: &dyn Untrusted, level: u8, page: u64) -> Result<()> {
+    fn remove_page(&mut self, us: &dyn Untrusted, level: u8, page: u64) -> Result<()> {
         us.write_part(Part::Tree(self.base + level), page, None)?;
         if self.pages.get_mut().remove((level, page)).is_some_and(|page| page.dirty) {
             self.dirty -= 1;

@@ -4,7 +4,7 @@
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Key, MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectLayout, SnapshotRecord, list_snapshots};
 use std::collections::BTreeSet;
 
@@ -36,25 +36,25 @@ const SNAPSHOTS: [(usize, &str); 2] = [(2, "early"), (4, "late")];
 const DISCARDS: usize = 3;
 
 /// The state of the disk at one moment.
-pub(crate) struct Moment {
+pub(crate) struct PastState {
     pub(crate) session: usize,
     /// Whether the disk was closed.
-    pub(crate) closed: bool,
+    pub(crate) is_closed: bool,
     data: Vec<Option<MemoryObject>>,
     book: Vec<Option<MemoryObject>>,
     /// The stamps of the watched blocks.
     pub(crate) stamps: Vec<u64>,
 }
 
-impl Moment {
+impl PastState {
     /// Whether the object of a segment existed.
-    pub(crate) fn has(&self, segment: u64) -> bool {
+    pub(crate) fn has_segment(&self, segment: u64) -> bool {
         self.data[segment as usize].is_some()
     }
 }
 
 /// A snapshot of the disk.
-pub(crate) struct Kept {
+pub(crate) struct KeptSnapshot {
     pub(crate) name: &'static str,
     record: SnapshotRecord,
     /// The moment of the snapshot.
@@ -63,96 +63,99 @@ pub(crate) struct Kept {
 
 /// The two families of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum ObjectFamily {
     Data,
     Book,
 }
 
 /// An object at present, or in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) family: Family,
+pub(crate) struct AttackedObject {
+    pub(crate) family: ObjectFamily,
     pub(crate) object: u64,
     pub(crate) snapshot: Option<usize>,
 }
 
 /// An attack on one object. Moments are given by their indices.
 #[derive(Clone, Debug)]
-pub(crate) enum Act {
+pub(crate) enum Tampering {
     Remove,
-    Cut(u64),
-    PutBack(usize),
+    Truncate(u64),
+    Restore(usize),
     /// Replaces it with another object of its family, as it is at present.
-    CloneOf(u64),
-    RemoveKey(Key),
-    PutBackKey(Key, usize),
+    ReplaceWith(u64),
+    RemoveKey(ObjectKey),
+    RestoreKey(ObjectKey, usize),
     /// Restores all bytes, and no key.
-    PutBackBytes(usize),
+    RestoreBytes(usize),
     /// Restores all keys, and no byte.
-    PutBackKeys(usize),
+    RestoreKeys(usize),
     /// Restores the bytes between two offsets.
-    PutBackRange(u64, u64, usize),
+    RestoreRange(u64, u64, usize),
     ZeroRange(u64, u64),
 }
 
-impl Act {
+impl Tampering {
     /// Whether a part of the object stays unchanged.
     pub(crate) fn is_partial(&self) -> bool {
-        !matches!(self, Act::Remove | Act::Cut(_) | Act::PutBack(_) | Act::CloneOf(_))
+        !matches!(
+            self,
+            Tampering::Remove | Tampering::Truncate(_) | Tampering::Restore(_) | Tampering::ReplaceWith(_)
+        )
     }
 }
 
-pub(crate) type Attack = Vec<(Place, Act)>;
+pub(crate) type Attack = Vec<(AttackedObject, Tampering)>;
 
 /// A disk with its earlier states.
-pub(crate) struct Pool {
-    pub(crate) scene: Scene,
-    pub(crate) moments: Vec<Moment>,
-    pub(crate) snapshots: Vec<Kept>,
+pub(crate) struct AttackedPool {
+    pub(crate) scene: TestDisk,
+    pub(crate) moments: Vec<PastState>,
+    pub(crate) snapshots: Vec<KeptSnapshot>,
 }
 
-fn watched(first: u64, count: u64) -> impl Iterator<Item = usize> {
+fn watched_indices(first: u64, count: u64) -> impl Iterator<Item = usize> {
     (0..WATCHED.len()).filter(move |at| (first..first + count).contains(&WATCHED[*at]))
 }
 
-impl Pool {
-    pub(crate) fn new(cipher: Cipher, layout: ObjectLayout) -> Pool {
-        let scene = Scene::new(cipher, layout, BLOCKS);
-        let mut pool = Pool { scene, moments: vec![], snapshots: vec![] };
+impl AttackedPool {
+    pub(crate) fn new(cipher: Cipher, layout: ObjectLayout) -> AttackedPool {
+        let scene = TestDisk::new(cipher, layout, BLOCKS);
+        let mut pool = AttackedPool { scene, moments: vec![], snapshots: vec![] };
         let mut stamps = vec![0; WATCHED.len()];
-        pool.keep(0, true, &stamps);
+        pool.save_state(0, true, &stamps);
         for (session, writes) in (1..).zip(SESSIONS) {
             let disk = pool.scene.open_seeded(session as u64);
             for (nth, (first, count)) in writes.iter().enumerate() {
                 write(&disk, *first, *count, session as u64);
                 disk.flush().unwrap();
-                watched(*first, *count).for_each(|at| stamps[at] = session as u64);
+                watched_indices(*first, *count).for_each(|at| stamps[at] = session as u64);
                 if nth == 0 {
-                    pool.keep(session, false, &stamps);
+                    pool.save_state(session, false, &stamps);
                 }
             }
             if session == DISCARDS {
                 disk.discard(BlockAddr(1), 1).unwrap();
                 disk.flush().unwrap();
-                watched(1, 1).for_each(|at| stamps[at] = 0);
+                watched_indices(1, 1).for_each(|at| stamps[at] = 0);
             }
             if let Some((_, name)) = SNAPSHOTS.into_iter().find(|(at, _)| *at == session) {
                 disk.create_snapshot(name).unwrap();
                 let record = list_snapshots(&*pool.scene.book).unwrap().pop().unwrap();
-                pool.snapshots.push(Kept { name, record, moment: pool.moments.len() });
+                pool.snapshots.push(KeptSnapshot { name, record, moment: pool.moments.len() });
             }
-            pool.keep(session, false, &stamps);
+            pool.save_state(session, false, &stamps);
             disk.close().unwrap();
-            pool.keep(session, true, &stamps);
+            pool.save_state(session, true, &stamps);
         }
         pool
     }
 
-    fn keep(&mut self, session: usize, closed: bool, stamps: &[u64]) {
-        let Scene { data, book, .. } = &self.scene;
+    fn save_state(&mut self, session: usize, closed: bool, stamps: &[u64]) {
+        let TestDisk { data, book, .. } = &self.scene;
         let data = DATA.iter().map(|object| data.object(*object)).collect();
         let book = BOOK.iter().map(|object| book.object(*object)).collect();
-        self.moments.push(Moment { session, closed, data, book, stamps: stamps.to_vec() });
+        self.moments.push(PastState { session, is_closed: closed, data, book, stamps: stamps.to_vec() });
     }
 
     /// The stamps of the watched blocks at present.
@@ -165,68 +168,70 @@ impl Pool {
         &self.moments[self.snapshots[snapshot].moment].stamps
     }
 
-    fn at(&self, moment: usize, family: Family, object: u64) -> Option<&MemoryObject> {
+    fn object_at(&self, moment: usize, family: ObjectFamily, object: u64) -> Option<&MemoryObject> {
         let moment = &self.moments[moment];
         let (objects, states) = match family {
-            Family::Data => (&DATA[..], &moment.data),
-            Family::Book => (&BOOK[..], &moment.book),
+            ObjectFamily::Data => (&DATA[..], &moment.data),
+            ObjectFamily::Book => (&BOOK[..], &moment.book),
         };
         states[objects.iter().position(|o| *o == object).unwrap()].as_ref()
     }
 
-    fn now(&self, place: Place) -> Option<&MemoryObject> {
+    fn present_object(&self, place: AttackedObject) -> Option<&MemoryObject> {
         let moment = place.snapshot.map_or(self.moments.len() - 1, |nth| self.snapshots[nth].moment);
-        self.at(moment, place.family, place.object)
+        self.object_at(moment, place.family, place.object)
     }
 
     /// The object after an attack.
-    fn after(&self, place: Place, act: &Act) -> Option<MemoryObject> {
-        let then = |moment| self.at(moment, place.family, place.object);
+    fn tampered_object(&self, place: AttackedObject, act: &Tampering) -> Option<MemoryObject> {
+        let then = |moment| self.object_at(moment, place.family, place.object);
         let whole = |moment| then(moment).map_or(vec![], MemoryObject::bytes);
         let bytes;
         let steps = match act {
-            Act::Remove => return None,
-            Act::PutBack(moment) => return then(*moment).cloned(),
-            Act::CloneOf(object) => {
-                return self.now(Place { object: *object, snapshot: None, ..place }).cloned();
+            Tampering::Remove => return None,
+            Tampering::Restore(moment) => return then(*moment).cloned(),
+            Tampering::ReplaceWith(object) => {
+                return self
+                    .present_object(AttackedObject { object: *object, snapshot: None, ..place })
+                    .cloned();
             }
-            Act::Cut(len) => vec![Step::Truncate(*len)],
-            Act::RemoveKey(key) => vec![Step::RemoveKeys(vec![key.clone()])],
-            Act::PutBackKey(key, moment) => match then(*moment).and_then(|old| old.keys().get(key)) {
-                Some(value) => vec![Step::SetKeys(vec![(key.clone(), value.clone())])],
-                None => vec![Step::RemoveKeys(vec![key.clone()])],
+            Tampering::Truncate(len) => vec![ObjectStep::Truncate(*len)],
+            Tampering::RemoveKey(key) => vec![ObjectStep::RemoveKeys(vec![key.clone()])],
+            Tampering::RestoreKey(key, moment) => match then(*moment).and_then(|old| old.keys().get(key)) {
+                Some(value) => vec![ObjectStep::SetKeys(vec![(key.clone(), value.clone())])],
+                None => vec![ObjectStep::RemoveKeys(vec![key.clone()])],
             },
-            Act::PutBackBytes(moment) => {
+            Tampering::RestoreBytes(moment) => {
                 bytes = whole(*moment);
-                vec![Step::Truncate(0), Step::Write { offset: 0, data: &bytes }]
+                vec![ObjectStep::Truncate(0), ObjectStep::Write { offset: 0, data: &bytes }]
             }
-            Act::PutBackKeys(moment) => {
+            Tampering::RestoreKeys(moment) => {
                 let keys = then(*moment).map(|old| old.keys().clone()).unwrap_or_default();
-                let all = Step::RemoveKeyRange(vec![], vec![0xff]);
-                vec![all, Step::SetKeys(keys.into_iter().collect())]
+                let all = ObjectStep::RemoveKeyRange(vec![], vec![0xff]);
+                vec![all, ObjectStep::SetKeys(keys.into_iter().collect())]
             }
-            Act::PutBackRange(start, end, moment) => {
+            Tampering::RestoreRange(start, end, moment) => {
                 let mut all = whole(*moment);
                 all.resize(all.len().max(*end as usize), 0);
                 bytes = all[*start as usize..*end as usize].to_vec();
-                vec![Step::Write { offset: *start, data: &bytes }]
+                vec![ObjectStep::Write { offset: *start, data: &bytes }]
             }
-            Act::ZeroRange(start, end) => vec![Step::Zero { offset: *start, len: end - start }],
+            Tampering::ZeroRange(start, end) => vec![ObjectStep::Zero { offset: *start, len: end - start }],
         };
         let bench = MemoryObjects::new(true);
-        bench.replace(0, self.now(place).cloned());
-        bench.apply_one(Transaction { object: 0, steps }).unwrap();
+        bench.replace(0, self.present_object(place).cloned());
+        bench.apply_one(ObjectTransaction { object: 0, steps }).unwrap();
         bench.object(0)
     }
 
     /// Performs an attack on a copy of the disk.
-    pub(crate) fn perform(&self, left: &Scene, attack: &Attack) {
+    pub(crate) fn perform(&self, left: &TestDisk, attack: &Attack) {
         for (place, act) in attack {
-            let state = self.after(*place, act);
-            let store = if place.family == Family::Data { &left.data } else { &left.book };
+            let state = self.tampered_object(*place, act);
+            let store = if place.family == ObjectFamily::Data { &left.data } else { &left.book };
             match place.snapshot.map(|nth| &self.snapshots[nth].record) {
                 None => store.replace(place.object, state),
-                Some(record) if place.family == Family::Data => {
+                Some(record) if place.family == ObjectFamily::Data => {
                     store.replace_at(place.object, record.data_id, state);
                 }
                 Some(record) => store.replace_at(place.object, record.book_id, state),
@@ -235,9 +240,9 @@ impl Pool {
     }
 
     /// The moments with a changed version of an object.
-    fn versions(&self, family: Family, object: u64) -> Vec<usize> {
+    fn changed_moments(&self, family: ObjectFamily, object: u64) -> Vec<usize> {
         let numbers = 0..self.moments.len();
-        if family == Family::Book {
+        if family == ObjectFamily::Book {
             return numbers.collect();
         }
         let touched = |session: usize| {
@@ -256,23 +261,26 @@ impl Pool {
 
     /// Whether a segment was written after a session.
     pub(crate) fn is_written_after(&self, segment: u64, session: usize) -> bool {
-        self.versions(Family::Data, segment).iter().any(|number| self.moments[*number].session > session)
+        self.changed_moments(ObjectFamily::Data, segment)
+            .iter()
+            .any(|number| self.moments[*number].session > session)
     }
 
     /// All attacks on parts of an object.
-    fn partial_acts(&self, object: u64) -> Vec<Act> {
-        let versions = self.versions(Family::Data, object);
-        let present = Place { family: Family::Data, object, snapshot: None };
+    fn tamperings_of_parts(&self, object: u64) -> Vec<Tampering> {
+        let versions = self.changed_moments(ObjectFamily::Data, object);
+        let present = AttackedObject { family: ObjectFamily::Data, object, snapshot: None };
         let mut acts = vec![];
         if self.scene.params.layout.needs_keys() {
-            let states = versions.iter().map(|at| self.at(*at, Family::Data, object));
-            let all = states.chain([self.now(present)]).flatten().flat_map(|state| state.keys().keys());
-            for key in all.cloned().collect::<BTreeSet<Key>>() {
-                acts.push(Act::RemoveKey(key.clone()));
-                acts.extend(versions.iter().map(|at| Act::PutBackKey(key.clone(), *at)));
+            let states = versions.iter().map(|at| self.object_at(*at, ObjectFamily::Data, object));
+            let all =
+                states.chain([self.present_object(present)]).flatten().flat_map(|state| state.keys().keys());
+            for key in all.cloned().collect::<BTreeSet<ObjectKey>>() {
+                acts.push(Tampering::RemoveKey(key.clone()));
+                acts.extend(versions.iter().map(|at| Tampering::RestoreKey(key.clone(), *at)));
             }
-            acts.extend(versions.iter().map(|at| Act::PutBackKeys(*at)));
-            acts.extend(versions.iter().map(|at| Act::PutBackBytes(*at)));
+            acts.extend(versions.iter().map(|at| Tampering::RestoreKeys(*at)));
+            acts.extend(versions.iter().map(|at| Tampering::RestoreBytes(*at)));
             return acts;
         }
         let m = self.scene.meta();
@@ -283,40 +291,48 @@ impl Pool {
                 ObjectLayout::Interleaved => at + 4096,
                 _ => 1024 * 4096 + m * x,
             };
-            acts.push(Act::ZeroRange(meta, meta + m));
+            acts.push(Tampering::ZeroRange(meta, meta + m));
             for version in &versions {
-                acts.push(Act::PutBackRange(meta, meta + m, *version));
-                acts.push(Act::PutBackRange(at, at + 4096, *version));
+                acts.push(Tampering::RestoreRange(meta, meta + m, *version));
+                acts.push(Tampering::RestoreRange(at, at + 4096, *version));
             }
         }
         for version in versions {
-            acts.push(Act::PutBackRange(0, seal, version));
-            acts.push(Act::PutBackRange(seal, seal + 32, version));
+            acts.push(Tampering::RestoreRange(0, seal, version));
+            acts.push(Tampering::RestoreRange(seal, seal + 32, version));
         }
         acts
     }
 
     /// All attacks on whole objects, at present and in snapshots.
-    pub(crate) fn acts_on_objects(&self) -> Vec<(Place, Act)> {
+    pub(crate) fn object_attacks(&self) -> Vec<(AttackedObject, Tampering)> {
         let mut acts = vec![];
-        for (family, objects) in [(Family::Data, &DATA[..]), (Family::Book, &BOOK[..])] {
+        for (family, objects) in [(ObjectFamily::Data, &DATA[..]), (ObjectFamily::Book, &BOOK[..])] {
             for &object in objects {
-                let present = Place { family, object, snapshot: None };
-                let versions = self.versions(family, object);
+                let present = AttackedObject { family, object, snapshot: None };
+                let versions = self.changed_moments(family, object);
                 let others = || {
-                    objects.iter().filter(move |other| **other != object).map(|other| Act::CloneOf(*other))
+                    objects
+                        .iter()
+                        .filter(move |other| **other != object)
+                        .map(|other| Tampering::ReplaceWith(*other))
                 };
                 let mut add = |place, act| acts.push((place, act));
-                for act in [Act::Remove, Act::Cut(0), Act::Cut(100), Act::Cut(5000)] {
+                for act in [
+                    Tampering::Remove,
+                    Tampering::Truncate(0),
+                    Tampering::Truncate(100),
+                    Tampering::Truncate(5000),
+                ] {
                     add(present, act);
                 }
-                versions.iter().for_each(|at| add(present, Act::PutBack(*at)));
+                versions.iter().for_each(|at| add(present, Tampering::Restore(*at)));
                 others().for_each(|act| add(present, act));
                 for nth in 0..self.snapshots.len() {
-                    let place = Place { snapshot: Some(nth), ..present };
-                    add(place, Act::Remove);
-                    add(place, Act::Cut(100));
-                    versions.iter().for_each(|at| add(place, Act::PutBack(*at)));
+                    let place = AttackedObject { snapshot: Some(nth), ..present };
+                    add(place, Tampering::Remove);
+                    add(place, Tampering::Truncate(100));
+                    versions.iter().for_each(|at| add(place, Tampering::Restore(*at)));
                     others().for_each(|act| add(place, act));
                 }
             }
@@ -327,17 +343,21 @@ impl Pool {
     /// Attacks that simulate a pool without a snapshot: it returns no object, or the present
     /// objects, for the data, for the book, or for both.
     pub(crate) fn lost_snapshots(&self) -> Vec<Attack> {
-        let families: [&[(Family, &[u64])]; 3] = [
-            &[(Family::Data, &DATA), (Family::Book, &BOOK)],
-            &[(Family::Data, &DATA)],
-            &[(Family::Book, &BOOK)],
+        let families: [&[(ObjectFamily, &[u64])]; 3] = [
+            &[(ObjectFamily::Data, &DATA), (ObjectFamily::Book, &BOOK)],
+            &[(ObjectFamily::Data, &DATA)],
+            &[(ObjectFamily::Book, &BOOK)],
         ];
         let mut attacks = vec![];
         for snapshot in (0..self.snapshots.len()).map(Some) {
-            for answer in [Act::Remove, Act::PutBack(self.moments.len() - 1)] {
+            for answer in [Tampering::Remove, Tampering::Restore(self.moments.len() - 1)] {
                 for lost in families {
                     let places = lost.iter().flat_map(|(family, objects)| {
-                        objects.iter().map(move |object| Place { family: *family, object: *object, snapshot })
+                        objects.iter().map(move |object| AttackedObject {
+                            family: *family,
+                            object: *object,
+                            snapshot,
+                        })
                     });
                     attacks.push(places.map(|place| (place, answer.clone())).collect());
                 }
@@ -347,10 +367,10 @@ impl Pool {
     }
 
     /// All attacks on parts of the segments' objects.
-    pub(crate) fn acts_on_parts(&self) -> Vec<(Place, Act)> {
-        let place = |object, snapshot| Place { family: Family::Data, object, snapshot };
+    pub(crate) fn part_attacks(&self) -> Vec<(AttackedObject, Tampering)> {
+        let place = |object, snapshot| AttackedObject { family: ObjectFamily::Data, object, snapshot };
         let of_object = |object: u64| {
-            let acts = self.partial_acts(object);
+            let acts = self.tamperings_of_parts(object);
             let snapshots = [None, Some(0), Some(1)];
             snapshots
                 .into_iter()

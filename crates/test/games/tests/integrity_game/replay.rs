@@ -4,7 +4,7 @@
 //! The adversary wins if a check returns anything other than the latest content or an error, or
 //! returns data of a block that failed.
 
-use super::fixture::{Bed, LyingReads, Model, Step, Stored, keys};
+use super::fixture::{FileHarness, FileModel, FileStep, LyingReads, Stored, keys};
 use lacuna_contracts::{Budget, Kind};
 use lacuna_integrity::{Choice, ProtectedFile, Scheme, Session};
 use lacuna_sim::{Lies, Rng};
@@ -20,16 +20,17 @@ const STRIDE: u64 = 1100;
 /// The permitted content of the file: the latest, and after a failed operation also the content
 /// before it.
 #[derive(Clone)]
-struct Known {
-    latest: Model,
+struct PermittedContent {
+    latest: FileModel,
     /// Further permitted contents of blocks after failed operations.
-    also: BTreeMap<u64, Vec<Vec<u8>>>,
+    alternatives: BTreeMap<u64, Vec<Vec<u8>>>,
 }
 
-impl Known {
+impl PermittedContent {
     fn allows(&self, block: u64, found: &[u8]) -> bool {
         let latest = self.latest.block(block, found.len());
-        found == latest || self.also.get(&block).is_some_and(|also| also.iter().any(|other| other == found))
+        found == latest
+            || self.alternatives.get(&block).is_some_and(|also| also.iter().any(|other| other == found))
     }
 }
 
@@ -45,76 +46,80 @@ enum GameKind {
 }
 
 /// A game.
-pub(crate) struct Game {
+pub(crate) struct IntegrityGame {
     rng: Rng,
-    bed: Bed,
+    bed: FileHarness,
     /// Whether the user converts the file sometimes.
-    converts: bool,
+    may_convert: bool,
     kind: GameKind,
-    known: Known,
+    known: PermittedContent,
     /// The permitted content and the untrusted storage at the last commit.
-    committed: (Known, Stored),
+    committed: (PermittedContent, Stored),
     /// The untrusted storage after each operation.
-    seen: Vec<Arc<Stored>>,
+    past_storage: Vec<Arc<Stored>>,
     /// The randomness of lying reads, in a game with such reads.
-    liar: Option<Rng>,
+    lie_rng: Option<Rng>,
     /// Whether storage was permanently altered, or changed by operations under lies.
     altered: bool,
     /// The number of errors that the adversary caused.
-    pub(crate) noticed: u64,
+    pub(crate) detected: u64,
 }
 
 /// A description of the adversary's win.
-pub(crate) type Won = String;
+pub(crate) type AdversaryWin = String;
 
-impl Game {
+impl IntegrityGame {
     /// A game over an empty file.
     pub(crate) fn new(seed: u64, choice: Choice, block_size: usize) -> Self {
         let rng = Rng::new(seed);
-        let bed = Bed::new(choice, block_size, Budget::bytes(0));
-        let known = Known { latest: Model::default(), also: BTreeMap::new() };
+        let bed = FileHarness::new(choice, block_size, Budget::bytes(0));
+        let known = PermittedContent { latest: FileModel::default(), alternatives: BTreeMap::new() };
         let committed = (known.clone(), bed.us.stored.lock().clone());
-        Game {
+        IntegrityGame {
             rng,
             bed,
-            converts: seed.is_multiple_of(3) && choice != Choice::Fixed(Scheme::None),
+            may_convert: seed.is_multiple_of(3) && choice != Choice::Fixed(Scheme::None),
             kind: GameKind::Short,
             known,
             committed,
-            seen: vec![],
-            liar: None,
+            past_storage: vec![],
+            lie_rng: None,
             altered: false,
-            noticed: 0,
+            detected: 0,
         }
     }
 
     /// The game with storage that lies.
     #[allow(dead_code)]
-    pub(crate) fn over_lies(self, seed: u64) -> Self {
-        Game { liar: Some(Rng::new(!seed)), ..self }
+    pub(crate) fn with_lies(self, seed: u64) -> Self {
+        IntegrityGame { lie_rng: Some(Rng::new(!seed)), ..self }
     }
 
     /// A game over a file with counters too dispersed to fit into TS.
-    pub(crate) fn scattered(seed: u64, choice: Choice, block_size: usize) -> Result<Self, Won> {
-        let mut game = Game::new(seed, choice, block_size);
+    pub(crate) fn with_dispersed_counters(
+        seed: u64,
+        choice: Choice,
+        block_size: usize,
+    ) -> Result<Self, AdversaryWin> {
+        let mut game = IntegrityGame::new(seed, choice, block_size);
         for _ in 0..80 {
             let plain = super::fixture::content(&mut game.rng, block_size, 1);
-            let step = Step::Update(game.rng.below(40), plain);
+            let step = FileStep::Update(game.rng.below(40), plain);
             game.bed.step(&step).map_err(|e| e.to_string())?;
-            game.account(&step, false);
+            game.update_known(&step, false);
         }
         Ok(game)
     }
 
     /// A game over a long file, with blocks far from each other.
-    pub(crate) fn wide(seed: u64, choice: Choice, block_size: usize) -> Result<Self, Won> {
-        let mut game = Game { kind: GameKind::Wide, ..Game::new(seed, choice, block_size) };
+    pub(crate) fn wide(seed: u64, choice: Choice, block_size: usize) -> Result<Self, AdversaryWin> {
+        let mut game = IntegrityGame { kind: GameKind::Wide, ..IntegrityGame::new(seed, choice, block_size) };
         for area in 0..AREAS {
             let count = 1 + game.rng.below(6) as usize;
             let plain = super::fixture::content(&mut game.rng, block_size, count);
-            let step = Step::Update(area * STRIDE + game.rng.below(4), plain);
+            let step = FileStep::Update(area * STRIDE + game.rng.below(4), plain);
             game.bed.step(&step).map_err(|e| e.to_string())?;
-            game.account(&step, false);
+            game.update_known(&step, false);
         }
         game.commit()?;
         Ok(game)
@@ -123,22 +128,22 @@ impl Game {
     /// A game with a user that continues in the same session after a crash.
     #[allow(dead_code)]
     pub(crate) fn without_new_sessions(seed: u64, choice: Choice, block_size: usize) -> Self {
-        Game { kind: GameKind::SameSession, ..Game::new(seed, choice, block_size) }
+        IntegrityGame { kind: GameKind::SameSession, ..IntegrityGame::new(seed, choice, block_size) }
     }
 
-    fn commit(&mut self) -> Result<(), Won> {
+    fn commit(&mut self) -> Result<(), AdversaryWin> {
         self.bed.commit().map_err(|e| e.to_string())?;
-        self.remember();
+        self.save_storage();
         Ok(())
     }
 
-    fn remember(&mut self) {
+    fn save_storage(&mut self) {
         self.committed = (self.known.clone(), self.bed.us.stored.lock().clone());
     }
 
     /// Crashes the machine. Uncommitted data is lost; or sometimes the storage keeps uncommitted
     /// data, and committed data is overwritten.
-    fn crash(&mut self) -> Result<(), Won> {
+    fn crash(&mut self) -> Result<(), AdversaryWin> {
         self.known = self.committed.0.clone();
         if self.rng.chance(7, 8) {
             *self.bed.us.stored.lock() = self.committed.1.clone();
@@ -149,7 +154,7 @@ impl Game {
     }
 
     /// A random block for an operation.
-    fn place(&mut self) -> u64 {
+    fn random_block(&mut self) -> u64 {
         let blocks = self.known.latest.blocks;
         if self.is_wide() {
             self.rng.below(AREAS) * STRIDE + self.rng.below(8)
@@ -162,60 +167,60 @@ impl Game {
         self.kind == GameKind::Wide
     }
 
-    pub(crate) fn play(&mut self, steps: u64) -> Result<(), Won> {
+    pub(crate) fn play(&mut self, steps: u64) -> Result<(), AdversaryWin> {
         for number in 0..steps {
-            let at = |won: Won| format!("step {number}: {won}");
+            let at = |won: AdversaryWin| format!("step {number}: {won}");
             self.operate().map_err(at)?;
-            self.seen.push(Arc::new(self.bed.us.stored.lock().clone()));
+            self.past_storage.push(Arc::new(self.bed.us.stored.lock().clone()));
             match self.rng.below(6) {
                 0 => {
                     self.alter();
                     self.altered = true;
-                    self.look().map_err(at)?;
+                    self.check_open_file().map_err(at)?;
                 }
                 1..4 => {
                     // The adversary alters storage once, and then restores it.
                     self.commit().map_err(at)?;
                     let before = self.bed.us.stored.lock().clone();
-                    self.seen.push(Arc::new(before.clone()));
+                    self.past_storage.push(Arc::new(before.clone()));
                     (0..=self.rng.below(3)).for_each(|_| self.alter());
-                    self.look_anew().map_err(at)?;
+                    self.check_reopened_file().map_err(at)?;
                     *self.bed.us.stored.lock() = before;
                 }
-                _ => self.look().map_err(at)?,
+                _ => self.check_open_file().map_err(at)?,
             }
-            self.lie().map_err(at)?;
+            self.play_under_lies().map_err(at)?;
         }
         Ok(())
     }
 
     /// In a game with lies, opens the file again and reads it while reads return any earlier state
     /// of the storage; often makes a change first.
-    fn lie(&mut self) -> Result<(), Won> {
-        let Some(liar) = &mut self.liar else { return Ok(()) };
+    fn play_under_lies(&mut self) -> Result<(), AdversaryWin> {
+        let Some(liar) = &mut self.lie_rng else { return Ok(()) };
         if liar.chance(1, 2) {
             return Ok(());
         }
         let of_a_thousand = *liar.pick(&[30, 100, 300, 600]);
         let (changes, forges) = (liar.chance(1, 4), liar.chance(1, 2));
-        let lies = Lies { of_a_thousand, rng: Rng::new(liar.next_u64()), forges };
+        let lies = Lies { per_mille: of_a_thousand, rng: Rng::new(liar.next_u64()), may_forge: forges };
         self.commit()?;
-        self.bed.us.lie(Some(LyingReads { lies, past: self.seen.clone() }));
+        self.bed.us.lie(Some(LyingReads { lies, past: self.past_storage.clone() }));
         let mut looked = Ok(());
         if changes {
             self.altered = true;
             looked = self.operate().and_then(|()| self.commit_or_lose());
         }
-        let looked = looked.and_then(|()| self.look_anew());
+        let looked = looked.and_then(|()| self.check_reopened_file());
         self.bed.us.lie(None);
         looked
     }
 
     /// Commits. If that fails under lies, uncommitted data is lost.
-    fn commit_or_lose(&mut self) -> Result<(), Won> {
+    fn commit_or_lose(&mut self) -> Result<(), AdversaryWin> {
         match self.bed.commit() {
             Ok(()) => {
-                self.remember();
+                self.save_storage();
                 Ok(())
             }
             Err(e) if e.kind() == Kind::Corrupt => self.crash(),
@@ -223,28 +228,30 @@ impl Game {
         }
     }
 
-    fn operate(&mut self) -> Result<(), Won> {
+    fn operate(&mut self) -> Result<(), AdversaryWin> {
         let size = self.bed.us.block_size;
         let blocks = self.known.latest.blocks;
-        let (place, wide) = (self.place(), self.is_wide());
+        let (place, wide) = (self.random_block(), self.is_wide());
         let rng = &mut self.rng;
         let step = match rng.below(17) {
             0..9 => {
                 let count = if rng.chance(1, 8) { 1 + rng.below(40) } else { 1 + rng.below(3) };
-                Step::Update(place, super::fixture::content(rng, size, count as usize))
+                FileStep::Update(place, super::fixture::content(rng, size, count as usize))
             }
-            9 if wide => {
-                Step::Resize(if rng.chance(1, 4) { place } else { AREAS * STRIDE - rng.below(3 * STRIDE) })
-            }
-            9 => Step::Resize(rng.below(blocks + 20)),
+            9 if wide => FileStep::Resize(if rng.chance(1, 4) {
+                place
+            } else {
+                AREAS * STRIDE - rng.below(3 * STRIDE)
+            }),
+            9 => FileStep::Resize(rng.below(blocks + 20)),
             10 if wide => {
-                Step::Punch(place, if rng.chance(1, 4) { rng.below(8 * STRIDE) } else { rng.below(10) })
+                FileStep::Punch(place, if rng.chance(1, 4) { rng.below(8 * STRIDE) } else { rng.below(10) })
             }
-            10 => Step::Punch(rng.below(blocks + 1), rng.below(10)),
-            11 => Step::Convert,
-            12 if self.converts => Step::Choose(Choice::Fixed(Scheme::OFFERED[rng.below(3) as usize])),
-            12..14 => Step::Commit,
-            14..16 => Step::Reopen(rng.chance(1, 2)),
+            10 => FileStep::Punch(rng.below(blocks + 1), rng.below(10)),
+            11 => FileStep::Convert,
+            12 if self.may_convert => FileStep::Choose(Choice::Fixed(Scheme::OFFERED[rng.below(3) as usize])),
+            12..14 => FileStep::Commit,
+            14..16 => FileStep::Reopen(rng.chance(1, 2)),
             _ => return self.crash(),
         };
         let result = self.bed.step(&step);
@@ -253,10 +260,10 @@ impl Game {
             Err(e) if e.kind() == Kind::Corrupt && self.altered => true,
             Err(e) => return Err(format!("{step:.40?} failed: {e}")),
         };
-        self.noticed += u64::from(failed);
-        self.account(&step, failed);
-        if !failed && matches!(step, Step::Commit | Step::Reopen(_)) {
-            self.remember();
+        self.detected += u64::from(failed);
+        self.update_known(&step, failed);
+        if !failed && matches!(step, FileStep::Commit | FileStep::Reopen(_)) {
+            self.save_storage();
         }
         let (found, expected) = (self.bed.file.blocks(), self.known.latest.blocks);
         if found != expected && !failed {
@@ -268,50 +275,50 @@ impl Game {
 
     /// Updates the permitted content after an operation. If it failed, its blocks may have their
     /// earlier content.
-    fn account(&mut self, step: &Step, failed: bool) {
+    fn update_known(&mut self, step: &FileStep, failed: bool) {
         let size = self.bed.us.block_size;
         let latest = &mut self.known.latest;
         let range = match step {
-            Step::Update(first, plain) => *first..*first + (plain.len() / size) as u64,
-            Step::Punch(first, count) => *first..*first + *count,
-            Step::Resize(blocks) => *blocks.min(&latest.blocks)..latest.blocks.max(*blocks),
+            FileStep::Update(first, plain) => *first..*first + (plain.len() / size) as u64,
+            FileStep::Punch(first, count) => *first..*first + *count,
+            FileStep::Resize(blocks) => *blocks.min(&latest.blocks)..latest.blocks.max(*blocks),
             _ => return,
         };
         if !failed {
-            self.known.also.retain(|block, _| !range.contains(block));
+            self.known.alternatives.retain(|block, _| !range.contains(block));
         }
         let before: BTreeMap<_, _> = latest.data.range(range.clone()).map(|(b, p)| (*b, p.clone())).collect();
         match step {
-            Step::Update(first, plain) => latest.update(*first, plain, size),
-            Step::Punch(first, count) => latest.punch(*first, *count),
-            Step::Resize(blocks) => latest.resize(*blocks),
+            FileStep::Update(first, plain) => latest.update(*first, plain, size),
+            FileStep::Punch(first, count) => latest.punch(*first, *count),
+            FileStep::Resize(blocks) => latest.resize(*blocks),
             _ => {}
         }
         if failed {
             let after: Vec<u64> = latest.data.range(range).map(|(block, _)| *block).collect();
             for block in after.into_iter().chain(before.keys().copied()).collect::<BTreeSet<u64>>() {
                 let old = before.get(&block).cloned().unwrap_or_else(|| vec![0; size]);
-                self.known.also.entry(block).or_default().push(old);
+                self.known.alternatives.entry(block).or_default().push(old);
             }
         }
     }
 
     /// Checks some blocks of the open file.
-    fn look(&mut self) -> Result<(), Won> {
+    fn check_open_file(&mut self) -> Result<(), AdversaryWin> {
         let blocks = self.bed.file.blocks();
         for _ in 0..4 {
-            let near = self.place();
+            let near = self.random_block();
             let first = if self.is_wide() { near.min(blocks) } else { self.rng.below(blocks + 1) };
             let count = self.rng.below((blocks - first).min(40) + 1);
             let noticed = Self::check(&self.known, &self.bed, &self.bed.file, first, count, self.altered)?;
-            self.noticed += u64::from(noticed);
+            self.detected += u64::from(noticed);
         }
         Ok(())
     }
 
     /// Opens the file again, with empty caches, and checks all blocks; in a wide game, all areas.
-    fn look_anew(&mut self) -> Result<(), Won> {
-        let Bed { trusted, session, budget, .. } = &self.bed;
+    fn check_reopened_file(&mut self) -> Result<(), AdversaryWin> {
+        let FileHarness { trusted, session, budget, .. } = &self.bed;
         let file =
             ProtectedFile::open(keys(1), trusted, Session(*session), *budget).map_err(|e| e.to_string())?;
         let mut first = 0;
@@ -322,10 +329,10 @@ impl Game {
             }
             let count = (1 + self.rng.below(12)).min(file.blocks() - first);
             let noticed = Self::check(&self.known, &self.bed, &file, first, count, true)?;
-            self.noticed += u64::from(noticed);
+            self.detected += u64::from(noticed);
             first += count;
         }
-        if !self.known.also.is_empty() {
+        if !self.known.alternatives.is_empty() {
             return Ok(());
         }
         for data in [true, false] {
@@ -334,7 +341,7 @@ impl Game {
                 && found != self.known.latest.seek(from, data)
             {
                 return Err(format!(
-                    "from {from} on, the next block that is data ({data}) is said to be {found:?}"
+                    "from {from} on, the next block that is data ({data}) is reported as {found:?}"
                 ));
             }
         }
@@ -343,13 +350,13 @@ impl Game {
 
     /// Whether the check failed; or the adversary's win.
     fn check(
-        known: &Known,
-        bed: &Bed,
+        known: &PermittedContent,
+        bed: &FileHarness,
         file: &ProtectedFile,
         first: u64,
         count: u64,
         may_fail: bool,
-    ) -> Result<bool, Won> {
+    ) -> Result<bool, AdversaryWin> {
         let size = bed.us.block_size;
         let mut plain = vec![0x55; count as usize * size];
         let result = file.check(&bed.us, first, &mut plain);
@@ -373,7 +380,7 @@ impl Game {
     fn alter(&mut self) {
         let wide = self.is_wide();
         let rng = &mut self.rng;
-        let old = self.seen[rng.below(self.seen.len() as u64) as usize].clone();
+        let old = self.past_storage[rng.below(self.past_storage.len() as u64) as usize].clone();
         let mut guard = self.bed.us.stored.lock();
         let now = &mut *guard;
         match rng.below(16) {

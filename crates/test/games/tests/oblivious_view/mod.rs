@@ -3,9 +3,9 @@
 
 use lacuna_contracts::{BLOCK_SIZE, Secret};
 use lacuna_crypto::{AesBlock, XAES_NONCE, XaesKey, derive};
-use lacuna_levels::{Entry, SALT_LEN, WriteKey};
+use lacuna_levels::{SALT_LEN, SlotEntry, WriteKey};
 use lacuna_oblivious::Params;
-use lacuna_sim::{OpKind, Record};
+use lacuna_sim::{OpKind, RecordedOp};
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
@@ -24,14 +24,14 @@ const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
 const TAG: Range<usize> = COVER.end..COVER.end + 16;
 
 /// A histogram of bytes.
-pub(crate) struct Bytes([u64; 256]);
+pub(crate) struct ByteHistogram([u64; 256]);
 
-impl Bytes {
+impl ByteHistogram {
     fn count(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.0[usize::from(*byte)] += 1);
     }
 
-    pub(crate) fn add(&mut self, other: &Bytes) {
+    pub(crate) fn add(&mut self, other: &ByteHistogram) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
@@ -51,9 +51,9 @@ impl Bytes {
     }
 }
 
-impl Default for Bytes {
-    fn default() -> Bytes {
-        Bytes([0; 256])
+impl Default for ByteHistogram {
+    fn default() -> ByteHistogram {
+        ByteHistogram([0; 256])
     }
 }
 
@@ -70,72 +70,72 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// A decrypted block: its level, entry and place, and a hash of its content.
-pub(crate) type Block = (u8, u64, u64, u64);
+pub(crate) type DecryptedBlock = (u8, u64, u64, u64);
 
 /// The decrypted content of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum DecryptedWrite {
     Nothing,
     /// A head: its salt and public part, and for each known level the level's body and the entries
     /// of its cells.
     Head(Vec<u8>, Vec<(Vec<u8>, Vec<u64>)>),
     /// A record: the decrypted blocks of the cells and slots of a batch.
-    Record(Vec<Option<Block>>),
+    Record(Vec<Option<DecryptedBlock>>),
     /// A cell that is written in place.
-    Cell(u64, Option<Block>),
+    Cell(u64, Option<DecryptedBlock>),
 }
 
 /// One write or sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedOp {
     pub kind: OpKind,
     pub offset: u64,
     pub len: u64,
     pub ok: bool,
-    pub shown: Shown,
+    pub decrypted: DecryptedWrite,
 }
 
-impl Seen {
+impl ObservedOp {
     /// The part that an adversary without keys sees.
-    pub(crate) fn outside(&self) -> (OpKind, u64, u64, bool) {
+    pub(crate) fn visible_part(&self) -> (OpKind, u64, u64, bool) {
         (self.kind, self.offset, self.len, self.ok)
     }
 }
 
-struct Known {
+struct ObserverKeys {
     level: Secret<32>,
     blocks: XaesKey,
     entries: AesBlock,
 }
 
 /// An adversary with the keys of levels 0 to some depth that observes the medium.
-pub(crate) struct Observer {
+pub(crate) struct TraceObserver {
     params: Params,
     regions: Regions,
-    known: Vec<Known>,
+    known: Vec<ObserverKeys>,
     /// For each cell its contents in the ring, hashed, and their decrypted blocks.
-    in_ring: HashMap<u64, HashMap<u64, Option<Block>>>,
+    in_ring: HashMap<u64, HashMap<u64, Option<DecryptedBlock>>>,
     in_meta: HashSet<u64>,
     /// A record whose head was not written yet.
     record: Vec<u8>,
-    pub trace: Vec<Seen>,
+    pub trace: Vec<ObservedOp>,
     /// All bytes of records and heads.
-    pub all: Bytes,
+    pub all_bytes: ByteHistogram,
     /// The bytes that the keys do not decrypt.
-    pub rest: Bytes,
+    pub undecrypted: ByteHistogram,
 }
 
-impl Observer {
-    pub(crate) fn new(params: &Params, masters: &[Secret<32>], uuid: &[u8; 16]) -> Observer {
+impl TraceObserver {
+    pub(crate) fn new(params: &Params, masters: &[Secret<32>], uuid: &[u8; 16]) -> TraceObserver {
         let known = masters.iter().map(|master| {
             let level = derive(master, "oblivious level", uuid);
-            Known {
+            ObserverKeys {
                 blocks: XaesKey::new(&derive(&level, "oblivious cell", &[])),
                 entries: AesBlock::new(&derive(&level, "oblivious entry", &[])),
                 level,
             }
         });
-        Observer {
+        TraceObserver {
             params: *params,
             regions: Regions::of(params),
             known: known.collect(),
@@ -143,17 +143,17 @@ impl Observer {
             in_meta: HashSet::new(),
             record: Vec::new(),
             trace: Vec::new(),
-            all: Bytes::default(),
-            rest: Bytes::default(),
+            all_bytes: ByteHistogram::default(),
+            undecrypted: ByteHistogram::default(),
         }
     }
 
     /// Observes writes and syncs in order; reads leave no trace on a medium.
-    pub(crate) fn watch(&mut self, records: Vec<Record>) {
+    pub(crate) fn observe(&mut self, records: Vec<RecordedOp>) {
         for record in records.into_iter().filter(|record| record.kind != OpKind::Read) {
-            let Record { kind, offset, len, ok, contents, .. } = record;
-            let shown = contents.map_or(Shown::Nothing, |bytes| self.read(offset, bytes));
-            self.trace.push(Seen { kind, offset, len, ok, shown });
+            let RecordedOp { kind, offset, len, ok, contents, .. } = record;
+            let shown = contents.map_or(DecryptedWrite::Nothing, |bytes| self.decrypt_write(offset, bytes));
+            self.trace.push(ObservedOp { kind, offset, len, ok, decrypted: shown });
         }
     }
 
@@ -176,7 +176,7 @@ impl Observer {
         first..first + drawn(level)
     }
 
-    fn read(&mut self, offset: u64, bytes: Vec<u8>) -> Shown {
+    fn decrypt_write(&mut self, offset: u64, bytes: Vec<u8>) -> DecryptedWrite {
         if offset >= self.cells_start() {
             let at = (offset - self.cells_start()) as usize;
             let (group, within) = (at / GROUP_LEN, at % GROUP_LEN);
@@ -185,24 +185,24 @@ impl Observer {
                     bytes.len() == CELL - BLOCK_SIZE && self.in_meta.contains(&hash(&bytes)),
                     "what was in the ring"
                 );
-                return Shown::Nothing;
+                return DecryptedWrite::Nothing;
             }
             assert!(within.is_multiple_of(BLOCK_SIZE) && bytes.len() == BLOCK_SIZE, "a cell is a page");
             let cell = (group * GROUP + within / BLOCK_SIZE) as u64;
             let block = self.in_ring.get(&cell).and_then(|known| known.get(&hash(&bytes)));
-            return Shown::Cell(cell, *block.expect("what goes in place was in the ring"));
+            return DecryptedWrite::Cell(cell, *block.expect("what goes in place was in the ring"));
         }
         if offset >= self.regions.ring_start as u64 {
             assert_eq!(bytes.len(), self.regions.record);
             self.record = bytes;
-            return Shown::Nothing;
+            return DecryptedWrite::Nothing;
         }
         assert_eq!(bytes.len(), BLOCK_SIZE);
-        self.head(&bytes)
+        self.read_head(&bytes)
     }
 
     /// Reads a head, and with its first copy the record before it.
-    fn head(&mut self, head: &[u8]) -> Shown {
+    fn read_head(&mut self, head: &[u8]) -> DecryptedWrite {
         let salt: [u8; SALT_LEN] = head[..SALT_LEN].try_into().unwrap();
         let keys: Vec<WriteKey> = self
             .known
@@ -212,7 +212,7 @@ impl Observer {
         let mut public = head[PUBLIC_AT..].to_vec();
         let tag = head[SALT_LEN..DIGEST.start].try_into().unwrap();
         keys[0].open(1, 0, &head[DIGEST.start..PUBLIC_AT], &mut public, &tag).expect("a head of level 0");
-        let mut said = Vec::new();
+        let mut level_parts = Vec::new();
         for (level, key) in keys.iter().enumerate() {
             let slots = self.slots(level);
             let covers = &head[COVERS_AT + slots.start * 8..COVERS_AT + slots.end * 8];
@@ -222,42 +222,46 @@ impl Observer {
             let tag = head[at + 104..at + 120].try_into().unwrap();
             key.open(3, level as u8, &[covers, stash].concat(), &mut body, &tag).expect("what a level says");
             let entry = |domain: u8, slot: usize, cover: &[u8]| {
-                let pad = key.cover(domain, slot as u8, Entry::Empty);
+                let pad = key.encrypt_entry(domain, slot as u8, SlotEntry::Empty);
                 let plain: Vec<u8> = cover.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
                 u64::from_le_bytes(plain.try_into().unwrap())
             };
             let put = slots.zip(covers.chunks_exact(8)).map(|(slot, cover)| entry(4, slot, cover));
             let stashed = stash.chunks_exact(8).enumerate().map(|(slot, cover)| entry(5, slot, cover));
-            said.push((body, put.chain(stashed).collect()));
+            level_parts.push((body, put.chain(stashed).collect()));
         }
         if !self.record.is_empty() {
             assert!(head[DIGEST] == keys[0].digest(2, &self.record), "a head belongs to its record");
-            self.all.count(head);
+            self.all_bytes.count(head);
             let known = self.slots(self.known.len() - 1).end;
-            self.rest.count(&head[LEVELS_AT + self.known.len() * 120..COVERS_AT]);
-            self.rest.count(&head[COVERS_AT + known * 8..STASH_AT]);
-            let blocks = self.record(&public, &said);
-            self.trace.last_mut().expect("the record").shown = Shown::Record(blocks);
+            self.undecrypted.count(&head[LEVELS_AT + self.known.len() * 120..COVERS_AT]);
+            self.undecrypted.count(&head[COVERS_AT + known * 8..STASH_AT]);
+            let blocks = self.read_record(&public, &level_parts);
+            self.trace.last_mut().expect("the record").decrypted = DecryptedWrite::Record(blocks);
         }
-        Shown::Head([&salt[..], &public].concat(), said)
+        DecryptedWrite::Head([&salt[..], &public].concat(), level_parts)
     }
 
-    fn record(&mut self, public: &[u8], said: &[(Vec<u8>, Vec<u64>)]) -> Vec<Option<Block>> {
+    fn read_record(
+        &mut self,
+        public: &[u8],
+        level_parts: &[(Vec<u8>, Vec<u64>)],
+    ) -> Vec<Option<DecryptedBlock>> {
         let record = std::mem::take(&mut self.record);
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let seq = number(&public[..8]);
-        self.all.count(&record);
+        self.all_bytes.count(&record);
         let drawn = self.params.batch_cells();
         let mut blocks = Vec::new();
         for (slot, bytes) in record.chunks_exact(CELL).enumerate().take(drawn + STASH_SLOTS) {
             let level = (0..self.known.len()).find(|level| self.slots(*level).contains(&slot));
             let level = if slot < drawn { level } else { Some(0) };
-            let block = level.and_then(|level| self.open(level, bytes));
+            let block = level.and_then(|level| self.open_cell(level, bytes));
             if block.is_none() {
-                self.rest.count(bytes);
+                self.undecrypted.count(bytes);
             }
             if let Some((level, entry, place, _)) = block {
-                let listed = &said[usize::from(level)].1;
+                let listed = &level_parts[usize::from(level)].1;
                 let at = if slot < drawn {
                     slot - self.slots(level.into()).start
                 } else {
@@ -280,7 +284,7 @@ impl Observer {
 
     /// The decrypted block of a level in a cell, if there is one. Counts the bytes that stay
     /// encrypted.
-    fn open(&mut self, level: usize, bytes: &[u8]) -> Option<Block> {
+    fn open_cell(&mut self, level: usize, bytes: &[u8]) -> Option<DecryptedBlock> {
         let known = &self.known[level];
         let nonce: [u8; XAES_NONCE] = bytes[NONCE].try_into().unwrap();
         let pad = known.entries.encrypt(nonce[..16].try_into().unwrap());
@@ -291,8 +295,8 @@ impl Observer {
         let mut block = bytes[..BLOCK_SIZE].to_vec();
         let opened = known.blocks.open_in_place(&nonce, &aad, &mut block, &bytes[TAG].try_into().unwrap());
         opened.unwrap().ok()?;
-        self.rest.count(&nonce);
-        self.rest.count(&bytes[TAG.end..]);
+        self.undecrypted.count(&nonce);
+        self.undecrypted.count(&bytes[TAG.end..]);
         Some((level as u8, entry, place, hash(&block)))
     }
 }

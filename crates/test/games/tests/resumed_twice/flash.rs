@@ -3,8 +3,8 @@
 #[path = "../../../../formats/flash/tests/fixture/mod.rs"]
 mod fixture;
 
-use crate::{Repeats, no_nonce_serves_twice};
-use fixture::Bed;
+use crate::{ExpectedRepeats, assert_no_nonce_repeats};
+use fixture::TestDisk;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 
 fn content(block: u64, version: u64) -> Vec<u8> {
@@ -14,7 +14,7 @@ fn content(block: u64, version: u64) -> Vec<u8> {
 /// Runs both copies from the beginning; they are identical until they diverge.
 fn copies() {
     for copy in 1..3 {
-        let mut bed = Bed::small(3);
+        let mut bed = TestDisk::small(3);
         let disk = bed.open();
         let write = |block, version| disk.write(BlockAddr(block), &content(block, version)).unwrap();
         (0..20).for_each(|block| write(block, 1));
@@ -33,7 +33,7 @@ fn copies() {
 }
 
 #[test]
-fn flash() {
+fn flash_disks_repeat_no_nonce() {
     // Each of three rounds writes twenty different blocks.
-    no_nonce_serves_twice("flash", 101, Repeats { given: 1, synthetic: 60 }, copies);
+    assert_no_nonce_repeats("flash", 101, ExpectedRepeats { drawn: 1, synthetic: 60 }, copies);
 }

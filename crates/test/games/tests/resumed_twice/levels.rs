@@ -7,23 +7,23 @@ mod deniable;
 #[path = "../../../../formats/oblivious/tests/fixture/mod.rs"]
 mod oblivious;
 
-use crate::{Repeats, no_nonce_serves_twice};
+use crate::{ExpectedRepeats, assert_no_nonce_repeats};
 use lacuna_levels::LevelFormat;
 use lacuna_testkit::levels::resume_twice;
 
-fn play<F: LevelFormat>(params: &F) {
+fn resume_at_each_level<F: LevelFormat>(params: &F) {
     for parting in 0..3 {
-        let repeats = Repeats { given: 1, synthetic: 0 };
-        no_nonce_serves_twice(&format!("level {parting}"), 101, repeats, || resume_twice(params, parting));
+        let repeats = ExpectedRepeats { drawn: 1, synthetic: 0 };
+        assert_no_nonce_repeats(&format!("level {parting}"), 101, repeats, || resume_twice(params, parting));
     }
 }
 
 #[test]
-fn deniable() {
-    play(&deniable::params());
+fn deniable_disks_repeat_no_nonce() {
+    resume_at_each_level(&deniable::params());
 }
 
 #[test]
-fn oblivious() {
-    play(&oblivious::params());
+fn oblivious_disks_repeat_no_nonce() {
+    resume_at_each_level(&oblivious::params());
 }

@@ -10,13 +10,13 @@ mod objects;
 mod sealed;
 mod vault;
 
-use lacuna_crypto::witness::{Use, UseKind, repeated, uses_of, uses_unhedged};
+use lacuna_crypto::nonce_log::{NonceKind, NonceUse, count_reused, record_unhedged_uses, record_uses};
 
 /// The least number of nonces that are used for two contents without hedging.
 #[derive(Clone, Copy)]
-struct Repeats {
+struct ExpectedRepeats {
     /// Among drawn nonces.
-    given: usize,
+    drawn: usize,
     /// Among parts of synthetic tags.
     synthetic: usize,
 }
@@ -27,20 +27,20 @@ struct Repeats {
 /// # Panics
 ///
 /// If there are fewer, or if a nonce is used for two contents with hedging.
-fn no_nonce_serves_twice(what: &str, least: usize, repeats: Repeats, copies: impl Fn()) {
-    let ((), hedged) = uses_of(&copies);
+fn assert_no_nonce_repeats(what: &str, least: usize, repeats: ExpectedRepeats, copies: impl Fn()) {
+    let ((), hedged) = record_uses(&copies);
     let uses = hedged.iter().filter(is_nonce).count();
     assert!(uses >= least, "{what}: {uses} uses");
-    assert_eq!(repeated(hedged.iter().filter(is_nonce)), 0, "{what}");
-    let ((), unhedged) = uses_unhedged(copies);
-    for (kind, least) in [(UseKind::Given, repeats.given), (UseKind::Synthetic, repeats.synthetic)] {
-        let found = repeated(unhedged.iter().filter(|one| one.kind() == kind));
+    assert_eq!(count_reused(hedged.iter().filter(is_nonce)), 0, "{what}");
+    let ((), unhedged) = record_unhedged_uses(copies);
+    for (kind, least) in [(NonceKind::Given, repeats.drawn), (NonceKind::Synthetic, repeats.synthetic)] {
+        let found = count_reused(unhedged.iter().filter(|one| one.kind() == kind));
         assert!(found >= least, "{what}: the game notices {found} of kind {kind:?}");
     }
 }
 
 /// Whether it is the nonce of a stream cipher or a tweak of XTS, which may never be used for two
 /// contents.
-fn is_nonce(one: &&Use) -> bool {
-    one.kind() != UseKind::Wide
+fn is_nonce(one: &&NonceUse) -> bool {
+    one.kind() != NonceKind::Wide
 }

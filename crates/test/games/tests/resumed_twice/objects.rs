@@ -3,8 +3,8 @@
 #[path = "../../../../formats/sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
 
-use crate::{Repeats, no_nonce_serves_twice};
-use fixture::{Scene, run};
+use crate::{ExpectedRepeats, assert_no_nonce_repeats};
+use fixture::{TestDisk, run_content};
 use lacuna_contracts::{BlockAddr, Disk};
 use lacuna_crypto::Cipher;
 use lacuna_sealed_objects::ObjectLayout;
@@ -12,10 +12,10 @@ use lacuna_sealed_objects::ObjectLayout;
 /// Runs both copies from the beginning; they are identical until they diverge.
 fn copies(cipher: Cipher, layout: ObjectLayout) {
     for copy in 1..3 {
-        let scene = Scene::new(cipher, layout, 2048);
+        let scene = TestDisk::new(cipher, layout, 2048);
         let disk = scene.open_seeded(7);
         let write = |first: u64, count: u64, stamp: u64| {
-            disk.write(BlockAddr(first), &run(first, count, stamp)).unwrap();
+            disk.write(BlockAddr(first), &run_content(first, count, stamp)).unwrap();
         };
         write(0, 8, 1);
         disk.flush().unwrap();
@@ -29,12 +29,13 @@ fn copies(cipher: Cipher, layout: ObjectLayout) {
 }
 
 #[test]
-fn sealed_objects() {
+fn disks_on_objects_repeat_no_nonce() {
     // All ciphers that draw a nonce: they store it in the metadata.
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
         for layout in ObjectLayout::ALL {
-            let (what, repeats) = (format!("{cipher:?}, {layout:?}"), Repeats { given: 201, synthetic: 0 });
-            no_nonce_serves_twice(&what, 501, repeats, || copies(cipher, layout));
+            let (what, repeats) =
+                (format!("{cipher:?}, {layout:?}"), ExpectedRepeats { drawn: 201, synthetic: 0 });
+            assert_no_nonce_repeats(&what, 501, repeats, || copies(cipher, layout));
         }
     }
 }

@@ -3,7 +3,7 @@
 #[path = "../../../../formats/sealed/tests/fixture/mod.rs"]
 mod fixture;
 
-use crate::{Repeats, no_nonce_serves_twice};
+use crate::{ExpectedRepeats, assert_no_nonce_repeats};
 use fixture::{create, open_with, options, params, write};
 use lacuna_contracts::{Disk, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
@@ -35,10 +35,10 @@ fn copies(cipher: Cipher) {
 }
 
 #[test]
-fn sealed() {
+fn sealed_disks_repeat_no_nonce() {
     // All ciphers that draw a nonce: they store it in the metadata.
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
-        let repeats = Repeats { given: 1001, synthetic: 0 };
-        no_nonce_serves_twice(&format!("{cipher:?}"), 2 * 1024 + 1, repeats, || copies(cipher));
+        let repeats = ExpectedRepeats { drawn: 1001, synthetic: 0 };
+        assert_no_nonce_repeats(&format!("{cipher:?}"), 2 * 1024 + 1, repeats, || copies(cipher));
     }
 }

@@ -6,26 +6,26 @@
 //! (default 0).
 
 mod replay;
-#[path = "../../../../formats/vault/tests/world/mod.rs"]
+#[path = "../../../../formats/vault/tests/vault_harness/mod.rs"]
 mod world;
 
-use lacuna_games::{fold, games};
+use lacuna_games::{fold_counts, game_count};
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::setting;
-use replay::Game;
+use lacuna_sim::env_number;
+use replay::VaultGame;
 
 /// The number of operations of a run.
 const STEPS: u64 = 40;
 
 fn play(choice: Choice) {
-    let (runs, first) = (games(200), setting("LACUNA_SEED", 0));
+    let (runs, first) = (game_count(200), env_number("LACUNA_SEED", 0));
     let (mut noticed, mut named, mut digest) = (0, 0, 0u64);
     for seed in first..first + runs {
-        let mut game = Game::new(seed, choice);
+        let mut game = VaultGame::new(seed, choice);
         game.play(STEPS).unwrap_or_else(|won| panic!("the adversary wins: {won}"));
-        noticed += game.noticed;
-        named += game.named;
-        digest = fold(digest, (game.noticed << 32) | game.named);
+        noticed += game.detected;
+        named += game.reported_rollbacks;
+        digest = fold_counts(digest, (game.detected << 32) | game.reported_rollbacks);
     }
     println!(
         "{}: {runs} runs, seed {first}, {noticed} errors, {named} rollbacks named, digest {digest:016x}",
@@ -60,8 +60,8 @@ fn auto_shows_the_latest_or_an_error() {
 #[test]
 fn without_the_anchor_a_rollback_wins() {
     let lost = (0..100).any(|seed| {
-        let mut game = Game::new(seed, Choice::Auto);
-        game.forgetful = true;
+        let mut game = VaultGame::new(seed, Choice::Auto);
+        game.anchor_forgets = true;
         game.play(STEPS).is_err()
     });
     assert!(lost);
@@ -69,6 +69,6 @@ fn without_the_anchor_a_rollback_wins() {
 
 #[test]
 fn encryption_alone_loses() {
-    let lost = (0..100).any(|seed| Game::new(seed, Choice::Fixed(Scheme::None)).play(STEPS).is_err());
+    let lost = (0..100).any(|seed| VaultGame::new(seed, Choice::Fixed(Scheme::None)).play(STEPS).is_err());
     assert!(lost);
 }

@@ -6,12 +6,12 @@
 mod adversary;
 mod lies;
 
-use crate::world::World;
+use crate::world::VaultHarness;
 use crate::world::ops::bytes;
 use lacuna_contracts::Kind;
 use lacuna_integrity::Choice;
 use lacuna_sim::{FolderImage, Rng};
-use lacuna_vault::{Changes, FileKind, FsError, NewNode, ROOT, RenameMode, Vault};
+use lacuna_vault::{AttrChanges, FileKind, FsError, NewNode, ROOT, RenameMode, Vault};
 use std::collections::BTreeMap;
 
 const BLOCK: usize = 4096;
@@ -20,12 +20,12 @@ const NAMES: [&[u8]; 5] = [b"one", b"two", b"three", b"four", b"five"];
 /// The permitted content of a file: the latest, and after failed operations also further ones, for
 /// each block.
 #[derive(Clone)]
-struct File {
+struct PermittedFile {
     content: Vec<u8>,
-    also: Vec<Vec<u8>>,
+    alternatives: Vec<Vec<u8>>,
 }
 
-impl File {
+impl PermittedFile {
     fn allows(&self, at: usize, found: &[u8]) -> bool {
         found
             .iter()
@@ -39,93 +39,93 @@ impl File {
                     let there = &content[from.min(content.len())..to.min(content.len())];
                     found.starts_with(there) && found[there.len()..].iter().all(|byte| *byte == 0)
                 };
-                shows(&self.content) || self.also.iter().any(shows)
+                shows(&self.content) || self.alternatives.iter().any(shows)
             })
     }
 }
 
 /// The state that the user expects.
 #[derive(Clone, Default)]
-struct Known {
+struct PermittedState {
     names: BTreeMap<Vec<u8>, u64>,
     /// Names with a failed operation: they may exist or not.
-    unsure: Vec<Vec<u8>>,
-    files: BTreeMap<u64, File>,
+    uncertain: Vec<Vec<u8>>,
+    files: BTreeMap<u64, PermittedFile>,
 }
 
 /// A snapshot of the folder by the adversary.
-struct Seen {
+struct FolderSnapshot {
     image: FolderImage,
     /// The number of the vault's last commit then.
-    number: u64,
+    commit: u64,
     /// Whether the adversary had altered it. An altered snapshot is no earlier state of the vault:
     /// it is refused, but the error need not be that of a rollback.
     altered: bool,
 }
 
 /// The reason why the adversary won.
-pub(crate) type Won = String;
+pub(crate) type AdversaryWin = String;
 
 /// One game.
-pub(crate) struct Game {
-    world: World,
+pub(crate) struct VaultGame {
+    world: VaultHarness,
     rng: Rng,
     vault: Option<Vault>,
-    known: Known,
+    known: PermittedState,
     /// Snapshots of the folder after operations.
-    seen: Vec<Seen>,
+    snapshots: Vec<FolderSnapshot>,
     /// The randomness of lies.
-    liar: Rng,
+    lie_rng: Rng,
     /// Whether the folder lies at present.
-    lies: bool,
+    is_lying: bool,
     /// Whether the folder was permanently altered, or changed by operations under lies.
     altered: bool,
     /// Whether the anchor forgets its state before each opening: a check that is left out.
-    pub(crate) forgetful: bool,
+    pub(crate) anchor_forgets: bool,
     /// The numbers of errors that the adversary caused, and of rollbacks that were reported as
     /// such.
-    pub(crate) noticed: u64,
-    pub(crate) named: u64,
+    pub(crate) detected: u64,
+    pub(crate) reported_rollbacks: u64,
     context: String,
 }
 
-impl Game {
-    pub(crate) fn new(seed: u64, choice: Choice) -> Game {
-        let mut world = World::new(seed);
-        world.folder.keep_past();
+impl VaultGame {
+    pub(crate) fn new(seed: u64, choice: Choice) -> VaultGame {
+        let mut world = VaultHarness::new(seed);
+        world.folder.keep_history();
         let vault = Some(world.create(choice));
         let context = format!("seed {seed}, {}", choice.name());
-        let (rng, known) = (Rng::new(seed), Known::default());
-        Game {
+        let (rng, known) = (Rng::new(seed), PermittedState::default());
+        VaultGame {
             world,
             rng,
             vault,
             known,
-            seen: vec![],
-            liar: Rng::new(!seed),
-            lies: false,
+            snapshots: vec![],
+            lie_rng: Rng::new(!seed),
+            is_lying: false,
             altered: false,
-            forgetful: false,
-            noticed: 0,
-            named: 0,
+            anchor_forgets: false,
+            detected: 0,
+            reported_rollbacks: 0,
             context,
         }
     }
 
     /// Plays until the user cannot go on, at most `steps` steps.
-    pub(crate) fn play(&mut self, steps: u64) -> Result<(), Won> {
+    pub(crate) fn play(&mut self, steps: u64) -> Result<(), AdversaryWin> {
         for step in 0..steps {
             let context = format!("{}, step {step}", self.context);
-            let goes_on = match self.vault {
+            let may_continue = match self.vault {
                 Some(_) => self.operate().map_err(|won| format!("{context}: {won}"))?,
                 None => self.reopen().map_err(|won| format!("{context}: {won}"))?,
             };
-            if !goes_on {
+            if !may_continue {
                 return Ok(());
             }
             if self.vault.is_some()
                 && step >= 5
-                && !self.go_on_over_lies().map_err(|won| format!("{context}, over lies: {won}"))?
+                && !self.operate_under_lies().map_err(|won| format!("{context}, over lies: {won}"))?
             {
                 return Ok(());
             }
@@ -134,9 +134,9 @@ impl Game {
             {
                 if self.rng.chance(1, 3) {
                     let number = vault.last_commit().number;
-                    self.seen.push(Seen {
+                    self.snapshots.push(FolderSnapshot {
                         image: self.world.folder.snapshot(),
-                        number,
+                        commit: number,
                         altered: self.altered,
                     });
                 }
@@ -147,7 +147,7 @@ impl Game {
                     // A removed file that is restored is a new file: an open handle does not see
                     // it.
                     let kept = before.names().eq(self.world.folder.snapshot().names());
-                    self.look().map_err(|won| format!("{context}: {won}"))?;
+                    self.check_state().map_err(|won| format!("{context}: {won}"))?;
                     let back = self.rng.chance(3, 4);
                     if back {
                         self.world.folder.restore(&before);
@@ -160,15 +160,15 @@ impl Game {
     }
 
     /// One operation of the user. False if it failed permanently.
-    fn operate(&mut self) -> Result<bool, Won> {
+    fn operate(&mut self) -> Result<bool, AdversaryWin> {
         let name = self.rng.pick(&NAMES).to_vec();
         match self.rng.below(20) {
-            0..3 => self.make(&name),
+            0..3 => self.create(&name),
             3..10 => self.write(&name),
             10 => self.truncate(&name),
             11 => self.rename(&name),
             12 => self.unlink(&name),
-            13..15 => self.look().map(|()| true),
+            13..15 => self.check_state().map(|()| true),
             15..17 => Ok(self.sync()),
             _ => Ok(self.close()),
         }
@@ -179,20 +179,20 @@ impl Game {
     }
 
     /// Records a failed change. Returns whether the user can go on.
-    fn failed(&mut self, name: &[u8], e: &FsError) -> bool {
-        self.noticed += 1;
-        self.known.unsure.push(name.to_vec());
+    fn record_failure(&mut self, name: &[u8], e: &FsError) -> bool {
+        self.detected += 1;
+        self.known.uncertain.push(name.to_vec());
         matches!(e, FsError::Errno(_)) || matches!(e, FsError::Storage(e) if e.kind() == Kind::Corrupt)
     }
 
-    fn make(&mut self, name: &[u8]) -> Result<bool, Won> {
-        match self.vault().make(ROOT, name, NewNode::File, 0o644, 0, 0) {
+    fn create(&mut self, name: &[u8]) -> Result<bool, AdversaryWin> {
+        match self.vault().create_node(ROOT, name, NewNode::File, 0o644, 0, 0) {
             Ok(attr) => {
                 if self.known.names.contains_key(name) && !self.is_unsure(name) {
                     return Err(format!("{name:?} was made although it is there"));
                 }
                 self.known.names.insert(name.to_vec(), attr.ino);
-                self.known.files.insert(attr.ino, File { content: vec![], also: vec![] });
+                self.known.files.insert(attr.ino, PermittedFile { content: vec![], alternatives: vec![] });
                 Ok(true)
             }
             Err(FsError::Errno(libc::EEXIST))
@@ -201,15 +201,15 @@ impl Game {
                 Ok(true)
             }
             Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be made: {errno}")),
-            Err(e) => Ok(self.failed(name, &e)),
+            Err(e) => Ok(self.record_failure(name, &e)),
         }
     }
 
     fn is_unsure(&self, name: &[u8]) -> bool {
-        self.known.unsure.iter().any(|unsure| unsure == name)
+        self.known.uncertain.iter().any(|unsure| unsure == name)
     }
 
-    fn write(&mut self, name: &[u8]) -> Result<bool, Won> {
+    fn write(&mut self, name: &[u8]) -> Result<bool, AdversaryWin> {
         let Some(&ino) = self.known.names.get(name) else { return Ok(true) };
         let len = self.known.files[&ino].content.len() as u64;
         let offset = match self.rng.below(3) {
@@ -234,28 +234,28 @@ impl Game {
                 Ok(true)
             }
             Ok(some) => {
-                file.also.push(next.clone());
+                file.alternatives.push(next.clone());
                 let size = file.content.len().max(offset as usize + some);
                 let mut short = file.content.clone();
                 short.resize(size, 0);
                 short[offset as usize..offset as usize + some].copy_from_slice(&data[..some]);
                 file.content = short;
-                self.noticed += 1;
+                self.detected += 1;
                 Ok(true)
             }
             Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be written: {errno}")),
             Err(FsError::Storage(e)) => {
-                file.also.push(next);
-                self.noticed += 1;
+                file.alternatives.push(next);
+                self.detected += 1;
                 Ok(e.kind() == Kind::Corrupt)
             }
         }
     }
 
-    fn truncate(&mut self, name: &[u8]) -> Result<bool, Won> {
+    fn truncate(&mut self, name: &[u8]) -> Result<bool, AdversaryWin> {
         let Some(&ino) = self.known.names.get(name) else { return Ok(true) };
         let size = self.rng.below(2 * self.known.files[&ino].content.len() as u64 + 10);
-        let done = self.vault().set_attr(ino, &Changes { size: Some(size), ..Changes::default() });
+        let done = self.vault().set_attr(ino, &AttrChanges { size: Some(size), ..AttrChanges::default() });
         let file = self.known.files.get_mut(&ino).unwrap();
         let mut next = file.content.clone();
         next.resize(size as usize, 0);
@@ -267,14 +267,14 @@ impl Game {
             Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be cut: {errno}")),
             Err(FsError::Storage(e)) => {
                 // The truncated content may appear, padded with zeros.
-                file.also.push(next);
-                self.noticed += 1;
+                file.alternatives.push(next);
+                self.detected += 1;
                 Ok(e.kind() == Kind::Corrupt)
             }
         }
     }
 
-    fn rename(&mut self, name: &[u8]) -> Result<bool, Won> {
+    fn rename(&mut self, name: &[u8]) -> Result<bool, AdversaryWin> {
         let to = self.rng.pick(&NAMES).to_vec();
         let known = self.known.names.contains_key(name);
         match self.vault().rename(ROOT, name, ROOT, &to, RenameMode::Replace) {
@@ -287,13 +287,13 @@ impl Game {
             Err(FsError::Errno(libc::ENOENT)) if !known || self.is_unsure(name) => Ok(true),
             Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be renamed: {errno}")),
             Err(e) => {
-                self.known.unsure.push(to);
-                Ok(self.failed(name, &e))
+                self.known.uncertain.push(to);
+                Ok(self.record_failure(name, &e))
             }
         }
     }
 
-    fn unlink(&mut self, name: &[u8]) -> Result<bool, Won> {
+    fn unlink(&mut self, name: &[u8]) -> Result<bool, AdversaryWin> {
         let known = self.known.names.contains_key(name);
         match self.vault().unlink(ROOT, name) {
             Ok(()) => {
@@ -304,14 +304,14 @@ impl Game {
             Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be removed: {errno}")),
             Err(e) => {
                 self.known.names.remove(name);
-                Ok(self.failed(name, &e))
+                Ok(self.record_failure(name, &e))
             }
         }
     }
 
     fn sync(&mut self) -> bool {
         let synced = self.vault().sync().is_ok();
-        self.noticed += u64::from(!synced);
+        self.detected += u64::from(!synced);
         synced
     }
 
@@ -326,11 +326,11 @@ impl Game {
     }
 
     /// Checks that everything that the user sees is the latest state, or an error.
-    fn look(&mut self) -> Result<(), Won> {
+    fn check_state(&mut self) -> Result<(), AdversaryWin> {
         let Some(vault) = &self.vault else { return Ok(()) };
         let mut noticed = 0;
         for name in NAMES {
-            let unsure = self.known.unsure.iter().any(|unsure| unsure == name);
+            let unsure = self.known.uncertain.iter().any(|unsure| unsure == name);
             let expected = self.known.names.get(name).copied();
             match vault.lookup(ROOT, name) {
                 Ok(attr) if Some(attr.ino) == expected || unsure => {}
@@ -347,13 +347,13 @@ impl Game {
         if read.is_ok() {
             for (name, ino, kind) in &listed {
                 let dot = name == b"." || name == b"..";
-                let unsure = self.known.unsure.contains(name);
+                let unsure = self.known.uncertain.contains(name);
                 if !dot && !unsure && (self.known.names.get(name) != Some(ino) || *kind != FileKind::File) {
                     return Err(format!("{name:?} is listed as {ino}"));
                 }
             }
             let complete =
-                |name: &Vec<u8>| self.known.unsure.contains(name) || listed.iter().any(|l| l.0 == *name);
+                |name: &Vec<u8>| self.known.uncertain.contains(name) || listed.iter().any(|l| l.0 == *name);
             if !self.known.names.keys().all(complete) {
                 return Err("a name is missing".into());
             }
@@ -369,12 +369,12 @@ impl Game {
                         if !file.allows(at, &buf[..read]) {
                             return Err(format!("{name:?} shows another content at {at}"));
                         }
-                        if read < len && file.also.is_empty() {
+                        if read < len && file.alternatives.is_empty() {
                             // The read ended before a block that fails. With lies, that block may
                             // succeed in the next read.
                             let at = at + read;
                             match vault.read(*ino, at as u64, &mut buf) {
-                                Ok(more) if more == 0 || !self.lies => {
+                                Ok(more) if more == 0 || !self.is_lying => {
                                     return Err(format!("{name:?} is cut at {at}"));
                                 }
                                 Ok(more) if !file.allows(at, &buf[..more]) => {
@@ -385,7 +385,7 @@ impl Game {
                         }
                     }
                     Err(FsError::Storage(_)) => noticed += 1,
-                    Err(e) if file.also.is_empty() && !self.known.unsure.contains(name) => {
+                    Err(e) if file.alternatives.is_empty() && !self.known.uncertain.contains(name) => {
                         return Err(format!("{name:?}: {e}"));
                     }
                     Err(_) => {}
@@ -393,25 +393,25 @@ impl Game {
                 at += len;
             }
         }
-        self.noticed += noticed;
+        self.detected += noticed;
         Ok(())
     }
 
     /// Opens the vault after the adversary had access to it. False if it cannot be opened.
-    fn reopen(&mut self) -> Result<bool, Won> {
+    fn reopen(&mut self) -> Result<bool, AdversaryWin> {
         // The vault was closed, and all data was synced.
-        self.look_in_over_lies().map_err(|won| format!("opened over lies: {won}"))?;
+        self.open_under_lies().map_err(|won| format!("opened over lies: {won}"))?;
         let newest = self.world.folder.snapshot();
         let number = self.world.memory_number();
-        let older: Vec<&Seen> = self.seen.iter().filter(|seen| seen.number < number).collect();
+        let older: Vec<&FolderSnapshot> = self.snapshots.iter().filter(|seen| seen.commit < number).collect();
         if !older.is_empty() && self.rng.chance(2, 3) {
             // A rollback of the whole directory.
             let seen = *self.rng.pick(&older);
             let altered = seen.altered;
             self.world.folder.restore(&seen.image);
             match self.open() {
-                Err(e) if e.kind() == Kind::RolledBack => self.named += 1,
-                Err(_) if altered => self.noticed += 1,
+                Err(e) if e.kind() == Kind::RolledBack => self.reported_rollbacks += 1,
+                Err(_) if altered => self.detected += 1,
                 Err(e) => return Err(format!("a rollback was named {:?}: {e}", e.kind())),
                 Ok(_) => return Err("a rolled-back directory was opened".into()),
             }
@@ -423,9 +423,9 @@ impl Game {
                 Ok(vault) => {
                     self.vault = Some(vault);
                     self.altered = true;
-                    return self.look().map(|()| true);
+                    return self.check_state().map(|()| true);
                 }
-                Err(_) => self.noticed += 1,
+                Err(_) => self.detected += 1,
             }
             // The adversary restores the newest state, and the user goes on with it.
             self.world.folder.restore(&newest);
@@ -433,10 +433,10 @@ impl Game {
         match self.open() {
             Ok(vault) => {
                 self.vault = Some(vault);
-                self.look().map(|()| true)
+                self.check_state().map(|()| true)
             }
             Err(_) if self.altered => {
-                self.noticed += 1;
+                self.detected += 1;
                 Ok(false)
             }
             Err(e) => Err(format!("the newest directory is refused: {e}")),
@@ -444,7 +444,7 @@ impl Game {
     }
 
     fn open(&mut self) -> lacuna_contracts::Result<Vault> {
-        if self.forgetful {
+        if self.anchor_forgets {
             self.world.forget();
         }
         self.world.open()

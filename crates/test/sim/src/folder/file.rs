@@ -1,7 +1,7 @@
 //! An open file of a simulated folder: applies space limits, faults and power cuts to its writes.
 
 use super::op::FolderOp;
-use super::state::State;
+use super::state::CrashFolderState;
 use crate::{CrashMedium, PAGE_SIZE};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{FolderFile, Medium, pieces};
@@ -9,33 +9,33 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// One medium operation of a file operation.
-type Step<'a> = &'a dyn Fn(&CrashMedium) -> Result<()>;
+type MediumStep<'a> = &'a dyn Fn(&CrashMedium) -> Result<()>;
 
 /// An open file of a [`CrashFolder`](super::CrashFolder).
-pub(super) struct File {
-    pub(super) folder: Arc<Mutex<State>>,
+pub(super) struct CrashFile {
+    pub(super) folder: Arc<Mutex<CrashFolderState>>,
     pub(super) file: Arc<CrashMedium>,
 }
 
-impl File {
+impl CrashFile {
     /// Performs a file operation as steps on its medium. If the power is cut in it, the cut falls
     /// in one of the steps, and the steps before that one were done.
-    fn change(&self, op: FolderOp, steps: &[Step<'_>]) -> Result<()> {
+    fn change(&self, op: FolderOp, steps: &[MediumStep<'_>]) -> Result<()> {
         let mut state = self.folder.lock();
         state.read_only()?;
         if state.begin(op)? {
             let during = state.power.ops() % steps.len() as u64;
             self.file.cut_after(during);
         }
-        state.digest.word(self.file.len());
+        state.digest.add_word(self.file.len());
         steps.iter().try_for_each(|step| step(&self.file))
     }
 
     /// The number of bytes of a write, from its start, for which there is room, and the errno for
     /// the remaining ones. A page that is allocated needs no new room, except for the quota.
-    fn fitting(&self, offset: u64, len: usize) -> (usize, i32) {
+    fn len_with_space(&self, offset: u64, len: usize) -> (usize, i32) {
         let state = self.folder.lock();
-        if offset + len as u64 > state.longest.0 {
+        if offset + len as u64 > state.max_file_len.0 {
             return (0, libc::EFBIG);
         }
         if state.capacity.min(state.quota) == u64::MAX {
@@ -49,7 +49,7 @@ impl File {
                 return (bytes.start, libc::EDQUOT);
             }
             of_quota -= 1;
-            if !self.file.holds(page) {
+            if !self.file.is_resident(page) {
                 if room == 0 {
                     return (bytes.start, libc::ENOSPC);
                 }
@@ -60,15 +60,15 @@ impl File {
     }
 }
 
-impl FolderFile for File {
+impl FolderFile for CrashFile {
     fn len(&self) -> Result<u64> {
         let state = self.folder.lock();
-        state.power.on()?;
-        Ok(self.file.told_len())
+        state.power.check_on()?;
+        Ok(self.file.reported_len())
     }
 
-    fn longest(&self) -> Result<u64> {
-        let (longest, told) = self.folder.lock().longest;
+    fn max_len(&self) -> Result<u64> {
+        let (longest, told) = self.folder.lock().max_file_len;
         Ok(if told { longest } else { u64::MAX })
     }
 
@@ -83,9 +83,9 @@ impl FolderFile for File {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         if offset.checked_add(data.len() as u64).is_none() {
-            return Err(Error::new(Kind::Usage, "a write past the largest offset"));
+            return Err(Error::new(Kind::Usage, "a write whose end is above the largest offset"));
         }
-        let (fitting, errno) = self.fitting(offset, data.len());
+        let (fitting, errno) = self.len_with_space(offset, data.len());
         let full =
             || Error::io("the simulated file system is full", &std::io::Error::from_raw_os_error(errno));
         if fitting == 0 && !data.is_empty() {
@@ -94,7 +94,7 @@ impl FolderFile for File {
         let write = |file: &CrashMedium| file.write_at(offset, &data[..fitting]);
         let end = offset + fitting as u64;
         let grow = |file: &CrashMedium| file.set_len(end);
-        let steps: [Step<'_>; 2] = [&grow, &write];
+        let steps: [MediumStep<'_>; 2] = [&grow, &write];
         let only_write = self.file.len() >= end;
         match self.change(FolderOp::Write, &steps[usize::from(only_write)..]) {
             Err(e) if e.kind().is_refusal() => {

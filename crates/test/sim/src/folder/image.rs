@@ -1,13 +1,13 @@
 //! All files of a simulated folder at one moment.
 
-use crate::{Image, operation::Digest};
+use crate::{MediumImage, operation::RunDigest};
 use std::collections::BTreeMap;
 
 /// Names and contents. Copies share pages, so a snapshot is cheap.
 #[derive(Clone, Default)]
 pub struct FolderImage {
     /// Contents by name.
-    pub files: BTreeMap<String, Image>,
+    pub files: BTreeMap<String, MediumImage>,
 }
 
 impl FolderImage {
@@ -22,16 +22,16 @@ impl FolderImage {
         let Some(file) = self.files.get_mut(name) else { return false };
         let mut bytes = file.to_vec();
         change(&mut bytes);
-        *file = Image::from(bytes);
+        *file = MediumImage::from(bytes);
         true
     }
 
     /// A digest of names and contents.
     pub fn digest(&self) -> u64 {
-        let mut digest = Digest::new();
+        let mut digest = RunDigest::new();
         for (name, image) in &self.files {
-            digest.bytes(name.as_bytes());
-            digest.word(image.digest());
+            digest.add_bytes(name.as_bytes());
+            digest.add_word(image.digest());
         }
         digest.0
     }

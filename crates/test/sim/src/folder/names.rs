@@ -1,14 +1,14 @@
 //! The names of a simulated folder: now, durable, and after a power cut.
 
-use crate::{Loss, Rng};
+use crate::{LossPolicy, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A change that removes a name.
 #[allow(non_upper_case_globals)]
-pub(super) const Removal: Option<u64> = None;
+pub(super) const REMOVED: Option<u64> = None;
 
 /// An unsynced change of names. All of its parts land, or none.
-struct Change {
+struct NameChange {
     parts: Vec<(String, Option<u64>)>,
 }
 
@@ -17,10 +17,10 @@ struct Change {
 pub(super) struct Names {
     pub(super) current: BTreeMap<String, u64>,
     durable: BTreeMap<String, u64>,
-    unsynced: Vec<Change>,
+    unsynced: Vec<NameChange>,
 }
 
-fn apply(names: &mut BTreeMap<String, u64>, change: &Change) {
+fn apply(names: &mut BTreeMap<String, u64>, change: &NameChange) {
     for (name, file) in &change.parts {
         match file {
             Some(id) => drop(names.insert(name.clone(), *id)),
@@ -37,7 +37,7 @@ impl Names {
     /// Makes a change. A change in flight at the cut is not visible, but may land.
     pub(super) fn change(&mut self, parts: &[(&str, Option<u64>)], in_flight: bool) {
         let parts = parts.iter().map(|(name, file)| ((*name).to_owned(), *file)).collect();
-        let change = Change { parts };
+        let change = NameChange { parts };
         if !in_flight {
             apply(&mut self.current, &change);
         }
@@ -59,14 +59,14 @@ impl Names {
     }
 
     /// Durably makes a name refer to `file`.
-    pub(super) fn settle(&mut self, name: &str, file: u64) {
-        self.forget(name);
+    pub(super) fn set_durable(&mut self, name: &str, file: u64) {
+        self.remove_durable(name);
         self.current.insert(name.to_owned(), file);
         self.durable.insert(name.to_owned(), file);
     }
 
     /// Durably removes a name.
-    pub(super) fn forget(&mut self, name: &str) {
+    pub(super) fn remove_durable(&mut self, name: &str) {
         self.current.remove(name);
         self.durable.remove(name);
         self.unsynced.iter_mut().for_each(|change| change.parts.retain(|(known, _)| known != name));
@@ -96,7 +96,7 @@ impl Names {
     }
 
     /// The names after a power cut.
-    pub(super) fn after_cut(&self, loss: Loss, rng: &mut Rng) -> BTreeMap<String, u64> {
+    pub(super) fn after_cut(&self, loss: LossPolicy, rng: &mut Rng) -> BTreeMap<String, u64> {
         let mut names = self.durable.clone();
         let n = self.unsynced.len() as u64;
         if n == 0 {
@@ -105,13 +105,13 @@ impl Names {
         let (one, odds) = (rng.below(n), *rng.pick(&[1, 4, 7]));
         for (at, change) in (0..).zip(&self.unsynced) {
             let lands = match loss {
-                Loss::DropAll => false,
-                Loss::KeepAll | Loss::Reverse | Loss::TearInFlight => true,
-                Loss::Prefix => at < one,
-                Loss::Suffix => at >= one,
-                Loss::DropOne => at != one,
-                Loss::KeepOne => at == one,
-                Loss::Subset | Loss::Sectors => rng.chance(odds, 8),
+                LossPolicy::DropAll => false,
+                LossPolicy::KeepAll | LossPolicy::Reverse | LossPolicy::TearInFlight => true,
+                LossPolicy::Prefix => at < one,
+                LossPolicy::Suffix => at >= one,
+                LossPolicy::DropOne => at != one,
+                LossPolicy::KeepOne => at == one,
+                LossPolicy::Subset | LossPolicy::Sectors => rng.chance(odds, 8),
             };
             if lands {
                 apply(&mut names, change);

@@ -29,12 +29,12 @@ pub enum FolderOp {
 
 impl FolderOp {
     /// Whether it counts as an operation, in which the power may be cut.
-    pub(super) fn changes(self) -> bool {
+    pub(super) fn is_change(self) -> bool {
         !matches!(self, FolderOp::Open | FolderOp::Read)
     }
 
     /// Whether it makes something durable.
-    pub fn syncs(self) -> bool {
+    pub fn makes_durable(self) -> bool {
         matches!(self, FolderOp::Sync | FolderOp::SyncNames | FolderOp::SyncAll)
     }
 }

@@ -1,17 +1,17 @@
 //! The state of a simulated folder, which its open files share.
 
+use super::name_history::NameHistory;
 use super::names::Names;
 use super::op::FolderOp;
-use super::told_names::ToldNames;
 use crate::nth_call::NthCall;
 use crate::power::Power;
-use crate::{CrashMedium, Digest, PAGE_SIZE};
+use crate::{CrashMedium, PAGE_SIZE, RunDigest};
 use lacuna_contracts::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A scheduled failure.
-pub(super) struct Fault {
+pub(super) struct FolderFault {
     pub(super) op: FolderOp,
     /// The number of operations of this kind that succeed first.
     pub(super) after: u64,
@@ -21,45 +21,45 @@ pub(super) struct Fault {
 }
 
 /// The files, names, faults and power of a simulated folder.
-pub(super) struct State {
+pub(super) struct CrashFolderState {
     pub(super) files: BTreeMap<u64, Arc<CrashMedium>>,
     pub(super) next_file: u64,
     /// The number of files at which files without names are removed.
     pub(super) sweep_at: usize,
     pub(super) names: Names,
     /// The lies about names.
-    pub(super) told_names: ToldNames,
+    pub(super) name_history: NameHistory,
     pub(super) power: Power,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<FolderFault>,
     pub(super) nth_call: NthCall<FolderOp>,
     pub(super) capacity: u64,
     pub(super) quota: u64,
     /// The maximum length of a file, and whether files report it.
-    pub(super) longest: (u64, bool),
+    pub(super) max_file_len: (u64, bool),
     pub(super) ignore_syncs: bool,
     /// Whether earlier files of names, and earlier versions of pages, are kept.
-    pub(super) keeps_past: bool,
+    pub(super) keeps_history: bool,
     pub(super) read_only: bool,
     /// A digest of all operations.
-    pub(super) digest: Digest,
+    pub(super) digest: RunDigest,
 }
 
-impl State {
+impl CrashFolderState {
     /// Begins an operation. True if the power is cut in it.
     pub(super) fn begin(&mut self, op: FolderOp) -> Result<bool> {
-        self.power.on()?;
-        if op.changes() {
-            self.digest.word(op as u64);
+        self.power.check_on()?;
+        if op.is_change() {
+            self.digest.add_word(op as u64);
             if !self.power.survives(1) {
                 return Ok(true);
             }
         }
-        self.nth_call.begin(op, op.syncs())?;
-        self.fault(op)?;
+        self.nth_call.begin(op, op.makes_durable())?;
+        self.check_faults(op)?;
         Ok(false)
     }
 
-    fn fault(&mut self, op: FolderOp) -> Result<()> {
+    fn check_faults(&mut self, op: FolderOp) -> Result<()> {
         for (index, fault) in self.faults.iter_mut().enumerate().filter(|(_, fault)| fault.op == op) {
             if fault.after > 0 {
                 fault.after -= 1;
@@ -69,7 +69,7 @@ impl State {
             if !fault.forever {
                 self.faults.remove(index);
             }
-            return Err(Error::new(kind, format!("{op:?}: a failure that the test asked for")));
+            return Err(Error::new(kind, format!("{op:?}: a failure that the test scheduled")));
         }
         Ok(())
     }
@@ -85,10 +85,10 @@ impl State {
     }
 
     /// Keeps the files of names that are about to change, if the past is kept.
-    pub(super) fn changes_names<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
-        if self.keeps_past {
+    pub(super) fn save_names<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        if self.keeps_history {
             for name in names {
-                self.told_names.keep(name, self.names.current.get(name).copied());
+                self.name_history.save_file(name, self.names.current.get(name).copied());
             }
         }
     }
@@ -96,7 +96,7 @@ impl State {
     /// Occasionally removes files that have no name and can get none. While the past is kept, it
     /// removes none, because a lie may refer to them.
     pub(super) fn sweep(&mut self) {
-        if self.files.len() >= self.sweep_at && !self.keeps_past {
+        if self.files.len() >= self.sweep_at && !self.keeps_history {
             let named = self.names.all_files();
             self.files.retain(|id, file| Arc::strong_count(file) > 1 || named.contains(id));
             self.sweep_at = 2 * self.files.len() + 64;

@@ -4,7 +4,7 @@ use super::disks::open;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_levels::{LevelDisk, LevelFormat, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::versions::{Model, fill, stamp_of};
+use lacuna_sim::versions::{DiskModel, fill, stamp_of};
 use std::sync::Arc;
 
 /// Opens two levels of a medium and reads the first blocks of both; `blocks` has their numbers.
@@ -33,7 +33,7 @@ pub fn failures<F: LevelFormat>(
         let level = &levels[number];
         let is_allowed = |block, stamp| allowed(number, block, stamp);
         let failed = (0..blocks[number]).filter(|&block| fails(level, block, is_allowed)).count();
-        takes_writes(level);
+        assert_takes_writes(level);
         failed as u64
     });
     Some(failed)
@@ -43,15 +43,16 @@ fn fails(level: &LevelDisk, block: u64, allowed: impl Fn(u64, u64) -> bool) -> b
     let mut data = vec![0; BLOCK_SIZE];
     match level.read(BlockAddr(block), &mut data) {
         Ok(()) => {
-            let stamp = stamp_of(block, &data).expect("nothing but what was written is returned");
+            let stamp = stamp_of(block, &data).expect("a block reads as a version that was written");
             assert!(allowed(block, stamp), "level {}, block {block} reads {stamp}", level.level());
             false
         }
         Err(e) => {
             assert_eq!(e.kind(), Kind::Corrupt, "{e}");
             let name = format!("block {block}");
-            let said = e.to_string();
-            let named = said.split(&name).skip(1).any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
+            let message = e.to_string();
+            let named =
+                message.split(&name).skip(1).any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
             assert!(named, "{e} does not name block {block}");
             true
         }
@@ -59,7 +60,7 @@ fn fails(level: &LevelDisk, block: u64, allowed: impl Fn(u64, u64) -> bool) -> b
 }
 
 /// Checks that a damaged block is readable again after a write.
-fn takes_writes(level: &LevelDisk) {
+fn assert_takes_writes(level: &LevelDisk) {
     let (mut data, mut back) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
     fill(0, 1 << 40, &mut data);
     level.write(BlockAddr(0), &data).unwrap();
@@ -72,7 +73,7 @@ fn takes_writes(level: &LevelDisk) {
 /// # Panics
 ///
 /// If a block does not read as its latest version, or fails for a reason other than damage.
-pub fn lost_blocks(level: &LevelDisk, model: &Model) -> usize {
+pub fn lost_blocks(level: &LevelDisk, model: &DiskModel) -> usize {
     let mut data = vec![0; BLOCK_SIZE];
     let mut is_lost = |block: &u64| match level.read(BlockAddr(*block), &mut data) {
         Ok(()) => {

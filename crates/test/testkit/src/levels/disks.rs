@@ -3,9 +3,9 @@
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_levels::{LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
+use lacuna_levels::{DiskKeys, LevelDisk, LevelFormat, Levels, OpenOptions, Randomness, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::versions::{Model, stamp_of};
+use lacuna_sim::versions::{DiskModel, stamp_of};
 use std::sync::Arc;
 
 /// The UUID of every disk here.
@@ -13,7 +13,7 @@ pub const UUID: [u8; 16] = [6; 16];
 
 /// The activity of the levels above the adversary's depth in a run of the game.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Above {
+pub enum UpperLevels {
     /// They do not exist.
     Absent,
     /// They exist and get no requests.
@@ -27,7 +27,7 @@ pub enum Above {
 }
 
 /// A new disk in memory, opened.
-pub struct Fresh<D> {
+pub struct FreshDisk<D> {
     /// Its medium.
     pub memory: Arc<MemoryMedium>,
     /// The disk.
@@ -41,33 +41,33 @@ pub struct Fresh<D> {
 /// # Panics
 ///
 /// If it cannot be created.
-pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]) -> Fresh<F::Disk> {
+pub fn fresh_disk<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]) -> FreshDisk<F::Disk> {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, levels, made).unwrap();
     let disk = open(&medium, params, levels, opened).unwrap();
     let levels = level_disks(&disk);
-    Fresh { memory, disk, levels }
+    FreshDisk { memory, disk, levels }
 }
 
 /// The keys of `levels` levels, starting at 0.
-pub fn masters(levels: usize) -> Vec<Secret<32>> {
+pub fn master_keys(levels: usize) -> Vec<Secret<32>> {
     (0..levels as u8).map(|level| Secret::copy_from(&[level + 5; 32])).collect()
 }
 
 /// Randomness that is determined by two seeds.
-pub fn seeded(public: u64, filler: u64) -> Randomness {
+pub fn seeded_randomness(public: u64, filler: u64) -> Randomness {
     Randomness { public: Arc::new(SeededRandom::new(public)), filler: Arc::new(SeededRandom::new(filler)) }
 }
 
 /// Options that make everything a function of the seeds and the calls.
 pub fn options(public_seed: u64, filler_seed: u64) -> OpenOptions {
-    OpenOptions::in_the_foreground(Budget::bytes(16 << 20), seeded(public_seed, filler_seed))
+    OpenOptions::foreground(Budget::bytes(16 << 20), seeded_randomness(public_seed, filler_seed))
 }
 
 /// Creates a disk with `levels` levels.
 pub fn create<F: LevelFormat>(medium: &Arc<dyn Medium>, params: &F, levels: usize, seed: u64) -> Result<()> {
-    create_with(medium, params, levels, seeded(seed, seed + (1 << 40)))
+    create_with(medium, params, levels, seeded_randomness(seed, seed + (1 << 40)))
 }
 
 /// Like [`create`], with other randomness.
@@ -77,7 +77,7 @@ pub fn create_with<F: LevelFormat>(
     levels: usize,
     random: Randomness,
 ) -> Result<()> {
-    params.create(medium, Masters { keys: &masters(levels), uuid: &UUID }, random)
+    params.create(medium, DiskKeys { keys: &master_keys(levels), uuid: &UUID }, random)
 }
 
 /// Opens `levels` levels of a disk.
@@ -97,13 +97,13 @@ pub fn open_with<F: LevelFormat>(
     levels: usize,
     options: OpenOptions,
 ) -> Result<Arc<F::Disk>> {
-    let keys = masters(levels);
-    params.open(Arc::clone(medium), Masters { keys: &keys, uuid: &UUID }, options).map(Arc::new)
+    let keys = master_keys(levels);
+    params.open(Arc::clone(medium), DiskKeys { keys: &keys, uuid: &UUID }, options).map(Arc::new)
 }
 
 /// A model for every open level of a new disk.
-pub fn models<D: Levels>(disk: &D) -> Vec<Model> {
-    let model = |level: usize| Model::new(format!("level {level}"), disk.blocks(level as u8));
+pub fn models<D: Levels>(disk: &D) -> Vec<DiskModel> {
+    let model = |level: usize| DiskModel::new(format!("level {level}"), disk.blocks(level as u8));
     (0..disk.open_levels()).map(model).collect()
 }
 
@@ -120,7 +120,7 @@ pub fn flush_hidden<D: Levels>(disk: &D, level: &LevelDisk, beats: u64) -> Resul
             done => return done,
         }
     }
-    panic!("{beats} beats of cover and the hidden level is not flushed");
+    panic!("{beats} beats of cover did not flush the hidden level");
 }
 
 /// One of the counters of a level.
@@ -138,7 +138,7 @@ pub fn counter(level: &LevelDisk, name: &str) -> u64 {
 /// # Panics
 ///
 /// If a block differs.
-pub fn has_contents(level: &LevelDisk, contents: &[(u64, u64)]) {
+pub fn assert_contents(level: &LevelDisk, contents: &[(u64, u64)]) {
     for block in 0..level.blocks() {
         let mut data = vec![0; BLOCK_SIZE];
         level.read(BlockAddr(block), &mut data).unwrap();

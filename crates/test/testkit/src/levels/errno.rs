@@ -5,21 +5,24 @@ use super::disks::{create, flush_hidden, models, open};
 use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, Pace, level_disks};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
-use lacuna_sim::versions::{Model, run};
-use lacuna_sim::{CrashMedium, Digest, Image, NthCall, OpKind, Rng, SWEPT, pass_on, refuses, swept, tells};
+use lacuna_sim::versions::{DiskModel, run_content};
+use lacuna_sim::{
+    CrashMedium, MediumImage, NthCall, OpKind, Rng, RunDigest, SWEPT_ERRNOS, delegate_rest, is_refusal_errno,
+    reports_failure, sweep_cases,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The number of levels that are created and opened.
 const LEVELS: usize = 3;
 /// The script ends after this many calls.
-const ENOUGH: u64 = 240;
+const MAX_CALLS: u64 = 240;
 /// One in this many pairs of a call and an errno is tried, unless all are requested.
 const SHARE: u64 = 53;
 
 /// An operation of a level, given by its number, or of the disk.
 #[derive(Clone, Copy)]
-enum Op {
+enum SweepOp {
     /// The level, the first block and the number of blocks.
     Write(usize, u64, u64),
     Discard(usize, u64, u64),
@@ -29,33 +32,33 @@ enum Op {
 }
 
 /// The script, which is repeated.
-const WORK: [Op; 20] = [
-    Op::Write(0, 3, 2),
-    Op::Write(1, 3, 2),
-    Op::Beat,
-    Op::Write(0, 10, 9),
-    Op::Flush(0),
-    Op::Write(2, 1, 1),
-    Op::Write(1, 20, 5),
-    Op::Discard(0, 4, 3),
-    Op::Write(0, 0, 12),
-    Op::Flush(1),
-    Op::Discard(1, 20, 2),
-    Op::Write(0, 5, 6),
-    Op::Beat,
-    Op::Write(0, 30, 20),
-    Op::Write(1, 0, 4),
-    Op::Discard(0, 30, 10),
-    Op::Flush(0),
-    Op::Flush(2),
-    Op::Write(2, 2, 1),
-    Op::Write(0, 2, 3),
+const SCRIPT: [SweepOp; 20] = [
+    SweepOp::Write(0, 3, 2),
+    SweepOp::Write(1, 3, 2),
+    SweepOp::Beat,
+    SweepOp::Write(0, 10, 9),
+    SweepOp::Flush(0),
+    SweepOp::Write(2, 1, 1),
+    SweepOp::Write(1, 20, 5),
+    SweepOp::Discard(0, 4, 3),
+    SweepOp::Write(0, 0, 12),
+    SweepOp::Flush(1),
+    SweepOp::Discard(1, 20, 2),
+    SweepOp::Write(0, 5, 6),
+    SweepOp::Beat,
+    SweepOp::Write(0, 30, 20),
+    SweepOp::Write(1, 0, 4),
+    SweepOp::Discard(0, 30, 10),
+    SweepOp::Flush(0),
+    SweepOp::Flush(2),
+    SweepOp::Write(2, 2, 1),
+    SweepOp::Write(0, 2, 3),
 ];
 /// The end of the script.
-const ENDING: [Op; 3] = [Op::Flush(1), Op::Flush(2), Op::Flush(0)];
+const FINAL_OPS: [SweepOp; 3] = [SweepOp::Flush(1), SweepOp::Flush(2), SweepOp::Flush(0)];
 
 /// A sweep over disks of one format.
-pub struct Sweep<F> {
+pub struct ErrnoSweep<F> {
     /// The name of the format.
     pub name: &'static str,
     /// The parameters of the disk. Only the script beats its paced clock.
@@ -65,14 +68,14 @@ pub struct Sweep<F> {
 }
 
 /// A disk that was used and not closed, with models of its levels.
-struct Start {
-    image: Image,
-    models: Vec<Model>,
+struct UsedDisk {
+    image: MediumImage,
+    models: Vec<DiskModel>,
 }
 
 /// The effect of an error on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ErrorEffect {
     /// No request failed.
     Unnoticed,
     /// One request failed.
@@ -82,44 +85,44 @@ enum End {
 }
 
 /// An open disk, its levels, and a model of each.
-struct Played<D> {
+struct CheckedDisk<D> {
     disk: Arc<D>,
     levels: Vec<Arc<LevelDisk>>,
-    models: Vec<Model>,
+    models: Vec<DiskModel>,
     beats: u64,
 }
 
-impl<D: Levels + 'static> Played<D> {
-    fn new(disk: Arc<D>, models: Vec<Model>, beats: u64) -> Self {
-        Played { levels: level_disks(&disk), disk, models, beats }
+impl<D: Levels + 'static> CheckedDisk<D> {
+    fn new(disk: Arc<D>, models: Vec<DiskModel>, beats: u64) -> Self {
+        CheckedDisk { levels: level_disks(&disk), disk, models, beats }
     }
 
-    fn perform(&mut self, op: Op, stamp: u64) -> Result<()> {
+    fn perform(&mut self, op: SweepOp, stamp: u64) -> Result<()> {
         match op {
-            Op::Write(level, first, count) => {
-                let (first, count) = self.within(level, first, count);
-                self.models[level].set(first, count, stamp);
-                self.levels[level].write(BlockAddr(first), &run(first, count, stamp))
+            SweepOp::Write(level, first, count) => {
+                let (first, count) = self.clip(level, first, count);
+                self.models[level].add_version(first, count, stamp);
+                self.levels[level].write(BlockAddr(first), &run_content(first, count, stamp))
             }
-            Op::Discard(level, first, count) => {
-                let (first, count) = self.within(level, first, count);
-                self.models[level].set(first, count, 0);
+            SweepOp::Discard(level, first, count) => {
+                let (first, count) = self.clip(level, first, count);
+                self.models[level].add_version(first, count, 0);
                 self.levels[level].discard(BlockAddr(first), count)
             }
-            Op::Flush(0) => self.levels[0].flush().map(|()| self.models[0].flushed()),
-            Op::Flush(level) => {
+            SweepOp::Flush(0) => self.levels[0].flush().map(|()| self.models[0].record_flush()),
+            SweepOp::Flush(level) => {
                 flush_hidden(&*self.disk, &self.levels[level], self.beats)?;
                 // Making hidden data durable makes the public data before it durable as well.
-                self.models[0].flushed();
-                self.models[level].flushed();
+                self.models[0].record_flush();
+                self.models[level].record_flush();
                 Ok(())
             }
-            Op::Beat => self.disk.refresh().map(|()| self.models[0].flushed()),
+            SweepOp::Beat => self.disk.refresh().map(|()| self.models[0].record_flush()),
         }
     }
 
     /// Clips a range to a level.
-    fn within(&self, level: usize, first: u64, count: u64) -> (u64, u64) {
+    fn clip(&self, level: usize, first: u64, count: u64) -> (u64, u64) {
         let blocks = self.models[level].blocks();
         let first = first.min(blocks - 1);
         (first, count.min(blocks - first))
@@ -127,12 +130,12 @@ impl<D: Levels + 'static> Played<D> {
 
     fn assert_allowed(&self, what: &str) {
         for (level, model) in self.levels.iter().zip(&self.models) {
-            model.allows(&**level, 0..model.blocks()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            model.check_allowed(&**level, 0..model.blocks()).unwrap_or_else(|e| panic!("{what}: {e}"));
         }
     }
 }
 
-impl<F: LevelFormat> Sweep<F> {
+impl<F: LevelFormat> ErrnoSweep<F> {
     /// Checks the effect of each error. A refused call, or a failed read, fails at most one
     /// request, and the disk goes on. After another error of the medium, or of a sync, the disk
     /// takes no more writes. Flushed data is there afterwards, also if the power is cut after the
@@ -142,19 +145,19 @@ impl<F: LevelFormat> Sweep<F> {
     /// # Panics
     ///
     /// If any of this does not hold.
-    pub fn nothing_stops_or_is_lost_that_must_not(&self) {
+    pub fn assert_errors_lose_no_flushed_data(&self) {
         let all = std::env::var_os("LACUNA_SWEEP").is_some();
-        let start = self.start();
+        let start = self.make_used_disk();
         let (end, calls, hit) = self.run(&start, 0, 0);
-        assert_eq!((end, hit), (End::Unnoticed, None), "{}: nothing was to fail", self.name);
+        assert_eq!((end, hit), (ErrorEffect::Unnoticed, None), "{}: nothing was to fail", self.name);
         assert!(calls >= 40, "{}: {calls} calls", self.name);
-        let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, Digest::new());
-        for (nth, errno) in swept(calls, (!all).then_some(SHARE)) {
+        let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, RunDigest::new());
+        for (nth, errno) in sweep_cases(calls, (!all).then_some(SHARE)) {
             let (end, _, hit) = self.run(&start, nth, errno);
-            assert!(hit.is_some(), "{}: call {nth} never came", self.name);
+            assert!(hit.is_some(), "{}: call {nth} was never made", self.name);
             ends[end as usize] += 1;
             runs += 1;
-            digest.word(nth << 16 | (errno as u64) << 8 | end as u64);
+            digest.add_word(nth << 16 | (errno as u64) << 8 | end as u64);
         }
         let [unnoticed, failed, stopped] = ends;
         println!(
@@ -171,21 +174,25 @@ impl<F: LevelFormat> Sweep<F> {
     /// # Panics
     ///
     /// If it does.
-    pub fn what_an_error_leaves_is_public(&self) {
-        let start = self.start();
-        let (changes, _) = self.changes(&start, 1, 0, 0);
+    pub fn assert_effects_hide_levels(&self) {
+        let start = self.make_used_disk();
+        let (changes, _) = self.run_changes(&start, 1, 0, 0);
         let mut differ = false;
         for nth in (0..=changes.len() as u64).step_by(5) {
             // EIO and ENOSPC.
-            for errno in [SWEPT[0], SWEPT[1]] {
-                let (alone, hit) = self.changes(&start, 1, nth, errno);
-                let (busy, _) = self.changes(&start, LEVELS, nth, errno);
-                assert!(alone == busy, "{}: call {nth} fails with {errno}: hidden levels show", self.name);
+            for errno in [SWEPT_ERRNOS[0], SWEPT_ERRNOS[1]] {
+                let (alone, hit) = self.run_changes(&start, 1, nth, errno);
+                let (busy, _) = self.run_changes(&start, LEVELS, nth, errno);
+                assert!(
+                    alone == busy,
+                    "{}: call {nth} fails with {errno}: the effect reveals hidden levels",
+                    self.name
+                );
                 assert_eq!(hit.is_some(), nth > 0, "{}: call {nth}", self.name);
                 differ |= alone != changes;
             }
         }
-        assert!(differ, "{}: no error left anything", self.name);
+        assert!(differ, "{}: no error had an effect on the medium", self.name);
     }
 
     /// Checks that a close with a refused call leaves the same medium operations and the same
@@ -194,49 +201,55 @@ impl<F: LevelFormat> Sweep<F> {
     /// # Panics
     ///
     /// If it does not.
-    pub fn a_refused_closing_shows_nothing_pending(&self) {
-        let start = self.start();
-        let undisturbed = self.closing(&start, false, 0);
+    pub fn assert_refused_close_hides_pending(&self) {
+        let start = self.make_used_disk();
+        let undisturbed = self.close_with_refusal(&start, false, 0);
         assert_eq!(undisturbed.1, None, "{}: nothing was to fail", self.name);
         let mut differ = false;
         for nth in (1..=undisturbed.0.len() as u64).step_by(7) {
-            let [idle, pending] = [false, true].map(|pending| self.closing(&start, pending, nth));
-            assert!(idle == pending, "{}: call {nth} of a closing: what is pending shows", self.name);
+            let [idle, pending] = [false, true].map(|pending| self.close_with_refusal(&start, pending, nth));
+            assert!(idle == pending, "{}: call {nth} of a close: the effect reveals pending data", self.name);
             differ |= idle.0 != undisturbed.0;
         }
-        assert!(differ, "{}: no refusal left anything", self.name);
+        assert!(differ, "{}: no refusal had an effect on the medium", self.name);
     }
 
     /// The calls of a close that change the medium, with the `nth` refused, and the outcome of the
     /// close.
-    fn closing(&self, start: &Start, pending: bool, nth: u64) -> (Vec<Change>, Option<Kind>) {
-        let failing = Arc::new(Failing::new(Arc::new(CrashMedium::from_image(start.image.clone())), true));
+    fn close_with_refusal(
+        &self,
+        start: &UsedDisk,
+        pending: bool,
+        nth: u64,
+    ) -> (Vec<MediumChange>, Option<Kind>) {
+        let failing =
+            Arc::new(FailNthMedium::new(Arc::new(CrashMedium::from_image(start.image.clone())), true));
         let medium: Arc<dyn Medium> = failing.clone();
         let disk = open(&medium, &self.params, LEVELS, 5).unwrap();
-        let mut played = Played::new(disk, start.models.clone(), self.beats);
-        played.perform(Op::Write(0, 3, 2), 1000).unwrap();
+        let mut played = CheckedDisk::new(disk, start.models.clone(), self.beats);
+        played.perform(SweepOp::Write(0, 3, 2), 1000).unwrap();
         if pending {
-            played.perform(Op::Write(1, 3, 2), 1001).unwrap();
+            played.perform(SweepOp::Write(1, 3, 2), 1001).unwrap();
         }
-        failing.watch.lock().changes.clear();
+        failing.state.lock().changes.clear();
         // ENOSPC.
-        failing.watch.lock().calls.fail(nth, SWEPT[1]);
+        failing.state.lock().calls.fail(nth, SWEPT_ERRNOS[1]);
         let ended = played.disk.close().err().map(|e| e.kind());
-        let changes = std::mem::take(&mut failing.watch.lock().changes);
+        let changes = std::mem::take(&mut failing.state.lock().changes);
         (changes, ended)
     }
 
     /// A disk with all levels written and flushed, after one session that was closed and one that
     /// was not.
-    fn start(&self) -> Start {
+    fn make_used_disk(&self) -> UsedDisk {
         let medium = Arc::new(CrashMedium::new(self.params.end()));
         let shared: Arc<dyn Medium> = medium.clone();
         create(&shared, &self.params, LEVELS, 1).unwrap();
         let mut models = models(&*open(&shared, &self.params, LEVELS, 1).unwrap());
         for session in 0..2 {
             let disk = open(&shared, &self.params, LEVELS, 2 + session).unwrap();
-            let mut played = Played::new(disk, models, self.beats);
-            for (op, stamp) in WORK.into_iter().chain(ENDING).zip(1 + 50 * session..) {
+            let mut played = CheckedDisk::new(disk, models, self.beats);
+            for (op, stamp) in SCRIPT.into_iter().chain(FINAL_OPS).zip(1 + 50 * session..) {
                 played.perform(op, stamp).unwrap();
             }
             if session == 0 {
@@ -244,18 +257,18 @@ impl<F: LevelFormat> Sweep<F> {
             }
             models = played.models;
         }
-        Start { image: medium.image(), models }
+        UsedDisk { image: medium.image(), models }
     }
 
     /// Runs the script with an error at call `nth`. Returns its effect, the number of calls, and
     /// the call that failed.
-    fn run(&self, start: &Start, nth: u64, errno: i32) -> (End, u64, Option<OpKind>) {
+    fn run(&self, start: &UsedDisk, nth: u64, errno: i32) -> (ErrorEffect, u64, Option<OpKind>) {
         let crashing = Arc::new(CrashMedium::from_image(start.image.clone()));
-        let failing = Arc::new(Failing::new(crashing.clone(), false));
-        failing.watch.lock().calls.fail(nth, errno);
-        let said = std::io::Error::from_raw_os_error(errno);
-        let what = || format!("{}, call {nth}, {:?}: {said}", self.name, failing.hit());
-        let may_stop = || may_stop(failing.hit(), errno);
+        let failing = Arc::new(FailNthMedium::new(crashing.clone(), false));
+        failing.state.lock().calls.fail(nth, errno);
+        let errno_text = std::io::Error::from_raw_os_error(errno);
+        let what = || format!("{}, call {nth}, {:?}: {errno_text}", self.name, failing.failed_call());
+        let may_stop = || may_stop(failing.failed_call(), errno);
         let medium: Arc<dyn Medium> = failing.clone();
         let mut failed: Vec<Error> = Vec::new();
         let opened = open(&medium, &self.params, LEVELS, 5).or_else(|e| {
@@ -263,17 +276,17 @@ impl<F: LevelFormat> Sweep<F> {
             open(&medium, &self.params, LEVELS, 6)
         });
         let disk = opened.unwrap_or_else(|e| panic!("{}, opened again: {e}", what()));
-        let mut played = Played::new(disk, start.models.clone(), self.beats);
-        let goes_on = |op: Op| (failing.watch.lock().calls.calls() <= ENOUGH).then_some(op);
-        let script = WORK.into_iter().cycle().map_while(goes_on).chain(ENDING);
-        let (mut stopped, mut left) = (false, vec![]);
+        let mut played = CheckedDisk::new(disk, start.models.clone(), self.beats);
+        let until_max_calls = |op: SweepOp| (failing.state.lock().calls.calls() <= MAX_CALLS).then_some(op);
+        let script = SCRIPT.into_iter().cycle().map_while(until_max_calls).chain(FINAL_OPS);
+        let (mut stopped, mut images) = (false, vec![]);
         for (op, stamp) in script.zip(1000..) {
             let Err(e) = played.perform(op, stamp) else { continue };
             failed.push(e);
-            left.push((crashing.after_cut(&mut Rng::new(nth)), played.models.clone()));
+            images.push((crashing.after_cut(&mut Rng::new(nth)), played.models.clone()));
             // The failed operation is repeated once.
             if let Err(e) = played.perform(op, stamp) {
-                assert!(may_stop(), "{}: one call failed, and then everything: {e}", what());
+                assert!(may_stop(), "{}: after one failed call every request fails: {e}", what());
                 stopped = true;
                 break;
             }
@@ -285,8 +298,8 @@ impl<F: LevelFormat> Sweep<F> {
         }
         match played.disk.close() {
             Ok(()) => {
-                assert!(!stopped, "{}: closed as if nothing had been", what());
-                played.models.iter_mut().for_each(Model::flushed);
+                assert!(!stopped, "{}: the close succeeded although the disk had stopped", what());
+                played.models.iter_mut().for_each(DiskModel::record_flush);
             }
             Err(e) => {
                 failed.push(e);
@@ -294,65 +307,67 @@ impl<F: LevelFormat> Sweep<F> {
             }
         }
         assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
-        let (hit, calls) = (failing.hit(), failing.watch.lock().calls.calls());
+        let (hit, calls) = (failing.failed_call(), failing.state.lock().calls.calls());
         if let Some(e) = failed.first() {
             // A disk that stopped without a waiting caller fails the next request.
-            let told = tells(e, errno, hit == Some(OpKind::Sync)) || (stopped && e.kind() == Kind::FailStop);
-            assert!(told, "{}: the caller learns {:?}: {e}", what(), e.kind());
+            let is_reported = reports_failure(e, errno, hit == Some(OpKind::Sync))
+                || (stopped && e.kind() == Kind::FailStop);
+            assert!(is_reported, "{}: the caller gets {:?}: {e}", what(), e.kind());
         }
-        let Played { disk, levels, models, .. } = played;
+        let CheckedDisk { disk, levels, models, .. } = played;
         drop((disk, levels));
-        left.push((crashing.after_cut(&mut Rng::new(nth)), models.clone()));
-        left.push((crashing.image(), models));
-        left.into_iter().for_each(|(image, models)| self.reopen(image, models, &what()));
+        images.push((crashing.after_cut(&mut Rng::new(nth)), models.clone()));
+        images.push((crashing.image(), models));
+        images.into_iter().for_each(|(image, models)| self.reopen(image, models, &what()));
         let end = match (stopped, failed.is_empty()) {
-            (true, _) => End::Stopped,
-            (false, true) => End::Unnoticed,
-            (false, false) => End::Failed,
+            (true, _) => ErrorEffect::Stopped,
+            (false, true) => ErrorEffect::Unnoticed,
+            (false, false) => ErrorEffect::Failed,
         };
         (end, calls, hit)
     }
 
     /// Opens an image of the medium, which may be that after a power cut, and checks all blocks.
-    fn reopen(&self, image: Image, models: Vec<Model>, what: &str) {
+    fn reopen(&self, image: MediumImage, models: Vec<DiskModel>, what: &str) {
         let medium: Arc<dyn Medium> = Arc::new(CrashMedium::from_image(image));
         let disk = open(&medium, &self.params, LEVELS, 7);
         let disk = disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
-        Played::new(disk, models, self.beats).assert_allowed(what);
+        CheckedDisk::new(disk, models, self.beats).assert_allowed(what);
     }
 
     /// The calls that change the medium during a script of public operations, and of hidden
     /// operations on the open levels, with an error at the `nth` of these calls; and the call that
     /// failed. No operation is repeated.
-    fn changes(
+    fn run_changes(
         &self,
-        start: &Start,
+        start: &UsedDisk,
         open_levels: usize,
         nth: u64,
         errno: i32,
-    ) -> (Vec<Change>, Option<OpKind>) {
-        let failing = Arc::new(Failing::new(Arc::new(CrashMedium::from_image(start.image.clone())), true));
-        failing.watch.lock().calls.fail(nth, errno);
+    ) -> (Vec<MediumChange>, Option<OpKind>) {
+        let failing =
+            Arc::new(FailNthMedium::new(Arc::new(CrashMedium::from_image(start.image.clone())), true));
+        failing.state.lock().calls.fail(nth, errno);
         let medium: Arc<dyn Medium> = failing.clone();
         let (params, beats) = (&self.params, self.beats);
         if let Some(disk) = (5..7).find_map(|seed| open(&medium, params, open_levels, seed).ok()) {
-            let mut played = Played::new(disk, start.models[..open_levels].to_vec(), beats);
-            for (op, stamp) in WORK.into_iter().zip(1000..) {
+            let mut played = CheckedDisk::new(disk, start.models[..open_levels].to_vec(), beats);
+            for (op, stamp) in SCRIPT.into_iter().zip(1000..) {
                 let is_played = match op {
-                    Op::Write(level, ..) | Op::Discard(level, ..) => level < open_levels,
+                    SweepOp::Write(level, ..) | SweepOp::Discard(level, ..) => level < open_levels,
                     // A flush of a hidden level needs beats, which are public.
-                    Op::Flush(level) => level == 0,
-                    Op::Beat => true,
+                    SweepOp::Flush(level) => level == 0,
+                    SweepOp::Beat => true,
                 };
                 if is_played {
                     let _refused = played.perform(op, stamp);
                 }
             }
             // A hidden level with more pending data than closing covers ends the log earlier.
-            let _refused = played.disk.cover_closing(Pace::AtOnce);
+            let _refused = played.disk.cover_closing(Pace::Immediate);
         }
-        let hit = failing.hit();
-        let changes = std::mem::take(&mut failing.watch.lock().changes);
+        let hit = failing.failed_call();
+        let changes = std::mem::take(&mut failing.state.lock().changes);
         (changes, hit)
     }
 }
@@ -360,48 +375,48 @@ impl<F: LevelFormat> Sweep<F> {
 /// Whether the disk may stop taking writes after this call: not after a refused call, and not after
 /// a read.
 fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
-    hit.is_some_and(|hit| hit == OpKind::Sync || !(hit == OpKind::Read || refuses(errno)))
+    hit.is_some_and(|hit| hit == OpKind::Sync || !(hit == OpKind::Read || is_refusal_errno(errno)))
 }
 
 /// A call that changes the medium, or failed to: its kind, offset and length.
-type Change = (OpKind, u64, u64);
+type MediumChange = (OpKind, u64, u64);
 
 /// A medium with one failing call. A failed write has written the first half of its batch.
-struct Failing {
+struct FailNthMedium {
     inner: Arc<CrashMedium>,
     /// Whether reads are not counted.
-    changes_alone: bool,
-    watch: Mutex<Watch>,
+    counts_changes_only: bool,
+    state: Mutex<FailNthState>,
 }
 
 #[derive(Default)]
-struct Watch {
+struct FailNthState {
     calls: NthCall<OpKind>,
     paused: bool,
-    changes: Vec<Change>,
+    changes: Vec<MediumChange>,
 }
 
-impl Failing {
-    fn new(inner: Arc<CrashMedium>, changes_alone: bool) -> Failing {
-        Failing { inner, changes_alone, watch: Mutex::default() }
+impl FailNthMedium {
+    fn new(inner: Arc<CrashMedium>, changes_alone: bool) -> FailNthMedium {
+        FailNthMedium { inner, counts_changes_only: changes_alone, state: Mutex::default() }
     }
 
     /// Sets whether calls are neither counted nor fail.
     fn pause(&self, paused: bool) {
-        self.watch.lock().paused = paused;
+        self.state.lock().paused = paused;
     }
 
-    fn hit(&self) -> Option<OpKind> {
-        self.watch.lock().calls.hit()
+    fn failed_call(&self) -> Option<OpKind> {
+        self.state.lock().calls.failed_call()
     }
 
     fn begin(&self, call: OpKind, offset: u64, len: u64) -> Result<()> {
-        let mut watch = self.watch.lock();
+        let mut watch = self.state.lock();
         let reads = call == OpKind::Read;
         if !reads {
             watch.changes.push((call, offset, len));
         }
-        if watch.paused || (reads && self.changes_alone) {
+        if watch.paused || (reads && self.counts_changes_only) {
             return Ok(());
         }
         watch.calls.begin(call, call == OpKind::Sync)
@@ -417,8 +432,8 @@ fn half<'a>(batch: &[WriteExtent<'a>]) -> Vec<WriteExtent<'a>> {
     first.map(|extent| WriteExtent { offset: extent.offset, data: extent.data }).collect()
 }
 
-impl Medium for Failing {
-    pass_on!(inner);
+impl Medium for FailNthMedium {
+    delegate_rest!(inner);
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         self.begin(OpKind::Read, 0, 0)?;

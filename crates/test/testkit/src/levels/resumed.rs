@@ -1,7 +1,7 @@
 //! A machine that is resumed twice: two copies of an open disk, with the same medium and the same
 //! generator state, write different data.
 
-use super::disks::{Fresh, fresh};
+use super::disks::{FreshDisk, fresh_disk};
 use lacuna_contracts::{BlockAddr, Disk};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels};
 use lacuna_sim::versions::content;
@@ -16,21 +16,21 @@ const LEVELS: usize = 3;
 /// # Panics
 ///
 /// If the disk cannot be created, or if level 0 refuses a write.
-pub fn resume_twice<F: LevelFormat>(params: &F, parting: usize) {
+pub fn resume_twice<F: LevelFormat>(params: &F, diverging_level: usize) {
     for copy in 1..3 {
-        let Fresh { disk, levels, .. } = fresh(params, LEVELS, [1, 2]);
-        live(&*disk, &levels, parting, 10 * copy);
+        let FreshDisk { disk, levels, .. } = fresh_disk(params, LEVELS, [1, 2]);
+        run_copy(&*disk, &levels, diverging_level, 10 * copy);
     }
 }
 
 /// The run of one copy. After the divergence it writes stamps of its own.
-fn live<D: Levels>(disk: &D, levels: &[Arc<LevelDisk>], parting: usize, own: u64) {
+fn run_copy<D: Levels>(disk: &D, levels: &[Arc<LevelDisk>], diverging_level: usize, own: u64) {
     (0..30).for_each(|at| write(&levels[0], at, 5));
     write(&levels[1], 3, 5);
     disk.refresh().unwrap();
     // The copies diverge here.
     for at in 0..12 {
-        write(&levels[parting], at, own);
+        write(&levels[diverging_level], at, own);
         write(&levels[0], 40 + at, 7);
     }
     (0..4).for_each(|_| disk.refresh().unwrap());

@@ -1,12 +1,14 @@
 //! Disks with levels and background threads: concurrent clients, and media that fail.
 
 use super::disks::{counter, create, open_with, options};
-use crate::{FailedSync, StopAtEnd, flush_until_refused};
+use crate::{FailingSyncMedium, StopAtEnd, flush_until_refused};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, Pace, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::versions::{content, fill, stamp_of};
-use lacuna_sim::{Around, Fault, FaultMedium, OpKind, Record, Recorder, Rng, Surrounded};
+use lacuna_sim::{
+    Fault, FaultMedium, InterceptedMedium, MediumInterceptor, OpKind, RecordedOp, Recorder, Rng,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -15,18 +17,18 @@ use std::time::Duration;
 const CLIENTS: u64 = 3;
 
 /// A medium that blocks every sync while `held` is set.
-struct HeldSyncs {
+struct BlockedSyncs {
     memory: MemoryMedium,
-    held: Arc<AtomicBool>,
+    are_blocked: Arc<AtomicBool>,
 }
 
-impl Around for HeldSyncs {
-    fn below(&self) -> &dyn Medium {
+impl MediumInterceptor for BlockedSyncs {
+    fn inner(&self) -> &dyn Medium {
         &self.memory
     }
 
     fn sync(&self) -> Result<()> {
-        while self.held.load(Ordering::Acquire) {
+        while self.are_blocked.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.memory.sync()
@@ -34,14 +36,14 @@ impl Around for HeldSyncs {
 }
 
 /// The parameters of a disk that is opened with its background threads.
-pub struct Threaded<'a, F> {
+pub struct ThreadedDisk<'a, F> {
     /// The parameters of the format.
     pub params: &'a F,
     /// The number of its levels.
     pub levels: usize,
 }
 
-impl<F: LevelFormat> Threaded<'_, F> {
+impl<F: LevelFormat> ThreadedDisk<'_, F> {
     /// Opens the disk on a medium.
     ///
     /// # Panics
@@ -64,7 +66,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     /// # Panics
     ///
     /// If it has not.
-    pub fn serves_many_clients(&self) {
+    pub fn assert_serves_many_clients(&self) {
         let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(self.params.end()));
         self.create(&medium);
         for seed in 1..4 {
@@ -104,7 +106,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     /// # Panics
     ///
     /// If level 0 fails.
-    pub fn writes_of(&self, count: u64, hidden_is_busy: bool) -> Vec<Record> {
+    pub fn record_writes(&self, count: u64, hidden_is_busy: bool) -> Vec<RecordedOp> {
         let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = recorder.clone();
         self.create(&medium);
@@ -131,7 +133,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
         });
         // Not `close`: after losing hidden data it would not write the end of the log. The games
         // compare such closes.
-        disk.cover_closing(Pace::AtOnce).unwrap();
+        disk.cover_closing(Pace::Immediate).unwrap();
         drop((levels, disk));
         recorder.take().into_iter().filter(|record| record.kind == OpKind::Write).collect()
     }
@@ -142,7 +144,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     /// # Panics
     ///
     /// If this does not hold.
-    pub fn stops_at(&self, op: OpKind, nth: u64) {
+    pub fn assert_stops_at(&self, op: OpKind, nth: u64) {
         let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = faulty.clone();
         self.create(&medium);
@@ -177,7 +179,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     /// # Panics
     ///
     /// If this does not hold.
-    pub fn goes_on_after_refusals(&self, nth: u64) {
+    pub fn assert_continues_after_refusals(&self, nth: u64) {
         let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = faulty.clone();
         self.create(&medium);
@@ -205,8 +207,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
             write(last).unwrap();
             public.flush().unwrap();
             // The flush waits until there is room, or fails because there is none.
-            let told = waiting.join().unwrap();
-            assert!(told.as_ref().err().is_none_or(|e| e.kind() == Kind::NoSpace), "{told:?}");
+            let outcome = waiting.join().unwrap();
+            assert!(outcome.as_ref().err().is_none_or(|e| e.kind() == Kind::NoSpace), "{outcome:?}");
         });
         hidden.flush().unwrap();
         levels.iter().for_each(|level| level.close().unwrap());
@@ -228,9 +230,10 @@ impl<F: LevelFormat> Threaded<'_, F> {
     /// # Panics
     ///
     /// If this does not hold.
-    pub fn gives_up_a_flush_that_waits_for_a_sync(&self) {
+    pub fn assert_flush_ends_when_level_is_given_up(&self) {
         let (memory, held) = (MemoryMedium::new(self.params.end()), Arc::new(AtomicBool::new(false)));
-        let medium: Arc<dyn Medium> = Arc::new(Surrounded(HeldSyncs { memory, held: Arc::clone(&held) }));
+        let medium: Arc<dyn Medium> =
+            Arc::new(InterceptedMedium(BlockedSyncs { memory, are_blocked: Arc::clone(&held) }));
         self.create(&medium);
         let cover_timeout = Duration::from_secs(24 * 60 * 60);
         let options = OpenOptions { background: true, cover_timeout, ..options(1, !1) };
@@ -242,13 +245,13 @@ impl<F: LevelFormat> Threaded<'_, F> {
         hold(true);
         let mut writes = (0..1000).take_while(|_| counter(hidden, "waiting_for_cover") > 0);
         writes.try_for_each(|n| public.write(BlockAddr(n % public.blocks()), &content(n, n))).unwrap();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let ended = std::thread::scope(|scope| {
-            scope.spawn(|| tell.send(hidden.flush()));
+            scope.spawn(|| sender.send(hidden.flush()));
             // By now the flush waits, or finds the level given up.
             std::thread::sleep(Duration::from_millis(200));
-            disk.give_up(1, true);
-            let ended = told.recv_timeout(Duration::from_secs(60));
+            disk.set_no_wait(1, true);
+            let ended = receiver.recv_timeout(Duration::from_secs(60));
             hold(false);
             public.flush().unwrap();
             ended
@@ -261,14 +264,14 @@ impl<F: LevelFormat> Threaded<'_, F> {
         let flushed = hidden.flush();
         hold(false);
         flushed.expect("its blocks are durable");
-        disk.give_up(1, false);
+        disk.set_no_wait(1, false);
         levels.iter().for_each(|level| level.close().unwrap());
     }
 
     /// The number of syncs of the medium after its `nth` sync failed. Linux reports dropped pages
     /// to one caller only: a second sync would return success.
-    pub fn syncs_after_a_failed_one(&self, nth: u64) -> u64 {
-        let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(self.params.end()))));
+    pub fn count_syncs_after_failed_sync(&self, nth: u64) -> u64 {
+        let failing = Arc::new(FailingSyncMedium::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = failing.clone();
         self.create(&medium);
         let (disk, levels) = self.open(&medium, nth);

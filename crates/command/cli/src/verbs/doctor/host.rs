@@ -2,10 +2,12 @@
 //! can be mounted here.
 
 use crate::terminal::console::Console;
-use crate::verbs::doctor::findings::Findings;
-use crate::verbs::in_pool;
+use crate::verbs::doctor::report::DoctorReport;
+use crate::verbs::rados_target;
 use crate::verbs::status;
-use crate::verbs::status::account::{changed_file, go_on, holder, is_deleted, no_answer, place};
+use crate::verbs::status::server_text::{
+    address, changed_file, file_noun, is_deleted, no_answer, resume_hint,
+};
 use lacuna_storage::{ClusterOptions, Kind, Location, PublicHeader, shell_word};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
@@ -13,49 +15,49 @@ use serde_json::Value;
 use std::path::Path;
 
 /// Checks open servers and the requirements of mounting.
-pub(crate) fn look(
+pub(crate) fn check(
     location: &Location,
     cluster: &ClusterOptions,
     header: Option<&PublicHeader>,
     console: Console,
-    findings: &mut Findings,
+    findings: &mut DoctorReport,
 ) {
-    open_by(location, cluster, header, console, findings);
+    check_servers(location, cluster, header, console, findings);
     if cfg!(feature = "fuse") {
-        mounting(findings);
+        check_mounting(findings);
     }
 }
 
-fn open_by(
+fn check_servers(
     location: &Location,
     cluster: &ClusterOptions,
     header: Option<&PublicHeader>,
     console: Console,
-    findings: &mut Findings,
+    findings: &mut DoctorReport,
 ) {
-    let mut servers = match status::servers_of(location, cluster, console) {
+    let mut servers = match status::find_servers_json(location, cluster, console) {
         Ok(servers) => servers,
         Err(e) => return findings.failed("open", &e),
     };
     // An unreadable header may belong to a format with levels.
-    let discreet = header.is_none_or(|header| header.format.has_levels());
-    if discreet {
+    let redact = header.is_none_or(|header| header.format.has_levels());
+    if redact {
         // Deniability contract: print neither the number of mounted levels, nor their mount points,
         // nor the failures of one of them.
         servers.sort_by_key(|server| (server["died"] != true, server["silent"] != true));
         servers.truncate(1);
     }
     servers.iter().for_each(|server| {
-        let shown = if discreet { String::new() } else { format!(" at {}", place(server)) };
-        open_in(server, &shown, &in_pool::named(location, cluster), discreet, findings);
+        let shown = if redact { String::new() } else { format!(" at {}", address(server)) };
+        add_server(server, &shown, &rados_target::as_argument(location, cluster), redact, findings);
     });
     if !servers.is_empty() {
         return;
     }
     // Other processes with the disk open can only be found by the UUID in its header.
     let Some(header) = header else { return };
-    match lacuna_storage::process_of(header.uuid) {
-        Some(pid) => match status::of_process(pid, console) {
+    match lacuna_storage::claiming_process(header.uuid) {
+        Some(pid) => match status::location_of_process(pid, console) {
             Ok(Some(open)) => findings.note(
                 "open",
                 format!("this user has the same disk open as {open}"),
@@ -77,36 +79,36 @@ fn open_by(
 
 /// Adds the state of a server. `at`: where clients find it, or empty. `named`: the disk as an
 /// argument of a command.
-fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut Findings) {
+fn add_server(server: &Value, at: &str, named: &str, redact: bool, findings: &mut DoctorReport) {
     let pid = &server["pid"];
     if server["died"] == true {
         let close = format!("`lacuna close {named}` clears that away; then open it again");
-        findings.wrong("open", Kind::Busy, format!("its server died and left it mounted{at}"), close);
+        findings.problem("open", Kind::Busy, format!("its server died and left it mounted{at}"), close);
     } else if server["silent"] == true {
-        findings.wrong(
+        findings.problem(
             "open",
             Kind::TimedOut,
             format!("open{at}, and its server {}", no_answer(server)),
-            go_on(server),
+            resume_hint(server),
         );
     } else if is_deleted(server) {
         let remedy = if server["vault"] == true {
             "close it, and restore the directory from a backup"
         } else {
-            "copy what you need before you close it: what is on it is gone then"
+            "copy what you need before you close it: closing it deletes its data"
         };
-        findings.wrong(
+        findings.problem(
             "open",
             Kind::NotFound,
-            format!("open{at} (process {pid}), and its {} was deleted", holder(server)),
+            format!("open{at} (process {pid}), and its {} was deleted", file_noun(server)),
             remedy,
         );
     } else {
         let open = format!("open{at} (process {pid})");
-        let error = server["last_error"].as_str().filter(|_| !discreet);
+        let error = server["last_error"].as_str().filter(|_| !redact);
         let changed = changed_file(server);
         if let Some(error) = error {
-            findings.wrong(
+            findings.problem(
                 "open",
                 Kind::Io,
                 format!("{open}; the last request that failed: {error}"),
@@ -122,7 +124,7 @@ fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut
 }
 
 /// Checks the requirements of `open`. A missing one is not a problem of the disk.
-fn mounting(findings: &mut Findings) {
+fn check_mounting(findings: &mut DoctorReport) {
     let may = |path: &str| accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).is_ok();
     let there = |path: &str| Path::new(path).exists();
     match (there("/dev/fuse"), may("/dev/fuse")) {
@@ -130,10 +132,14 @@ fn mounting(findings: &mut Findings) {
         (true, false) => findings.note(
             "fuse",
             "this user may not use /dev/fuse",
-            "`chmod 666 /dev/fuse`, as root; `serve` does without",
+            "`chmod 666 /dev/fuse`, as root; `serve` does not need it",
         ),
         (false, _) => {
-            findings.note("fuse", "there is no /dev/fuse", "`modprobe fuse`, as root; `serve` does without");
+            findings.note(
+                "fuse",
+                "there is no /dev/fuse",
+                "`modprobe fuse`, as root; `serve` does not need it",
+            );
         }
     }
     if geteuid().is_root() {
@@ -143,7 +149,7 @@ fn mounting(findings: &mut Findings) {
             findings.note(
                 "loop",
                 "there is no /dev/loop-control",
-                "`modprobe loop`; `open --raw` and `serve` do without",
+                "`modprobe loop`; `open --raw` and `serve` do not need it",
             );
         }
     } else if tool("fusermount3") {

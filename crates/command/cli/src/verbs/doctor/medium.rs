@@ -1,12 +1,12 @@
 //! The part of `doctor` that checks the medium of a disk or vault: the location, the copies of the
 //! header, the length, the files, and the free space of the host.
 
-use crate::terminal::settings;
-use crate::verbs::doctor::findings::Findings;
+use crate::terminal::option_names;
+use crate::verbs::doctor::report::DoctorReport;
 use lacuna_storage::vault::{self, is_vault, lacks_header};
 use lacuna_storage::{
     ClusterOptions, CopyReport, CopyState, Diagnosis, Error, Examination, Kind, Location, PublicHeader,
-    Result, examine, human, shell_word,
+    Result, examine, human_size, shell_word,
 };
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
 use rustix::process::geteuid;
@@ -19,16 +19,16 @@ use std::path::Path;
 const LITTLE: u64 = 64 << 20;
 
 /// Runs the checks. Returns the header if one of its copies is intact.
-pub(crate) fn look(
+pub(crate) fn check(
     location: &Location,
     cluster: &ClusterOptions,
-    findings: &mut Findings,
+    findings: &mut DoctorReport,
 ) -> Option<PublicHeader> {
     if let Some(path) = location.path() {
-        if !place(path, findings) {
+        if !check_location(path, findings) {
             return None;
         }
-        if !permissions(path, findings) {
+        if !check_permissions(path, findings) {
             return None;
         }
     }
@@ -46,33 +46,33 @@ pub(crate) fn look(
     }
     // A truncated medium lacks the last copy of its header, which cannot be repaired before the
     // medium has its full length.
-    let whole = length(&examined, location, findings);
-    copies(&examined, location, whole, findings);
+    let whole = check_length(&examined, location, findings);
+    check_header_copies(&examined, location, whole, findings);
     if let Some(path) = location.path() {
-        space(path, &examined, findings);
+        check_space(path, &examined, findings);
         if path.is_dir() {
-            vault_files(path, findings);
+            check_vault_files(path, findings);
         }
     }
     examined.header.header
 }
 
 /// Checks the path. `false` if no further check is possible.
-fn place(path: &Path, findings: &mut Findings) -> bool {
+fn check_location(path: &Path, findings: &mut DoctorReport) -> bool {
     let shown = path.display();
     let kind = match fs::metadata(path) {
         Ok(meta) => meta.file_type(),
         Err(e) if e.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
-            findings.wrong(
+            findings.problem(
                 "location",
                 Kind::NotFound,
-                format!("{shown} is a link to what is not there"),
+                format!("{shown} is a symbolic link to a missing file"),
                 "attach or mount what holds it, or correct the link",
             );
             return false;
         }
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            findings.wrong(
+            findings.problem(
                 "location",
                 Kind::NotFound,
                 format!("{shown} does not exist"),
@@ -82,10 +82,10 @@ fn place(path: &Path, findings: &mut Findings) -> bool {
         }
         Err(e) => {
             let kind = if e.kind() == ErrorKind::PermissionDenied { Kind::Permission } else { Kind::Io };
-            findings.wrong(
+            findings.problem(
                 "location",
                 kind,
-                format!("{shown} cannot be looked at ({e})"),
+                format!("{shown} cannot be examined ({e})"),
                 "check the directories on the way to it",
             );
             return false;
@@ -100,7 +100,7 @@ fn place(path: &Path, findings: &mut Findings) -> bool {
         } else {
             ("is a directory and no vault", "check the path")
         };
-        findings.wrong("location", Kind::NotFound, format!("{shown} {found}"), remedy);
+        findings.problem("location", Kind::NotFound, format!("{shown} {found}"), remedy);
         return false;
     }
     let what = if kind.is_dir() {
@@ -112,7 +112,7 @@ fn place(path: &Path, findings: &mut Findings) -> bool {
     } else if kind.is_char_device() {
         "a character device"
     } else {
-        findings.wrong(
+        findings.problem(
             "location",
             Kind::Usage,
             format!("{shown} is neither a file nor a block device"),
@@ -125,11 +125,11 @@ fn place(path: &Path, findings: &mut Findings) -> bool {
 }
 
 /// Checks the permissions of this user. `false` if the user may not read it.
-fn permissions(path: &Path, findings: &mut Findings) -> bool {
+fn check_permissions(path: &Path, findings: &mut DoctorReport) -> bool {
     let may = |access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
     let read_only = statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
     if !may(Access::READ_OK) {
-        findings.wrong("permissions", Kind::Permission, "this user may not read it", permit(path, "u+rw"));
+        findings.problem("permissions", Kind::Permission, "this user may not read it", permit(path, "u+rw"));
         return false;
     }
     if may(Access::WRITE_OK) {
@@ -161,10 +161,10 @@ fn permit(path: &Path, mode: &str) -> String {
 }
 
 /// Names a file that is no disk, but a backup of the header of one.
-fn backup(header: &Diagnosis, location: &Location, findings: &mut Findings) {
+fn backup(header: &Diagnosis, location: &Location, findings: &mut DoctorReport) {
     let named = shell_word(location.to_string());
     let whose = header.header.as_ref().map_or_else(|| "a damaged header".to_owned(), about);
-    findings.wrong(
+    findings.problem(
         "header",
         Kind::Corrupt,
         format!("a backup of a header, and no disk: {whose}"),
@@ -181,7 +181,12 @@ fn about(public: &PublicHeader) -> String {
     )
 }
 
-fn copies(examined: &Examination, location: &Location, medium_whole: bool, findings: &mut Findings) {
+fn check_header_copies(
+    examined: &Examination,
+    location: &Location,
+    medium_whole: bool,
+    findings: &mut DoctorReport,
+) {
     let header = &examined.header;
     if let Err(e) = &examined.foreign {
         findings.failed("medium", e);
@@ -199,34 +204,35 @@ fn copies(examined: &Examination, location: &Location, medium_whole: bool, findi
         findings.note("header", format!("{whole} of {all} copies are in their place; {place}; {about}"), "");
         return;
     }
-    let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(words);
+    let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(copy_text);
     let found = format!(
         "{whole} of {all} copies {} whole; {}; {about}",
         if whole == 1 { "is" } else { "are" },
         bad.collect::<Vec<_>>().join("; ")
     );
     if let Some(e) = examined.written_over() {
-        let remedy = e.advice().map_or_else(String::new, |advice| advice.named(settings::full_name));
-        findings.wrong("header", Kind::Corrupt, format!("{}; {found}", e.finding()), remedy);
+        let remedy =
+            e.get_hint().map_or_else(String::new, |advice| advice.render_with(option_names::full_name));
+        findings.problem("header", Kind::Corrupt, format!("{}; {found}", e.summary()), remedy);
         return;
     }
     let mut remedy =
-        format!("`lacuna header repair {}` writes all copies anew", shell_word(location.to_string()));
+        format!("`lacuna header repair {}` rewrites all copies", shell_word(location.to_string()));
     if !medium_whole {
         remedy.push_str(", once the medium is as long as it was");
     }
-    findings.wrong("header", Kind::Corrupt, found, remedy);
+    findings.problem("header", Kind::Corrupt, found, remedy);
 }
 
 /// Adds the finding for a medium without a whole copy.
-fn no_copy(examined: &Examination, findings: &mut Findings) {
+fn no_copy(examined: &Examination, findings: &mut DoctorReport) {
     let header = &examined.header;
-    if let (false, Ok(Some(foreign))) = (header.is_of_ours(), &examined.foreign) {
+    if let (false, Ok(Some(foreign))) = (header.has_header(), &examined.foreign) {
         let found = format!("{foreign}, and no lacuna disk");
-        return findings.wrong("header", Kind::NotFound, found, foreign.advice().to_string());
+        return findings.problem("header", Kind::NotFound, found, foreign.advice().to_string());
     }
-    let found: Vec<String> = header.copies.iter().map(words).collect();
-    let (kind, remedy) = if header.is_of_ours() {
+    let found: Vec<String> = header.copies.iter().map(copy_text).collect();
+    let (kind, remedy) = if header.has_header() {
         let newer = header.copies.iter().any(|copy| matches!(copy.state, CopyState::UnknownVersion(_)));
         let remedy = if newer {
             "use a newer lacuna"
@@ -240,10 +246,10 @@ fn no_copy(examined: &Examination, findings: &mut Findings) {
             "check that it is the right place; if a disk was there and something wrote over it, `lacuna header restore` brings its header back from a backup",
         )
     };
-    findings.wrong("header", kind, format!("no whole copy: {}", found.join("; ")), remedy);
+    findings.problem("header", kind, format!("no whole copy: {}", found.join("; ")), remedy);
 }
 
-fn words(copy: &CopyReport) -> String {
+fn copy_text(copy: &CopyReport) -> String {
     let at = copy.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
     let state = match &copy.state {
         CopyState::Whole => "is whole".to_owned(),
@@ -258,7 +264,7 @@ fn words(copy: &CopyReport) -> String {
 }
 
 /// Checks the length of the medium. `false` if a part of the disk was cut off.
-fn length(examined: &Examination, location: &Location, findings: &mut Findings) -> bool {
+fn check_length(examined: &Examination, location: &Location, findings: &mut DoctorReport) -> bool {
     let parameters = match &examined.parameters {
         Some(Ok(parameters)) => parameters,
         Some(Err(e)) => {
@@ -276,7 +282,7 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
         return false;
     }
     if len < needed {
-        findings.wrong(
+        findings.problem(
             "length",
             Kind::Corrupt,
             format!(
@@ -297,7 +303,7 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
     let words = lengths(len, needed);
     if let Some(growth) = examined.growth() {
         grown(growth, parameters.grows_on_medium(), location, findings);
-    } else if examined.is_longer() {
+    } else if examined.is_longer_than_needed() {
         findings.note(
             "length",
             format!("{words}: the header may be one from before the disk grew, or the file a copy of a longer device"),
@@ -313,7 +319,7 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
 /// The length of the medium and of the disk: in bytes, if they differ by less than rounded numbers
 /// show.
 fn lengths(len: u64, needed: u64) -> String {
-    let (shown, least) = (human(len), human(needed));
+    let (shown, least) = (human_size(len), human_size(needed));
     if len != needed && (shown == least || len.abs_diff(needed) < 1 << 16) {
         return format!("{len} bytes (the disk needs {needed})");
     }
@@ -321,7 +327,7 @@ fn lengths(len: u64, needed: u64) -> String {
 }
 
 /// Notes that the medium has grown since the header was written. `follows`: the disk can grow, too.
-fn grown(growth: u64, follows: bool, location: &Location, findings: &mut Findings) {
+fn grown(growth: u64, follows: bool, location: &Location, findings: &mut DoctorReport) {
     let named = shell_word(location.to_string());
     let repair = format!("`lacuna header repair {named}` writes the last copy of its header at the end");
     let (medium, remedy) = match (location.is_block_device(), follows) {
@@ -329,11 +335,11 @@ fn grown(growth: u64, follows: bool, location: &Location, findings: &mut Finding
         (true, false) => ("device", format!("the disk keeps its size; {repair}")),
         (false, _) => ("file", repair),
     };
-    findings.note("length", format!("the {medium} is {} longer than the disk", human(growth)), remedy);
+    findings.note("length", format!("the {medium} is {} longer than the disk", human_size(growth)), remedy);
 }
 
 /// Checks the free space of the file system that holds a file or a vault.
-fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
+fn check_space(path: &Path, examined: &Examination, findings: &mut DoctorReport) {
     if !path.is_dir() && !path.is_file() {
         return;
     }
@@ -346,10 +352,10 @@ fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
     };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let may_take = examined.used.filter(|_| path.is_file()).map(|used| examined.len.saturating_sub(used));
-    let words = format!("{} free on the file system that holds it", human(free));
+    let words = format!("{} free on the file system that holds it", human_size(free));
     match may_take {
         Some(0) => findings.fine("space", format!("{words}; the file has all the space that it needs")),
-        _ if free < LITTLE => findings.wrong(
+        _ if free < LITTLE => findings.problem(
             "space",
             Kind::NoSpace,
             words,
@@ -357,7 +363,7 @@ fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
         ),
         Some(more) if more > free => findings.note(
             "space",
-            format!("{words}, and the file may come to take {} more", human(more)),
+            format!("{words}, and the file may come to take {} more", human_size(more)),
             "keep an eye on it, or make disks with --preallocate",
         ),
         _ => findings.fine("space", words),
@@ -380,7 +386,7 @@ fn missing_files(dir: &Path) -> Result<Vec<&'static str>> {
 }
 
 /// Checks the files of a vault, and its anchor on this machine.
-fn vault_files(dir: &Path, findings: &mut Findings) {
+fn check_vault_files(dir: &Path, findings: &mut DoctorReport) {
     match missing_files(dir) {
         Ok(missing) if missing.is_empty() => {
             findings.fine("files", "the superblocks and both journal files are there");
@@ -391,12 +397,12 @@ fn vault_files(dir: &Path, findings: &mut Findings) {
                 "`lacuna vault check {} --repair` makes one of two superblocks anew; if it refuses, restore the directory from a backup, whole",
                 shell_word(dir)
             );
-            findings.wrong("files", Kind::Corrupt, found, remedy);
+            findings.problem("files", Kind::Corrupt, found, remedy);
         }
         Err(e) => findings.failed("files", &e),
     }
-    match vault::about(dir, None) {
-        Ok(about) => match about.remembered {
+    match vault::public_info(dir, None) {
+        Ok(about) => match about.anchored_state {
             Some(state) => findings.fine(
                 "anchor",
                 format!(

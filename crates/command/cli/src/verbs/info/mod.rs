@@ -2,96 +2,103 @@
 //!
 //! The public part takes no lock, so that it works while the disk is served.
 
-mod forgetting;
-mod of_vault;
+mod open_facts;
 pub(crate) mod open_levels;
-mod opened;
+mod recoverable;
+mod vault_info;
 
 use crate::args::InfoArgs;
 use crate::args::cost;
 use crate::terminal::console::{self, Console};
-use crate::terminal::observer::damaged_copy;
+use crate::terminal::observer::with_repair_hint;
 use crate::verbs::empty_level;
-use crate::verbs::info::forgetting::Forgetting;
-use crate::verbs::info::open_levels::LevelFacts;
-use crate::verbs::info::opened::{Told, UNKNOWN};
-use lacuna_storage::format::{Description, Detail, Value as Fact};
-use lacuna_storage::{About, AboutMedium, Error, Kind, Result, about, human};
+use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN};
+use crate::verbs::info::open_levels::LevelInfo;
+use crate::verbs::info::recoverable::RecoverableData;
+use lacuna_storage::format::{Description, DescriptionDetail, DetailValue as Fact};
+use lacuna_storage::{Error, Kind, MediumInfo, PublicInfo, Result, human_size, public_info};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Everything that `info` shows of a disk.
-struct Facts {
+struct DiskInfo {
     location: String,
-    about: About,
+    about: PublicInfo,
     /// The description in the header.
     disk: Description,
     /// The ID, if the disk is open or was opened with a given passphrase.
     id: Option<String>,
     /// Facts on levels that are open or were opened with given passphrases.
-    levels: Vec<LevelFacts>,
+    levels: Vec<LevelInfo>,
     /// The recoverable data of a disk on flash, if it is open or was opened with a given
     /// passphrase.
-    forgetting: Option<Forgetting>,
+    recoverable: Option<RecoverableData>,
 }
 
 /// `lacuna info`.
 pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
     if let Some(dir) = args.location.path().filter(|path| path.is_dir()) {
-        return of_vault::run(dir, args, console);
+        return vault_info::run(dir, args, console);
     }
     if let Some(anchor) = &args.anchor.anchor {
         return Err(Error::new(Kind::Usage, "cannot use --anchor here")
             .found(format!("{} for what is no vault", anchor.display()))
             .expected("the directory of a vault"));
     }
-    let about = about(&args.location, &args.cluster.of(&args.location)?)?;
+    let about = public_info(&args.location, &args.cluster.options_for(&args.location)?)?;
     let disk = about.parameters.describe();
-    let told = Told::of(args, &about, console)?;
-    let forgetting = Forgetting::told(&told);
-    let levels = open_levels::facts(&told.items);
-    let facts = Facts { location: args.location.to_string(), about, disk, id: told.id, levels, forgetting };
+    let told = OpenFacts::of(args, &about, console)?;
+    let forgetting = RecoverableData::from_facts(&told);
+    let levels = open_levels::parse(&told.items);
+    let facts = DiskInfo {
+        location: args.location.to_string(),
+        about,
+        disk,
+        id: told.id,
+        levels,
+        recoverable: forgetting,
+    };
     if args.json {
         console::json(&facts.to_json())?;
     } else {
         facts.notes().iter().for_each(|note| console.note(note));
-        console::bytes(facts.words().as_bytes())?;
-        empty_level::tell(facts.levels.iter().filter_map(LevelFacts::empty), console);
+        console::bytes(facts.to_text().as_bytes())?;
+        empty_level::print_notes(facts.levels.iter().filter_map(LevelInfo::empty), console);
     }
-    let About { parameters, medium, .. } = &facts.about;
+    let PublicInfo { parameters, medium, .. } = &facts.about;
     match medium {
-        AboutMedium::File { len, .. } => parameters.check_length(*len, &args.location),
-        AboutMedium::Flash { .. } | AboutMedium::Pool { .. } => Ok(()),
+        MediumInfo::File { len, .. } => parameters.check_length(*len, &args.location),
+        MediumInfo::Flash { .. } | MediumInfo::Pool { .. } => Ok(()),
     }
 }
 
-impl Facts {
+impl DiskInfo {
     fn notes(&self) -> Vec<String> {
-        let About { parameters, medium, notes, .. } = &self.about;
+        let PublicInfo { parameters, medium, notes, .. } = &self.about;
         // The header of a truncated disk cannot be repaired.
-        let cut = matches!(medium, AboutMedium::File { len, .. } if *len < parameters.end());
-        notes.iter().map(|note| if cut { note.clone() } else { damaged_copy(note) }).collect()
+        let cut = matches!(medium, MediumInfo::File { len, .. } if *len < parameters.end());
+        notes.iter().map(|note| if cut { note.clone() } else { with_repair_hint(note) }).collect()
     }
 
     fn to_json(&self) -> Value {
-        let About { header, parameters, medium, .. } = &self.about;
+        let PublicInfo { header, parameters, medium, .. } = &self.about;
         let disk = &self.disk;
         let mut out = json!({
             "location": self.location,
             "header": header,
             "id": self.id,
             "size": disk.size,
-            "largest_size": disk.largest,
+            "largest_size": disk.max_size,
             "cipher": disk.cipher,
             "notes": self.notes(),
         });
         if let Some(layout) = &disk.layout {
             out["layout"] = json!(layout);
         }
-        for Detail { name, value, .. } in &disk.details {
+        for DescriptionDetail { name, value, .. } in &disk.details {
             out[*name] = match *value {
                 Fact::Number(number) => json!(number),
-                Fact::Part(part) => json!(part),
+                Fact::Fraction(part) => json!(part),
                 Fact::Word(word) => json!(word),
             };
         }
@@ -99,16 +106,16 @@ impl Facts {
             out["hidden_size"] = json!(sizes.iter().sum::<u64>());
             out["hidden_sizes"] = json!(sizes);
             out["overwritten_within"] = json!(disk.overwritten_within.map(|time| time.as_secs_f64()));
-            out["levels"] = self.levels.iter().map(LevelFacts::to_json).collect();
+            out["levels"] = self.levels.iter().map(LevelInfo::to_json).collect();
         }
-        if parameters.format().info().forgets {
-            out["forgetting"] = self.forgetting.as_ref().map_or(Value::Null, Forgetting::to_json);
+        if parameters.format().info().can_purge {
+            out["forgetting"] = self.recoverable.as_ref().map_or(Value::Null, RecoverableData::to_json);
         }
         out["medium"] = match medium {
-            AboutMedium::File { len, used, in_use } => {
+            MediumInfo::File { len, used, in_use } => {
                 json!({ "size": len, "needed": parameters.end(), "used": used, "in_use": in_use })
             }
-            AboutMedium::Flash { geometry, used, in_use } => {
+            MediumInfo::Flash { geometry, used, in_use } => {
                 json!({
                     "page": geometry.page,
                     "erase_block": geometry.leb_len,
@@ -117,7 +124,7 @@ impl Facts {
                     "in_use": in_use,
                 })
             }
-            AboutMedium::Pool { namespace, objects, snapshots } => {
+            MediumInfo::Pool { namespace, objects, snapshots } => {
                 out["snapshots"] = json!(snapshots);
                 json!({ "namespace": namespace, "objects": objects })
             }
@@ -125,13 +132,13 @@ impl Facts {
         out
     }
 
-    fn words(&self) -> String {
-        let About { header, parameters, medium, .. } = &self.about;
+    fn to_text(&self) -> String {
+        let PublicInfo { header, parameters, medium, .. } = &self.about;
         let disk = &self.disk;
         let mut rows = Vec::new();
-        let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
+        let exact = |bytes: u64| format!("{} ({bytes} bytes)", human_size(bytes));
         let in_use = match medium {
-            AboutMedium::File { in_use: true, .. } | AboutMedium::Flash { in_use: true, .. } => {
+            MediumInfo::File { in_use: true, .. } | MediumInfo::Flash { in_use: true, .. } => {
                 " (being served or used now)"
             }
             _ => "",
@@ -142,48 +149,49 @@ impl Facts {
         let version = disk.version.map_or_else(String::new, |version| format!(" version {version}"));
         rows.push(("format", format!("{}{version}, header version {}", header.format, header.version)));
         rows.push(("size", exact(disk.size)));
-        if disk.largest > disk.size {
-            rows.push(("can grow to", human(disk.largest)));
+        if disk.max_size > disk.size {
+            rows.push(("can grow to", human_size(disk.max_size)));
         }
         rows.push(("cipher", disk.cipher.to_owned()));
         rows.extend(disk.layout.iter().map(|layout| ("layout", layout.clone())));
         if let Some(sizes) = &disk.hidden_sizes {
             // Deniability contract: the row is the same on a disk without hidden levels.
-            rows.push(("hidden levels", format!("none to {}: {}", sizes.len(), disk.hidden_words())));
+            rows.push(("hidden levels", format!("none to {}: {}", sizes.len(), disk.hidden_sizes_text())));
         }
         rows.extend(disk.overwriting_words().map(|words| ("overwritten", words)));
         rows.extend(disk.details.iter().filter_map(|detail| detail.row.clone()));
-        if parameters.format().info().forgets {
-            let words = self.forgetting.as_ref().map_or_else(|| UNKNOWN.to_owned(), Forgetting::words);
+        if parameters.format().info().can_purge {
+            let words =
+                self.recoverable.as_ref().map_or_else(|| UNKNOWN.to_owned(), RecoverableData::to_text);
             rows.push(("recoverable", words));
         }
-        rows.push(("passphrase cost", cost::words(&header.cost)));
+        rows.push(("passphrase cost", cost::to_text(&header.cost)));
         rows.push(("generation", header.generation.to_string()));
         match medium {
-            AboutMedium::File { len, used, .. } => {
-                let used = used.map_or_else(String::new, |used| format!(", {} of it used", human(used)));
+            MediumInfo::File { len, used, .. } => {
+                let used = used.map_or_else(String::new, |used| format!(", {} of it used", human_size(used)));
                 rows.push(("medium", format!("{}{used}", exact(*len))));
             }
-            AboutMedium::Flash { geometry, used, .. } => {
+            MediumInfo::Flash { geometry, used, .. } => {
                 let used =
-                    used.map_or_else(String::new, |used| format!(", {} of its file used", human(used)));
+                    used.map_or_else(String::new, |used| format!(", {} of its file used", human_size(used)));
                 rows.push((
                     "medium",
                     format!(
                         "{} erase blocks of {}, pages of {}{used}",
                         geometry.lebs,
-                        human(geometry.leb_len.into()),
-                        human(geometry.page.into())
+                        human_size(geometry.leb_len.into()),
+                        human_size(geometry.page.into())
                     ),
                 ));
             }
-            AboutMedium::Pool { objects, snapshots, .. } => {
+            MediumInfo::Pool { objects, snapshots, .. } => {
                 rows.push(("objects", format!("{objects}.*")));
                 rows.push(("snapshots", or_none(&snapshots.join(", "))));
             }
         }
         let mut rows: Vec<(String, String)> = rows.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
-        rows.extend(self.levels.iter().map(LevelFacts::words));
+        rows.extend(self.levels.iter().map(LevelInfo::to_row));
         let line = |mut text: String, (name, value): &(String, String)| {
             let _ = writeln!(text, "{name:<16} {value}");
             text

@@ -1,7 +1,7 @@
 //! The part of `info` on open levels of a disk, as its server reports them, or as a passphrase
 //! opens them.
 
-use lacuna_storage::{BLOCK_SIZE, human};
+use lacuna_storage::{BLOCK_SIZE, human_size};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ const MEANINGFUL: u64 = 256;
 
 /// One open level. Sizes in blocks.
 #[derive(Debug, PartialEq)]
-pub(crate) struct LevelFacts {
+pub(crate) struct LevelInfo {
     level: u64,
     capacity: u64,
     data: u64,
@@ -21,7 +21,7 @@ pub(crate) struct LevelFacts {
     amplification: Option<f64>,
 }
 
-impl LevelFacts {
+impl LevelInfo {
     /// As JSON.
     pub(crate) fn to_json(&self) -> Value {
         json!({
@@ -40,11 +40,11 @@ impl LevelFacts {
     }
 
     /// As text: a name and its value.
-    pub(crate) fn words(&self) -> (String, String) {
-        let bytes = |blocks: u64| human(blocks.saturating_mul(BLOCK_SIZE as u64));
+    pub(crate) fn to_row(&self) -> (String, String) {
+        let bytes = |blocks: u64| human_size(blocks.saturating_mul(BLOCK_SIZE as u64));
         let mut said = format!("{}, {} of it written", bytes(self.capacity), bytes(self.data));
         if let Some(waiting) = self.waiting {
-            let _ = write!(said, "; {} wait for cover", human(waiting));
+            let _ = write!(said, "; {} wait for cover", human_size(waiting));
         }
         if let Some(amplification) = self.amplification {
             let _ = write!(
@@ -57,7 +57,7 @@ impl LevelFacts {
 }
 
 /// The levels in these counters; none of a disk without levels.
-pub(crate) fn facts(items: &[Value]) -> Vec<LevelFacts> {
+pub(crate) fn parse(items: &[Value]) -> Vec<LevelInfo> {
     let starts: Vec<usize> = (0..items.len()).filter(|at| items[*at]["name"] == "level").collect();
     let ends = starts.iter().skip(1).copied().chain([items.len()]);
     let of = |(start, end): (&usize, usize)| {
@@ -68,7 +68,7 @@ pub(crate) fn facts(items: &[Value]) -> Vec<LevelFacts> {
                 .and_then(|item| item["value"].as_u64())
         };
         let (written, public) = (value("medium_blocks_written")?, value("public_blocks_written")?);
-        Some(LevelFacts {
+        Some(LevelInfo {
             level: value("level")?,
             capacity: value("capacity")?,
             data: value("data")?,
@@ -77,7 +77,7 @@ pub(crate) fn facts(items: &[Value]) -> Vec<LevelFacts> {
                 .then(|| written as f64 / public as f64),
         })
     };
-    let mut levels: Vec<LevelFacts> = starts.iter().zip(ends).filter_map(of).collect();
+    let mut levels: Vec<LevelInfo> = starts.iter().zip(ends).filter_map(of).collect();
     levels.sort_by_key(|found| found.level);
     levels
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_told_apart_by_level() {
+    fn counters_are_grouped_by_level() {
         let item = |name: &str, value: u64| json!({ "name": name, "value": value, "unit": "blocks" });
         let common = [item("medium_blocks_written", 640), item("public_blocks_written", 256)];
         let mut items = vec![item("level", 0), item("capacity", 1000), item("data", 10)];
@@ -99,21 +99,20 @@ mod tests {
             item("waiting_for_cover", 4096),
         ]);
         items.extend(common);
-        let found = facts(&items);
+        let found = parse(&items);
         let level0 =
-            LevelFacts { level: 0, capacity: 1000, data: 10, waiting: None, amplification: Some(2.5) };
-        let level1 =
-            LevelFacts { level: 1, capacity: 900, data: 7, waiting: Some(4096), amplification: None };
+            LevelInfo { level: 0, capacity: 1000, data: 10, waiting: None, amplification: Some(2.5) };
+        let level1 = LevelInfo { level: 1, capacity: 900, data: 7, waiting: Some(4096), amplification: None };
         assert_eq!(found, [level0, level1]);
-        assert!(found[1].words().1.contains("4 KiB wait for cover"), "{:?}", found[1].words());
+        assert!(found[1].to_row().1.contains("4 KiB wait for cover"), "{:?}", found[1].to_row());
         let empty = |level, data, waiting| {
-            LevelFacts { data, waiting: Some(waiting), ..facts(&items).swap_remove(level) }.empty()
+            LevelInfo { data, waiting: Some(waiting), ..parse(&items).swap_remove(level) }.empty()
         };
         assert_eq!((empty(1, 0, 0), empty(0, 0, 0)), (Some(1), None));
         assert_eq!((empty(1, 7, 0), empty(1, 0, 4096)), (None, None));
-        assert!(facts(&[item("cache_hits", 5)]).is_empty());
+        assert!(parse(&[item("cache_hits", 5)]).is_empty());
         // Servers are not found in the order of their levels.
         items.rotate_left(5);
-        assert_eq!(facts(&items), found);
+        assert_eq!(parse(&items), found);
     }
 }

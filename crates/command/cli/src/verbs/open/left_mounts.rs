@@ -46,7 +46,7 @@ fn cleared(mount: &MountRecord, location: &str) -> String {
 }
 
 fn stays(mount: &MountRecord, location: &str, e: &Error) -> String {
-    let (at, word, why) = (mount.mountpoint.display(), shell_word(&mount.mountpoint), e.finding());
+    let (at, word, why) = (mount.mountpoint.display(), shell_word(&mount.mountpoint), e.summary());
     format!(
         "the server that had {location} open at {at} died, and its mount stays for now: {why}; `lacuna close {word}` clears it away"
     )

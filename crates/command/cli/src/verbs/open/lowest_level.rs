@@ -89,7 +89,7 @@ impl Disk for LowestLevel {
             if let Some(disk) = self.disk.upgrade() {
                 // After a plain umount. Closing level 0 would write the same cover, and reports a
                 // failure.
-                let _told = disk.cover_closing(Pace::AtOnce);
+                let _told = disk.cover_closing(Pace::Immediate);
                 // Pending data has had its cover: closing the level must wait for no more.
                 disk.give_up(self.number, true);
             }
@@ -98,13 +98,13 @@ impl Disk for LowestLevel {
         let in_order = hidden.chain([&self.level]).chain(&level_0);
         let mut closed = Ok(());
         for level in in_order {
-            closed = background::both(closed, level.close(), &self.log);
+            closed = background::combine(closed, level.close(), &self.log);
         }
         closed
     }
 
-    fn read_only(&self) -> bool {
-        self.level.read_only()
+    fn is_read_only(&self) -> bool {
+        self.level.is_read_only()
     }
 }
 

@@ -37,7 +37,7 @@ impl MountPlan {
 pub(crate) fn check(given: &Path, plan: MountPlan, console: Option<Console>) -> Result<PathBuf> {
     let if_missing = if may_be_made(given, plan.has_levels) { IfMissing::Make } else { IfMissing::Refuse };
     let mountpoint = check_mountpoint(given, None, if_missing).map_err(|e| match e.kind() {
-        Kind::Busy => e.remedy(format!(
+        Kind::Busy => e.hint(format!(
             "end it with `lacuna close {}` if it is lacuna's; or choose another directory",
             shell_word(given)
         )),
@@ -53,7 +53,7 @@ pub(crate) fn check(given: &Path, plan: MountPlan, console: Option<Console>) -> 
         return Err(Error::new(Kind::Usage, format!("cannot mount at {}", given.display()))
             .found("a directory with files in it")
             .expected(format!("an empty one, which {} needs", program.name()))
-            .remedy("choose another directory"));
+            .hint("choose another directory"));
     }
     if let Some(console) = console {
         let (shown, word) = (mountpoint.display(), shell_word(&mountpoint));

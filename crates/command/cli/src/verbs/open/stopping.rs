@@ -48,10 +48,10 @@ pub(crate) fn stop_all(
     covering.store(true, Ordering::Relaxed);
     // Closing reports the same failure.
     let _told = disk.cover_closing(Pace::Even);
-    let pause = if disk.has_levels() && !disk.read_only() { PAUSE } else { Duration::ZERO };
+    let pause = if disk.has_levels() && !disk.is_read_only() { PAUSE } else { Duration::ZERO };
     begun.settles_at(Instant::now() + 2 * pause);
     thread::sleep(pause);
-    let closing = deeper.iter().filter(|level| !console::is_watched() && (level.is_closing)());
+    let closing = deeper.iter().filter(|level| !console::is_terminal() && (level.is_closing)());
     let given_up: Vec<u64> = closing.map(|level| level.number).collect();
     given_up.iter().for_each(|level| disk.give_up(*level, true));
     thread::sleep(pause);

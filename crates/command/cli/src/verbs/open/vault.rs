@@ -4,18 +4,18 @@ use crate::allocator;
 use crate::args::OpenArgs;
 use crate::args::size::budget;
 use crate::terminal::console::Console;
-use crate::terminal::settings;
-use crate::terminal::working::Stage;
+use crate::terminal::option_names;
+use crate::terminal::progress::ProgressStep;
 use crate::verbs::open::left_mounts;
 use crate::verbs::open::mountpoint::{self, MountPlan};
-use crate::verbs::serve::background::{self, Ready};
+use crate::verbs::serve::background::{self, ReadyNotifier};
 use crate::verbs::serve::notify;
 use crate::verbs::status;
 use crate::verbs::unlock::{self, UnlockArgs};
 use crate::verbs::vault;
-use lacuna_daemon::{HeldFile, Identity, become_io_flusher};
+use lacuna_daemon::{Identity, TrackedFile, become_io_flusher};
 use lacuna_fuse::{MountedVault, VaultRequest};
-use lacuna_storage::vault::{OpenVault, VaultKey, VaultOpening};
+use lacuna_storage::vault::{OpenVault, OpenVaultOptions, UnlockedVault};
 use lacuna_storage::{Error, Kind, Location, Result, shell_word};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,29 +30,29 @@ pub(crate) fn directory(location: &Location) -> Option<PathBuf> {
 /// `lacuna open` of the vault in `dir`.
 pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> {
     check_options(dir, args)?;
-    let opening = VaultOpening {
+    let opening = OpenVaultOptions {
         read_only: args.read_only,
         budget: budget(args.cache)?,
         anchor: args.anchor.anchor.clone(),
         expect: args.expect.expect,
-        ..VaultOpening::default()
+        ..OpenVaultOptions::default()
     };
     let location = status::canonical(&args.location);
     left_mounts::clear(&location, &args.mountpoints, Some(console))?;
     let mountpoint = mountpoint::check(&args.mountpoints[0], MountPlan::default(), Some(console))?;
-    check_apart(dir, &mountpoint)?;
+    refuse_nested(dir, &mountpoint)?;
     let access = unlock::access(args.read_only);
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
-    let key = vault::key(dir, access, given, console)?;
+    let key = vault::unlock_vault(dir, access, given, console)?;
     let what = format!("opening {}", dir.display());
     background::run(!args.foreground, false, console, &what, |ready| {
-        let place = Place { dir, location: &location, mountpoint: &mountpoint };
+        let place = VaultMount { dir, location: &location, mountpoint: &mountpoint };
         serve(&place, args, key, opening, console, ready)
     })
 }
 
 /// A vault and its mount point.
-struct Place<'p> {
+struct VaultMount<'p> {
     dir: &'p Path,
     /// The canonical path of the directory, under which the vault is registered.
     location: &'p str,
@@ -65,7 +65,7 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
         Err(Error::new(Kind::Usage, format!("cannot open the vault {} in this way", dir.display()))
             .found(found)
             .expected("options that a vault has: it is a file system already, and has no disk below it")
-            .remedy("leave it out"))
+            .hint("leave it out"))
     };
     let given = [
         ("--mkfs", args.mkfs.is_some()),
@@ -76,21 +76,21 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
         ("--cover-timeout", args.waiting.cover_timeout.is_some()),
     ];
     let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-    if let Some(option) = given.or(args.purging.given()) {
+    if let Some(option) = given.or(args.purging.given_option()) {
         return refused(option);
     }
-    if let Some(option) = mount_options(args).find(|option| !TAKEN.contains(option)) {
+    if let Some(option) = mount_options(args).find(|option| !ALLOWED_MOUNT_OPTIONS.contains(option)) {
         return refused(&format!("the mount option {option}"));
     }
     if args.mountpoints.len() > 1 {
         return refused(&format!("{} mount points", args.mountpoints.len()));
     }
-    args.holder.of(&args.location).map(drop)
+    args.pool_access.access_for(&args.location).map(drop)
 }
 
 /// The mount options that a vault accepts. It is always mounted without devices and set-user-ID
 /// programs, and keeps access times like `relatime`.
-const TAKEN: [&str; 5] = ["nodev", "nosuid", "relatime", "noexec", "exec"];
+const ALLOWED_MOUNT_OPTIONS: [&str; 5] = ["nodev", "nosuid", "relatime", "noexec", "exec"];
 
 fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
     let options = args.mount_options.iter().flat_map(|list| list.split(','));
@@ -98,7 +98,7 @@ fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
 }
 
 /// Refuses the vault's directory as a mount point, and a mount point inside or above it.
-fn check_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
+fn refuse_nested(dir: &Path, mountpoint: &Path) -> Result<()> {
     let dir = match dir.canonicalize() {
         Ok(dir) => dir,
         // Opening it reports the error.
@@ -114,14 +114,14 @@ fn check_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
 }
 
 fn serve(
-    place: &Place<'_>,
+    place: &VaultMount<'_>,
     args: &OpenArgs,
-    key: VaultKey,
-    opening: VaultOpening,
+    key: UnlockedVault,
+    opening: OpenVaultOptions,
     console: Console,
-    ready: &mut Ready,
+    ready: &mut ReadyNotifier,
 ) -> Result<()> {
-    allocator::keep_large_apart();
+    allocator::map_large_allocations();
     // Before any thread starts: threads that write for the mounted file system must not wait for
     // it.
     become_io_flusher();
@@ -129,13 +129,13 @@ fn serve(
     background::on_signal(move || {
         let _ = signalled.send(());
     })?;
-    let say = background::reporter(!args.foreground, false);
-    let opening = VaultOpening { log: vault::log(&say), ..opening };
+    let log = background::server_log(!args.foreground, false);
+    let opening = OpenVaultOptions { log: vault::log(&log), ..opening };
     let shown = place.dir.display().to_string();
     // An error here leaves no vault open.
-    let (held, id) = (HeldFile::of_directory(place.dir)?, key.id());
-    let look = move || Stage::default().within("opening", &shown);
-    let mounted = ready.working(console, look, || -> Result<MountedVault> {
+    let (held, id) = (TrackedFile::of_directory(place.dir)?, key.id());
+    let look = move || ProgressStep::default().within("opening", &shown);
+    let mounted = ready.show_progress(console, look, || -> Result<MountedVault> {
         let open = key.open(opening)?;
         // The lock on the directory must end with the vault.
         drop(key);
@@ -143,9 +143,9 @@ fn serve(
         let (location, format) = (place.location.to_owned(), "vault".to_owned());
         let (id, file) = (Some(id.to_string()), Arc::new(held));
         let identity = Identity { location, format, id, file, ..Identity::default() };
-        mount(place, args, open, identity, &say)
+        mount(place, args, open, identity, &log)
     })?;
-    let _kept = notify::keep(|| None, mounted.closing());
+    let _kept = notify::start_reports(|| None, mounted.closing());
     let stopper = mounted.stopper();
     let stop_now = stopper.clone();
     let forward = move || signals.into_iter().for_each(|()| stopper.request());
@@ -157,20 +157,20 @@ fn serve(
             let (dir, at) = (place.dir.display(), place.mountpoint.display());
             console.done(&format!("opened {dir} at {at}; `lacuna close {word}` ends it"))
         })
-        .and_then(|()| ready.tell());
+        .and_then(|()| ready.notify());
     if told.is_err() {
         // The parent process is gone: unmount.
         stop_now.request();
     }
-    background::both(told, mounted.wait(), &say)
+    background::combine(told, mounted.wait(), &log)
 }
 
 fn mount(
-    place: &Place<'_>,
+    place: &VaultMount<'_>,
     args: &OpenArgs,
     open: OpenVault,
     identity: Identity,
-    say: &lacuna_mount::ServerLog,
+    log: &lacuna_mount::ServerLog,
 ) -> Result<MountedVault> {
     let mut request = VaultRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
     request.make_mountpoint = true;
@@ -180,9 +180,9 @@ fn mount(
     request.read_only = args.read_only;
     request.identity = identity;
     request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");
-    request.log = Arc::clone(say);
+    request.log = Arc::clone(log);
     // `lacuna close` and `lacuna status` print the server's errors, so commands are named in full.
-    request.naming = settings::full_name;
+    request.naming = option_names::full_name;
     // The lock on the directory ends with the vault, before clients learn that it is closed.
     request.held = Some(Box::new(open));
     MountedVault::start(request)

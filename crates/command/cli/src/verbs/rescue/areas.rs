@@ -5,7 +5,7 @@
 //! the map does not list as rescued is missing, whatever its status.
 
 use crate::verbs::rescue::map::{self, MADE_BY};
-use lacuna_storage::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting, printable, shell_word};
+use lacuna_storage::{BLOCK_SIZE, Error, Hint, Kind, Result, Setting, printable, shell_word};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Maximum length of a line of a map, in bytes.
 const LONGEST: u64 = 256;
 /// Maximum length of a file that may be the beginning of a map, in bytes.
-const BEGUN: usize = 1 << 16;
+const MAX_TORN_LEN: usize = 1 << 16;
 /// Suffix of the map of a later run, until that map is complete.
 pub(crate) const OF_LATER_RUN: &str = "new";
 
@@ -24,7 +24,7 @@ pub(crate) const OF_LATER_RUN: &str = "new";
 /// image.
 pub(crate) fn is_torn(file: &File, of: &[String; 2]) -> io::Result<bool> {
     let len = file.metadata()?.len();
-    if len > BEGUN as u64 {
+    if len > MAX_TORN_LEN as u64 {
         return Ok(false);
     }
     let mut bytes = vec![0; len as usize];
@@ -46,7 +46,7 @@ pub(crate) fn is_torn(file: &File, of: &[String; 2]) -> io::Result<bool> {
 }
 
 /// Iterates over the areas of a disk.
-pub(crate) struct Areas {
+pub(crate) struct RescueAreas {
     /// The map with the areas, until its end is reached.
     map: Option<MapReader>,
     /// Start of the next area.
@@ -55,19 +55,19 @@ pub(crate) struct Areas {
     len: u64,
 }
 
-impl Areas {
+impl RescueAreas {
     /// The areas of a disk of `len` bytes. Without a map the whole disk is missing.
-    pub(crate) fn of(map: Option<MapReader>, len: u64) -> Areas {
-        Areas { map, at: 0, len }
+    pub(crate) fn of(map: Option<MapReader>, len: u64) -> RescueAreas {
+        RescueAreas { map, at: 0, len }
     }
 
     /// The range of the next area in bytes, and whether it is in the image. `None` at the end of
     /// the disk.
     ///
     /// Errors: [`Kind::Usage`] for a file that is not a map, and errors of the system.
-    pub(crate) fn following(&mut self) -> Result<Option<(Range<u64>, bool)>> {
+    pub(crate) fn next_area(&mut self) -> Result<Option<(Range<u64>, bool)>> {
         while let Some(map) = &mut self.map {
-            match map.following()? {
+            match map.next_area()? {
                 Some((end, _)) if end <= self.at => {}
                 Some((end, is_there)) => return Ok(Some((self.up_to(end), is_there))),
                 None => self.map = None,
@@ -128,18 +128,18 @@ impl MapReader {
     /// Completes a truncated map with the areas of the map `before` it. If a crash interrupts this,
     /// the map is again a truncated one.
     ///
-    /// Errors: those of [`Areas::following`].
+    /// Errors: those of [`RescueAreas::next_area`].
     pub(crate) fn complete(mut self, before: MapReader) -> Result<()> {
-        while self.following()?.is_some() {}
+        while self.next_area()?.is_some() {}
         let path = self.path;
         let failed = |e: io::Error| Error::io(format!("cannot write to {}", path.display()), &e);
         let mut file = self.lines.into_inner();
         // Removes a truncated last line.
         file.set_len(self.read).map_err(failed)?;
         file.seek(SeekFrom::Start(self.read)).map_err(failed)?;
-        let mut areas = Areas { map: Some(before), at: self.end, len: self.len };
+        let mut areas = RescueAreas { map: Some(before), at: self.end, len: self.len };
         let mut out = BufWriter::new(&file);
-        while let Some((bytes, is_there)) = areas.following()? {
+        while let Some((bytes, is_there)) = areas.next_area()? {
             let status = if is_there { '+' } else { '?' };
             let line = map::line(bytes.start, bytes.end - bytes.start, status);
             out.write_all(line.as_bytes()).map_err(failed)?;
@@ -149,7 +149,7 @@ impl MapReader {
     }
 
     /// The end of the next area, and whether it is in the image.
-    fn following(&mut self) -> Result<Option<(u64, bool)>> {
+    fn next_area(&mut self) -> Result<Option<(u64, bool)>> {
         loop {
             let Some(line) = self.line()? else { return Ok(None) };
             if line.starts_with('#') {
@@ -179,16 +179,16 @@ impl MapReader {
     }
 
     fn refused(&self) -> Error {
-        let error = Error::new(Kind::Usage, format!("cannot go on by {}", self.path.display()));
+        let error = Error::new(Kind::Usage, format!("cannot continue with the map {}", self.path.display()));
         if self.path.extension().is_some_and(|end| end == OF_LATER_RUN) {
-            return error.remedy(format!(
+            return error.hint(format!(
                 "if a run that was cut short left it, `rm {}` and give the command again: what {} calls rescued stays so",
                 shell_word(&self.path),
                 self.path.with_extension("").display()
             ));
         }
-        error.remedy(
-            Advice::from("choose another target, or begin anew and overwrite this one with ")
+        error.hint(
+            Hint::from("choose another target, or begin anew and overwrite this one with ")
                 .setting(Setting("force")),
         )
     }
@@ -210,7 +210,7 @@ fn number(word: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::rescue::map::{Area, MapFile};
+    use crate::verbs::rescue::map::{AreaStatus, MapFile};
 
     const BLOCK: u64 = BLOCK_SIZE as u64;
     const LEN: u64 = 10 * BLOCK;
@@ -220,7 +220,7 @@ mod tests {
     }
 
     /// A map with these areas, in blocks, followed by the text `more`.
-    fn written(dir: &tempfile::TempDir, name: &str, areas: &[(u64, Area)], more: &str) -> PathBuf {
+    fn written(dir: &tempfile::TempDir, name: &str, areas: &[(u64, AreaStatus)], more: &str) -> PathBuf {
         let path = dir.path().join(name);
         let mut map = MapFile::begin(File::create(&path).unwrap(), &of()).unwrap();
         areas.iter().for_each(|(blocks, became)| map.add(blocks * BLOCK, *became));
@@ -237,17 +237,17 @@ mod tests {
     }
 
     fn all(map: Option<MapReader>) -> Result<Vec<(Range<u64>, bool)>> {
-        let mut areas = Areas::of(map, LEN);
+        let mut areas = RescueAreas::of(map, LEN);
         let mut all = Vec::new();
-        while let Some((bytes, is_there)) = areas.following()? {
+        while let Some((bytes, is_there)) = areas.next_area()? {
             all.push((bytes.start / BLOCK..bytes.end / BLOCK, is_there));
         }
         Ok(all)
     }
 
     #[test]
-    fn what_the_map_does_not_call_rescued_is_missing() {
-        use Area::{Lost, Rescued};
+    fn areas_without_a_rescued_status_are_missing() {
+        use AreaStatus::{Lost, Rescued};
         assert_eq!(all(None).unwrap(), [(0..10, false)]);
         let dir = tempfile::tempdir().unwrap();
         // A truncated line is ignored.
@@ -273,10 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_of_it_is_refused() {
+    fn a_foreign_map_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let kind = |more: &str| {
-            let path = written(&dir, "map", &[(2, Area::Rescued)], more);
+            let path = written(&dir, "map", &[(2, AreaStatus::Rescued)], more);
             all(Some(reader(&path).unwrap())).map_err(|e| e.kind())
         };
         for line in [
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_whose_first_lines_are_cut_short_counts_as_none() {
+    fn a_map_with_truncated_first_lines_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let path = written(&dir, "map.new", &[], "");
         let text = std::fs::read(&path).unwrap();
@@ -333,6 +333,8 @@ mod tests {
             let refused = reader(&path).err().unwrap().to_string();
             assert!(refused.contains("map.new` and give the command again"), "{refused}");
         }
-        assert!(!torn(&[&words.as_bytes()[..20], &[0; 20], b"mine"].concat()) && !torn(&[0; BEGUN + 1]));
+        assert!(
+            !torn(&[&words.as_bytes()[..20], &[0; 20], b"mine"].concat()) && !torn(&[0; MAX_TORN_LEN + 1])
+        );
     }
 }

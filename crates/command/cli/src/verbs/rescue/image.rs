@@ -7,10 +7,10 @@
 //! every block was tried. After a crash of that run the next one completes this map with the areas
 //! of the first map, replaces the first, and then begins.
 
-use crate::verbs::rescue::areas::{Areas, MapReader, OF_LATER_RUN, is_torn};
-use crate::verbs::rescue::map::{Area, MapFile, Subject};
+use crate::verbs::rescue::areas::{MapReader, OF_LATER_RUN, RescueAreas, is_torn};
+use crate::verbs::rescue::map::{AreaStatus, MapFile, RescuedDisk};
 use lacuna_daemon::FileIdentity;
-use lacuna_storage::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting};
+use lacuna_storage::{BLOCK_SIZE, Error, Hint, Kind, Result, Setting};
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -21,11 +21,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// An image that is being written.
-pub(crate) struct Image {
+pub(crate) struct RescueImage {
     file: File,
     path: PathBuf,
     /// The areas according to earlier runs.
-    areas: Areas,
+    areas: RescueAreas,
     map: MapFile,
     map_path: PathBuf,
     /// Whether the map replaces an earlier one when it is complete.
@@ -78,21 +78,26 @@ fn is_there(path: &Path) -> Result<bool> {
     }
 }
 
-impl Image {
+impl RescueImage {
     /// Opens an image and its map: new ones, or those of an earlier run. `source`: the file or
     /// device of the disk.
     ///
     /// Errors: those of [`check`], [`Kind::Busy`] for a file that another program has locked,
     /// [`Kind::Usage`] for a map of another disk or image, and errors of the system.
-    pub(crate) fn open(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
+    pub(crate) fn open(
+        target: &Path,
+        force: bool,
+        source: FileIdentity,
+        of: &RescuedDisk,
+    ) -> Result<RescueImage> {
         if check(target, force)? {
-            Image::again(target, source, of)
+            RescueImage::resume(target, source, of)
         } else {
-            Image::create(target, force, source, of)
+            RescueImage::create(target, force, source, of)
         }
     }
 
-    fn create(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
+    fn create(target: &Path, force: bool, source: FileIdentity, of: &RescuedDisk) -> Result<RescueImage> {
         let (map_path, newer) = (map_path(target), new_map_path(target));
         if is_there(&newer)? {
             // Refuses the disk itself, and a locked file.
@@ -108,11 +113,11 @@ impl Image {
         file.set_len(of.len).map_err(|e| failed(target, &e))?;
         let about = file.metadata().map_err(|e| failed(target, &e))?;
         let map = MapFile::begin(map, &of.lines(&about)).map_err(|e| failed(&map_path, &e))?;
-        let areas = Areas::of(None, of.len);
-        Ok(Image { file, path: target.to_owned(), areas, map, map_path, replaces: false, end: 0 })
+        let areas = RescueAreas::of(None, of.len);
+        Ok(RescueImage { file, path: target.to_owned(), areas, map, map_path, replaces: false, end: 0 })
     }
 
-    fn again(target: &Path, source: FileIdentity, of: &Subject) -> Result<Image> {
+    fn resume(target: &Path, source: FileIdentity, of: &RescuedDisk) -> Result<RescueImage> {
         let (map_path, newer) = (map_path(target), new_map_path(target));
         let file = existing_file(target, source)?;
         let about = file.metadata().map_err(|e| failed(target, &e))?;
@@ -120,7 +125,7 @@ impl Image {
             return Err(refused(target)
                 .found(format!("an image of {} bytes", about.len()))
                 .expected(format!("one of {} bytes, as long as what is rescued", of.len))
-                .remedy(anew()));
+                .hint(force_hint()));
         }
         let lines = of.lines(&about);
         let mut known = MapReader::of(existing_file(&map_path, source)?, &map_path, &lines, of.len)?;
@@ -138,27 +143,27 @@ impl Image {
         remove(&newer)?;
         let map = empty_file(&newer, false, source)?;
         let map = MapFile::begin(map, &lines).map_err(|e| failed(&newer, &e))?;
-        let areas = Areas::of(Some(known), of.len);
-        Ok(Image { file, path: target.to_owned(), areas, map, map_path: newer, replaces: true, end: 0 })
+        let areas = RescueAreas::of(Some(known), of.len);
+        Ok(RescueImage { file, path: target.to_owned(), areas, map, map_path: newer, replaces: true, end: 0 })
     }
 
     /// The next blocks, and whether they are in the image; the caller passes such blocks to
-    /// [`Image::keep`]. `None` when every block was tried.
+    /// [`RescueImage::record_kept`]. `None` when every block was tried.
     ///
-    /// Errors: those of [`Areas::following`].
-    pub(crate) fn following(&mut self) -> Result<Option<(Range<u64>, bool)>> {
+    /// Errors: those of [`RescueAreas::next_area`].
+    pub(crate) fn next_blocks(&mut self) -> Result<Option<(Range<u64>, bool)>> {
         let block = BLOCK_SIZE as u64;
-        let area = self.areas.following()?;
+        let area = self.areas.next_area()?;
         Ok(area.map(|(bytes, is_there)| (bytes.start / block..bytes.end / block, is_there)))
     }
 
     /// Records the next blocks as already in the image.
-    pub(crate) fn keep(&mut self, blocks: u64) -> Result<()> {
-        self.add(blocks * BLOCK_SIZE as u64, Area::Rescued)
+    pub(crate) fn record_kept(&mut self, blocks: u64) -> Result<()> {
+        self.add(blocks * BLOCK_SIZE as u64, AreaStatus::Rescued)
     }
 
     /// Writes the next blocks. Zeros take no space.
-    pub(crate) fn rescued(&mut self, content: &[u8]) -> Result<()> {
+    pub(crate) fn write_rescued(&mut self, content: &[u8]) -> Result<()> {
         let mut from = None;
         for (at, block) in
             content.chunks(BLOCK_SIZE).enumerate().map(|(nth, block)| (nth * BLOCK_SIZE, block))
@@ -172,25 +177,25 @@ impl Image {
                 _ => {}
             }
             if from.is_none() {
-                self.clear(at as u64, BLOCK_SIZE as u64)?;
+                self.zero_stale(at as u64, BLOCK_SIZE as u64)?;
             }
         }
         if let Some(start) = from {
             self.write(&content[start..], start)?;
         }
-        self.add(content.len() as u64, Area::Rescued)
+        self.add(content.len() as u64, AreaStatus::Rescued)
     }
 
     /// Records the next blocks as never written: they are zeros.
-    pub(crate) fn unwritten(&mut self, blocks: u64) -> Result<()> {
-        self.clear(0, blocks * BLOCK_SIZE as u64)?;
-        self.add(blocks * BLOCK_SIZE as u64, Area::Rescued)
+    pub(crate) fn record_unwritten(&mut self, blocks: u64) -> Result<()> {
+        self.zero_stale(0, blocks * BLOCK_SIZE as u64)?;
+        self.add(blocks * BLOCK_SIZE as u64, AreaStatus::Rescued)
     }
 
     /// Records the next block as lost.
-    pub(crate) fn lost(&mut self) -> Result<()> {
-        self.clear(0, BLOCK_SIZE as u64)?;
-        self.add(BLOCK_SIZE as u64, Area::Lost)
+    pub(crate) fn record_lost(&mut self) -> Result<()> {
+        self.zero_stale(0, BLOCK_SIZE as u64)?;
+        self.add(BLOCK_SIZE as u64, AreaStatus::Lost)
     }
 
     /// Makes the image and the map durable.
@@ -205,7 +210,7 @@ impl Image {
     }
 
     /// Zeroes data of a run that was killed before its map listed it. A new image has no such data.
-    fn clear(&self, within: u64, size: u64) -> Result<()> {
+    fn zero_stale(&self, within: u64, size: u64) -> Result<()> {
         if !self.replaces {
             return Ok(());
         }
@@ -234,7 +239,7 @@ impl Image {
         self.file.write_all_at(data, self.end + within as u64).map_err(|e| failed(&self.path, &e))
     }
 
-    fn add(&mut self, size: u64, became: Area) -> Result<()> {
+    fn add(&mut self, size: u64, became: AreaStatus) -> Result<()> {
         self.end += size;
         self.map.add(size, became);
         if !self.map.is_due() {
@@ -293,7 +298,7 @@ fn opened(path: &Path, options: &mut OpenOptions, source: FileIdentity) -> Resul
         return Err(refused(path)
             .found(format!("a file with {} names (hard links)", about.nlink()))
             .expected("a file that no other name leads to")
-            .remedy("choose a path where nothing exists"));
+            .hint("choose a path where nothing exists"));
     }
     match file.try_lock() {
         Ok(()) => {}
@@ -301,7 +306,7 @@ fn opened(path: &Path, options: &mut OpenOptions, source: FileIdentity) -> Resul
             return Err(refused(path)
                 .with_kind(Kind::Busy)
                 .found("it is in use by another process: it may be a disk that is open")
-                .remedy("choose another path"));
+                .hint("choose another path"));
         }
         Err(TryLockError::Error(e)) => return Err(failed(path, &e)),
     }
@@ -316,19 +321,18 @@ fn exists(path: &Path) -> Error {
     refused(path)
         .found("a file that exists already")
         .expected("a path where nothing exists")
-        .remedy(Advice::from("choose another path, or overwrite it with ").setting(Setting("force")))
+        .hint(Hint::from("choose another path, or overwrite it with ").setting(Setting("force")))
 }
 
-fn anew() -> Advice {
-    Advice::from("choose another target, or begin anew and overwrite this one with ")
-        .setting(Setting("force"))
+fn force_hint() -> Hint {
+    Hint::from("choose another target, or begin anew and overwrite this one with ").setting(Setting("force"))
 }
 
 fn no_file(path: &Path, link: bool) -> Error {
     refused(path)
         .found(if link { "a symbolic link" } else { "something that is no file" })
         .expected("a path where nothing exists")
-        .remedy("choose another path")
+        .hint("choose another path")
 }
 
 fn failed(path: &Path, e: &std::io::Error) -> Error {
@@ -336,163 +340,9 @@ fn failed(path: &Path, e: &std::io::Error) -> Error {
     if error.kind() != Kind::NoSpace {
         return error;
     }
-    error.remedy(
-        "free space there, or choose another place: the image takes as much as is written on the disk",
-    )
+    error.hint("free space there, or choose another place: the image takes as much as is written on the disk")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BLOCK: usize = BLOCK_SIZE;
-
-    fn of(blocks: u64) -> Subject {
-        let id = "9564c49adcf33557307745630aa5f7ce".parse().unwrap();
-        Subject { id, level: 0, len: blocks * BLOCK as u64 }
-    }
-
-    /// A killed run loses only the areas that its map does not list; the next run reads only the
-    /// missing areas.
-    #[test]
-    fn a_run_goes_on_where_one_was_killed() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("image");
-        let open = |force| Image::open(&target, force, FileIdentity::Unknown, &of(9)).unwrap();
-        let mut first = open(false);
-        first.rescued(&[1; 2 * BLOCK]).unwrap();
-        first.lost().unwrap();
-        first.map.save().unwrap();
-        // Not yet in the map.
-        first.rescued(&[1; 3 * BLOCK]).unwrap();
-        drop(first);
-        let plan = |image: &mut Image| std::iter::from_fn(|| image.following().unwrap()).collect::<Vec<_>>();
-        let mut second = open(false);
-        assert_eq!(plan(&mut second), [(0..2, true), (2..3, false), (3..9, false)]);
-        second.keep(2).unwrap();
-        second.rescued(&[2; BLOCK]).unwrap();
-        second.lost().unwrap();
-        second.unwritten(1).unwrap();
-        second.map.save().unwrap();
-        drop(second);
-        let mut third = open(false);
-        assert_eq!(plan(&mut third), [(0..3, true), (3..4, false), (4..5, true), (5..9, false)]);
-        // Killed at once, it keeps the areas that the second run rescued, also if a power cut
-        // truncated its map.
-        drop(third);
-        let newer = new_map_path(&target);
-        let head = std::fs::read(&newer).unwrap();
-        std::fs::write(&newer, &head[..head.len() / 2]).unwrap();
-        let mut third = open(false);
-        assert_eq!(plan(&mut third), [(0..3, true), (3..4, false), (4..5, true), (5..9, false)]);
-        third.keep(3).unwrap();
-        third.lost().unwrap();
-        third.keep(1).unwrap();
-        third.rescued(&[[0_u8; BLOCK], [3; BLOCK]].concat()).unwrap();
-        third.unwritten(2).unwrap();
-        third.finish().unwrap();
-        // Data of the first run in blocks that are now lost, zero or unwritten was zeroed.
-        let blocks: Vec<u8> =
-            std::fs::read(&target).unwrap().chunks(BLOCK).map(|block| block[BLOCK - 1]).collect();
-        assert_eq!(blocks, [1, 1, 2, 0, 0, 0, 3, 0, 0]);
-        assert!(!new_map_path(&target).exists());
-        let mut fourth = open(false);
-        assert_eq!(plan(&mut fourth), [(0..3, true), (3..4, false), (4..9, true)]);
-        drop(fourth);
-        // The map of an earlier run does not apply to a new image.
-        assert!(new_map_path(&target).exists());
-        assert_eq!(plan(&mut open(true)), [(0..9, false)]);
-        assert!(!new_map_path(&target).exists());
-        assert!(std::fs::read(&target).unwrap() == [0; 9 * BLOCK]);
-    }
-
-    #[test]
-    fn no_run_goes_on_with_another_disk_or_image() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("image");
-        let open =
-            |subject: &Subject| Image::open(&target, false, FileIdentity::Unknown, subject).map(|_| ());
-        let kind = |subject: &Subject| open(subject).map_err(|e| e.kind());
-        open(&of(9)).unwrap();
-        open(&of(9)).unwrap();
-        let map = std::fs::read(map_path(&target)).unwrap();
-        let other = "637e2584c6024aea20281b8750069b68".parse().unwrap();
-        let words = open(&Subject { id: other, ..of(9) }).unwrap_err().to_string();
-        assert!(words.contains("9564c49a") && words.contains("637e2584"), "{words}");
-        assert_eq!(kind(&Subject { level: 1, ..of(9) }), Err(Kind::Usage));
-        assert_eq!(kind(&of(10)), Err(Kind::Usage));
-        // Another file at the path of the image, of the same length.
-        std::fs::rename(&target, dir.path().join("away")).unwrap();
-        assert_eq!(kind(&of(9)), Err(Kind::Usage));
-        File::create(&target).unwrap().set_len(9 * BLOCK as u64).unwrap();
-        assert_eq!(kind(&of(9)), Err(Kind::Usage));
-        std::fs::rename(dir.path().join("away"), &target).unwrap();
-        assert_eq!(kind(&of(9)), Ok(()));
-        std::fs::write(map_path(&target), "mine").unwrap();
-        assert_eq!(kind(&of(9)), Err(Kind::Usage));
-        assert_eq!(std::fs::read(map_path(&target)).unwrap(), b"mine");
-        std::fs::write(map_path(&target), map).unwrap();
-        assert_eq!(kind(&of(9)), Ok(()));
-    }
-
-    #[test]
-    fn an_image_holds_what_was_rescued_and_zeros() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("image");
-        let content: Vec<u8> = [vec![1; BLOCK], vec![0; 2 * BLOCK], vec![2; BLOCK]].concat();
-        let mut image = Image::open(&target, false, FileIdentity::Unknown, &of(9)).unwrap();
-        assert_eq!(image.following().unwrap(), Some((0..9, false)));
-        assert_eq!(image.following().unwrap(), None);
-        image.rescued(&content).unwrap();
-        image.lost().unwrap();
-        image.unwritten(3).unwrap();
-        image.rescued(&[3; BLOCK]).unwrap();
-        image.finish().unwrap();
-        let expected = [content, vec![0; 4 * BLOCK], vec![3; BLOCK]].concat();
-        assert!(std::fs::read(&target).unwrap() == expected);
-        let about = std::fs::metadata(&target).unwrap();
-        assert!(about.blocks() * 512 <= 4 * BLOCK as u64, "{} bytes are taken", about.blocks() * 512);
-        assert_eq!(about.mode() & 0o777, 0o600);
-        let map = std::fs::read_to_string(map_path(&target)).unwrap();
-        assert!(map.contains("0x0000004000  0x0000001000  -\n0x0000005000  0x0000004000  +\n"), "{map}");
-    }
-
-    #[test]
-    fn nothing_but_a_file_of_its_own_is_written() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let create =
-            |name: &str, force| Image::open(&at(name), force, FileIdentity::Unknown, &of(1)).map(|_| ());
-        let kind = |name: &str, force| create(name, force).map_err(|e| e.kind());
-        std::fs::write(at("there"), "mine").unwrap();
-        std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
-        std::fs::create_dir(at("dir")).unwrap();
-        assert_eq!(kind("there", false), Err(Kind::Usage));
-        for name in ["link", "dir"] {
-            assert_eq!(kind(name, true), Err(Kind::Usage), "{name}");
-        }
-        // The map may not be a link either.
-        std::os::unix::fs::symlink(at("there"), at("image.map")).unwrap();
-        assert_eq!(kind("image", true), Err(Kind::Usage));
-        assert!(!at("image").exists());
-        std::fs::hard_link(at("there"), at("second")).unwrap();
-        assert_eq!(kind("second", true), Err(Kind::Usage));
-        assert_eq!(std::fs::read(at("there")).unwrap(), b"mine");
-        std::fs::remove_file(at("second")).unwrap();
-        // The disk itself, and a file that another program has locked.
-        let disk = FileIdentity::of(&std::fs::metadata(at("there")).unwrap());
-        assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);
-        let held = File::open(at("there")).unwrap();
-        held.lock_shared().unwrap();
-        assert_eq!(kind("there", true), Err(Kind::Busy));
-        drop(held);
-        assert_eq!(std::fs::read(at("there")).unwrap(), b"mine");
-        create("there", true).unwrap();
-        assert_eq!(std::fs::read(at("there")).unwrap(), [0; 4096]);
-        // The disk is not taken for the map of an earlier run.
-        std::fs::write(at("there.map.new"), "disk").unwrap();
-        let disk = FileIdentity::of(&std::fs::metadata(at("there.map.new")).unwrap());
-        assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);
-        assert_eq!(std::fs::read(at("there.map.new")).unwrap(), b"disk");
-    }
-}
+#[path = "image_tests.rs"]
+mod tests;

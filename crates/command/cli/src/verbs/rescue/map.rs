@@ -13,16 +13,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::UNIX_EPOCH;
 
 /// Bytes of new lines after which a map is saved.
-const GATHERED: usize = 1 << 15;
+const SAVE_AFTER_TEXT: usize = 1 << 15;
 /// Bytes of the disk after which a map is saved.
-const TRIED: u64 = 64 << 20;
+const SAVE_AFTER_BYTES: u64 = 64 << 20;
 
 /// The beginning of a map, without the version.
 pub(crate) const MADE_BY: &str = "# Mapfile. Created by lacuna version ";
 
 /// The disk that is rescued.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject {
+pub(crate) struct RescuedDisk {
     /// The ID of the disk.
     pub(crate) id: DiskId,
     /// The level; 0 on a disk without levels.
@@ -31,11 +31,11 @@ pub(crate) struct Subject {
     pub(crate) len: u64,
 }
 
-impl Subject {
+impl RescuedDisk {
     /// The lines of a map that identify the disk and the image. An image file is identified by its
     /// inode number and its creation time.
     pub(crate) fn lines(&self, image: &Metadata) -> [String; 2] {
-        let Subject { id, level, len } = self;
+        let RescuedDisk { id, level, len } = self;
         // A file system may not store the creation time: then the number alone counts.
         let made = image.created().and_then(|made| made.duration_since(UNIX_EPOCH).map_err(io::Error::other));
         let made = made.map_or(0, |made| made.as_nanos());
@@ -48,18 +48,18 @@ impl Subject {
 
 /// Status of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Area {
+pub(crate) enum AreaStatus {
     /// In the image.
     Rescued,
     /// Could not be read, or did not verify.
     Lost,
 }
 
-impl Area {
+impl AreaStatus {
     fn mark(self) -> char {
         match self {
-            Area::Rescued => '+',
-            Area::Lost => '-',
+            AreaStatus::Rescued => '+',
+            AreaStatus::Lost => '-',
         }
     }
 }
@@ -71,7 +71,7 @@ pub(crate) struct MapFile {
     status_at: u64,
     gathered: String,
     /// The area that is growing: position, size and status.
-    area: Option<(u64, u64, Area)>,
+    area: Option<(u64, u64, AreaStatus)>,
     /// Start of the next area.
     end: u64,
     /// Value of `end` when the map was saved last.
@@ -93,7 +93,7 @@ impl MapFile {
     }
 
     /// Adds the next `size` bytes.
-    pub(crate) fn add(&mut self, size: u64, became: Area) {
+    pub(crate) fn add(&mut self, size: u64, became: AreaStatus) {
         let at = self.end;
         self.end += size;
         match &mut self.area {
@@ -107,7 +107,7 @@ impl MapFile {
 
     /// Whether the map should be saved, so that a crash loses little work.
     pub(crate) fn is_due(&self) -> bool {
-        self.gathered.len() >= GATHERED || self.end - self.saved >= TRIED
+        self.gathered.len() >= SAVE_AFTER_TEXT || self.end - self.saved >= SAVE_AFTER_BYTES
     }
 
     /// Writes the new lines. Their rescued areas must be durable in the image before.
@@ -153,7 +153,7 @@ mod tests {
         MapFile::begin(File::create(dir.path().join("map")).unwrap(), &of).unwrap()
     }
 
-    fn map(areas: &[(u64, Area)]) -> String {
+    fn map(areas: &[(u64, AreaStatus)]) -> String {
         let dir = tempfile::tempdir().unwrap();
         let mut map = begin(&dir);
         areas.iter().for_each(|(size, became)| map.add(*size, *became));
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_kind_are_one_line() {
-        use Area::{Lost, Rescued};
+    fn adjacent_areas_of_one_status_are_one_line() {
+        use AreaStatus::{Lost, Rescued};
         let text = map(&[(4096, Rescued), (8192, Rescued), (4096, Lost), (4096, Lost), (1 << 41, Rescued)]);
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_was_cut_short_speaks_of_nothing_that_was_not_tried() {
+    fn a_truncated_map_lists_only_tried_areas() {
         let dir = tempfile::tempdir().unwrap();
         let mut map = begin(&dir);
         for _ in 0..4000 {
-            map.add(4096, Area::Rescued);
-            map.add(4096, Area::Lost);
+            map.add(4096, AreaStatus::Rescued);
+            map.add(4096, AreaStatus::Lost);
             if map.is_due() {
                 map.save().unwrap();
             }
@@ -211,9 +211,9 @@ mod tests {
     fn a_map_without_losses_is_saved_too() {
         let dir = tempfile::tempdir().unwrap();
         let mut map = begin(&dir);
-        map.add(TRIED - 4096, Area::Rescued);
+        map.add(SAVE_AFTER_BYTES - 4096, AreaStatus::Rescued);
         assert!(!map.is_due());
-        map.add(4096, Area::Rescued);
+        map.add(4096, AreaStatus::Rescued);
         assert!(map.is_due());
         map.save().unwrap();
         assert!(!map.is_due());

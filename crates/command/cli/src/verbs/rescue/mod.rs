@@ -8,12 +8,13 @@ use crate::args::RescueArgs;
 use crate::args::size::budget;
 use crate::terminal::bad_runs::blocks;
 use crate::terminal::console::{self, Console};
-use crate::verbs::rescue::image::Image;
-use crate::verbs::rescue::map::Subject;
+use crate::verbs::rescue::image::RescueImage;
+use crate::verbs::rescue::map::RescuedDisk;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
-use lacuna_daemon::HeldFile;
+use lacuna_daemon::TrackedFile;
 use lacuna_storage::{
-    BLOCK_SIZE, CheckReport, Disk, Error, Key, Kind, Opening, Reading, Result, human, read_blocks,
+    BLOCK_SIZE, Disk, DiskCheckReport, Error, Kind, OpenDiskOptions, ReadOutcome, Result, UnlockedDisk,
+    human_size, read_blocks,
 };
 use serde::Serialize;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const JOURNAL: &str = "the journal of the disk is damaged: what was written last
     in the image than it was";
 
 #[derive(Serialize)]
-struct Answer {
+struct RescueAnswer {
     location: String,
     target: String,
     map: String,
@@ -46,38 +47,38 @@ struct Answer {
 pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     image::check(&args.target, args.force)?;
-    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let place = DiskArgs { location: &args.location, pool_access: &args.pool_access };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_to_rescue(place, given, console)?;
-    let source = HeldFile::of(volume.take_file())?.identity();
-    let verified = volume.parameters.describe().verifies;
-    let key = volume.into_key(false)?;
+    let source = TrackedFile::of(volume.take_file())?.identity();
+    let verified = volume.parameters.describe().detects_alterations;
+    let key = volume.into_disk(false)?;
     check_level(args, &key)?;
     let level = key.has_levels().then_some(args.level);
-    let opening = Opening {
+    let opening = OpenDiskOptions {
         read_only: true,
         budget,
         cover_timeout: Duration::ZERO,
-        purging: None,
+        purge_policy: None,
         expect: args.expect.expect,
-        ..Opening::default()
+        ..OpenDiskOptions::default()
     };
     let disk = Arc::new(unlock::open(key, opening)?);
     let source_disk = disk.levels().swap_remove(usize::from(args.level));
     let size = source_disk.blocks() * BLOCK_SIZE as u64;
-    let of = Subject { id: disk.id(), level: args.level, len: size };
-    let copied = Image::open(&args.target, args.force, source, &of)
+    let of = RescuedDisk { id: disk.id(), level: args.level, len: size };
+    let copied = RescueImage::open(&args.target, args.force, source, &of)
         .and_then(|image| copy(&*source_disk, image, console));
     let journal_damaged = disk.is_journal_damaged();
-    let copied = console::both(copied, disk.close())?;
-    let Copied { kept, report: CheckReport { good, unwritten, bad } } = copied;
+    let copied = console::combine(copied, disk.close())?;
+    let CopyResult { kept, report: DiskCheckReport { good, unwritten, bad } } = copied;
     if journal_damaged {
         console.note(JOURNAL);
     }
     if args.json {
         let (location, target) = (args.location.to_string(), args.target.display().to_string());
         let map = image::map_path(&args.target).display().to_string();
-        let answer = Answer {
+        let answer = RescueAnswer {
             location,
             target,
             map,
@@ -98,29 +99,29 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
 }
 
 /// Refuses a level that is not open.
-fn check_level(args: &RescueArgs, key: &Key) -> Result<()> {
+fn check_level(args: &RescueArgs, key: &UnlockedDisk) -> Result<()> {
     if usize::from(args.level) < key.levels() {
         return Ok(());
     }
     let refused = Error::new(Kind::Usage, format!("cannot rescue level {} of {}", args.level, args.location));
     if !key.has_levels() {
-        return Err(refused.found("a disk without levels").remedy("leave --level out"));
+        return Err(refused.found("a disk without levels").hint("leave --level out"));
     }
     // Deniability contract: the number of open levels is shown only on a terminal.
-    Err(refused.found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1)).private())
+    Err(refused.found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1)).confidential())
 }
 
 /// Result of a run.
 #[derive(Clone, Copy, Default)]
-struct Copied {
+struct CopyResult {
     /// Blocks that were in the image before.
     kept: u64,
     /// Result of reading the remaining blocks.
-    report: CheckReport,
+    report: DiskCheckReport,
 }
 
 /// Reads every block that is missing in the image, and writes the readable ones.
-fn copy(disk: &dyn Disk, mut image: Image, console: Console) -> Result<Copied> {
+fn copy(disk: &dyn Disk, mut image: RescueImage, console: Console) -> Result<CopyResult> {
     let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let copied = fill(disk, &mut image, |block| bar.set_position(block * BLOCK_SIZE as u64));
     bar.finish_and_clear();
@@ -129,31 +130,31 @@ fn copy(disk: &dyn Disk, mut image: Image, console: Console) -> Result<Copied> {
     Ok(copied)
 }
 
-fn fill(disk: &dyn Disk, image: &mut Image, progress: impl Fn(u64)) -> Result<Copied> {
-    let mut copied = Copied::default();
-    while let Some((blocks, is_there)) = image.following()? {
+fn fill(disk: &dyn Disk, image: &mut RescueImage, progress: impl Fn(u64)) -> Result<CopyResult> {
+    let mut copied = CopyResult::default();
+    while let Some((blocks, is_there)) = image.next_blocks()? {
         progress(blocks.start);
         if is_there {
             let kept = blocks.end - blocks.start;
             copied.kept += kept;
-            image.keep(kept)?;
+            image.record_kept(kept)?;
             continue;
         }
         read_blocks(disk, blocks, |first, reading| {
             progress(first.0);
             copied.report.count(&reading);
             match reading {
-                Reading::Good(content) => image.rescued(content),
-                Reading::Unwritten(blocks) => image.unwritten(blocks),
-                Reading::Bad(_) => image.lost(),
+                ReadOutcome::Good(content) => image.write_rescued(content),
+                ReadOutcome::Unwritten(blocks) => image.record_unwritten(blocks),
+                ReadOutcome::Bad(_) => image.record_lost(),
             }
         })?;
     }
     Ok(copied)
 }
 
-fn summary(args: &RescueArgs, Copied { kept, report }: &Copied, verified: bool) -> String {
-    let CheckReport { good, unwritten, bad } = *report;
+fn summary(args: &RescueArgs, CopyResult { kept, report }: &CopyResult, verified: bool) -> String {
+    let DiskCheckReport { good, unwritten, bad } = *report;
     let before = if *kept > 0 { format!(", {kept} rescued before") } else { String::new() };
     let (read, hint) = if verified {
         ("verified", "")
@@ -164,9 +165,9 @@ fn summary(args: &RescueArgs, Copied { kept, report }: &Copied, verified: bool) 
         )
     };
     format!(
-        "{} {read} ({}), {unwritten} never written, {bad} unreadable{before}{hint}\nwhich ones stands in {}",
+        "{} {read} ({}), {unwritten} never written, {bad} unreadable{before}{hint}\n{} lists them",
         blocks(good),
-        human(good * BLOCK_SIZE as u64),
+        human_size(good * BLOCK_SIZE as u64),
         image::map_path(&args.target).display(),
     )
 }
@@ -178,7 +179,7 @@ fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool) -> Result<()> {
     }
     let found =
         if bad > 0 { format!("{} that cannot be read", blocks(bad)) } else { "a damaged journal".to_owned() };
-    Err(Error::new(Kind::Corrupt, format!("not all of {} was rescued", args.location)).found(found).remedy(
+    Err(Error::new(Kind::Corrupt, format!("not all of {} was rescued", args.location)).found(found).hint(
         "give the command again to try what is lost once more, before anything else writes to the image; then check the file system in \
          it before you use it: what cannot be read is zeros there. Restore that from a backup",
     ))

@@ -2,10 +2,10 @@
 //! messages.
 
 use crate::terminal::console::{self, Console};
-use crate::terminal::settings;
-use crate::terminal::working::{self, Looking, Stage};
+use crate::terminal::option_names;
+use crate::terminal::progress::{self, Poller, ProgressStep};
 use crate::verbs::serve::notify;
-use lacuna_daemon::{ReadyPipe, Side, daemonize};
+use lacuna_daemon::{ForkResult, ReadyPipe, daemonize};
 use lacuna_mount::{ServerLog, proc};
 use lacuna_storage::{Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,30 +15,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Reports that the server accepts clients.
-pub(crate) struct Ready(Option<ReadyPipe>);
+pub(crate) struct ReadyNotifier(Option<ReadyPipe>);
 
-impl Ready {
+impl ReadyNotifier {
     /// Lets the waiting foreground process end, if there is one; otherwise notifies the service
     /// manager.
-    pub(crate) fn tell(&mut self) -> Result<()> {
+    pub(crate) fn notify(&mut self) -> Result<()> {
         if let Some(pipe) = self.0.take() {
-            return pipe.ready();
+            return pipe.report_ready();
         }
         notify::ready();
         Ok(())
     }
 
     /// Runs `work`, and every second shows the stage that `look` returns to the waiting user.
-    pub(crate) fn working<R>(
+    pub(crate) fn show_progress<R>(
         &self,
         console: Console,
-        mut look: impl FnMut() -> Stage + Send + 'static,
+        mut look: impl FnMut() -> ProgressStep + Send + 'static,
         work: impl FnOnce() -> R,
     ) -> R {
-        match self.0.as_ref().map(ReadyPipe::meanwhile) {
-            None => working::show(console, "", |working| {
+        match self.0.as_ref().map(ReadyPipe::progress) {
+            None => progress::show(console, "", |working| {
                 let working = working.clone();
-                let _looking = Looking::start(move || working.tell(look()));
+                let _looking = Poller::start(move || working.set_step(look()));
                 work()
             }),
             // Two processes would draw over each other: this process sends the stage to the other
@@ -46,9 +46,9 @@ impl Ready {
             Some(Ok(mut meanwhile)) => {
                 let tell = move || {
                     let stage = serde_json::to_string(&look());
-                    stage.iter().for_each(|stage| meanwhile.tell(stage));
+                    stage.iter().for_each(|stage| meanwhile.send(stage));
                 };
-                let _looking = Looking::start(tell);
+                let _looking = Poller::start(tell);
                 work()
             }
             Some(Err(_)) => work(),
@@ -67,21 +67,21 @@ pub(crate) fn run(
     secret: bool,
     console: Console,
     what: &str,
-    serve: impl FnOnce(&mut Ready) -> Result<()>,
+    serve: impl FnOnce(&mut ReadyNotifier) -> Result<()>,
 ) -> Result<()> {
     if !background {
-        return serve(&mut Ready(None));
+        return serve(&mut ReadyNotifier(None));
     }
-    wait_until_alone();
-    match daemonize(settings::name)? {
-        Side::Parent(started) => working::show(console, what, |working| {
+    wait_for_single_thread();
+    match daemonize(option_names::name)? {
+        ForkResult::Parent(started) => progress::show(console, what, |working| {
             let tell = |line: &str| {
-                serde_json::from_str(line).ok().into_iter().for_each(|stage| working.tell(stage));
+                serde_json::from_str(line).ok().into_iter().for_each(|stage| working.set_step(stage));
             };
             started.wait(tell).map(drop)
         }),
-        Side::Child(pipe) => {
-            let mut ready = Ready(Some(pipe));
+        ForkResult::Child(pipe) => {
+            let mut ready = ReadyNotifier(Some(pipe));
             let result = serve(&mut ready);
             let code = match &result {
                 Ok(()) => 0,
@@ -90,19 +90,19 @@ pub(crate) fn run(
             let pipe = ready.0.take();
             if let Err(e) = &result {
                 // The waiting process may be gone, for example because the user interrupted it.
-                let heard = pipe.is_some_and(|pipe| pipe.failed(e));
+                let heard = pipe.is_some_and(|pipe| pipe.report_failure(e));
                 if !heard && !secret {
                     to_system_log(e);
                 }
             }
             // The parent prints the error; the child must not.
-            console::leave(code)
+            console::exit(code)
         }
     }
 }
 
 /// Waits for the threads that stretched the passphrase: they end a moment after their work is done.
-fn wait_until_alone() {
+fn wait_for_single_thread() {
     for _ in 0..2000 {
         if proc::threads().unwrap_or(1) == 1 {
             return;
@@ -132,8 +132,8 @@ pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
 ///
 /// Deniability contract: as for [`run`]. In the foreground standard error may be a log too, unless
 /// it is a terminal.
-pub(crate) fn reporter(background: bool, secret: bool) -> ServerLog {
-    if secret && (background || !console::is_watched()) {
+pub(crate) fn server_log(background: bool, secret: bool) -> ServerLog {
+    if secret && (background || !console::is_terminal()) {
         Arc::new(|_| {})
     } else if background {
         Arc::new(to_system_log)
@@ -143,13 +143,13 @@ pub(crate) fn reporter(background: bool, secret: bool) -> ServerLog {
 }
 
 /// Combines the results of two steps of a server. If both failed, the second error goes to the log.
-pub(crate) fn both(first: Result<()>, second: Result<()>, say: &ServerLog) -> Result<()> {
-    console::both_told(first, second, &**say)
+pub(crate) fn combine(first: Result<()>, second: Result<()>, log: &ServerLog) -> Result<()> {
+    console::combine_with(first, second, &**log)
 }
 
 /// Sends a message to the system log, if there is one: facility daemon, level error.
 fn to_system_log(e: &Error) {
-    let message = format!("<27>lacuna[{}]: {}", std::process::id(), settings::words(e));
+    let message = format!("<27>lacuna[{}]: {}", std::process::id(), option_names::render(e));
     let _ = UnixDatagram::unbound().and_then(|socket| {
         // A stuck log must not block the disk.
         socket.set_nonblocking(true)?;

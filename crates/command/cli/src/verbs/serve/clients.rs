@@ -1,7 +1,7 @@
 //! The clients of an NBD server in words: for `status`, for the refusal to close a disk that they
 //! use, and for the log of clients that were refused.
 
-use crate::terminal::settings;
+use crate::terminal::option_names;
 use lacuna_daemon::{ConnectedClients, RefusedClients, log_refused_client};
 use lacuna_mount::{ServerLog, proc};
 use lacuna_nbd::{ClientPeer, Clients, Reporter};
@@ -55,7 +55,8 @@ impl ServedClients {
         Arc::new(move |e: &Error| {
             let mut refused = clients.refused.lock();
             let before = refused.count;
-            *refused = RefusedClients { count: before + 1, last: Some(e.named(settings::full_name)) };
+            *refused =
+                RefusedClients { count: before + 1, last: Some(e.render_with(option_names::full_name)) };
             drop(refused);
             log_refused_client(e, before, &log);
         })
@@ -87,8 +88,8 @@ pub(crate) fn in_use(location: &str, clients: &ConnectedClients, private: bool) 
     let are = if clients.count == 1 { "client is" } else { "clients are" };
     let error = Error::new(Kind::Busy, format!("cannot close {location}"))
         .found(format!("{} {are} connected: {}", clients.count, clients.named.join(", ")))
-        .remedy("disconnect them, or give --force, which cuts them off");
-    if private { error.private() } else { error }
+        .hint("disconnect them, or give --force, which cuts them off");
+    if private { error.confidential() } else { error }
 }
 
 #[cfg(test)]
@@ -120,7 +121,10 @@ mod tests {
                  which cuts them off"
             )
         );
-        assert!(!refused.is_private() && in_use("/d.img", &ConnectedClients::default(), true).is_private());
+        assert!(
+            !refused.is_confidential()
+                && in_use("/d.img", &ConnectedClients::default(), true).is_confidential()
+        );
     }
 
     #[test]

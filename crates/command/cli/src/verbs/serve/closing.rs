@@ -7,13 +7,13 @@
 //! is lost, unless the user chose to wait; this is shown only on a terminal.
 
 use crate::terminal::console::{self, Console};
-use crate::terminal::working::{self, Looking};
-use crate::verbs::open_at::Mount;
+use crate::terminal::progress::{self, Poller};
+use crate::verbs::open_instances::OpenMount;
 use crate::verbs::serve::clients;
 use crate::verbs::serve::disk_jobs::GIVE_UP;
 use crate::verbs::serve::settling::{GRACE, SETTLE};
-use lacuna_daemon::{Condition, Conversation, Heard, Job, Peer, ServerStatus};
-use lacuna_storage::{Error, Kind, OpenDisk, Pace, Result, human};
+use lacuna_daemon::{Condition, Job, JobClient, JobReply, Peer, ServerStatus};
+use lacuna_storage::{Error, Kind, OpenDisk, Pace, Result, human_size};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::sync::Arc;
@@ -25,36 +25,36 @@ use std::time::{Duration, Instant};
 pub(crate) const MOUNTED_ALONE: &str = "mounted_alone";
 
 /// Interval between checks of pending data, and of levels to give up.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for requests in progress when a server stops, before the cover of the closing; the same for
 /// any number of levels.
 const REQUESTS_END: Duration = Duration::from_millis(250);
 
 /// Whether closing waits for pending data of hidden levels.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience {
-    waits: bool,
+pub(crate) struct PendingPolicy {
+    waits_for_pending: bool,
     console: Console,
 }
 
-impl Patience {
+impl PendingPolicy {
     /// As the options say; by default, closing waits on a terminal, where it prints a note.
     pub(crate) fn new(wait: bool, now: bool, console: Console) -> Self {
-        Patience { waits: wait || (!now && console::is_watched()), console }
+        PendingPolicy { waits_for_pending: wait || (!now && console::is_terminal()), console }
     }
 
     /// The same without bars and spinners.
     pub(crate) fn without_drawing(self) -> Self {
-        Patience { console: self.console.without_drawing(), ..self }
+        PendingPolicy { console: self.console.without_drawing(), ..self }
     }
 
     /// Prints on a terminal that closing waits, and how to drop the data instead.
-    fn tell(self, pending: u64) {
-        if pending > 0 && console::is_watched() {
+    fn note_pending(self, pending: u64) {
+        if pending > 0 && console::is_terminal() {
             self.console.note(&format!(
                 "{} of hidden levels are not on the medium, and closing waits for them; INT ends that, and `lacuna close --now` \
                  closes without them: they are lost then",
-                human(pending)
+                human_size(pending)
             ));
         }
     }
@@ -80,11 +80,11 @@ pub(crate) fn cover_last_requests(
     // data would be lost after this one.
     thread::sleep(REQUESTS_END);
     // Closing the disk reports the same failure.
-    let _told = working::show(console, "closing: writing cover", |_| disk.cover_closing(Pace::AtOnce));
+    let _told = progress::show(console, "closing: writing cover", |_| disk.cover_closing(Pace::Immediate));
     if signalled {
         wait_on_terminal(disk, ended_again, console);
     }
-    (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, true));
+    (1..disk.open_level_count() as u64).for_each(|level| disk.give_up(level, true));
 }
 
 /// After a signal on a terminal, waits for pending data of hidden levels; a second signal
@@ -96,16 +96,16 @@ fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, consol
         let waiting = levels.iter().flat_map(|level| level.status().items);
         waiting.filter(|item| item.name == "waiting_for_cover").map(|item| item.value).sum::<u64>()
     };
-    if !console::is_watched() || working::is_uncovered(&levels) || left() == 0 {
+    if !console::is_terminal() || progress::writes_no_cover(&levels) || left() == 0 {
         return;
     }
     console.note(&format!(
         "{} of hidden levels are not on the medium: this waits for them. INT once more closes without them: they are lost then",
-        human(left())
+        human_size(left())
     ));
     // Closing the disk reports a failed flush.
     while left() > 0 && !ended_again() && disk.levels()[0].flush().is_ok() {
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -127,18 +127,22 @@ pub(crate) struct CoverSession {
 
 impl CoverSession {
     /// The session of the disk with this lowest mounted level. `hidden`: its hidden levels.
-    pub(crate) fn of_mounted(lowest: &Mount, hidden: Vec<Mount>, patience: Patience) -> Result<Self> {
+    pub(crate) fn of_mounted(
+        lowest: &OpenMount,
+        hidden: Vec<OpenMount>,
+        patience: PendingPolicy,
+    ) -> Result<Self> {
         let talk = lowest.server()?.begin(&Job::Cover)?;
         let pending = move || {
             // A server that does not answer counts as closed.
-            patience.tell(hidden.iter().map(|level| pending(&level.status())).sum());
+            patience.note_pending(hidden.iter().map(|level| pending_bytes(&level.status())).sum());
         };
         Self::begin(talk, patience, SETTLE, pending)
     }
 
     fn begin(
-        mut talk: Conversation,
-        patience: Patience,
+        mut talk: JobClient,
+        patience: PendingPolicy,
         settle: Duration,
         tell: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
@@ -146,17 +150,17 @@ impl CoverSession {
         let closing = ClosingLevels::default();
         let given_up = Arc::clone(&closing);
         let work = move || {
-            let covered = matches!(talk.hear(), Ok(Heard::Message(_)));
+            let covered = matches!(talk.recv(), Ok(JobReply::Message(_)));
             if covered {
                 // The receiver may be gone already.
                 let _left = writing.send(Instant::now());
             }
             drop(writing);
-            if covered && patience.waits {
+            if covered && patience.waits_for_pending {
                 tell();
             }
-            while covered && ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                if !patience.waits {
+            while covered && ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if !patience.waits_for_pending {
                     give_up(&mut talk, &given_up);
                 }
             }
@@ -176,17 +180,17 @@ impl CoverSession {
 
     /// Registers a hidden level that is being closed. Its pending data is dropped after the cover
     /// is written, unless the user chose to wait.
-    pub(crate) fn closing(&self, level: u64) -> Closing {
+    pub(crate) fn register_closing(&self, level: u64) -> ClosingLevel {
         let closing = (level, Instant::now());
         self.closing.lock().push(closing);
-        Closing { closing, of: Arc::clone(&self.closing) }
+        ClosingLevel { closing, of: Arc::clone(&self.closing) }
     }
 
     /// Waits until the cover is written, and after that for a fixed time, the same on every disk,
     /// while deeper levels are given up (deniability contract). A second call returns at once.
     pub(crate) fn wait(&mut self, console: Console) {
         let Some(written) = self.written.take() else { return };
-        working::show(console, "closing: writing cover", |_| {
+        progress::show(console, "closing: writing cover", |_| {
             // Without cover no level is given up.
             let left = written.recv().map_or(Duration::ZERO, |written| {
                 let settled = written.max(self.begun + GRACE) + self.settle;
@@ -199,25 +203,25 @@ impl CoverSession {
 
 /// A hidden level that is being closed. Dropping this means that it is closed or stays open: it is
 /// not given up any more.
-pub(crate) struct Closing {
+pub(crate) struct ClosingLevel {
     closing: (u64, Instant),
     of: ClosingLevels,
 }
 
-impl Drop for Closing {
+impl Drop for ClosingLevel {
     fn drop(&mut self) {
         self.of.lock().retain(|other| *other != self.closing);
     }
 }
 
 /// Gives up the levels that have been closing for [`GRACE`].
-fn give_up(talk: &mut Conversation, closing: &Mutex<Vec<(u64, Instant)>>) {
+fn give_up(talk: &mut JobClient, closing: &Mutex<Vec<(u64, Instant)>>) {
     closing.lock().retain(|(level, since)| {
         if since.elapsed() < GRACE {
             return true;
         }
         // A server that cannot receive this has ended, or is about to.
-        let _gone = talk.say(&json!({ GIVE_UP: level }));
+        let _gone = talk.send(&json!({ GIVE_UP: level }));
         false
     });
 }
@@ -234,10 +238,10 @@ impl Drop for CoverSession {
 /// Closes a server without a mount point; with `force` also one with clients, which are cut off.
 ///
 /// Errors: [`Kind::Busy`] if clients use the disk, and those of [`Peer::close`].
-pub(crate) fn close_served(peer: &Peer, patience: Patience, force: bool) -> Result<()> {
+pub(crate) fn close_served(peer: &Peer, patience: PendingPolicy, force: bool) -> Result<()> {
     let cover = cover_served(peer, patience, force)?;
     let close = || if force { peer.close_forced() } else { peer.close() };
-    working::show(patience.console, "closing what is served", |_| close())?;
+    progress::show(patience.console, "closing what is served", |_| close())?;
     drop(cover);
     Ok(())
 }
@@ -251,9 +255,9 @@ pub(crate) fn close_served(peer: &Peer, patience: Patience, force: bool) -> Resu
 /// pending data of the clients is given up. The server checks again when it is closed.
 fn cover_served(
     peer: &Peer,
-    patience: Patience,
+    patience: PendingPolicy,
     force: bool,
-) -> Result<Option<(CoverSession, Vec<Closing>)>> {
+) -> Result<Option<(CoverSession, Vec<ClosingLevel>)>> {
     let account = match peer.status() {
         Ok(account) if has_levels(&account) => account,
         _ => return Ok(None),
@@ -263,13 +267,13 @@ fn cover_served(
         return Err(clients::in_use(&account.record.location, users, true));
     }
     let talk = peer.begin(&Job::Cover);
-    match talk.and_then(|talk| CoverSession::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
+    match talk.and_then(|talk| CoverSession::begin(talk, patience, 2 * POLL_INTERVAL, || ())) {
         Ok(mut cover) => {
             // Requests of clients may wait for cover until the server ends.
             let levels = account.counters().filter(|(name, level)| *name == "level" && *level > 0);
-            let closing: Vec<Closing> = levels.map(|(_, level)| cover.closing(level)).collect();
+            let closing: Vec<ClosingLevel> = levels.map(|(_, level)| cover.register_closing(level)).collect();
             cover.wait(patience.console);
-            if patience.waits {
+            if patience.waits_for_pending {
                 wait_for_pending(peer, patience);
             }
             Ok(Some((cover, closing)))
@@ -278,19 +282,19 @@ fn cover_served(
     }
 }
 
-fn wait_for_pending(peer: &Peer, patience: Patience) {
+fn wait_for_pending(peer: &Peer, patience: PendingPolicy) {
     // Closing a server that does not answer reports that.
-    patience.tell(pending(&peer.status()));
-    working::show(patience.console, "closing what is served", |working| {
+    patience.note_pending(pending_bytes(&peer.status()));
+    progress::show(patience.console, "closing what is served", |working| {
         let (working, looked) = (working.clone(), peer.clone());
-        let _looking = Looking::start(move || {
+        let _looking = Poller::start(move || {
             if let Ok(account) = looked.status() {
-                let stage = working::unfinished(&account.counters());
-                working.tell(stage.within("closing", "what is served"));
+                let stage = progress::remaining_work(&account.counters());
+                working.set_step(stage.within("closing", "what is served"));
             }
         });
-        let flush = || peer.begin(&Job::Flush)?.hear().map(drop);
-        wait_while(|| pending(&peer.status()), flush);
+        let flush = || peer.begin(&Job::Flush)?.recv().map(drop);
+        wait_while(|| pending_bytes(&peer.status()), flush);
     });
 }
 
@@ -301,7 +305,7 @@ fn wait_while(left: impl Fn() -> u64, flush: impl Fn() -> Result<()>) {
         match flush() {
             // A busy or stopped server did not report a failure of the disk.
             Err(e) if !matches!(e.kind(), Kind::Busy | Kind::TimedOut) => return,
-            _ => thread::sleep(LOOK_EVERY),
+            _ => thread::sleep(POLL_INTERVAL),
         }
     }
 }
@@ -317,7 +321,7 @@ pub(crate) fn has_levels(account: &ServerStatus) -> bool {
 }
 
 /// Bytes that wait for cover; 0 if the server does not answer.
-fn pending(account: &Result<ServerStatus>) -> u64 {
+fn pending_bytes(account: &Result<ServerStatus>) -> u64 {
     let counters = account.iter().flat_map(ServerStatus::counters);
     counters.filter(|(name, _)| *name == "waiting_for_cover").map(|(_, bytes)| bytes).sum()
 }
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_waited_for_on_a_disk_that_failed() {
+    fn closing_does_not_wait_for_a_failed_disk() {
         // Nothing left; all written; a disk that failed before; a disk that fails while waiting.
         let forever = u64::MAX;
         for (left, busy, fails, asked) in
@@ -354,11 +358,11 @@ mod tests {
     }
 
     #[test]
-    fn levels_that_are_closed_at_once_are_given_up_each_for_itself() {
+    fn concurrently_closed_levels_are_given_up_separately() {
         let levels = [(1, Instant::now()), (2, Instant::now())];
         let all = ClosingLevels::default();
         all.lock().extend(levels);
-        let [one, two] = levels.map(|closing| Closing { closing, of: Arc::clone(&all) });
+        let [one, two] = levels.map(|closing| ClosingLevel { closing, of: Arc::clone(&all) });
         // The level was closed, or refused to close, or its thread panicked.
         drop(two);
         assert_eq!(*all.lock(), levels[..1]);

@@ -1,12 +1,12 @@
 //! Jobs of a server on its open disk: it checks the disk, lends out its header, resizes it, and
 //! covers a closing.
 
-use crate::terminal::settings;
+use crate::terminal::option_names;
 use crate::verbs::serve::header_wire;
 use crate::verbs::serve::settling::{GRACE, SETTLE, Settling};
-use lacuna_daemon::{Exchange, FileIdentity, Identity, Job, JobHandler, Meant};
+use lacuna_daemon::{ExpectedDisk, FileIdentity, Identity, Job, JobHandler, JobStream};
 use lacuna_storage::{
-    BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Pace, Result, human, is_of_version_table,
+    BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Pace, Result, human_size, is_of_version_table,
 };
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 pub(crate) const GIVE_UP: &str = "give_up";
 
 /// Interval at which a waiting server checks whether the disk is being closed.
-const LISTEN: Duration = Duration::from_millis(500);
+const CLOSE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between progress messages of a check.
-const TELL_EVERY: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An open disk with everything that a server needs to serve it.
 pub(crate) struct ServedDisk {
@@ -65,7 +65,7 @@ impl DiskJobs {
     /// Refuses a client that means another disk, with a file that may be at this path by now.
     ///
     /// Errors: [`Kind::Busy`] for another file, and [`Kind::Corrupt`] for another ID.
-    fn check_meant(&self, meant: &Meant) -> Result<()> {
+    fn check_target(&self, meant: &ExpectedDisk) -> Result<()> {
         if meant.file == self.file {
             return meant.id.as_ref().map_or(Ok(()), |id| self.id.check(Some(id.parse()?)));
         }
@@ -77,28 +77,29 @@ impl DiskJobs {
                     "process {process}, which has it open, and no file that can be seen at this path any more"
                 ))
                 .expected("the file that is open")
-                .remedy("`lacuna status` says what became of it; if it was moved, give its path"));
+                .hint("`lacuna status` says what became of it; if it was moved, give its path"));
         }
         Err(error
             .found(format!("process {process}, which has another file open that was at this path before"))
             .expected("the file that is there now")
-            .remedy("close what is open first; or give the path where that file is now"))
+            .hint("close what is open first; or give the path where that file is now"))
     }
 
-    fn check(&self, disk: &OpenDisk, exchange: &Exchange) -> Result<Value> {
-        exchange.tell(&json!({ "blocks": disk.all_blocks() }))?;
+    fn check(&self, disk: &OpenDisk, exchange: &JobStream) -> Result<Value> {
+        exchange.send(&json!({ "blocks": disk.total_blocks() }))?;
         let mut told = Instant::now();
         let progress = |done: u64| {
-            exchange.go_on()?;
-            if told.elapsed() < TELL_EVERY {
+            exchange.check_cancelled()?;
+            if told.elapsed() < PROGRESS_INTERVAL {
                 return Ok(());
             }
             told = Instant::now();
-            exchange.tell(&json!({ "done": done }))
+            exchange.send(&json!({ "done": done }))
         };
         // The next progress message notices a client that has left.
-        let bad =
-            |level: Option<u8>, bad: BadBlock| _ = exchange.tell(&json!({ "bad": found(disk, level, &bad) }));
+        let bad = |level: Option<u8>, bad: BadBlock| {
+            _ = exchange.send(&json!({ "bad": bad_block_message(disk, level, &bad) }));
+        };
         let report = disk.check_in_use(progress, bad)?;
         Ok(json!({
             "good": report.good,
@@ -110,34 +111,34 @@ impl DiskJobs {
 }
 
 /// A bad block, as a message.
-fn found(disk: &OpenDisk, level: Option<u8>, bad: &BadBlock) -> Value {
+fn bad_block_message(disk: &OpenDisk, level: Option<u8>, bad: &BadBlock) -> Value {
     json!({
         "level": level,
         "block": bad.block.0,
-        "object": disk.object_of(bad.block),
+        "object": disk.object_name(bad.block),
         "kind": bad.error.kind(),
-        "finding": bad.error.finding(),
-        "error": bad.error.named(settings::full_name),
+        "finding": bad.error.summary(),
+        "error": bad.error.render_with(option_names::full_name),
         "of_version_table": is_of_version_table(&bad.error),
     })
 }
 
-fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &Exchange) -> Result<Value> {
+fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &JobStream) -> Result<Value> {
     let before = disk.blocks();
     let grown = disk.grow(size)?.describe();
     // Even without a change: the front end may have failed to follow an earlier one.
-    exchange.follow().map_err(|e| {
-        e.context(format!("the disk is {} now, and its file system cannot see that", human(grown.size)))
-            .remedy("give the command again, or close the disk and open it")
+    exchange.notify_resized().map_err(|e| {
+        e.context(format!("the disk is {} now, and its file system cannot see that", human_size(grown.size)))
+            .hint("give the command again, or close the disk and open it")
     })?;
     Ok(json!({
         "size": grown.size,
-        "largest": grown.largest,
+        "largest": grown.max_size,
         "changed": disk.blocks() != before,
     }))
 }
 
-fn closing(disk: &OpenDisk, settling: &Settling, exchange: &mut Exchange) -> Result<Value> {
+fn run_cover_job(disk: &OpenDisk, settling: &Settling, exchange: &mut JobStream) -> Result<Value> {
     let (begun, covering) = (Instant::now(), settling.begin());
     match disk.cover_closing(Pace::Even) {
         // Closing reports it again. Pending data is given up even on a medium that takes no writes.
@@ -145,21 +146,21 @@ fn closing(disk: &OpenDisk, settling: &Settling, exchange: &mut Exchange) -> Res
         covered => covered?,
     }
     covering.settles_at(Instant::now().max(begun + GRACE) + SETTLE);
-    exchange.tell(&json!({ "covered": true }))?;
-    let heard = until_it_leaves(disk, exchange);
+    exchange.send(&json!({ "covered": true }))?;
+    let heard = serve_cover_client(disk, exchange);
     // Levels that could not be closed continue as before.
-    (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, false));
+    (1..disk.open_level_count() as u64).for_each(|level| disk.give_up(level, false));
     heard.map(|()| Value::Null)
 }
 
-fn until_it_leaves(disk: &OpenDisk, exchange: &mut Exchange) -> Result<()> {
+fn serve_cover_client(disk: &OpenDisk, exchange: &mut JobStream) -> Result<()> {
     loop {
-        match exchange.hear(LISTEN) {
+        match exchange.recv(CLOSE_CHECK_INTERVAL) {
             Ok(Some(word)) => match word[GIVE_UP].as_u64() {
                 Some(level) => disk.give_up(level, true),
                 None => {
-                    return Err(Error::new(Kind::Usage, "cannot do what the client says")
-                        .found("a message that means nothing here")
+                    return Err(Error::new(Kind::Usage, "invalid message from the client")
+                        .found("an unknown message")
                         .expected("a level to give up"));
                 }
             },
@@ -171,19 +172,19 @@ fn until_it_leaves(disk: &OpenDisk, exchange: &mut Exchange) -> Result<()> {
 }
 
 impl JobHandler for DiskJobs {
-    fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value> {
+    fn run(&self, job: &Job, exchange: &mut JobStream) -> Result<Value> {
         let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
         match job {
             // Clients address the server directly, so the disk needs no check.
-            Job::Cover => closing(&disk, &self.settling, exchange),
+            Job::Cover => run_cover_job(&disk, &self.settling, exchange),
             Job::Flush => disk.levels()[0].flush().map(|()| Value::Null),
-            Job::Check { disk: meant } => self.check_meant(meant).and_then(|()| self.check(&disk, exchange)),
+            Job::Check { disk: meant } => self.check_target(meant).and_then(|()| self.check(&disk, exchange)),
             Job::Header { disk: meant } => {
-                self.check_meant(meant)?;
+                self.check_target(meant)?;
                 header_wire::serve(&disk.lease_header()?, exchange)
             }
             Job::Resize { disk: meant, size } => {
-                self.check_meant(meant).and_then(|()| resize(&disk, *size, exchange))
+                self.check_target(meant).and_then(|()| resize(&disk, *size, exchange))
             }
         }
     }

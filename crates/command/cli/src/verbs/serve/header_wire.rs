@@ -4,47 +4,47 @@
 //! Only bytes of the header are transferred, which are readable on the medium anyway. Passphrases
 //! and keys stay in the client's process, and the server's lease limits the writes.
 
-use crate::terminal::settings;
+use crate::terminal::option_names;
 use data_encoding::HEXLOWER;
-use lacuna_daemon::{Conversation, Exchange, Heard, Refusal};
+use lacuna_daemon::{JobClient, JobReply, JobStream, WireError};
 use lacuna_storage::{Error, HeaderLease, Kind, Medium, ReadExtent, Result, WriteExtent};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Maximum bytes of one message: a copy of the header.
-const MOST: usize = 16384;
+const MAX_MESSAGE: usize = 16384;
 /// Time for the user to enter a passphrase; no other client can change the header meanwhile.
-const PASSPHRASE_WITHIN: Duration = Duration::from_secs(600);
+const PASSPHRASE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Serves a client that reads and changes the header, until it leaves.
-pub(crate) fn serve(lease: &HeaderLease<'_>, exchange: &mut Exchange) -> Result<Value> {
-    exchange.tell(&json!({ "len": lease.medium_len() }))?;
-    while let Some(message) = exchange.hear(PASSPHRASE_WITHIN)? {
+pub(crate) fn serve(lease: &HeaderLease<'_>, exchange: &mut JobStream) -> Result<Value> {
+    exchange.send(&json!({ "len": lease.medium_len() }))?;
+    while let Some(message) = exchange.recv(PASSPHRASE_TIMEOUT)? {
         if message["end"] == true {
             break;
         }
         let answer = perform(lease, &message).unwrap_or_else(|e| {
             // The client may continue without the failed request, for example without an unreadable
             // copy.
-            json!({ "failed": Refusal::of(&e, settings::full_name) })
+            json!({ "failed": WireError::of(&e, option_names::full_name) })
         });
-        exchange.tell(&answer)?;
+        exchange.send(&answer)?;
     }
     Ok(Value::Null)
 }
 
 fn perform(lease: &HeaderLease<'_>, message: &Value) -> Result<Value> {
     if let Some([offset, len]) = message["read"].as_array().map(Vec::as_slice) {
-        let len = len.as_u64().and_then(|len| usize::try_from(len).ok()).filter(|len| *len <= MOST);
-        let (Some(offset), Some(len)) = (offset.as_u64(), len) else { return Err(nonsense()) };
+        let len = len.as_u64().and_then(|len| usize::try_from(len).ok()).filter(|len| *len <= MAX_MESSAGE);
+        let (Some(offset), Some(len)) = (offset.as_u64(), len) else { return Err(bad_message()) };
         let mut bytes = vec![0; len];
         lease.read(offset, &mut bytes)?;
         return Ok(json!({ "bytes": HEXLOWER.encode(&bytes) }));
     }
     if let Some([offset, bytes]) = message["write"].as_array().map(Vec::as_slice) {
         let bytes = bytes.as_str().and_then(from_hex);
-        let (Some(offset), Some(bytes)) = (offset.as_u64(), bytes) else { return Err(nonsense()) };
+        let (Some(offset), Some(bytes)) = (offset.as_u64(), bytes) else { return Err(bad_message()) };
         lease.write(offset, &bytes)?;
         return Ok(json!({}));
     }
@@ -52,50 +52,50 @@ fn perform(lease: &HeaderLease<'_>, message: &Value) -> Result<Value> {
         lease.sync()?;
         return Ok(json!({}));
     }
-    Err(nonsense())
+    Err(bad_message())
 }
 
-fn nonsense() -> Error {
-    Error::new(Kind::Usage, "cannot do what the client says")
-        .found("a message that means nothing here")
+fn bad_message() -> Error {
+    Error::new(Kind::Usage, "invalid message from the client")
+        .found("an unknown message")
         .expected("reads, writes and syncs of the header")
 }
 
 /// A medium with the header of a disk that a server reads and writes for this process.
 pub(crate) struct RemoteHeader {
-    talk: Mutex<Conversation>,
+    stream: Mutex<JobClient>,
     len: u64,
 }
 
 impl RemoteHeader {
     /// Takes over a conversation that has just begun. Errors: another client has the header, or the
     /// server's refusal.
-    pub(crate) fn begin(mut talk: Conversation) -> Result<Self> {
-        match talk.hear()? {
-            Heard::Message(message) => {
-                let len = message["len"].as_u64().ok_or_else(misunderstood)?;
-                Ok(RemoteHeader { talk: Mutex::new(talk), len })
+    pub(crate) fn begin(mut talk: JobClient) -> Result<Self> {
+        match talk.recv()? {
+            JobReply::Message(message) => {
+                let len = message["len"].as_u64().ok_or_else(bad_answer)?;
+                Ok(RemoteHeader { stream: Mutex::new(talk), len })
             }
-            Heard::Done(_) => Err(misunderstood()),
+            JobReply::Done(_) => Err(bad_answer()),
         }
     }
 
-    fn ask(&self, message: &Value) -> Result<Value> {
-        let mut talk = self.talk.lock();
-        talk.say(message)?;
-        match talk.hear()? {
-            Heard::Message(answer) => match answer.get("failed") {
+    fn request(&self, message: &Value) -> Result<Value> {
+        let mut talk = self.stream.lock();
+        talk.send(message)?;
+        match talk.recv()? {
+            JobReply::Message(answer) => match answer.get("failed") {
                 None => Ok(answer),
                 Some(failed) => {
-                    let refusal = serde_json::from_value::<Refusal>(failed.clone());
-                    Err(refusal.map_or_else(|_| misunderstood(), Refusal::error))
+                    let refusal = serde_json::from_value::<WireError>(failed.clone());
+                    Err(refusal.map_or_else(|_| bad_answer(), WireError::error))
                 }
             },
-            Heard::Done(_) => Err(misunderstood()),
+            JobReply::Done(_) => Err(bad_answer()),
         }
     }
 
-    fn fixed() -> Error {
+    fn fixed_length() -> Error {
         Error::new(Kind::Usage, "cannot change the length of a disk that is open in this way")
     }
 }
@@ -103,9 +103,9 @@ impl RemoteHeader {
 impl Drop for RemoteHeader {
     /// Waits for the server to release the header, so that the next command finds it free.
     fn drop(&mut self) {
-        let talk = self.talk.get_mut();
-        if talk.say(&json!({ "end": true })).is_ok() {
-            while let Ok(Heard::Message(_)) = talk.hear() {}
+        let talk = self.stream.get_mut();
+        if talk.send(&json!({ "end": true })).is_ok() {
+            while let Ok(JobReply::Message(_)) = talk.recv() {}
         }
     }
 }
@@ -117,10 +117,10 @@ impl Medium for RemoteHeader {
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         for extent in batch {
-            for (part, at) in extent.buf.chunks_mut(MOST).zip((extent.offset..).step_by(MOST)) {
-                let answer = self.ask(&json!({ "read": [at, part.len()] }))?;
+            for (part, at) in extent.buf.chunks_mut(MAX_MESSAGE).zip((extent.offset..).step_by(MAX_MESSAGE)) {
+                let answer = self.request(&json!({ "read": [at, part.len()] }))?;
                 let bytes = answer["bytes"].as_str().and_then(from_hex);
-                let bytes = bytes.filter(|bytes| bytes.len() == part.len()).ok_or_else(misunderstood)?;
+                let bytes = bytes.filter(|bytes| bytes.len() == part.len()).ok_or_else(bad_answer)?;
                 part.copy_from_slice(&bytes);
             }
         }
@@ -129,34 +129,34 @@ impl Medium for RemoteHeader {
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch {
-            for (part, at) in extent.data.chunks(MOST).zip((extent.offset..).step_by(MOST)) {
-                self.ask(&json!({ "write": [at, HEXLOWER.encode(part)] }))?;
+            for (part, at) in extent.data.chunks(MAX_MESSAGE).zip((extent.offset..).step_by(MAX_MESSAGE)) {
+                self.request(&json!({ "write": [at, HEXLOWER.encode(part)] }))?;
             }
         }
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        self.ask(&json!({ "sync": true })).map(drop)
+        self.request(&json!({ "sync": true })).map(drop)
     }
 
     fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(Self::fixed())
+        Err(Self::fixed_length())
     }
 
     fn set_len(&self, _len: u64) -> Result<()> {
-        Err(Self::fixed())
+        Err(Self::fixed_length())
     }
 }
 
-fn misunderstood() -> Error {
+fn bad_answer() -> Error {
     Error::new(Kind::Other, "cannot understand the server of the disk")
-        .remedy("close the disk and give the command then")
+        .hint("close the disk and give the command then")
 }
 
-/// Decodes at most [`MOST`] bytes.
+/// Decodes at most [`MAX_MESSAGE`] bytes.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if text.len() > 2 * MOST {
+    if text.len() > 2 * MAX_MESSAGE {
         return None;
     }
     HEXLOWER.decode(text.as_bytes()).ok()
@@ -167,10 +167,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_cross_as_they_are_and_nothing_else_does() {
+    fn bytes_are_transferred_in_hex() {
         let bytes: Vec<u8> = (0..=255).collect();
         assert_eq!(from_hex(&HEXLOWER.encode(&bytes)).unwrap(), bytes);
-        for bad in ["0", "0g", "é", "--", &"0".repeat(2 * MOST + 2)] {
+        for bad in ["0", "0g", "é", "--", &"0".repeat(2 * MAX_MESSAGE + 2)] {
             assert!(from_hex(bad).is_none(), "{bad}");
         }
     }

@@ -8,25 +8,25 @@ pub(crate) mod header_wire;
 mod network;
 pub(crate) mod notify;
 mod pid_file;
-mod served;
+mod registration;
 pub(crate) mod settling;
 
 use crate::args::size::budget;
 use crate::args::{ServeArgs, Tls};
 use crate::terminal::console::{self, Console};
-use crate::terminal::settings;
-use crate::terminal::working::{self, Looking};
-use crate::verbs::lacks;
-use crate::verbs::serve::background::Ready;
+use crate::terminal::option_names;
+use crate::terminal::progress::{self, Poller};
+use crate::verbs::missing_features;
+use crate::verbs::serve::background::ReadyNotifier;
 use crate::verbs::serve::clients::ServedClients;
 use crate::verbs::serve::disk_jobs::ServedDisk;
 use crate::verbs::serve::pid_file::PidFile;
-use crate::verbs::serve::served::{NbdState, Served};
+use crate::verbs::serve::registration::{NbdState, RegisteredServer};
 use crate::verbs::status;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
-use lacuna_daemon::{HeldFile, Identity, Instance, Jobs, log_failure};
-use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
-use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
+use lacuna_daemon::{Identity, Instance, Jobs, TrackedFile, log_failure};
+use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle, TlsMode};
+use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, OpenDiskOptions, ResolvedLocation, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,11 +39,11 @@ use std::time::Duration;
 const WORKERS_OVER_NETWORK: usize = 64;
 
 /// Interval between checks whether another client has taken over the disk.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const OWNERSHIP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// `lacuna serve`.
 pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
-    lacks::check_tls(&args)?;
+    missing_features::check_tls(&args)?;
     let budget = budget(args.cache)?;
     args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {
@@ -54,30 +54,30 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     unlock::check_idle(&args.location, &args.idle)?;
     let access = unlock::access(args.read_only);
-    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let place = DiskArgs { location: &args.location, pool_access: &args.pool_access };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
-    let verifies = volume.parameters.describe().verifies;
-    let key = volume.into_key(args.fork)?;
+    let verifies = volume.parameters.describe().detects_alterations;
+    let key = volume.into_disk(args.fork)?;
     unlock::refuse_idle(key.has_levels(), &args.idle)?;
     let format = key.format();
-    let opening = Opening {
+    let opening = OpenDiskOptions {
         read_only: args.read_only,
         budget,
         write_through: args.writing.write_through,
         cover_timeout: args.waiting.cover_timeout(),
-        purging: args.purging.policy(),
+        purge_policy: args.purging.policy(),
         expect: args.expect.expect,
     };
     let what = format!("opening {}", args.location);
     background::run(args.fork, key.has_levels(), console, &what, |ready| {
-        let drawn = drawn(&args, console);
+        let drawn = progress_console(&args, console);
         // An error here leaves no disk open.
-        let file = Arc::new(HeldFile::of(file)?);
-        let cluster = args.holder.cluster.of(&args.location)?;
+        let file = Arc::new(TrackedFile::of(file)?);
+        let cluster = args.pool_access.cluster.options_for(&args.location)?;
         let disk =
-            Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
+            Arc::new(progress::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
         if let Some(note) = disk.note() {
             console.note(note);
         }
@@ -97,19 +97,19 @@ fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
     if std::env::var_os("LISTEN_FDS").is_none() {
         return Err(Error::new(Kind::Usage, "nowhere to listen")
             .expected("--socket PATH, --listen ADDR:PORT, or a socket passed by a service manager")
-            .remedy("give for example --socket /run/user/1000/disk.sock"));
+            .hint("give for example --socket /run/user/1000/disk.sock"));
     }
     if args.fork {
         return Err(Error::new(Kind::Usage, "cannot go to the background")
             .found("a socket passed by the service manager")
-            .remedy("leave --fork out: the service manager watches this process"));
+            .hint("leave --fork out: the service manager watches this process"));
     }
     Ok(vec![Listen::Activated])
 }
 
 /// Makes paths absolute, because a background process changes its working directory.
 fn make_absolute(args: &mut ServeArgs) -> Result<()> {
-    let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
+    let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.pool_access.cluster.ceph_conf];
     for path in paths.into_iter().flatten().chain(&mut args.socket) {
         *path = std::path::absolute(&*path)
             .map_err(|e| Error::io(format!("cannot find {}", path.display()), &e))?;
@@ -118,7 +118,7 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 }
 
 /// The console for progress of long work. In the background the parent process draws instead.
-fn drawn(args: &ServeArgs, console: Console) -> Console {
+fn progress_console(args: &ServeArgs, console: Console) -> Console {
     if args.fork { console.without_drawing() } else { console }
 }
 
@@ -127,9 +127,9 @@ fn serve(
     listen: &[Listen],
     ServedDisk { disk, jobs, identity }: ServedDisk,
     console: Console,
-    ready: &mut Ready,
+    ready: &mut ReadyNotifier,
 ) -> Result<()> {
-    let drawn = drawn(args, console);
+    let drawn = progress_console(args, console);
     let stop = StopHandle::new()?;
     let (stopping, signals) = (stop.clone(), Arc::new(AtomicU64::new(0)));
     let signalled = Arc::clone(&signals);
@@ -137,38 +137,41 @@ fn serve(
         signalled.fetch_add(1, Ordering::Relaxed);
         stopping.stop();
     })?;
-    let lookout = disk.is_shared().then(|| Lookout::start(&disk, &stop)).transpose()?;
+    let lookout = disk.can_be_taken_over().then(|| OwnershipMonitor::start(&disk, &stop)).transpose()?;
     let ending = stop.clone();
-    let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
+    let kept =
+        notify::start_reports(progress::remaining_bytes(disk.levels(), disk.has_levels()), move || {
+            ending.is_stopped()
+        });
     // NBD clients learn a new length when they reconnect, so there is nothing to notify.
-    let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
+    let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), option_names::full_name);
     let before_drain = before_drain_of(&disk, &stop, &jobs, args.fork, signals, drawn);
-    let mut signs = Signs::default();
+    let mut signs = Published::default();
     let parts = ServerParts { disk: &disk, jobs, identity, stop: &stop, before_drain };
     let served = serve_disk(args, listen, parts, console, ready, &mut signs);
     drop(lookout);
     // Also if serving did not start: after this, `status` shows the server as closing.
     stop.stop();
-    signs.served.iter().for_each(Served::end_work);
+    signs.served.iter().for_each(RegisteredServer::end_work);
     let what = format!("closing {}", args.location);
-    let closed = working::show(drawn, &what, |working| {
+    let closed = progress::show(drawn, &what, |working| {
         let (working, weak, location) = (working.clone(), Arc::downgrade(&disk), args.location.to_string());
-        let _looking = Looking::start(move || {
+        let _looking = Poller::start(move || {
             let levels = weak.upgrade().map(|disk| disk.levels()).unwrap_or_default();
-            working.tell(working::unfinished_in(&levels).within("closing", &location));
+            working.set_step(progress::remaining_work_of_levels(&levels).within("closing", &location));
         });
         // Acknowledged writes go to the medium, whatever ended the serving.
         disk.close()
     });
-    let (waiting, instance) = signs.served.map(Served::end).unzip();
+    let (waiting, instance) = signs.served.map(RegisteredServer::end).unzip();
     drop(kept);
-    let say = background::reporter(args.fork, disk.has_levels());
+    let say = background::server_log(args.fork, disk.has_levels());
     // Keys leave memory and the lock is released before clients learn of the end.
     drop(disk);
     // A script that waits for the removal of the file may then remove the disk.
     drop(signs.pid_file);
     // Clients that wait for the end must learn of lost data.
-    let ended = background::both(closed, served, &say);
+    let ended = background::combine(closed, served, &say);
     waiting.into_iter().flatten().for_each(|client| client.answer(&ended));
     if let Some(Err(e)) = instance.map(Instance::end) {
         say(&e);
@@ -200,36 +203,36 @@ fn before_drain_of(
 
 /// The registration and the PID file of a server.
 #[derive(Default)]
-struct Signs {
-    served: Option<Served>,
+struct Published {
+    served: Option<RegisteredServer>,
     pid_file: Option<PidFile>,
 }
 
 /// Stops serving a disk that another client has taken over, even if no request finds out. Dropping
 /// it ends its thread.
-struct Lookout {
+struct OwnershipMonitor {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Lookout {
+impl OwnershipMonitor {
     fn start(disk: &Arc<OpenDisk>, stop: &StopHandle) -> Result<Self> {
         let (end, ended) = channel();
         let (disk, stop) = (Arc::clone(disk), stop.clone());
         let look = move || {
-            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                if disk.taken_over().is_some() {
+            while ended.recv_timeout(OWNERSHIP_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if disk.takeover_error().is_some() {
                     return stop.stop();
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("lacuna-lookout".into()).spawn(look);
-        let thread = thread.map_err(|e| Error::io("cannot watch over the disk", &e))?;
-        Ok(Lookout { end: Some(end), thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("lacuna-owner".into()).spawn(look);
+        let thread = thread.map_err(|e| Error::io("cannot start the ownership monitor", &e))?;
+        Ok(OwnershipMonitor { end: Some(end), thread: Some(thread) })
     }
 }
 
-impl Drop for Lookout {
+impl Drop for OwnershipMonitor {
     fn drop(&mut self) {
         drop(self.end.take());
         let _panicked = self.thread.take().map(JoinHandle::join);
@@ -251,10 +254,10 @@ fn serve_disk(
     listen: &[Listen],
     ServerParts { disk, jobs, identity, stop, before_drain }: ServerParts<'_>,
     console: Console,
-    ready: &mut Ready,
-    signs: &mut Signs,
+    ready: &mut ReadyNotifier,
+    signs: &mut Published,
 ) -> Result<()> {
-    let say = background::reporter(args.fork, disk.has_levels());
+    let say = background::server_log(args.fork, disk.has_levels());
     let last_error = Arc::new(Mutex::new(None));
     let remembered = Arc::clone(&last_error);
     let clients = ServedClients::new(disk.has_levels());
@@ -281,9 +284,9 @@ fn serve_disk(
         idle_timeout: args.idle.idle_timeout,
         ..ServerSettings::default()
     };
-    let holder = args.holder.of(&args.location)?;
-    let site = Site::of(&args.location, &holder.cluster);
-    if site.target().is_some() {
+    let holder = args.pool_access.access_for(&args.location)?;
+    let site = ResolvedLocation::of(&args.location, &holder.cluster);
+    if site.pool_location().is_some() {
         server_settings.max_workers = WORKERS_OVER_NETWORK;
     }
     if let Some(workers) = args.workers {
@@ -297,16 +300,16 @@ fn serve_disk(
     };
     server_settings.certificates.clone_from(&args.tls_dir);
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
-    let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), server_settings)?;
+    let server = NbdServer::bind(listen, Exports::levels(levels.iter().cloned()), server_settings)?;
     let uris = server.uris();
     let state = NbdState { stop: stop.clone(), last_error, level_0: levels[0].clone(), clients };
-    let served = Served::start(identity, uris.clone(), &levels, state, jobs);
+    let served = RegisteredServer::start(identity, uris.clone(), &levels, state, jobs);
     let unseen = |e: &Error| {
-        console.note(&format!("`lacuna status` will not see this server: {}", settings::words(e)));
+        console.note(&format!("`lacuna status` will not see this server: {}", option_names::render(e)));
     };
     signs.served = served.inspect_err(unseen).ok();
     signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     uris.iter().try_for_each(|uri| console::line(uri))?;
-    ready.tell()?;
+    ready.notify()?;
     server.run(stop)
 }

@@ -38,7 +38,7 @@ fn check_clients(args: &ServeArgs, name: &str) -> Result<()> {
         Err(Error::new(Kind::Usage, format!("cannot listen on {name}"))
             .found(found)
             .expected(format!("{build}--tls-dir with a {CLIENT_AUTHORITY} in it, so that clients must show a certificate"))
-            .remedy("listen on 127.0.0.1 or on a unix socket, or add --allow-strangers if everybody who can reach the address may read and write the disk"))
+            .hint("listen on 127.0.0.1 or on a unix socket, or add --allow-strangers if every client that can reach the address may read and write the disk"))
     };
     match &args.tls_dir {
         None => refused(
@@ -48,7 +48,7 @@ fn check_clients(args: &ServeArgs, name: &str) -> Result<()> {
             refused("an address that other machines can reach, and --tls allow: clients need not use TLS")
         }
         Some(dir) if !dir.join(CLIENT_AUTHORITY).exists() => refused(
-            "an address that other machines can reach, and no certificates of clients: anybody could use the disk",
+            "an address that other machines can reach, and no certificates of clients: any client could use the disk",
         ),
         Some(_) => Ok(()),
     }

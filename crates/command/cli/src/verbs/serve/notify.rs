@@ -7,7 +7,7 @@
 //!   unit (`TimeoutStopSec=`) ends the server.
 //! - Deniability contract: for a disk with levels the status does not depend on pending data.
 
-use crate::terminal::working::Looking;
+use crate::terminal::progress::Poller;
 use lacuna_daemon::bytes_sent_to_devices;
 use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// The extension per request. It is requested every second, so that it does not run out while there
 /// is progress.
-const MORE: Duration = Duration::from_secs(30);
+const EXTENSION: Duration = Duration::from_secs(30);
 /// How long the remaining amount may stay the same while the process still writes.
 const WRITES_WITHIN: Duration = Duration::from_secs(1800);
 
@@ -24,60 +24,63 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 
 /// Reports that clients can connect.
 pub(crate) fn ready() {
-    tell(&[NotifyState::Ready, NotifyState::Status("open")]);
+    send(&[NotifyState::Ready, NotifyState::Status("open")]);
 }
 
 /// Reports that the process was told to end, and is ending.
 pub(crate) fn stopping() {
     if !STOPPING.swap(true, Ordering::SeqCst) {
-        tell(&[NotifyState::Stopping, NotifyState::Status("closing")]);
+        send(&[NotifyState::Stopping, NotifyState::Status("closing")]);
     }
 }
 
 /// Until this is dropped, tells the service manager that the process is alive, and while it ends,
 /// its progress. `left`: the bytes that still have to be written to the medium, if known and not
 /// secret. `closing`: whether the server is closing, and not waiting for programs to leave.
-pub(crate) fn keep(
+pub(crate) fn start_reports(
     mut left: impl FnMut() -> Option<u64> + Send + 'static,
     closing: impl Fn() -> bool + Send + 'static,
-) -> Option<Looking> {
+) -> Option<Poller> {
     std::env::var_os("NOTIFY_SOCKET")?;
     let watched = sd_notify::watchdog_enabled().is_some();
-    let mut ending: Option<Ending> = None;
-    Some(Looking::start(move || {
+    let mut ending: Option<ShutdownProgress> = None;
+    Some(Poller::start(move || {
         if watched {
-            tell(&[NotifyState::Watchdog]);
+            send(&[NotifyState::Watchdog]);
         }
         if STOPPING.load(Ordering::SeqCst) {
             let now = Instant::now();
             let left = left();
-            let gets_on =
-                ending.get_or_insert_with(|| Ending::new(now)).gets_on(now, left, bytes_sent_to_devices());
-            let words = left.map(|left| format!("closing, {} left", lacuna_storage::human(left)));
+            let gets_on = ending.get_or_insert_with(|| ShutdownProgress::new(now)).makes_progress(
+                now,
+                left,
+                bytes_sent_to_devices(),
+            );
+            let words = left.map(|left| format!("closing, {} left", lacuna_storage::human_size(left)));
             let mut states = vec![NotifyState::Status(words.as_deref().unwrap_or("closing"))];
             if gets_on && closing() {
-                states.push(NotifyState::ExtendTimeoutUsec(MORE.as_micros() as u32));
+                states.push(NotifyState::ExtendTimeoutUsec(EXTENSION.as_micros() as u32));
             }
-            tell(&states);
+            send(&states);
         }
     }))
 }
 
 /// Progress while the process ends.
-struct Ending {
+struct ShutdownProgress {
     /// The minimum remaining amount, and when it was reached.
     least: (Instant, u64),
     /// The maximum of bytes written, and when it was reached.
     most: (Instant, u64),
 }
 
-impl Ending {
+impl ShutdownProgress {
     fn new(now: Instant) -> Self {
-        Ending { least: (now, u64::MAX), most: (now, 0) }
+        ShutdownProgress { least: (now, u64::MAX), most: (now, 0) }
     }
 
     /// Whether there was progress recently.
-    fn gets_on(&mut self, now: Instant, left: Option<u64>, written: u64) -> bool {
+    fn makes_progress(&mut self, now: Instant, left: Option<u64>, written: u64) -> bool {
         if let Some(left) = left.filter(|left| *left < self.least.1) {
             self.least = (now, left);
         }
@@ -85,11 +88,12 @@ impl Ending {
             self.most = (now, written);
         }
         let since = |at: Instant| now.saturating_duration_since(at);
-        since(self.least.0) < MORE || (since(self.most.0) < MORE && since(self.least.0) < WRITES_WITHIN)
+        since(self.least.0) < EXTENSION
+            || (since(self.most.0) < EXTENSION && since(self.least.0) < WRITES_WITHIN)
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn send(states: &[NotifyState<'_>]) {
     // A service manager that is gone needs no messages.
     let _ = sd_notify::notify(states);
 }
@@ -99,19 +103,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_asked_for_while_it_gets_on() {
+    fn more_time_is_requested_while_there_is_progress() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut ending = Ending::new(start);
-        assert!(ending.gets_on(at(1), Some(100), 0) && ending.gets_on(at(29), Some(100), 0));
+        let mut ending = ShutdownProgress::new(start);
+        assert!(ending.makes_progress(at(1), Some(100), 0) && ending.makes_progress(at(29), Some(100), 0));
         // No progress.
-        assert!(!ending.gets_on(at(40), Some(100), 0));
+        assert!(!ending.makes_progress(at(40), Some(100), 0));
         // Progress again; then the process only writes, as when it makes cover.
-        assert!(ending.gets_on(at(50), Some(90), 5));
+        assert!(ending.makes_progress(at(50), Some(90), 5));
         let limit = WRITES_WITHIN.as_secs();
         assert!(
-            ending.gets_on(at(50 + limit - 1), Some(90), 6) && !ending.gets_on(at(50 + limit), Some(90), 7)
+            ending.makes_progress(at(50 + limit - 1), Some(90), 6)
+                && !ending.makes_progress(at(50 + limit), Some(90), 7)
         );
-        assert!(ending.gets_on(at(60 + limit), Some(80), 7));
+        assert!(ending.makes_progress(at(60 + limit), Some(80), 7));
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     Err(Error::new(Kind::Usage, what(path))
         .found("something there that is not a file with a process number")
         .expected("a path where nothing exists, or such a file")
-        .remedy("choose another path, or remove what is there"))
+        .hint("choose another path, or remove what is there"))
 }
 
 fn what(path: &Path) -> String {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_its_kind_are_replaced_and_only_its_own_is_removed() {
+    fn only_pid_files_are_replaced_and_only_an_own_one_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pid");
         let own = std::process::id().to_string();

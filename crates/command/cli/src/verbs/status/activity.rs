@@ -3,8 +3,8 @@
 //! Deniability contract: the counters are those of open levels. Nothing here depends on other
 //! levels.
 
-use crate::terminal::working;
-use lacuna_storage::human;
+use crate::terminal::progress;
+use lacuna_storage::human_size;
 use serde_json::Value;
 
 /// The most useful counters, summed over all open levels.
@@ -42,7 +42,7 @@ pub(crate) struct Activity {
 impl Activity {
     /// Parses the `items` of a server.
     pub(crate) fn of(items: &Value) -> Activity {
-        let all = working::counters(items);
+        let all = progress::counters(items);
         let each = |name: &'static str| all.clone().filter(move |(item, _)| *item == name).map(|(_, v)| v);
         let sum = |name| each(name).reduce(u64::saturating_add);
         let of_disk = |name| each(name).next();
@@ -69,9 +69,9 @@ impl Activity {
     }
 
     /// Pending data as text; `None` if it is not counted.
-    pub(crate) fn pending_words(&self) -> Option<String> {
+    pub(crate) fn pending_text(&self) -> Option<String> {
         match (self.pending, self.changed_files) {
-            (Some(bytes), _) => Some(human(bytes)),
+            (Some(bytes), _) => Some(human_size(bytes)),
             (None, Some(1)) => Some("1 file".to_owned()),
             (None, Some(files)) => Some(format!("{files} files")),
             (None, None) => None,
@@ -79,7 +79,7 @@ impl Activity {
     }
 
     /// The levels as text; empty for a disk without levels.
-    pub(crate) fn level_words(&self) -> String {
+    pub(crate) fn levels_text(&self) -> String {
         let words = |level: &u64| {
             let kind = if *level == 0 { "public" } else { "hidden" };
             format!("level {level} ({kind})")
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_added_up_and_the_disk_counts_once() {
+    fn counters_of_levels_are_added_and_those_of_the_disk_are_not() {
         let group = |level| {
             [
                 ("level", level),
@@ -136,10 +136,10 @@ mod tests {
         list.push(("waiting_for_cover", 4096));
         let activity = Activity::of(&items(&list));
         assert_eq!((activity.read, activity.in_flight, activity.cover), (Some(20), Some(2), Some(7)));
-        assert_eq!(activity.level_words(), "level 0 (public), level 1 (hidden)");
+        assert_eq!(activity.levels_text(), "level 0 (public), level 1 (hidden)");
         assert_eq!(activity.pending, Some(4096));
         let vault = Activity::of(&items(&[("changed_inodes", 2)]));
-        assert_eq!(vault.pending_words().unwrap(), "2 files");
+        assert_eq!(vault.pending_text().unwrap(), "2 files");
         assert_eq!(Activity::of(&json!([])), Activity::default());
     }
 

@@ -1,17 +1,17 @@
 //! `status`: shows the status of running servers. Also finds servers for other verbs.
 
-pub(crate) mod account;
 pub(crate) mod activity;
+pub(crate) mod server_text;
 pub(crate) mod terminal_size;
 mod watch;
 
 use crate::args::StatusArgs;
 use crate::terminal::console::{self, Console};
-use crate::terminal::settings;
-use crate::verbs::in_pool;
-use crate::verbs::place::file_at;
+use crate::terminal::option_names;
+use crate::verbs::file_identity::file_at;
+use crate::verbs::rados_target;
 use lacuna_daemon::{
-    DiskQuery, HeldFile, Identity, OtherUsers, Peer, PoolQuery, Registry, ServerStatus, UserPeer,
+    DiskQuery, Identity, OtherUsers, Peer, PoolQuery, Registry, ServerStatus, TrackedFile, UserPeer,
 };
 use lacuna_storage::{ClusterOptions, Error, Kind, Location, OpenDisk, Result};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A server and its status.
-pub(crate) struct Account {
+pub(crate) struct PeerStatus {
     pub peer: Peer,
     pub status: ServerStatus,
 }
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     {
         return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
             .expected("the location or the mount point of a disk that is being served")
-            .remedy("`lacuna list` lists all that this user can see"));
+            .hint("`lacuna list` lists all that this user can see"));
     }
     if args.json {
         return console::json(&json!({ "servers": servers }));
@@ -57,12 +57,12 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
         return watch::run(args, look);
     }
     let (all, width) = (console.is_verbose(), terminal_size::width());
-    servers.iter().try_for_each(|server| console::line(account::of(server, all, width).trim_end()))
+    servers.iter().try_for_each(|server| console::line(server_text::render(server, all, width).trim_end()))
 }
 
 /// The servers that were found, of this user and of other users.
 pub(crate) struct SeenServers {
-    accounts: Vec<Account>,
+    accounts: Vec<PeerStatus>,
     /// The errors of other users' servers.
     unseen: Vec<Error>,
 }
@@ -75,7 +75,7 @@ impl SeenServers {
 
     /// Prints why servers of other users are missing.
     pub(crate) fn tell_unseen(&self, console: Console) {
-        self.unseen.iter().for_each(|e| console.note(&settings::words(e)));
+        self.unseen.iter().for_each(|e| console.note(&option_names::render(e)));
     }
 }
 
@@ -84,7 +84,7 @@ impl SeenServers {
 /// Errors: those of [`all`]; [`Kind::Permission`] for the servers of other users, unless this is
 /// root.
 pub(crate) fn seen(all_users: bool, console: Console) -> Result<SeenServers> {
-    let mut accounts = all_accounts(console)?;
+    let mut accounts = all_servers(console)?;
     let others = if all_users { OtherUsers::look()? } else { OtherUsers::default() };
     accounts.extend(accounts_of_others(others.seen));
     Ok(SeenServers { accounts, unseen: others.unseen })
@@ -92,7 +92,7 @@ pub(crate) fn seen(all_users: bool, console: Console) -> Result<SeenServers> {
 
 /// The servers of this user at a target, or else for root those of other users.
 fn seen_at(target: &Location, console: Console) -> Result<SeenServers> {
-    let accounts = accounts(peers_at(target, None)?, console);
+    let accounts = query_status(peers_at(target, None)?, console);
     if !accounts.is_empty() || !OtherUsers::may_look() {
         return Ok(SeenServers { accounts, unseen: Vec::new() });
     }
@@ -103,8 +103,8 @@ fn seen_at(target: &Location, console: Console) -> Result<SeenServers> {
     Ok(SeenServers { accounts: accounts_of_others(seen), unseen })
 }
 
-fn accounts_of_others(seen: Vec<UserPeer>) -> Vec<Account> {
-    seen.into_iter().map(|UserPeer { peer, status, .. }| Account { peer, status }).collect()
+fn accounts_of_others(seen: Vec<UserPeer>) -> Vec<PeerStatus> {
+    seen.into_iter().map(|UserPeer { peer, status, .. }| PeerStatus { peer, status }).collect()
 }
 
 /// The servers of other users at a target, for root.
@@ -120,21 +120,21 @@ pub(crate) fn of_other_users(target: &Location) -> OtherUsers {
 }
 
 /// All servers of this user, as JSON. Errors: a server that cannot be inspected.
-pub(crate) fn all(console: Console) -> Result<Vec<Value>> {
-    Ok(to_json(&all_accounts(console)?))
+pub(crate) fn all_servers_json(console: Console) -> Result<Vec<Value>> {
+    Ok(to_json(&all_servers(console)?))
 }
 
-/// The servers of a disk or a mount point, as JSON. Errors: those of [`all`].
-pub(crate) fn servers_of(
+/// The servers of a disk or a mount point, as JSON. Errors: those of [`all_servers_json`].
+pub(crate) fn find_servers_json(
     target: &Location,
     cluster: &ClusterOptions,
     console: Console,
 ) -> Result<Vec<Value>> {
-    Ok(to_json(&accounts_of(target, cluster, console)?))
+    Ok(to_json(&find_servers(target, cluster, console)?))
 }
 
-fn to_json(accounts: &[Account]) -> Vec<Value> {
-    let one = |Account { peer, status }: &Account| {
+fn to_json(accounts: &[PeerStatus]) -> Vec<Value> {
+    let one = |PeerStatus { peer, status }: &PeerStatus| {
         let mut out = status.to_json();
         if let Some(user) = peer.user() {
             out["user"] = json!(user);
@@ -146,17 +146,17 @@ fn to_json(accounts: &[Account]) -> Vec<Value> {
 }
 
 /// All servers of this user. Errors: a server that cannot be inspected.
-pub(crate) fn all_accounts(console: Console) -> Result<Vec<Account>> {
-    Ok(accounts(Registry::open(None)?.all()?, console))
+pub(crate) fn all_servers(console: Console) -> Result<Vec<PeerStatus>> {
+    Ok(query_status(Registry::open(None)?.all()?, console))
 }
 
-/// The servers of a disk or a mount point. Errors: those of [`all_accounts`].
-pub(crate) fn accounts_of(
+/// The servers of a disk or a mount point. Errors: those of [`all_servers`].
+pub(crate) fn find_servers(
     target: &Location,
     cluster: &ClusterOptions,
     console: Console,
-) -> Result<Vec<Account>> {
-    Ok(accounts(peers_at(target, Some(cluster))?, console))
+) -> Result<Vec<PeerStatus>> {
+    Ok(query_status(peers_at(target, Some(cluster))?, console))
 }
 
 /// The servers of the mount at a path, or else of the disk or vault at this location; without
@@ -172,33 +172,33 @@ fn peers_at(target: &Location, cluster: Option<&ClusterOptions>) -> Result<Vec<P
         return Ok(mounted);
     }
     match cluster {
-        Some(cluster) => of_disk(target, cluster),
+        Some(cluster) => peers_of_disk(target, cluster),
         None => registry.by_location(&canonical(target), file_at(target)),
     }
 }
 
 /// The servers of the disk or vault that is at this location now.
-pub(crate) fn of_disk(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
-    let in_pool = in_pool::of(location, cluster).map(PoolQuery::exactly);
+pub(crate) fn peers_of_disk(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
+    let in_pool = rados_target::target_of(location, cluster).map(PoolQuery::exactly);
     let (shown, file) = (canonical(location), file_at(location));
     Registry::open(None)?.by_disk(&DiskQuery { location: &shown, file, in_pool })
 }
 
 /// The status of each server: NBD servers, then mounts, then mounts of dead servers. Mounts of one
 /// disk are adjacent, by level.
-fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
+fn query_status(peers: Vec<Peer>, console: Console) -> Vec<PeerStatus> {
     let answered = |peer: Peer| match peer.status() {
-        Ok(status) => Some(Account { peer, status }),
+        Ok(status) => Some(PeerStatus { peer, status }),
         Err(e) => {
-            console.detail(&settings::words(&e));
+            console.detail(&option_names::render(&e));
             // A server that has just ended, or does not listen yet, is skipped. After any other
             // error it counts as silent.
             let status = (e.kind() != Kind::NotFound).then(|| ServerStatus::of_silent(peer.record.clone()));
-            status.map(|status| Account { peer, status })
+            status.map(|status| PeerStatus { peer, status })
         }
     };
-    let mut accounts: Vec<Account> = peers.into_iter().filter_map(answered).collect();
-    accounts.sort_by_key(|Account { peer, status }| {
+    let mut accounts: Vec<PeerStatus> = peers.into_iter().filter_map(answered).collect();
+    accounts.sort_by_key(|PeerStatus { peer, status }| {
         let level =
             status.counters().next().filter(|(name, _)| *name == "level").map_or(0, |(_, level)| level);
         (status.is_dead(), peer.mount().is_some(), peer.record.location.clone(), level)
@@ -206,15 +206,15 @@ fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
     accounts
 }
 
-/// The location of the disk that a process of this user serves. Errors: those of [`all_accounts`].
-pub(crate) fn of_process(process: u32, console: Console) -> Result<Option<String>> {
-    let servers = all(console)?;
-    Ok(servers.iter().find(|server| server["pid"] == process).and_then(location_now))
+/// The location of the disk that a process of this user serves. Errors: those of [`all_servers`].
+pub(crate) fn location_of_process(process: u32, console: Console) -> Result<Option<String>> {
+    let servers = all_servers_json(console)?;
+    Ok(servers.iter().find(|server| server["pid"] == process).and_then(current_location))
 }
 
 /// The location of a server's disk: the present path of its file, if it was moved.
-pub(crate) fn location_now(server: &Value) -> Option<String> {
-    account::moved_to(server).or(server["location"].as_str()).map(str::to_owned)
+pub(crate) fn current_location(server: &Value) -> Option<String> {
+    server_text::moved_to(server).or(server["location"].as_str()).map(str::to_owned)
 }
 
 /// The status of the server of a mount point. Errors: [`Kind::NotFound`] if there is none or it has
@@ -237,14 +237,14 @@ pub(crate) fn identity(
     format: String,
     cluster: &ClusterOptions,
     disk: &OpenDisk,
-    file: Arc<HeldFile>,
+    file: Arc<TrackedFile>,
 ) -> Identity {
     Identity {
         location: canonical(location),
         format,
         uuid: Some(disk.uuid().to_string()),
         id: Some(disk.id().to_string()),
-        in_pool: in_pool::of(location, cluster),
+        in_pool: rados_target::target_of(location, cluster),
         file,
     }
 }

@@ -7,10 +7,10 @@
 use crate::args::StatusArgs;
 use crate::terminal::caught_signals::CaughtSignals;
 use crate::terminal::utc::utc;
-use crate::verbs::status::account::{self, no_answer, place, printable, since};
 use crate::verbs::status::activity::{Activity, CacheUse};
+use crate::verbs::status::server_text::{self, address, no_answer, printable, since};
 use crate::verbs::status::terminal_size::{TerminalSize, size};
-use lacuna_storage::{Error, Result, human};
+use lacuna_storage::{Error, Result, human_size};
 use serde_json::Value;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::raise;
@@ -35,11 +35,11 @@ const TITLE: usize = 2;
 /// until the given count is reached. Another signal has its usual effect, after which the display
 /// goes on if the process does. Errors: those of `look`.
 pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Result<Vec<Value>>) -> Result<()> {
-    let mut watch = Watching { interval: args.interval, left: args.count, before: History::default() };
+    let mut watch = Watching { interval: args.interval, left: args.count, before: SampleHistory::default() };
     loop {
         match watch.until_end(&mut look)? {
             Ended::Closed => {
-                write("what was watched is closed\n")?;
+                write("the watched disks are closed\n")?;
                 return Ok(());
             }
             Ended::Shown | Ended::Signal(SIGINT | SIGTERM | SIGHUP) => return Ok(()),
@@ -64,7 +64,7 @@ enum Ended {
 struct Watching {
     interval: Duration,
     left: Option<u64>,
-    before: History,
+    before: SampleHistory,
 }
 
 impl Watching {
@@ -81,8 +81,9 @@ impl Watching {
             if servers.is_empty() {
                 return Ok(Ended::Closed);
             }
-            let seen: Vec<Seen> = servers.iter().map(|server| self.before.see(server, begun)).collect();
-            self.before.keep(&seen);
+            let seen: Vec<ServerSample> =
+                servers.iter().map(|server| self.before.sample(server, begun)).collect();
+            self.before.update(&seen);
             let is_read = screen.show(&seen, self.interval)?;
             self.left = self.left.map(|left| left - 1);
             if !is_read || self.left == Some(0) {
@@ -101,7 +102,7 @@ fn signals_failed(e: &io::Error) -> Error {
 }
 
 /// A server at one update.
-struct Seen {
+struct ServerSample {
     key: String,
     server: Value,
     activity: Activity,
@@ -112,18 +113,18 @@ struct Seen {
     /// Cache hits since then, in percent.
     hits: Option<u64>,
     /// The maximum of both rates so far.
-    most: (u64, u64),
+    peak: (u64, u64),
 }
 
 /// The servers at the previous update.
 #[derive(Default)]
-struct History(HashMap<String, (Instant, Activity, (u64, u64))>);
+struct SampleHistory(HashMap<String, (Instant, Activity, (u64, u64))>);
 
-impl History {
-    fn see(&self, server: &Value, at: Instant) -> Seen {
-        let key = format!("{} {} {}", server["location"], place(server), server["pid"]);
+impl SampleHistory {
+    fn sample(&self, server: &Value, at: Instant) -> ServerSample {
+        let key = format!("{} {} {}", server["location"], address(server), server["pid"]);
         let activity = Activity::of(&server["items"]);
-        let mut seen = Seen {
+        let mut seen = ServerSample {
             key,
             server: server.clone(),
             activity,
@@ -131,7 +132,7 @@ impl History {
             read: None,
             written: None,
             hits: None,
-            most: (0, 0),
+            peak: (0, 0),
         };
         if let Some((then, before, most)) = self.0.get(&seen.key) {
             let passed = at.saturating_duration_since(*then);
@@ -139,13 +140,13 @@ impl History {
             seen.written = rate(before.written, seen.activity.written, passed);
             let both = before.cache.zip(seen.activity.cache);
             seen.hits = both.and_then(|(before, now)| now.since(before).percent());
-            seen.most = (most.0.max(seen.read.unwrap_or(0)), most.1.max(seen.written.unwrap_or(0)));
+            seen.peak = (most.0.max(seen.read.unwrap_or(0)), most.1.max(seen.written.unwrap_or(0)));
         }
         seen
     }
 
-    fn keep(&mut self, seen: &[Seen]) {
-        let kept = seen.iter().map(|seen| (seen.key.clone(), (seen.at, seen.activity.clone(), seen.most)));
+    fn update(&mut self, seen: &[ServerSample]) {
+        let kept = seen.iter().map(|seen| (seen.key.clone(), (seen.at, seen.activity.clone(), seen.peak)));
         self.0 = kept.collect();
     }
 }
@@ -173,7 +174,7 @@ impl Screen {
     }
 
     /// Shows an update. `false` if the reader has closed the stream.
-    fn show(&self, seen: &[Seen], interval: Duration) -> Result<bool> {
+    fn show(&self, seen: &[ServerSample], interval: Duration) -> Result<bool> {
         let mut text = String::new();
         if self.drawn {
             let size = size();
@@ -217,7 +218,7 @@ fn cut(line: &str, width: usize) -> String {
 
 /// The lines of a screen, at most the number of its rows: a block for each server if all fit,
 /// otherwise a table with a row for each server.
-fn frame(seen: &[Seen], interval: Duration, size: TerminalSize) -> Vec<String> {
+fn frame(seen: &[ServerSample], interval: Duration, size: TerminalSize) -> Vec<String> {
     let title = format!(
         "lacuna status   {}   every {} s, Ctrl-C ends it",
         utc(lacuna_daemon::seconds_now()),
@@ -239,35 +240,35 @@ fn frame(seen: &[Seen], interval: Duration, size: TerminalSize) -> Vec<String> {
 }
 
 /// The details of a server, followed by an empty line.
-fn block(seen: &Seen) -> Vec<String> {
-    let Seen { server, activity, .. } = seen;
+fn block(seen: &ServerSample) -> Vec<String> {
+    let ServerSample { server, activity, .. } = seen;
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     if let Some(absent) = absent(server) {
         return vec![
-            format!("{} at {}", text("location"), place(server)),
+            format!("{} at {}", text("location"), address(server)),
             format!("  {absent}"),
             String::new(),
         ];
     }
     let moment = since(server).map(|moment| format!(", since {moment}")).unwrap_or_default();
     let closing = if server["closing"] == true { ", closing" } else { "" };
-    let clients = account::clients(server).map(|words| format!(", {words}"));
+    let clients = server_text::clients(server).map(|words| format!(", {words}"));
     let clients = clients.as_deref().unwrap_or("");
-    let user = account::user(server).map(|words| format!(", {words}"));
+    let user = server_text::user(server).map(|words| format!(", {words}"));
     let user = user.as_deref().unwrap_or("");
-    let levels = Some(activity.level_words()).filter(|words| !words.is_empty());
+    let levels = Some(activity.levels_text()).filter(|words| !words.is_empty());
     let levels = levels.map(|words| format!(", {words}")).unwrap_or_default();
     let mut lines = vec![
-        format!("{} at {}", text("location"), place(server)),
+        format!("{} at {}", text("location"), address(server)),
         format!("  {}{levels}, process {}{user}{moment}{clients}{closing}", text("format"), server["pid"]),
         format!("  {:<14}{:>14}{:>14}{:>14}", "", "now", "most", "in all"),
     ];
     let traffic = [
-        ("read", seen.read, seen.most.0, activity.read),
-        ("written", seen.written, seen.most.1, activity.written),
+        ("read", seen.read, seen.peak.0, activity.read),
+        ("written", seen.written, seen.peak.1, activity.written),
     ];
     for (name, now, most, all) in traffic {
-        let all = all.map_or_else(|| "-".to_owned(), human);
+        let all = all.map_or_else(|| "-".to_owned(), human_size);
         lines.push(format!("  {name:<14}{:>14}{:>14}{all:>14}", speed(now), speed(now.map(|_| most))));
     }
     let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
@@ -275,13 +276,13 @@ fn block(seen: &Seen) -> Vec<String> {
     lines.push(format!(
         "  {:<14}{:>14}{}",
         "pending",
-        activity.pending_words().unwrap_or_else(|| "-".to_owned()),
+        activity.pending_text().unwrap_or_else(|| "-".to_owned()),
         activity
             .waiting_for_cover
-            .map(|bytes| format!("   {} waiting for cover", human(bytes)))
+            .map(|bytes| format!("   {} waiting for cover", human_size(bytes)))
             .unwrap_or_default()
     ));
-    lines.extend(account::cover(activity).map(|words| format!("  {:<14}{words}", "cover")));
+    lines.extend(server_text::cover(activity).map(|words| format!("  {:<14}{words}", "cover")));
     if let Some(all) = activity.cache.and_then(CacheUse::percent) {
         let now = seen.hits.map_or_else(|| "-".to_owned(), |hits| format!("{hits}%"));
         lines.push(format!("  {:<14}{now:>14}{:>14}{:>14}", "cache hits", "", format!("{all}%")));
@@ -297,10 +298,10 @@ fn heading() -> String {
 }
 
 /// The row of a server in the table. A long name loses its beginning, because its end tells more.
-fn row(seen: &Seen, width: usize) -> String {
-    let Seen { server, activity, .. } = seen;
+fn row(seen: &ServerSample, width: usize) -> String {
+    let ServerSample { server, activity, .. } = seen;
     let number = activity.in_flight.map_or_else(|| "-".to_owned(), |count| count.to_string());
-    let pending = activity.pending_words().unwrap_or_else(|| "-".to_owned());
+    let pending = activity.pending_text().unwrap_or_else(|| "-".to_owned());
     let mut row = format!("{:>12}{:>13}{number:>10}{pending:>12}  ", speed(seen.read), speed(seen.written));
     let marked = absent(server).map(|absent| format!(": {absent}")).unwrap_or_default();
     let name = format!("{}{marked}", server["location"].as_str().unwrap_or("a disk"));
@@ -315,21 +316,21 @@ fn row(seen: &Seen, width: usize) -> String {
 }
 
 /// An update of a server in one line.
-fn line(seen: &Seen) -> String {
-    let Seen { server, activity, .. } = seen;
-    let name = format!("{} at {}", server["location"].as_str().unwrap_or("a disk"), place(server));
+fn line(seen: &ServerSample) -> String {
+    let ServerSample { server, activity, .. } = seen;
+    let name = format!("{} at {}", server["location"].as_str().unwrap_or("a disk"), address(server));
     if let Some(absent) = absent(server) {
         return cut(&format!("{name}: {absent}"), usize::MAX);
     }
     let mut parts = vec![format!("read {}", speed(seen.read)), format!("written {}", speed(seen.written))];
     parts.extend(activity.in_flight.map(|count| format!("in flight {count}")));
-    parts.extend(activity.pending_words().map(|words| format!("pending {words}")));
+    parts.extend(activity.pending_text().map(|words| format!("pending {words}")));
     parts.extend(activity.cover.map(|count| format!("cover {count}")));
     parts.extend(
         seen.hits.or(activity.cache.and_then(CacheUse::percent)).map(|hits| format!("cache hits {hits}%")),
     );
-    parts.extend(account::clients(server));
-    parts.extend(account::user(server));
+    parts.extend(server_text::clients(server));
+    parts.extend(server_text::user(server));
     parts.extend((server["closing"] == true).then(|| "closing".to_owned()));
     parts.extend(server["last_error"].as_str().map(|error| format!("last failure: {error}")));
     cut(&format!("{name}: {}", parts.join(", ")), usize::MAX)
@@ -344,7 +345,7 @@ fn absent(server: &Value) -> Option<String> {
 }
 
 fn speed(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{}/s", human(bytes)))
+    bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{}/s", human_size(bytes)))
 }
 
 #[cfg(test)]
@@ -361,10 +362,11 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_of_any_size_holds_what_is_shown() {
-        let history = History::default();
+    fn a_frame_fits_a_screen_of_any_size() {
+        let history = SampleHistory::default();
         for servers in [1, 2, 3, 40] {
-            let all: Vec<Seen> = (0..servers).map(|n| history.see(&seen(n), Instant::now())).collect();
+            let all: Vec<ServerSample> =
+                (0..servers).map(|n| history.sample(&seen(n), Instant::now())).collect();
             for rows in [1, 2, 3, 10, 24, 100] {
                 for columns in [1, 40, 52, 80, 200] {
                     let lines = frame(&all, Duration::from_secs(1), TerminalSize { columns, rows });
@@ -377,15 +379,15 @@ mod tests {
     }
 
     #[test]
-    fn speed_is_what_changed_since_the_moment_before() {
-        let (mut history, start) = (History::default(), Instant::now());
-        let first = history.see(&seen(1), start);
+    fn speed_is_the_change_since_the_last_sample() {
+        let (mut history, start) = (SampleHistory::default(), Instant::now());
+        let first = history.sample(&seen(1), start);
         assert_eq!(first.read, None);
-        history.keep(&[first]);
+        history.update(&[first]);
         let mut later = seen(1);
         later["items"][0]["value"] = json!(5 << 20);
-        let second = history.see(&later, start + Duration::from_secs(2));
-        assert_eq!((second.read, second.most.0, second.written), (Some(2 << 20), 2 << 20, None));
+        let second = history.sample(&later, start + Duration::from_secs(2));
+        assert_eq!((second.read, second.peak.0, second.written), (Some(2 << 20), 2 << 20, None));
         assert!(line(&second).contains("read 2 MiB/s"));
     }
 }

@@ -1,7 +1,7 @@
 //! `vault init|check|accept|stat`: questions and messages around the operations of
 //! [`lacuna_storage::vault`].
 
-pub(crate) mod refused;
+pub(crate) mod disk_verbs;
 pub(crate) mod rescue;
 
 use crate::args::cost;
@@ -9,14 +9,14 @@ use crate::args::size::budget;
 use crate::args::{VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs};
 use crate::terminal::console::{self, Console};
 use crate::terminal::passphrase;
-use crate::terminal::working;
-use crate::verbs::place::file_at;
+use crate::terminal::progress;
+use crate::verbs::file_identity::file_at;
 use crate::verbs::unlock::{UnlockArgs, check_id};
-use lacuna_daemon::{MountRecord, Op, Peer, Registry};
+use lacuna_daemon::{ControlOp, MountRecord, Peer, Registry};
 use lacuna_storage::vault::{
-    self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening,
+    self, BadFile, CheckReport, NewVault, OpenVault, OpenVaultOptions, RollbackPolicy, UnlockedVault,
 };
-use lacuna_storage::{Access, Error, Kind, Opener, PublicHeader, Result, human, printable};
+use lacuna_storage::{Access, Error, HeaderOpener, Kind, PublicHeader, Result, human_size, printable};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
@@ -41,14 +41,14 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
             return Err(Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
                 .found(format!("the token {token} as its first passphrase"))
                 .expected("a passphrase, which is also the recovery passphrase")
-                .remedy(format!("enrol the token with `lacuna key add DIR --token {token}` afterwards")));
+                .hint(format!("enrol the token with `lacuna key add DIR --token {token}` afterwards")));
         }
-        let given = passphrase::first(&args.passphrase, &dir.display().to_string())?;
+        let given = passphrase::first_passphrases(&args.passphrase, &dir.display().to_string())?;
         let [passphrase] = given.try_into().map_err(|given: Vec<_>| {
             Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
                 .found(format!("{} passphrases", given.len()))
-                .expected("one to begin with")
-                .remedy("add others with `lacuna key add` afterwards")
+                .expected("one passphrase")
+                .hint("add others with `lacuna key add` afterwards")
         })?;
         Ok(passphrase)
     };
@@ -62,16 +62,21 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
         made.header.uuid,
         made.id,
         made.anchor.display(),
-        cost::words(&made.header.cost)
+        cost::to_text(&made.header.cost)
     ))
 }
 
 /// Locks a vault and opens its header, with a passphrase from options or the terminal. Refuses a
 /// vault that is not the required one.
-pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Console) -> Result<VaultKey> {
+pub(crate) fn unlock_vault(
+    dir: &Path,
+    access: Access,
+    given: UnlockArgs<'_>,
+    console: Console,
+) -> Result<UnlockedVault> {
     let shown = dir.display().to_string();
-    let ask = |disk: &PublicHeader, open: Opener<'_>| {
-        let opened = passphrase::to_open(given.passphrase, &shown, disk, open)?;
+    let ask = |disk: &PublicHeader, open: HeaderOpener<'_>| {
+        let opened = passphrase::open_header(given.passphrase, &shown, disk, open)?;
         check_id(opened, given.expect.expect, &shown)
     };
     vault::unlock(dir, access, &console, ask).map_err(|e| {
@@ -81,12 +86,12 @@ pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Co
         match server_of(dir) {
             Ok(Some((mountpoint, pid))) => Error::new(Kind::Busy, format!("cannot open {shown}"))
                 .found(format!("it is open at {} (process {pid})", mountpoint.display()))
-                .remedy(format!(
+                .hint(format!(
                     "use it there, or `lacuna close {}` first",
                     lacuna_storage::shell_word(&mountpoint)
                 )),
             Ok(None) => e,
-            Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
+            Err(unseen) => e.hint(format!("cannot determine which user has it open: {}", unseen.summary())),
         }
     })
 }
@@ -95,12 +100,12 @@ pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Co
 /// cannot be inspected.
 fn server_of(dir: &Path) -> Result<Option<(PathBuf, u32)>> {
     let file = file_at(&lacuna_storage::Location::Path(dir.to_owned()));
-    let peer = running()?.into_iter().find(|peer| file.is(peer.record.file));
+    let peer = mounted_vaults()?.into_iter().find(|peer| file.is_same(peer.record.file));
     Ok(peer.and_then(|peer| Some((peer.mount()?.mountpoint.clone(), peer.record.pid))))
 }
 
 /// The vaults that this user has mounted. Errors: a server that cannot be inspected.
-fn running() -> Result<Vec<Peer>> {
+fn mounted_vaults() -> Result<Vec<Peer>> {
     let mut peers = Registry::open(None)?.all()?;
     peers.retain(|peer| peer.alive && peer.mount().is_some_and(MountRecord::is_vault));
     Ok(peers)
@@ -121,15 +126,15 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     // A read-only check creates no new state, which might conflict with a state of another machine.
     let access = if args.repair { Access::Write } else { Access::Read };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
-    let key = key(&args.dir, access, given, console)?;
-    let opening = VaultOpening {
+    let key = unlock_vault(&args.dir, access, given, console)?;
+    let opening = OpenVaultOptions {
         read_only: !args.repair,
         budget,
         anchor: args.anchor.anchor.clone(),
-        ..VaultOpening::default()
+        ..OpenVaultOptions::default()
     };
     let opening_it = format!("opening {}", args.dir.display());
-    let open = working::show(console, &opening_it, |_| key.open(opening));
+    let open = progress::show(console, &opening_it, |_| key.open(opening));
     let open = open?;
     notes(&open, !args.repair, console);
     let bar = console.progress(0, "{per_sec} files");
@@ -144,7 +149,7 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
         Ok((report, pages))
     });
     let closed = open.close();
-    console::both(repaired.and_then(|(report, pages)| verdict(args, &report, pages)), closed)
+    console::combine(repaired.and_then(|(report, pages)| verdict(args, &report, pages)), closed)
 }
 
 /// Prints the result of a check, after which `repaired` pages were rewritten. Errors:
@@ -153,37 +158,40 @@ fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result
     if args.json {
         console::json(&check_json(&args.dir, report, repaired))?;
     } else {
-        report.bad.iter().try_for_each(|bad| console::line(&bad_words(bad)))?;
-        if !report.is_whole() {
+        report.bad.iter().try_for_each(|bad| console::line(&bad_file_text(bad)))?;
+        if !report.lists_all() {
             console::line("and more, which are only counted")?;
         }
         console::line(&format!(
             "{} and {} verified, {} bad",
-            many(report.files, "file"),
-            many(report.blocks, "block"),
-            report.places
+            count_text(report.files, "file"),
+            count_text(report.blocks, "block"),
+            report.bad_count
         ))?;
-        copies_words(report, repaired).iter().try_for_each(|line| console::line(line))?;
+        copies_text(report, repaired).iter().try_for_each(|line| console::line(line))?;
     }
-    if report.places == 0 {
+    if report.bad_count == 0 {
         return copies_verdict(args, report, repaired);
     }
     Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
-        .found(format!("{} that cannot be read", many(report.places, "place")))
-        .remedy("bring the named backing files back, or write these files anew; everything else can be read"))
+        .found(format!("{} that cannot be read", count_text(report.bad_count, "place")))
+        .hint("bring the named backing files back, or write these files anew; everything else can be read"))
 }
 
 /// Sentences on the copies of the namespace and the superblock.
-fn copies_words(report: &CheckReport, repaired: u64) -> Vec<String> {
+fn copies_text(report: &CheckReport, repaired: u64) -> Vec<String> {
     let mut words = Vec::new();
-    if report.single > 0 {
-        words.push(format!("{} of the namespace in one backing file alone", many(report.single, "page")));
+    if report.single_copy_pages > 0 {
+        words.push(format!(
+            "{} of the namespace in one backing file alone",
+            count_text(report.single_copy_pages, "page")
+        ));
     }
     if report.lacks_superblock {
         words.push("one of the two superblocks does not verify".to_owned());
     }
     if repaired > 0 {
-        words.push(format!("{} written anew", many(repaired, "page")));
+        words.push(format!("{} written anew", count_text(repaired, "page")));
     }
     words
 }
@@ -191,34 +199,34 @@ fn copies_words(report: &CheckReport, repaired: u64) -> Vec<String> {
 /// Errors: [`Kind::Corrupt`] if everything can be read, but a copy of the superblock or of a page
 /// of the namespace is missing.
 fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
-    let is_repaired = args.repair && repaired >= report.single;
-    if (report.single == 0 && !report.lacks_superblock) || is_repaired {
+    let is_repaired = args.repair && repaired >= report.single_copy_pages;
+    if (report.single_copy_pages == 0 && !report.lacks_superblock) || is_repaired {
         return Ok(());
     }
     Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
-        .found(copies_words(report, repaired).join(", "))
+        .found(copies_text(report, repaired).join(", "))
         .expected("two copies of each page of the namespace and of the superblock; everything can be read from those that are left")
-        .remedy(format!("`lacuna vault check {} --repair` writes them anew", lacuna_storage::shell_word(&args.dir))))
+        .hint(format!("`lacuna vault check {} --repair` writes them anew", lacuna_storage::shell_word(&args.dir))))
 }
 
 fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
-    let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, why }| {
+    let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, reason: why }| {
         json!({ "path": path, "backing": backing, "block": block, "blocks": blocks, "error": why })
     });
     json!({
         "location": dir.display().to_string(),
         "files": report.files,
         "blocks": report.blocks,
-        "bad": report.places,
-        "single_copies": report.single,
+        "bad": report.bad_count,
+        "single_copies": report.single_copy_pages,
         "lacks_superblock": report.lacks_superblock,
         "repaired": repaired,
         "bad_blocks": named.collect::<Vec<_>>(),
-        "bad_blocks_truncated": !report.is_whole(),
+        "bad_blocks_truncated": !report.lists_all(),
     })
 }
 
-fn bad_words(BadFile { path, backing, block, blocks, why }: &BadFile) -> String {
+fn bad_file_text(BadFile { path, backing, block, blocks, reason: why }: &BadFile) -> String {
     let mut words = path.clone();
     let _ = match block {
         Some(first) if *blocks > 1 => write!(words, ", blocks {first}-{}", first + blocks - 1),
@@ -239,13 +247,13 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
         |what: &str| Error::new(Kind::Usage, format!("cannot accept the state of {shown}")).found(what);
     if !args.yes && !console::can_ask() {
         return Err(
-            refused("no terminal to ask whether to go on").remedy("if that is what you want, give --yes")
+            refused("no terminal to ask whether to go on").hint("if that is what you want, give --yes")
         );
     }
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
-    let key = key(dir, Access::Write, given, console)?;
-    let opening = VaultOpening { anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
-    let looking = VaultOpening { read_only: true, ..opening.clone() };
+    let key = unlock_vault(dir, Access::Write, given, console)?;
+    let opening = OpenVaultOptions { anchor: args.anchor.anchor.clone(), ..OpenVaultOptions::default() };
+    let looking = OpenVaultOptions { read_only: true, ..opening.clone() };
     match key.open(looking).map(|open| (open.is_first_opening(), open.close())) {
         Ok((first, closed)) => {
             closed?;
@@ -257,8 +265,8 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
         Err(e) if matches!(e.kind(), Kind::RolledBack | Kind::Corrupt) => {}
         Err(e) => return Err(e),
     }
-    let open = key.open(VaultOpening { accept: Some(consent(args.yes, console)), ..opening })?;
-    let accepted = open.vault().found().accepted;
+    let open = key.open(OpenVaultOptions { accept: Some(consent(args.yes, console)), ..opening })?;
+    let accepted = open.vault().opening_report().accepted;
     open.close()?;
     if !accepted {
         return console.done(&format!(
@@ -270,9 +278,9 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
 
 /// Shows the state that was read, and asks. Exactly this state is accepted, even if the vault has
 /// another one by then.
-fn consent(yes: bool, console: Console) -> Consent {
-    Consent::asked(move |refusal| {
-        console.note(&console::shown(&refusal.remedy("go on only if this is the state that you want")));
+fn consent(yes: bool, console: Console) -> RollbackPolicy {
+    RollbackPolicy::ask(move |refusal| {
+        console.note(&console::shown(&refusal.hint("go on only if this is the state that you want")));
         console.note(
             "accepting it makes this state the newest one: what was written to the vault in states that are not in its history \
              is gone",
@@ -303,16 +311,16 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
             }
         }
     }
-    let found = placed(peer.ask(&Op::Stat { ino: about.ino() })?, &args.file, &mountpoint)?;
-    if args.json { console::json(&found) } else { console::bytes(stat_words(&found).as_bytes()) }
+    let found = with_paths(peer.ask(&ControlOp::Stat { ino: about.ino() })?, &args.file, &mountpoint)?;
+    if args.json { console::json(&found) } else { console::bytes(stat_text(&found).as_bytes()) }
 }
 
 /// Adds the paths to a server's answer. Errors: an answer that does not describe a file.
-fn placed(found: Value, file: &Path, mountpoint: &Path) -> Result<Value> {
+fn with_paths(found: Value, file: &Path, mountpoint: &Path) -> Result<Value> {
     let Value::Object(mut fields) = found else {
         return Err(Error::new(Kind::Other, format!("cannot tell how {} is protected", file.display()))
             .found("an answer of the server that makes no sense")
-            .remedy("close the vault and open it again with this version"));
+            .hint("close the vault and open it again with this version"));
     };
     fields.insert("path".to_owned(), json!(file.to_string_lossy()));
     fields.insert("mountpoint".to_owned(), json!(mountpoint.to_string_lossy()));
@@ -323,11 +331,11 @@ fn placed(found: Value, file: &Path, mountpoint: &Path) -> Result<Value> {
 fn mount_of(device: u64) -> Result<Option<(PathBuf, Peer)>> {
     let is_it = |at: &Path| std::fs::metadata(at).is_ok_and(|top| top.dev() == device);
     let mut mounted =
-        running()?.into_iter().filter_map(|peer| Some((peer.mount()?.mountpoint.clone(), peer)));
+        mounted_vaults()?.into_iter().filter_map(|peer| Some((peer.mount()?.mountpoint.clone(), peer)));
     Ok(mounted.find(|(mountpoint, _)| is_it(mountpoint)))
 }
 
-fn stat_words(found: &Value) -> String {
+fn stat_text(found: &Value) -> String {
     let number = |field: &str| found[field].as_u64().unwrap_or(0);
     let text = |field: &str| found[field].as_str().unwrap_or("none yet").to_owned();
     let (blocks, random) = (number("blocks"), number("random_looking"));
@@ -336,9 +344,9 @@ fn stat_words(found: &Value) -> String {
         ("file", text("path")),
         ("scheme", format!("{} (asked for: {})", text("scheme"), text("integrity"))),
         ("blocks", format!("{blocks}, {random} of them random-looking ({share:.1}%)")),
-        ("trusted", human(number("trusted_bytes"))),
-        ("untrusted", format!("{} beside the blocks", human(number("untrusted_bytes")))),
-        ("counters", many(number("intervals"), "interval")),
+        ("trusted", human_size(number("trusted_bytes"))),
+        ("untrusted", format!("{} beside the blocks", human_size(number("untrusted_bytes")))),
+        ("counters", count_text(number("intervals"), "interval")),
         ("backing file", text("backing")),
     ];
     rows.iter().fold(String::new(), |mut words, (name, value)| {
@@ -348,12 +356,12 @@ fn stat_words(found: &Value) -> String {
 }
 
 /// A count with its noun.
-pub(crate) fn many(count: u64, what: &str) -> String {
+pub(crate) fn count_text(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// The log of a running vault's findings: the log of its server.
-pub(crate) fn log(say: &lacuna_mount::ServerLog) -> vault::Log {
+pub(crate) fn log(say: &lacuna_mount::ServerLog) -> vault::VaultLog {
     let say = Arc::clone(say);
     Arc::new(move |line: &str| say(&Error::new(Kind::Corrupt, line)))
 }
@@ -363,8 +371,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_makes_no_sense_is_an_error() {
-        let of = |found: Value| placed(found, Path::new("/mnt/file"), Path::new("/mnt"));
+    fn a_malformed_answer_is_an_error() {
+        let of = |found: Value| with_paths(found, Path::new("/mnt/file"), Path::new("/mnt"));
         let told = of(json!({ "blocks": 7 })).unwrap();
         assert_eq!(told, json!({ "blocks": 7, "path": "/mnt/file", "mountpoint": "/mnt" }));
         for nonsense in [json!(7), json!("blocks"), json!([]), json!(true), Value::Null] {

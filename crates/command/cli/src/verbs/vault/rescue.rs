@@ -3,22 +3,23 @@
 use crate::args::VaultRescueArgs;
 use crate::args::size::budget;
 use crate::terminal::console::{self, Console};
-use crate::terminal::working;
+use crate::terminal::progress;
 use crate::verbs::unlock::UnlockArgs;
-use crate::verbs::vault::{key, many};
-use lacuna_storage::vault::{Missing, RescueReport, VaultOpening, rescue};
-use lacuna_storage::{Access, Error, Kind, Result, human, printable};
+use crate::verbs::vault::{count_text, unlock_vault};
+use lacuna_storage::vault::{MissingPart, OpenVaultOptions, RescueReport, rescue};
+use lacuna_storage::{Access, Error, Kind, Result, human_size, printable};
 use serde_json::json;
 
 /// `lacuna vault rescue`.
 pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
-    let key = key(&args.dir, Access::Read, given, console)?;
-    let opening = VaultOpening { budget, anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
+    let key = unlock_vault(&args.dir, Access::Read, given, console)?;
+    let opening =
+        OpenVaultOptions { budget, anchor: args.anchor.anchor.clone(), ..OpenVaultOptions::default() };
     let damaged =
-        working::show(console, &format!("opening {}", args.dir.display()), |_| key.open_to_rescue(opening))?;
-    if let Some(used) = damaged.used() {
+        progress::show(console, &format!("opening {}", args.dir.display()), |_| key.open_to_rescue(opening))?;
+    if let Some(used) = damaged.detours() {
         console.note(&used);
     }
     let bar = console.progress(0, "{per_sec} files");
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
 fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
     let RescueReport { files, directories, bytes, nameless, lost, missing } = report;
     if args.json {
-        let named = missing.iter().map(|Missing { path, what }| json!({ "path": path, "what": what }));
+        let named = missing.iter().map(|MissingPart { path, what }| json!({ "path": path, "what": what }));
         console::json(&json!({
             "location": args.dir.display().to_string(),
             "target": args.target.display().to_string(),
@@ -46,27 +47,23 @@ fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
             "missing_truncated": *lost > missing.len() as u64,
         }))?;
     } else {
-        for Missing { path, what } in missing {
+        for MissingPart { path, what } in missing {
             console::line(&format!("missing: {}: {}", printable(path), printable(what)))?;
         }
         if *lost > missing.len() as u64 {
             console::line("and more, which are only counted")?;
         }
         console::line(&format!(
-            "brought out {} of {}, in {}",
-            many(*files, "file"),
-            human(*bytes),
+            "rescued {} of {}, in {}",
+            count_text(*files, "file"),
+            human_size(*bytes),
             if *directories == 1 { "1 directory".to_owned() } else { format!("{directories} directories") }
         ))?;
     }
     if *lost == 0 {
         return Ok(());
     }
-    Err(Error::new(Kind::Corrupt, format!("not everything in {} could be brought out", args.dir.display()))
-        .found(if *lost == 1 {
-            "1 thing is missing".to_owned()
-        } else {
-            format!("{lost} things are missing")
-        })
-        .remedy(format!("what could be read is in {}; take the rest from a backup", args.target.display())))
+    Err(Error::new(Kind::Corrupt, format!("not everything in {} could be rescued", args.dir.display()))
+        .found(if *lost == 1 { "1 item is missing".to_owned() } else { format!("{lost} items are missing") })
+        .hint(format!("what could be read is in {}; take the rest from a backup", args.target.display())))
 }

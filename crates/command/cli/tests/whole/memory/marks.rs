@@ -1,7 +1,7 @@
 //! Blocks that are recognised anywhere, and a search for them in the memory of a running process,
 //! as root.
 
-use crate::scene::{noise, skipped};
+use crate::harness::{noise, skipped};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::ops::Range;

@@ -1,8 +1,11 @@
 //! Checks of access control lists: the access that they give, their agreement with the mode, and
 //! their inheritance.
 
-use super::at::{ALICE, At, BOB, STAFF, as_user, by_handle, chmod, fails, give, mode, open, settle};
-use super::{Check, checks};
+use super::check_dir::{
+    ALICE, BOB, CheckDir, STAFF, as_user, by_handle, chmod, fails, mode, open, set_owner_and_group,
+    sync_and_drop_cache,
+};
+use super::{ConformanceCheck, checks};
 use crate::machine::run;
 use rustix::fs::{Access, OFlags, XattrFlags, getxattr, lsetxattr, removexattr, setxattr};
 use rustix::io::Errno;
@@ -11,7 +14,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     list_is_kept,
     named_users_and_groups_have_access,
     list_of_a_directory,
@@ -50,7 +53,7 @@ fn list(bits: [u16; 3], users: &[(u32, u16)], groups: &[(u32, u16)], mask: Optio
 }
 
 /// Whether the file system has access control lists. A plain directory may have none.
-fn has_lists(at: &At) -> bool {
+fn has_lists(at: &CheckDir) -> bool {
     let probe = at.file("probe", b"");
     let done = setxattr(&probe, ACCESS, &list([6, 4, 4], &[(ALICE, 6)], &[], Some(6)), ANY);
     fs::remove_file(&probe).unwrap();
@@ -73,7 +76,7 @@ fn get(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
     Ok(value)
 }
 
-fn list_is_kept(at: &At) {
+fn list_is_kept(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -84,7 +87,7 @@ fn list_is_kept(at: &At) {
     fs::rename(&file, at.path("moved")).unwrap();
     for name in ["link", "moved"] {
         let path = at.path(name);
-        settle(&fs::File::open(&path).unwrap());
+        sync_and_drop_cache(&fs::File::open(&path).unwrap());
         assert_eq!((get(&path, ACCESS).unwrap(), mode(&path)), (list.clone(), 0o660), "{name}");
     }
     let mut names = vec![0; 4096];
@@ -92,7 +95,7 @@ fn list_is_kept(at: &At) {
     assert!(names[..len].split(|byte| *byte == 0).any(|name| name == ACCESS.as_bytes()));
 }
 
-fn named_users_and_groups_have_access(at: &At) {
+fn named_users_and_groups_have_access(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -113,7 +116,7 @@ fn named_users_and_groups_have_access(at: &At) {
     as_user(BOB, &[STAFF], || fails(open(&file, OFlags::RDONLY), Errno::ACCESS));
 }
 
-fn list_of_a_directory(at: &At) {
+fn list_of_a_directory(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -132,7 +135,7 @@ fn list_of_a_directory(at: &At) {
     as_user(STAFF, &[], || fails(fs::metadata(dir.join("file")), Errno::ACCESS));
 }
 
-fn mask_follows_the_mode(at: &At) {
+fn mask_follows_the_mode(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -153,7 +156,7 @@ fn mask_follows_the_mode(at: &At) {
     as_user(ALICE, &[], || open(&file, OFlags::RDWR)).unwrap();
 }
 
-fn list_without_names_is_the_mode(at: &At) {
+fn list_without_names_is_the_mode(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -165,7 +168,7 @@ fn list_without_names_is_the_mode(at: &At) {
     as_user(ALICE, &[], || fails(open(&file, OFlags::RDONLY), Errno::ACCESS));
 }
 
-fn removed_list_leaves_the_mode(at: &At) {
+fn removed_list_leaves_the_mode(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -179,7 +182,7 @@ fn removed_list_leaves_the_mode(at: &At) {
     removexattr(&file, ACCESS).unwrap();
 }
 
-fn new_nodes_inherit(at: &At) {
+fn new_nodes_inherit(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -206,7 +209,7 @@ fn new_nodes_inherit(at: &At) {
     fails(get(&dir.join("later"), ACCESS), Errno::NODATA);
 }
 
-fn default_list_without_names(at: &At) {
+fn default_list_without_names(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -218,7 +221,7 @@ fn default_list_without_names(at: &At) {
     assert_eq!(get(&dir.join("sub"), DEFAULT).unwrap(), default);
 }
 
-fn lists_that_are_refused(at: &At) {
+fn lists_that_are_refused(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
@@ -235,12 +238,12 @@ fn lists_that_are_refused(at: &At) {
     fails(get(&file, ACCESS), Errno::NODATA);
 }
 
-fn list_is_for_the_owner(at: &At) {
+fn list_is_for_the_owner(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
     let file = at.file("file", b"");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     chmod(&file, 0o666);
     let list = list([6, 6, 0], &[(BOB, 4)], &[], Some(6));
     as_user(BOB, &[], || {
@@ -254,12 +257,12 @@ fn list_is_for_the_owner(at: &At) {
     });
 }
 
-fn set_group_id_needs_the_group(at: &At) {
+fn set_group_id_needs_the_group(at: &CheckDir) {
     if !has_lists(at) {
         return;
     }
     let file = at.file("file", b"");
-    give(&file, ALICE, STAFF);
+    set_owner_and_group(&file, ALICE, STAFF);
     let list = list([7, 5, 5], &[(BOB, 5)], &[], Some(5));
     let users: [(u32, &[u32], u32); 3] =
         [(ALICE, &[], 0o755), (ALICE, &[1, STAFF], 0o2755), (0, &[], 0o2755)];
@@ -270,7 +273,7 @@ fn set_group_id_needs_the_group(at: &At) {
     }
 }
 
-fn deleted_directory_has_no_list(at: &At) {
+fn deleted_directory_has_no_list(at: &CheckDir) {
     let dir = at.dir("dir");
     chmod(&dir, 0o754);
     let handle = at.open("dir", OFlags::PATH | OFlags::DIRECTORY).unwrap();

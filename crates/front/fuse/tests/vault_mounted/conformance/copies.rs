@@ -1,14 +1,14 @@
 //! Checks of `copy_file_range`, between files and within one, and of copies by programs.
 
-use super::at::{At, pattern, settle, stored};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, pattern, stored, sync_and_drop_cache};
+use super::{ConformanceCheck, checks};
 use crate::machine::run;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     copy_of_a_range,
     copy_into_the_middle,
     copy_within_a_file,
@@ -29,7 +29,7 @@ fn copy_all(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize
     done
 }
 
-fn copy_of_a_range(at: &At) {
+fn copy_of_a_range(at: &CheckDir) {
     let content = pattern(1, 200_000);
     let from = at.handle("from", &content);
     let to = at.handle("to", b"");
@@ -41,7 +41,7 @@ fn copy_of_a_range(at: &At) {
     assert!(stored(at.path("to"))[5..1005] == content[100..1100]);
 }
 
-fn copy_into_the_middle(at: &At) {
+fn copy_into_the_middle(at: &CheckDir) {
     let from = at.handle("from", &pattern(1, 50_000));
     let mut model = pattern(2, 100_000);
     let to = at.handle("to", &model);
@@ -56,7 +56,7 @@ fn copy_into_the_middle(at: &At) {
     assert!(stored(at.path("to")) == model);
 }
 
-fn copy_within_a_file(at: &At) {
+fn copy_within_a_file(at: &CheckDir) {
     let mut model = pattern(1, 60_000);
     let file = at.handle("file", &model);
     assert_eq!(copy_all(&file, 100, &file, 30_000, 20_000), 20_000);
@@ -64,10 +64,10 @@ fn copy_within_a_file(at: &At) {
     assert!(stored(at.path("file")) == model);
     let (mut a, mut b) = (0, 100);
     let overlapping = rustix::fs::copy_file_range(&file, Some(&mut a), &file, Some(&mut b), 1000);
-    super::at::fails(overlapping, rustix::io::Errno::INVAL);
+    super::check_dir::fails(overlapping, rustix::io::Errno::INVAL);
 }
 
-fn copy_past_the_end(at: &At) {
+fn copy_past_the_end(at: &CheckDir) {
     let from = at.handle("from", b"short");
     let to = at.handle("to", b"");
     assert_eq!(copy_all(&from, 2, &to, 0, 1000), 3);
@@ -77,9 +77,9 @@ fn copy_past_the_end(at: &At) {
     assert_eq!((&content[..3], &content[10_000..]), (&b"ort"[..], &b"short"[..]));
 }
 
-fn copy_of_dirty_pages(at: &At) {
+fn copy_of_dirty_pages(at: &CheckDir) {
     let from = at.handle("from", &pattern(1, 100_000));
-    settle(&from);
+    sync_and_drop_cache(&from);
     let to = at.handle("to", &pattern(2, 100_000));
     from.write_all_at(b"dirty source", 50_000).unwrap();
     to.write_all_at(b"dirty target", 10).unwrap();
@@ -88,7 +88,7 @@ fn copy_of_dirty_pages(at: &At) {
     assert_eq!((&content[50_000..50_012], &content[10..22]), (&b"dirty source"[..], &b"dirty target"[..]));
 }
 
-fn copy_to_a_process(at: &At) {
+fn copy_to_a_process(at: &CheckDir) {
     at.file("from", &pattern(1, 300_001));
     let out = Command::new("cat").arg(at.path("from")).output().unwrap();
     assert!(out.stdout == pattern(1, 300_001));

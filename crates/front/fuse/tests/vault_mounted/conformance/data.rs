@@ -1,8 +1,8 @@
 //! Checks of reading and writing: positions, alignments, appending from several handles, direct
 //! input and output, and concurrency.
 
-use super::at::{At, open, pattern, settle, stat, stored};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, open, pattern, stat, stored, sync_and_drop_cache};
+use super::{ConformanceCheck, checks};
 use crate::machine::run;
 use rustix::fs::OFlags;
 use std::fs::{self, File};
@@ -10,8 +10,8 @@ use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-pub(super) const CHECKS: &[Check] = checks![
-    what_is_written_is_read,
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
+    written_data_is_read,
     every_alignment_of_a_write,
     every_alignment_of_a_read,
     write_of_nothing,
@@ -39,7 +39,7 @@ pub(super) const CHECKS: &[Check] = checks![
     content_of_every_kind,
 ];
 
-fn what_is_written_is_read(at: &At) {
+fn written_data_is_read(at: &CheckDir) {
     let mut file = at.handle("file", b"");
     file.write_all(b"hello ").unwrap();
     file.write_all(b"world").unwrap();
@@ -52,7 +52,7 @@ fn what_is_written_is_read(at: &At) {
 /// Offsets and lengths around the ends of blocks.
 const EDGES: [usize; 9] = [0, 1, 511, 4095, 4096, 4097, 8191, 8192, 12_289];
 
-fn every_alignment_of_a_write(at: &At) {
+fn every_alignment_of_a_write(at: &CheckDir) {
     let mut model = pattern(1, 30_000);
     let file = at.handle("file", &model);
     for (seed, offset) in EDGES.into_iter().enumerate() {
@@ -65,26 +65,26 @@ fn every_alignment_of_a_write(at: &At) {
     }
 }
 
-fn every_alignment_of_a_read(at: &At) {
+fn every_alignment_of_a_read(at: &CheckDir) {
     let model = pattern(1, 30_000);
     let file = at.handle("file", &model);
     for offset in EDGES {
         for len in EDGES {
             let mut out = vec![0; len];
-            settle(&file);
+            sync_and_drop_cache(&file);
             file.read_exact_at(&mut out, offset as u64).unwrap();
             assert!(out == model[offset..offset + len], "{len} bytes at {offset}");
         }
     }
 }
 
-fn write_of_nothing(at: &At) {
+fn write_of_nothing(at: &CheckDir) {
     let file = at.handle("file", b"abc");
     assert_eq!(file.write_at(b"", 100).unwrap(), 0);
     assert_eq!(stat(at.path("file")).st_size, 3);
 }
 
-fn read_at_the_end(at: &At) {
+fn read_at_the_end(at: &CheckDir) {
     let file = at.handle("file", &pattern(1, 5000));
     let mut out = [7; 100];
     assert_eq!(file.read_at(&mut out, 5000).unwrap(), 0);
@@ -94,7 +94,7 @@ fn read_at_the_end(at: &At) {
     assert_eq!(file.read_at(&mut [], 0).unwrap(), 0);
 }
 
-fn large_write_in_one_call(at: &At) {
+fn large_write_in_one_call(at: &CheckDir) {
     let content = pattern(1, (9 << 20) + 3);
     let mut file = at.handle("file", b"");
     file.seek(SeekFrom::Start(777)).unwrap();
@@ -103,7 +103,7 @@ fn large_write_in_one_call(at: &At) {
     assert!(back[..777].iter().all(|byte| *byte == 0) && back[777..] == content);
 }
 
-fn scattered_and_gathered(at: &At) {
+fn scattered_and_gathered(at: &CheckDir) {
     let mut file = at.handle("file", b"");
     let parts = [&b"one "[..], b"", b"two ", b"three"];
     let written = file.write_vectored(&parts.map(IoSlice::new)).unwrap();
@@ -115,7 +115,7 @@ fn scattered_and_gathered(at: &At) {
     assert_eq!(stored(at.path("file")), b"ONE two three");
 }
 
-fn handles_see_each_other(at: &At) {
+fn handles_see_each_other(at: &CheckDir) {
     let one = at.handle("file", b"");
     let two = at.open("file", OFlags::RDWR).unwrap();
     for n in 0..100u64 {
@@ -128,7 +128,7 @@ fn handles_see_each_other(at: &At) {
     }
 }
 
-fn processes_see_each_other(at: &At) {
+fn processes_see_each_other(at: &CheckDir) {
     let file = at.handle("file", b"from here");
     let path = at.path("file");
     assert_eq!(run(Command::new("cat").arg(&path)), "from here");
@@ -138,7 +138,7 @@ fn processes_see_each_other(at: &At) {
     assert_eq!(&text, b"from there");
 }
 
-fn append_from_two_handles(at: &At) {
+fn append_from_two_handles(at: &CheckDir) {
     at.file("file", b"");
     let mut one = at.open("file", OFlags::WRONLY | OFlags::APPEND).unwrap();
     let mut two = at.open("file", OFlags::WRONLY | OFlags::APPEND).unwrap();
@@ -151,7 +151,7 @@ fn append_from_two_handles(at: &At) {
     assert!(stored(at.path("file")) == model);
 }
 
-fn append_from_many_threads(at: &At) {
+fn append_from_many_threads(at: &CheckDir) {
     at.file("file", b"");
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
@@ -174,7 +174,7 @@ fn append_from_many_threads(at: &At) {
     }
 }
 
-fn append_from_another_process(at: &At) {
+fn append_from_another_process(at: &CheckDir) {
     let path = at.file("file", b"here\n");
     let mut file = at.open("file", OFlags::WRONLY | OFlags::APPEND).unwrap();
     for _ in 0..3 {
@@ -184,7 +184,7 @@ fn append_from_another_process(at: &At) {
     assert_eq!(stored(&path), b"here\nthere\nhere\nthere\nhere\nthere\nhere\n");
 }
 
-fn append_after_a_truncation(at: &At) {
+fn append_after_a_truncation(at: &CheckDir) {
     let path = at.file("log", b"old lines");
     let mut log = at.open("log", OFlags::WRONLY | OFlags::APPEND).unwrap();
     log.write_all(b", more").unwrap();
@@ -223,11 +223,11 @@ fn direct_read(file: &File, len: usize, offset: u64) -> Vec<u8> {
     })
 }
 
-fn direct(at: &At, name: &str) -> File {
+fn direct(at: &CheckDir, name: &str) -> File {
     at.open(name, OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT).unwrap()
 }
 
-fn direct_write_and_read(at: &At) {
+fn direct_write_and_read(at: &CheckDir) {
     let file = direct(at, "file");
     let content = pattern(1, 3 << 20);
     direct_write(&file, &content, 0);
@@ -237,7 +237,7 @@ fn direct_write_and_read(at: &At) {
     assert!(direct_read(&file, 4096, 61_440) == content[61_440..65_536]);
 }
 
-fn direct_and_cached_agree(at: &At) {
+fn direct_and_cached_agree(at: &CheckDir) {
     let cached = at.handle("file", &pattern(1, 100_000));
     let direct = direct(at, "file");
     let mut model = pattern(1, 100_000);
@@ -258,7 +258,7 @@ fn direct_and_cached_agree(at: &At) {
     assert!(stored(at.path("file")) == model);
 }
 
-fn direct_append(at: &At) {
+fn direct_append(at: &CheckDir) {
     at.file("file", &pattern(1, 4096));
     let file = at.open("file", OFlags::WRONLY | OFlags::DIRECT | OFlags::APPEND).unwrap();
     direct_write(&file, &pattern(2, 4096), 0);
@@ -266,7 +266,7 @@ fn direct_append(at: &At) {
     assert!(stored(at.path("file")) == [pattern(1, 4096), pattern(2, 4096), pattern(3, 4096)].concat());
 }
 
-fn direct_past_the_end(at: &At) {
+fn direct_past_the_end(at: &CheckDir) {
     let file = direct(at, "file");
     direct_write(&file, &pattern(1, 4096), 40_960);
     assert_eq!(stat(at.path("file")).st_size, 45_056);
@@ -275,7 +275,7 @@ fn direct_past_the_end(at: &At) {
     assert_eq!(direct_read(&file, 4096, 45_056), b"");
 }
 
-fn direct_of_any_length(at: &At) {
+fn direct_of_any_length(at: &CheckDir) {
     // A plain file system may refuse unaligned access.
     let file = if at.vault { direct(at, "file") } else { at.handle("file", b"") };
     let mut model = vec![0; 30_000];
@@ -292,7 +292,7 @@ fn direct_of_any_length(at: &At) {
     assert!(out == model[333..7334]);
 }
 
-fn direct_from_many_threads(at: &At) {
+fn direct_from_many_threads(at: &CheckDir) {
     at.file("file", b"");
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -311,7 +311,7 @@ fn direct_from_many_threads(at: &At) {
     assert_eq!(content.len(), 64 * 16_384);
 }
 
-fn writers_of_different_parts(at: &At) {
+fn writers_of_different_parts(at: &CheckDir) {
     let file = at.handle("file", b"");
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -328,10 +328,10 @@ fn writers_of_different_parts(at: &At) {
     }
 }
 
-fn readers_of_one_file(at: &At) {
+fn readers_of_one_file(at: &CheckDir) {
     let content = pattern(1, 2 << 20);
     at.file("file", &content);
-    settle(&at.open("file", OFlags::RDONLY).unwrap());
+    sync_and_drop_cache(&at.open("file", OFlags::RDONLY).unwrap());
     std::thread::scope(|scope| {
         for thread in 0..6usize {
             let content = &content;
@@ -348,7 +348,7 @@ fn readers_of_one_file(at: &At) {
     });
 }
 
-fn writer_and_readers(at: &At) {
+fn writer_and_readers(at: &CheckDir) {
     // Linux lets a reader see a part of a write, but no byte ever returns to an older value.
     at.file("file", &[0; 64 * 4096]);
     std::thread::scope(|scope| {
@@ -359,7 +359,7 @@ fn writer_and_readers(at: &At) {
                     file.write_all_at(&[n; 4096], block * 4096).unwrap();
                 }
                 if n % 10 == 0 {
-                    settle(&file);
+                    sync_and_drop_cache(&file);
                 }
             }
         });
@@ -379,18 +379,18 @@ fn writer_and_readers(at: &At) {
     assert!(stored(at.path("file")).iter().all(|byte| *byte == 99));
 }
 
-fn overwritten_many_times(at: &At) {
+fn overwritten_many_times(at: &CheckDir) {
     let file = at.handle("file", &[0; 20_000]);
     for n in 0..150u8 {
         file.write_all_at(&[n; 100], 8150).unwrap();
-        settle(&file);
+        sync_and_drop_cache(&file);
     }
     let content = stored(at.path("file"));
     assert!(content[8150..8250].iter().all(|byte| *byte == 149));
     assert_eq!(content.iter().map(|byte| usize::from(*byte == 149)).sum::<usize>(), 100);
 }
 
-fn many_small_files(at: &At) {
+fn many_small_files(at: &CheckDir) {
     for n in 0..500u64 {
         at.file(format!("{n}"), &pattern(n, n as usize * 13 % 9000));
     }
@@ -399,7 +399,7 @@ fn many_small_files(at: &At) {
     }
 }
 
-fn small_writes_in_random_order(at: &At) {
+fn small_writes_in_random_order(at: &CheckDir) {
     let mut model = vec![0; 200_000];
     let file = at.handle("file", &model);
     let mut random = lacuna_sim::Rng::new(8);
@@ -416,7 +416,7 @@ fn small_writes_in_random_order(at: &At) {
     assert!(stored(at.path("file")) == model);
 }
 
-fn content_of_every_kind(at: &At) {
+fn content_of_every_kind(at: &CheckDir) {
     // Zeros, text and noise, each overwritten by each: the protection of a file depends on its
     // content.
     let text: Vec<u8> = b"All work and no play. ".iter().copied().cycle().take(40_960).collect();
@@ -425,9 +425,9 @@ fn content_of_every_kind(at: &At) {
         for (b, second) in kinds.iter().enumerate() {
             let name = format!("{a}{b}");
             let file = at.handle(&name, first);
-            settle(&file);
+            sync_and_drop_cache(&file);
             file.write_all_at(&second[..20_480], 10_240).unwrap();
-            settle(&file);
+            sync_and_drop_cache(&file);
             let expected = [&first[..10_240], &second[..20_480], &first[30_720..]].concat();
             assert!(stored(at.path(&name)) == expected, "{name}");
             let mut again = open(&at.path(&name), OFlags::RDWR | OFlags::TRUNC).unwrap();

@@ -1,7 +1,7 @@
 //! Checks of directories: their entries, the order, and listings during changes.
 
-use super::at::{At, fails, fails_among, open, stat};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, fails, fails_among, open, stat};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirEntryExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     empty_directory_lists_the_dots,
     dots_lead_to_the_right_inodes,
     entries_tell_kind_and_inode,
@@ -64,7 +64,7 @@ fn read_slowly(path: &Path, room: usize, mut between: impl FnMut(&str)) -> Vec<S
     names
 }
 
-fn fill(at: &At, count: usize) -> BTreeSet<String> {
+fn fill(at: &CheckDir, count: usize) -> BTreeSet<String> {
     let names: BTreeSet<String> = (0..count).map(|n| format!("entry {n}")).collect();
     for name in &names {
         at.open(name, OFlags::WRONLY | OFlags::CREATE).unwrap();
@@ -78,7 +78,7 @@ fn once(names: &[String]) -> BTreeSet<String> {
     set
 }
 
-fn empty_directory_lists_the_dots(at: &At) {
+fn empty_directory_lists_the_dots(at: &CheckDir) {
     let mut list = Dir::new(dir(&at.dir)).unwrap();
     let mut names = BTreeSet::new();
     while let Some(entry) = list.read() {
@@ -89,7 +89,7 @@ fn empty_directory_lists_the_dots(at: &At) {
     assert_eq!(names, BTreeSet::from([".".to_owned(), "..".to_owned()]));
 }
 
-fn dots_lead_to_the_right_inodes(at: &At) {
+fn dots_lead_to_the_right_inodes(at: &CheckDir) {
     at.dir("inner");
     let mut list = Dir::new(dir(&at.path("inner"))).unwrap();
     let mut found = BTreeMap::new();
@@ -100,7 +100,7 @@ fn dots_lead_to_the_right_inodes(at: &At) {
     assert_eq!((found["."], found[".."]), (stat(at.path("inner")).st_ino, stat(&at.dir).st_ino));
 }
 
-fn entries_tell_kind_and_inode(at: &At) {
+fn entries_tell_kind_and_inode(at: &CheckDir) {
     at.file("file", b"");
     at.dir("dir");
     symlink("x", at.path("symlink")).unwrap();
@@ -119,20 +119,20 @@ fn entries_tell_kind_and_inode(at: &At) {
     assert_eq!(count, 7);
 }
 
-fn long_directory_is_listed_once(at: &At) {
+fn long_directory_is_listed_once(at: &CheckDir) {
     let all = fill(at, 3000);
     assert_eq!(once(&read_slowly(&at.dir, 32_768, |_| {})), all);
     assert_eq!(names(&at.dir), all);
 }
 
-fn small_buffers(at: &At) {
+fn small_buffers(at: &CheckDir) {
     let all = fill(at, 500);
     for room in [300, 1000, 4096] {
         assert_eq!(once(&read_slowly(&at.dir, room, |_| {})), all, "{room} bytes");
     }
 }
 
-fn positions_are_kept(at: &At) {
+fn positions_are_kept(at: &CheckDir) {
     fill(at, 300);
     let mut list = Dir::new(dir(&at.dir)).unwrap();
     let mut seen = vec![];
@@ -147,7 +147,7 @@ fn positions_are_kept(at: &At) {
     }
 }
 
-fn rewinding_shows_the_present(at: &At) {
+fn rewinding_shows_the_present(at: &CheckDir) {
     let mut all = fill(at, 100);
     let mut list = Dir::new(dir(&at.dir)).unwrap();
     let mut read = || {
@@ -167,7 +167,7 @@ fn rewinding_shows_the_present(at: &At) {
     assert_eq!(read(), all);
 }
 
-fn two_readers(at: &At) {
+fn two_readers(at: &CheckDir) {
     let all = fill(at, 400);
     let mut inner = vec![];
     let outer = read_slowly(&at.dir, 2000, |name| {
@@ -179,7 +179,7 @@ fn two_readers(at: &At) {
     assert!(!inner.is_empty() && inner.iter().all(|names| *names == all));
 }
 
-fn removed_while_read(at: &At) {
+fn removed_while_read(at: &CheckDir) {
     let all = fill(at, 1000);
     // Every second name that is read causes the removal of another, which may have been read or
     // not.
@@ -198,14 +198,14 @@ fn removed_while_read(at: &At) {
     assert_eq!(names(&at.dir), stayed);
 }
 
-fn all_removed_while_read(at: &At) {
+fn all_removed_while_read(at: &CheckDir) {
     let all = fill(at, 1500);
     let read = read_slowly(&at.dir, 2000, |name| fs::remove_file(at.path(name)).unwrap());
     assert_eq!(once(&read), all);
     assert!(names(&at.dir).is_empty());
 }
 
-fn added_while_read(at: &At) {
+fn added_while_read(at: &CheckDir) {
     let all = fill(at, 500);
     let mut count = 0;
     let read = read_slowly(&at.dir, 1500, |_| {
@@ -219,7 +219,7 @@ fn added_while_read(at: &At) {
     assert_eq!(names(&at.dir).len(), 1000);
 }
 
-fn renamed_while_read(at: &At) {
+fn renamed_while_read(at: &CheckDir) {
     let all = fill(at, 600);
     let mut count = 0;
     let read = read_slowly(&at.dir, 1500, |_| {
@@ -236,7 +236,7 @@ fn renamed_while_read(at: &At) {
     assert_eq!(read.iter().filter(|name| name.starts_with("entry")).count(), 600, "a name came twice");
 }
 
-fn replaced_while_read(at: &At) {
+fn replaced_while_read(at: &CheckDir) {
     let all = fill(at, 400);
     let mut count = 0;
     let read = read_slowly(&at.dir, 1000, |_| {
@@ -249,7 +249,7 @@ fn replaced_while_read(at: &At) {
     assert_eq!(once(&read), all);
 }
 
-fn listed_after_a_change(at: &At) {
+fn listed_after_a_change(at: &CheckDir) {
     let mut all = BTreeSet::new();
     for n in 0..200 {
         let name = format!("{n}");
@@ -267,8 +267,8 @@ fn listed_after_a_change(at: &At) {
     }
 }
 
-fn moved_while_read(at: &At) {
-    let inner = At { dir: at.dir("inner"), vault: at.vault };
+fn moved_while_read(at: &CheckDir) {
+    let inner = CheckDir { dir: at.dir("inner"), vault: at.vault };
     let all = fill(&inner, 500);
     at.dir("other");
     let mut moved = false;
@@ -281,7 +281,7 @@ fn moved_while_read(at: &At) {
     assert_eq!(once(&read), all);
 }
 
-fn made_by_many_threads(at: &At) {
+fn made_by_many_threads(at: &CheckDir) {
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
@@ -301,7 +301,7 @@ fn made_by_many_threads(at: &At) {
     assert!(links == 1 || links == 2 + 4 * 50, "{links}");
 }
 
-fn listed_while_it_changes(at: &At) {
+fn listed_while_it_changes(at: &CheckDir) {
     let all = fill(at, 200);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -325,7 +325,7 @@ fn listed_while_it_changes(at: &At) {
     assert_eq!(names(&at.dir), all);
 }
 
-fn made_and_removed_by_threads(at: &At) {
+fn made_and_removed_by_threads(at: &CheckDir) {
     // All threads use the same few names; each call must either do its work or fail as expected.
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -355,7 +355,7 @@ fn made_and_removed_by_threads(at: &At) {
     assert!(links == 1 || links == 2, "{links}");
 }
 
-fn listing_of_a_file_is_enotdir(at: &At) {
+fn listing_of_a_file_is_enotdir(at: &CheckDir) {
     let file = at.file("file", b"");
     fails(fs::read_dir(&file), Errno::NOTDIR);
     let handle = File::open(&file).unwrap();
@@ -363,18 +363,18 @@ fn listing_of_a_file_is_enotdir(at: &At) {
     fails(RawDir::new(&handle, &mut buffer).next().unwrap(), Errno::NOTDIR);
 }
 
-fn directories_of_every_mode(at: &At) {
+fn directories_of_every_mode(at: &CheckDir) {
     for bits in [0o000, 0o111, 0o555, 0o700, 0o755, 0o1777, 0o2755, 0o3777] {
         let path = at.path(format!("{bits:o}"));
         rustix::fs::mkdir(&path, Mode::from_raw_mode(bits)).unwrap();
         // Linux takes set-user-ID and set-group-ID of a new directory from its parent alone.
         assert_eq!(stat(&path).st_mode & 0o5777, bits & !0o022 & 0o5777, "{bits:o}");
-        super::at::chmod(&path, bits);
-        assert_eq!(super::at::mode(&path), bits);
+        super::check_dir::chmod(&path, bits);
+        assert_eq!(super::check_dir::mode(&path), bits);
     }
 }
 
-fn directory_in_directory_in_directory(at: &At) {
+fn directory_in_directory_in_directory(at: &CheckDir) {
     let path: std::path::PathBuf = (0..60).map(|n| format!("level {n}")).collect();
     fs::create_dir_all(at.path(&path)).unwrap();
     at.file(path.join("bottom"), b"deep");
@@ -385,7 +385,7 @@ fn directory_in_directory_in_directory(at: &At) {
     fs::remove_dir_all(at.path("moved")).unwrap();
 }
 
-fn remade_directory_is_empty(at: &At) {
+fn remade_directory_is_empty(at: &CheckDir) {
     for _ in 0..5 {
         at.dir("dir");
         at.file("dir/file", b"");
@@ -399,14 +399,14 @@ fn remade_directory_is_empty(at: &At) {
     fails_among(fs::read_dir(at.path("dir")), &[Errno::NOENT]);
 }
 
-fn sizes_of_directories(at: &At) {
+fn sizes_of_directories(at: &CheckDir) {
     at.dir("dir");
-    fill(&At { dir: at.path("dir"), vault: at.vault }, 50);
+    fill(&CheckDir { dir: at.path("dir"), vault: at.vault }, 50);
     let stat = stat(at.path("dir"));
     assert!(stat.st_size >= 0 && stat.st_blksize > 0);
 }
 
-fn wide_tree(at: &At) {
+fn wide_tree(at: &CheckDir) {
     let mut expected = BTreeSet::new();
     for a in 0..12 {
         for b in 0..6 {
@@ -424,7 +424,7 @@ fn wide_tree(at: &At) {
     assert_eq!(found.lines().map(str::to_owned).collect::<BTreeSet<_>>(), expected);
 }
 
-fn names_of_one_length(at: &At) {
+fn names_of_one_length(at: &CheckDir) {
     // Names of the full length that differ in one letter.
     let names_made: BTreeSet<String> =
         (0..100).map(|n| format!("{}{}{}", "a".repeat(n), "b", "a".repeat(254 - n))).collect();

@@ -1,7 +1,7 @@
 //! Checks of the sync calls: they succeed wherever Linux lets them, and change nothing.
 
-use super::at::{At, fails, fails_among, pattern, stat, stored};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, fails, fails_among, pattern, stat, stored};
+use super::{ConformanceCheck, checks};
 use crate::machine::run;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -9,13 +9,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     sync_of_a_file,
     sync_of_a_file_that_was_only_read,
     sync_of_a_directory,
     sync_of_an_empty_file,
     sync_of_the_file_system,
-    sync_of_what_cannot,
+    sync_of_special_files,
     sync_after_every_write,
     sync_by_another_handle,
     sync_by_many_threads,
@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[Check] = checks![
     log_of_synced_lines,
 ];
 
-fn sync_of_a_file(at: &At) {
+fn sync_of_a_file(at: &CheckDir) {
     let file = at.handle("file", b"");
     file.write_all_at(&pattern(1, 100_000), 0).unwrap();
     file.sync_all().unwrap();
@@ -36,14 +36,14 @@ fn sync_of_a_file(at: &At) {
     assert_eq!(stored(at.path("file")), [pattern(1, 100_000), b"more".to_vec()].concat());
 }
 
-fn sync_of_a_file_that_was_only_read(at: &At) {
+fn sync_of_a_file_that_was_only_read(at: &CheckDir) {
     at.file("file", b"content");
     let file = at.open("file", OFlags::RDONLY).unwrap();
     file.sync_all().unwrap();
     file.sync_data().unwrap();
 }
 
-fn sync_of_a_directory(at: &At) {
+fn sync_of_a_directory(at: &CheckDir) {
     at.dir("dir");
     let dir = at.open("dir", OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
     dir.sync_all().unwrap();
@@ -53,12 +53,12 @@ fn sync_of_a_directory(at: &At) {
     dir.sync_all().unwrap();
 }
 
-fn sync_of_an_empty_file(at: &At) {
+fn sync_of_an_empty_file(at: &CheckDir) {
     at.open("file", OFlags::WRONLY | OFlags::CREATE).unwrap().sync_all().unwrap();
     assert_eq!(stat(at.path("file")).st_size, 0);
 }
 
-fn sync_of_the_file_system(at: &At) {
+fn sync_of_the_file_system(at: &CheckDir) {
     for n in 0..20 {
         at.file(format!("{n}"), &pattern(n, 10_000));
     }
@@ -68,7 +68,7 @@ fn sync_of_the_file_system(at: &At) {
     }
 }
 
-fn sync_of_what_cannot(at: &At) {
+fn sync_of_special_files(at: &CheckDir) {
     rustix::fs::mknodat(CWD, at.path("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let fifo = at.open("fifo", OFlags::RDWR | OFlags::NONBLOCK).unwrap();
     fails_among(fifo.sync_all(), &[Errno::INVAL, Errno::ROFS]);
@@ -76,7 +76,7 @@ fn sync_of_what_cannot(at: &At) {
     fails(at.open("file", OFlags::PATH).unwrap().sync_all(), Errno::BADF);
 }
 
-fn sync_after_every_write(at: &At) {
+fn sync_after_every_write(at: &CheckDir) {
     let file = at.handle("file", b"");
     for n in 0..60u64 {
         file.write_all_at(&pattern(n, 1000), n * 900).unwrap();
@@ -86,7 +86,7 @@ fn sync_after_every_write(at: &At) {
     assert!((0..60usize).all(|n| content[n * 900..][..900] == pattern(n as u64, 1000)[..900]));
 }
 
-fn sync_by_another_handle(at: &At) {
+fn sync_by_another_handle(at: &CheckDir) {
     let writer = at.handle("file", b"");
     let other = at.open("file", OFlags::RDONLY).unwrap();
     for n in 0..20 {
@@ -96,7 +96,7 @@ fn sync_by_another_handle(at: &At) {
     assert_eq!(stored(at.path("file")).len(), 100_000);
 }
 
-fn sync_by_many_threads(at: &At) {
+fn sync_by_many_threads(at: &CheckDir) {
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             scope.spawn(move || {
@@ -116,7 +116,7 @@ fn sync_by_many_threads(at: &At) {
     }
 }
 
-fn sync_while_others_write(at: &At) {
+fn sync_while_others_write(at: &CheckDir) {
     let file = at.handle("file", b"");
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -133,7 +133,7 @@ fn sync_while_others_write(at: &At) {
     }
 }
 
-fn sync_of_new_names(at: &At) {
+fn sync_of_new_names(at: &CheckDir) {
     for n in 0..20 {
         let file = at.handle("temporary", &pattern(n, 2000));
         file.sync_all().unwrap();
@@ -143,7 +143,7 @@ fn sync_of_new_names(at: &At) {
     }
 }
 
-fn sync_by_programs(at: &At) {
+fn sync_by_programs(at: &CheckDir) {
     at.file("file", b"content");
     run(Command::new("sync").arg(at.path("file")));
     run(Command::new("sync").arg("--data").arg(at.path("file")));
@@ -155,7 +155,7 @@ fn sync_by_programs(at: &At) {
     assert_eq!(stored(at.path("copy")), b"content");
 }
 
-fn replace_by_rename_as_editors_do(at: &At) {
+fn replace_by_rename_as_editors_do(at: &CheckDir) {
     at.file("document", b"version 0");
     for n in 1..30 {
         fs::hard_link(at.path("document"), at.path("document~")).unwrap();
@@ -169,7 +169,7 @@ fn replace_by_rename_as_editors_do(at: &At) {
     }
 }
 
-fn log_of_synced_lines(at: &At) {
+fn log_of_synced_lines(at: &CheckDir) {
     use std::io::Write;
     let mut log = at.open("log", OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND).unwrap();
     let mut model = String::new();

@@ -1,13 +1,13 @@
 //! Checks of hard links, link counts, and removing names.
 
-use super::at::{At, chmod, fails, fails_among, mode, pattern, stat, stored};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, chmod, fails, fails_among, mode, pattern, stat, stored};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     link_is_the_same_file,
     link_shares_content,
     link_shares_attributes,
@@ -25,7 +25,7 @@ pub(super) const CHECKS: &[Check] = checks![
     directories_count_directories,
     root_counts_directories,
     unlink_refuses_a_directory,
-    rmdir_refuses_what_is_none,
+    rmdir_needs_a_directory,
     rmdir_refuses_a_full_directory,
     rmdir_counts_hidden_names,
     removal_of_a_missing_name,
@@ -34,7 +34,7 @@ pub(super) const CHECKS: &[Check] = checks![
     link_count_after_failures,
 ];
 
-fn link_is_the_same_file(at: &At) {
+fn link_is_the_same_file(at: &CheckDir) {
     let one = at.file("one", b"content");
     let two = at.path("two");
     assert_eq!(stat(&one).st_nlink, 1);
@@ -44,7 +44,7 @@ fn link_is_the_same_file(at: &At) {
     assert_eq!(b.st_nlink, 2);
 }
 
-fn link_shares_content(at: &At) {
+fn link_shares_content(at: &CheckDir) {
     let one = at.file("one", b"content");
     fs::hard_link(&one, at.path("two")).unwrap();
     at.open("two", OFlags::RDWR).unwrap().write_all_at(b"CON", 0).unwrap();
@@ -54,17 +54,17 @@ fn link_shares_content(at: &At) {
     assert_eq!(stored(at.path("two")), b"CONtents");
 }
 
-fn link_shares_attributes(at: &At) {
+fn link_shares_attributes(at: &CheckDir) {
     let one = at.file("one", b"");
     fs::hard_link(&one, at.path("two")).unwrap();
     chmod(&one, 0o604);
-    super::at::give(at.path("two"), 7, 8);
+    super::check_dir::set_owner_and_group(at.path("two"), 7, 8);
     let (a, b) = (stat(&one), stat(at.path("two")));
     assert_eq!((a.st_uid, a.st_gid, mode(at.path("two"))), (7, 8, 0o604));
     assert_eq!(a.st_ctime, b.st_ctime);
 }
 
-fn link_to_a_written_file_has_its_pages(at: &At) {
+fn link_to_a_written_file_has_its_pages(at: &CheckDir) {
     let file = at.handle("one", b"");
     file.write_all_at(&pattern(1, 100_000), 0).unwrap();
     fs::hard_link(at.path("one"), at.path("two")).unwrap();
@@ -74,16 +74,16 @@ fn link_to_a_written_file_has_its_pages(at: &At) {
     assert_eq!(stored(at.path("two")), pattern(1, 100_000));
 }
 
-fn link_to_a_directory_is_refused(at: &At) {
+fn link_to_a_directory_is_refused(at: &CheckDir) {
     let dir = at.dir("dir");
     fails(fs::hard_link(&dir, at.path("link")), Errno::PERM);
 }
 
-fn link_to_a_missing_file_is_refused(at: &At) {
+fn link_to_a_missing_file_is_refused(at: &CheckDir) {
     fails(fs::hard_link(at.path("none"), at.path("link")), Errno::NOENT);
 }
 
-fn link_to_a_symlink_links_the_symlink(at: &At) {
+fn link_to_a_symlink_links_the_symlink(at: &CheckDir) {
     symlink("nowhere", at.path("symlink")).unwrap();
     linkat(CWD, at.path("symlink"), CWD, at.path("second"), AtFlags::empty()).unwrap();
     assert_eq!(stat(at.path("second")).st_ino, stat(at.path("symlink")).st_ino);
@@ -92,14 +92,14 @@ fn link_to_a_symlink_links_the_symlink(at: &At) {
     assert_eq!(fs::read_link(at.path("second")).unwrap().to_str(), Some("nowhere"));
 }
 
-fn link_can_follow_a_symlink(at: &At) {
+fn link_can_follow_a_symlink(at: &CheckDir) {
     let file = at.file("file", b"");
     symlink("file", at.path("symlink")).unwrap();
     linkat(CWD, at.path("symlink"), CWD, at.path("second"), AtFlags::SYMLINK_FOLLOW).unwrap();
     assert_eq!((stat(&file).st_nlink, stat(at.path("second")).st_ino), (2, stat(&file).st_ino));
 }
 
-fn link_to_special_files(at: &At) {
+fn link_to_special_files(at: &CheckDir) {
     for (name, kind) in
         [("fifo", FileType::Fifo), ("socket", FileType::Socket), ("device", FileType::CharacterDevice)]
     {
@@ -111,7 +111,7 @@ fn link_to_special_files(at: &At) {
     }
 }
 
-fn link_across_directories(at: &At) {
+fn link_across_directories(at: &CheckDir) {
     at.dir("a");
     at.dir("a/b");
     let file = at.file("file", b"content");
@@ -121,7 +121,7 @@ fn link_across_directories(at: &At) {
     assert_eq!(stored(at.path("moved/link")), b"content");
 }
 
-fn removing_a_link_keeps_the_file(at: &At) {
+fn removing_a_link_keeps_the_file(at: &CheckDir) {
     let one = at.file("one", b"content");
     fs::hard_link(&one, at.path("two")).unwrap();
     fs::hard_link(&one, at.path("three")).unwrap();
@@ -131,7 +131,7 @@ fn removing_a_link_keeps_the_file(at: &At) {
     assert_eq!((stat(at.path("three")).st_nlink, stored(at.path("three"))), (1, b"content".to_vec()));
 }
 
-fn removing_all_links_removes_the_file(at: &At) {
+fn removing_all_links_removes_the_file(at: &CheckDir) {
     let one = at.file("one", b"content");
     fs::hard_link(&one, at.path("two")).unwrap();
     fs::remove_file(&one).unwrap();
@@ -140,7 +140,7 @@ fn removing_all_links_removes_the_file(at: &At) {
     fails(rustix::fs::lstat(at.path("two")), Errno::NOENT);
 }
 
-fn thousand_links(at: &At) {
+fn thousand_links(at: &CheckDir) {
     let file = at.file("file", b"content");
     for n in 0..1000u32 {
         fs::hard_link(&file, at.path(format!("{n}"))).unwrap();
@@ -152,9 +152,9 @@ fn thousand_links(at: &At) {
     assert_eq!(stat(&file).st_nlink, 1);
 }
 
-fn link_to_an_open_file_by_its_handle(at: &At) {
+fn link_to_an_open_file_by_its_handle(at: &CheckDir) {
     let file = at.handle("file", b"content");
-    let by_handle = super::at::by_handle(&file);
+    let by_handle = super::check_dir::by_handle(&file);
     linkat(CWD, &by_handle, CWD, at.path("second"), AtFlags::SYMLINK_FOLLOW).unwrap();
     assert_eq!(stat(at.path("second")).st_nlink, 2);
     fs::remove_file(at.path("file")).unwrap();
@@ -163,7 +163,7 @@ fn link_to_an_open_file_by_its_handle(at: &At) {
     fails(linkat(CWD, &by_handle, CWD, at.path("third"), AtFlags::SYMLINK_FOLLOW), Errno::NOENT);
 }
 
-fn directories_count_directories(at: &At) {
+fn directories_count_directories(at: &CheckDir) {
     let dir = at.dir("dir");
     let count = || stat(&dir).st_nlink;
     if count() == 1 {
@@ -186,7 +186,7 @@ fn directories_count_directories(at: &At) {
     assert_eq!(count(), 17);
 }
 
-fn root_counts_directories(at: &At) {
+fn root_counts_directories(at: &CheckDir) {
     let root = at.dir.parent().unwrap();
     let before = stat(root).st_nlink;
     let made = root.join("one more directory");
@@ -197,13 +197,13 @@ fn root_counts_directories(at: &At) {
     assert_eq!(stat(root).st_nlink, before);
 }
 
-fn unlink_refuses_a_directory(at: &At) {
+fn unlink_refuses_a_directory(at: &CheckDir) {
     let dir = at.dir("dir");
     fails_among(rustix::fs::unlink(&dir), &[Errno::ISDIR, Errno::PERM]);
     assert!(dir.exists());
 }
 
-fn rmdir_refuses_what_is_none(at: &At) {
+fn rmdir_needs_a_directory(at: &CheckDir) {
     let file = at.file("file", b"");
     at.dir("dir");
     symlink("dir", at.path("link")).unwrap();
@@ -212,7 +212,7 @@ fn rmdir_refuses_what_is_none(at: &At) {
     assert!(at.path("dir").exists());
 }
 
-fn rmdir_refuses_a_full_directory(at: &At) {
+fn rmdir_refuses_a_full_directory(at: &CheckDir) {
     let dir = at.dir("dir");
     let file = at.file("dir/file", b"");
     fails(fs::remove_dir(&dir), Errno::NOTEMPTY);
@@ -223,7 +223,7 @@ fn rmdir_refuses_a_full_directory(at: &At) {
     fs::remove_dir(&dir).unwrap();
 }
 
-fn rmdir_counts_hidden_names(at: &At) {
+fn rmdir_counts_hidden_names(at: &CheckDir) {
     let dir = at.dir("dir");
     let hidden = at.file("dir/.hidden", b"");
     fails(fs::remove_dir(&dir), Errno::NOTEMPTY);
@@ -232,7 +232,7 @@ fn rmdir_counts_hidden_names(at: &At) {
     fails(rustix::fs::lstat(&dir), Errno::NOENT);
 }
 
-fn removal_of_a_missing_name(at: &At) {
+fn removal_of_a_missing_name(at: &CheckDir) {
     fails(fs::remove_file(at.path("none")), Errno::NOENT);
     fails(fs::remove_dir(at.path("none")), Errno::NOENT);
     let file = at.file("file", b"");
@@ -240,7 +240,7 @@ fn removal_of_a_missing_name(at: &At) {
     fails(fs::remove_file(&file), Errno::NOENT);
 }
 
-fn remove_a_tree(at: &At) {
+fn remove_a_tree(at: &CheckDir) {
     for a in 0..5 {
         for b in 0..5 {
             fs::create_dir_all(at.path(format!("tree/{a}/{b}"))).unwrap();
@@ -254,7 +254,7 @@ fn remove_a_tree(at: &At) {
     assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 0);
 }
 
-fn links_made_and_removed_at_once(at: &At) {
+fn links_made_and_removed_at_once(at: &CheckDir) {
     let file = at.file("file", b"content");
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -274,7 +274,7 @@ fn links_made_and_removed_at_once(at: &At) {
     assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 101);
 }
 
-fn link_count_after_failures(at: &At) {
+fn link_count_after_failures(at: &CheckDir) {
     let file = at.file("file", b"");
     at.file("taken", b"");
     for _ in 0..10 {

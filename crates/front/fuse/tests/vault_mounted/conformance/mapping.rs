@@ -8,12 +8,12 @@ use std::ptr;
 
 /// A mapped part of a file. Reading or writing a page past the file's end kills the process, so
 /// callers stay below it.
-pub(crate) struct Mapping {
+pub(crate) struct MemoryMap {
     at: *mut c_void,
     len: usize,
 }
 
-impl Mapping {
+impl MemoryMap {
     /// Maps for reading and writing; writes reach the file.
     pub(crate) fn shared(file: &File, offset: u64, len: usize) -> rustix::io::Result<Self> {
         Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
@@ -38,7 +38,7 @@ impl Mapping {
     ) -> rustix::io::Result<Self> {
         // SAFETY: the kernel chooses the address, so no other memory is touched.
         let at = unsafe { mmap(ptr::null_mut(), len, access, kind, file, offset) }?;
-        Ok(Mapping { at, len })
+        Ok(MemoryMap { at, len })
     }
 
     pub(crate) fn read(&self, from: usize, len: usize) -> Vec<u8> {
@@ -62,7 +62,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MemoryMap {
     fn drop(&mut self) {
         // SAFETY: the range is this mapping, and it is not used after the drop.
         let _ = unsafe { munmap(self.at, self.len) };

@@ -2,9 +2,10 @@
 //! a plain directory of the machine, which validates the checks.
 
 mod acls;
-mod at;
+mod check_dir;
 mod copies;
 mod data;
+mod deleted_files;
 mod directories;
 mod durability;
 mod holes;
@@ -14,9 +15,8 @@ mod mapped;
 mod mapping;
 mod names;
 mod nodes;
-mod opening;
+mod open_flags;
 mod permissions;
-mod removed;
 mod rename;
 mod rename_matrix;
 mod set_ids;
@@ -25,27 +25,27 @@ mod symlinks;
 mod times;
 mod xattrs;
 
-pub(crate) use mapping::Mapping;
+pub(crate) use mapping::MemoryMap;
 
+use crate::fixture::{VaultFixture, lacking_root, open_directory, skip_if};
 use crate::machine::lacking;
-use crate::place::{Place, lacking_root, needs, open_directory};
-use crate::serving::How;
-use at::At;
+use crate::serving::MountMode;
+use check_dir::CheckDir;
 use std::any::Any;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// One check: it gets an empty directory and panics if the file system misbehaves.
-struct Check {
+struct ConformanceCheck {
     name: &'static str,
-    run: fn(&At),
+    run: fn(&CheckDir),
 }
 
 /// Lists the checks of a theme with their names.
 macro_rules! checks {
     ($($check:ident),* $(,)?) => {
-        &[$($crate::conformance::Check { name: stringify!($check), run: $check }),*]
+        &[$($crate::conformance::ConformanceCheck { name: stringify!($check), run: $check }),*]
     };
 }
 
@@ -74,9 +74,9 @@ themes![
     mapped,
     names,
     nodes,
-    opening,
+    open_flags,
     permissions,
-    removed,
+    deleted_files,
     rename,
     rename_matrix,
     set_ids,
@@ -86,17 +86,17 @@ themes![
     xattrs,
 ];
 
-fn in_plain_directory(checks: &[Check]) {
-    needs!(lacking_root());
+fn in_plain_directory(checks: &[ConformanceCheck]) {
+    skip_if!(lacking_root());
     let dir = open_directory();
     let failed = run_all(checks, dir.path(), false);
     assert!(failed.is_empty(), "{} of {} checks failed:\n{}", failed.len(), checks.len(), failed.join("\n"));
 }
 
-fn in_vault(checks: &[Check]) {
-    needs!(lacking());
-    let place = Place::new();
-    let server = place.mount(How::Create);
+fn in_vault(checks: &[ConformanceCheck]) {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
     let failed = run_all(checks, &place.mountpoint(), true);
     assert!(failed.is_empty(), "{} of {} checks failed:\n{}", failed.len(), checks.len(), failed.join("\n"));
     place.unmount(server);
@@ -105,9 +105,9 @@ fn in_vault(checks: &[Check]) {
 }
 
 /// Runs each check in a directory of its own; returns the failed checks with their panic messages.
-fn run_all(checks: &[Check], base: &Path, vault: bool) -> Vec<String> {
+fn run_all(checks: &[ConformanceCheck], base: &Path, vault: bool) -> Vec<String> {
     let failures = checks.iter().filter_map(|check| {
-        let at = At { dir: base.join(check.name), vault };
+        let at = CheckDir { dir: base.join(check.name), vault };
         fs::create_dir(&at.dir).unwrap();
         let failed = catch_unwind(AssertUnwindSafe(|| (check.run)(&at))).err()?;
         Some(format!("  {}: {}", check.name, words(failed.as_ref())))

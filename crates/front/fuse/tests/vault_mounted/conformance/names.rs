@@ -1,7 +1,7 @@
 //! Checks of names: their length and bytes, their place in a path, and existing names.
 
-use super::at::{At, fails, fails_among, open, stat};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, fails, fails_among, open, stat};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     longest_name_works_everywhere,
     longer_name_is_refused_everywhere,
     longest_name_of_wide_characters,
@@ -38,7 +38,7 @@ fn listed(dir: &Path) -> BTreeSet<Vec<u8>> {
     fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().as_bytes().to_vec()).collect()
 }
 
-fn longest_name_works_everywhere(at: &At) {
+fn longest_name_works_everywhere(at: &CheckDir) {
     let (one, two) = ("a".repeat(255), "b".repeat(255));
     at.file(&one, b"content");
     fs::rename(at.path(&one), at.path(&two)).unwrap();
@@ -54,7 +54,7 @@ fn longest_name_works_everywhere(at: &At) {
     assert!(listed(&at.dir).is_empty());
 }
 
-fn longer_name_is_refused_everywhere(at: &At) {
+fn longer_name_is_refused_everywhere(at: &CheckDir) {
     let long = at.path("a".repeat(256));
     let file = at.file("file", b"");
     fails(open(&long, OFlags::WRONLY | OFlags::CREATE), Errno::NAMETOOLONG);
@@ -73,14 +73,14 @@ fn longer_name_is_refused_everywhere(at: &At) {
     fails(rustix::fs::lstat(long.join("x")), Errno::NAMETOOLONG);
 }
 
-fn longest_name_of_wide_characters(at: &At) {
+fn longest_name_of_wide_characters(at: &CheckDir) {
     let name = "語".repeat(85);
     at.file(&name, b"wide");
     assert_eq!(listed(&at.dir), BTreeSet::from([name.into_bytes()]));
     fails(at.open("語".repeat(86), OFlags::WRONLY | OFlags::CREATE), Errno::NAMETOOLONG);
 }
 
-fn every_byte_in_a_name(at: &At) {
+fn every_byte_in_a_name(at: &CheckDir) {
     let bytes = || (1..=255u8).filter(|byte| *byte != b'/');
     let name = |byte: u8| at.path(OsStr::from_bytes(&[b'x', byte, b'y']));
     for byte in bytes() {
@@ -94,7 +94,7 @@ fn every_byte_in_a_name(at: &At) {
     assert!(listed(&at.dir).is_empty());
 }
 
-fn names_differ_by_case_and_form(at: &At) {
+fn names_differ_by_case_and_form(at: &CheckDir) {
     let names = ["name", "Name", "NAME", "\u{e9}", "e\u{301}", "stra\u{df}e", "strasse"];
     for name in names {
         at.file(name, name.as_bytes());
@@ -105,7 +105,7 @@ fn names_differ_by_case_and_form(at: &At) {
     assert_eq!(listed(&at.dir).len(), names.len());
 }
 
-fn odd_names(at: &At) {
+fn odd_names(at: &CheckDir) {
     let names = [
         "...", "....", " ", " . ", "-", "--help", "\n", "\t", "*", "?", "~", "#a#", "a\\b", "con", "$x",
         "\u{feff}",
@@ -116,7 +116,7 @@ fn odd_names(at: &At) {
     assert_eq!(listed(&at.dir), names.iter().map(|name| name.as_bytes().to_vec()).collect());
 }
 
-fn dot_and_dot_dot_cannot_be_made_or_removed(at: &At) {
+fn dot_and_dot_dot_cannot_be_made_or_removed(at: &CheckDir) {
     at.dir("dir");
     at.file("file", b"");
     for name in ["dir/.", "dir/.."] {
@@ -133,7 +133,7 @@ fn dot_and_dot_dot_cannot_be_made_or_removed(at: &At) {
     fails(rustix::fs::rmdir(format!("{text}/dir/..")), Errno::NOTEMPTY);
 }
 
-fn dot_dot_leads_up(at: &At) {
+fn dot_dot_leads_up(at: &CheckDir) {
     at.dir("a");
     at.dir("a/b");
     let text = at.dir.to_str().unwrap();
@@ -142,13 +142,13 @@ fn dot_dot_leads_up(at: &At) {
     assert_eq!(stat(format!("{text}/a/./b/.")).st_ino, stat(at.path("a/b")).st_ino);
 }
 
-fn paths_longer_than_the_limit_are_refused(at: &At) {
+fn paths_longer_than_the_limit_are_refused(at: &CheckDir) {
     let long: PathBuf = std::iter::repeat_n("aaaaaaa", 600).collect();
     fails(rustix::fs::lstat(at.path(&long)), Errno::NAMETOOLONG);
     fails(at.open(&long, OFlags::WRONLY | OFlags::CREATE), Errno::NAMETOOLONG);
 }
 
-fn deep_directories(at: &At) {
+fn deep_directories(at: &CheckDir) {
     const DEPTH: usize = 300;
     let mut dirs = vec![File::open(&at.dir).unwrap()];
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -169,7 +169,7 @@ fn deep_directories(at: &At) {
 }
 
 /// Makes one node of each kind; returns their names.
-fn one_of_each(at: &At) -> [PathBuf; 6] {
+fn one_of_each(at: &CheckDir) -> [PathBuf; 6] {
     symlink("nowhere", at.path("dangling")).unwrap();
     symlink("file", at.path("link")).unwrap();
     rustix::fs::mknodat(CWD, at.path("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
@@ -185,7 +185,7 @@ fn one_of_each(at: &At) -> [PathBuf; 6] {
     ]
 }
 
-fn nothing_replaces_an_old_name(at: &At) {
+fn nothing_replaces_an_old_name(at: &CheckDir) {
     let olds = one_of_each(at);
     let source = at.file("source", b"");
     for old in &olds {
@@ -201,7 +201,7 @@ fn nothing_replaces_an_old_name(at: &At) {
 }
 
 /// Every call that makes a name must fail there with this number.
-fn cannot_make(at: &At, path: &Path, expected: Errno) {
+fn cannot_make(at: &CheckDir, path: &Path, expected: Errno) {
     let source = at.path("source");
     fails(open(path, OFlags::WRONLY | OFlags::CREATE), expected);
     fails(fs::create_dir(path), expected);
@@ -214,14 +214,14 @@ fn cannot_make(at: &At, path: &Path, expected: Errno) {
     fails(rustix::fs::lstat(path), expected);
 }
 
-fn nothing_is_made_in_a_missing_directory(at: &At) {
+fn nothing_is_made_in_a_missing_directory(at: &CheckDir) {
     at.file("source", b"");
     cannot_make(at, &at.path("none/name"), Errno::NOENT);
     symlink("nowhere", at.path("dangling")).unwrap();
     cannot_make(at, &at.path("dangling/name"), Errno::NOENT);
 }
 
-fn nothing_is_made_in_a_file(at: &At) {
+fn nothing_is_made_in_a_file(at: &CheckDir) {
     at.file("source", b"");
     at.file("file", b"");
     symlink("file", at.path("link")).unwrap();
@@ -229,7 +229,7 @@ fn nothing_is_made_in_a_file(at: &At) {
     cannot_make(at, &at.path("link/name"), Errno::NOTDIR);
 }
 
-fn slashes_after_directories(at: &At) {
+fn slashes_after_directories(at: &CheckDir) {
     rustix::fs::mkdir(at.path("dir/"), Mode::RWXU).unwrap();
     rustix::fs::mkdir(at.path("dir//sub///"), Mode::RWXU).unwrap();
     assert_eq!(stat(at.path("dir/")).st_ino, stat(at.path("dir")).st_ino);
@@ -238,7 +238,7 @@ fn slashes_after_directories(at: &At) {
     rustix::fs::rmdir(at.path("dir/")).unwrap();
 }
 
-fn slashes_after_files(at: &At) {
+fn slashes_after_files(at: &CheckDir) {
     at.file("file", b"");
     fails(rustix::fs::unlink(at.path("file/")), Errno::NOTDIR);
     fails(rustix::fs::rmdir(at.path("file/")), Errno::NOTDIR);
@@ -247,7 +247,7 @@ fn slashes_after_files(at: &At) {
     fails(rustix::fs::mkdir(at.path("file/"), Mode::RWXU), Errno::EXIST);
 }
 
-fn removed_names_are_free_again(at: &At) {
+fn removed_names_are_free_again(at: &CheckDir) {
     let path = at.file("name", b"first");
     fs::remove_file(&path).unwrap();
     fails(rustix::fs::lstat(&path), Errno::NOENT);
@@ -259,7 +259,7 @@ fn removed_names_are_free_again(at: &At) {
     assert_eq!(fs::read(&path).unwrap(), b"");
 }
 
-fn names_come_and_go(at: &At) {
+fn names_come_and_go(at: &CheckDir) {
     for round in 0..300u32 {
         let path = at.path(format!("{}", round % 7));
         match fs::remove_file(&path) {
@@ -270,7 +270,7 @@ fn names_come_and_go(at: &At) {
     }
 }
 
-fn thousands_of_names(at: &At) {
+fn thousands_of_names(at: &CheckDir) {
     let name = |n: u32| format!("entry number {n}");
     for n in 0..3000 {
         drop(at.open(name(n), OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL).unwrap());
@@ -282,7 +282,7 @@ fn thousands_of_names(at: &At) {
     assert_eq!(listed(&at.dir), (0..3000).step_by(3).map(|n| name(n).into_bytes()).collect());
 }
 
-fn name_that_was_missing_appears(at: &At) {
+fn name_that_was_missing_appears(at: &CheckDir) {
     // A missing name is cached; creating it must invalidate the cache.
     type Make = fn(&Path);
     let makes: [(&str, Make); 5] = [
@@ -300,7 +300,7 @@ fn name_that_was_missing_appears(at: &At) {
     fails(rustix::fs::lstat(at.path("hard")), Errno::NOENT);
 }
 
-fn name_of_another_kind_appears(at: &At) {
+fn name_of_another_kind_appears(at: &CheckDir) {
     let path = at.dir("name");
     fs::write(path.join("inside"), b"x").unwrap();
     assert!(path.join("inside").exists());

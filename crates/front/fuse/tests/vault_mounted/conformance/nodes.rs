@@ -1,9 +1,9 @@
 //! Checks of named pipes, sockets, devices, and locks.
 
-use super::at::{At, fails, fails_among, stat};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, fails, fails_among, stat};
+use super::{ConformanceCheck, checks};
 use crate::machine::run;
-use lacuna_testkit::have;
+use lacuna_testkit::is_program_available;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, makedev, mknodat};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     nodes_have_their_kind,
     devices_have_their_number,
     device_numbers_of_every_size,
@@ -34,7 +34,7 @@ pub(super) const CHECKS: &[Check] = checks![
 
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-fn nodes_have_their_kind(at: &At) {
+fn nodes_have_their_kind(at: &CheckDir) {
     let kinds = [FileType::Fifo, FileType::Socket, FileType::CharacterDevice, FileType::BlockDevice];
     for kind in kinds {
         let path = at.path(format!("{kind:?}"));
@@ -46,7 +46,7 @@ fn nodes_have_their_kind(at: &At) {
     }
 }
 
-fn devices_have_their_number(at: &At) {
+fn devices_have_their_number(at: &CheckDir) {
     for (name, kind) in [("char", FileType::CharacterDevice), ("block", FileType::BlockDevice)] {
         mknodat(CWD, at.path(name), kind, MODE, makedev(7, 200)).unwrap();
         assert_eq!(stat(at.path(name)).st_rdev, makedev(7, 200));
@@ -58,7 +58,7 @@ fn devices_have_their_number(at: &At) {
     assert_eq!(stat(at.path("file")).st_rdev, 0);
 }
 
-fn device_numbers_of_every_size(at: &At) {
+fn device_numbers_of_every_size(at: &CheckDir) {
     for (major, minor) in [(0, 0), (1, 1), (255, 255), (256, 256), (4095, 1_048_575), (8, 65_536)] {
         let path = at.path(format!("{major} {minor}"));
         mknodat(CWD, &path, FileType::BlockDevice, MODE, makedev(major, minor)).unwrap();
@@ -67,7 +67,7 @@ fn device_numbers_of_every_size(at: &At) {
     }
 }
 
-fn devices_cannot_be_opened(at: &At) {
+fn devices_cannot_be_opened(at: &CheckDir) {
     if !at.vault {
         return;
     }
@@ -76,7 +76,7 @@ fn devices_cannot_be_opened(at: &At) {
     fails(at.open("null", OFlags::RDWR), Errno::ACCESS);
 }
 
-fn pipe_carries_data(at: &At) {
+fn pipe_carries_data(at: &CheckDir) {
     mknodat(CWD, at.path("fifo"), FileType::Fifo, MODE, 0).unwrap();
     let path = at.path("fifo");
     std::thread::scope(|scope| {
@@ -90,14 +90,14 @@ fn pipe_carries_data(at: &At) {
     assert_eq!(stat(&path).st_size, 0);
 }
 
-fn pipe_without_a_reader(at: &At) {
+fn pipe_without_a_reader(at: &CheckDir) {
     mknodat(CWD, at.path("fifo"), FileType::Fifo, MODE, 0).unwrap();
     fails(at.open("fifo", OFlags::WRONLY | OFlags::NONBLOCK), Errno::NXIO);
     let mut reader = at.open("fifo", OFlags::RDONLY | OFlags::NONBLOCK).unwrap();
     assert_eq!(reader.read(&mut [0; 4]).unwrap(), 0);
 }
 
-fn pipe_is_moved_and_linked(at: &At) {
+fn pipe_is_moved_and_linked(at: &CheckDir) {
     mknodat(CWD, at.path("fifo"), FileType::Fifo, MODE, 0).unwrap();
     let mut both = at.open("fifo", OFlags::RDWR).unwrap();
     both.write_all(b"waiting").unwrap();
@@ -117,7 +117,7 @@ fn through(dir: &File, name: &str) -> String {
     format!("/proc/self/fd/{}/{name}", dir.as_raw_fd())
 }
 
-fn socket_carries_data(at: &At) {
+fn socket_carries_data(at: &CheckDir) {
     let dir = File::open(&at.dir).unwrap();
     let listener = UnixListener::bind(through(&dir, "socket")).unwrap();
     assert_eq!(FileType::from_raw_mode(stat(at.path("socket")).st_mode), FileType::Socket);
@@ -131,13 +131,13 @@ fn socket_carries_data(at: &At) {
     fails(UnixListener::bind(through(&dir, "socket")), Errno::ADDRINUSE);
 }
 
-fn socket_cannot_be_opened(at: &At) {
+fn socket_cannot_be_opened(at: &CheckDir) {
     mknodat(CWD, at.path("socket"), FileType::Socket, MODE, 0).unwrap();
     fails(at.open("socket", OFlags::RDONLY), Errno::NXIO);
     fails(at.open("socket", OFlags::RDWR), Errno::NXIO);
 }
 
-fn socket_without_a_listener(at: &At) {
+fn socket_without_a_listener(at: &CheckDir) {
     let dir = File::open(&at.dir).unwrap();
     drop(UnixListener::bind(through(&dir, "socket")).unwrap());
     fails(UnixStream::connect(through(&dir, "socket")), Errno::CONNREFUSED);
@@ -145,7 +145,7 @@ fn socket_without_a_listener(at: &At) {
     fails(UnixStream::connect(through(&dir, "socket")), Errno::NOENT);
 }
 
-fn mknod_makes_regular_files(at: &At) {
+fn mknod_makes_regular_files(at: &CheckDir) {
     mknodat(CWD, at.path("file"), FileType::RegularFile, Mode::from_raw_mode(0o640), 0).unwrap();
     let made = stat(at.path("file"));
     assert_eq!((made.st_mode, made.st_size, made.st_nlink), (0o100_640, 0, 1));
@@ -153,22 +153,22 @@ fn mknod_makes_regular_files(at: &At) {
     assert_eq!(fs::read(at.path("file")).unwrap(), b"content");
 }
 
-fn mknod_refuses_other_kinds(at: &At) {
+fn mknod_refuses_other_kinds(at: &CheckDir) {
     fails_among(mknodat(CWD, at.path("x"), FileType::Directory, MODE, 0), &[Errno::PERM, Errno::INVAL]);
     fails(mknodat(CWD, at.path("x"), FileType::Symlink, MODE, 0), Errno::INVAL);
     assert!(!at.path("x").exists());
 }
 
-fn nodes_have_modes(at: &At) {
+fn nodes_have_modes(at: &CheckDir) {
     mknodat(CWD, at.path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
-    assert_eq!(super::at::mode(at.path("fifo")), 0o644);
-    super::at::chmod(at.path("fifo"), 0o1751);
-    super::at::give(at.path("fifo"), 3, 4);
+    assert_eq!(super::check_dir::mode(at.path("fifo")), 0o644);
+    super::check_dir::chmod(at.path("fifo"), 0o1751);
+    super::check_dir::set_owner_and_group(at.path("fifo"), 3, 4);
     let stat = stat(at.path("fifo"));
     assert_eq!((stat.st_mode & 0o7777, stat.st_uid, stat.st_gid), (0o1751, 3, 4));
 }
 
-fn flock_excludes(at: &At) {
+fn flock_excludes(at: &CheckDir) {
     let one = at.handle("file", b"");
     let two = at.open("file", OFlags::RDONLY).unwrap();
     rustix::fs::flock(&one, FlockOperation::LockExclusive).unwrap();
@@ -178,7 +178,7 @@ fn flock_excludes(at: &At) {
     rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
 }
 
-fn flock_is_shared(at: &At) {
+fn flock_is_shared(at: &CheckDir) {
     let one = at.handle("file", b"");
     let two = at.open("file", OFlags::RDONLY).unwrap();
     rustix::fs::flock(&one, FlockOperation::NonBlockingLockShared).unwrap();
@@ -186,7 +186,7 @@ fn flock_is_shared(at: &At) {
     fails(rustix::fs::flock(&one, FlockOperation::NonBlockingLockExclusive), Errno::WOULDBLOCK);
 }
 
-fn flock_ends_with_its_handle(at: &At) {
+fn flock_ends_with_its_handle(at: &CheckDir) {
     // Starting programs of other tests inherit this handle for a moment, so it is unlocked
     // explicitly.
     let one = at.handle("file", b"");
@@ -197,8 +197,8 @@ fn flock_ends_with_its_handle(at: &At) {
     rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
 }
 
-fn record_locks_between_processes(at: &At) {
-    if !have("python3") {
+fn record_locks_between_processes(at: &CheckDir) {
+    if !is_program_available("python3") {
         return;
     }
     let path = at.file("file", b"0123456789");
@@ -222,7 +222,7 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 ";
 
-fn flock_between_processes(at: &At) {
+fn flock_between_processes(at: &CheckDir) {
     let path = at.file("file", b"");
     let script = "flock -n 9 || exit 3; flock -n \"$0\" true && exit 1; flock -u 9; flock -n \"$0\" true";
     run(Command::new("sh").arg("-c").arg(format!("exec 9< \"$0\"; {script}")).arg(path));

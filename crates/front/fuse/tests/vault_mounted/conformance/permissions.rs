@@ -1,7 +1,9 @@
 //! Checks of permissions: for the owner, for members of the group, and for other users.
 
-use super::at::{ALICE, At, BOB, STAFF, as_user, chmod, fails, fails_among, give, mode, open, stat};
-use super::{Check, checks};
+use super::check_dir::{
+    ALICE, BOB, CheckDir, STAFF, as_user, chmod, fails, fails_among, mode, open, set_owner_and_group, stat,
+};
+use super::{ConformanceCheck, checks};
 use crate::machine::run;
 use rustix::fs::{Access, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -10,14 +12,14 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     opening_follows_the_mode,
     directories_follow_the_mode,
     groups_beyond_the_first_count,
-    owner_is_not_helped_by_others_bits,
+    the_owner_class_alone_applies_to_the_owner,
     root_reads_and_writes_everything,
-    root_executes_what_somebody_may,
-    way_must_be_open,
+    root_executes_with_any_execute_bit,
+    every_directory_of_the_path_needs_search,
     making_needs_write_and_search,
     removing_needs_the_directory_alone,
     sticky_directory,
@@ -46,9 +48,9 @@ pub(super) const CHECKS: &[Check] = checks![
 /// User, groups, and the shift of the three mode bits that apply to this user.
 const CLASSES: [(u32, &[u32], u32); 3] = [(ALICE, &[], 6), (BOB, &[STAFF], 3), (BOB, &[], 0)];
 
-fn opening_follows_the_mode(at: &At) {
+fn opening_follows_the_mode(at: &CheckDir) {
     let file = at.file("file", b"content");
-    give(&file, ALICE, STAFF);
+    set_owner_and_group(&file, ALICE, STAFF);
     for (user, groups, shift) in CLASSES {
         for bits in 0..8 {
             // The other classes get the opposite bits.
@@ -67,10 +69,10 @@ fn opening_follows_the_mode(at: &At) {
     }
 }
 
-fn directories_follow_the_mode(at: &At) {
+fn directories_follow_the_mode(at: &CheckDir) {
     let dir = at.dir("dir");
     at.file("dir/file", b"");
-    give(&dir, ALICE, STAFF);
+    set_owner_and_group(&dir, ALICE, STAFF);
     for (user, groups, shift) in CLASSES {
         for bits in 0..8 {
             chmod(&dir, bits << shift);
@@ -95,17 +97,17 @@ fn directories_follow_the_mode(at: &At) {
     }
 }
 
-fn groups_beyond_the_first_count(at: &At) {
+fn groups_beyond_the_first_count(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, 0, STAFF);
+    set_owner_and_group(&file, 0, STAFF);
     chmod(&file, 0o060);
     as_user(ALICE, &[1, 2, STAFF, 3], || open(&file, OFlags::RDWR)).unwrap();
     as_user(ALICE, &[1, 2, 3], || fails(open(&file, OFlags::RDONLY), Errno::ACCESS));
 }
 
-fn owner_is_not_helped_by_others_bits(at: &At) {
+fn the_owner_class_alone_applies_to_the_owner(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, ALICE, STAFF);
+    set_owner_and_group(&file, ALICE, STAFF);
     chmod(&file, 0o077);
     as_user(ALICE, &[STAFF], || fails(open(&file, OFlags::RDONLY), Errno::ACCESS));
     chmod(&file, 0o007);
@@ -113,9 +115,9 @@ fn owner_is_not_helped_by_others_bits(at: &At) {
     as_user(BOB, &[], || open(&file, OFlags::RDONLY)).unwrap();
 }
 
-fn root_reads_and_writes_everything(at: &At) {
+fn root_reads_and_writes_everything(at: &CheckDir) {
     let file = at.file("file", b"x");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     chmod(&file, 0);
     open(&file, OFlags::RDWR).unwrap();
     let dir = at.dir("dir");
@@ -124,7 +126,7 @@ fn root_reads_and_writes_everything(at: &At) {
     fs::read_dir(dir).unwrap();
 }
 
-fn root_executes_what_somebody_may(at: &At) {
+fn root_executes_with_any_execute_bit(at: &CheckDir) {
     let file = at.file("file", b"");
     chmod(&file, 0o644);
     fails(rustix::fs::access(&file, Access::EXEC_OK), Errno::ACCESS);
@@ -132,7 +134,7 @@ fn root_executes_what_somebody_may(at: &At) {
     rustix::fs::access(&file, Access::EXEC_OK).unwrap();
 }
 
-fn way_must_be_open(at: &At) {
+fn every_directory_of_the_path_needs_search(at: &CheckDir) {
     at.dir("a");
     at.dir("a/b");
     let file = at.file("a/b/file", b"");
@@ -149,10 +151,10 @@ fn way_must_be_open(at: &At) {
     as_user(ALICE, &[], || open(&file, OFlags::RDWR)).unwrap();
 }
 
-fn making_needs_write_and_search(at: &At) {
+fn making_needs_write_and_search(at: &CheckDir) {
     let dir = at.dir("dir");
     let file = at.file("file", b"");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     chmod(&dir, 0o755);
     as_user(ALICE, &[], || {
         let new = dir.join("new");
@@ -172,12 +174,12 @@ fn making_needs_write_and_search(at: &At) {
     });
 }
 
-fn removing_needs_the_directory_alone(at: &At) {
+fn removing_needs_the_directory_alone(at: &CheckDir) {
     let dir = at.dir("dir");
     at.file("dir/file", b"");
     at.dir("dir/sub");
     chmod(at.path("dir/file"), 0);
-    give(&dir, ALICE, ALICE);
+    set_owner_and_group(&dir, ALICE, ALICE);
     as_user(BOB, &[], || {
         fails(fs::remove_file(dir.join("file")), Errno::ACCESS);
         fails(fs::remove_dir(dir.join("sub")), Errno::ACCESS);
@@ -189,7 +191,7 @@ fn removing_needs_the_directory_alone(at: &At) {
 }
 
 /// A directory where all users may create entries, and each may remove only its own.
-fn sticky(at: &At) -> std::path::PathBuf {
+fn sticky(at: &CheckDir) -> std::path::PathBuf {
     let dir = at.dir("sticky");
     chmod(&dir, 0o1777);
     as_user(ALICE, &[], || {
@@ -199,7 +201,7 @@ fn sticky(at: &At) -> std::path::PathBuf {
     dir
 }
 
-fn sticky_directory(at: &At) {
+fn sticky_directory(at: &CheckDir) {
     let dir = sticky(at);
     as_user(BOB, &[], || {
         fails(fs::remove_file(dir.join("of alice")), Errno::PERM);
@@ -208,11 +210,11 @@ fn sticky_directory(at: &At) {
         fs::remove_file(dir.join("of bob")).unwrap();
     });
     as_user(ALICE, &[], || fs::remove_file(dir.join("of alice"))).unwrap();
-    give(&dir, BOB, BOB);
+    set_owner_and_group(&dir, BOB, BOB);
     as_user(BOB, &[], || fs::remove_dir(dir.join("dir of alice"))).unwrap();
 }
 
-fn sticky_directory_and_renames(at: &At) {
+fn sticky_directory_and_renames(at: &CheckDir) {
     let dir = sticky(at);
     as_user(BOB, &[], || {
         fs::write(dir.join("of bob"), b"x").unwrap();
@@ -222,29 +224,29 @@ fn sticky_directory_and_renames(at: &At) {
     });
 }
 
-fn chmod_is_for_the_owner(at: &At) {
+fn chmod_is_for_the_owner(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, ALICE, STAFF);
+    set_owner_and_group(&file, ALICE, STAFF);
     chmod(&file, 0o666);
     as_user(ALICE, &[], || rustix::fs::chmod(&file, Mode::from_raw_mode(0o640))).unwrap();
     as_user(BOB, &[STAFF], || fails(rustix::fs::chmod(&file, Mode::from_raw_mode(0o777)), Errno::PERM));
     assert_eq!(mode(&file), 0o640);
 }
 
-fn chown_is_for_root(at: &At) {
+fn chown_is_for_root(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     as_user(ALICE, &[], || {
         fails(std::os::unix::fs::chown(&file, Some(BOB), None), Errno::PERM);
         fails(std::os::unix::fs::chown(&file, Some(0), None), Errno::PERM);
     });
-    give(&file, BOB, BOB);
+    set_owner_and_group(&file, BOB, BOB);
     assert_eq!((stat(&file).st_uid, stat(&file).st_gid), (BOB, BOB));
 }
 
-fn group_is_changed_by_the_owner(at: &At) {
+fn group_is_changed_by_the_owner(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     let change = |group| std::os::unix::fs::chown(&file, None, Some(group));
     as_user(ALICE, &[STAFF], || {
         change(STAFF).unwrap();
@@ -255,15 +257,15 @@ fn group_is_changed_by_the_owner(at: &At) {
     assert_eq!(stat(&file).st_gid, ALICE);
 }
 
-fn unchanged_owner_needs_no_right(at: &At) {
+fn unchanged_owner_needs_no_right(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, ALICE, STAFF);
+    set_owner_and_group(&file, ALICE, STAFF);
     std::os::unix::fs::chown(&file, None, None).unwrap();
     as_user(ALICE, &[], || std::os::unix::fs::chown(&file, Some(ALICE), None)).unwrap();
     assert_eq!((stat(&file).st_uid, stat(&file).st_gid), (ALICE, STAFF));
 }
 
-fn modes_are_kept(at: &At) {
+fn modes_are_kept(at: &CheckDir) {
     let file = at.file("file", b"");
     for bits in (0..0o10_000).step_by(37) {
         chmod(&file, bits);
@@ -271,7 +273,7 @@ fn modes_are_kept(at: &At) {
     }
 }
 
-fn modes_of_directories_are_kept(at: &At) {
+fn modes_of_directories_are_kept(at: &CheckDir) {
     let dir = at.dir("dir");
     for bits in (0..0o10_000).step_by(41) {
         chmod(&dir, bits);
@@ -279,7 +281,7 @@ fn modes_of_directories_are_kept(at: &At) {
     }
 }
 
-fn chmod_of_a_handle(at: &At) {
+fn chmod_of_a_handle(at: &CheckDir) {
     let file = at.handle("file", b"");
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o421)).unwrap();
     assert_eq!(mode(at.path("file")), 0o421);
@@ -287,7 +289,7 @@ fn chmod_of_a_handle(at: &At) {
     assert_eq!((stat(at.path("file")).st_uid, stat(at.path("file")).st_gid), (4, 5));
 }
 
-fn new_files_belong_to_their_maker(at: &At) {
+fn new_files_belong_to_their_maker(at: &CheckDir) {
     let dir = at.dir("dir");
     chmod(&dir, 0o777);
     as_user(ALICE, &[STAFF], || {
@@ -302,7 +304,7 @@ fn new_files_belong_to_their_maker(at: &At) {
     }
 }
 
-fn mask_of_new_files(at: &At) {
+fn mask_of_new_files(at: &CheckDir) {
     for (mask, file, dir) in
         [("000", 0o666, 0o777), ("077", 0o600, 0o700), ("027", 0o640, 0o750), ("777", 0, 0)]
     {
@@ -314,18 +316,18 @@ fn mask_of_new_files(at: &At) {
     }
 }
 
-fn linking_needs_the_directory(at: &At) {
+fn linking_needs_the_directory(at: &CheckDir) {
     let dir = at.dir("dir");
     chmod(&dir, 0o777);
     let file = at.file("file", b"");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     as_user(ALICE, &[], || fs::hard_link(&file, dir.join("link"))).unwrap();
     chmod(&dir, 0o555);
     as_user(ALICE, &[], || fails(fs::hard_link(&file, dir.join("more")), Errno::ACCESS));
     assert_eq!(stat(&file).st_nlink, 2);
 }
 
-fn symlinks_follow_the_target(at: &At) {
+fn symlinks_follow_the_target(at: &CheckDir) {
     let file = at.file("file", b"");
     chmod(&file, 0o600);
     symlink("file", at.path("link")).unwrap();
@@ -335,7 +337,7 @@ fn symlinks_follow_the_target(at: &At) {
     });
 }
 
-fn devices_are_for_root(at: &At) {
+fn devices_are_for_root(at: &CheckDir) {
     chmod(&at.dir, 0o777);
     as_user(ALICE, &[], || {
         for kind in [FileType::CharacterDevice, FileType::BlockDevice] {
@@ -347,24 +349,24 @@ fn devices_are_for_root(at: &At) {
     });
 }
 
-fn programs_run(at: &At) {
+fn programs_run(at: &CheckDir) {
     fs::copy("/bin/true", at.path("program")).unwrap();
     run(&mut Command::new(at.path("program")));
     chmod(at.path("program"), 0o644);
     fails(Command::new(at.path("program")).status(), Errno::ACCESS);
 }
 
-fn scripts_need_permission(at: &At) {
+fn scripts_need_permission(at: &CheckDir) {
     let script = at.file("script", b"#!/bin/sh\necho ran with $1\n");
     fails(Command::new(&script).status(), Errno::ACCESS);
     chmod(&script, 0o755);
     assert_eq!(run(Command::new(&script).arg("this")), "ran with this\n");
 }
 
-fn open_handle_outlives_permission(at: &At) {
+fn open_handle_outlives_permission(at: &CheckDir) {
     use std::os::unix::fs::FileExt;
     let file = at.file("file", b"content");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     as_user(ALICE, &[], || {
         let handle = open(&file, OFlags::RDWR).unwrap();
         fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
@@ -375,10 +377,10 @@ fn open_handle_outlives_permission(at: &At) {
         assert_eq!(&out, b"CONtent");
         fails(open(&file, OFlags::RDONLY), Errno::ACCESS);
     });
-    assert_eq!(super::at::stored(&file), b"CONtent");
+    assert_eq!(super::check_dir::stored(&file), b"CONtent");
 }
 
-fn truncating_needs_write_permission(at: &At) {
+fn truncating_needs_write_permission(at: &CheckDir) {
     let file = at.file("file", b"kept");
     chmod(&file, 0o444);
     as_user(ALICE, &[], || {
@@ -388,9 +390,9 @@ fn truncating_needs_write_permission(at: &At) {
     assert_eq!(fs::read(&file).unwrap(), b"kept");
 }
 
-fn access_asks_for_the_real_user(at: &At) {
+fn access_asks_for_the_real_user(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, ALICE, STAFF);
+    set_owner_and_group(&file, ALICE, STAFF);
     chmod(&file, 0o640);
     as_user(ALICE, &[], || rustix::fs::access(&file, Access::READ_OK | Access::WRITE_OK)).unwrap();
     as_user(BOB, &[STAFF], || {
@@ -403,13 +405,13 @@ fn access_asks_for_the_real_user(at: &At) {
     });
 }
 
-fn noatime_is_for_the_owner(at: &At) {
+fn noatime_is_for_the_owner(at: &CheckDir) {
     let file = at.file("file", b"");
     chmod(&file, 0o666);
     as_user(BOB, &[], || fails(open(&file, OFlags::RDONLY | OFlags::NOATIME), Errno::PERM));
 }
 
-fn renaming_a_directory_of_another(at: &At) {
+fn renaming_a_directory_of_another(at: &CheckDir) {
     // Moving a directory to another parent changes its "..".
     at.dir("from");
     at.dir("to");

@@ -1,8 +1,8 @@
 //! Checks of renaming beyond the matrix of kinds: the same name, links of one file, directories
 //! into each other, open files, and concurrent renames.
 
-use super::at::{At, fails, fails_among, stat, stored};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, fails, fails_among, stat, stored};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{CWD, FileType, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs;
@@ -11,13 +11,13 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     to_the_same_name,
     links_of_one_file_both_stay,
     exchange_with_itself,
     directory_into_itself,
     directory_over_its_parent,
-    exchange_with_what_lies_inside,
+    exchange_with_a_descendant,
     directory_through_a_symlink,
     symlink_moves_itself,
     flags_that_contradict,
@@ -37,7 +37,7 @@ pub(super) const CHECKS: &[Check] = checks![
     many_rename_over_one_name,
 ];
 
-fn to_the_same_name(at: &At) {
+fn to_the_same_name(at: &CheckDir) {
     let file = at.file("file", b"kept");
     let dir = at.dir("dir");
     let before = (stat(&file).st_ino, stat(&dir).st_ino);
@@ -48,7 +48,7 @@ fn to_the_same_name(at: &At) {
     assert_eq!(fs::read(&file).unwrap(), b"kept");
 }
 
-fn links_of_one_file_both_stay(at: &At) {
+fn links_of_one_file_both_stay(at: &CheckDir) {
     let one = at.file("one", b"kept");
     let two = at.path("two");
     fs::hard_link(&one, &two).unwrap();
@@ -56,7 +56,7 @@ fn links_of_one_file_both_stay(at: &At) {
     assert_eq!((stat(&one).st_ino, stat(&one).st_nlink), (stat(&two).st_ino, 2));
 }
 
-fn exchange_with_itself(at: &At) {
+fn exchange_with_itself(at: &CheckDir) {
     let one = at.file("one", b"kept");
     renameat_with(CWD, &one, CWD, &one, RenameFlags::EXCHANGE).unwrap();
     let two = at.path("two");
@@ -65,7 +65,7 @@ fn exchange_with_itself(at: &At) {
     assert_eq!((stat(&one).st_nlink, stat(&two).st_nlink), (2, 2));
 }
 
-fn directory_into_itself(at: &At) {
+fn directory_into_itself(at: &CheckDir) {
     let dir = at.dir("dir");
     at.dir("dir/sub");
     fails(fs::rename(&dir, at.path("dir/new")), Errno::INVAL);
@@ -74,7 +74,7 @@ fn directory_into_itself(at: &At) {
     assert!(at.path("dir/sub").exists());
 }
 
-fn directory_over_its_parent(at: &At) {
+fn directory_over_its_parent(at: &CheckDir) {
     at.dir("dir");
     at.dir("dir/sub");
     at.dir("dir/sub/deep");
@@ -82,14 +82,14 @@ fn directory_over_its_parent(at: &At) {
     fails(fs::rename(at.path("dir/sub/deep"), at.path("dir")), Errno::NOTEMPTY);
 }
 
-fn exchange_with_what_lies_inside(at: &At) {
+fn exchange_with_a_descendant(at: &CheckDir) {
     let dir = at.dir("dir");
     at.dir("dir/sub");
     fails(renameat_with(CWD, &dir, CWD, at.path("dir/sub"), RenameFlags::EXCHANGE), Errno::INVAL);
     fails(renameat_with(CWD, at.path("dir/sub"), CWD, &dir, RenameFlags::EXCHANGE), Errno::INVAL);
 }
 
-fn directory_through_a_symlink(at: &At) {
+fn directory_through_a_symlink(at: &CheckDir) {
     at.dir("dir");
     at.dir("other");
     symlink("other", at.path("link")).unwrap();
@@ -99,7 +99,7 @@ fn directory_through_a_symlink(at: &At) {
     fails(fs::rename(at.path("other/moved"), at.path("link")), Errno::NOTDIR);
 }
 
-fn symlink_moves_itself(at: &At) {
+fn symlink_moves_itself(at: &CheckDir) {
     at.file("target", b"kept");
     symlink("target", at.path("link")).unwrap();
     fs::rename(at.path("link"), at.path("moved")).unwrap();
@@ -108,7 +108,7 @@ fn symlink_moves_itself(at: &At) {
     fails(fs::read(at.path("target")), Errno::LOOP);
 }
 
-fn flags_that_contradict(at: &At) {
+fn flags_that_contradict(at: &CheckDir) {
     let (one, two) = (at.file("one", b""), at.path("two"));
     let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
     fails(renameat_with(CWD, &one, CWD, &two, both), Errno::INVAL);
@@ -117,7 +117,7 @@ fn flags_that_contradict(at: &At) {
 }
 
 /// Renames and leaves a whiteout. `false` where a plain directory does not support that.
-fn leave_whiteout(at: &At, from: &Path, to: &Path) -> bool {
+fn leave_whiteout(at: &CheckDir, from: &Path, to: &Path) -> bool {
     match renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT) {
         Err(Errno::INVAL) if !at.vault => return false,
         done => done.unwrap(),
@@ -128,7 +128,7 @@ fn leave_whiteout(at: &At, from: &Path, to: &Path) -> bool {
     true
 }
 
-fn whiteout_takes_the_old_name(at: &At) {
+fn whiteout_takes_the_old_name(at: &CheckDir) {
     let (one, two, dir) = (at.file("one", b"moved"), at.path("two"), at.dir("dir"));
     let ino = stat(&one).st_ino;
     if !leave_whiteout(at, &one, &two) {
@@ -144,7 +144,7 @@ fn whiteout_takes_the_old_name(at: &At) {
     assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 2);
 }
 
-fn whiteout_of_a_directory(at: &At) {
+fn whiteout_of_a_directory(at: &CheckDir) {
     let (above, moved) = (at.dir("above"), at.dir("above/moved"));
     at.file("above/moved/file", b"kept");
     let links = || (stat(&at.dir).st_nlink, stat(&above).st_nlink);
@@ -159,7 +159,7 @@ fn whiteout_of_a_directory(at: &At) {
     }
 }
 
-fn whiteout_over_other_names(at: &At) {
+fn whiteout_over_other_names(at: &CheckDir) {
     let (one, two) = (at.file("one", b"one"), at.file("two", b"two"));
     let only_free = RenameFlags::WHITEOUT | RenameFlags::NOREPLACE;
     fails_among(renameat_with(CWD, &one, CWD, &two, only_free), &[Errno::EXIST, Errno::INVAL]);
@@ -175,7 +175,7 @@ fn whiteout_over_other_names(at: &At) {
     assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 3);
 }
 
-fn replaced_file_loses_a_link(at: &At) {
+fn replaced_file_loses_a_link(at: &CheckDir) {
     let old = at.file("old", b"old");
     fs::hard_link(&old, at.path("other name")).unwrap();
     let new = at.file("new", b"new");
@@ -184,7 +184,7 @@ fn replaced_file_loses_a_link(at: &At) {
     assert_eq!((fs::read(&old).unwrap(), stored(at.path("other name"))), (b"new".to_vec(), b"old".to_vec()));
 }
 
-fn link_counts_of_directories_follow(at: &At) {
+fn link_counts_of_directories_follow(at: &CheckDir) {
     for name in ["a", "b", "a/one", "a/two", "b/empty"] {
         at.dir(name);
     }
@@ -203,7 +203,7 @@ fn link_counts_of_directories_follow(at: &At) {
     assert_eq!(counts(), (3, 3));
 }
 
-fn open_file_is_not_disturbed(at: &At) {
+fn open_file_is_not_disturbed(at: &CheckDir) {
     let file = at.handle("file", b"before");
     at.dir("dir");
     fs::rename(at.path("file"), at.path("dir/moved")).unwrap();
@@ -211,7 +211,7 @@ fn open_file_is_not_disturbed(at: &At) {
     assert_eq!(stored(at.path("dir/moved")), b"AFTER!");
 }
 
-fn replaced_open_file_lives(at: &At) {
+fn replaced_open_file_lives(at: &CheckDir) {
     let old = at.handle("old", b"old content");
     let new = at.file("new", b"new");
     fs::rename(new, at.path("old")).unwrap();
@@ -223,7 +223,7 @@ fn replaced_open_file_lives(at: &At) {
     assert_eq!((&content, stored(at.path("old"))), (b"OLD content", b"new".to_vec()));
 }
 
-fn replaced_open_directory_lives(at: &At) {
+fn replaced_open_directory_lives(at: &CheckDir) {
     at.dir("old");
     at.dir("new");
     let old = at.open("old", OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
@@ -233,8 +233,8 @@ fn replaced_open_directory_lives(at: &At) {
     fails(made, Errno::NOENT);
 }
 
-fn written_file_keeps_its_pages(at: &At) {
-    let content = super::at::pattern(5, 300_000);
+fn written_file_keeps_its_pages(at: &CheckDir) {
+    let content = super::check_dir::pattern(5, 300_000);
     for round in 0..10 {
         let new = at.file("new", &content[round..]);
         fs::rename(new, at.path("name")).unwrap();
@@ -242,7 +242,7 @@ fn written_file_keeps_its_pages(at: &At) {
     }
 }
 
-fn directory_in_use_moves(at: &At) {
+fn directory_in_use_moves(at: &CheckDir) {
     at.dir("dir");
     at.file("dir/file", b"kept");
     let dir = at.open("dir", OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
@@ -253,7 +253,7 @@ fn directory_in_use_moves(at: &At) {
     assert!(rustix::fs::statat(&dir, "file", rustix::fs::AtFlags::empty()).is_ok());
 }
 
-fn long_chain_of_moves(at: &At) {
+fn long_chain_of_moves(at: &CheckDir) {
     let ino = stat(at.file("0", b"moved")).st_ino;
     for n in 0..500 {
         if n % 50 == 0 {
@@ -266,7 +266,7 @@ fn long_chain_of_moves(at: &At) {
     assert_eq!((stat(&last).st_ino, stored(&last)), (ino, b"moved".to_vec()));
 }
 
-fn reader_never_misses_a_replaced_name(at: &At) {
+fn reader_never_misses_a_replaced_name(at: &CheckDir) {
     let name = at.file("name", &[b'0'; 5000]);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -285,7 +285,7 @@ fn reader_never_misses_a_replaced_name(at: &At) {
     });
 }
 
-fn two_directories_never_hold_each_other(at: &At) {
+fn two_directories_never_hold_each_other(at: &CheckDir) {
     at.dir("a");
     at.dir("b");
     std::thread::scope(|scope| {
@@ -306,7 +306,7 @@ fn two_directories_never_hold_each_other(at: &At) {
     fs::remove_dir(at.path("b")).unwrap();
 }
 
-fn many_rename_over_one_name(at: &At) {
+fn many_rename_over_one_name(at: &CheckDir) {
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
             scope.spawn(move || {

@@ -1,15 +1,15 @@
 //! Checks of renaming every kind of node over every other, in one directory and across two:
 //! replacing, refusing and exchanging.
 
-use super::at::{At, stat};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, stat};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     replace_in_one_directory,
     replace_across_directories,
     no_replace_in_one_directory,
@@ -19,7 +19,7 @@ pub(super) const CHECKS: &[Check] = checks![
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum NodeKind {
     Absent,
     File,
     EmptyDirectory,
@@ -30,12 +30,12 @@ enum Kind {
     Socket,
 }
 
-use Kind::{Absent, EmptyDirectory, Fifo, File, FullDirectory, Socket, Symlink, SymlinkToDirectory};
+use NodeKind::{Absent, EmptyDirectory, Fifo, File, FullDirectory, Socket, Symlink, SymlinkToDirectory};
 
-const KINDS: [Kind; 8] =
+const KINDS: [NodeKind; 8] =
     [Absent, File, EmptyDirectory, FullDirectory, Symlink, SymlinkToDirectory, Fifo, Socket];
 
-impl Kind {
+impl NodeKind {
     fn make(self, path: &Path) {
         match self {
             Absent => {}
@@ -58,7 +58,7 @@ impl Kind {
 }
 
 /// The result on Linux of renaming `from` over `to`.
-fn expected(from: Kind, to: Kind, flags: RenameFlags) -> Result<(), Errno> {
+fn expected(from: NodeKind, to: NodeKind, flags: RenameFlags) -> Result<(), Errno> {
     if from == Absent {
         return Err(Errno::NOENT);
     }
@@ -88,7 +88,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn case(at: &At, from: Kind, to: Kind, flags: RenameFlags, across: bool) {
+fn case(at: &CheckDir, from: NodeKind, to: NodeKind, flags: RenameFlags, across: bool) {
     let words = format!("{from:?} over {to:?}");
     let dir = at.dir(&words);
     let target = if across { at.dir(format!("{words}, target")) } else { dir.clone() };
@@ -128,7 +128,7 @@ fn case(at: &At, from: Kind, to: Kind, flags: RenameFlags, across: bool) {
     }
 }
 
-fn all(at: &At, flags: RenameFlags, across: bool) {
+fn all(at: &CheckDir, flags: RenameFlags, across: bool) {
     for from in KINDS {
         for to in KINDS {
             case(at, from, to, flags, across);
@@ -136,26 +136,26 @@ fn all(at: &At, flags: RenameFlags, across: bool) {
     }
 }
 
-fn replace_in_one_directory(at: &At) {
+fn replace_in_one_directory(at: &CheckDir) {
     all(at, RenameFlags::empty(), false);
 }
 
-fn replace_across_directories(at: &At) {
+fn replace_across_directories(at: &CheckDir) {
     all(at, RenameFlags::empty(), true);
 }
 
-fn no_replace_in_one_directory(at: &At) {
+fn no_replace_in_one_directory(at: &CheckDir) {
     all(at, RenameFlags::NOREPLACE, false);
 }
 
-fn no_replace_across_directories(at: &At) {
+fn no_replace_across_directories(at: &CheckDir) {
     all(at, RenameFlags::NOREPLACE, true);
 }
 
-fn exchange_in_one_directory(at: &At) {
+fn exchange_in_one_directory(at: &CheckDir) {
     all(at, RenameFlags::EXCHANGE, false);
 }
 
-fn exchange_across_directories(at: &At) {
+fn exchange_across_directories(at: &CheckDir) {
     all(at, RenameFlags::EXCHANGE, true);
 }

@@ -1,15 +1,15 @@
 //! Checks of set-user-ID and set-group-ID: when they are cleared, and directories that pass on
 //! their group.
 
-use super::at::{ALICE, At, BOB, STAFF, as_user, chmod, give, mode, open, stat};
-use super::mapping::Mapping;
-use super::{Check, checks};
+use super::check_dir::{ALICE, BOB, CheckDir, STAFF, as_user, chmod, mode, open, set_owner_and_group, stat};
+use super::mapping::MemoryMap;
+use super::{ConformanceCheck, checks};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::PathBuf;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     write_by_a_user_clears,
     write_by_root_keeps,
     truncation_by_a_user_clears,
@@ -32,14 +32,14 @@ pub(super) const CHECKS: &[Check] = checks![
 ];
 
 /// A file that BOB may write, with set-user-ID of ALICE and set-group-ID of STAFF.
-fn program(at: &At) -> PathBuf {
+fn program(at: &CheckDir) -> PathBuf {
     let file = at.file("program", b"content");
-    give(&file, ALICE, STAFF);
+    set_owner_and_group(&file, ALICE, STAFF);
     chmod(&file, 0o6777);
     file
 }
 
-fn write_by_a_user_clears(at: &At) {
+fn write_by_a_user_clears(at: &CheckDir) {
     let file = program(at);
     as_user(BOB, &[], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap());
     assert_eq!(mode(&file), 0o777);
@@ -47,42 +47,42 @@ fn write_by_a_user_clears(at: &At) {
     // The owner's own write clears as well.
     as_user(ALICE, &[], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"Y", 0).unwrap());
     assert_eq!(mode(&file), 0o777);
-    assert_eq!(super::at::stored(&file), b"Yontent");
+    assert_eq!(super::check_dir::stored(&file), b"Yontent");
     assert_eq!(mode(&file), 0o777);
 }
 
-fn write_by_root_keeps(at: &At) {
+fn write_by_root_keeps(at: &CheckDir) {
     let file = program(at);
     open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap();
-    assert_eq!(super::at::stored(&file), b"Xontent");
+    assert_eq!(super::check_dir::stored(&file), b"Xontent");
     assert_eq!(mode(&file), 0o6777);
 }
 
-fn truncation_by_a_user_clears(at: &At) {
+fn truncation_by_a_user_clears(at: &CheckDir) {
     let file = program(at);
     as_user(BOB, &[], || open(&file, OFlags::WRONLY).unwrap().set_len(3).unwrap());
     assert_eq!(mode(&file), 0o777);
 }
 
-fn opening_with_truncation_by_a_user_clears(at: &At) {
+fn opening_with_truncation_by_a_user_clears(at: &CheckDir) {
     let file = program(at);
     as_user(BOB, &[], || drop(open(&file, OFlags::WRONLY | OFlags::TRUNC).unwrap()));
     assert_eq!((mode(&file), stat(&file).st_size), (0o777, 0));
 }
 
-fn mapped_write_by_a_user(at: &At) {
+fn mapped_write_by_a_user(at: &CheckDir) {
     // Linux does not clear the bits here; the check is that the write arrives.
     let file = program(at);
     as_user(BOB, &[], || {
         let handle = open(&file, OFlags::RDWR).unwrap();
-        let map = Mapping::shared(&handle, 0, 7).unwrap();
+        let map = MemoryMap::shared(&handle, 0, 7).unwrap();
         map.write(0, b"mapped!");
         map.sync().unwrap();
     });
-    assert_eq!(super::at::stored(&file), b"mapped!");
+    assert_eq!(super::check_dir::stored(&file), b"mapped!");
 }
 
-fn allocation_by_a_user_clears(at: &At) {
+fn allocation_by_a_user_clears(at: &CheckDir) {
     let file = program(at);
     as_user(BOB, &[], || {
         let handle = open(&file, OFlags::WRONLY).unwrap();
@@ -91,23 +91,23 @@ fn allocation_by_a_user_clears(at: &At) {
     assert_eq!((mode(&file), stat(&file).st_size), (0o777, 10_000));
 }
 
-fn chown_clears(at: &At) {
+fn chown_clears(at: &CheckDir) {
     let file = program(at);
-    give(&file, BOB, BOB);
+    set_owner_and_group(&file, BOB, BOB);
     assert_eq!(mode(&file), 0o777);
     let file = program(at);
     as_user(ALICE, &[STAFF], || std::os::unix::fs::chown(&file, None, Some(ALICE))).unwrap();
     assert_eq!(mode(&file), 0o777);
 }
 
-fn chown_of_a_directory_keeps(at: &At) {
+fn chown_of_a_directory_keeps(at: &CheckDir) {
     let dir = at.dir("dir");
     chmod(&dir, 0o6755);
-    give(&dir, ALICE, STAFF);
+    set_owner_and_group(&dir, ALICE, STAFF);
     assert_eq!(mode(&dir), 0o6755);
 }
 
-fn chmod_of_a_foreign_group_clears(at: &At) {
+fn chmod_of_a_foreign_group_clears(at: &CheckDir) {
     let file = program(at);
     as_user(ALICE, &[], || rustix::fs::chmod(&file, Mode::from_raw_mode(0o6755))).unwrap();
     assert_eq!(mode(&file), 0o4755);
@@ -115,7 +115,7 @@ fn chmod_of_a_foreign_group_clears(at: &At) {
     assert_eq!(mode(&file), 0o6755);
 }
 
-fn reading_keeps(at: &At) {
+fn reading_keeps(at: &CheckDir) {
     let file = program(at);
     as_user(BOB, &[], || {
         fs::read(&file).unwrap();
@@ -126,7 +126,7 @@ fn reading_keeps(at: &At) {
     assert_eq!(mode(&file), 0o6777);
 }
 
-fn group_without_execution_is_no_set_id(at: &At) {
+fn group_without_execution_is_no_set_id(at: &CheckDir) {
     // Set-group-ID without the group's execute bit has another meaning (mandatory locking) and
     // stays if the writer is in the group.
     let file = program(at);
@@ -136,14 +136,14 @@ fn group_without_execution_is_no_set_id(at: &At) {
 }
 
 /// A directory that passes on its group STAFF; every user may write there.
-fn shared(at: &At) -> PathBuf {
+fn shared(at: &CheckDir) -> PathBuf {
     let dir = at.dir("shared");
-    give(&dir, 0, STAFF);
+    set_owner_and_group(&dir, 0, STAFF);
     chmod(&dir, 0o2777);
     dir
 }
 
-fn directory_hands_down_its_group(at: &At) {
+fn directory_hands_down_its_group(at: &CheckDir) {
     let dir = shared(at);
     as_user(ALICE, &[], || fs::write(dir.join("file"), b"")).unwrap();
     fs::write(dir.join("of root"), b"").unwrap();
@@ -153,7 +153,7 @@ fn directory_hands_down_its_group(at: &At) {
     assert_eq!(mode(dir.join("file")), 0o644);
 }
 
-fn directory_hands_down_to_directories(at: &At) {
+fn directory_hands_down_to_directories(at: &CheckDir) {
     let dir = shared(at);
     as_user(ALICE, &[], || fs::create_dir(dir.join("sub"))).unwrap();
     assert_eq!((stat(dir.join("sub")).st_gid, mode(dir.join("sub"))), (STAFF, 0o2755));
@@ -164,14 +164,14 @@ fn directory_hands_down_to_directories(at: &At) {
     assert_eq!(stat(dir.join("sub/later")).st_gid, ALICE);
 }
 
-fn directory_without_the_bit_does_not(at: &At) {
+fn directory_without_the_bit_does_not(at: &CheckDir) {
     let dir = shared(at);
     chmod(&dir, 0o777);
     as_user(ALICE, &[STAFF], || fs::write(dir.join("file"), b"")).unwrap();
     assert_eq!(stat(dir.join("file")).st_gid, ALICE);
 }
 
-fn directory_hands_down_to_every_kind(at: &At) {
+fn directory_hands_down_to_every_kind(at: &CheckDir) {
     let dir = shared(at);
     as_user(ALICE, &[], || {
         symlink("x", dir.join("link")).unwrap();
@@ -183,7 +183,7 @@ fn directory_hands_down_to_every_kind(at: &At) {
     }
 }
 
-fn moved_into_the_directory_keeps_its_group(at: &At) {
+fn moved_into_the_directory_keeps_its_group(at: &CheckDir) {
     let dir = shared(at);
     let file = at.file("file", b"");
     fs::rename(file, dir.join("file")).unwrap();
@@ -194,14 +194,14 @@ fn moved_into_the_directory_keeps_its_group(at: &At) {
     );
 }
 
-fn linked_into_the_directory_keeps_its_group(at: &At) {
+fn linked_into_the_directory_keeps_its_group(at: &CheckDir) {
     let dir = shared(at);
     let file = at.file("file", b"");
     fs::hard_link(&file, dir.join("file")).unwrap();
     assert_eq!(stat(&file).st_gid, 0);
 }
 
-fn new_file_of_a_foreign_group_loses_the_bit(at: &At) {
+fn new_file_of_a_foreign_group_loses_the_bit(at: &CheckDir) {
     let dir = shared(at);
     let make = |name: &str| {
         let flags = OFlags::WRONLY | OFlags::CREATE;
@@ -212,7 +212,7 @@ fn new_file_of_a_foreign_group_loses_the_bit(at: &At) {
     assert_eq!((mode(dir.join("foreign")), mode(dir.join("member"))), (0o755, 0o2755));
 }
 
-fn deep_tree_of_one_group(at: &At) {
+fn deep_tree_of_one_group(at: &CheckDir) {
     let dir = shared(at);
     as_user(ALICE, &[STAFF], || {
         let mut path = dir.clone();

@@ -1,7 +1,7 @@
 //! Checks of symbolic links: their targets, path resolution, and their own attributes.
 
-use super::at::{At, fails, fails_among, give, stat};
-use super::{Check, checks};
+use super::check_dir::{CheckDir, fails, fails_among, set_owner_and_group, stat};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     target_is_kept,
     targets_of_every_length,
     longest_target,
@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[Check] = checks![
     chain_of_forty_one_is_eloop,
     loops_are_eloop,
     small_buffer_cuts_the_target,
-    reading_what_is_no_symlink,
+    readlink_needs_a_symlink,
     removing_leaves_the_target,
     owner_of_a_symlink,
     mode_of_a_symlink_is_fixed,
@@ -35,16 +35,16 @@ pub(super) const CHECKS: &[Check] = checks![
     slash_after_a_symlink,
 ];
 
-fn target(at: &At, name: &str) -> Vec<u8> {
+fn target(at: &CheckDir, name: &str) -> Vec<u8> {
     fs::read_link(at.path(name)).unwrap().as_os_str().as_bytes().to_vec()
 }
 
-fn target_is_kept(at: &At) {
+fn target_is_kept(at: &CheckDir) {
     symlink("some/where else", at.path("link")).unwrap();
     assert_eq!(target(at, "link"), b"some/where else");
 }
 
-fn targets_of_every_length(at: &At) {
+fn targets_of_every_length(at: &CheckDir) {
     for len in [1, 2, 15, 59, 60, 61, 200, 255, 256, 1000, 4000] {
         let name = format!("{len}");
         symlink("t".repeat(len), at.path(&name)).unwrap();
@@ -52,31 +52,31 @@ fn targets_of_every_length(at: &At) {
     }
 }
 
-fn longest_target(at: &At) {
+fn longest_target(at: &CheckDir) {
     symlink("t".repeat(4095), at.path("link")).unwrap();
     assert_eq!(target(at, "link"), "t".repeat(4095).into_bytes());
     fails(symlink("t".repeat(4096), at.path("longer")), Errno::NAMETOOLONG);
     fails(fs::read(at.path("link")), Errno::NAMETOOLONG);
 }
 
-fn empty_target_is_enoent(at: &At) {
+fn empty_target_is_enoent(at: &CheckDir) {
     fails(symlink("", at.path("link")), Errno::NOENT);
     fails(rustix::fs::lstat(at.path("link")), Errno::NOENT);
 }
 
-fn targets_of_any_bytes(at: &At) {
+fn targets_of_any_bytes(at: &CheckDir) {
     let all: Vec<u8> = (1..=255).collect();
     symlink(OsStr::from_bytes(&all), at.path("link")).unwrap();
     assert_eq!(target(at, "link"), all);
 }
 
-fn attributes_of_a_symlink(at: &At) {
+fn attributes_of_a_symlink(at: &CheckDir) {
     symlink("target", at.path("link")).unwrap();
     let stat = stat(at.path("link"));
     assert_eq!((stat.st_mode, stat.st_size, stat.st_nlink), (0o120_777, 6, 1));
 }
 
-fn relative_target(at: &At) {
+fn relative_target(at: &CheckDir) {
     at.dir("dir");
     at.file("dir/file", b"here");
     symlink("file", at.path("dir/link")).unwrap();
@@ -87,7 +87,7 @@ fn relative_target(at: &At) {
     fails(fs::read(at.path("outer")), Errno::NOENT);
 }
 
-fn absolute_target(at: &At) {
+fn absolute_target(at: &CheckDir) {
     let file = at.file("file", b"here");
     at.dir("dir");
     symlink(&file, at.path("dir/link")).unwrap();
@@ -96,7 +96,7 @@ fn absolute_target(at: &At) {
     assert_eq!(rustix::fs::stat(at.path("root")).unwrap().st_ino, stat("/").st_ino);
 }
 
-fn target_with_dots(at: &At) {
+fn target_with_dots(at: &CheckDir) {
     at.dir("a");
     at.dir("a/b");
     at.file("file", b"here");
@@ -105,7 +105,7 @@ fn target_with_dots(at: &At) {
     assert_eq!(fs::read(at.path("a/b/around")).unwrap(), b"here");
 }
 
-fn dangling_symlink(at: &At) {
+fn dangling_symlink(at: &CheckDir) {
     symlink("nowhere", at.path("link")).unwrap();
     fails(fs::read(at.path("link")), Errno::NOENT);
     fails(rustix::fs::stat(at.path("link")), Errno::NOENT);
@@ -114,7 +114,7 @@ fn dangling_symlink(at: &At) {
     assert_eq!(fs::read(at.path("link")).unwrap(), b"now here");
 }
 
-fn symlink_to_a_directory(at: &At) {
+fn symlink_to_a_directory(at: &CheckDir) {
     at.dir("dir");
     symlink("dir", at.path("link")).unwrap();
     at.file("link/file", b"x");
@@ -125,7 +125,7 @@ fn symlink_to_a_directory(at: &At) {
     assert!(at.path("dir/file").exists());
 }
 
-fn symlink_in_the_middle_of_a_path(at: &At) {
+fn symlink_in_the_middle_of_a_path(at: &CheckDir) {
     at.dir("a");
     at.dir("a/b");
     symlink("a", at.path("one")).unwrap();
@@ -136,24 +136,24 @@ fn symlink_in_the_middle_of_a_path(at: &At) {
     assert_eq!(rustix::fs::stat(format!("{text}/one/two/..")).unwrap().st_ino, stat(at.path("a")).st_ino);
 }
 
-fn chain(at: &At, length: usize) {
+fn chain(at: &CheckDir, length: usize) {
     at.file("0", b"end");
     for n in 1..=length {
         symlink(format!("{}", n - 1), at.path(format!("{n}"))).unwrap();
     }
 }
 
-fn chain_of_forty(at: &At) {
+fn chain_of_forty(at: &CheckDir) {
     chain(at, 40);
     assert_eq!(fs::read(at.path("40")).unwrap(), b"end");
 }
 
-fn chain_of_forty_one_is_eloop(at: &At) {
+fn chain_of_forty_one_is_eloop(at: &CheckDir) {
     chain(at, 41);
     fails(fs::read(at.path("41")), Errno::LOOP);
 }
 
-fn loops_are_eloop(at: &At) {
+fn loops_are_eloop(at: &CheckDir) {
     symlink("self", at.path("self")).unwrap();
     symlink("b", at.path("a")).unwrap();
     symlink("a", at.path("b")).unwrap();
@@ -165,45 +165,45 @@ fn loops_are_eloop(at: &At) {
     fs::remove_file(at.path("self")).unwrap();
 }
 
-fn small_buffer_cuts_the_target(at: &At) {
+fn small_buffer_cuts_the_target(at: &CheckDir) {
     symlink("0123456789", at.path("link")).unwrap();
     let mut out = [std::mem::MaybeUninit::uninit(); 4];
     let (read, _) = rustix::fs::readlinkat_raw(CWD, at.path("link"), &mut out).unwrap();
     assert_eq!(read, b"0123");
 }
 
-fn reading_what_is_no_symlink(at: &At) {
+fn readlink_needs_a_symlink(at: &CheckDir) {
     let file = at.file("file", b"");
     fails(fs::read_link(&file), Errno::INVAL);
     fails(fs::read_link(&at.dir), Errno::INVAL);
     fails(fs::read_link(at.path("none")), Errno::NOENT);
 }
 
-fn removing_leaves_the_target(at: &At) {
+fn removing_leaves_the_target(at: &CheckDir) {
     let file = at.file("file", b"kept");
     symlink("file", at.path("link")).unwrap();
     fs::remove_file(at.path("link")).unwrap();
     assert_eq!(fs::read(file).unwrap(), b"kept");
 }
 
-fn owner_of_a_symlink(at: &At) {
+fn owner_of_a_symlink(at: &CheckDir) {
     let file = at.file("file", b"");
     symlink("file", at.path("link")).unwrap();
-    give(at.path("link"), 5, 6);
+    set_owner_and_group(at.path("link"), 5, 6);
     assert_eq!((stat(at.path("link")).st_uid, stat(at.path("link")).st_gid), (5, 6));
     assert_eq!((stat(&file).st_uid, stat(&file).st_gid), (0, 0));
     std::os::unix::fs::chown(at.path("link"), Some(7), Some(8)).unwrap();
     assert_eq!((stat(at.path("link")).st_uid, stat(&file).st_uid), (5, 7));
 }
 
-fn mode_of_a_symlink_is_fixed(at: &At) {
+fn mode_of_a_symlink_is_fixed(at: &CheckDir) {
     let file = at.file("file", b"");
     symlink("file", at.path("link")).unwrap();
-    super::at::chmod(at.path("link"), 0o600);
-    assert_eq!((super::at::mode(&file), super::at::mode(at.path("link"))), (0o600, 0o777));
+    super::check_dir::chmod(at.path("link"), 0o600);
+    assert_eq!((super::check_dir::mode(&file), super::check_dir::mode(at.path("link"))), (0o600, 0o777));
 }
 
-fn replaced_target(at: &At) {
+fn replaced_target(at: &CheckDir) {
     at.file("one", b"1");
     at.file("two", b"2");
     for n in 0..40 {
@@ -215,7 +215,7 @@ fn replaced_target(at: &At) {
     }
 }
 
-fn thousand_symlinks(at: &At) {
+fn thousand_symlinks(at: &CheckDir) {
     for n in 0..1000 {
         symlink(format!("target of {n}"), at.path(format!("{n}"))).unwrap();
     }
@@ -225,7 +225,7 @@ fn thousand_symlinks(at: &At) {
     }
 }
 
-fn slash_after_a_symlink(at: &At) {
+fn slash_after_a_symlink(at: &CheckDir) {
     at.dir("dir");
     at.file("file", b"");
     symlink("dir", at.path("to dir")).unwrap();

@@ -1,8 +1,11 @@
 //! Checks of time stamps: which calls set them, which do not, and their range. No check compares
 //! one with a clock.
 
-use super::at::{ALICE, At, BOB, as_user, chmod, fails, give, pattern, settle, stat, stored};
-use super::{Check, checks};
+use super::check_dir::{
+    ALICE, BOB, CheckDir, as_user, chmod, fails, pattern, set_owner_and_group, stat, stored,
+    sync_and_drop_cache,
+};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, OFlags, StatxFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
     XattrFlags, futimens, statx, utimensat,
@@ -15,7 +18,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     times_are_kept_to_the_nanosecond,
     omitted_time_stays,
     now_is_another_time,
@@ -83,7 +86,7 @@ fn changed(path: &Path) -> (i64, i64) {
     (stat.st_ctime, stat.st_ctime_nsec as i64)
 }
 
-fn times_are_kept_to_the_nanosecond(at: &At) {
+fn times_are_kept_to_the_nanosecond(at: &CheckDir) {
     let file = at.file("file", b"x");
     for nanos in [0, 1, 999, 123_456_789, 999_999_999] {
         set(&file, moment(1_234_567_890, nanos), moment(1_700_000_000, 999_999_999 - nanos));
@@ -92,7 +95,7 @@ fn times_are_kept_to_the_nanosecond(at: &At) {
     }
 }
 
-fn omitted_time_stays(at: &At) {
+fn omitted_time_stays(at: &CheckDir) {
     let file = at.file("file", b"x");
     set(&file, moment(11, 1), moment(22, 2));
     set(&file, moment(0, UTIME_OMIT), moment(33, 3));
@@ -103,7 +106,7 @@ fn omitted_time_stays(at: &At) {
     assert_eq!((accessed(&file), modified(&file)), ((44, 4), (33, 3)));
 }
 
-fn now_is_another_time(at: &At) {
+fn now_is_another_time(at: &CheckDir) {
     let file = at.file("file", b"x");
     set_past_of(&file);
     set(&file, moment(0, UTIME_NOW), moment(0, UTIME_OMIT));
@@ -112,7 +115,7 @@ fn now_is_another_time(at: &At) {
     assert!(modified(&file).0 != PAST);
 }
 
-fn times_before_1970(at: &At) {
+fn times_before_1970(at: &CheckDir) {
     let file = at.file("file", b"x");
     for (secs, nanos) in [(-1, 0), (-1, 500_000_000), (-1_000_000_000, 1), (-2_000_000_000, 999_999_999)] {
         set(&file, moment(secs, nanos), moment(secs, nanos));
@@ -120,7 +123,7 @@ fn times_before_1970(at: &At) {
     }
 }
 
-fn times_far_away(at: &At) {
+fn times_far_away(at: &CheckDir) {
     let file = at.file("file", b"x");
     for secs in [0, i64::from(i32::MAX) + 1, 1 << 33] {
         set(&file, moment(secs, 7), moment(secs, 8));
@@ -128,7 +131,7 @@ fn times_far_away(at: &At) {
     }
 }
 
-fn times_of_a_directory(at: &At) {
+fn times_of_a_directory(at: &CheckDir) {
     let dir = at.dir("dir");
     set(&dir, moment(100, 1), moment(200, 2));
     assert_eq!((accessed(&dir), modified(&dir)), ((100, 1), (200, 2)));
@@ -136,7 +139,7 @@ fn times_of_a_directory(at: &At) {
     assert_ne!(modified(&dir), (200, 2));
 }
 
-fn times_of_a_symlink(at: &At) {
+fn times_of_a_symlink(at: &CheckDir) {
     let file = at.file("file", b"x");
     set_past_of(&file);
     symlink("file", at.path("link")).unwrap();
@@ -144,7 +147,7 @@ fn times_of_a_symlink(at: &At) {
     assert_eq!((modified(&at.path("link")), modified(&file)), ((6, 0), (PAST, 0)));
 }
 
-fn times_through_a_symlink(at: &At) {
+fn times_through_a_symlink(at: &CheckDir) {
     let file = at.file("file", b"x");
     symlink("file", at.path("link")).unwrap();
     let link = modified(&at.path("link"));
@@ -152,7 +155,7 @@ fn times_through_a_symlink(at: &At) {
     assert_eq!((modified(&file), modified(&at.path("link"))), ((6, 0), link));
 }
 
-fn times_of_a_handle_that_wrote(at: &At) {
+fn times_of_a_handle_that_wrote(at: &CheckDir) {
     // The sequence of `cp -p` and `tar`: write, set the times, close.
     let path = at.path("file");
     let mut file = at.open("file", OFlags::WRONLY | OFlags::CREATE).unwrap();
@@ -164,40 +167,40 @@ fn times_of_a_handle_that_wrote(at: &At) {
     assert_eq!(modified(&path), (PAST, 0));
 }
 
-fn times_set_after_a_write_stay(at: &At) {
+fn times_set_after_a_write_stay(at: &CheckDir) {
     let file = at.handle("file", b"");
     file.write_all_at(&pattern(1, 50_000), 0).unwrap();
     set_past_of(&at.path("file"));
-    settle(&file);
+    sync_and_drop_cache(&file);
     rustix::fs::syncfs(&file).unwrap();
     assert_eq!(modified(&at.path("file")), (PAST, 0));
 }
 
-fn times_set_before_a_write_go(at: &At) {
+fn times_set_before_a_write_go(at: &CheckDir) {
     let file = at.handle("file", b"");
     set_past(&file);
     file.write_all_at(b"x", 0).unwrap();
     assert_ne!(modified(&at.path("file")).0, PAST);
-    settle(&file);
+    sync_and_drop_cache(&file);
     assert_ne!(modified(&at.path("file")).0, PAST);
 }
 
-fn time_of_change_is_stable(at: &At) {
+fn time_of_change_is_stable(at: &CheckDir) {
     let file = at.handle("file", b"");
     file.write_all_at(&pattern(1, 200_000), 0).unwrap();
     let before = (modified(&at.path("file")), changed(&at.path("file")));
     std::thread::sleep(TICK);
-    settle(&file);
+    sync_and_drop_cache(&file);
     drop(file);
     rustix::fs::syncfs(File::open(&at.dir).unwrap()).unwrap();
     fs::read(at.path("file")).unwrap();
     assert_eq!((modified(&at.path("file")), changed(&at.path("file"))), before);
 }
 
-type Act = (&'static str, fn(&At, &File));
+type FileChange = (&'static str, fn(&CheckDir, &File));
 
-fn content_changes_set_the_time(at: &At) {
-    let acts: [Act; 8] = [
+fn content_changes_set_the_time(at: &CheckDir) {
+    let acts: [FileChange; 8] = [
         ("write", |_, file| file.write_all_at(b"y", 3).unwrap()),
         ("append", |_, file| file.write_all_at(b"y", 20_000).unwrap()),
         ("cut", |_, file| file.set_len(100).unwrap()),
@@ -215,32 +218,32 @@ fn content_changes_set_the_time(at: &At) {
         set_past(&file);
         act(at, &file);
         assert_ne!(modified(&at.path("file")).0, PAST, "{name}");
-        settle(&file);
+        sync_and_drop_cache(&file);
         assert_ne!(modified(&at.path("file")).0, PAST, "{name}, stored");
     }
 }
 
-fn attribute_changes_leave_the_time(at: &At) {
+fn attribute_changes_leave_the_time(at: &CheckDir) {
     let file = at.handle("file", b"content");
     set_past(&file);
     let path = at.path("file");
     chmod(&path, 0o600);
-    give(&path, 5, 6);
+    set_owner_and_group(&path, 5, 6);
     rustix::fs::setxattr(&path, "user.a", b"x", XattrFlags::empty()).unwrap();
     fs::hard_link(&path, at.path("link")).unwrap();
     fs::remove_file(at.path("link")).unwrap();
     fs::rename(&path, at.path("moved")).unwrap();
     fs::read(at.path("moved")).unwrap();
-    settle(&file);
+    sync_and_drop_cache(&file);
     assert_eq!(modified(&at.path("moved")), (PAST, 0));
 }
 
-fn everything_sets_the_change_time(at: &At) {
-    let acts: [Act; 9] = [
+fn everything_sets_the_change_time(at: &CheckDir) {
+    let acts: [FileChange; 9] = [
         ("write", |_, file| file.write_all_at(b"y", 0).unwrap()),
         ("truncate", |_, file| file.set_len(3).unwrap()),
         ("chmod", |at, _| chmod(at.path("file"), 0o640)),
-        ("chown", |at, _| give(at.path("file"), 5, 6)),
+        ("chown", |at, _| set_owner_and_group(at.path("file"), 5, 6)),
         ("times", |_, file| set_past(file)),
         ("link", |at, _| fs::hard_link(at.path("file"), at.path("link")).unwrap()),
         ("unlink", |at, _| fs::remove_file(at.path("link")).unwrap()),
@@ -259,8 +262,8 @@ fn everything_sets_the_change_time(at: &At) {
     }
 }
 
-fn names_set_the_time_of_their_directory(at: &At) {
-    type Act = fn(&At);
+fn names_set_the_time_of_their_directory(at: &CheckDir) {
+    type Act = fn(&CheckDir);
     let acts: [(&str, Act); 10] = [
         ("create", |at| drop(at.file("dir/file", b""))),
         ("mkdir", |at| drop(at.dir("dir/sub"))),
@@ -287,13 +290,13 @@ fn names_set_the_time_of_their_directory(at: &At) {
     }
 }
 
-fn reading_leaves_the_time_of_change(at: &At) {
+fn reading_leaves_the_time_of_change(at: &CheckDir) {
     let file = at.handle("file", &pattern(1, 10_000));
     let dir = at.dir("dir");
     at.file("dir/file", b"x");
     set_past(&file);
     set_past_of(&dir);
-    settle(&file);
+    sync_and_drop_cache(&file);
     let before = (changed(&at.path("file")), changed(&dir));
     std::thread::sleep(TICK);
     fs::read(at.path("file")).unwrap();
@@ -304,7 +307,7 @@ fn reading_leaves_the_time_of_change(at: &At) {
     assert_eq!((changed(&at.path("file")), changed(&dir)), before);
 }
 
-fn failed_changes_leave_times(at: &At) {
+fn failed_changes_leave_times(at: &CheckDir) {
     let dir = at.dir("dir");
     at.file("dir/file", b"");
     at.dir("dir/sub");
@@ -318,7 +321,7 @@ fn failed_changes_leave_times(at: &At) {
     assert_eq!(modified(&dir), (PAST, 0));
 }
 
-fn birth_time_stays(at: &At) {
+fn birth_time_stays(at: &CheckDir) {
     let file = at.handle("file", b"");
     let born = || {
         let stat = statx(CWD, at.path("file"), AtFlags::empty(), StatxFlags::BTIME).unwrap();
@@ -333,28 +336,28 @@ fn birth_time_stays(at: &At) {
     assert_eq!(born(), before);
 }
 
-fn access_time_follows_a_read(at: &At) {
+fn access_time_follows_a_read(at: &CheckDir) {
     if !at.vault {
         // A plain directory may be mounted without access times.
         return;
     }
     let file = at.handle("file", &pattern(1, 10_000));
     set(&at.path("file"), moment(PAST, 0), moment(PAST + 5, 0));
-    settle(&file);
+    sync_and_drop_cache(&file);
     file.read_exact_at(&mut [0; 5000], 0).unwrap();
     let after = accessed(&at.path("file"));
     assert_ne!(after.0, PAST);
     // As with `relatime`, the next read does not change it: it is newer than the last modification,
     // and recent.
     std::thread::sleep(TICK);
-    settle(&file);
+    sync_and_drop_cache(&file);
     file.read_exact_at(&mut [0; 5000], 0).unwrap();
     assert_eq!(accessed(&at.path("file")), after);
 }
 
-fn owner_sets_times(at: &At) {
+fn owner_sets_times(at: &CheckDir) {
     let file = at.file("file", b"x");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     chmod(&file, 0o644);
     let past = both(moment(PAST, 0), moment(PAST, 0));
     as_user(ALICE, &[], || utimensat(CWD, &file, &past, AtFlags::empty())).unwrap();
@@ -366,7 +369,7 @@ fn owner_sets_times(at: &At) {
     });
 }
 
-fn writer_sets_the_present(at: &At) {
+fn writer_sets_the_present(at: &CheckDir) {
     let file = at.file("file", b"x");
     chmod(&file, 0o666);
     set_past_of(&file);
@@ -379,7 +382,7 @@ fn writer_sets_the_present(at: &At) {
     assert_ne!(modified(&file).0, PAST);
 }
 
-fn copies_with_times(at: &At) {
+fn copies_with_times(at: &CheckDir) {
     at.dir("from");
     for n in 0..20 {
         let file = at.file(format!("from/{n}"), &pattern(n, 5000));
@@ -393,7 +396,7 @@ fn copies_with_times(at: &At) {
     assert_eq!(modified(&at.path("to")), (PAST, 5));
 }
 
-fn links_share_times(at: &At) {
+fn links_share_times(at: &CheckDir) {
     let file = at.file("file", b"x");
     fs::hard_link(&file, at.path("link")).unwrap();
     set(&at.path("link"), moment(1, 2), moment(3, 4));

@@ -1,7 +1,10 @@
 //! Checks of extended attributes: values, flags, limits, name spaces and permissions.
 
-use super::at::{ALICE, At, as_user, chmod, fails, fails_among, give, pattern, settle, stat};
-use super::{Check, checks};
+use super::check_dir::{
+    ALICE, CheckDir, as_user, chmod, fails, fails_among, pattern, set_owner_and_group, stat,
+    sync_and_drop_cache,
+};
+use super::{ConformanceCheck, checks};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -9,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-pub(super) const CHECKS: &[Check] = checks![
+pub(super) const CHECKS: &[ConformanceCheck] = checks![
     value_is_kept,
     values_of_any_bytes,
     empty_value,
@@ -67,28 +70,28 @@ fn set_of(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn value_is_kept(at: &At) {
+fn value_is_kept(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"value", ANY).unwrap();
     assert_eq!(get(&file, "user.a").unwrap(), b"value");
-    settle(&fs::File::open(&file).unwrap());
+    sync_and_drop_cache(&fs::File::open(&file).unwrap());
     assert_eq!(get(&file, "user.a").unwrap(), b"value");
 }
 
-fn values_of_any_bytes(at: &At) {
+fn values_of_any_bytes(at: &CheckDir) {
     let file = at.file("file", b"");
     let all: Vec<u8> = (0..=255).collect();
     setxattr(&file, "user.a", &all, ANY).unwrap();
     assert_eq!(get(&file, "user.a").unwrap(), all);
 }
 
-fn empty_value(at: &At) {
+fn empty_value(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.empty", b"", ANY).unwrap();
     assert_eq!((get(&file, "user.empty").unwrap(), names(&file)), (vec![], set_of(&["user.empty"])));
 }
 
-fn missing_attribute_is_enodata(at: &At) {
+fn missing_attribute_is_enodata(at: &CheckDir) {
     let file = at.file("file", b"");
     fails(get(&file, "user.none"), Errno::NODATA);
     fails(removexattr(&file, "user.none"), Errno::NODATA);
@@ -98,14 +101,14 @@ fn missing_attribute_is_enodata(at: &At) {
     fails(get(&at.path("none"), "user.a"), Errno::NOENT);
 }
 
-fn create_flag_refuses_an_old_one(at: &At) {
+fn create_flag_refuses_an_old_one(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"one", XattrFlags::CREATE).unwrap();
     fails(setxattr(&file, "user.a", b"two", XattrFlags::CREATE), Errno::EXIST);
     assert_eq!(get(&file, "user.a").unwrap(), b"one");
 }
 
-fn replace_flag_refuses_a_new_one(at: &At) {
+fn replace_flag_refuses_a_new_one(at: &CheckDir) {
     let file = at.file("file", b"");
     fails(setxattr(&file, "user.a", b"one", XattrFlags::REPLACE), Errno::NODATA);
     setxattr(&file, "user.a", b"one", ANY).unwrap();
@@ -113,7 +116,7 @@ fn replace_flag_refuses_a_new_one(at: &At) {
     assert_eq!(get(&file, "user.a").unwrap(), b"two");
 }
 
-fn replaced_by_longer_and_shorter(at: &At) {
+fn replaced_by_longer_and_shorter(at: &CheckDir) {
     let file = at.file("file", b"");
     for len in [5, 500, 1, 0, 2000, 100] {
         setxattr(&file, "user.a", &pattern(len as u64, len), ANY).unwrap();
@@ -121,7 +124,7 @@ fn replaced_by_longer_and_shorter(at: &At) {
     }
 }
 
-fn names_are_listed(at: &At) {
+fn names_are_listed(at: &CheckDir) {
     let file = at.file("file", b"");
     assert!(names(&file).is_empty());
     let all = ["user.a", "user.aa", "user.b", "user.a.b", "user.\u{e9}", "trusted.t"];
@@ -134,7 +137,7 @@ fn names_are_listed(at: &At) {
     }
 }
 
-fn removed_attribute_is_gone(at: &At) {
+fn removed_attribute_is_gone(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"x", ANY).unwrap();
     setxattr(&file, "user.b", b"y", ANY).unwrap();
@@ -144,7 +147,7 @@ fn removed_attribute_is_gone(at: &At) {
     setxattr(&file, "user.a", b"again", XattrFlags::CREATE).unwrap();
 }
 
-fn small_buffers_are_erange(at: &At) {
+fn small_buffers_are_erange(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.name", b"0123456789", ANY).unwrap();
     fails(getxattr(&file, "user.name", &mut [0; 9][..]), Errno::RANGE);
@@ -154,7 +157,7 @@ fn small_buffers_are_erange(at: &At) {
     assert!(rustix::fs::listxattr_query(&file).unwrap() >= 10);
 }
 
-fn directories_have_attributes(at: &At) {
+fn directories_have_attributes(at: &CheckDir) {
     let dir = at.dir("dir");
     setxattr(&dir, "user.a", b"of a directory", ANY).unwrap();
     at.file("dir/file", b"");
@@ -162,7 +165,7 @@ fn directories_have_attributes(at: &At) {
     fails(get(&at.path("dir/file"), "user.a"), Errno::NODATA);
 }
 
-fn symlinks_take_no_user_attributes(at: &At) {
+fn symlinks_take_no_user_attributes(at: &CheckDir) {
     let file = at.file("file", b"");
     symlink("file", at.path("link")).unwrap();
     fails(rustix::fs::lsetxattr(at.path("link"), "user.a", b"x", ANY), Errno::PERM);
@@ -170,7 +173,7 @@ fn symlinks_take_no_user_attributes(at: &At) {
     assert_eq!(get(&file, "user.a").unwrap(), b"through");
 }
 
-fn symlinks_have_trusted_attributes(at: &At) {
+fn symlinks_have_trusted_attributes(at: &CheckDir) {
     let file = at.file("file", b"");
     symlink("file", at.path("link")).unwrap();
     rustix::fs::lsetxattr(at.path("link"), "trusted.a", b"of the link", ANY).unwrap();
@@ -180,7 +183,7 @@ fn symlinks_have_trusted_attributes(at: &At) {
     fails(get(&file, "trusted.a"), Errno::NODATA);
 }
 
-fn longest_name(at: &At) {
+fn longest_name(at: &CheckDir) {
     let file = at.file("file", b"");
     let name = format!("user.{}", "n".repeat(250));
     setxattr(&file, name.as_str(), b"x", ANY).unwrap();
@@ -188,14 +191,14 @@ fn longest_name(at: &At) {
     removexattr(&file, name.as_str()).unwrap();
 }
 
-fn longer_name_is_erange(at: &At) {
+fn longer_name_is_erange(at: &CheckDir) {
     let file = at.file("file", b"");
     let name = format!("user.{}", "n".repeat(251));
     fails(setxattr(&file, name.as_str(), b"x", ANY), Errno::RANGE);
     fails(get(&file, &name), Errno::RANGE);
 }
 
-fn longest_value(at: &At) {
+fn longest_value(at: &CheckDir) {
     let file = at.file("file", b"");
     let len = if at.vault { 65_536 } else { 2000 };
     for seed in 0..3 {
@@ -204,14 +207,14 @@ fn longest_value(at: &At) {
     }
 }
 
-fn longer_value_is_e2big(at: &At) {
+fn longer_value_is_e2big(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"kept", ANY).unwrap();
     fails(setxattr(&file, "user.a", &[0; 65_537], ANY), Errno::TOOBIG);
     assert_eq!(get(&file, "user.a").unwrap(), b"kept");
 }
 
-fn many_attributes(at: &At) {
+fn many_attributes(at: &CheckDir) {
     let file = at.file("file", b"");
     let count = if at.vault { 500 } else { 30 };
     let name = |n: usize| format!("user.number {n}");
@@ -228,7 +231,7 @@ fn many_attributes(at: &At) {
     }
 }
 
-fn links_share_attributes(at: &At) {
+fn links_share_attributes(at: &CheckDir) {
     let file = at.file("file", b"");
     fs::hard_link(&file, at.path("link")).unwrap();
     setxattr(&file, "user.a", b"shared", ANY).unwrap();
@@ -236,7 +239,7 @@ fn links_share_attributes(at: &At) {
     assert_eq!(get(&at.path("link"), "user.a").unwrap(), b"shared");
 }
 
-fn renamed_file_keeps_attributes(at: &At) {
+fn renamed_file_keeps_attributes(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"moved", ANY).unwrap();
     let old = at.file("old", b"");
@@ -245,7 +248,7 @@ fn renamed_file_keeps_attributes(at: &At) {
     assert_eq!((get(&old, "user.a").unwrap(), names(&old)), (b"moved".to_vec(), set_of(&["user.a"])));
 }
 
-fn new_file_has_none(at: &At) {
+fn new_file_has_none(at: &CheckDir) {
     for _ in 0..5 {
         let file = at.file("file", b"");
         assert!(names(&file).is_empty());
@@ -254,7 +257,7 @@ fn new_file_has_none(at: &At) {
     }
 }
 
-fn attributes_of_a_handle(at: &At) {
+fn attributes_of_a_handle(at: &CheckDir) {
     let file = at.handle("file", b"");
     rustix::fs::fsetxattr(&file, "user.a", b"by handle", ANY).unwrap();
     assert_eq!(get(&at.path("file"), "user.a").unwrap(), b"by handle");
@@ -262,7 +265,7 @@ fn attributes_of_a_handle(at: &At) {
     assert!(names(&at.path("file")).is_empty());
 }
 
-fn attribute_name_spaces(at: &At) {
+fn attribute_name_spaces(at: &CheckDir) {
     let file = at.file("file", b"");
     fails(setxattr(&file, "nonsense.a", b"x", ANY), Errno::OPNOTSUPP);
     fails(setxattr(&file, "user", b"x", ANY), Errno::OPNOTSUPP);
@@ -274,7 +277,7 @@ fn attribute_name_spaces(at: &At) {
     assert!(names(&file).is_empty());
 }
 
-fn other_names_of_the_system_are_refused(at: &At) {
+fn other_names_of_the_system_are_refused(at: &CheckDir) {
     let file = at.file("file", b"");
     fails(setxattr(&file, "system.other", b"x", ANY), Errno::OPNOTSUPP);
     fails(get(&file, "system.other"), Errno::OPNOTSUPP);
@@ -282,7 +285,7 @@ fn other_names_of_the_system_are_refused(at: &At) {
     assert!(names(&file).is_empty());
 }
 
-fn setting_needs_permission(at: &At) {
+fn setting_needs_permission(at: &CheckDir) {
     let file = at.file("file", b"");
     chmod(&file, 0o644);
     as_user(ALICE, &[], || {
@@ -293,21 +296,21 @@ fn setting_needs_permission(at: &At) {
         assert_eq!(get(&file, "user.a").unwrap(), b"x");
         fails(removexattr(&file, "user.a"), Errno::ACCESS);
     });
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     as_user(ALICE, &[], || setxattr(&file, "user.a", b"mine", ANY)).unwrap();
     assert_eq!(get(&file, "user.a").unwrap(), b"mine");
 }
 
-fn reading_needs_permission(at: &At) {
+fn reading_needs_permission(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"x", ANY).unwrap();
     chmod(&file, 0o600);
     as_user(ALICE, &[], || fails(get(&file, "user.a"), Errno::ACCESS));
 }
 
-fn trusted_is_for_root(at: &At) {
+fn trusted_is_for_root(at: &CheckDir) {
     let file = at.file("file", b"");
-    give(&file, ALICE, ALICE);
+    set_owner_and_group(&file, ALICE, ALICE);
     setxattr(&file, "trusted.a", b"secret", ANY).unwrap();
     as_user(ALICE, &[], || {
         fails_among(get(&file, "trusted.a"), &[Errno::NODATA, Errno::PERM]);
@@ -319,21 +322,21 @@ fn trusted_is_for_root(at: &At) {
 
 const SCHEME: &str = "user.lacuna.integrity";
 
-fn scheme_attribute(at: &At) {
+fn scheme_attribute(at: &CheckDir) {
     let file = at.file("file", &pattern(1, 50_000));
     for scheme in ["mt", "rand", "comp", "auto"] {
         setxattr(&file, SCHEME, scheme.as_bytes(), ANY).unwrap();
         assert_eq!(get(&file, SCHEME).unwrap(), scheme.as_bytes());
         assert_eq!(names(&file), set_of(&[SCHEME]));
         fs::write(&file, pattern(2, 60_000)).unwrap();
-        assert!(super::at::stored(&file) == pattern(2, 60_000));
+        assert!(super::check_dir::stored(&file) == pattern(2, 60_000));
     }
     removexattr(&file, SCHEME).unwrap();
     fails(get(&file, SCHEME), Errno::NODATA);
     fails(removexattr(&file, SCHEME), Errno::NODATA);
 }
 
-fn scheme_attribute_is_inherited(at: &At) {
+fn scheme_attribute_is_inherited(at: &CheckDir) {
     if !at.vault {
         return;
     }
@@ -352,7 +355,7 @@ fn scheme_attribute_is_inherited(at: &At) {
     assert_eq!(get(&at.path("dir/sub/file"), SCHEME).unwrap(), b"comp");
 }
 
-fn scheme_attribute_refuses_nonsense(at: &At) {
+fn scheme_attribute_refuses_nonsense(at: &CheckDir) {
     if !at.vault {
         return;
     }
@@ -363,7 +366,7 @@ fn scheme_attribute_refuses_nonsense(at: &At) {
     assert!(names(&file).is_empty());
 }
 
-fn attributes_by_threads(at: &At) {
+fn attributes_by_threads(at: &CheckDir) {
     let file = at.file("file", b"");
     std::thread::scope(|scope| {
         for thread in 0..4 {

@@ -6,42 +6,42 @@
 //! round is printed; with it as `LACUNA_SEED` the first round fails. The first round is repeated at
 //! the end, and its digest must be the same.
 
-mod act;
-mod side;
+mod fs_under_test;
+mod operation;
 mod tree;
 
+use crate::fixture::{VaultFixture, open_directory, skip_if};
 use crate::machine::{lacking, say};
-use crate::place::{Place, needs, open_directory};
-use crate::serving::How;
-use act::Act;
-use lacuna_sim::{Rng, setting};
-use side::Side;
+use crate::serving::MountMode;
+use fs_under_test::FsUnderTest;
+use lacuna_sim::{Rng, env_number};
+use operation::FsOp;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Operations per round.
-const ACTS: usize = 2500;
+const OPS_PER_ROUND: usize = 2500;
 /// Mean number of operations between two mounts.
-const ACTS_OF_A_MOUNT: u64 = 400;
+const OPS_PER_MOUNT: u64 = 400;
 /// Mean number of operations between two comparisons of the whole trees.
-const ACTS_OF_A_TREE: u64 = 250;
+const OPS_PER_COMPARISON: u64 = 250;
 /// Number of operations that a failure shows.
 const SHOWN: usize = 40;
 
 #[test]
-fn random_operations_beside_a_plain_directory() {
-    needs!(lacking());
-    let time = Duration::from_secs(setting("LACUNA_FSX_SECONDS", 36));
-    let first = setting("LACUNA_SEED", 1);
-    let (place, plain) = (Place::new(), open_directory());
-    let mut server = Some(place.mount(How::Create));
+fn random_operations_match_a_plain_directory() {
+    skip_if!(lacking());
+    let time = Duration::from_secs(env_number("LACUNA_FSX_SECONDS", 36));
+    let first = env_number("LACUNA_SEED", 1);
+    let (place, plain) = (VaultFixture::new(), open_directory());
+    let mut server = Some(place.mount(MountMode::Create));
     let mut play = |seed: u64| {
         let tops = [place.mountpoint(), plain.path().to_owned()].map(|at| at.join(format!("round {seed}")));
-        let mut round = Round::new(seed, &tops);
+        let mut round = FsxRound::new(seed, &tops);
         round.run(|| {
             place.unmount(server.take().unwrap());
-            server = Some(place.mount(How::Open));
+            server = Some(place.mount(MountMode::Open));
         });
         let digest = round.digest;
         drop(round);
@@ -56,48 +56,51 @@ fn random_operations_beside_a_plain_directory() {
         seed += 1;
     }
     assert_eq!(play(first), digest, "seed {first} did something else the second time");
-    say(&format!("{} rounds of {ACTS} operations, seeds from {first}: digest {digest:016x}", seed - first));
+    say(&format!(
+        "{} rounds of {OPS_PER_ROUND} operations, seeds from {first}: digest {digest:016x}",
+        seed - first
+    ));
     place.unmount(server.unwrap());
     place.verify();
     place.assert_nothing_left();
 }
 
 /// One sequence of operations, on an empty directory in the vault and on a plain one.
-struct Round {
+struct FsxRound {
     seed: u64,
     random: Rng,
-    vault: Side,
-    plain: Side,
+    vault: FsUnderTest,
+    plain: FsUnderTest,
     tops: [PathBuf; 2],
-    acts: Vec<Act>,
+    ops: Vec<FsOp>,
     /// Digest of all answers and trees until now.
     digest: u64,
 }
 
-impl Round {
+impl FsxRound {
     fn new(seed: u64, tops: &[PathBuf; 2]) -> Self {
         // Targets of symbolic links with `..` stay inside.
         let roots = tops.each_ref().map(|top| top.join("above/root"));
         roots.iter().for_each(|root| fs::create_dir_all(root).unwrap());
         set_scheme(&roots[0], seed);
-        let [vault, plain] = [Side::new(&roots[0], true), Side::new(&roots[1], false)];
-        Round { seed, random: Rng::new(seed), vault, plain, tops: tops.clone(), acts: vec![], digest: 0 }
+        let [vault, plain] = [FsUnderTest::new(&roots[0], true), FsUnderTest::new(&roots[1], false)];
+        FsxRound { seed, random: Rng::new(seed), vault, plain, tops: tops.clone(), ops: vec![], digest: 0 }
     }
 
     fn run(&mut self, mut mount_again: impl FnMut()) {
-        for _ in 0..ACTS {
-            let act = Act::random(&mut self.random);
-            self.acts.push(act.clone());
+        for _ in 0..OPS_PER_ROUND {
+            let act = FsOp::random(&mut self.random);
+            self.ops.push(act.clone());
             let (vault, plain) = (self.vault.apply(&act), self.plain.apply(&act));
             if vault != plain {
                 self.fail(&format!("the vault answers {vault:?}\n the directory answers {plain:?}"));
             }
             self.digest = tree::fold(self.digest, format!("{vault:?}").as_bytes());
-            if self.random.chance(1, ACTS_OF_A_MOUNT) {
+            if self.random.chance(1, OPS_PER_MOUNT) {
                 self.close();
                 mount_again();
             }
-            if self.random.chance(1, ACTS_OF_A_TREE) {
+            if self.random.chance(1, OPS_PER_COMPARISON) {
                 self.compare();
             }
         }
@@ -128,13 +131,13 @@ impl Round {
     }
 
     fn fail(&self, why: &str) -> ! {
-        let from = self.acts.len().saturating_sub(SHOWN);
+        let from = self.ops.len().saturating_sub(SHOWN);
         let acts: Vec<String> =
-            self.acts[from..].iter().enumerate().map(|(n, act)| format!("{:5} {act:?}", from + n)).collect();
+            self.ops[from..].iter().enumerate().map(|(n, act)| format!("{:5} {act:?}", from + n)).collect();
         panic!(
             "LACUNA_SEED={}, operation {}: {why}\nafter\n{}",
             self.seed,
-            self.acts.len() - 1,
+            self.ops.len() - 1,
             acts.join("\n")
         );
     }

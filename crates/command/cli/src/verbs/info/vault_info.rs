@@ -1,0 +1,83 @@
+//! `info` of a vault: its public description, and the state in the anchor of this machine.
+
+use crate::args::InfoArgs;
+use crate::args::cost;
+use crate::terminal::console::{self, Console};
+use crate::terminal::observer::with_repair_hint;
+use crate::terminal::utc::utc;
+use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN};
+use lacuna_storage::format::Params;
+use lacuna_storage::vault::{VaultInfo, public_info};
+use lacuna_storage::{Result, human_size};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::Path;
+
+/// `lacuna info` of the vault in `dir`.
+pub(crate) fn run(dir: &Path, args: &InfoArgs, console: Console) -> Result<()> {
+    // Refuses options that do not apply to a path.
+    args.cluster.options_for(&args.location)?;
+    let about = public_info(dir, args.anchor.anchor.as_deref())?;
+    let id = OpenFacts::of_vault(dir, args, &about, console)?.id;
+    if args.json {
+        return console::json(&to_json(dir, &about, id.as_deref()));
+    }
+    notes(&about).iter().for_each(|note| console.note(note));
+    console::bytes(words(dir, &about, id).as_bytes())
+}
+
+fn notes(about: &VaultInfo) -> Vec<String> {
+    about.notes.iter().map(|note| with_repair_hint(note)).collect()
+}
+
+fn to_json(dir: &Path, about: &VaultInfo, id: Option<&str>) -> Value {
+    let remembered = about.anchored_state.as_ref();
+    json!({
+        "location": dir.display().to_string(),
+        "header": about.header,
+        "id": id,
+        "version": about.params.describe().version,
+        "integrity": about.params.integrity.name(),
+        "notes": notes(about),
+        "anchor": {
+            "path": about.anchor.to_string_lossy(),
+            "number": remembered.map(|state| state.number),
+            "time": remembered.map(|state| state.time),
+        },
+        "medium": {
+            "total": about.space.total_bytes,
+            "free": about.space.free_bytes,
+            "in_use": about.in_use,
+        },
+    })
+}
+
+fn words(dir: &Path, about: &VaultInfo, id: Option<String>) -> String {
+    let in_use = if about.in_use { " (open now)" } else { "" };
+    let remembered = match &about.anchored_state {
+        Some(state) => {
+            format!("state {} of {}, in {}", state.number, utc(state.time), about.anchor.display())
+        }
+        None => format!("nothing yet; it would be in {}", about.anchor.display()),
+    };
+    let version = about.params.describe().version;
+    let version = version.map_or_else(String::new, |version| format!(" version {version}"));
+    let rows = [
+        ("location", format!("{}{in_use}", dir.display())),
+        ("UUID", about.header.uuid.to_string()),
+        ("ID", id.unwrap_or_else(|| UNKNOWN.replace("disk", "vault"))),
+        ("format", format!("{}{version}, header version {}", about.header.format, about.header.version)),
+        ("integrity", about.params.integrity.name().to_owned()),
+        ("passphrase cost", cost::to_text(&about.header.cost)),
+        ("generation", about.header.generation.to_string()),
+        ("remembered", remembered),
+        (
+            "file system",
+            format!("{} free of {}", human_size(about.space.free_bytes), human_size(about.space.total_bytes)),
+        ),
+    ];
+    rows.iter().fold(String::new(), |mut words, (name, value)| {
+        let _ = writeln!(words, "{name:<16} {value}");
+        words
+    })
+}
