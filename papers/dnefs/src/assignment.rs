@@ -2,9 +2,9 @@
 //! to replace. Only keys are simulated, by the rules of the format: a key is assigned only if its
 //! block was replaced since the last purge. The figures are the same on every machine.
 
-use lacuna_bench::page::RunInfo;
-use lacuna_bench::section_results::SectionResults;
-use lacuna_bench::table::{Table, head};
+use lacuna_bench::measuring::section_results::SectionResults;
+use lacuna_bench::pages::page::RunInfo;
+use lacuna_bench::pages::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_sim::Rng;

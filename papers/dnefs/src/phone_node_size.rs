@@ -3,7 +3,7 @@
 //! phone). The figures are the same on every machine.
 
 use crate::phone_week::{BUDGET, KEY_LEN, PAGE, PAGES, PhoneDevice};
-use lacuna_bench::table::{Table, figure};
+use lacuna_bench::pages::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use lacuna_flash::Params;

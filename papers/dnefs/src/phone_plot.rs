@@ -3,7 +3,7 @@
 
 use crate::phone_wear::{Mean, ROWS, WearResults, name, printed_erasures};
 use crate::phone_week::Purging;
-use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
+use lacuna_bench::pages::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;

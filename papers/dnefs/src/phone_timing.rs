@@ -5,7 +5,7 @@
 
 use crate::phone_chip::ChipOps;
 use crate::phone_week::{BLOCKS, BUDGET, KEY_LEN, PhoneDevice};
-use lacuna_bench::table::Table;
+use lacuna_bench::pages::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result, Secret};
 use lacuna_crypto::GcmKey;

@@ -2,8 +2,8 @@
 //! the paper's figures. The figures are functions of the code alone: the same on every machine.
 
 use crate::phone_week::{BLOCKS, FULL, FULLER, PurgeWork, Purging, Week, WeekCase, simulate};
-use lacuna_bench::requirement::{Bound, Requirement};
-use lacuna_bench::table::Table;
+use lacuna_bench::pages::requirement::{Bound, Requirement};
+use lacuna_bench::pages::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::sync::Mutex;

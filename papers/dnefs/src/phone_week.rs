@@ -85,7 +85,7 @@ impl PhoneDevice {
 
     /// A number in the status of the disk.
     pub(crate) fn status(disk: &FlashDisk, name: &str) -> u64 {
-        lacuna_bench::in_process::status(disk, name)
+        lacuna_bench::modelled::in_process::status(disk, name)
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::files::FileClass;
 use crate::measure::MeasuredScheme;
 use crate::speed::{BLOCK, MetricFn, Speeds, bandwidth, both_times, read_time, storage, write_time};
-use lacuna_bench::requirement::{Bound, Requirement};
-use lacuna_bench::table::{Table, figure, head};
+use lacuna_bench::pages::requirement::{Bound, Requirement};
+use lacuna_bench::pages::table::{Table, figure, head};
 
 const LOW: &[FileClass] = &FileClass::LOW_ENTROPY;
 const HIGH: &[FileClass] = &FileClass::HIGH_ENTROPY;

@@ -3,7 +3,7 @@
 //! the figures are the same on every machine.
 
 use crate::entropy_bound::{RUN_BOUND, TailBound};
-use lacuna_bench::table::{Table, head};
+use lacuna_bench::pages::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_crypto::{RandomSource, SeededRandom};

@@ -1,7 +1,7 @@
 //! Plot of the tail of IsRand's statistic on random blocks: the counts, and the derived bound.
 
 use crate::false_accept::FalseAccept;
-use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
+use lacuna_bench::pages::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;

@@ -2,10 +2,10 @@
 
 use crate::false_accept::{self, FalseAccept, MIN_COUNT};
 use crate::false_accept_plot;
-use lacuna_bench::page::RunInfo;
-use lacuna_bench::requirement::{Bound, Requirement};
-use lacuna_bench::section_results::SectionResults;
-use lacuna_bench::table::Table;
+use lacuna_bench::measuring::section_results::SectionResults;
+use lacuna_bench::pages::page::RunInfo;
+use lacuna_bench::pages::requirement::{Bound, Requirement};
+use lacuna_bench::pages::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;
@@ -24,8 +24,8 @@ impl SectionResults for FalseAccept {
         false_accept_plot::draw(self, &plots.join("false-accept.svg"))
     }
 
-    /// The requirements: no random block is accepted, and the section_results tail nowhere exceeds the
-    /// bound.
+    /// The requirements: no random block is accepted, and the measured tail nowhere exceeds
+    /// the bound.
     fn requirements(&self) -> Vec<Requirement> {
         let mut accepted =
             Requirement::new("IsRand: random blocks that it judges not random", Bound::AtMost(0.0), "");

@@ -5,7 +5,7 @@ use crate::files::{ClassSample, FileClass};
 use crate::measure::{CacheKind, CostFigures, MeasuredScheme, measure_files};
 use crate::speed::{BLOCK, Speeds, both_times, median, read_time, write_time};
 use crate::tables::BlockShares;
-use lacuna_bench::table::{Table, figure, head};
+use lacuna_bench::pages::table::{Table, figure, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_integrity::{PACKED_HEADER, compress, decompress, is_random_looking};

@@ -5,7 +5,7 @@ use crate::files::FileClass;
 use crate::measure::MeasuredScheme;
 use crate::paper::SIZES;
 use crate::speed::{Speeds, both_times};
-use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
+use lacuna_bench::pages::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;

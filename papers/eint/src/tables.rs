@@ -4,7 +4,7 @@ use crate::files::{ClassSample, FileClass};
 use crate::measure::MeasuredScheme;
 use crate::paper::{Metric, SIZES, TABLE_2, TABLE_3, printed, to_merkle};
 use crate::speed::{BLOCK, MetricFn, Speeds, bandwidth, read_time, storage, subjects, write_time};
-use lacuna_bench::table::{Table, figure, head};
+use lacuna_bench::pages::table::{Table, figure, head};
 use lacuna_integrity::{PACKED_HEADER, compress, is_random_looking};
 
 /// Table 2: the files.

@@ -4,7 +4,7 @@
 use crate::measure::{AccessKind, Trace};
 use crate::reference_counters::CounterIntervals;
 use crate::trace_model::{MODELS, TraceModel};
-use lacuna_bench::table::{Table, head};
+use lacuna_bench::pages::table::{Table, head};
 use std::collections::{BTreeMap, HashMap};
 
 /// Sizes of trusted storage in the table (Figure 17), in bytes.

@@ -3,7 +3,7 @@
 use crate::measure::{CostFigures, MeasuredScheme, SyntheticContents, Trace, replay};
 use crate::speed::{MetricFn, bandwidth, median};
 use crate::trace_model::TraceModel;
-use lacuna_bench::table::{Table, figure, head};
+use lacuna_bench::pages::table::{Table, figure, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 

@@ -2,8 +2,8 @@
 //! beside the bound that `lacuna-oblivious` derives. The figures are functions of the code alone:
 //! the same on every machine.
 
-use lacuna_bench::requirement::{Bound, Requirement};
-use lacuna_bench::table::{Table, head};
+use lacuna_bench::pages::requirement::{Bound, Requirement};
+use lacuna_bench::pages::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_oblivious::{StashSimulation, tail_base};

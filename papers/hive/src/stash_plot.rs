@@ -1,7 +1,7 @@
 //! Plot of the stash size of an oblivious disk: counted probabilities beside the derived bound.
 
 use crate::stash::{CASES, MAX_SHOWN, StashResults};
-use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
+use lacuna_bench::pages::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;

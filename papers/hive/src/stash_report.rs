@@ -2,10 +2,10 @@
 
 use crate::stash::{self, StashResults};
 use crate::stash_plot;
-use lacuna_bench::page::RunInfo;
-use lacuna_bench::requirement::Requirement;
-use lacuna_bench::section_results::SectionResults;
-use lacuna_bench::table::Table;
+use lacuna_bench::measuring::section_results::SectionResults;
+use lacuna_bench::pages::page::RunInfo;
+use lacuna_bench::pages::requirement::Requirement;
+use lacuna_bench::pages::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::path::Path;

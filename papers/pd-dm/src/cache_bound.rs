@@ -4,9 +4,9 @@
 
 use crate::cache_sizes::{CacheSizes, kib};
 use lacuna_bench::modelled::ModelledDisk;
-use lacuna_bench::requirement::{Bound, Requirement};
-use lacuna_bench::simulated_disk::SimulatedDisk;
-use lacuna_bench::table::Table;
+use lacuna_bench::modelled::simulated_disk::SimulatedDisk;
+use lacuna_bench::pages::requirement::{Bound, Requirement};
+use lacuna_bench::pages::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::Result;
 use lacuna_deniable::{CacheUsage, DiskCacheUsage};

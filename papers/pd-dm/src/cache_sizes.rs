@@ -1,9 +1,9 @@
 //! Figure 8 of PD-DM: throughput by the size of the caches, on the model of the paper's disk.
 
 use crate::paper_tables::{megabytes, name};
+use lacuna_bench::modelled::simulated_disk::{MediumModel, Operation, SimulatedDisk};
 use lacuna_bench::modelled::{ModelledDisk, Sizes};
-use lacuna_bench::simulated_disk::{MediumModel, Operation, SimulatedDisk};
-use lacuna_bench::table::{Table, head};
+use lacuna_bench::pages::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 use lacuna_deniable::DiskCacheUsage;

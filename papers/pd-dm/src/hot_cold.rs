@@ -7,9 +7,9 @@
 //! the share of slots for new blocks approaches ρ, so that the paper's own bound, 1/ρ, is the
 //! limit.
 
-use lacuna_bench::in_process;
-use lacuna_bench::requirement::{Bound, Requirement};
-use lacuna_bench::table::{Table, head};
+use lacuna_bench::modelled::in_process;
+use lacuna_bench::pages::requirement::{Bound, Requirement};
+use lacuna_bench::pages::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Result};
 use lacuna_deniable::{Params, StripeGeometry};

@@ -2,7 +2,7 @@
 //! kinds of traffic.
 
 use crate::hot_cold::{HotCold, HotColdTraffic, TRAFFIC, blocks_per_slot};
-use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
+use lacuna_bench::pages::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;

@@ -2,9 +2,9 @@
 //! reads of data that was written sequentially and then partly overwritten at random.
 
 use crate::paper_tables::megabytes;
+use lacuna_bench::modelled::simulated_disk::{SEQUENTIAL_BLOCKS, SimulatedDisk};
 use lacuna_bench::modelled::{ModelledDisk, Sizes};
-use lacuna_bench::simulated_disk::{SEQUENTIAL_BLOCKS, SimulatedDisk};
-use lacuna_bench::table::Table;
+use lacuna_bench::pages::table::Table;
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 

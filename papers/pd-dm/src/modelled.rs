@@ -1,8 +1,8 @@
 //! Tables 2 to 4 of PD-DM redone with latency models: `sealed`, `deniable` and `oblivious` on the
 //! same simulated disks. The time that the model charges is the measured time.
 
+use lacuna_bench::modelled::simulated_disk::{CACHE_DIVISOR, MediumModel, Operation, SimulatedDisk};
 use lacuna_bench::modelled::{ModelledDisk, Sizes};
-use lacuna_bench::simulated_disk::{CACHE_DIVISOR, MediumModel, Operation, SimulatedDisk};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 use std::collections::HashMap;

@@ -3,8 +3,8 @@
 
 use crate::modelled::Modelled;
 use lacuna_bench::modelled::ModelledDisk;
-use lacuna_bench::simulated_disk::{MediumModel, Operation};
-use lacuna_bench::table::Table;
+use lacuna_bench::modelled::simulated_disk::{MediumModel, Operation};
+use lacuna_bench::pages::table::Table;
 
 /// A row of the paper: the operation, and MB/s of dm-crypt, PD-DM and HIVE as printed; `n/a` if the
 /// paper has no number.

@@ -2,10 +2,10 @@
 //! the paper's disk.
 
 use crate::paper_tables::{megabytes, name};
+use lacuna_bench::modelled::simulated_disk::{MediumModel, Operation, SimulatedDisk};
 use lacuna_bench::modelled::{ModelledDisk, Sizes};
-use lacuna_bench::requirement::{Bound, Requirement};
-use lacuna_bench::simulated_disk::{MediumModel, Operation, SimulatedDisk};
-use lacuna_bench::table::{Table, figure};
+use lacuna_bench::pages::requirement::{Bound, Requirement};
+use lacuna_bench::pages::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
 use lacuna_contracts::{Budget, Result};
 

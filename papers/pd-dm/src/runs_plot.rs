@@ -1,8 +1,8 @@
 //! Plot of Figure 6 of PD-DM from the runs here: throughput over the number of the run.
 
 use crate::runs::{RunSeries, mean};
-use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
-use lacuna_bench::simulated_disk::Operation;
+use lacuna_bench::modelled::simulated_disk::Operation;
+use lacuna_bench::pages::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
 use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;

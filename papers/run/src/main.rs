@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use lacuna_bench::page::{PageContents, ReportPage};
+use lacuna_bench::pages::page::{PageContents, ReportPage};
 use lacuna_bench::run::run;
 use lacuna_bench::run_args::RunArgs;
 use lacuna_bench::section::BenchSection;

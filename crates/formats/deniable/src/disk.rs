@@ -1,22 +1,22 @@
 //! An open deniable disk: assembles its parts, and serves the requests of front ends.
 
 use crate::cache_usage::DiskCacheUsage;
-use crate::carrier::Carrier;
-use crate::checkpoint::Checkpoint;
 use crate::health::Health;
 use crate::hidden::OpenHiddenLevels;
 use crate::keys::LevelKeys;
 use crate::log::Log;
-use crate::medium_reader::MediumReader;
+use crate::log::checkpoint::Checkpoint;
+use crate::log::medium_reader::MediumReader;
+use crate::log::progress::LogProgress;
+use crate::log::summary::LogEnd;
 use crate::params::Params;
-use crate::pipeline::Pipeline;
 use crate::place::StripeSeq;
-use crate::progress::LogProgress;
 use crate::public_level::PublicLevel;
 use crate::public_view::PublicView;
 use crate::read::read;
 use crate::recovery::{self, LastStripe};
-use crate::summary::LogEnd;
+use crate::stripe::carrier::Carrier;
+use crate::stripe::pipeline::Pipeline;
 use crate::threads::Threads;
 use lacuna_contracts::{
     BLOCK_SIZE, BlockAddr, Budget, Error, Hint, Kind, Result, Secret, Setting, StatusItem, closed_error,

@@ -6,16 +6,16 @@
 //! be carried, with pages and blocks of the open hidden levels, and with encrypted zeros.
 
 use crate::cache_usage::CacheUsage;
-use crate::carried::CarriedSlots;
-use crate::carrier::HiddenBlocks;
-use crate::closed_stripe::HiddenPart;
 use crate::health::{Health, Wake};
+use crate::log::progress::LogProgress;
 use crate::log::{Log, StripeInFlight};
-use crate::map_page_reader::MapPageReader;
 use crate::place::StripeSeq;
-use crate::progress::LogProgress;
-use crate::slot_buffer::{LevelEntries, SlotBuffer};
-use crate::stripe_filler::StripeFiller;
+use crate::stripe::carried::CarriedSlots;
+use crate::stripe::carrier::HiddenBlocks;
+use crate::stripe::closed_stripe::HiddenPart;
+use crate::stripe::map_page_reader::MapPageReader;
+use crate::stripe::slot_buffer::{LevelEntries, SlotBuffer};
+use crate::stripe::stripe_filler::StripeFiller;
 use lacuna_contracts::{BlockAddr, Result, StatusItem};
 use lacuna_levels::{CoverWait, HiddenLevels, OpenMode};
 use parking_lot::Mutex;

@@ -56,10 +56,6 @@
 #![warn(missing_docs)]
 
 mod cache_usage;
-mod carried;
-mod carrier;
-mod checkpoint;
-mod closed_stripe;
 mod discard_record;
 mod disk;
 #[cfg(feature = "fuzzing")]
@@ -68,22 +64,14 @@ mod geometry;
 mod health;
 mod hidden;
 mod keys;
-mod level_summary;
 mod log;
-mod map_page_reader;
-mod medium_reader;
 mod params;
-mod pipeline;
 mod place;
-mod progress;
 mod public_level;
 mod public_view;
 mod read;
 mod recovery;
-mod slot_buffer;
-mod stripe_builder;
-mod stripe_filler;
-mod summary;
+mod stripe;
 mod threads;
 
 pub use cache_usage::{CacheUsage, DiskCacheUsage};

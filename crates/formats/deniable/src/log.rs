@@ -4,15 +4,21 @@
 //! Invariant: a block that a level's map names in a closed stripe can be read here at any time, out
 //! of memory until the stripe is on the medium and out of the medium afterwards.
 
+pub(crate) mod checkpoint;
+pub(crate) mod level_summary;
+pub(crate) mod medium_reader;
+pub(crate) mod progress;
+pub(crate) mod summary;
+
 use crate::cache_usage::CacheUsage;
 use crate::keys::LevelKeys;
-use crate::level_summary::LevelSummary;
-use crate::medium_reader::MediumReader;
+use crate::log::level_summary::LevelSummary;
+use crate::log::medium_reader::MediumReader;
+use crate::log::progress::LogProgress;
+use crate::log::summary::Summary;
 use crate::params::Params;
 use crate::place::{SlotPlace, StripeSeq};
-use crate::progress::LogProgress;
-use crate::slot_buffer::SlotBuffer;
-use crate::summary::Summary;
+use crate::stripe::slot_buffer::SlotBuffer;
 use lacuna_contracts::{BLOCK_SIZE, BoundedCache, IdlePool, Kind, Result};
 use lacuna_levels::{SlotEntry, corrupt};
 use parking_lot::{Mutex, RwLock};

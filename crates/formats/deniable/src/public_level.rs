@@ -6,17 +6,17 @@
 //! exist, when they are closed and which facts level 0 can read in them, under a lock that hidden
 //! operations never take.
 
-use crate::carried::CarriedSlots;
-use crate::carrier::Carrier;
-use crate::closed_stripe::ClosedStripe;
 use crate::health::Health;
 use crate::hidden::OpenHiddenLevels;
 use crate::keys::Salt;
+use crate::log::summary::{LogEnd, PublicSummary, stripe_name};
 use crate::params::Params;
-use crate::pipeline::Pipeline;
 use crate::place::StripeSeq;
 use crate::public_view::PublicView;
-use crate::summary::{LogEnd, PublicSummary, stripe_name};
+use crate::stripe::carried::CarriedSlots;
+use crate::stripe::carrier::Carrier;
+use crate::stripe::closed_stripe::ClosedStripe;
+use crate::stripe::pipeline::Pipeline;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_levels::{Pace, SALT_LEN};

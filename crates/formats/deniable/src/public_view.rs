@@ -10,13 +10,13 @@
 //! the place that the map gives. Hidden operations never take this lock (deniability contract).
 
 use crate::cache_usage::CacheUsage;
-use crate::carried::CarriedSlots;
 use crate::health::Health;
+use crate::log::summary::TaggedEntry;
 use crate::log::{Log, StripeInFlight};
-use crate::map_page_reader::MapPageReader;
 use crate::place::{Slot, SlotPlace, StripeSeq, is_live};
-use crate::stripe_builder::StripeBuilder;
-use crate::summary::TaggedEntry;
+use crate::stripe::builder::StripeBuilder;
+use crate::stripe::carried::CarriedSlots;
+use crate::stripe::map_page_reader::MapPageReader;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result, StatusItem, panic_error};
 use lacuna_levels::{FANOUT, LevelMap, MapState, SlotEntry, warm};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};

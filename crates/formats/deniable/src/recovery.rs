@@ -7,14 +7,14 @@
 //!
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 
-use crate::checkpoint::Checkpoint;
 use crate::discard_record;
 use crate::keys::open_slot;
 use crate::log::Log;
-use crate::map_page_reader::MapPageReader;
+use crate::log::checkpoint::Checkpoint;
+use crate::log::summary::{LogEnd, Summary};
 use crate::place::{Slot, SlotPlace, StripeSeq};
-use crate::slot_buffer::LevelEntries;
-use crate::summary::{LogEnd, Summary};
+use crate::stripe::map_page_reader::MapPageReader;
+use crate::stripe::slot_buffer::LevelEntries;
 use lacuna_contracts::{BLOCK_SIZE, Error, Hint, Kind, Result, Setting, WipeOnDrop};
 use lacuna_levels::{LevelMap, MapState, SlotEntry, corrupt};
 use rustc_hash::FxHashMap;

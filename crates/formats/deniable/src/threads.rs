@@ -2,11 +2,11 @@
 //! maps, one encrypts and writes closed stripes, one syncs them, and one is the paced clock. The
 //! same threads run whatever levels are open.
 
-use crate::carrier::Carrier;
 use crate::hidden::OpenHiddenLevels;
-use crate::pipeline::{MAX_QUEUED_SYNCS, Pipeline};
 use crate::place::StripeSeq;
 use crate::public_level::PublicLevel;
+use crate::stripe::carrier::Carrier;
+use crate::stripe::pipeline::{MAX_QUEUED_SYNCS, Pipeline};
 use lacuna_contracts::{Error, Result};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;

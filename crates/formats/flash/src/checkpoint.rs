@@ -10,9 +10,9 @@
 use crate::ids::{KeyBlock, NodePlace};
 use crate::index::Index;
 use crate::key_storage::{KeyStorage, RecoverableKeys};
-use crate::leb_table::LebUse;
+use crate::log::leb_table::LebUse;
+use crate::log::log_writer::LogWriter;
 use crate::log::{AppendPosition, Log, damaged};
-use crate::log_writer::LogWriter;
 use crate::params::Layout;
 use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::{HedgedNonce, RandomSource, XAES_NONCE, XaesKey, derive};

@@ -1,19 +1,19 @@
 //! The disk on flash: creates it, opens it and implements the disk interface.
 
 use crate::checkpoint::{Checkpoints, NewestCheckpoint};
-use crate::collector::GarbageCollector;
 use crate::header_area::header_lebs;
 use crate::index::Index;
 use crate::key_storage::KeyStorage;
+use crate::key_storage::purger::{PurgeResult, Purger};
 use crate::log::Log;
-use crate::log_writer::LogWriter;
+use crate::log::collector::GarbageCollector;
+use crate::log::log_writer::LogWriter;
+use crate::log::stale_groups::{self, StaleGroups};
 use crate::params::Params;
 use crate::policy::{PurgePolicy, PurgeThread};
 use crate::purge_status::{PurgeStats, PurgeStatus};
-use crate::purger::{PurgeResult, Purger};
 use crate::reader::BlockReader;
 use crate::recovery::{LogReplay, ReplayResult};
-use crate::stale_groups::{self, StaleGroups};
 use crate::write_buffer::WriteBuffer;
 use crate::writer::{DiskWriter, WriterParts, WriterState, block_number};
 use lacuna_contracts::{
@@ -211,7 +211,7 @@ impl FlashDisk {
     /// used key encrypts exactly one of them, and no other key does. Returns the keys that violate
     /// this.
     pub fn check_keys(&self) -> Result<Vec<u32>> {
-        crate::key_check::check(&self.params.layout()?, &self.index, &self.keys)
+        crate::key_storage::key_check::check(&self.params.layout()?, &self.index, &self.keys)
     }
 
     fn check_writable(&self) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Parsers of authenticated data, for fuzz targets. Each returns the parsed data, encoded again.
 
-use crate::group::GroupHeader;
-use crate::key_state_map::KeyStateMap;
+use crate::key_storage::key_state_map::KeyStateMap;
+use crate::log::group::GroupHeader;
 
 /// Re-encodes the encrypted part of a group header in a unit of `unit` bytes; none if it does not
 /// parse.

@@ -11,11 +11,17 @@
 //! 4. On the medium, each page of keys is encrypted under a key derived from the master key, with a
 //!    salt of its own.
 
-use crate::assignment::{KeyAssignment, Lifetime};
+pub(crate) mod assignment;
+pub(crate) mod key_check;
+pub(crate) mod key_state_map;
+pub(crate) mod node_key;
+pub(crate) mod purger;
+
 use crate::ids::{KeyBlock, KeyPosition};
-use crate::key_state_map::{KeyCounts, KeyState, KeyStateMap};
+use crate::key_storage::assignment::{KeyAssignment, Lifetime};
+use crate::key_storage::key_state_map::{KeyCounts, KeyState, KeyStateMap};
+use crate::key_storage::node_key::{Ciphers, NodeKey};
 use crate::log::damaged;
-use crate::node_key::{Ciphers, NodeKey};
 use crate::params::{Layout, SALT_LEN};
 use lacuna_contracts::{BoundedCache, Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::{HedgedNonce, RandomSource, SivHash, XtsKey, derive};

@@ -29,39 +29,28 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod assignment;
 mod checkpoint;
-mod collector;
 mod disk;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod group;
 mod header_area;
 mod ids;
 mod index;
-mod key_check;
-mod key_state_map;
 mod key_storage;
-mod leb_table;
 mod log;
-mod log_writer;
-mod node_key;
 mod params;
 mod params_record;
 mod policy;
 mod purge_status;
-mod purger;
 mod reader;
 mod recovery;
-mod stale_groups;
-mod unerasable;
 mod write_buffer;
 mod writer;
 
 pub use disk::{FlashDisk, OpenOptions};
 pub use header_area::{HEADER_COPY_LEN, header_lebs};
+pub use key_storage::purger::PurgeResult;
 pub use params::{Layout, Params};
 pub use params_record::{PARAMS_LEN, VERSION};
 pub use policy::PurgePolicy;
 pub use purge_status::PurgeStatus;
-pub use purger::PurgeResult;

@@ -8,10 +8,17 @@
 //! 3. Readers are optimistic: a block may be erased while it is read. So a reader verifies the
 //!    node, and looks the index up again on failure.
 
-use crate::group::{GroupContent, GroupHeader, NodeEntry};
+pub(crate) mod collector;
+pub(crate) mod group;
+pub(crate) mod leb_table;
+pub(crate) mod log_writer;
+pub(crate) mod stale_groups;
+pub(crate) mod unerasable;
+
 use crate::ids::{NodePlace, NodeTarget, Unit};
-use crate::leb_table::{LebTable, LebUse};
-use crate::node_key::Ciphers;
+use crate::key_storage::node_key::Ciphers;
+use crate::log::group::{GroupContent, GroupHeader, NodeEntry};
+use crate::log::leb_table::{LebTable, LebUse};
 use crate::params::Layout;
 use lacuna_contracts::{BLOCK_SIZE, BoundedCache, Budget, Error, Kind, Result, Secret};
 use lacuna_crypto::{HedgedNonce, RandomSource, XaesKey, derive};
@@ -107,7 +114,7 @@ impl Log {
         let mut state = self.state.lock();
         let nodes = |left: u32| {
             let units = (left / self.layout.page_units() * self.layout.page_units()).saturating_sub(1);
-            (units / self.layout.node_units()).min(crate::group::max_nodes(self.layout.unit)) as usize
+            (units / self.layout.node_units()).min(crate::log::group::max_nodes(self.layout.unit)) as usize
         };
         let at = state.at.ok_or_else(not_started)?;
         match nodes(self.layout.units - at.unit) {

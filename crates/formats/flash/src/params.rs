@@ -125,7 +125,7 @@ impl Params {
         let for_blocks_and = |more: u64| (self.most_blocks + more).div_ceil(u64::from(leb_keys));
         // The keys of a group are assigned before the keys of the nodes that it replaces become
         // free.
-        let least = (self.most_blocks / 64).max(2 * u64::from(crate::group::MAX_ORDINALS));
+        let least = (self.most_blocks / 64).max(2 * u64::from(crate::log::group::MAX_ORDINALS));
         share.clamp(for_blocks_and(least), for_blocks_and(least.max(self.most_blocks / 8))).max(2) as u32
     }
 
@@ -229,7 +229,7 @@ impl Layout {
 
     fn nodes_in(&self, units: u32) -> u32 {
         let pages_of = |nodes: u32| (1 + nodes * self.node_units()).next_multiple_of(self.page / self.unit);
-        let group = crate::group::max_nodes(self.unit);
+        let group = crate::log::group::max_nodes(self.unit);
         let whole = units / pages_of(group);
         let rest = units % pages_of(group);
         let more = (0..group).rev().find(|nodes| *nodes == 0 || pages_of(*nodes) <= rest).unwrap_or(0);

@@ -4,7 +4,7 @@
 //! Invariant: the status never understates. It dates a deletion from the write or discard that
 //! caused it, not from the moment when it reaches the flash.
 
-use crate::purger::PurgeResult;
+use crate::key_storage::purger::PurgeResult;
 use lacuna_contracts::{Clock, StatusItem};
 use parking_lot::Mutex;
 use std::sync::Arc;

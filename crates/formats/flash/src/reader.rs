@@ -5,10 +5,10 @@
 //! erased, its key purged. So a node that does not verify counts as damaged only if the index still
 //! names the same place.
 
-use crate::group::NodeEntry;
 use crate::ids::{KeyPosition, NodePlace};
 use crate::index::{Index, IndexRun};
 use crate::key_storage::KeyStorage;
+use crate::log::group::NodeEntry;
 use crate::log::{Log, damaged};
 use crate::write_buffer::WriteBuffer;
 use lacuna_contracts::{BLOCK_SIZE, Result};

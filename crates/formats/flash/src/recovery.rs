@@ -5,12 +5,12 @@
 //! was written after it; the last one counts if all of its nodes are on the flash.
 
 use crate::checkpoint::CheckpointHeader;
-use crate::group::{GroupContent, GroupHeader};
 use crate::ids::{KeyBlock, NodePlace, NodeTarget, Unit};
 use crate::index::Index;
-use crate::key_state_map::KeyState;
 use crate::key_storage::KeyStorage;
-use crate::leb_table::LebUse;
+use crate::key_storage::key_state_map::KeyState;
+use crate::log::group::{GroupContent, GroupHeader};
+use crate::log::leb_table::LebUse;
 use crate::log::{Log, damaged};
 use crate::params::{INDEX_FANOUT, Layout};
 use lacuna_contracts::Result;

@@ -1,17 +1,17 @@
 //! Everything that changes the disk, one thread at a time: writes of the buffer to the log,
 //! discards, purges, checkpoints.
 
-use crate::assignment::Lifetime;
 use crate::checkpoint::Checkpoints;
-use crate::collector::GarbageCollector;
-use crate::group::DiscardedBlock;
 use crate::ids::NodePlace;
 use crate::index::Index;
 use crate::key_storage::KeyStorage;
-use crate::log_writer::LogWriter;
+use crate::key_storage::assignment::Lifetime;
+use crate::key_storage::purger::{PurgeHost, PurgeResult, Purger};
+use crate::log::collector::GarbageCollector;
+use crate::log::group::DiscardedBlock;
+use crate::log::log_writer::LogWriter;
 use crate::params::INDEX_FANOUT;
 use crate::purge_status::{PurgeStats, PurgeStatus};
-use crate::purger::{PurgeHost, PurgeResult, Purger};
 use crate::reader::BlockReader;
 use crate::write_buffer::{PlainBlock, WriteBuffer};
 use lacuna_contracts::{BLOCK_SIZE, Error, FailStop, Kind, OnPanic, Result, panic_error};

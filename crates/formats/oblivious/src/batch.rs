@@ -5,14 +5,20 @@
 //! every level has its own cells among them: the cells of one level do not depend on another level.
 //! A cell that no level uses is sealed under a throwaway key: all cells cost the same.
 
-use crate::cell::{FILLER_AT, NONCE_AT};
-use crate::head::{HeadBuilder, LevelRecord, PublicHead, batch_key};
+pub(crate) mod draw;
+pub(crate) mod head;
+pub(crate) mod prepared;
+pub(crate) mod prepared_queue;
+pub(crate) mod writer;
+
+use crate::batch::head::{HeadBuilder, LevelRecord, PublicHead, batch_key};
+use crate::batch::prepared::PreparedBatch;
+use crate::cells::cell::{FILLER_AT, NONCE_AT};
+use crate::cells::level_cells::LevelCells;
+use crate::cells::place::{BatchSeq, CellNo, CellPlace, StashSlot};
 use crate::keys::OpenLevelKeys;
-use crate::level_cells::LevelCells;
 use crate::limits::{CELL_LEN, MAX_TRIMS, STASH_SLOTS};
 use crate::params::Params;
-use crate::place::{BatchSeq, CellNo, CellPlace, StashSlot};
-use crate::prepared::PreparedBatch;
 use crate::progress::Claims;
 use lacuna_contracts::{BLOCK_SIZE, Result, WipeOnDrop};
 use lacuna_crypto::RandomSource;

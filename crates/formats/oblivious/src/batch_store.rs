@@ -11,12 +11,12 @@
 //! that. The exceptions are a disk that has failed, and parts that were there when the disk was
 //! opened: those wait for the end of the next part.
 
-use crate::cell_store::CellStore;
+use crate::batch::head::PublicHead;
+use crate::cells::cell_store::CellStore;
+use crate::cells::place::BatchSeq;
 use crate::durability::Durability;
-use crate::head::PublicHead;
 use crate::journal::Journal;
 use crate::params::Params;
-use crate::place::BatchSeq;
 use crate::progress::{BatchProgress, Claims};
 use lacuna_contracts::{BLOCK_SIZE, Result};
 use parking_lot::Mutex;

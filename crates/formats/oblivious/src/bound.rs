@@ -61,9 +61,9 @@ fn lowest(cells: u32, free: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cells::regions::cells_per_block;
     use crate::limits::{GROUP, STASH_SLOTS};
     use crate::params::PER_WRITE;
-    use crate::regions::cells_per_block;
 
     #[test]
     fn three_cells_half_free_give_the_root_of_a_quadratic() {

@@ -3,19 +3,19 @@
 //! Invariant: the disk creates its parts and hands each the parts below it. They are empty until
 //! recovery has read the medium, and no thread runs before that.
 
+use crate::batch::prepared::BatchPreparer;
+use crate::batch::prepared_queue::PreparedQueue;
+use crate::batch::writer::BatchWriter;
 use crate::batch_store::BatchStore;
-use crate::batch_writer::BatchWriter;
-use crate::cell_store::CellStore;
+use crate::cells::cell_store::CellStore;
+use crate::cells::level_cells::LevelCells;
+use crate::cells::place::BatchSeq;
 use crate::durability::Durability;
 use crate::journal::Journal;
 use crate::keys::{LevelKey, OpenLevelKeys};
 use crate::leaf_loader::LeafLoader;
-use crate::level_cells::LevelCells;
 use crate::open_levels::OpenLevels;
 use crate::params::Params;
-use crate::place::BatchSeq;
-use crate::prepared::BatchPreparer;
-use crate::prepared_queue::PreparedQueue;
 use crate::progress::BatchProgress;
 use crate::public_level::PublicLevel;
 use crate::recovery::Recovery;

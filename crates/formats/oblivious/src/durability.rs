@@ -5,7 +5,7 @@
 //! only when it has returned. After a failed sync there is no other: the system has dropped the
 //! pages that it could not write, and would report success.
 
-use crate::place::BatchSeq;
+use crate::cells::place::BatchSeq;
 use crate::progress::{BatchProgress, Claims};
 use lacuna_contracts::{Error, FailStop, Result, panic_error};
 use lacuna_medium::Medium;

@@ -4,9 +4,9 @@
 //! counts if a copy of its head verifies and the ring has the record that was written with this
 //! head.
 
-use crate::head::{JournalHead, PublicHead};
+use crate::batch::head::{JournalHead, PublicHead};
+use crate::cells::place::{BatchSeq, StashSlot};
 use crate::params::Params;
-use crate::place::{BatchSeq, StashSlot};
 use lacuna_contracts::{BLOCK_SIZE, Result, Secret};
 use lacuna_levels::retry;
 use lacuna_medium::{Medium, WriteExtent};

@@ -3,7 +3,7 @@
 //! Deniability contract: a cell without data of an open level costs the same encryption as any
 //! other, under the throwaway key.
 
-use crate::cell::CellKey;
+use crate::cells::cell::CellKey;
 use lacuna_contracts::Secret;
 use lacuna_crypto::{HedgedNonce, RandomSource, derive};
 use lacuna_levels::DiskKeys;

@@ -5,8 +5,8 @@
 //! number of times; if the leaves of a hidden level had to wait for it, their batch would take
 //! longer.
 
+use crate::batch::prepared_queue::{LeafRequest, PreparedQueue};
 use crate::open_levels::OpenLevels;
-use crate::prepared_queue::{LeafRequest, PreparedQueue};
 use lacuna_levels::LevelMap;
 use std::sync::Arc;
 

@@ -62,30 +62,21 @@
 
 mod batch;
 mod batch_store;
-mod batch_writer;
 #[cfg(any(test, feature = "simulator"))]
 mod bound;
-mod cell;
-mod cell_store;
+mod cells;
 mod disk;
-mod draw;
 mod durability;
-mod head;
 mod journal;
 mod keys;
 mod leaf_loader;
-mod level_cells;
 mod limits;
 mod open_levels;
 mod params;
-mod place;
 mod plan;
-mod prepared;
-mod prepared_queue;
 mod progress;
 mod public_level;
 mod recovery;
-mod regions;
 #[cfg(any(test, feature = "simulator"))]
 mod stash_simulation;
 mod threads;

@@ -7,9 +7,9 @@
 //! Deniability contract: no two levels share a lock, a queue or memory, and nothing here decides
 //! that anything is written. Hidden operations lock their own level alone.
 
+use crate::cells::level_cells::LevelCells;
+use crate::cells::place::BatchSeq;
 use crate::durability::Durability;
-use crate::level_cells::LevelCells;
-use crate::place::BatchSeq;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, FailStop, Kind, OnPanic, Result, StatusItem, panic_error};
 use lacuna_levels::{CoverWait, HiddenLevels, LevelMap, OpenMode, PendingBlock, QueuedLevel, no_sync, warm};
 use parking_lot::Mutex;

@@ -1,13 +1,13 @@
 //! The public parameters of a disk, and the layout of the medium that follows from them. The
 //! byte-exact page is `docs/format/oblivious.md`; a test compares the two.
 
+use crate::cells::place::{BatchSeq, CellNo, StashSlot};
+use crate::cells::regions::{self, REGIONS, Region};
 use crate::limits::{
     BLOCK, CELL_BITS, CELL_LEN, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, MAX_CELLS, MAX_OPERATIONS,
     META_LEN, PARTS, STASH_SLOTS,
 };
-use crate::place::{BatchSeq, CellNo, StashSlot};
 use crate::plan::{HidingMode, Plan};
-use crate::regions::{self, REGIONS, Region};
 use lacuna_contracts::{Error, Kind, LeWriter, ParamsReader, Result, Secret};
 use lacuna_levels::ClosingCover;
 use std::ops::Range;

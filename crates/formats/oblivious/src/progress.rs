@@ -3,8 +3,8 @@
 //! Deniability contract: the claims of a head follow from the numbers of batches alone, whatever
 //! the speed of the machine.
 
+use crate::cells::place::BatchSeq;
 use crate::params::Params;
-use crate::place::BatchSeq;
 
 /// The claims of a head: batches that were durable with all before them, in the ring and in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,15 +10,15 @@
 //! an opportunistic disk hidden operations never take a turn. A write that the medium refused is
 //! tried again by the next operation that takes a turn.
 
+use crate::batch::prepared_queue::PreparedQueue;
+use crate::batch::writer::{BatchOutcome, BatchWriter};
 use crate::batch_store::BatchStore;
-use crate::batch_writer::{BatchOutcome, BatchWriter};
+use crate::cells::place::BatchSeq;
 use crate::durability::Durability;
 use crate::limits::MAX_TRIMS;
 use crate::open_levels::OpenLevels;
 use crate::params::Params;
-use crate::place::BatchSeq;
 use crate::plan::HidingMode;
-use crate::prepared_queue::PreparedQueue;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, FailStop, OnPanic, Result, panic_error};
 use lacuna_levels::Pace;
 use parking_lot::Mutex;

@@ -6,13 +6,13 @@
 //! nothing (`ObliviousDisk::recover` writes, with its results), and finds the same end whichever
 //! levels are opened (deniability contract).
 
-use crate::head::{JournalHead, LevelRecord, PublicHead, batch_key};
+use crate::batch::head::{JournalHead, LevelRecord, PublicHead, batch_key};
+use crate::cells::level_cells::LevelCells;
+use crate::cells::place::{BatchSeq, CellNo, CellPlace};
 use crate::journal::{COPIES, Journal};
 use crate::keys::OpenLevelKeys;
-use crate::level_cells::LevelCells;
 use crate::limits::CELL_LEN;
 use crate::params::Params;
-use crate::place::{BatchSeq, CellNo, CellPlace};
 use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result, Secret, WipeOnDrop};
 use lacuna_levels::{FANOUT, LOST_PLACE, LevelMap, PendingBlock, QueuedLevel, SlotEntry, corrupt};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -2,8 +2,8 @@
 //! maps and power cuts. Tests and benchmarks run it for millions of operations to measure the
 //! stash; no disk is made of it.
 
-use crate::draw::draw_cells;
-use crate::regions::cells_per_block;
+use crate::batch::draw::draw_cells;
+use crate::cells::regions::cells_per_block;
 use lacuna_crypto::SeededRandom;
 use std::collections::{HashMap, VecDeque};
 

@@ -4,10 +4,10 @@
 //! Invariant: if a thread fails or panics, the disk fails. The work of a thread is a method of the
 //! part that it serves.
 
+use crate::batch::prepared_queue::PreparedQueue;
 use crate::batch_store::BatchStore;
 use crate::durability::Durability;
 use crate::leaf_loader::LeafLoader;
-use crate::prepared_queue::PreparedQueue;
 use crate::public_level::PublicLevel;
 use lacuna_contracts::{Error, OnPanic, Result, panic_error};
 use lacuna_levels::PacedClock;

@@ -1,7 +1,7 @@
 //! Reads and verifies everything, many objects at a time.
 
 use crate::segment::Segment;
-use crate::version_table::VersionTable;
+use crate::versions::table::VersionTable;
 use lacuna_contracts::{
     BLOCK_SIZE, BadBlock, BlockAddr, Disk, DiskCheckReport, Kind, Result, SEGMENT_BLOCKS, WipeOnDrop,
     check_buffer,

@@ -1,22 +1,22 @@
 //! An open sealed disk on objects: its creation, opening and assembly from parts, and the `Disk`
 //! for front ends. It keeps no state of its own.
 
-use crate::buffers::{CiphertextBuffers, InFlightLimit};
-use crate::chain::ChainKey;
 use crate::check::ObjectCheck;
-use crate::dirty_cache::DirtyCache;
-use crate::encryptor::Encryptor;
+use crate::layouts::chain::ChainKey;
 use crate::layouts::new_placement;
 use crate::read_path::ReadPath;
-use crate::rollback::Rollback;
-use crate::seal::SealPlace;
-use crate::snapshot_table::{SnapshotNumber, SnapshotRecord};
+use crate::snapshots::rollback::Rollback;
+use crate::snapshots::table::{SnapshotNumber, SnapshotRecord};
 use crate::snapshots::{DiskSnapshots, NewSnapshot};
-use crate::transactor::Transactor;
-use crate::version_page::HeadsTag;
-use crate::version_store::VersionStore;
-use crate::version_table::{VersionTable, VersionTableOptions};
-use crate::write_path::WritePath;
+use crate::versions::page::HeadsTag;
+use crate::versions::seal::SealPlace;
+use crate::versions::store::VersionStore;
+use crate::versions::table::{VersionTable, VersionTableOptions};
+use crate::writing::buffers::{CiphertextBuffers, InFlightLimit};
+use crate::writing::dirty_cache::DirtyCache;
+use crate::writing::encryptor::Encryptor;
+use crate::writing::transactor::Transactor;
+use crate::writing::write_path::WritePath;
 use crate::{ObjectParams, Stores};
 use lacuna_contracts::{
     BLOCK_SIZE, BadBlock, BlockAddr, Budget, Disk, DiskCheckReport, Error, Extent, Hint, Kind, Result,

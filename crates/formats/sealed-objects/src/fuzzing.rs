@@ -1,8 +1,8 @@
 //! Parsers of MAC-protected structures, for the fuzz target. Each returns its input re-encoded as a
 //! disk would write it.
 
-use crate::snapshot_table::SnapshotTable;
-use crate::version_page::{PageAddress, VersionPageKey};
+use crate::snapshots::table::SnapshotTable;
+use crate::versions::page::{PageAddress, VersionPageKey};
 use lacuna_contracts::Secret;
 
 /// Parses a snapshot table without a key and encodes it under `key`; `None` if it does not parse.

@@ -1,13 +1,24 @@
 //! Constructs the layout that the parameters of a disk name.
 
-use crate::adaptive::Adaptive;
-use crate::chain::ChainKey;
-use crate::chained::Chained;
-use crate::interleaved::Interleaved;
-use crate::kv::Kv;
+pub(crate) mod adaptive;
+pub(crate) mod chain;
+pub(crate) mod chained;
+pub(crate) mod chunks;
+pub(crate) mod interleaved;
+pub(crate) mod kv;
+pub(crate) mod metadata_pages;
+pub(crate) mod placement;
+pub(crate) mod segment_end;
+pub(crate) mod tail_cache;
+
+use crate::layouts::adaptive::Adaptive;
+use crate::layouts::chain::ChainKey;
+use crate::layouts::chained::Chained;
+use crate::layouts::interleaved::Interleaved;
+use crate::layouts::kv::Kv;
+use crate::layouts::placement::Placement;
+use crate::layouts::segment_end::SegmentEnd;
 use crate::params::{ObjectLayout, ObjectParams};
-use crate::placement::Placement;
-use crate::segment_end::SegmentEnd;
 use lacuna_contracts::Budget;
 use std::sync::Arc;
 

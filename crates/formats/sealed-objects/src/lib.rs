@@ -42,51 +42,23 @@
 #![warn(missing_docs)]
 
 mod absent_objects;
-mod adaptive;
-mod buffers;
-mod chain;
-mod chained;
 mod check;
-mod chunks;
-mod dirty_cache;
 mod disk;
-mod encryptor;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod interleaved;
-mod kv;
 mod layouts;
-mod metadata_pages;
-mod object_change;
 mod params;
-mod pending_segment;
-mod placement;
 mod read_path;
-mod rollback;
-mod seal;
-mod seals;
 mod segment;
-mod segment_end;
 mod session_objects;
-mod snapshot_mark;
-mod snapshot_table;
 mod snapshots;
 mod stores;
-mod tail_cache;
-mod transaction_ticket;
-mod transactor;
-mod version_page;
-mod version_pages;
-mod version_store;
-mod version_table;
-mod write_back;
-mod write_path;
-mod write_queue;
-mod write_threads;
+mod versions;
+mod writing;
 
 pub use disk::{ObjectDisk, ObjectOptions};
 pub use params::{ObjectLayout, ObjectParams, VERSION};
-pub use snapshot_table::{SnapshotRecord, SnapshotState};
 pub use snapshots::list_snapshots;
+pub use snapshots::table::{SnapshotRecord, SnapshotState};
 pub use stores::Stores;
-pub use version_page::is_of_version_table;
+pub use versions::page::is_of_version_table;

@@ -11,20 +11,20 @@
 //! 3. Entries that come with the data belong to the same version of the object, whatever happens
 //!    meanwhile.
 
-use crate::buffers::CiphertextBuffers;
-use crate::chain::ChainTails;
-use crate::chunks::{ChunkSet, chunks_of, has_chunk};
-use crate::dirty_cache::{CacheLookup, DirtyCache};
-use crate::metadata_pages::MetadataPages;
-use crate::pending_segment::BlockContent;
-use crate::placement::{EntryAnswer, EntrySource, Placement};
-use crate::seal::{SEAL_LEN, WriteCounter};
-use crate::seals::{FetchedSeal, missing_object};
+use crate::layouts::chain::ChainTails;
+use crate::layouts::chunks::{ChunkSet, chunks_of, has_chunk};
+use crate::layouts::metadata_pages::MetadataPages;
+use crate::layouts::placement::{EntryAnswer, EntrySource, Placement};
 use crate::segment::{Segment, blocks_in, segments_of};
-use crate::snapshot_table::SnapshotNumber;
 use crate::snapshots::DiskSnapshots;
-use crate::version_pages::VersionEntry;
-use crate::version_table::VersionTable;
+use crate::snapshots::table::SnapshotNumber;
+use crate::versions::pages::VersionEntry;
+use crate::versions::seal::{SEAL_LEN, WriteCounter};
+use crate::versions::seals::{FetchedSeal, missing_object};
+use crate::versions::table::VersionTable;
+use crate::writing::buffers::CiphertextBuffers;
+use crate::writing::dirty_cache::{CacheLookup, DirtyCache};
+use crate::writing::pending_segment::BlockContent;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Extent, ExtentBuilder, Result};
 use lacuna_crypto::{BlockCipher, is_zero};
 use lacuna_medium::{KeySelection, ObjectStore, Query, QueryAnswer, ReadExtent};

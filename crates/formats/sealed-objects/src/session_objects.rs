@@ -8,12 +8,12 @@
 //!   If the outcome is unknown, the counter is recorded as lost, so that the next one is above it.
 //! - Lock order: the session before the pages and the tails.
 
-use crate::chain::ChainTails;
-use crate::seal::{Seal, WriteCounter};
+use crate::layouts::chain::ChainTails;
+use crate::layouts::tail_cache::TailCache;
 use crate::segment::Segment;
-use crate::tail_cache::TailCache;
-use crate::version_pages::{StoreVersion, VersionEntry, VersionPages};
-use crate::version_store::{PAGE_SEGMENTS, PageNumber};
+use crate::versions::pages::{StoreVersion, VersionEntry, VersionPages};
+use crate::versions::seal::{Seal, WriteCounter};
+use crate::versions::store::{PAGE_SEGMENTS, PageNumber};
 use lacuna_contracts::Result;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};

@@ -14,13 +14,17 @@
 //!   removal; a snapshot that the stores have already removed is no error.
 //! - A rollback marks the record as well; see `rollback.rs`.
 
+pub(crate) mod mark;
+pub(crate) mod rollback;
+pub(crate) mod table;
+
 use crate::Stores;
-use crate::snapshot_mark::{SnapshotMark, lost_snapshot};
-use crate::snapshot_table::{
+use crate::snapshots::mark::{SnapshotMark, lost_snapshot};
+use crate::snapshots::table::{
     MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX,
     check_name, table_key,
 };
-use crate::version_page::HeadsTag;
+use crate::versions::page::HeadsTag;
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_medium::{
     KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent, SnapshotId,

@@ -2,15 +2,15 @@
 //! write.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo, SlotNo, index_of, pieces, run};
-use crate::cache::{BlockContent, CachedVersion, CommittedVersion, WriteCache};
-use crate::cow_segment::{CowSegment, Stream};
+use crate::caches::cache::{BlockContent, CachedVersion, CommittedVersion, WriteCache};
+use crate::caches::scratch::with_scratch;
 use crate::geometry::NO_META;
 use crate::health::Health;
-use crate::scratch::with_scratch;
 use crate::sealer::Sealer;
+use crate::segments::cow_segment::{CowSegment, Stream};
+use crate::segments::stream::StreamDetector;
 use crate::segments::{DiscardMode, Segments};
 use crate::slot_store::SlotStore;
-use crate::stream::StreamDetector;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Extent, ExtentBuilder, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 

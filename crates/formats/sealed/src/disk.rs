@@ -1,12 +1,13 @@
 //! A sealed disk: creates and opens it, and implements the `Disk` of front ends.
 
 use crate::access::{Access, StreamPolicy};
-use crate::batch_builder::BatchBuilder;
-use crate::cache::WriteCache;
-use crate::commit::Committer;
+use crate::caches::cache::WriteCache;
 use crate::counters::{Count, Counters};
-use crate::destage::Destager;
-use crate::flush::Flusher;
+use crate::durability::batch_builder::BatchBuilder;
+use crate::durability::commit::Committer;
+use crate::durability::destage::Destager;
+use crate::durability::flush::Flusher;
+use crate::durability::worker::CommitWorker;
 use crate::geometry::{MAP_ENTRY, Params};
 use crate::health::Health;
 use crate::journal::Journal;
@@ -15,11 +16,10 @@ use crate::log::Log;
 use crate::map::SegmentMap;
 use crate::medium_full::MediumFull;
 use crate::recovery::ReplayIndex;
-use crate::remapper::Remapper;
 use crate::sealer::Sealer;
 use crate::segments::Segments;
+use crate::segments::remapper::Remapper;
 use crate::slot_store::SlotStore;
-use crate::worker::CommitWorker;
 use lacuna_contracts::{
     BlockAddr, Budget, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Secret, Status, StatusItem,
 };

@@ -1,7 +1,7 @@
 //! Whether a disk still takes writes. A failure wakes every waiting thread, so that each of them
 //! learns of it.
 
-use crate::signals::Signals;
+use crate::durability::signals::Signals;
 use lacuna_contracts::{Error, FailStop, Result};
 
 /// The fail-stop of a disk and the wake-ups of its threads.

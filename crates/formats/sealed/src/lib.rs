@@ -60,18 +60,13 @@
 
 mod access;
 mod address;
-mod batch_builder;
-mod cache;
-mod commit;
+mod caches;
 mod counters;
-mod cow_segment;
-mod destage;
 mod disk;
-mod flush;
+mod durability;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod geometry;
-mod header_too_old;
 mod health;
 mod journal;
 mod limits;
@@ -79,16 +74,10 @@ mod locks;
 mod log;
 mod map;
 mod medium_full;
-mod meta_cache;
 mod recovery;
-mod remapper;
-mod scratch;
 mod sealer;
 mod segments;
-mod signals;
 mod slot_store;
-mod stream;
-mod worker;
 
 pub use disk::{OpenOptions, SealedDisk};
 pub use geometry::{Geometry, Params, VERSION};

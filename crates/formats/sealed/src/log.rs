@@ -5,7 +5,7 @@
 //! list was appended again behind it.
 
 use crate::address::{SegmentNo, SlotNo};
-use crate::cache::{CommittedVersion, VersionNo, WriteCache};
+use crate::caches::cache::{CommittedVersion, VersionNo, WriteCache};
 use crate::counters::{Count, Counters};
 use crate::journal::{Journal, JournalBatch};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result};

@@ -6,7 +6,7 @@
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::{Geometry, MAP_ENTRY, Params};
-use crate::header_too_old::{GrowthCheck, max_slots};
+use crate::segments::header_too_old::{GrowthCheck, max_slots};
 use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, Secret};
 use lacuna_crypto::keyed_hash;
 use lacuna_medium::{Medium, WriteExtent};

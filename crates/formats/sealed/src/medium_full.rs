@@ -16,8 +16,8 @@
 //! The reserve is for a disk that is opened on a full medium. If the medium becomes full later, the
 //! reserve is left to the next opening.
 
-use crate::cache::{CommittedVersion, WriteCache};
-use crate::destage::{Destager, for_each_run};
+use crate::caches::cache::{CommittedVersion, WriteCache};
+use crate::durability::destage::{Destager, for_each_run};
 use crate::health::Health;
 use crate::log::Log;
 use lacuna_contracts::{BlockAddr, Error, Kind, Result};

@@ -13,11 +13,11 @@
 //! state.
 
 use crate::address::{SegmentNo, SlotNo, run};
-use crate::cache::CommittedVersion;
+use crate::caches::cache::CommittedVersion;
 use crate::geometry::Params;
-use crate::header_too_old;
 use crate::journal::{BatchEntry, Journal, ParsedBatch};
 use crate::map::SegmentMap;
+use crate::segments::header_too_old;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,10 +6,15 @@
 //! is written there. Data moves from the cache to the copy-on-write segment to the slot: a lookup
 //! without a lock goes in this order, so that it misses nothing.
 
+pub(crate) mod cow_segment;
+pub(crate) mod header_too_old;
+pub(crate) mod remapper;
+pub(crate) mod stream;
+
 use crate::address::{SegmentNo, SlotNo};
-use crate::cow_segment::{CowSegment, CowSegments, Stream};
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
+use crate::segments::cow_segment::{CowSegment, CowSegments, Stream};
 use lacuna_contracts::{BlockAddr, Result};
 use lacuna_medium::Medium;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};

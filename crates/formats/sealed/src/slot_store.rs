@@ -5,8 +5,8 @@
 //! bytes at offsets that are multiples of their size, so none straddles a 512-byte boundary.
 
 use crate::address::{SlotAddr, SlotNo};
+use crate::caches::meta_cache::MetaCache;
 use crate::geometry::{CHUNK_META, Geometry, NO_META, Params};
-use crate::meta_cache::MetaCache;
 use lacuna_contracts::{BLOCK_SIZE, Budget, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::is_zero;
 use lacuna_medium::Medium;

@@ -1,19 +1,19 @@
 //! Assembles the parts of an open vault on its store, namespace and settings.
 
-use crate::directories::Directories;
-use crate::entries::NameHash;
-use crate::file_contents::FileContents;
-use crate::group_commit::GroupCommit;
-use crate::inodes::Inodes;
+use crate::commits::group_commit::GroupCommit;
+use crate::content::file_contents::FileContents;
+use crate::content::open_files::OpenFiles;
+use crate::names::directories::Directories;
+use crate::names::entries::NameHash;
+use crate::names::tree::Tree;
 use crate::namespace::Namespace;
-use crate::open_files::OpenFiles;
-use crate::open_handles::OpenHandles;
+use crate::nodes::inodes::Inodes;
+use crate::nodes::open_handles::OpenHandles;
 use crate::options::VaultOpenOptions;
 use crate::services::Services;
 use crate::settings::Settings;
 use crate::space_budget::SpaceBudget;
 use crate::startup::VaultBacking;
-use crate::tree::Tree;
 use lacuna_contracts::{FailStop, Secret};
 use lacuna_vault_store::Store;
 use parking_lot::Mutex;

@@ -1,15 +1,16 @@
 //! The check of a vault: reads and verifies the namespace, every entry, and every block of every
 //! file.
 
-use crate::acl;
-use crate::directories;
-use crate::file_contents::{FileContents, read_run};
-use crate::inode_record::InodeRecord;
-use crate::inodes::Inode;
+use crate::content::file_contents::{FileContents, read_run};
+use crate::names::directories;
+use crate::names::paths;
 use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
+use crate::nodes::acl;
+use crate::nodes::inode_record::InodeRecord;
+use crate::nodes::inodes::Inode;
 use crate::options::{BadFile, CheckReport, FileStat};
-use crate::{BLOCK, FileKind, FsError, FsResult, paths};
+use crate::{BLOCK, FileKind, FsError, FsResult};
 use lacuna_contracts::{Error, Kind, Result, WipeOnDrop};
 use lacuna_integrity::FailedBlock;
 use lacuna_vault_store::ObjectId;

@@ -1,10 +1,10 @@
 //! Parsers of namespace values, for the fuzz target: each parses a value and writes it as a vault
 //! would.
 
-use crate::acl::AccessList;
-use crate::entries::Bucket;
-use crate::inode_record::InodeRecord;
+use crate::names::entries::Bucket;
 use crate::namespace::each_change;
+use crate::nodes::acl::AccessList;
+use crate::nodes::inode_record::InodeRecord;
 
 /// An inode; `None` if it does not parse.
 pub fn reencode_inode(bytes: &[u8]) -> Option<Vec<u8>> {

@@ -16,50 +16,35 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod acl;
 mod assembly;
-mod attr;
-mod attributes;
-mod background_tasks;
 mod check;
-mod directories;
-mod entries;
-mod file_contents;
+mod commits;
+mod content;
 mod fs_error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod group_commit;
-mod inode_record;
-mod inodes;
-mod length;
+mod names;
 mod namespace;
-mod open_file;
-mod open_files;
-mod open_handles;
+mod nodes;
 mod options;
-mod part_codes;
-mod paths;
-mod rename;
 mod rescue;
 mod services;
 mod settings;
 mod space_budget;
 mod startup;
-mod task_queue;
-mod timer;
-mod tree;
+mod tasks;
 mod vault;
 
-pub use acl::{ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR};
-pub use attr::{
-    AllocateMode, Attr, AttrChanges, BLOCK, DirEntry, FILE_MAX, FileKind, LINK_MAX, NAME_MAX, NewNode, ROOT,
-    RenameMode, SYMLINK_MAX, SeekTo, SetXattrMode, SystemWallClock, Time, WallClock, XATTR_MAX,
-};
-pub use attributes::INTEGRITY_XATTR;
 pub use fs_error::{FsError, FsResult};
 /// The store below a vault, for callers that use its types: anchors, the size of the journal, the
 /// policy for a rollback.
 pub use lacuna_vault_store as store;
+pub use nodes::acl::{ACL_ACCESS_XATTR, ACL_DEFAULT_XATTR};
+pub use nodes::attr::{
+    AllocateMode, Attr, AttrChanges, BLOCK, DirEntry, FILE_MAX, FileKind, LINK_MAX, NAME_MAX, NewNode, ROOT,
+    RenameMode, SYMLINK_MAX, SeekTo, SetXattrMode, SystemWallClock, Time, WallClock, XATTR_MAX,
+};
+pub use nodes::attributes::INTEGRITY_XATTR;
 pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, VaultLog, VaultOpenOptions, VaultOptions};
 pub use rescue::Rescue;
 pub use startup::{OpeningReport, VaultBacking};

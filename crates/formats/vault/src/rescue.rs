@@ -3,11 +3,11 @@
 //! Writes nothing, neither to the directory nor to the anchor. Also shows a state that does not
 //! descend from the anchored state, with the refusal that any other opening gives.
 
-use crate::directories;
-use crate::entries::Bucket;
+use crate::names::directories;
+use crate::names::entries::Bucket;
+use crate::names::paths;
 use crate::namespace::tables::{self, Table};
 use crate::namespace::{Namespace, each_change};
-use crate::paths;
 use crate::settings::Settings;
 use crate::startup::Leniency;
 use crate::{FileKind, Vault, VaultBacking, VaultOpenOptions};

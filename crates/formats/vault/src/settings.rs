@@ -1,8 +1,8 @@
 //! The settings of the whole vault in the namespace.
 
 use crate::ROOT;
-use crate::inode_record::{choice_code, choice_from_code};
 use crate::namespace::{Namespace, tables};
+use crate::nodes::inode_record::{choice_code, choice_from_code};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::Choice;
 

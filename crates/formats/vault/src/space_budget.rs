@@ -28,8 +28,8 @@
 //! their owners update under their own locks, and one call to the store checks the journal.
 
 use crate::BLOCK;
-use crate::inodes::Inodes;
 use crate::namespace::Namespace;
+use crate::nodes::inodes::Inodes;
 use lacuna_contracts::Result;
 use lacuna_medium::FsSpace;
 use lacuna_vault_store::Store;
@@ -278,7 +278,13 @@ impl SpaceBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NewNode, ROOT, SystemWallClock, Vault, VaultBacking, VaultOpenOptions, VaultOptions};
+    use crate::NewNode;
+    use crate::ROOT;
+    use crate::SystemWallClock;
+    use crate::Vault;
+    use crate::VaultBacking;
+    use crate::VaultOpenOptions;
+    use crate::VaultOptions;
     use lacuna_contracts::{Error, Kind, Secret};
     use lacuna_crypto::SeededRandom;
     use lacuna_sim::CrashFolder;

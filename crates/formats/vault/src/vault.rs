@@ -1,23 +1,23 @@
 //! `Vault`: the interface for front ends, and making, opening and closing a vault.
 
 use crate::assembly::{Storage, VaultParts};
-use crate::attributes;
-use crate::background_tasks::{self, BackgroundTasks};
 use crate::check;
-use crate::file_contents::FileContents;
-use crate::group_commit::{GroupCommit, reclaim_after};
-use crate::inode_record::InodeRecord;
-use crate::length;
+use crate::commits::group_commit::{GroupCommit, reclaim_after};
+use crate::commits::timer::CommitTimer;
+use crate::content::file_contents::FileContents;
+use crate::content::length;
+use crate::names::paths;
+use crate::names::rename::{self, EntryName};
+use crate::names::tree::Tree;
 use crate::namespace::{CopyReadOptions, Namespace, PagePosition};
-use crate::open_handles::OpenHandles;
+use crate::nodes::attributes;
+use crate::nodes::inode_record::InodeRecord;
+use crate::nodes::open_handles::OpenHandles;
 use crate::options::{CheckReport, FileStat, VaultOpenOptions, VaultOptions};
-use crate::paths;
-use crate::rename::{self, EntryName};
 use crate::settings::Settings;
 use crate::space_budget::SpaceRequest;
 use crate::startup::{Leniency, OpeningReport, Strict, VaultBacking, mixed_states, store_backing};
-use crate::timer::CommitTimer;
-use crate::tree::Tree;
+use crate::tasks::background_tasks::{self, BackgroundTasks};
 use crate::{
     AllocateMode, Attr, AttrChanges, DirEntry, FileKind, FsResult, NewNode, ROOT, RenameMode, SeekTo,
     SetXattrMode,

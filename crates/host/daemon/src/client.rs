@@ -1,6 +1,10 @@
 //! The client side: connects to the control socket of a server that may not answer, sends a
 //! request, and reads the outcome.
 
+pub(crate) mod disk_query;
+pub(crate) mod peer;
+pub(crate) mod purge;
+
 use crate::protocol::{AfterFailure, ControlOp, Job, KEEPALIVE, ServerAnswer, read_line};
 use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use rustix::io::Errno;

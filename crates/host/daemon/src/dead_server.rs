@@ -1,6 +1,6 @@
 //! Dead servers: detects them and cleans up their mounts.
 
-use crate::made_mountpoint;
+use crate::mountpoint::made_mountpoint;
 use crate::record::{MountRecord, Record};
 use crate::run_dir::{DISK_NAME, RunPaths};
 use lacuna_contracts::{Error, Result};

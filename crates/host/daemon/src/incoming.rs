@@ -3,7 +3,7 @@
 //! slow delays no other.
 
 use crate::protocol::REQUEST_LIMIT;
-use crate::worker::too_many;
+use crate::server::worker::too_many;
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

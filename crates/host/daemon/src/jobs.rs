@@ -7,9 +7,9 @@
 //! client takes the place of the client that has not read for longest, provided that this is at
 //! least 5 seconds. So a client that does not read delays only its own job.
 
-use crate::client_connection::{ClientConnection, JobStream};
 use crate::protocol::{ControlOp, Job};
-use crate::worker;
+use crate::server::client_connection::{ClientConnection, JobStream};
+use crate::server::worker;
 use lacuna_contracts::{Error, Kind, Result, TermRenderer};
 use lacuna_mount::ResizeHook;
 use parking_lot::Mutex;

@@ -22,59 +22,45 @@
 //!   delays only its own work.
 #![warn(missing_docs)]
 
-mod all_users;
 mod background;
 mod client;
-mod client_connection;
 mod counters;
 mod dead_server;
-mod disk_query;
-mod event_waiter;
-mod failure_log;
 mod file;
 mod incoming;
 mod instance;
 mod jobs;
-mod made_mountpoint;
 mod mountpoint;
-mod other_users;
-mod peer;
 mod protocol;
-mod purge;
 mod record;
 mod record_path;
 mod registry;
-mod run_base;
 mod run_dir;
 mod server;
 mod server_end;
 mod status;
 mod system_call;
-mod unreported_failures;
-mod user_base;
-mod user_server;
-mod worker;
+mod users;
 
-pub use all_users::{OtherUsers, UserPeer};
 pub use background::{ChildStartup, ForkResult, ReadyPipe, StartupProgress, daemonize};
+pub use client::disk_query::{DiskQuery, PoolQuery};
+pub use client::peer::Peer;
+pub use client::purge::purge;
 pub use client::{JobClient, JobReply};
-pub use client_connection::JobStream;
 pub use counters::Counters;
-pub use disk_query::{DiskQuery, PoolQuery};
-pub use event_waiter::{EventWaiter, MountEvent, with_retry_hint};
-pub use failure_log::{log_failure, log_refused_client};
 pub use file::{FileIdentity, FileNow, FileState, TrackedFile};
 pub use instance::Instance;
 pub use jobs::{JobHandler, Jobs};
-pub use made_mountpoint::MadeMountpoint;
+pub use mountpoint::made_mountpoint::MadeMountpoint;
 pub use mountpoint::{IfMissing, check_mountpoint, clear_mountpoint};
-pub use peer::Peer;
 pub use protocol::{ControlOp, ExpectedDisk, Job, WireError};
-pub use purge::purge;
 pub use record::{FrontEnd, Identity, MountKind, MountRecord, MountedBy, PoolScope, Record, seconds_now};
 pub use registry::{Registry, await_dying, close};
-pub use run_base::default_run_base;
 pub use run_dir::DISK_NAME;
+pub use run_dir::run_base::default_run_base;
+pub use server::client_connection::JobStream;
+pub use server::event_waiter::{EventWaiter, MountEvent, with_retry_hint};
+pub use server::failure_log::{log_failure, log_refused_client};
 pub use server::{ClosingClient, ControlServer, Service};
 pub use server_end::CloseOutcome;
 pub use status::{
@@ -84,3 +70,4 @@ pub use system_call::{
     become_io_flusher, bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal,
     note_inherited_descriptors,
 };
+pub use users::all_users::{OtherUsers, UserPeer};

@@ -1,10 +1,12 @@
 //! Checks a mount point: a directory on which nothing is mounted, or a place for one. Clears away
 //! the mount of a dead server there.
 
+pub(crate) mod made_mountpoint;
+
+use crate::client::peer::PROBED_WITHIN;
 use crate::instance::Instance;
-use crate::peer::PROBED_WITHIN;
 use crate::registry::{await_dying, clear_dead, has_mount_of_dead_server, is_mount_of_dead_server};
-use crate::run_base::default_run_base;
+use crate::run_dir::run_base::default_run_base;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
 use lacuna_mount::{RELEASE_LIMIT, mount_table, unmount_fuse};
 use std::fs;

@@ -1,14 +1,14 @@
 //! The registry: all instances of this user, found by disk, vault or mount point.
 
-use crate::all_users::OtherUsers;
+use crate::client::disk_query::DiskQuery;
+use crate::client::peer::{self, Peer, Reach};
 use crate::dead_server::{self, is_alive};
-use crate::disk_query::DiskQuery;
 use crate::file::FileIdentity;
-use crate::other_users;
-use crate::peer::{self, Peer, Reach};
-use crate::run_base::run_bases;
 use crate::run_dir::RunPaths;
+use crate::run_dir::run_base::run_bases;
 use crate::server_end::CloseOutcome;
+use crate::users::all_users::OtherUsers;
+use crate::users::other_users;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
 use lacuna_mount::mount_table;
 use lacuna_mount::mount_table::MountEntry;

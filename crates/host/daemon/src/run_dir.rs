@@ -1,7 +1,9 @@
 //! The run directory of an instance: its lock, record, control socket and FUSE mount point.
 
+pub(crate) mod run_base;
+
 use crate::record::Record;
-use crate::run_base::{create_dir, prepare_base};
+use crate::run_dir::run_base::{create_dir, prepare_base};
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::OFlags;
 use std::ffi::OsStr;

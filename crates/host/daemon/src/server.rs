@@ -1,7 +1,12 @@
 //! The control server: how other processes reach a running instance, whatever its front end. Each
 //! client sends one request ([`crate::protocol`]) and gets one outcome.
 
-use crate::client_connection::{ClientConnection, KeepaliveSender};
+pub(crate) mod client_connection;
+pub(crate) mod event_waiter;
+pub(crate) mod failure_log;
+pub(crate) mod unreported_failures;
+pub(crate) mod worker;
+
 use crate::counters::Counters;
 use crate::file::TrackedFile;
 use crate::incoming::{Incoming, IncomingRequest};
@@ -9,9 +14,10 @@ use crate::instance::Instance;
 use crate::jobs::Jobs;
 use crate::protocol::{AfterFailure, ControlOp, KEEPALIVE, ServerAnswer};
 use crate::record::{Identity, Record};
+use crate::server::client_connection::{ClientConnection, KeepaliveSender};
+use crate::server::unreported_failures::UnreportedFailures;
+use crate::server::worker::{WorkerLimit, WorkerPermit};
 use crate::status::{Condition, Counter, PurgeReport, ServerState, ServerStatus, StatusSource};
-use crate::unreported_failures::UnreportedFailures;
-use crate::worker::{self, WorkerLimit, WorkerPermit};
 use lacuna_contracts::{Action, Error, Hint, Kind, Result, TermRenderer};
 use serde::Serialize;
 use serde_json::Value;

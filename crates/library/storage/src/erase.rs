@@ -5,12 +5,12 @@
 //! passphrases. A copy of the header elsewhere still opens.
 
 use crate::backing::{DiskRef, PoolAccess, refuse_snapshot};
-use crate::claim::DiskClaim;
 use crate::create::remove_objects;
 use crate::foreign;
 use crate::formats::table::refuse_disk_header_in_directory;
+use crate::header::stale_headers::{self, StaleHeaders};
 use crate::observer::{Observer, run_step};
-use crate::stale_headers::{self, StaleHeaders};
+use crate::opening::claim::DiskClaim;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::{

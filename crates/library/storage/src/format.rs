@@ -6,9 +6,9 @@
 
 use crate::backing::{Backing, BackingKind, ChipShape, NewChip, PoolAccess};
 use crate::cost::Cost;
-use crate::header_lease::OpenDiskHeader;
+use crate::header::header_lease::OpenDiskHeader;
 use crate::human_size;
-use crate::open_disk_options::OpenDiskOptions;
+use crate::opening::open_disk_options::OpenDiskOptions;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{
     BLOCK_SIZE, BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Hint, Kind, Result, Setting, check_disk,

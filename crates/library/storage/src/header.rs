@@ -1,15 +1,18 @@
 //! Backup, check, restoration and repair of a disk's header.
 
+pub(crate) mod header_lease;
+pub(crate) mod stale_headers;
+
 use crate::backing::{DiskRef, ResolvedLocation, refuse_snapshot};
-use crate::claim::DiskClaim;
 use crate::foreign::{self, Foreign};
 use crate::format::Params;
 use crate::formats::table;
 use crate::observer::Observer;
+use crate::opening::claim::DiskClaim;
 use crate::rados::ClusterOptions;
 use crate::sync_directory::sync_directory;
 use crate::unlock::{HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, unlock, unlock_leased};
-use crate::vault_dir;
+use crate::vault::directory;
 use lacuna_contracts::{Action, Error, Hint, Kind, Result, Setting};
 pub use lacuna_header::HeaderBackup;
 use lacuna_header::{Diagnosis, HEADER_LEN, Location, PublicHeader, medium_len};
@@ -118,8 +121,8 @@ pub fn restore(
     let parameters = table::parse(public, location).map_err(naming)?;
     let is_vault = parameters.is_vault();
     let made = match location.path().filter(|_| is_vault) {
-        Some(dir) => vault_dir::NewHeaderFile::make(dir)?,
-        None => vault_dir::NewHeaderFile::default(),
+        Some(dir) => directory::NewHeaderFile::make(dir)?,
+        None => directory::NewHeaderFile::default(),
     };
     let (medium, _connection) = disk.hold_header(observer)?;
     // A vault's header is a file of its own, which is extended to its proper length.

@@ -7,8 +7,8 @@
 
 use crate::backing::{DiskRef, refuse_snapshot};
 use crate::cost::Cost;
+use crate::header::stale_headers;
 use crate::observer::Observer;
-use crate::stale_headers;
 use crate::unlock::{HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, unlock, unlock_leased};
 use lacuna_contracts::{Error, Hint, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{SystemRandom, constant_time_eq};

@@ -83,54 +83,42 @@
 #![warn(missing_docs)]
 
 mod backing;
-mod claim;
-mod confidential_disk;
 mod cost;
 mod create;
-mod damaged_medium;
 mod erase;
-mod examine;
 mod foreign;
 pub mod format;
 mod format_info;
 mod formats;
-mod grow;
 pub mod header;
-mod header_lease;
+mod inspect;
 pub mod keys;
 mod observer;
-mod open_disk;
-mod open_disk_options;
+mod opening;
 mod overwriting;
 mod params;
-mod public_info;
 #[cfg(not(feature = "rados"))]
 pub mod rados;
 mod resize;
 mod size;
 pub mod snapshots;
-mod stale_headers;
 mod sync_directory;
 mod unlock;
-mod unlocked_disk;
 pub mod vault;
-mod vault_anchor;
-mod vault_dir;
-mod vault_rescue;
 
 pub use backing::{
     Backing, BackingKind, ChipShape, DiskRef, FileLocation, FlashLocation, HeaderMedium, NewChip, PoolAccess,
     PoolConnection, PoolLocation, ResolvedLocation, check_can_purge, non_default_conf, refuse_snapshot,
 };
-pub use claim::claiming_process;
 pub use cost::Cost;
 pub use create::{CreatedDisk, NewDisk, create, create_with, delete};
 pub use erase::{ErasePlan, Erased, erase};
-pub use examine::{Examination, examine};
 pub use foreign::Foreign;
 pub use format::{CreateOptions, Shape};
 pub use formats::{FORMATS, OVERWRITTEN, add_format, default_format};
-pub use header_lease::{HeaderLease, OpenDiskHeader};
+pub use header::header_lease::{HeaderLease, OpenDiskHeader};
+pub use inspect::examine::{Examination, examine};
+pub use inspect::public_info::{MediumInfo, PublicInfo, public_info};
 pub use lacuna_contracts::{
     Action, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, Disk, DiskCheckReport, Error, ErrorText,
     Extent, ExtentBuilder, Hint, Kind, ReadOutcome, Result, Secret, SecretVec as Passphrase, Setting, Status,
@@ -152,9 +140,10 @@ pub use lacuna_oblivious::HidingMode;
 pub use lacuna_rados as rados;
 pub use lacuna_sealed_objects::{ObjectLayout, is_of_version_table};
 pub use observer::{Observer, Silent};
-pub use open_disk::OpenDisk;
-pub use open_disk_options::{OpenDiskOptions, write_through_refused};
-pub use public_info::{MediumInfo, PublicInfo, public_info};
+pub use opening::claim::claiming_process;
+pub use opening::disk::OpenDisk;
+pub use opening::open_disk_options::{OpenDiskOptions, write_through_refused};
+pub use opening::unlocked_disk::UnlockedDisk;
 pub use rados::ClusterOptions;
 pub use resize::resize;
 pub use size::{human_size, size_in_blocks};
@@ -162,7 +151,6 @@ pub use unlock::{
     HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, open, read_public_params, unlock,
     unlock_to_rescue,
 };
-pub use unlocked_disk::UnlockedDisk;
 
 /// The program in the README compiles.
 #[cfg(doctest)]

@@ -1,6 +1,8 @@
 //! Enlarges a disk that is unlocked and not open.
 
-use crate::grow::{find_stale_headers, grow, target_blocks};
+pub(crate) mod grow;
+
+use crate::resize::grow::{find_stale_headers, grow, target_blocks};
 use crate::unlock::UnlockedHeader;
 use lacuna_contracts::Result;
 

@@ -8,14 +8,14 @@
 use crate::backing::held_disk::HeldDisk;
 use crate::backing::rados::{ReconnectInfo, check_header_unchanged};
 use crate::backing::{Backing, DiskRef, FileLocation, PoolAccess, refuse_snapshot};
-use crate::claim::DiskClaim;
 use crate::foreign;
 use crate::format::Params;
 use crate::formats::table;
 use crate::observer::{Observer, run_step};
-use crate::open_disk::OpenDisk;
-use crate::open_disk_options::OpenDiskOptions;
-use crate::unlocked_disk::{DiskAccess, UnlockedDisk};
+use crate::opening::claim::DiskClaim;
+use crate::opening::disk::OpenDisk;
+use crate::opening::open_disk_options::OpenDiskOptions;
+use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk};
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_header::{DiskId, Location, OpenHeader, PublicHeader};
 use lacuna_medium::{Access, Medium};

@@ -34,13 +34,16 @@
 //! # }
 //! ```
 
+pub(crate) mod anchor;
+pub(crate) mod directory;
+pub(crate) mod rescue;
+
 use crate::backing::{FileLocation, PoolAccess};
-use crate::claim::DiskClaim;
 use crate::cost::Cost;
 use crate::observer::{Observer, run_step};
+use crate::opening::claim::DiskClaim;
 use crate::sync_directory::sync_directory;
 use crate::unlock::{HeaderOpener, PassphraseMatch};
-use crate::{vault_anchor, vault_dir};
 use lacuna_contracts::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{
@@ -57,9 +60,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use crate::formats::vault::{VaultParams, integrity_choices};
-pub use crate::vault_anchor::default_anchor;
-pub use crate::vault_dir::{HEADER_FILE, is_vault, lacks_header};
-pub use crate::vault_rescue::{MissingPart, RescueReport, rescue};
+pub use crate::vault::anchor::default_anchor;
+pub use crate::vault::directory::{HEADER_FILE, is_vault, lacks_header};
+pub use crate::vault::rescue::{MissingPart, RescueReport, rescue};
 
 /// The options of a new vault.
 #[derive(Clone, Debug)]
@@ -116,10 +119,10 @@ pub fn create(
     observer: &dyn Observer,
     passphrase: impl FnOnce() -> Result<SecretVec>,
 ) -> Result<CreatedVault> {
-    vault_dir::NewVaultDir::check_available(&new.dir)?;
+    directory::NewVaultDir::check_available(&new.dir)?;
     let random = Arc::new(SystemRandom::new()?);
     let uuid = Uuid::random(&*random);
-    let anchor = vault_anchor::anchor_path(&new.dir, new.anchor.as_deref(), uuid)?;
+    let anchor = anchor::anchor_path(&new.dir, new.anchor.as_deref(), uuid)?;
     check_anchor_absent(&anchor)?;
     let header = NewHeaderSpec {
         format: FormatId::VAULT,
@@ -132,7 +135,7 @@ pub fn create(
     let header =
         run_step(observer, "deriving keys from the passphrase", || NewHeader::build(header, &*random))?;
     let (public, id) = (header.unlocked().header.clone(), header.unlocked().id());
-    let place = vault_dir::NewVaultDir::make(&new.dir)?;
+    let place = directory::NewVaultDir::make(&new.dir)?;
     let file = new.dir.join(HEADER_FILE);
     let medium = FileMedium::create(&file, medium_len(HEADER_AREA))?;
     let naming = |e: Error| e.context(format!("cannot make a vault in {}", new.dir.display()));
@@ -204,7 +207,7 @@ pub fn unlock(
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
 ) -> Result<UnlockedVault> {
-    vault_dir::check_is_vault(dir)?;
+    directory::check_is_vault(dir)?;
     // Absolute paths: the process may change its directory before they are used.
     let dir = dir.canonicalize().map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
     let location = Location::Path(dir.clone());
@@ -249,7 +252,7 @@ impl UnlockedVault {
     ///
     /// Errors: [`Kind::Usage`] for an unsuitable path.
     pub fn anchor(&self, given: Option<&Path>) -> Result<PathBuf> {
-        vault_anchor::anchor_path(&self.dir, given, self.uuid)
+        anchor::anchor_path(&self.dir, given, self.uuid)
     }
 
     /// Opens the vault, after finishing operations that a crash interrupted.
@@ -358,7 +361,7 @@ pub struct VaultInfo {
 ///
 /// Errors: [`Kind::NotFound`] if there is no vault.
 pub fn public_info(dir: &Path, anchor: Option<&Path>) -> Result<VaultInfo> {
-    vault_dir::check_is_vault(dir)?;
+    directory::check_is_vault(dir)?;
     let look = FileLocation::VaultHeader(dir).probe()?;
     let naming = |e: Error| e.context(dir.display());
     let (header, notes) = lacuna_header::read_public(&look).map_err(naming)?;
@@ -368,7 +371,7 @@ pub fn public_info(dir: &Path, anchor: Option<&Path>) -> Result<VaultInfo> {
             .expected("the format vault"));
     }
     let params = VaultParams::parse(&header.params).map_err(naming)?;
-    let anchor = vault_anchor::anchor_path(dir, anchor, header.uuid)?;
+    let anchor = anchor::anchor_path(dir, anchor, header.uuid)?;
     let remembered = FileAnchor::open(&anchor, header.uuid.0, true)?.load()?;
     let space = space(dir)?;
     Ok(VaultInfo { header, params, notes, in_use: look.in_use, space, anchor, anchored_state: remembered })

@@ -8,8 +8,8 @@
 use crate::failed::{CheckResult, FailedBlock};
 use crate::file::{LowerLayer, ProtectedFile, Rewriting};
 use crate::scheme::{Choice, Scheme};
-use crate::scheme_layer::{DISPERSED, ExtentState, batch_blocks};
 use crate::schemes::new_layer;
+use crate::schemes::scheme_layer::{DISPERSED, ExtentState, batch_blocks};
 use crate::untrusted::Untrusted;
 use lacuna_contracts::{Kind, Result, WipeOnDrop};
 

@@ -1,12 +1,12 @@
 //! `ProtectedFile`: one file of any scheme, as `vault` uses it.
 
-use crate::counter::{Counter, Session, WritePass};
+use crate::counters::counter::{Counter, Session, WritePass};
 use crate::failed::CheckResult;
 use crate::file_profile::FileProfile;
 use crate::keys::FileKeys;
-use crate::mt::Mt;
 use crate::scheme::{Choice, Scheme};
-use crate::scheme_layer::{
+use crate::schemes::mt::Mt;
+use crate::schemes::scheme_layer::{
     DISPERSED, ExtentState, MOST_BLOCKS, SchemeLayer, at, check_end, check_run, half_done, zero_from,
 };
 use crate::schemes::{new_layer, open_layer};

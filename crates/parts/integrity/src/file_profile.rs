@@ -8,10 +8,10 @@
 //! content a little faster than MT-EINT, since it reads no tree, and writes it up to four times as
 //! slowly. So a file is under MT-EINT until it has been read often enough for a conversion to pay.
 
-use crate::block_ciphers::{MOST_BLOCK_SIZE, SAVED};
-use crate::compress::compress;
-use crate::entropy::is_random_looking;
 use crate::scheme::Scheme;
+use crate::schemes::block_ciphers::{MOST_BLOCK_SIZE, SAVED};
+use crate::schemes::compress::compress;
+use crate::schemes::entropy::is_random_looking;
 use lacuna_contracts::{LeReader, WipeOnDrop};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
 //! The keys of one file, and how counters, tweaks and tags of tree pages enter the ciphers.
 
-use crate::counter::{Counter, Session};
+use crate::counters::counter::{Counter, Session};
 use crate::untrusted::Part;
 use lacuna_contracts::{Result, Secret};
 use lacuna_crypto::{GcmKey, HEDGED, Hctr2Key, SivKey, XtsKey, derive, derive_gcm, keyed_hash};

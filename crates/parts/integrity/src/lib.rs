@@ -29,42 +29,31 @@ extern crate self as lacuna_integrity;
 mod ablation;
 #[cfg(feature = "ablation")]
 pub mod ablation;
-mod auth_counters;
-mod block_ciphers;
-mod compress;
 mod conversion;
-mod counter;
-mod entropy;
+mod counters;
 mod failed;
 mod file;
 mod file_profile;
-mod intervals;
 mod keys;
-mod mt;
-mod mt_counters;
 mod nonce_log;
 #[cfg(test)]
 mod nonce_tests;
-mod page_array;
 mod scheme;
-mod scheme_layer;
 mod schemes;
 mod section;
-mod selective;
 mod tampered;
-mod tree_page;
 mod trusted;
 mod untrusted;
 mod wide_tree;
 
-pub use compress::{PACKED_HEADER, compress, decompress};
-pub use counter::Session;
-pub use entropy::{
-    LARGEST_BLOCK, SMALLEST_BLOCK, STATISTIC_BITS, is_random_looking, statistic, statistic_term, threshold,
-};
+pub use counters::counter::Session;
 pub use failed::{CheckResult, FailedBlock};
 pub use file::{ProtectedFile, Usage};
 pub use keys::FileKeys;
 pub use scheme::{Choice, Scheme};
+pub use schemes::compress::{PACKED_HEADER, compress, decompress};
+pub use schemes::entropy::{
+    LARGEST_BLOCK, SMALLEST_BLOCK, STATISTIC_BITS, is_random_looking, statistic, statistic_term, threshold,
+};
 pub use trusted::Trusted;
 pub use untrusted::{PART_PAGE, Part, Untrusted};

@@ -4,7 +4,7 @@
 
 #[cfg(not(test))]
 #[inline]
-pub(crate) fn gcm(_: crate::counter::Session, _: &[u8; 16], _: u64, _: &[u8]) {}
+pub(crate) fn gcm(_: crate::counters::counter::Session, _: &[u8; 16], _: u64, _: &[u8]) {}
 
 #[cfg(not(test))]
 #[inline]
@@ -15,7 +15,7 @@ pub(crate) use record::{gcm, start, take, wide};
 
 #[cfg(test)]
 mod record {
-    use crate::counter::Session;
+    use crate::counters::counter::Session;
     use std::cell::RefCell;
 
     /// The input of a cipher: the kind and session of the key with the nonce, or the tweak; then

@@ -1,12 +1,19 @@
 //! Constructors for the layer of every scheme.
 
-use crate::block_ciphers::{CompCipher, RandCipher, XtsCipher};
+pub(crate) mod block_ciphers;
+pub(crate) mod compress;
+pub(crate) mod entropy;
+pub(crate) mod mt;
+pub(crate) mod scheme_layer;
+pub(crate) mod selective;
+
 use crate::keys::FileKeys;
-use crate::mt::Mt;
 use crate::scheme::Scheme;
-use crate::scheme_layer::SchemeLayer;
+use crate::schemes::block_ciphers::{CompCipher, RandCipher, XtsCipher};
+use crate::schemes::mt::Mt;
+use crate::schemes::scheme_layer::SchemeLayer;
+use crate::schemes::selective::Selective;
 use crate::section::Section;
-use crate::selective::Selective;
 use lacuna_contracts::Result;
 use std::sync::Arc;
 

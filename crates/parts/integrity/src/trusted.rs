@@ -1,10 +1,10 @@
 //! The trusted storage (TS) of one file, at most 200 bytes.
 
-use crate::block_ciphers::{LEAST_BLOCK_SIZE, MOST_BLOCK_SIZE};
-use crate::counter::{Counter, Session};
+use crate::counters::counter::{Counter, Session};
 use crate::file_profile::FileProfile;
 use crate::scheme::{Choice, Scheme};
-use crate::scheme_layer::MOST_BLOCKS;
+use crate::schemes::block_ciphers::{LEAST_BLOCK_SIZE, MOST_BLOCK_SIZE};
+use crate::schemes::scheme_layer::MOST_BLOCKS;
 use crate::section::{Section, malformed};
 use lacuna_contracts::{LeReader, LeWriter, Result};
 

@@ -12,15 +12,17 @@
 //! - All pages above a dirty page are dirty, and a dirty page never leaves the cache. So nothing is
 //!   hashed before a flush, and a flush reads nothing.
 
+pub(crate) mod page;
+
 mod clearing;
 
 use crate::ablation::{SchemeCheck, is_enforced};
 use crate::keys::{FileKeys, Tag};
 use crate::tampered::tampered;
-use crate::tree_page::{
+use crate::untrusted::{Part, Untrusted};
+use crate::wide_tree::page::{
     ABSENT, BITS, ENTRIES, Entries, FEWEST_PAGES, TreeCache, TreePage, height, make_room, no_entries,
 };
-use crate::untrusted::{Part, Untrusted};
 use lacuna_contracts::{Budget, Result};
 use lacuna_crypto::constant_time_eq;
 use parking_lot::Mutex;

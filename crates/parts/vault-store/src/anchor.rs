@@ -1,6 +1,8 @@
 //! The anchor: a few hundred bytes of trusted storage with this machine's memory of a vault.
 
-use crate::codec::Commit;
+pub(crate) mod file;
+
+use crate::commits::codec::Commit;
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;

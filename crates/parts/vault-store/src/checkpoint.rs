@@ -1,14 +1,14 @@
 //! The checkpointer: has the pages of one journal file written back to their places while the other
 //! file takes new ones, and then writes the superblock.
 
-use crate::change_collector::CommitRequest;
-use crate::commit_log::{CommitLog, PendingCheckpoint};
-use crate::doubled::ExtraFile;
+use crate::commits::log::{CommitLog, PendingCheckpoint};
 use crate::health::StoreHealth;
 use crate::journal::Journal;
-use crate::journal_size::ShrinkTo;
-use crate::reclaimer::Reclaimer;
-use crate::superblock::SuperblockFiles;
+use crate::journal::size::ShrinkTo;
+use crate::objects::change_collector::CommitRequest;
+use crate::objects::doubled::ExtraFile;
+use crate::objects::reclaimer::Reclaimer;
+use crate::opening::superblock::SuperblockFiles;
 use crate::write_back::WriteBack;
 use lacuna_contracts::Result;
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
 //! Parsers behind seals, for fuzz targets: each parses a text and writes it as a store would.
 
-use crate::codec::{record_from_bytes, record_to_bytes, super_from_bytes, super_to_bytes};
+use crate::commits::codec::{record_from_bytes, record_to_bytes, super_from_bytes, super_to_bytes};
 
 /// The text of a record; `None` if it does not parse.
 pub fn reencode_record(text: &[u8]) -> Option<Vec<u8>> {

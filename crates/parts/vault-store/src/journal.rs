@@ -4,10 +4,13 @@
 //! place: a sync then only has to write data. No page is overwritten that is still read: if the
 //! host refuses such a write, it may have altered the page, and may refuse to restore it as well.
 
+pub(crate) mod page_tags;
+pub(crate) mod size;
+
 use crate::ids::PAGE;
-use crate::journal_size::{JournalPlace, JournalSize, ShrinkTo};
+use crate::journal::page_tags::PageTags;
+use crate::journal::size::{JournalPlace, JournalSize, ShrinkTo};
 use crate::keys::StoreKeys;
-use crate::page_tags::PageTags;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Folder, FolderFile};
 use parking_lot::Mutex;

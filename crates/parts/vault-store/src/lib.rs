@@ -23,48 +23,28 @@
 #![warn(missing_docs)]
 
 mod anchor;
-mod anchor_file;
-mod assembly;
-mod change_collector;
 mod checkpoint;
-mod codec;
-mod commit_interval;
-mod commit_log;
-mod copies;
-mod doubled;
+mod commits;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod health;
 mod ids;
 mod journal;
-mod journal_size;
 mod keys;
-mod object;
-mod object_table;
-mod object_writer;
+mod objects;
+mod opening;
 mod options;
-mod page_range;
-mod page_reader;
-mod page_tags;
-mod reclaimer;
-mod record;
-mod recovered;
-mod recovery;
-mod replay;
-mod rollback;
-mod session;
 mod store;
-mod superblock;
 mod worker;
 mod write_back;
 
+pub use anchor::file::{FileAnchor, default_anchor_path};
 pub use anchor::{Anchor, AnchorState, MemoryAnchor};
-pub use anchor_file::{FileAnchor, default_anchor_path};
-pub use codec::ROOT_MAX;
-pub use copies::PageCopy;
+pub use commits::codec::ROOT_MAX;
 pub use ids::{CommitInfo, ObjectId, PAGE};
-pub use journal_size::JournalSize;
+pub use journal::size::JournalSize;
 pub use keys::StoreKeys;
+pub use objects::copies::PageCopy;
+pub use opening::recovered::{PreviousRoot, Recovered, SuperblockStatus};
 pub use options::{CommitClock, RollbackPolicy, StoreBacking, StoreOptions, ToleratedDamage};
-pub use recovered::{PreviousRoot, Recovered, SuperblockStatus};
 pub use store::{FILES, Store};

@@ -1,7 +1,7 @@
 //! The parameters for opening a store.
 
 use crate::anchor::Anchor;
-use crate::journal_size::JournalSize;
+use crate::journal::size::JournalSize;
 use lacuna_contracts::{Error, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Folder;

@@ -1,18 +1,18 @@
 //! `Store`: an open store, and the interface for its callers.
 
 use crate::anchor::AnchorState;
-use crate::assembly::Assembly;
-use crate::change_collector::CommitRequest;
-use crate::codec::{Commit, CommitState};
-use crate::copies::PageCopy;
-use crate::doubled::ExtraFile;
+use crate::commits::codec::{Commit, CommitState};
 use crate::ids::{CommitInfo, ObjectId, PAGE};
 use crate::journal::{self, Journal};
 use crate::keys::StoreKeys;
+use crate::objects::change_collector::CommitRequest;
+use crate::objects::copies::PageCopy;
+use crate::objects::doubled::ExtraFile;
+use crate::opening::assembly::Assembly;
+use crate::opening::recovered::Recovered;
+use crate::opening::recovery::{self, PendingActivation};
+use crate::opening::superblock::{self, SuperblockFiles};
 use crate::options::{StoreBacking, StoreOptions};
-use crate::recovered::Recovered;
-use crate::recovery::{self, PendingActivation};
-use crate::superblock::{self, SuperblockFiles};
 use crate::worker::StoreWorker;
 use lacuna_contracts::{Error, Kind, Result, Status, StatusItem};
 use lacuna_medium::FsSpace;

@@ -1,14 +1,14 @@
 //! Write-back: the pages of a checkpoint go from the journal to their places in the files of their
 //! objects.
 
-use crate::commit_interval::CommitInterval;
-use crate::commit_log::PendingCheckpoint;
-use crate::doubled::ExtraFile;
+use crate::commits::commit_interval::CommitInterval;
+use crate::commits::log::PendingCheckpoint;
 use crate::ids::PAGE;
 use crate::journal::NAMES;
-use crate::object::{JournalEntry, JournalLayer};
-use crate::object_table::ObjectTable;
-use crate::page_reader::PageReader;
+use crate::objects::doubled::ExtraFile;
+use crate::objects::object::{JournalEntry, JournalLayer};
+use crate::objects::page_reader::PageReader;
+use crate::objects::table::ObjectTable;
 use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_medium::FolderFile;
 use std::sync::Arc;

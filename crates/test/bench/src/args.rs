@@ -1,8 +1,8 @@
 //! The options of `lacuna-bench`.
 
-use crate::compared_disks;
+use crate::comparing::compared_disks;
 use crate::run_args::RunArgs;
-use crate::subject;
+use crate::serving::subject;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 

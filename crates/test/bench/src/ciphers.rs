@@ -1,11 +1,11 @@
 //! The section on ciphers on blocks of 4096 bytes: our ciphers, GCM with hedged nonces beside
 //! AES-256-GCM-SIV, and HCTR2-256 beside the `hctr2-rs` crate; one thread, no disk.
 
-use crate::page::RunInfo;
-use crate::requirement::{Bound, Requirement};
-use crate::samples::Samples;
-use crate::section_results::{SectionResults, StableFigure};
-use crate::table::Table;
+use crate::measuring::samples::Samples;
+use crate::measuring::section_results::{SectionResults, StableFigure};
+use crate::pages::page::RunInfo;
+use crate::pages::requirement::{Bound, Requirement};
+use crate::pages::table::Table;
 use crate::workspace::Workspace;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 use lacuna_contracts::{BLOCK_SIZE, Result, Secret};

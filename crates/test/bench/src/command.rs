@@ -1,11 +1,11 @@
 //! The `lacuna-bench` command: dispatches to its subcommands, and sets the exit code.
 
 use crate::args::{Args, Command};
-use crate::compare;
-use crate::record;
+use crate::comparing::compare;
+use crate::comparing::self_test;
+use crate::pages::record;
 use crate::run;
 use crate::sections::{PAGES, SECTIONS};
-use crate::self_test;
 use clap::Parser;
 use std::process::ExitCode;
 

@@ -1,15 +1,15 @@
 //! The memory of a server with a sparse disk of 1 TiB, and the time to open that disk.
 
-use crate::disks::{GCM, XTS_RANDOM};
-use crate::job::{Direction, IoJob};
 use crate::machine::field;
-use crate::page::{HistoryTable, RunInfo};
-use crate::requirement::{self, Bound, Requirement};
-use crate::section_results::{SectionResults, StableFigure};
-use crate::server::RunningServer;
-use crate::subject::{DeniableShape, Subject};
-use crate::table::{Table, figure};
-use crate::turn::Task;
+use crate::measuring::section_results::{SectionResults, StableFigure};
+use crate::nbd::disks::{GCM, XTS_RANDOM};
+use crate::pages::page::{HistoryTable, RunInfo};
+use crate::pages::requirement::{self, Bound, Requirement};
+use crate::pages::table::{Table, figure};
+use crate::serving::job::{Direction, IoJob};
+use crate::serving::server::RunningServer;
+use crate::serving::subject::{DeniableShape, Subject};
+use crate::serving::turn::Task;
 use crate::workspace::Workspace;
 use lacuna_contracts::{Error, Kind, Result};
 

@@ -1,8 +1,12 @@
 //! The disks that are compared on modelled media: `sealed`, `deniable` and `oblivious` on media of
 //! the same length, and the amounts that are written and read.
 
-use crate::in_process;
-use crate::subject::SPARE_PERMILLE;
+pub mod in_process;
+pub(crate) mod media;
+pub(crate) mod raw_disk;
+pub mod simulated_disk;
+
+use crate::serving::subject::SPARE_PERMILLE;
 use crate::workspace::Workspace;
 use lacuna_contracts::{Budget, Disk, Result};
 use lacuna_crypto::Cipher;

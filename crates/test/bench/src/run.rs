@@ -2,10 +2,10 @@
 
 use crate::interrupt::Interrupt;
 use crate::machine;
-use crate::page::{ReportPage, RunInfo};
+use crate::pages::page::{ReportPage, RunInfo};
+use crate::pages::record;
+use crate::pages::report::Report;
 use crate::program;
-use crate::record;
-use crate::report::Report;
 use crate::run_args::RunArgs;
 use crate::section::BenchSection;
 use crate::workspace::Workspace;

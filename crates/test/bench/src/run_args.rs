@@ -1,7 +1,7 @@
 //! The options of a run, for any list of sections.
 
-use crate::scale::Scale;
 use crate::section::BenchSection;
+use crate::serving::scale::Scale;
 use lacuna_contracts::{Error, Kind, Result};
 use std::path::{Path, PathBuf};
 

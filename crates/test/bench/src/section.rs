@@ -1,6 +1,6 @@
 //! A section of a run: it can be measured alone, and has its own part of the pages.
 
-use crate::section_results::SectionResults;
+use crate::measuring::section_results::SectionResults;
 use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 

@@ -1,22 +1,28 @@
 //! The sections of the benchmark, and the pages that they write.
 
-use crate::page::{PageContents, ReportPage};
+use crate::ceph;
+use crate::ciphers;
+use crate::flash;
+use crate::memory;
+use crate::modelled::media;
+use crate::mounted;
+use crate::nbd::disks_report;
+use crate::nbd::levels;
+use crate::pages::page::{PageContents, ReportPage};
 use crate::section::BenchSection;
-use crate::{
-    ciphers, disks_report, flash_report, levels, media, memory, mounted_report, rados_report, vault_report,
-};
+use crate::vaults;
 
 /// The sections, in the order of measurement and of the pages.
 pub(crate) const SECTIONS: [BenchSection; 9] = [
     BenchSection::new("disks", "Disks over NBD", disks_report::measure),
     BenchSection::new("levels", "Disks with levels", levels::measure),
     BenchSection::new("media", "On a modelled hard disk and stick", media::measure),
-    BenchSection::new("mounted", "Mounted disks", mounted_report::measure),
-    BenchSection::new("vaults", "Vaults", vault_report::measure),
+    BenchSection::new("mounted", "Mounted disks", mounted::report::measure),
+    BenchSection::new("vaults", "Vaults", vaults::report::measure),
     BenchSection::new("ciphers", "Ciphers", ciphers::measure),
     BenchSection::new("memory", "Memory and opening", memory::measure),
-    BenchSection::new("flash", "On flash", flash_report::measure),
-    BenchSection::new("rados", "On Ceph", rados_report::measure),
+    BenchSection::new("flash", "On flash", flash::report::measure),
+    BenchSection::new("rados", "On Ceph", ceph::report::measure),
 ];
 
 /// The page of results, and the page with all figures and methods.

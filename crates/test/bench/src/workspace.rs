@@ -3,7 +3,7 @@
 
 use crate::interrupt::Interrupt;
 use crate::program;
-use crate::scale::Scale;
+use crate::serving::scale::Scale;
 use lacuna_contracts::{Error, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -24,6 +24,7 @@ pub(crate) fn each_change(batch: &[u8], each: impl FnMut(&[u8], Option<&[u8]>)) 
 }
 
 use crate::{BLOCK, VaultLog};
+
 use change_batch::ChangeBatch;
 use database::{Database, TableSnapshot, error_of, is_earlier_failure};
 use db_backend::DbBackend;

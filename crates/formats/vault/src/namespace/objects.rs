@@ -6,7 +6,7 @@
 
 use super::copies::{self, CopyReadOptions, decode_page, encode_page, mark};
 use crate::VaultLog;
-use crate::part_codes::{part_code, part_from_code};
+use crate::content::part_codes::{part_code, part_from_code};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Part, Session, Untrusted};
 use lacuna_vault_store::{ObjectId, PageCopy, Store};

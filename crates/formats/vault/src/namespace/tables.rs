@@ -1,7 +1,7 @@
 //! The tables of the namespace and their keys. In memory and in commits a key begins with the
 //! number of its table; numbers in keys are big-endian, so that they sort.
 
-use crate::part_codes::part_code;
+use crate::content::part_codes::part_code;
 use lacuna_integrity::Part;
 
 /// The tables.
@@ -10,9 +10,9 @@ use lacuna_integrity::Part;
 pub(crate) enum Table {
     /// name -> setting.
     Meta = 0,
-    /// inode -> [`crate::inode_record::InodeRecord`].
+    /// inode -> [`crate::nodes::inode_record::InodeRecord`].
     Inodes = 1,
-    /// directory, hash of the name -> [`crate::entries::Bucket`].
+    /// directory, hash of the name -> [`crate::names::entries::Bucket`].
     Entries = 2,
     /// inode, name -> value.
     Xattrs = 3,

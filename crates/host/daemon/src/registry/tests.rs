@@ -1,7 +1,7 @@
 //! Tests how instances are found, by each kind of name: living, dead, and unreadable ones.
 
 use super::*;
-use crate::disk_query::PoolQuery;
+use crate::client::disk_query::PoolQuery;
 use crate::instance::Instance;
 use crate::record::{FrontEnd, Identity, MountKind, MountRecord, PoolScope, Record};
 use std::fs;

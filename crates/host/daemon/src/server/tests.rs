@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::client::{CallOutcome, call};
-use crate::client_connection::JobStream;
 use crate::file::FileIdentity;
 use crate::incoming::MOST_INCOMING;
 use crate::jobs::JobHandler;
 use crate::protocol::{ExpectedDisk, Job};
 use crate::record::{FrontEnd, MountKind, MountRecord};
+use crate::server::client_connection::JobStream;
 use lacuna_contracts::{Status, StatusItem, Term};
 use parking_lot::Mutex;
 use serde_json::json;

@@ -2,7 +2,7 @@
 //! is held, or examined without being held: one copy of its header is intact at any moment, so a
 //! disk can be examined while it is served.
 
-use crate::vault_dir::{HEADER_FILE, is_vault};
+use crate::vault::directory::{HEADER_FILE, is_vault};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Access, FileMedium, LinkPolicy, Medium, ReadExtent, WriteExtent, open_for_inspection};
 use rustix::fs::{Advice, fadvise};

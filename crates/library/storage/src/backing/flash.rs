@@ -3,7 +3,7 @@
 
 use crate::backing::file::ReadOnlyProbe;
 use crate::backing::held_disk::{Backing, BackingKind, HeldDisk, ProbedDisk};
-use crate::damaged_medium::DamagedMedium;
+use crate::inspect::damaged_medium::DamagedMedium;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::Location;

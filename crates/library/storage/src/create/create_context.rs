@@ -2,10 +2,10 @@
 //! depend on the place.
 
 use crate::backing::{Backing, BackingKind};
-use crate::claim::DiskClaim;
 use crate::format::{CreateOptions, Params};
 use crate::formats::table::format_names;
 use crate::observer::{Observer, run_step};
+use crate::opening::claim::DiskClaim;
 use lacuna_contracts::{Hint, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{DiskId, Location, NewHeader, NewHeaderSpec, OpenHeader, PublicHeader, Uuid};

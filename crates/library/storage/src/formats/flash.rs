@@ -5,8 +5,8 @@ use crate::format::{
     AvailableSpace, CreateOptions, Description, DescriptionDetail, DetailValue, Format, FormatInfo,
     OpenContext, OpenFormat, Params, Shape,
 };
-use crate::grow;
-use crate::header_lease::OpenDiskHeader;
+use crate::header::header_lease::OpenDiskHeader;
+use crate::resize::grow;
 use crate::size::{human_size, size_in_blocks};
 use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, Result, SystemClock};
 use lacuna_crypto::{RandomSource, SystemRandom};

@@ -1,9 +1,9 @@
 //! The common part of formats with levels: planning, creating and opening, and the open disk.
 
 use crate::backing::{Backing, BackingKind};
-use crate::damaged_medium::DamagedMedium;
 use crate::format::{AvailableSpace, CreateOptions, FormatInfo, OpenContext, OpenFormat, Params};
-use crate::header_lease::OpenDiskHeader;
+use crate::header::header_lease::OpenDiskHeader;
+use crate::inspect::damaged_medium::DamagedMedium;
 use crate::size::size_in_blocks;
 use lacuna_contracts::{
     BLOCK_SIZE, BadBlock, Disk, DiskCheckReport, Error, Hint, Kind, Result, Setting, check_disk,

@@ -5,11 +5,11 @@
 //! moment leaves a state that the resize of a closed disk can also leave, and no promise to clients
 //! depends on the old engine.
 
-use crate::damaged_medium::DamagedMedium;
 use crate::format::{OpenContext, OpenFormat, Params};
-use crate::grow;
-use crate::header_lease::OpenDiskHeader;
-use crate::open_disk_options::OpenDiskOptions;
+use crate::header::header_lease::OpenDiskHeader;
+use crate::inspect::damaged_medium::DamagedMedium;
+use crate::opening::open_disk_options::OpenDiskOptions;
+use crate::resize::grow;
 use lacuna_contracts::{BlockAddr, Disk, Extent, Kind, Result, Secret, Status};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{Uuid, open_by_key};

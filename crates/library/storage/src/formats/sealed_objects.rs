@@ -3,8 +3,8 @@
 use crate::backing::rados::data_prefix;
 use crate::backing::{Backing, BackingKind, PoolConnection};
 use crate::format::{CreateOptions, Description, Format, FormatInfo, OpenContext, OpenFormat, Params};
-use crate::grow;
-use crate::header_lease::OpenDiskHeader;
+use crate::header::header_lease::OpenDiskHeader;
+use crate::resize::grow;
 use crate::size::size_in_blocks;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{

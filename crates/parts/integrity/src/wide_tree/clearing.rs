@@ -1,8 +1,8 @@
 //! Removal of leaves: of a range, past a new end, or all.
 
 use super::WideTree;
-use crate::tree_page::{ABSENT, BITS, ENTRIES, height};
 use crate::untrusted::{Part, Untrusted};
+use crate::wide_tree::page::{ABSENT, BITS, ENTRIES, height};
 use lacuna_contracts::{Kind, Result};
 use std::ops::Range;
 

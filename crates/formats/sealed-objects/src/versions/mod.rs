@@ -1,0 +1,10 @@
+//! The version table, which counts the transactions on each object, and the seals that are compared
+//! with it.
+
+pub(crate) mod page;
+pub(crate) mod pages;
+pub(crate) mod seal;
+pub(crate) mod seals;
+pub(crate) mod store;
+pub(crate) mod table;
+pub(crate) mod ticket;

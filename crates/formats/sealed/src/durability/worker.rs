@@ -1,0 +1,145 @@
+//! Keeps pending writes within their limits: a background thread commits before writers have to
+//! wait, or the writers commit themselves if there is no such thread.
+
+use crate::caches::cache::WriteCache;
+use crate::durability::commit::CommitScope;
+use crate::durability::flush::Flusher;
+use crate::health::Health;
+use crate::limits::Limits;
+use crate::medium_full::MediumFull;
+use crate::segments::Segments;
+use lacuna_contracts::{Error, OnPanic, Result, panic_error};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The length of a quiet interval. After two in a row, versions that are only in memory are
+/// committed.
+const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// The number of pending discards at which they are committed.
+const MAX_PENDING_DISCARDS: usize = 64;
+
+/// Commits when that is due.
+pub(crate) struct CommitWorker {
+    flusher: Arc<Flusher>,
+    cache: Arc<WriteCache>,
+    segments: Arc<Segments>,
+    health: Arc<Health>,
+    medium_full: Arc<MediumFull>,
+    limits: Limits,
+    /// The thread; `None` if writers commit themselves, or after it ended.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    background: bool,
+}
+
+impl CommitWorker {
+    /// A worker without a thread, until [`CommitWorker::start`].
+    pub(crate) fn new(
+        flusher: Arc<Flusher>,
+        cache: Arc<WriteCache>,
+        segments: Arc<Segments>,
+        health: Arc<Health>,
+        medium_full: Arc<MediumFull>,
+        limits: Limits,
+        background: bool,
+    ) -> Self {
+        CommitWorker {
+            flusher,
+            cache,
+            segments,
+            health,
+            medium_full,
+            limits,
+            thread: Mutex::default(),
+            background,
+        }
+    }
+
+    /// Starts the thread, if the disk commits in the background.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
+        if self.background {
+            let worker = self.clone();
+            let thread = std::thread::Builder::new().name("lacuna-commit".into()).spawn(move || worker.run());
+            let thread =
+                thread.map_err(|e| Error::io("cannot start the background thread of the disk", &e))?;
+            *self.thread.lock() = Some(thread);
+        }
+        Ok(())
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.health.signals().stop();
+            // A panic there has already printed itself, and the owner closes the disk in any case.
+            let _ = thread.join();
+        }
+    }
+
+    /// Called after a write: starts or awaits a commit if too much is only in memory.
+    pub(crate) fn keep_within_limits(&self) -> Result<()> {
+        self.health.check()?;
+        if self.is_work_due() {
+            if !self.background {
+                let mut committer = self.flusher.committer();
+                committer.commit(CommitScope::Ready)?;
+                return committer.maintain();
+            }
+            self.health.signals().wake_worker();
+        }
+        while self.background
+            && self.cache.dirty_bytes() > self.limits.max_dirty
+            && !self.health.signals().is_stopping()
+        {
+            self.health.check()?;
+            if self.medium_full.is_full() {
+                // Perhaps no commit finds room: the flush reports that to the writer.
+                return self.flusher.flush();
+            }
+            self.health.signals().wait_for_commit(false);
+        }
+        self.health.check()
+    }
+
+    /// Waits for a commit that ends copy-on-write segments.
+    pub(crate) fn wait_for_spare(&self) -> Result<()> {
+        if self.background {
+            self.health.check()?;
+            self.health.signals().wait_for_commit(true);
+        } else {
+            self.flusher.committer().commit(CommitScope::All)?;
+        }
+        self.health.check()
+    }
+
+    fn is_work_due(&self) -> bool {
+        if self.cache.dirty_bytes() > self.limits.commit_at {
+            return true;
+        }
+        if self.segments.count_cow_segments() <= self.limits.cow_segments {
+            return false;
+        }
+        let (whole, discards) = self.segments.ready();
+        whole > self.limits.cow_segments || discards > MAX_PENDING_DISCARDS
+    }
+
+    fn run(&self) {
+        let _guard = OnPanic::new(|| {
+            self.health.fail(panic_error());
+            self.health.signals().stop();
+        });
+        let mut quiet_before = false;
+        while let Some(wish) = self.health.signals().next_request(IDLE_INTERVAL) {
+            // Idle means two quiet intervals in a row, so that a pausing stream is not split.
+            let idle = !wish.commit && quiet_before;
+            quiet_before = !wish.commit;
+            if wish.commit || idle {
+                // The health keeps the error; writers and `close` report it.
+                let _ = self.flusher.committer().background_step(idle, wish.spare);
+            }
+            self.health.signals().wake_writers();
+        }
+        self.health.signals().wake_writers();
+    }
+}

@@ -1,0 +1,8 @@
+//! What noise does not move: processor time, counts of the kernel, samples.
+
+pub(crate) mod counters;
+pub(crate) mod machine_time;
+pub(crate) mod pin;
+pub(crate) mod processor;
+pub(crate) mod samples;
+pub mod section_results;
