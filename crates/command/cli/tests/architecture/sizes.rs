@@ -1,9 +1,13 @@
-//! A file has one job and a function does one thing: neither is long.
+//! A file has one job and a function does one thing: neither is long. A folder of code has few
+//! files.
 
 use crate::workspace::{root, texts};
+use std::collections::BTreeMap;
 
 const MOST_LINES: usize = 500;
 const MOST_LINES_OF_FUNCTION: usize = 100;
+/// The most files of code in one folder: further ones move into a room, a folder with one job.
+const MOST_FILES: usize = 25;
 /// A function should have at most this number of lines.
 const LONG: usize = 70;
 /// Number of functions that have more. The number only falls: if there are fewer, it is lowered.
@@ -79,6 +83,32 @@ fn files_and_functions_are_short() {
     let (found, long) = findings(&files);
     assert_eq!(found, [""; 0]);
     assert_eq!(long.len(), LONG_FUNCTIONS, "functions of more than {LONG} lines: {long:#?}");
+}
+
+/// The folders with too many of these files. Tests of a module in a file of their own do not count.
+fn crowded<'f>(paths: impl IntoIterator<Item = &'f str>) -> Vec<String> {
+    let mut folders = BTreeMap::new();
+    for path in paths.into_iter().filter(|path| !path.ends_with("_tests.rs")) {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        *folders.entry(folder).or_insert(0) += 1;
+    }
+    let crowded = folders.into_iter().filter(|(_, files)| *files > MOST_FILES);
+    crowded.map(|(folder, files)| format!("{folder} has {files} files")).collect()
+}
+
+#[test]
+fn folders_of_code_have_few_files() {
+    let files = texts(&root().join("crates"), ".rs");
+    let of_code = files.iter().map(|(path, _)| path.as_str()).filter(|path| path.contains("/src/"));
+    assert_eq!(crowded(of_code), [""; 0]);
+}
+
+#[test]
+fn crowded_folders_are_found() {
+    let names: Vec<String> = (0..26).map(|n| format!("a/src/{n}.rs")).collect();
+    let paths = || names.iter().map(String::as_str);
+    assert_eq!(crowded(paths().skip(1).chain(["a/src/b/c.rs", "a/src/1_tests.rs"])), [""; 0]);
+    assert_eq!(crowded(paths()), ["a/src has 26 files"]);
 }
 
 #[test]
