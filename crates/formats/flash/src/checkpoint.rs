@@ -92,12 +92,12 @@ impl Checkpoints {
 
     /// Writes a checkpoint. The caller holds the writer's lock, or is creating or opening the disk.
     /// The log must have room for the dirty pages of the index.
-    pub(crate) fn write(&self, placer: &LogWriter, epoch: u64, purging: bool) -> Result<()> {
-        self.write_now(placer, epoch, purging).map_err(|e| e.context("checkpoint"))
+    pub(crate) fn write(&self, log_writer: &LogWriter, epoch: u64, purging: bool) -> Result<()> {
+        self.write_now(log_writer, epoch, purging).map_err(|e| e.context("checkpoint"))
     }
 
-    fn write_now(&self, placer: &LogWriter, epoch: u64, purging: bool) -> Result<()> {
-        placer.write_dirty_index()?;
+    fn write_now(&self, log_writer: &LogWriter, epoch: u64, purging: bool) -> Result<()> {
+        log_writer.write_dirty_index()?;
         let Some(position) = self.log.position() else { return Ok(()) };
         let mut number = self.number.lock();
         let undrained = self.keys.undrained();

@@ -85,7 +85,7 @@ impl FlashDisk {
         KeyStorage::create(flash.clone(), layout, master, random.clone())?;
         let parts = DiskParts::new(flash, params, master, random, Budget::bytes(1 << 20))?;
         parts.log.start(1)?;
-        parts.checkpoints.write(&parts.placer, 0, false)
+        parts.checkpoints.write(&parts.log_writer, 0, false)
     }
 
     /// Opens a disk and replays its log. Finishes an interrupted purge before it returns, unless
@@ -113,7 +113,7 @@ impl FlashDisk {
         if !options.read_only {
             parts.start_writing(newest, &replayed, &left).map_err(advise_read_only)?;
         }
-        let DiskParts { log, index, keys, placer, checkpoints, .. } = parts;
+        let DiskParts { log, index, keys, log_writer, checkpoints, .. } = parts;
         let buffer =
             Arc::new(WriteBuffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
         let reader = Arc::new(BlockReader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
@@ -124,10 +124,17 @@ impl FlashDisk {
                 buffer: buffer.clone(),
                 index: index.clone(),
                 keys: keys.clone(),
-                placer: placer.clone(),
+                log_writer: log_writer.clone(),
                 checkpoints: checkpoints.clone(),
-                collector: GarbageCollector::new(log.clone(), index.clone(), placer.clone(), checkpoints),
-                purger: Purger::new(flash.clone(), layout, log.clone(), index.clone(), keys.clone(), placer),
+                collector: GarbageCollector::new(log.clone(), index.clone(), log_writer.clone(), checkpoints),
+                purger: Purger::new(
+                    flash.clone(),
+                    layout,
+                    log.clone(),
+                    index.clone(),
+                    keys.clone(),
+                    log_writer,
+                ),
                 reader: reader.clone(),
                 purge_stats: account,
             },
@@ -246,7 +253,7 @@ pub(crate) struct DiskParts {
     pub(crate) log: Arc<Log>,
     pub(crate) index: Arc<Index>,
     pub(crate) keys: Arc<KeyStorage>,
-    pub(crate) placer: Arc<LogWriter>,
+    pub(crate) log_writer: Arc<LogWriter>,
     pub(crate) checkpoints: Arc<Checkpoints>,
 }
 
@@ -263,7 +270,7 @@ impl DiskParts {
             Arc::new(KeyStorage::open(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
         let log = Arc::new(Log::new(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
         let index = Arc::new(Index::new(log.clone(), &layout, budget.share(1, 4)));
-        let placer = Arc::new(LogWriter::new(layout, log.clone(), index.clone(), keys.clone()));
+        let log_writer = Arc::new(LogWriter::new(layout, log.clone(), index.clone(), keys.clone()));
         let checkpoints = Checkpoints::new(
             flash.clone(),
             layout,
@@ -274,7 +281,7 @@ impl DiskParts {
             keys.clone(),
         );
         let checkpoints = Arc::new(checkpoints);
-        Ok(DiskParts { flash: flash.clone(), log, index, keys, placer, checkpoints })
+        Ok(DiskParts { flash: flash.clone(), log, index, keys, log_writer, checkpoints })
     }
 
     /// Starts writing, at sequence numbers that were never used, and writes a checkpoint.
@@ -299,7 +306,7 @@ impl DiskParts {
         }
         stale_groups::erase(&*self.flash, left)?;
         self.log.start(first)?;
-        self.checkpoints.write(&self.placer, replayed.epoch, replayed.purging)
+        self.checkpoints.write(&self.log_writer, replayed.epoch, replayed.purging)
     }
 }
 

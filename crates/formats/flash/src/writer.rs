@@ -41,7 +41,7 @@ pub(crate) struct DiskWriter {
     buffer: Arc<WriteBuffer>,
     index: Arc<Index>,
     keys: Arc<KeyStorage>,
-    placer: Arc<LogWriter>,
+    log_writer: Arc<LogWriter>,
     checkpoints: Arc<Checkpoints>,
     collector: GarbageCollector,
     purger: Purger,
@@ -62,7 +62,7 @@ pub(crate) struct WriterParts {
     pub(crate) buffer: Arc<WriteBuffer>,
     pub(crate) index: Arc<Index>,
     pub(crate) keys: Arc<KeyStorage>,
-    pub(crate) placer: Arc<LogWriter>,
+    pub(crate) log_writer: Arc<LogWriter>,
     pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) collector: GarbageCollector,
     pub(crate) purger: Purger,
@@ -76,7 +76,7 @@ impl DiskWriter {
             buffer,
             index,
             keys,
-            placer,
+            log_writer,
             checkpoints,
             collector,
             purger,
@@ -88,7 +88,7 @@ impl DiskWriter {
             buffer,
             index,
             keys,
-            placer,
+            log_writer,
             checkpoints,
             collector,
             purger,
@@ -155,7 +155,7 @@ impl DiskWriter {
         let mut at = 0;
         while at < blocks.len() {
             self.collector.make_room(turn.epoch, turn.purging)?;
-            let done = self.placer.write_blocks(&blocks[at..], &lifetimes[at..])?;
+            let done = self.log_writer.write_blocks(&blocks[at..], &lifetimes[at..])?;
             placed(&blocks[at..at + done]);
             self.note_progress(done);
             at += done;
@@ -182,7 +182,7 @@ impl DiskWriter {
                     let discarded: Vec<DiscardedBlock> = (at..end)
                         .filter_map(|block| Some(DiscardedBlock { block, place: place(block)? }))
                         .collect();
-                    self.placer.discard(&discarded)?;
+                    self.log_writer.discard(&discarded)?;
                     self.note_progress(discarded.len());
                 }
                 // Last: if the discard fails, the block keeps its acknowledged version, and not the
@@ -333,7 +333,7 @@ impl DiskWriter {
 
     fn checkpoint_in(&self, turn: &WriterState) -> Result<()> {
         self.collector.make_room(turn.epoch, turn.purging)?;
-        self.checkpoints.write(&self.placer, turn.epoch, turn.purging)
+        self.checkpoints.write(&self.log_writer, turn.epoch, turn.purging)
     }
 
     /// Writes everything to the log, purges, and writes a checkpoint.

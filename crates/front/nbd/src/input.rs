@@ -31,7 +31,7 @@ struct ReadPoller {
 }
 
 /// Duration of one poll.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_TIME: Duration = Duration::from_micros(50);
 
 impl ReadPoller {
     /// Returns bytes that arrive during the poll; `None` tells the reader to sleep. Polls become
@@ -51,7 +51,7 @@ impl ReadPoller {
                 self.failed_polls = 0;
                 return Ok(got);
             }
-            if began.elapsed() >= LOOK {
+            if began.elapsed() >= POLL_TIME {
                 self.failed_polls = (self.failed_polls + 1).min(10);
                 self.polls_to_skip = (1 << self.failed_polls) >> 2;
                 return Ok(None);

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Unit of writing zeros and of filling caches.
 const PIECE: usize = 1 << 20;
 
-/// A reply: its head and its body.
+/// A reply: its header and its body.
 pub(crate) struct Reply {
     pub(crate) header: ReplyHeader,
     pub(crate) body: ReplyBody,
 }
 
-/// The body of a reply, after its head.
+/// The body of a reply, after its header.
 pub(crate) enum ReplyBody {
     /// Nothing.
     Empty,
@@ -84,17 +84,17 @@ fn try_perform(
     match request.command {
         NbdCommand::Read => {
             disk.read_at(offset, memory)?;
-            let head = if session.structured {
+            let header = if session.structured {
                 ReplyHeader::data(request.cookie, offset, request.length)
             } else {
                 ReplyHeader::simple(request.cookie, 0)
             };
-            return Ok(Reply { header: head, body: ReplyBody::Data });
+            return Ok(Reply { header, body: ReplyBody::Data });
         }
         NbdCommand::BlockStatus => {
             let extents = block_status(disk, offset, length, request.only_one())?;
-            let head = ReplyHeader::block_status(request.cookie, extents.len() as u32);
-            return Ok(Reply { header: head, body: ReplyBody::Extents(extents) });
+            let header = ReplyHeader::block_status(request.cookie, extents.len() as u32);
+            return Ok(Reply { header, body: ReplyBody::Extents(extents) });
         }
         NbdCommand::Write => disk.write_at(offset, memory)?,
         NbdCommand::WriteZeroes if request.no_hole() => {

@@ -37,9 +37,9 @@ pub fn serve(bytes: &[u8], disk: ByteDisk) -> u64 {
     if let Ok(HandshakeOutcome::Transmit(session)) =
         handshake(&mut &client, &Exports::levels([disk]), TlsState::Offered)
     {
-        let crew = ThreadLimits { workers: 1, max_workers: 1 };
+        let limits = ThreadLimits { workers: 1, max_workers: 1 };
         let memory = ServerMemory::new(64 << 20);
-        Connection::new(&client, session, None, &AtomicBool::new(false), crew, memory.of(0)).run();
+        Connection::new(&client, session, None, &AtomicBool::new(false), limits, memory.of(0)).run();
     }
     client.sent()
 }

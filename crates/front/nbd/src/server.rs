@@ -267,10 +267,10 @@ impl NbdServer {
             return;
         }
         let workers = self.settings.workers.max(1);
-        let crew = ThreadLimits { workers, max_workers: self.settings.max_workers.max(workers) };
+        let limits = ThreadLimits { workers, max_workers: self.settings.max_workers.max(workers) };
         let report = self.settings.report.as_ref();
         let memory = self.memory.of(session.level);
-        Connection::new(transport, session, report, client.stopping(), crew, memory).run();
+        Connection::new(transport, session, report, client.stopping(), limits, memory).run();
     }
 }
 

@@ -119,7 +119,7 @@ impl WorkerState<'_, '_> {
         self.large.as_mut().map_or(small, |large| &mut large.bytes[..])
     }
 
-    /// A watch for one batch in four, because a reading costs two system calls.
+    /// A timer for one batch in four, because a reading costs two system calls.
     fn start_timer(&mut self) -> Option<SleepTimer> {
         self.batches = self.batches.wrapping_add(1);
         self.batches.is_multiple_of(4).then(|| SleepTimer { began: Instant::now(), slept: times_slept() })
@@ -151,7 +151,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         session: ExportSession,
         report: Option<&'a Reporter>,
         stopping: &'a AtomicBool,
-        crew: ThreadLimits,
+        limits: ThreadLimits,
         level: &'a Arc<LevelMemory>,
     ) -> Self {
         Connection {
@@ -159,7 +159,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             session,
             report,
             stopping,
-            limits: crew,
+            limits,
             input: Mutex::new(Input::new()),
             output: Mutex::new(()),
             waiting: AtomicUsize::new(0),

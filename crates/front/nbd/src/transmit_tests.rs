@@ -20,9 +20,9 @@ fn with_connection(test: impl FnOnce(&Connection<ScriptedClient>, &Arc<LevelMemo
         panic!("no session");
     };
     let memory = ServerMemory::new(64 << 20);
-    let crew = ThreadLimits { workers: 1, max_workers: 1 };
+    let limits = ThreadLimits { workers: 1, max_workers: 1 };
     let stopping = AtomicBool::new(false);
-    test(&Connection::new(&client, session, None, &stopping, crew, memory.of(0)), memory.of(0));
+    test(&Connection::new(&client, session, None, &stopping, limits, memory.of(0)), memory.of(0));
 }
 
 /// Takes a buffer of `len` bytes for a request; also returns its address.

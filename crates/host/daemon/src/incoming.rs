@@ -23,7 +23,7 @@ pub(crate) struct IncomingRequest {
     /// Its request without the newline. Errors: [`Kind::TimedOut`] if the line was not complete in
     /// time, [`Kind::Usage`] if it is too long or has no end, [`Kind::Busy`] if too many other
     /// clients came meanwhile.
-    pub connection: Result<Vec<u8>>,
+    pub line: Result<Vec<u8>>,
 }
 
 /// The clients with an incomplete request, in the order of their connections.
@@ -78,14 +78,14 @@ impl Incoming {
         let mut asked = Vec::new();
         for mut client in std::mem::take(&mut self.clients) {
             match client.read(self.limit) {
-                Some(line) => asked.push(IncomingRequest { stream: client.stream, connection: line }),
+                Some(line) => asked.push(IncomingRequest { stream: client.stream, line }),
                 None => self.clients.push(client),
             }
         }
         let beyond = self.clients.len().saturating_sub(MOST_INCOMING);
         for IncomingClient { stream, .. } in self.clients.drain(..beyond) {
             let line = Err(too_many(format!("{MOST_INCOMING} later clients without a whole request")));
-            asked.push(IncomingRequest { stream, connection: line });
+            asked.push(IncomingRequest { stream, line });
         }
         asked
     }
@@ -98,11 +98,11 @@ impl IncomingClient {
         let mut part = [0; 256];
         loop {
             match recv(&self.stream, &mut part[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Some(nothing(Kind::Usage, "an unterminated line".to_owned())),
+                Ok((0, _)) => return Some(refusal(Kind::Usage, "an unterminated line".to_owned())),
                 Ok((len, _)) => self.line.extend_from_slice(&part[..len]),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
-                Err(e) => return Some(nothing(Kind::Usage, e.to_string())),
+                Err(e) => return Some(refusal(Kind::Usage, e.to_string())),
             }
             let end = self.line.iter().position(|byte| *byte == b'\n');
             if let Some(end) = end.filter(|end| *end <= REQUEST_LIMIT) {
@@ -111,15 +111,15 @@ impl IncomingClient {
             }
             if self.line.len() > REQUEST_LIMIT {
                 let found = format!("a line of more than {REQUEST_LIMIT} bytes");
-                return Some(nothing(Kind::Usage, found));
+                return Some(refusal(Kind::Usage, found));
             }
         }
         let late = Instant::now() >= self.until;
-        late.then(|| nothing(Kind::TimedOut, format!("no line within {} seconds", limit.as_secs())))
+        late.then(|| refusal(Kind::TimedOut, format!("no line within {} seconds", limit.as_secs())))
     }
 }
 
-fn nothing(kind: Kind, found: String) -> Result<Vec<u8>> {
+fn refusal(kind: Kind, found: String) -> Result<Vec<u8>> {
     Err(Error::new(kind, "the server got no request").found(found))
 }
 
@@ -155,7 +155,7 @@ mod tests {
 
         /// The requests of the clients that can be answered, or the kinds of their refusals.
         fn asked(&mut self) -> Vec<std::result::Result<Vec<u8>, Kind>> {
-            self.incoming.take().into_iter().map(|asked| asked.connection.map_err(|e| e.kind())).collect()
+            self.incoming.take().into_iter().map(|asked| asked.line.map_err(|e| e.kind())).collect()
         }
     }
 

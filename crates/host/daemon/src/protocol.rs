@@ -260,10 +260,10 @@ mod tests {
     fn invalid_requests_are_refused() {
         let deep = "[".repeat(1000);
         for (line, found) in [
-            ("", "no JSON"),
-            ("status", "no JSON"),
-            ("{\"v\":1,\"op\":\"sta", "no JSON"),
-            (deep.as_str(), "no JSON"),
+            ("", "not JSON"),
+            ("status", "not JSON"),
+            ("{\"v\":1,\"op\":\"sta", "not JSON"),
+            (deep.as_str(), "not JSON"),
             ("{}", "version null"),
             ("[]", "version null"),
             ("7", "version null"),

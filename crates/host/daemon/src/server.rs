@@ -50,11 +50,16 @@ pub struct ClosingClient {
 }
 
 impl ClosingClient {
-    fn new(line: Arc<ClientConnection>, naming: TermRenderer, permit: WorkerPermit, force: bool) -> Self {
+    fn new(
+        connection: Arc<ClientConnection>,
+        naming: TermRenderer,
+        permit: WorkerPermit,
+        force: bool,
+    ) -> Self {
         // Sent at once, since closing may take long.
-        line.send(KEEPALIVE);
-        let beats = KeepaliveSender::start(&line);
-        ClosingClient { connection: line, keepalive: beats, naming, permit, force }
+        connection.send(KEEPALIVE);
+        let keepalive = KeepaliveSender::start(&connection);
+        ClosingClient { connection, keepalive, naming, permit, force }
     }
 
     /// Whether to close even if clients use the disk over the network.
@@ -73,10 +78,10 @@ impl ClosingClient {
     }
 
     fn send_outcome(self, outcome: Result<Value>, server: AfterFailure) {
-        let ClosingClient { connection: line, keepalive: beats, naming, permit: _permit, .. } = self;
+        let ClosingClient { connection, keepalive, naming, permit: _permit, .. } = self;
         // Stop the keepalives first: the answer is the last line.
-        drop(beats);
-        line.answer(&ServerAnswer::of(outcome, server, naming));
+        drop(keepalive);
+        connection.answer(&ServerAnswer::of(outcome, server, naming));
     }
 }
 
@@ -122,11 +127,11 @@ impl ControlServer {
         listener.set_nonblocking(true).map_err(failed)?;
         let ending = Arc::new(AtomicBool::new(false));
         let (jobs, file) = (service.jobs.clone(), Arc::clone(&service.identity.file));
-        let (accepting, told) = (Arc::clone(&listener), Arc::clone(&ending));
-        let (desk, incoming) = (RequestDispatcher::new(service), Incoming::new(request_within));
+        let (accepting, is_ending) = (Arc::clone(&listener), Arc::clone(&ending));
+        let (dispatcher, incoming) = (RequestDispatcher::new(service), Incoming::new(request_within));
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
-            .spawn(move || desk.serve(&accepting, incoming, &told))
+            .spawn(move || dispatcher.serve(&accepting, incoming, &is_ending))
             .map_err(failed)?;
         Ok(ControlServer { listener, ending, thread: Some(thread), jobs, file })
     }
@@ -168,9 +173,10 @@ struct RequestDispatcher {
 
 impl RequestDispatcher {
     fn new(service: Service) -> RequestDispatcher {
-        let (counters, untold) = (Counters::shared(service.sources.clone()), UnreportedFailures::default());
+        let (counters, unreported) =
+            (Counters::shared(service.sources.clone()), UnreportedFailures::default());
         let [stats, purges, closing] = [MOST_STATS, MOST_PURGES, MOST_CLOSING].map(WorkerLimit::new);
-        RequestDispatcher { service, counters, unreported: untold, stats, purges, closing }
+        RequestDispatcher { service, counters, unreported, stats, purges, closing }
     }
 
     fn serve(&self, listener: &UnixListener, mut incoming: Incoming, ending: &AtomicBool) {
@@ -188,11 +194,11 @@ impl RequestDispatcher {
     }
 
     /// Answers one client, or has another thread answer it.
-    fn answer(&self, IncomingRequest { stream, connection: asked }: IncomingRequest) {
-        let line = ClientConnection::new(stream);
-        let done = asked.and_then(|asked| self.perform(ControlOp::parse(&asked)?, &line));
+    fn answer(&self, IncomingRequest { stream, line }: IncomingRequest) {
+        let connection = ClientConnection::new(stream);
+        let done = line.and_then(|line| self.perform(ControlOp::parse(&line)?, &connection));
         if let Some(outcome) = done.transpose() {
-            line.answer(&ServerAnswer::of(outcome, AfterFailure::Stays, self.service.naming));
+            connection.answer(&ServerAnswer::of(outcome, AfterFailure::Stays, self.service.naming));
         }
     }
 
@@ -261,13 +267,13 @@ impl RequestDispatcher {
             succeeded.clear_purge_failure();
             to_value(&PurgeReport { uuid, items: Counter::all(&done.items) })
         };
-        let told = move |failure: Option<Error>, heard: bool| {
+        let after = move |failure: Option<Error>, heard: bool| {
             if let Some(e) = failure.filter(|_| !heard) {
                 unreported.record_purge_failure(e.context("a purge for a client that has left"));
             }
             drop(permit);
         };
-        worker::start(connection, naming, purge, told).map(drop)
+        worker::start(connection, naming, purge, after).map(drop)
     }
 
     /// Reports how a file is protected. This may block: the inode may be locked, and the backing

@@ -58,7 +58,8 @@ impl ProgramOutput {
         }
     }
 
-    /// [`Finished::words`] with the name of the program before them, unless they begin with it.
+    /// [`ProgramOutput::message`] with the name of the program before them, unless they begin with
+    /// it.
     pub fn words_of(&self, program: &str) -> String {
         of_program(program, self.message())
     }

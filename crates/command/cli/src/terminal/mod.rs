@@ -1,4 +1,5 @@
-//! The terminal: console, passphrases and tokens, progress, names of settings, exit codes.
+//! Input from the user and output for them: console, passphrases and tokens, signals, progress,
+//! names of settings, exit codes.
 
 pub(crate) mod bad_runs;
 pub(crate) mod caught_signals;

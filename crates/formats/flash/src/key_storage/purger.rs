@@ -62,7 +62,7 @@ pub(crate) struct Purger {
     log: Arc<Log>,
     index: Arc<Index>,
     keys: Arc<KeyStorage>,
-    placer: Arc<LogWriter>,
+    log_writer: Arc<LogWriter>,
     unerasable: UnerasableCopies,
 }
 
@@ -92,10 +92,10 @@ impl Purger {
         log: Arc<Log>,
         index: Arc<Index>,
         keys: Arc<KeyStorage>,
-        placer: Arc<LogWriter>,
+        log_writer: Arc<LogWriter>,
     ) -> Purger {
         let stuck = UnerasableCopies::new(layout, log.clone(), keys.clone());
-        Purger { flash, layout, log, index, keys, placer, unerasable: stuck }
+        Purger { flash, layout, log, index, keys, log_writer, unerasable: stuck }
     }
 
     /// Ends an epoch. The caller has already written the record of its start, and everything
@@ -109,7 +109,7 @@ impl Purger {
             purged.key_blocks += blocks.len() as u64;
             for part in blocks.chunks(64) {
                 caller.make_room()?;
-                self.placer.renew_blocks(part)?;
+                self.log_writer.renew_blocks(part)?;
             }
             // Copies of the header stay listed for the operations that change passphrases.
             let wanted = |copy: &Unerased| copy.leb.is_none_or(|leb| leb.0 >= self.layout.keys.0);
@@ -134,7 +134,7 @@ impl Purger {
     fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn PurgeHost) -> Result<u64> {
         caller.make_room()?;
         let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
-        self.placer.renew_blocks(&blocks.into_iter().collect::<Vec<_>>())?;
+        self.log_writer.renew_blocks(&blocks.into_iter().collect::<Vec<_>>())?;
         let mut tainted = self.tainted(copies)?;
         let rewritten = tainted.blocks.len() as u64;
         caller.rewrite(&tainted.blocks)?;
@@ -226,13 +226,13 @@ impl Purger {
 
     /// Records the start of a purge.
     pub(crate) fn start(&self, epoch: u64) -> Result<()> {
-        self.placer.append_record(GroupContent::PurgeStart(epoch))?;
+        self.log_writer.append_record(GroupContent::PurgeStart(epoch))?;
         self.keys.end_epoch();
         Ok(())
     }
 
     /// Records the completion of a purge.
     pub(crate) fn finish(&self, epoch: u64) -> Result<()> {
-        self.placer.append_record(GroupContent::PurgeFinish(epoch)).map(drop)
+        self.log_writer.append_record(GroupContent::PurgeFinish(epoch)).map(drop)
     }
 }

@@ -26,7 +26,7 @@ const MAX_REPLAYED_BYTES: u64 = 512 << 20;
 pub(crate) struct GarbageCollector {
     log: Arc<Log>,
     index: Arc<Index>,
-    placer: Arc<LogWriter>,
+    log_writer: Arc<LogWriter>,
     checkpoints: Arc<Checkpoints>,
     /// The next blocks to collect, the first one last.
     victims: Mutex<Vec<u32>>,
@@ -38,30 +38,30 @@ impl GarbageCollector {
     pub(crate) fn new(
         log: Arc<Log>,
         index: Arc<Index>,
-        placer: Arc<LogWriter>,
+        log_writer: Arc<LogWriter>,
         checkpoints: Arc<Checkpoints>,
     ) -> GarbageCollector {
         let (collected, copied) = (AtomicU64::new(0), AtomicU64::new(0));
-        GarbageCollector { log, index, placer, checkpoints, victims: Mutex::default(), collected, copied }
+        GarbageCollector { log, index, log_writer, checkpoints, victims: Mutex::default(), collected, copied }
     }
 
     /// Makes room in the log for a group, and for writes that do not ask for room. `epoch` and
     /// `purging` are for a checkpoint.
     pub(crate) fn make_room(&self, epoch: u64, purging: bool) -> Result<()> {
         let (recent, lebs) = self.log.with_table(|table| (table.recent(), table.len()));
-        let most = MAX_REPLAYED_BYTES / u64::from(self.placer.layout.leb_len);
+        let most = MAX_REPLAYED_BYTES / u64::from(self.log_writer.layout.leb_len);
         if recent > (lebs / CHECKPOINT_SHARE).min(most as u32).max(8) {
-            self.checkpoints.write(&self.placer, epoch, purging)?;
+            self.checkpoints.write(&self.log_writer, epoch, purging)?;
         }
         // There is always room for the dirty pages of the index.
         let most_dirty = self.most_dirty();
-        let for_index = most_dirty.div_ceil(self.placer.layout.leb_nodes());
+        let for_index = most_dirty.div_ceil(self.log_writer.layout.leb_nodes());
         let wanted = MIN_FREE + if for_index > 1 { for_index } else { 0 };
         let mut checkpoints = 0;
         loop {
             if self.index.dirty_count() > most_dirty as usize {
                 // The checkpoint writes them, and the replaced pages can be collected after it.
-                self.checkpoints.write(&self.placer, epoch, purging)?;
+                self.checkpoints.write(&self.log_writer, epoch, purging)?;
             }
             if self.log.with_table(|table| table.free()) >= wanted {
                 return Ok(());
@@ -70,7 +70,7 @@ impl GarbageCollector {
                 Some(victim) => self.collect(victim)?,
                 // Blocks written since the last checkpoint cannot be collected before the next one.
                 None if checkpoints < MAX_CHECKPOINTS => {
-                    self.checkpoints.write(&self.placer, epoch, purging)?;
+                    self.checkpoints.write(&self.log_writer, epoch, purging)?;
                     checkpoints += 1;
                 }
                 None => return Err(log_full()),
@@ -80,7 +80,7 @@ impl GarbageCollector {
 
     /// The most pages of the index that may be dirty.
     fn most_dirty(&self) -> u32 {
-        (self.index.max_dirty() as u32).min(self.placer.layout.max_dirty())
+        (self.index.max_dirty() as u32).min(self.log_writer.layout.max_dirty())
     }
 
     /// The block that pays most to collect, as of the last search of the table, which selects
@@ -106,7 +106,7 @@ impl GarbageCollector {
             self.log.skip_to_next_block()?;
         }
         // Replay no longer needs them after this.
-        self.checkpoints.write(&self.placer, epoch, purging)?;
+        self.checkpoints.write(&self.log_writer, epoch, purging)?;
         for leb in lebs {
             self.make_room(epoch, purging)?;
             // Making room may have freed the block already, and it may be in use again.
@@ -150,11 +150,11 @@ impl GarbageCollector {
         }
         let mut rest = &live[..];
         while !rest.is_empty() {
-            rest = &rest[self.placer.copy_nodes(rest)?..];
+            rest = &rest[self.log_writer.copy_nodes(rest)?..];
         }
         let mut rest = &pages[..];
         while !rest.is_empty() {
-            rest = &rest[self.placer.write_index_pages(rest)?..];
+            rest = &rest[self.log_writer.write_index_pages(rest)?..];
         }
         self.collected.fetch_add(1, Ordering::Relaxed);
         self.copied.fetch_add(live.len() as u64, Ordering::Relaxed);

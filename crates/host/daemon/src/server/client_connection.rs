@@ -24,9 +24,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The connection to one client, which several threads may use at once.
 ///
-/// Invariant: a client that does not read, or reads slowly, delays the threads of its line for one
-/// limit in total. Then the exchange ends: nothing more is sent, and a thread that waits for the
-/// client is woken.
+/// Invariant: a client that does not read, or reads slowly, delays the threads of its connection
+/// for one limit in total. Then the exchange ends: nothing more is sent, and a thread that waits
+/// for the client is woken.
 pub(crate) struct ClientConnection {
     stream: UnixStream,
     /// How long the client may take to read one message, in however many pieces. Locked while bytes
@@ -39,7 +39,7 @@ pub(crate) struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// A line to the client at the other end, which may take 5 seconds to read an answer.
+    /// The connection to the client at the other end, which may take 5 seconds to read an answer.
     pub(crate) fn new(stream: UnixStream) -> Arc<ClientConnection> {
         let (sending, unread_since) = (Mutex::new(ANSWER_READ_WITHIN), Mutex::default());
         Arc::new(ClientConnection {
@@ -144,7 +144,7 @@ impl ClientConnection {
         self.close();
     }
 
-    /// Shuts the connection down: the client sees the end even while other references to the line
+    /// Shuts the connection down: the client sees the end even while other references to it
     /// exist.
     pub(crate) fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -162,12 +162,12 @@ impl KeepaliveSender {
     /// out.
     pub(crate) fn start(connection: &Arc<ClientConnection>) -> KeepaliveSender {
         let (done, working) = channel::<()>();
-        let line = Arc::clone(connection);
+        let connection = Arc::clone(connection);
         let keep_alive = move || {
-            while !line.has_ended()
+            while !connection.has_ended()
                 && working.recv_timeout(KEEPALIVE_INTERVAL) == Err(RecvTimeoutError::Timeout)
             {
-                line.send_keepalive();
+                connection.send_keepalive();
             }
         };
         let thread = std::thread::Builder::new().name("lacuna-alive".into()).spawn(keep_alive).ok();
@@ -182,7 +182,7 @@ impl Drop for KeepaliveSender {
     }
 }
 
-/// Reads the bytes that the client of a line sends.
+/// Reads the bytes that the client of a connection sends.
 struct ConnectionReader(Arc<ClientConnection>);
 
 impl Read for ConnectionReader {
@@ -261,23 +261,24 @@ mod tests {
         let (client, server) = UnixStream::pair().unwrap();
         // A failing test must not wait for ever.
         client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let line = ClientConnection::new(server);
-        line.set_read_limit(limit);
-        (client, line)
+        let connection = ClientConnection::new(server);
+        connection.set_read_limit(limit);
+        (client, connection)
     }
 
     #[test]
     fn a_client_that_does_not_read_is_waited_for_once_and_gets_nothing_more() {
-        let (mut client, line) = pair(Duration::from_millis(20));
-        line.send(b"first\n");
-        assert!(!line.has_ended() && line.unread_for().is_none());
-        line.send(&vec![b'x'; LONG]);
-        assert!(line.has_ended() && line.unread_for().is_some());
+        let (mut client, connection) = pair(Duration::from_millis(20));
+        connection.send(b"first\n");
+        assert!(!connection.has_ended() && connection.unread_for().is_none());
+        connection.send(&vec![b'x'; LONG]);
+        assert!(connection.has_ended() && connection.unread_for().is_some());
         // With this limit, waiting for another message would take for ever.
-        line.set_read_limit(Duration::from_secs(1_000_000));
-        line.send(&vec![b'y'; LONG]);
-        line.send_keepalive();
-        // The client reads the earlier bytes, and then the end, though this side keeps the line.
+        connection.set_read_limit(Duration::from_secs(1_000_000));
+        connection.send(&vec![b'y'; LONG]);
+        connection.send_keepalive();
+        // The client reads the earlier bytes, and then the end, though this side keeps the
+        // connection.
         let mut heard = Vec::new();
         client.read_to_end(&mut heard).unwrap();
         assert!(heard.starts_with(b"first\nx") && heard.len() < LONG && heard.ends_with(b"x"));
@@ -285,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_message_has_one_time_limit_for_all_its_pieces() {
-        let (mut client, line) = pair(Duration::from_millis(100));
+        let (mut client, connection) = pair(Duration::from_millis(100));
         // Each piece makes room long before the limit; all of them together take a multiple of it.
         let reader = std::thread::spawn(move || {
             let (mut piece, mut heard) = (vec![0; 64 << 10], 0);
@@ -297,18 +298,18 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
-        line.send(&vec![b'x'; LONG]);
-        assert!(line.has_ended());
+        connection.send(&vec![b'x'; LONG]);
+        assert!(connection.has_ended());
         assert!(reader.join().unwrap() < LONG);
     }
 
     #[test]
     fn a_thread_that_waits_for_a_message_is_woken_when_the_client_does_not_read() {
-        let (_client, line) = pair(Duration::from_millis(20));
-        let mut exchange = JobStream::new(Arc::clone(&line), Arc::new(|| Ok(())));
+        let (_client, connection) = pair(Duration::from_millis(20));
+        let mut exchange = JobStream::new(Arc::clone(&connection), Arc::new(|| Ok(())));
         std::thread::scope(|scope| {
             let hearing = scope.spawn(|| exchange.recv(Duration::from_secs(60)));
-            line.send(&vec![b'x'; LONG]);
+            connection.send(&vec![b'x'; LONG]);
             match hearing.join().unwrap() {
                 Ok(heard) => assert_eq!(heard, None),
                 // The reader called `recv` after the end.
@@ -319,21 +320,21 @@ mod tests {
 
     #[test]
     fn a_keepalive_never_blocks() {
-        let (client, line) = pair(Duration::from_secs(1_000_000));
-        while line.unread_for().is_none() {
-            line.send_keepalive();
+        let (client, connection) = pair(Duration::from_secs(1_000_000));
+        while connection.unread_for().is_none() {
+            connection.send_keepalive();
         }
-        line.send_keepalive();
-        assert!(!line.has_ended());
+        connection.send_keepalive();
+        assert!(!connection.has_ended());
         client.set_nonblocking(true).unwrap();
         let mut heard = Vec::new();
         assert_eq!((&client).read_to_end(&mut heard).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert!(!heard.is_empty() && heard.iter().all(|byte| *byte == b'\n'));
         // A client that reads again gets the next keepalive.
-        line.send_keepalive();
-        assert!(line.unread_for().is_none() && (&client).read(&mut [0; 8]).unwrap() == 1);
+        connection.send_keepalive();
+        assert!(connection.unread_for().is_none() && (&client).read(&mut [0; 8]).unwrap() == 1);
         drop(client);
-        line.send_keepalive();
-        assert!(line.has_ended());
+        connection.send_keepalive();
+        assert!(connection.has_ended());
     }
 }

@@ -465,33 +465,33 @@ fn a_failed_purge_stays_in_the_status_until_a_purge_succeeds() {
     let source: Arc<dyn StatusSource> = Arc::new(FailingOnceSource(Mutex::new(Some(client))));
     let mut service = service(mount(), Arc::clone(&source)).0;
     service.state = Arc::new(StateWithFailure);
-    let desk = RequestDispatcher::new(service);
+    let dispatcher = RequestDispatcher::new(service);
     let wait_for = |kind: Option<Kind>| {
         for _ in 0..3000 {
-            if desk.unreported.purge_failure().map(|e| e.kind()) == kind {
+            if dispatcher.unreported.purge_failure().map(|e| e.kind()) == kind {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         panic!("it never said {kind:?}");
     };
-    desk.purge(&ClientConnection::new(server), Arc::clone(&source)).unwrap();
+    dispatcher.purge(&ClientConnection::new(server), Arc::clone(&source)).unwrap();
     wait_for(Some(Kind::PurgeIncomplete));
     // It takes precedence over the earlier failure.
     assert_eq!(
-        desk.status().last_error.as_deref(),
+        dispatcher.status().last_error.as_deref(),
         Some("a purge for a client that has left: the disk was not purged")
     );
     let (_client, server) = UnixStream::pair().unwrap();
-    desk.purge(&ClientConnection::new(server), source).unwrap();
+    dispatcher.purge(&ClientConnection::new(server), source).unwrap();
     wait_for(None);
-    assert_eq!(desk.status().last_error.as_deref(), Some("a request failed"));
+    assert_eq!(dispatcher.status().last_error.as_deref(), Some("a request failed"));
 }
 
 #[test]
 fn a_failed_accept_is_reported_once() {
-    let desk = RequestDispatcher::new(service(mount(), Arc::new(PurgeableSource)).0);
-    desk.unreported.record_accept_failure(Error::new(Kind::Io, "no client could be accepted"));
-    assert_eq!(desk.status().last_error.as_deref(), Some("no client could be accepted"));
-    assert_eq!(desk.status().last_error, None);
+    let dispatcher = RequestDispatcher::new(service(mount(), Arc::new(PurgeableSource)).0);
+    dispatcher.unreported.record_accept_failure(Error::new(Kind::Io, "no client could be accepted"));
+    assert_eq!(dispatcher.status().last_error.as_deref(), Some("no client could be accepted"));
+    assert_eq!(dispatcher.status().last_error, None);
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
 
 /// The servers that were found, of this user and of other users.
 pub(crate) struct SeenServers {
-    accounts: Vec<PeerStatus>,
+    statuses: Vec<PeerStatus>,
     /// The errors of other users' servers.
     unseen: Vec<Error>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct SeenServers {
 impl SeenServers {
     /// As JSON.
     pub(crate) fn to_json(&self) -> Vec<Value> {
-        to_json(&self.accounts)
+        to_json(&self.statuses)
     }
 
     /// Prints why servers of other users are missing.
@@ -81,29 +81,29 @@ impl SeenServers {
 
 /// All servers of this user, and with `all_users` those of all other users.
 ///
-/// Errors: those of [`all`]; [`Kind::Permission`] for the servers of other users, unless this is
-/// root.
+/// Errors: those of [`all_servers`]; [`Kind::Permission`] for the servers of other users, unless
+/// this is root.
 pub(crate) fn seen(all_users: bool, console: Console) -> Result<SeenServers> {
-    let mut accounts = all_servers(console)?;
+    let mut statuses = all_servers(console)?;
     let others = if all_users { OtherUsers::look()? } else { OtherUsers::default() };
-    accounts.extend(accounts_of_others(others.seen));
-    Ok(SeenServers { accounts, unseen: others.unseen })
+    statuses.extend(statuses_of_others(others.seen));
+    Ok(SeenServers { statuses, unseen: others.unseen })
 }
 
 /// The servers of this user at a target, or else for root those of other users.
 fn seen_at(target: &Location, console: Console) -> Result<SeenServers> {
-    let accounts = query_status(peers_at(target, None)?, console);
-    if !accounts.is_empty() || !OtherUsers::may_look() {
-        return Ok(SeenServers { accounts, unseen: Vec::new() });
+    let statuses = query_status(peers_at(target, None)?, console);
+    if !statuses.is_empty() || !OtherUsers::may_look() {
+        return Ok(SeenServers { statuses, unseen: Vec::new() });
     }
     let OtherUsers { seen, mut unseen } = of_other_users(target);
     if !seen.is_empty() {
         unseen.clear();
     }
-    Ok(SeenServers { accounts: accounts_of_others(seen), unseen })
+    Ok(SeenServers { statuses: statuses_of_others(seen), unseen })
 }
 
-fn accounts_of_others(seen: Vec<UserPeer>) -> Vec<PeerStatus> {
+fn statuses_of_others(seen: Vec<UserPeer>) -> Vec<PeerStatus> {
     seen.into_iter().map(|UserPeer { peer, status, .. }| PeerStatus { peer, status }).collect()
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn find_servers_json(
     Ok(to_json(&find_servers(target, cluster, console)?))
 }
 
-fn to_json(accounts: &[PeerStatus]) -> Vec<Value> {
+fn to_json(statuses: &[PeerStatus]) -> Vec<Value> {
     let one = |PeerStatus { peer, status }: &PeerStatus| {
         let mut out = status.to_json();
         if let Some(user) = peer.user() {
@@ -142,7 +142,7 @@ fn to_json(accounts: &[PeerStatus]) -> Vec<Value> {
         }
         out
     };
-    accounts.iter().map(one).collect()
+    statuses.iter().map(one).collect()
 }
 
 /// All servers of this user. Errors: a server that cannot be inspected.
@@ -197,13 +197,13 @@ fn query_status(peers: Vec<Peer>, console: Console) -> Vec<PeerStatus> {
             status.map(|status| PeerStatus { peer, status })
         }
     };
-    let mut accounts: Vec<PeerStatus> = peers.into_iter().filter_map(answered).collect();
-    accounts.sort_by_key(|PeerStatus { peer, status }| {
+    let mut statuses: Vec<PeerStatus> = peers.into_iter().filter_map(answered).collect();
+    statuses.sort_by_key(|PeerStatus { peer, status }| {
         let level =
             status.counters().next().filter(|(name, _)| *name == "level").map_or(0, |(_, level)| level);
         (status.is_dead(), peer.mount().is_some(), peer.record.location.clone(), level)
     });
-    accounts
+    statuses
 }
 
 /// The location of the disk that a process of this user serves. Errors: those of [`all_servers`].
