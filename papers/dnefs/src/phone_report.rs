@@ -17,7 +17,7 @@ use lacuna_contracts::Result;
 use std::path::Path;
 
 const HISTORY: HistoryTable = HistoryTable {
-    heading: "### HistoryTable of the phone",
+    heading: "### History of the phone",
     about: "Wear, and throughput on the modelled chip",
     head: &[
         "date",
@@ -105,7 +105,7 @@ within {write_back} s, the rest after half a minute to three days, with each dou
 likely. It has {lines} lines appended to logs, 4 to a block; {photos} photos of 192 to 512 blocks; and \
 {updates} update of a program of 128 to 512 blocks; photos and updates are synced. Photos are deleted to \
 keep the disk {full} % full. Then the share of data that never changes makes the wear without secure \
-deletion as unequal as the paper's. The requirement is section_results at {FULLER} % as well. Data without a sync \
+deletion as unequal as the paper's. The requirement is measured at {FULLER} % as well. Data without a sync \
 is written back every {write_back} s, with the metadata of the files that were made or deleted (32 to a \
 block); data that is deleted before that is never written. Then the deleted blocks are discarded. The volume \
 is chosen to match the paper. The paper deletes 437 to 866 nodes an hour (the product of two columns of its \

@@ -30,7 +30,7 @@ impl SectionResults for FalseAccept {
         let mut accepted =
             Requirement::new("IsRand: random blocks that it judges not random", Bound::AtMost(0.0), "");
         let mut tail =
-            Requirement::new("IsRand: section_results tail, to the derived bound", Bound::AtMost(1.0), "");
+            Requirement::new("IsRand: measured tail, to the derived bound", Bound::AtMost(1.0), "");
         for counted in self.counted() {
             let size = format!("{} bytes", counted.size);
             accepted.add(size.clone(), Some(counted.accepted as f64));
@@ -44,14 +44,13 @@ impl SectionResults for FalseAccept {
     fn body(&self, _run: &RunInfo) -> String {
         let parts = [
             self.table().markdown(),
-            "![section_results tails of the statistic of IsRand, beside the bound](plots/false-accept.svg)\n"
-                .into(),
+            "![measured tails of the statistic of IsRand, beside the bound](plots/false-accept.svg)\n".into(),
             format!(
                 "### Method for false accepts\n\n\
 AES-256-CTR under fixed seeds makes the blocks, in two threads. *Divergence* is n times the Kullback-Leibler \
 divergence of a block's n bytes from uniform ones, in bits; a random block of 4096 bytes has about 184. \
 [integrity.md](integrity.md) derives the bound. The comparison with the bound takes the divergences that \
-{MIN_COUNT} blocks or more reached. The bound stays above the section_results tail by about the factor that Chernoff \
+{MIN_COUNT} blocks or more reached. The bound stays above the measured tail by about the factor that Chernoff \
 bounds lose. No run can count enough blocks to come near the thresholds.\n"
             ),
         ];

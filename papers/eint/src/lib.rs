@@ -6,8 +6,8 @@
 //! [`ReferenceRand`] and [`ReferenceComp`] implement it. They have the paper's flaws that
 //! docs/integrity.md names: no file is stored with them.
 #![forbid(unsafe_code)]
-// `Failed` holds an `Error` and a block number; it is only created for a block that fails, which is
-// rare.
+// `FailedBlock` holds an `Error` and a block number; it is only created for a block that fails,
+// which is rare.
 #![allow(clippy::result_large_err)]
 
 mod binary_tree;

@@ -20,7 +20,7 @@ use lacuna_contracts::Result;
 use std::path::Path;
 
 const HISTORY: HistoryTable = HistoryTable {
-    heading: "### HistoryTable of integrity",
+    heading: "### History of integrity",
     about: "Low-entropy files: times of reference RAND and of vault rand to reference MT, write / read; \
             bandwidth of RAND / COMP, as the factor below reference MT",
     head: &["date", "lacuna", "processor", "repeats", "reference", "vault", "bandwidth", "reached"],

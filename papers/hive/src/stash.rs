@@ -86,8 +86,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<StashResults> {
 }
 
 impl StashResults {
-    /// For each observed stash size up to [`MOST`]: the probability that the stash has at least
-    /// this size.
+    /// For each observed stash size up to [`MAX_SHOWN`]: the probability that the stash has at
+    /// least this size.
     pub(crate) fn points(&self, case: OramRegion) -> Vec<(usize, f64)> {
         let found = self.tails.iter().filter(|(of, ..)| *of == case);
         found

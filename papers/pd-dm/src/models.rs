@@ -22,7 +22,7 @@ use lacuna_contracts::Result;
 use std::path::Path;
 
 const HISTORY: HistoryTable = HistoryTable {
-    heading: "### HistoryTable of models",
+    heading: "### History of models",
     about: "Results of *levels half*",
     head: &[
         "date",

@@ -114,17 +114,8 @@ pub struct Error {
 impl Error {
     /// An error of `kind` with the failure, such as `"cannot open disk.img"`.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
-        let (found, expected, remedy, source) = (None, None, None, None);
-        Error {
-            kind,
-            what: what.into(),
-            found,
-            expected,
-            hint: remedy,
-            source,
-            confidential: false,
-            of_read: false,
-        }
+        let (found, expected, hint, source) = (None, None, None, None);
+        Error { kind, what: what.into(), found, expected, hint, source, confidential: false, of_read: false }
     }
 
     /// An error of the system or the medium, with a kind by its number: a full medium and a refused
@@ -166,8 +157,8 @@ impl Error {
     }
 
     /// Sets the advice.
-    pub fn hint(mut self, remedy: impl Into<Hint>) -> Self {
-        self.hint = Some(remedy.into());
+    pub fn hint(mut self, hint: impl Into<Hint>) -> Self {
+        self.hint = Some(hint.into());
         self
     }
 

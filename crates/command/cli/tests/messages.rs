@@ -105,16 +105,15 @@ fn a_command_is_found_in_a_message() {
 
 /// The literal beginnings of the hints in a code.
 fn hints(code: &str) -> Vec<&str> {
-    let calls = code.match_indices(".remedy(").map(|(at, call)| code[at + call.len()..].trim_start());
-    let texts = calls.map(|call| call.trim_start_matches("Advice::from(").trim_start());
+    let calls = code.match_indices(".hint(").map(|(at, call)| code[at + call.len()..].trim_start());
+    let texts = calls.map(|call| call.trim_start_matches("Hint::from(").trim_start());
     let texts = texts.map(|text| text.trim_start_matches("format!(").trim_start());
     texts.filter_map(|text| text.strip_prefix('"')?.split('"').next()).collect()
 }
 
 #[test]
 fn hints_are_short() {
-    let code =
-        code("e.remedy(\n    Advice::from(\"do \\\n        this\"))\n    .remedy(text)\n    .remedy(\"x\")");
+    let code = code("e.hint(\n    Hint::from(\"do \\\n        this\"))\n    .hint(text)\n    .hint(\"x\")");
     assert_eq!(hints(&code), ["do this", "x"]);
     let all = libraries();
     let long = all.iter().flat_map(|(file, code)| {

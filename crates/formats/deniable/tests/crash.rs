@@ -1,5 +1,5 @@
 //! Power cuts: three levels of a disk against a model of each, on a medium that loses, reorders and
-//! tears unsynced writes ([`lacuna_testkit::levels::Hardship`]).
+//! tears unsynced writes ([`lacuna_testkit::levels::CrashTest`]).
 //!
 //! `LACUNA_CUTS` sets the number of cuts (default 200; with threads 100; a fifth if reads fail),
 //! `LACUNA_SEED` the seed.

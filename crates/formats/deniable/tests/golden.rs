@@ -15,7 +15,7 @@ use lacuna_testkit::levels::assert_contents;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// WrittenDisk blocks of each level and their stamps; all other blocks read as zeros.
+/// Written blocks of each level and their stamps; all other blocks read as zeros.
 const CONTENTS: [&[(u64, u64)]; 3] = [&[(0, 3), (5, 1), (9, 2)], &[(1, 4), (30, 5)], &[(2, 6), (7, 8)]];
 
 const LEVELS: usize = CONTENTS.len();

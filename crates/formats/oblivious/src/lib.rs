@@ -22,9 +22,9 @@
 //!   for front ends.
 //! - `threads`: runs the background work of the parts.
 //! - `public_level`: the turns of operations, which decide when batches are written.
-//! - `batch_writer`: writes one batch after another; `batch`: fills the cells of one.
-//! - `prepared_queue`: batches drawn and read by a thread (`prepared`); `leaf_loader`: the leaves
-//!   that they need.
+//! - `batch::writer`: writes one batch after another; `batch`: fills the cells of one.
+//! - `batch::prepared_queue`: batches drawn and read by a thread (`batch::prepared`);
+//!   `leaf_loader`: the leaves that they need.
 //! - `open_levels`: map and queue of every open level, level 0 included; `level_cells`: the blocks
 //!   of a level in cells.
 //! - `batch_store`: writes batches to the ring and, later, in place.
@@ -45,14 +45,15 @@
 //!    memory. The progress of batches that level 0 can read follows from their numbers, never from
 //!    speed (`Claims::on_schedule`).
 //! 3. All cells of a batch cost the same reading and encryption whatever levels exist
-//!    (`prepared.rs`, `batch.rs`).
+//!    (`batch/prepared.rs`, `batch.rs`).
 //! 4. Everything that is not public is uniform without its key: cells, slots of the stash and
 //!    records of levels in heads are random bytes, or sealed under a throwaway key, wherever no
 //!    open level put ciphertext.
 //! 5. Every flushed block is in its cell or, for level 0, in the stash, and in no other cell that
 //!    counts. A flush returns when that is durable; no flushed block is in memory alone.
-//! 6. The free share of a region stays at or above the bound in `regions.rs`, so the probability
-//!    that the stash of level 0 is longer than *m* falls exponentially in *m* (`bound.rs`).
+//! 6. The free share of a region stays at or above the bound in `cells/regions.rs`, so the
+//!    probability that the stash of level 0 is longer than *m* falls exponentially in *m*
+//!    (`bound.rs`).
 //! 7. A cell is overwritten in place only with bytes that are durable in the ring. A batch in the
 //!    ring is overwritten only when a durable head claims that its cells are durable in place.
 //! 8. A nonce is drawn for every cell that is written, and a salt for every head, and both are

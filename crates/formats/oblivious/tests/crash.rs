@@ -1,5 +1,5 @@
 //! Power cuts: three levels of a disk against a model of each, on a medium that loses, reorders and
-//! tears unsynced writes ([`lacuna_testkit::levels::Hardship`]).
+//! tears unsynced writes ([`lacuna_testkit::levels::CrashTest`]).
 //!
 //! The disks: one with maps of one page each, one with maps of more leaves than memory holds, one
 //! with threads, where the same seed is not the same run, and one on a medium that fails to read at

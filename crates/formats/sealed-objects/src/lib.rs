@@ -4,8 +4,9 @@
 //! A segment of 1024 blocks is one object. Data and metadata of a write travel in one transaction,
 //! so there is no journal, no copy-on-write segment and no data to recover: flushed data is
 //! complete in the store. Opening the disk finishes the operations that a dead client left
-//! incomplete: pages of the version table that are marked as open (`version_pages.rs`,
-//! `version_table.rs`), a rollback (`rollback.rs`) and the removal of snapshots (`snapshots.rs`).
+//! incomplete: pages of the version table that are marked as open (`versions/pages.rs`,
+//! `versions/table.rs`), a rollback (`snapshots/rollback.rs`) and the removal of snapshots
+//! (`snapshots.rs`).
 //!
 //! The modules; each uses only those below it:
 //! - `disk`: [`ObjectDisk`], assembled from its parts; `check` and `rollback` work on it
@@ -18,9 +19,9 @@
 //!   `pending_segment`. `write_queue`: the order of segments
 //! - `placement`: where metadata lies: `adaptive`, `chained`, `segment_end`, `interleaved`, `kv`;
 //!   `metadata_pages` caches metadata
-//! - `version_table`: the expected version of each object, on `transaction_ticket`,
-//!   `session_objects`, `seals`, `version_pages`, `version_store`. `snapshots` on `snapshot_table`
-//!   and `snapshot_mark`, which proves that a store has a snapshot
+//! - `versions`: the `table` has the expected version of each object, on `ticket`,
+//!   `session_objects`, `seals`, `pages` and `store`. `snapshots` on `snapshots::table` and
+//!   `snapshots::mark`, which proves that a store has a snapshot
 //!
 //! Invariants:
 //! 1. At most one transaction per object is in flight. Its blocks stay in the cache, or are marked

@@ -315,8 +315,8 @@ impl Journal {
         Ok(ParsedBatch::verify(bytes, head, &batch_key(&self.master, &head.salt)?))
     }
 
-    /// Tells an attack from a crash: a valid batch beyond the end of the log was cut off from it.
-    /// A few unverifiable heads of later batches are tolerated. More than [`PLANTED_HEADS`] were
+    /// Tells an attack from a crash: a valid batch beyond the end of the log was cut off from it. A
+    /// few unverifiable heads of later batches are tolerated. More than [`MAX_PLANTED_HEADS`] were
     /// planted and are refused, so that a hostile medium cannot make opening take for ever.
     fn refuse_later_batches(&self) -> Result<()> {
         let (mut at, mut planted) = (0, 0);

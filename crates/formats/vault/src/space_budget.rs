@@ -193,7 +193,7 @@ impl SpaceBudget {
     }
 
     /// Whether the journal has or finds space for the record of everything so far, of all
-    /// reservations and of `more` bytes of puts, with `spare` bytes after it, and may take `beside`
+    /// reservations and of `more` bytes of puts, with `spare` bytes after it, and may take `extra`
     /// more bytes.
     fn has_room_for_record(&self, more: u64, spare: u64, extra: u64) -> Result<bool> {
         self.is_prepared(self.store.prepare_record(self.puts() + more, spare, extra))

@@ -26,6 +26,10 @@ pub(crate) use rados::remove_objects;
 /// Errors: [`Kind::Exists`] if something exists there and `force` does not allow overwriting it,
 /// [`Kind::Usage`] for options that do not go together, [`Kind::NoSpace`], and all errors of the
 /// medium or the cluster. After a failure nothing is left of the disk.
+///
+/// [`Kind::Exists`]: lacuna_contracts::Kind::Exists
+/// [`Kind::Usage`]: lacuna_contracts::Kind::Usage
+/// [`Kind::NoSpace`]: lacuna_contracts::Kind::NoSpace
 pub fn create(
     options: &CreateOptions,
     observer: &dyn Observer,

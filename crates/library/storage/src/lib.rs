@@ -78,8 +78,8 @@
 //!   writing claims its UUID until the open disk is dropped.
 //! - Nothing of the disk is written before a passphrase has opened the header, and nothing at all
 //!   with [`Access::Read`]. In a pool the exclusive lock comes first.
-//! - Errors of disks with levels that may reveal hidden ones are [private](Error::is_private): no
-//!   log may contain them.
+//! - Errors of disks with levels that may reveal hidden ones are
+//!   [private](Error::is_confidential): no log may contain them.
 #![warn(missing_docs)]
 
 mod backing;

@@ -16,8 +16,8 @@ pub struct PacedClock {
 }
 
 impl PacedClock {
-    /// Starts a clock that calls `beat` every `interval`, which is not zero, until a beat fails. A
-    /// `beat` that may panic must itself make sure that no thread waits for the next one.
+    /// Starts a clock that calls `tick` every `interval`, which is not zero, until a call fails. A
+    /// `tick` that may panic must itself make sure that no thread waits for the next call.
     pub fn start(
         interval: Duration,
         mut tick: impl FnMut() -> Result<()> + Send + 'static,

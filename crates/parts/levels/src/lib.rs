@@ -12,7 +12,7 @@
 //!    ([`HiddenLevels::mark_filled`]).
 //! 2. Only writes of a level change its map.
 //! 3. An operation that is refused after a failure stays refused, with the first cause
-//!    ([`FailStop`]).
+//!    ([`FailStop`](lacuna_contracts::FailStop)).
 //! 4. Within one write each nonce is a domain and an index, and keys are derived from the random
 //!    salt of the write: no nonce repeats as long as a format uses each domain and index once
 //!    ([`WriteKey`]).

@@ -178,15 +178,15 @@ impl Journal {
         self.cursor.lock().in_checkpoint = (0, 0);
     }
 
-    /// Whether `pages` more pages are prepared in the active file, and `beside` more allowed.
+    /// Whether `pages` more pages are prepared in the active file, and `extra` more allowed.
     pub(crate) fn has_room(&self, pages: u64, extra: u64) -> bool {
         let cursor = self.cursor.lock();
         let end = cursor.tail + pages;
         end <= cursor.prepared[usize::from(cursor.active)] && end + extra <= self.most_pages()
     }
 
-    /// Prepares the active file for `pages` more pages, if it may have `beside` more after them.
-    /// With `asks`, writes zeros to them: a copy-on-write host with limits of its own refuses now
+    /// Prepares the active file for `pages` more pages, if it may have `extra` more after them.
+    /// With `probes`, writes zeros to them: a copy-on-write host with limits of its own refuses now
     /// or never.
     pub(crate) fn prepare_record(&self, pages: u64, extra: u64, probes: bool) -> Result<()> {
         let mut cursor = self.cursor.lock();
@@ -256,9 +256,9 @@ impl Journal {
         self.take_before(pages, self.size.step_pages())
     }
 
-    /// Takes pages for a record, which may use the pages that [`Journal::take`] keeps. With `asks`,
-    /// writes zeros there: a host with limits of its own refuses now. No other thread takes pages
-    /// meanwhile.
+    /// Takes pages for a record, which may use the pages that [`Journal::take`] keeps. With
+    /// `probes`, writes zeros there: a host with limits of its own refuses now. No other thread
+    /// takes pages meanwhile.
     pub(crate) fn take_record(&self, pages: u64, probes: bool) -> Result<JournalPlace> {
         let place = self.take_before(pages, 0)?;
         let asked = if probes { self.write_record(place, &vec![0; pages as usize * PAGE]) } else { Ok(true) };

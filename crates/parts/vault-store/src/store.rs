@@ -297,22 +297,22 @@ impl Store {
     }
 
     /// Prepares the active journal file for the record of a commit with this many bytes of puts,
-    /// and for `spare` bytes after it. `beside` bytes that the file must be able to take later, at
+    /// and for `spare` bytes after it. `extra` bytes that the file must be able to take later, at
     /// most the writes of a checkpoint, count against its limit. Nothing is taken: a second call
     /// gives the same pages, so the caller adds up the needs of concurrent changes; and a commit
     /// with a root continues in the other file, which is not prepared.
     ///
     /// Errors: [`Kind::NoSpace`] if there is too little; nothing has changed then.
-    pub fn prepare_record(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
+    pub fn prepare_record(&self, puts: u64, spare: u64, extra: u64) -> Result<()> {
         let Assembly { health, journal, log, .. } = &self.assembly;
         health.check_writable()?;
-        let [spare, beside] = [spare, beside].map(|bytes| bytes.div_ceil(PAGE as u64));
+        let [spare, extra] = [spare, extra].map(|bytes| bytes.div_ceil(PAGE as u64));
         let (_, record) = log.space_needed(0, puts);
         let asks = health.has_refusal();
-        if !asks && journal.has_room(record + spare, beside) {
+        if !asks && journal.has_room(record + spare, extra) {
             return Ok(());
         }
-        let prepare = || journal.prepare_record(record + spare, beside, asks);
+        let prepare = || journal.prepare_record(record + spare, extra, asks);
         self.retry_after_reclaim(|| prepare().map_err(|e| health.note_failure(e)))
     }
 

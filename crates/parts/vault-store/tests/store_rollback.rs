@@ -15,7 +15,7 @@ use store_harness::machine::{
 };
 use store_harness::{base, keys, options, page};
 
-/// The number of lying_folder folders in each test of them.
+/// The number of lying folders in each test of them.
 const LYING: u64 = 400;
 
 /// Writes and commits a range of states, some with a root. Their records have the same length.
@@ -95,7 +95,7 @@ fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
     assert!(refused > LYING / 4 && good > LYING / 50, "{refused} refused, {good} good: lies hardly mattered");
 }
 
-/// A commit to a lying_folder folder follows the newest state or is lost: no later opening gives
+/// A commit to a lying folder follows the newest state or is lost: no later opening gives
 /// any other state.
 #[test]
 fn a_commit_to_a_lying_folder_follows_the_newest_state() {

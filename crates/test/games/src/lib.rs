@@ -13,8 +13,8 @@ pub fn game_count(default: u64) -> u64 {
     env_number("LACUNA_GAMES", default)
 }
 
-/// The seeds of the games: they start with `LACUNA_SEED`, or else with `first`; [`games`] gives
-/// their number.
+/// The seeds of the games: they start with `LACUNA_SEED`, or else with `first`; [`game_count`]
+/// gives their number.
 pub fn game_seeds(first: u64, default: u64) -> Range<u64> {
     let first = env_number("LACUNA_SEED", first);
     first..first + game_count(default)

@@ -5,8 +5,8 @@
 //! every byte outside the slots and records of the levels above. Those bytes pass tests of
 //! randomness.
 //!
-//! ByteHistogram that the adversary cannot decrypt come from the same seed in all runs of a
-//! comparison. So all bytes can be compared, and any byte that depends on hidden data is found.
+//! Bytes that the adversary cannot decrypt come from the same seed in all runs of a comparison. So
+//! all bytes can be compared, and any byte that depends on hidden data is found.
 //!
 //! Closes are compared as well: if a level above had more pending data than closing covers, its run
 //! ends like a run without that level on a medium that fails at that moment.

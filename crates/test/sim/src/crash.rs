@@ -153,7 +153,7 @@ impl CrashMedium {
         Self::from_image(MediumImage::new(len))
     }
 
-    /// A medium with `image` durable. Takes an [`Image`] or flat bytes.
+    /// A medium with `image` durable. Takes a [`MediumImage`] or flat bytes.
     pub fn from_image(image: impl Into<MediumImage>) -> Self {
         let durable = image.into();
         CrashMedium(Mutex::new(CrashMediumState {
@@ -214,19 +214,19 @@ impl CrashMedium {
         self.state().ignore_durable_writes = ignore;
     }
 
-    /// Starts to keep every version of every page, for [`CrashMedium::lie`].
+    /// Starts to keep every version of every page, for [`CrashMedium::set_lies`].
     pub fn keep_history(&self) {
         self.state().history.get_or_insert_default();
     }
 
     /// Starts or ends lying. Some reads then return versions that their places had since
-    /// [`CrashMedium::keep_past`], or the content of other places, so two reads of one place may
+    /// [`CrashMedium::keep_history`], or the content of other places, so two reads of one place may
     /// differ. Writes and the image after a cut are not affected.
     pub fn set_lies(&self, lies: Option<Lies>) {
         self.set_lies_except(lies, HonestReads::default());
     }
 
-    /// Like [`CrashMedium::lie`], with exceptions.
+    /// Like [`CrashMedium::set_lies`], with exceptions.
     pub fn set_lies_except(&self, lies: Option<Lies>, truths: HonestReads) {
         self.state().history.get_or_insert_default().set_lies(lies, truths);
     }

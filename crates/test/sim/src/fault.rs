@@ -23,7 +23,7 @@ pub enum Fault {
         error: Kind,
     },
     /// The `nth` operation of any kind fails with this errno, and has no effect. If it is a sync or
-    /// a durable write, its error is one of the medium, whatever the errno ([`crate::failure`]).
+    /// a durable write, its error is one of the medium, whatever the errno ([`crate::call_error`]).
     Errno {
         /// The number of the operation that fails.
         nth: u64,

@@ -156,16 +156,16 @@ impl CrashFolder {
         state.files.values().for_each(|file| file.ignore_syncs(ignore));
     }
 
-    /// Starts to keep every version of every page of every file, for [`CrashFolder::lie`], and
-    /// every file that a name refers to, for [`CrashFolder::lie_about_names`].
+    /// Starts to keep every version of every page of every file, for [`CrashFolder::set_lies`],
+    /// and every file that a name refers to, for [`CrashFolder::set_name_lies`].
     pub fn keep_history(&self) {
         let mut state = self.state();
         state.keeps_history = true;
         state.files.values().for_each(|file| file.keep_history());
     }
 
-    /// Starts or ends lying about the content and length of files, as [`CrashMedium::lie`] does.
-    /// `to` selects the files by name.
+    /// Starts or ends lying about the content and length of files, as [`CrashMedium::set_lies`]
+    /// does. `to` selects the files by name.
     pub fn set_lies(&self, lies: Option<&Lies>, to: impl Fn(&str) -> bool) {
         let (state, mut seeds) = (self.state(), lies.map(|lies| lies.rng.clone()));
         for (name, id) in &state.names.current {

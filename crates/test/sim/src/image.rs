@@ -6,7 +6,7 @@ use lacuna_medium::{check_range, pieces};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-/// Bytes per page of an [`Image`].
+/// Bytes per page of a [`MediumImage`].
 pub const PAGE_SIZE: u64 = 4096;
 
 /// The bytes of one page.
@@ -193,7 +193,7 @@ impl Eq for MediumImage {}
 
 impl std::fmt::Debug for MediumImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Image")
+        f.debug_struct("MediumImage")
             .field("len", &self.len)
             .field("resident_pages", &self.pages.len())
             .field("digest", &format_args!("{:016x}", self.digest()))

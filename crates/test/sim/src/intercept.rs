@@ -46,8 +46,8 @@ pub trait MediumInterceptor: Send + Sync + 'static {
         self.inner().write(batch)
     }
 
-    /// Intercepts a durable write, which does not go through [`Around::write`] and
-    /// [`Around::sync`].
+    /// Intercepts a durable write, which does not go through [`MediumInterceptor::write`]
+    /// and [`MediumInterceptor::sync`].
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         self.inner().write_durable(batch)
     }

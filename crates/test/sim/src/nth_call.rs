@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 /// The errnos that a sweep injects into each call. A medium or a directory of files returns them in
 /// use. EINTR is not among them, because no caller of a medium, a folder or an anchor sees it:
-/// `FileMedium` and its `DontCacheReader`, `DiskFolder` and `AnchorFile` repeat such a call with a
+/// `FileMedium` and its `DontCacheReader`, `DiskFolder` and `FileAnchor` repeat such a call with a
 /// loop of their own, `rustix::io::retry_on_intr`, or the standard library.
 pub const SWEPT_ERRNOS: [i32; 8] = [
     libc::EIO,
@@ -19,7 +19,7 @@ pub const SWEPT_ERRNOS: [i32; 8] = [
     libc::EMFILE,
 ];
 
-/// The cases of a sweep: each call up to number `calls`, with each errno of [`SWEPT`]. With
+/// The cases of a sweep: each call up to number `calls`, with each errno of [`SWEPT_ERRNOS`]. With
 /// `share`, only every `share`-th case. The share is odd, so that each errno occurs.
 pub fn sweep_cases(calls: u64, share: Option<u64>) -> impl Iterator<Item = (u64, i32)> {
     assert!(share.is_none_or(|share| share % 2 == 1), "an even share never tries some errnos");
@@ -42,8 +42,8 @@ pub fn call_error(what: impl Into<String>, errno: i32, syncs: bool) -> Error {
     if syncs { error.with_kind(Kind::Io) } else { error }
 }
 
-/// Whether `error` reports this failure of a call: it has the kind and errno of [`failure`], or it
-/// is an incomplete purge with such an error, or this errno, as its cause.
+/// Whether `error` reports this failure of a call: it has the kind and errno of [`call_error`], or
+/// it is an incomplete purge with such an error, or this errno, as its cause.
 pub fn reports_failure(error: &Error, errno: i32, syncs: bool) -> bool {
     if error.kind() != Kind::PurgeIncomplete {
         let expected = call_error("a call", errno, syncs);
@@ -85,7 +85,7 @@ impl<C: Copy + Debug> NthCall<C> {
         self.failed_call
     }
 
-    /// Counts a call, and returns its error if it is to fail. `syncs`: see [`failure`].
+    /// Counts a call, and returns its error if it is to fail. `syncs`: see [`call_error`].
     pub fn begin(&mut self, call: C, syncs: bool) -> Result<()> {
         self.calls += 1;
         let Some((_, errno)) = self.fault.filter(|(nth, _)| *nth == self.calls) else { return Ok(()) };

@@ -5,8 +5,8 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use std::ops::Range;
 
 /// The versions that each block may have after a cut: first the last flushed one, last the latest.
-/// A version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] a block keeps all
-/// versions that it ever had.
+/// A version is a stamp; 0 is a block of zeros. Without [`DiskModel::record_flush`] a block keeps
+/// all versions that it ever had.
 #[derive(Clone)]
 pub struct DiskModel {
     /// The name of the disk in messages.

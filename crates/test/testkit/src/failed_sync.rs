@@ -115,7 +115,7 @@ pub fn flush_until_refused(disk: &dyn Disk, clients: u64) {
     });
 }
 
-/// The number of blocks of each level that [`reopens_from_the_medium`] uses.
+/// The number of blocks of each level that [`check_reopen_after_failed_sync`] uses.
 const USED_BLOCKS: u64 = 24;
 
 /// Makes the `nth` sync fail under a disk in use, or with `closing` under a disk that is being

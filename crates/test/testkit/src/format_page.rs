@@ -50,7 +50,7 @@ impl FormatPage {
         rows.into_iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}")).swap_remove(1)
     }
 
-    /// Like [`FormatPage::named`], as a number.
+    /// Like [`FormatPage::value_of`], as a number.
     pub fn number(&self, heading: &str, name: &str) -> u64 {
         self.value_of(heading, name).parse().unwrap_or_else(|e| panic!("{name}: {e}"))
     }

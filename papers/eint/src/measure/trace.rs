@@ -32,7 +32,7 @@ pub struct TraceRequest {
     pub file: usize,
     /// The first block.
     pub first: u64,
-    /// Number of blocks; zero for [`Access::Truncate`].
+    /// Number of blocks; zero for [`AccessKind::Truncate`].
     pub count: u64,
 }
 

@@ -20,7 +20,8 @@ struct WatchContext {
 }
 
 /// Answers a notification: this client is alive.
-// SAFETY: only librados calls this; `argument` is the watcher that was passed to `rados_watch3`.
+// SAFETY: only librados calls this; `argument` is the `WatchContext` that was passed to
+// `rados_watch3`.
 unsafe extern "C" fn on_notify(
     argument: *mut c_void,
     notify_id: u64,

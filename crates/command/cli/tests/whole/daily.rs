@@ -269,7 +269,7 @@ fn doctor_reports_problems_with_advice() {
     assert!(wrong(&scene, "disk.img", 4)[0].contains("header restore"));
     assert!(wrong(&scene, "missing.img", 4)[0].contains("does not exist"));
     std::os::unix::fs::symlink("gone", scene.path("link")).unwrap();
-    assert!(wrong(&scene, "link", 4)[0].contains("a link"));
+    assert!(wrong(&scene, "link", 4)[0].contains("a symbolic link"));
 
     scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
     assert!(wrong(&scene, "v", 0).is_empty());

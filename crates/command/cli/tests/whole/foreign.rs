@@ -97,7 +97,7 @@ fn a_device_with_foreign_content_is_named_by_create() {
     let refused = scene.create(&device.0, &[]).code(1).stderr;
     assert!(refused.contains("a member of an MD array"), "{refused}");
     let forced = scene.create(&device.0, &["--force"]).code(0).stderr;
-    assert!(forced.contains("a member of an MD array is there"), "{forced}");
+    assert!(forced.contains("a member of an MD array exists"), "{forced}");
 }
 
 /// Another program wrote over the first copy of the header, and the rest of the disk is there: the

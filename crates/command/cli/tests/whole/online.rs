@@ -90,7 +90,7 @@ fn a_served_disk_is_checked_rekeyed_and_grown_under_a_client() {
         assert_eq!((&report["bad"], &report["verified"]), (&0.into(), &true.into()));
         assert_eq!(report["good"].as_u64().unwrap() + report["unwritten"].as_u64().unwrap(), 16384);
         let ran = scene.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(0);
-        assert!(ran.stdout.contains(" verified, ") && ran.stderr.contains("not looked at"), "{}", ran.stderr);
+        assert!(ran.stdout.contains(" verified, ") && ran.stderr.contains("was not used"), "{}", ran.stderr);
 
         key(&scene, &["add", "--key-file", "wrong", "--new-key-file", "second"]).code(2);
         key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(0);
@@ -219,7 +219,7 @@ fn bad_blocks_of_an_open_disk_are_named() {
     file.write_all_at(&noise(9, 8192), place).unwrap();
     let server = scene.serve(&[]);
     let offline_words = scene.lacuna(&["check", "disk.img"]).code(10);
-    assert!(offline_words.stdout.contains("bad") && offline_words.stderr.contains("restore what lies there"));
+    assert!(offline_words.stdout.contains("bad") && offline_words.stderr.contains("restore the data of"));
     let report = scene.lacuna(&["check", "disk.img", "--json"]).code(10).json();
     assert!(report["bad"].as_u64().unwrap() >= 2 && report["bad_blocks"][0]["error"].is_string(), "{report}");
     assert_eq!(server.stop(), 0);

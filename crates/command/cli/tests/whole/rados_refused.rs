@@ -63,7 +63,7 @@ fn a_write_to_a_missing_or_older_object_does_not_hide_other_damage() {
 
             let ran = disk.keyed(&["check"], &[]).code(10);
             assert!(
-                ran.stdout.contains(&objects[0]) && ran.stderr.contains("written anew is good"),
+                ran.stdout.contains(&objects[0]) && ran.stderr.contains("a rewritten block is good again"),
                 "{layout}"
             );
             let report = disk.keyed(&["check"], &["--json"]).code(10).json();

@@ -1,5 +1,4 @@
-//! A head: the part of a stripe's summary that is kept for one level, enough to read the level's
-//! slots.
+//! The part of a stripe's summary that is kept for one level, enough to read the level's slots.
 
 use crate::keys::open_slot;
 use crate::log::summary::{Summary, TaggedEntry};
@@ -17,20 +16,20 @@ pub(crate) struct LevelSummary {
 }
 
 impl LevelSummary {
-    /// The head of level 0.
+    /// The summary of level 0.
     pub(crate) fn public(summary: Summary) -> LevelSummary {
         LevelSummary { seq: summary.public.seq, key: summary.key, entries: summary.public.entries }
     }
 
-    /// The head of a hidden level that has `slots` among `all` hidden slots. `key` is the level's
-    /// key for the stripe.
+    /// The summary of a hidden level that has `slots` among `all` hidden slots. `key` is the
+    /// level's key for the stripe.
     pub(crate) fn hidden(summary: &Summary, key: WriteKey, slots: Range<usize>, all: usize) -> LevelSummary {
         let mut entries = vec![(SlotEntry::Empty, [0; TAG_LEN]); all];
         entries[slots.clone()].copy_from_slice(&summary.hidden_entries(&key, slots));
         LevelSummary { seq: summary.public.seq, key, entries }
     }
 
-    /// Bytes charged for a head that lists `slots` slots.
+    /// Bytes charged for a summary that lists `slots` slots.
     pub(crate) fn bytes(slots: usize) -> u64 {
         1024 + (slots * size_of::<TaggedEntry>()) as u64
     }

@@ -1,4 +1,4 @@
-//! Stripes: how they are filled, closed, and written.
+//! Stripes: how they are filled, closed and written, and which blocks they carry.
 
 pub(crate) mod builder;
 pub(crate) mod carried;

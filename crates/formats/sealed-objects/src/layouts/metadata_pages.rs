@@ -152,7 +152,7 @@ pub(crate) fn fetched_page_mut(learned: &mut FetchedPages, chunk: u8) -> &mut Me
     &mut place.expect("the chunk is among those asked for").1
 }
 
-/// Copies the entries of the blocks of a range out of the learned pages, which ascend.
+/// Copies the entries of the blocks of a range out of the fetched pages, which ascend.
 pub(crate) fn copy_fetched_entries(
     learned: &FetchedPages,
     range: &Range<u64>,

@@ -35,9 +35,8 @@
 //! transaction cannot pass for one of a later session.
 //!
 //! # Its parts
-//! Tickets (`transaction_ticket.rs`) use the session's knowledge of the objects
-//! (`session_objects.rs`: cached pages of the book, tails, turns) and the seals in the store
-//! (`seals.rs`).
+//! Tickets (`ticket.rs`) use the session's knowledge of the objects (`session_objects.rs`: cached
+//! pages of the version table, tails, turns) and the seals in the store (`seals.rs`).
 //!
 //! # Undetected attacks
 //! The medium has no trusted storage. Replay of older objects *together with* the version table's

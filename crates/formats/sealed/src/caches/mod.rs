@@ -1,4 +1,4 @@
-//! Caches in memory.
+//! Caches in memory, and buffers that threads reuse.
 
 pub(crate) mod cache;
 pub(crate) mod meta_cache;

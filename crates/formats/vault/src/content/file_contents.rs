@@ -144,7 +144,7 @@ impl FileContents {
         Ok(done)
     }
 
-    /// Writes all of `data`. With `dated` the file's times change.
+    /// Writes all of `data`. With `sets_times` the file's times change.
     pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], sets_times: bool) -> FsResult<usize> {
         let longest = self.max_file_size();
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > longest) {
@@ -175,8 +175,8 @@ impl FileContents {
         })
     }
 
-    /// Changes a file's content; adds it to the list of changed inodes, and with `dated` sets its
-    /// times, even if the work fails half way.
+    /// Changes a file's content; adds it to the list of changed inodes, and with `sets_times` sets
+    /// its times, even if the work fails half way.
     pub(crate) fn change_file<T>(
         &self,
         ino: u64,

@@ -28,7 +28,7 @@ pub(crate) fn create(
 ) -> Result<CreatedDisk> {
     let CreateContext { options, observer } = context;
     let place = CreateTarget::inspect(path, options.force)?;
-    // `Place::look` has refused content that may not be overwritten.
+    // `CreateTarget::inspect` has refused content that may not be overwritten.
     let _claim = context.claim(place.existing_disk())?;
     if options.preallocate && matches!(place, CreateTarget::Device(_)) {
         return Err(options

@@ -22,7 +22,7 @@ static ADDED_FORMATS: RwLock<Vec<&'static dyn Format>> = RwLock::new(Vec::new())
 /// Adds a format for the rest of this process: its disks are then opened, checked and described
 /// like those of this build. A program adds its formats when it starts. Errors: [`Kind::Exists`] if
 /// an existing format has the number or the name, [`Kind::Usage`] for a number that is reserved for
-/// later formats of lacuna ([`FormatId::is_added`](lacuna_header::FormatId::is_added)).
+/// later formats of lacuna ([`FormatId::is_custom`](lacuna_header::FormatId::is_custom)).
 pub fn add_format(format: &'static dyn Format) -> Result<()> {
     let (mut added, new) = (ADDED_FORMATS.write(), format.info());
     let mut known = FORMATS.iter().chain(added.iter()).map(|format| format.info());

@@ -1,4 +1,4 @@
-//! What noise does not move: processor time, counts of the kernel, samples.
+//! Measurements: processor time, counts of the kernel, samples, and a section's results.
 
 pub(crate) mod counters;
 pub(crate) mod machine_time;

@@ -77,8 +77,8 @@ const JOBS: [(MediaJob, &str); 8] = [
     ((true, HIDDEN_WRITE), "hidden: random 4 KiB write, until durable"),
 ];
 
-/// The measured rates. Each disk holds half of the data of a full level; `Case::Full` and
-/// `Case::Oblivious` differ.
+/// The measured rates. Each disk holds half of the data of a full level; `ModelledDisk::Full`
+/// and `ModelledDisk::Oblivious` differ.
 struct MediaResults {
     /// Bytes per second.
     rates: HashMap<(MediumModel, ModelledFormat, MediaJob), f64>,

@@ -108,7 +108,7 @@ impl SimulatedDisk {
         })
     }
 
-    /// A bed with a `deniable` disk of two levels, and that disk.
+    /// A simulated disk that is a `deniable` disk of two levels, and that disk.
     pub fn with_caches(
         len: u64,
         span: u64,
@@ -116,11 +116,11 @@ impl SimulatedDisk {
         budget: u64,
     ) -> Result<(SimulatedDisk, Arc<DeniableDisk>)> {
         let mut disk = None;
-        let bed = SimulatedDisk::new(len, span, |medium| {
+        let simulated = SimulatedDisk::new(len, span, |medium| {
             let opened = in_process::open_new(medium, params, 2, Budget::bytes(budget))?;
             Ok(in_process::levels_of(disk.insert(opened)))
         })?;
-        Ok((bed, disk.expect("SimulatedDisk::new called open")))
+        Ok((simulated, disk.expect("SimulatedDisk::new called open")))
     }
 
     /// Number of open levels.

@@ -103,7 +103,7 @@ fn cells<S: Named>(subjects: &[S], cell: impl Fn(S) -> String) -> Vec<String> {
 /// The counts that two runs on the same commit must agree on. Jobs with sequential writes are left
 /// out: the timing of threads determines when servers destage their journals, and how much at once.
 /// Processor times are left out as well, because they depend on other work of the host
-/// ([`Steady`](crate::steady::Steady) has stable ones).
+/// ([`ProcessorRatios`](crate::serving::processor_ratios::ProcessorRatios) has stable ones).
 pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[IoJob]) -> Vec<StableFigure> {
     let mut all = Vec::new();
     let jobs = jobs.iter().filter(|job| job.random || job.direction == Direction::Read);

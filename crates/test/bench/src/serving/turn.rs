@@ -66,8 +66,8 @@ impl Task<'_> {
         LoadClient::connect(server.socket(), self.export)
     }
 
-    /// Executes the whole job, with writes to `beside` if it is set. Returns the times until the
-    /// last answer and until all writes are durable.
+    /// Executes the whole job, with the same writes to the second export if it is set. Returns the
+    /// times until the last answer and until all writes are durable.
     pub(crate) fn perform(&self, server: &RunningServer<'_>) -> Result<(Duration, Duration)> {
         self.perform_in(server, self.requests, drop, |_| Ok(()))
     }

@@ -22,7 +22,7 @@ pub(crate) struct LevelModel {
 }
 
 impl LevelModel {
-    /// The ledger of a level in the state of `model`.
+    /// The model of a level that begins in the state of `model`.
     pub(crate) fn new(model: DiskModel, contended: Range<u64>) -> LevelModel {
         LevelModel { history: model.clone(), allowed: model, uncertain: BTreeSet::new(), contended }
     }
@@ -70,7 +70,7 @@ impl LevelModel {
         Ok(())
     }
 
-    /// Like [`Ledger::check`] on a lying medium: a block may have any version that it ever had.
+    /// Like [`LevelModel::check`] on a lying medium: a block may have any version that it ever had.
     pub(crate) fn check_own(&self, first: u64, data: &[u8]) -> CheckedResult<()> {
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             self.history.version_of(block, data).map_err(|wrong| format!("the medium lies: {wrong}"))?;
@@ -78,7 +78,7 @@ impl LevelModel {
         Ok(())
     }
 
-    /// Checks blocks that were read after an opening, starting with `first`. The ledger then
+    /// Checks blocks that were read after an opening, starting with `first`. The model then
     /// expects these versions.
     pub(crate) fn adopt(&mut self, first: u64, data: &[u8]) -> CheckedResult<()> {
         self.allowed.adopt(first, data)?;

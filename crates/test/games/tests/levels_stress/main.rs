@@ -1,6 +1,6 @@
 //! Everything together on a disk with levels: up to three open levels, several clients on each that
 //! read, write, discard and flush, beats of cover, a medium that refuses calls, fails, lies or
-//! loses power, a killed server, and further sessions. Each level has a model (`ledger.rs`):
+//! loses power, a killed server, and further sessions. Each level has a model (`level_model.rs`):
 //!
 //! - A block reads as its last flushed version, or as a later one; within a session as its last
 //!   acknowledged version, unless clients race for it.

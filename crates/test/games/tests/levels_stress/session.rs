@@ -139,7 +139,7 @@ impl<D: Levels> DiskSession<'_, D> {
         Ok(true)
     }
 
-    /// Reads blocks after an opening. The ledger then expects the versions that were read.
+    /// Reads blocks after an opening. The model then expects the versions that were read.
     fn read_and_adopt(&self, level: usize, all: &Range<u64>) -> CheckedResult<bool> {
         let (read, mut tries) =
             (ClientOp::Read { first: all.start, count: all.end - all.start }, Retries::default());

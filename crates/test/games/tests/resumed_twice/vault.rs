@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use world::{UUID, VaultHarness};
 
 const PAGE: usize = 4096;
-/// ByteHistogram of the tweak of a block: its index, the session and the pass
+/// Bytes of the tweak of a block: its index, the session and the pass
 /// (`docs/format/integrity.md`). The tweak of a page, which is only its place, has 9 bytes, and is
 /// used for every version of the page.
 const BLOCK_TWEAK: usize = 20;

@@ -39,7 +39,7 @@ impl NameHistory {
         }
     }
 
-    /// The names that a list of a subfolder returns; `there` are the true ones.
+    /// The names that a list of a subfolder returns; `present` are the true ones.
     pub(super) fn list(&mut self, subfolder: &str, present: Vec<String>) -> Vec<String> {
         let Some(Lies { rng, .. }) = next_lie(&mut self.lies) else { return present };
         let within = |name: &String| match name.split_once('/') {

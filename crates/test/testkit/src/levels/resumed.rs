@@ -11,7 +11,7 @@ use std::sync::Arc;
 const LEVELS: usize = 3;
 
 /// Runs both copies from the beginning, identically up to the point where they diverge. Then they
-/// write different data to the level `parting`, and the same data to level 0.
+/// write different data to the level `diverging_level`, and the same data to level 0.
 ///
 /// # Panics
 ///
