@@ -1,6 +1,6 @@
 //! Vaults from the command line: creation, opening, checks, passphrases, and refusals.
 
-use crate::harness::noise;
+use crate::harness::{noise, wait_until};
 use crate::vault_harness::VaultScene;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -315,4 +315,22 @@ fn a_busy_vault_stays_open_and_its_users_are_named() {
     let mounted = fs::metadata(&inside).unwrap().dev();
     scene.close().code(0);
     assert_ne!(fs::metadata(&inside).unwrap().dev(), mounted);
+}
+
+#[test]
+fn a_vault_opens_right_after_a_plain_umount() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    for round in 0..10 {
+        scene.open().code(0);
+        scene.write("file", &noise(round, 100_000));
+        // A starting program of another test inherits files of this process for a moment.
+        wait_until("the end of the use of the mount", || {
+            let mut umount = std::process::Command::new("umount");
+            umount.arg(scene.0.path("mnt")).stderr(std::process::Stdio::null());
+            umount.status().unwrap().success()
+        });
+    }
+    scene.open().code(0);
+    assert!(scene.read("file").unwrap() == noise(9, 100_000));
+    scene.close().code(0);
 }

@@ -1,6 +1,7 @@
 //! The nodes of a vault (files, directories and so on): kinds, attributes, changes of attributes,
 //! and time stamps.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The number of the root directory.
@@ -33,12 +34,15 @@ pub trait WallClock: Send + Sync {
     fn now(&self) -> Time;
 }
 
-/// The system's real-time clock.
+/// The system's real-time clock at its last tick. The kernel stamps the files that it writes back
+/// with the same clock; the exact one would be ahead of it by up to a tick, and times of one
+/// program would be out of order.
 pub struct SystemWallClock;
 
 impl WallClock for SystemWallClock {
     fn now(&self) -> Time {
-        SystemTime::now().into()
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        Time { secs: now.tv_sec, nanos: now.tv_nsec as u32 }
     }
 }
 

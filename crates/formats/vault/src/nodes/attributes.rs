@@ -41,7 +41,7 @@ pub(crate) fn set(contents: &FileContents, ino: u64, changes: &AttrChanges) -> F
     record.uid = changes.uid.unwrap_or(record.uid);
     record.gid = changes.gid.unwrap_or(record.gid);
     if owner_changes && record.kind != FileKind::Directory {
-        record.clear_set_ids();
+        record.clear_set_ids(true);
     }
     record.mode = changes.mode.map_or(record.mode, |mode| mode & 0o7777);
     if let Some(list) = list {
@@ -55,9 +55,9 @@ pub(crate) fn set(contents: &FileContents, ino: u64, changes: &AttrChanges) -> F
 }
 
 /// Clears set-user-ID and set-group-ID as a write by an ordinary user does.
-pub(crate) fn clear_set_ids(contents: &FileContents, ino: u64) -> FsResult<()> {
+pub(crate) fn clear_set_ids(contents: &FileContents, ino: u64, is_member: bool) -> FsResult<()> {
     change(contents, ino, |_, body| {
-        if body.record.clear_set_ids() {
+        if body.record.clear_set_ids(is_member) {
             body.set_change_times(contents.services.now(), false);
             return Ok(true);
         }

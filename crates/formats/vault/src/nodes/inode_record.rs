@@ -95,7 +95,7 @@ impl InodeRecord {
         Attr {
             ino,
             size,
-            blocks512: self.data_blocks * (BLOCK as u64 / 512),
+            blocks512: self.data_blocks.saturating_mul(BLOCK as u64 / 512),
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
@@ -121,12 +121,12 @@ impl InodeRecord {
         }
     }
 
-    /// Clears set-user-ID, and set-group-ID if the group may execute, as Linux does when content or
-    /// owner change.
-    pub(crate) fn clear_set_ids(&mut self) -> bool {
+    /// Clears set-user-ID, and set-group-ID if the group may execute or the writer is no member of
+    /// it, as Linux does when content or owner change.
+    pub(crate) fn clear_set_ids(&mut self, is_member: bool) -> bool {
         let before = self.mode;
         self.mode &= !0o4000;
-        if self.mode & 0o010 != 0 {
+        if self.mode & 0o010 != 0 || !is_member {
             self.mode &= !0o2000;
         }
         before != self.mode
@@ -257,6 +257,8 @@ mod tests {
         (record.trusted, record.target) = (vec![1; 200], b"../target".to_vec());
         let bytes = record.encode();
         assert_eq!(InodeRecord::parse(&bytes).unwrap(), record);
+        record.data_blocks = u64::MAX;
+        assert_eq!(InodeRecord::parse(&record.encode()).unwrap().attr(1).blocks512, u64::MAX);
         for cut in 0..FIXED + 200 {
             assert!(InodeRecord::parse(&bytes[..cut]).is_err());
         }

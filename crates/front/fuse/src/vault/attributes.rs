@@ -1,7 +1,7 @@
 //! Conversion of attributes and times between the vault and FUSE.
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use lacuna_vault::{Attr, BLOCK, FileKind, Time};
+use lacuna_vault::{Attr, BLOCK, FileKind, SystemWallClock, Time, WallClock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The attributes for the kernel.
@@ -81,7 +81,7 @@ pub(crate) fn system_time(time: Time) -> SystemTime {
 pub(crate) fn time_or_now(time: TimeOrNow) -> Time {
     match time {
         TimeOrNow::SpecificTime(at) => time_from_kernel(at),
-        TimeOrNow::Now => SystemTime::now().into(),
+        TimeOrNow::Now => SystemWallClock.now(),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::session::MOST_THREADS;
 use crate::use_count::UseCounted;
 use crate::vault::attributes::{file_attr, file_type, no_entry, time_or_now, unreadable_entry};
 use crate::vault::caller::Caller;
+use crate::vault::capabilities;
 use crate::vault::copy::{FilePosition, copy};
 use crate::vault::listing::fill;
 use crate::vault::ops::{VaultOps, changes};
@@ -77,22 +78,7 @@ fn reply_empty(front: &VaultOps, doing: &str, ino: INodeNo, done: FsResult<()>, 
 impl Filesystem for VaultFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let front = self.ops.uncounted();
-        let mut wishes = vec![
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
-            // Without it the kernel asks for `security.capability` before each write of each
-            // program.
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        ];
-        if !front.read_only {
-            wishes.push(InitFlags::FUSE_WRITEBACK_CACHE);
-        }
-        // Each is optional: an old kernel without it works as well, only slower.
-        for wish in wishes {
+        for wish in capabilities::wanted(front.read_only) {
             let granted = config.add_capabilities(wish).is_ok();
             if wish == InitFlags::FUSE_WRITEBACK_CACHE {
                 front.has_writeback_cache.store(granted, Ordering::Relaxed);
@@ -305,7 +291,7 @@ impl Filesystem for VaultFilesystem {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -316,7 +302,7 @@ impl Filesystem for VaultFilesystem {
         reply: ReplyWrite,
     ) {
         let front = self.ops.counted();
-        match front.write(ino.0, offset, data, flags) {
+        match front.write(ino.0, offset, data, flags, Caller::of(request)) {
             Ok(written) => reply.written(written),
             Err(e) => reply.error(front.report_node("write", ino.0, e)),
         }
@@ -471,7 +457,7 @@ impl Filesystem for VaultFilesystem {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         from: INodeNo,
         _: FileHandle,
         from_offset: u64,
@@ -485,7 +471,8 @@ impl Filesystem for VaultFilesystem {
         let front = self.ops.counted();
         let source = FilePosition { ino: from.0, offset: from_offset };
         let target = FilePosition { ino: to.0, offset: to_offset };
-        match copy(&front.vault, source, target, length) {
+        let cleared = front.clear_set_ids_for(to.0, Caller::of(request));
+        match cleared.and_then(|()| copy(&front.vault, source, target, length)) {
             Ok(copied) => reply.written(copied as u32),
             Err(e) => reply.error(front.report_node("copy to", to.0, e)),
         }

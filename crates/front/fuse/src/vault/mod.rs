@@ -2,6 +2,7 @@
 
 mod attributes;
 mod caller;
+mod capabilities;
 mod copy;
 mod filesystem;
 mod listing;

@@ -76,7 +76,7 @@ fn set_up(request: VaultRequest) -> Result<MountedVault> {
     let (naming, idle_timeout) = (request.naming, request.idle_timeout);
     let jobs = Jobs::new(None, Arc::new(|| Ok(())), naming);
     let served = VaultFuseMount { fuse, vault, reporter: reports, held: None };
-    claim.serve(served, Arc::new(status), ServeOptions { jobs, naming, idle_timeout, private: false })
+    claim.serve(served, Arc::new(status), ServeOptions { jobs, naming, idle_timeout })
 }
 
 impl ServedMount for VaultFuseMount {

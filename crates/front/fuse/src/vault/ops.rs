@@ -9,7 +9,7 @@ use fuser::{Errno, INodeNo, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
 use lacuna_contracts::{Error, Traffic};
 use lacuna_vault::{
     ACL_DEFAULT_XATTR, AllocateMode, Attr, AttrChanges, FileKind, FsError, FsResult, NewNode, RenameMode,
-    SeekTo, Time, Vault,
+    SeekTo, SystemWallClock, Time, Vault, WallClock,
 };
 use std::io;
 use std::sync::Arc;
@@ -98,10 +98,10 @@ impl VaultOps {
     /// Changes attributes. A deleted node has no attributes in the vault, but the kernel still sets
     /// its times, so this succeeds.
     pub(crate) fn set_attr(&self, ino: u64, changes: &AttrChanges, caller: Caller) -> FsResult<Attr> {
-        if changes.size.is_some() && caller.clears_set_ids() {
-            self.clear_set_ids(ino)?;
+        if changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+            self.clear_set_ids_for(ino, caller)?;
         }
-        match self.vault.set_attr(ino, changes) {
+        match self.vault.set_attr(ino, &self.with_shown_times(ino, changes)?) {
             Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => {
                 self.nodes.deleted_attr(ino).ok_or(FsError::Errno(libc::ESTALE))
             }
@@ -109,13 +109,31 @@ impl VaultOps {
         }
     }
 
-    fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
+    /// The changes with the times that the kernel shows afterwards. A kernel with a write-back
+    /// cache sends them with a new length. Without them the length stays, and so do the times.
+    fn with_shown_times(&self, ino: u64, changes: &AttrChanges) -> FsResult<AttrChanges> {
+        let is_shown = self.has_writeback_cache.load(Ordering::Relaxed);
+        if !is_shown || changes.size.is_none() || changes.mtime.is_some() {
+            return Ok(*changes);
+        }
+        let attr = self.attr(ino)?;
+        let ctime = changes.ctime.or(Some(attr.ctime));
+        Ok(AttrChanges { mtime: Some(attr.mtime), ctime, ..*changes })
+    }
+
+    /// Clears set-user-ID and set-group-ID before the caller changes content or owner, unless it
+    /// keeps them.
+    pub(crate) fn clear_set_ids_for(&self, ino: u64, caller: Caller) -> FsResult<()> {
+        if caller.clears_set_ids() { self.clear_set_ids(ino, caller) } else { Ok(()) }
+    }
+
+    fn clear_set_ids(&self, ino: u64, caller: Caller) -> FsResult<()> {
         let attr = self.attr(ino)?;
         let set = attr.kind == FileKind::File && attr.mode & 0o6000 != 0;
         if !set {
             return Ok(());
         }
-        self.vault.clear_set_ids(ino)?;
+        self.vault.clear_set_ids(ino, caller.keeps_set_group_id(attr.gid))?;
         if let Some(kernel) = self.notifier.get() {
             // The kernel caches attributes for long, and the reply to a write contains none. A
             // failure means that the kernel does not know the node any more.
@@ -178,7 +196,7 @@ impl VaultOps {
         }
         self.vault.acquire_handle(ino)?;
         if flags.0 & libc::O_TRUNC != 0 {
-            let now = Some(Time::from(SystemTime::now()));
+            let now = Some(SystemWallClock.now());
             let changes = AttrChanges { size: Some(0), mtime: now, ctime: now, ..AttrChanges::default() };
             if let Err(e) = self.set_attr(ino, &changes, caller) {
                 self.vault.release_handle(ino);
@@ -280,9 +298,16 @@ impl VaultOps {
     }
 
     /// Writes at least a part of the data and returns the number of bytes.
-    pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> FsResult<u32> {
+    pub(crate) fn write(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        caller: Caller,
+    ) -> FsResult<u32> {
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.clear_set_ids(ino)?;
+            self.clear_set_ids(ino, caller)?;
         }
         let _in_flight = self.traffic.begin();
         let undated = self.has_writeback_cache.load(Ordering::Relaxed);
@@ -324,9 +349,7 @@ impl VaultOps {
             ZERO_KEEP => AllocateMode::ZeroKeep,
             _ => return Err(FsError::Errno(libc::EOPNOTSUPP)),
         };
-        if caller.clears_set_ids() {
-            self.clear_set_ids(ino)?;
-        }
+        self.clear_set_ids_for(ino, caller)?;
         self.vault.allocate(ino, how, offset, length)
     }
 

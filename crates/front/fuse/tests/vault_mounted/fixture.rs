@@ -189,7 +189,7 @@ impl VaultFixture {
     /// a moment.
     #[track_caller]
     pub(crate) fn umount(at: &Path) {
-        wait_until("the end of the use of what is mounted", || {
+        wait_until("the end of the use of the mount", || {
             Command::new("umount").arg(at).stderr(Stdio::null()).status().unwrap().success()
         });
     }

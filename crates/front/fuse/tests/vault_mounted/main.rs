@@ -11,6 +11,7 @@ mod conformance;
 mod damage;
 mod fixture;
 mod fsx;
+mod handles;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod overlay;

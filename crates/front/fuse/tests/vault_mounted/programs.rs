@@ -202,7 +202,7 @@ fn program_is_built_and_runs() {
 }
 
 /// Whether python3 is installed with this module.
-fn python_has(module: &str) -> bool {
+pub(crate) fn python_has(module: &str) -> bool {
     let mut python = Command::new("python3");
     python.args(["-c", &format!("import {module}")]).stdout(Stdio::null()).stderr(Stdio::null());
     python.status().is_ok_and(|status| status.success())
@@ -265,12 +265,12 @@ fn committed_rows_outlive_a_killed_server() {
     for mode in ["wal", "delete"] {
         let mut writer =
             sqlite(&place, "commit").arg(mode).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut told = BufReader::new(writer.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines().map_while(Result::ok);
         for expected in 1..=60 {
-            assert_eq!(told.next(), Some(expected.to_string()), "{mode}");
+            assert_eq!(lines.next(), Some(expected.to_string()), "{mode}");
         }
         server.kill();
-        let last: u64 = told.last().map_or(60, |line| line.parse().unwrap());
+        let last: u64 = lines.last().map_or(60, |line| line.parse().unwrap());
         assert!(!writer.wait().unwrap().success());
         close_dead(&place);
         server = place.mount(MountMode::Open);

@@ -133,7 +133,7 @@ impl ServerProcess {
 
     /// Waits until it has ended; panics if its vault did not close without error.
     pub(crate) fn wait(self, place: &VaultFixture) {
-        assert_eq!(self.end_error(place), "", "what the server said at its end");
+        assert_eq!(self.end_error(place), "", "the last words of the server");
     }
 
     /// Waits until it has ended; returns the error of its vault, or an empty string.

@@ -96,7 +96,7 @@ fn renames_count_as_use_and_statfs_does_not() {
         assert!(server.is_running());
         std::thread::sleep(Duration::from_millis(20));
     }
-    wait_until("the end of what is not used any more", || {
+    wait_until("the end of the idle server", || {
         // While the server ends, the mount may be removed or dead.
         let _ = statvfs(place.mountpoint());
         !server.is_running()

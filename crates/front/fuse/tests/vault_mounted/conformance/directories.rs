@@ -215,7 +215,7 @@ fn added_while_read(at: &CheckDir) {
         }
     });
     let read = once(&read);
-    assert!(all.is_subset(&read), "what was there was not listed");
+    assert!(all.is_subset(&read), "the entries that existed were not listed");
     assert_eq!(names(&at.dir).len(), 1000);
 }
 

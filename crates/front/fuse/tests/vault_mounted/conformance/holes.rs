@@ -387,7 +387,7 @@ fn every_edge_of_a_punch(at: &CheckDir) {
             content[from.min(15_000)..to.min(15_000)].fill(0);
             assert!(stored(at.path("file")) == content, "{from} to {to}");
             file.set_len(20_000).unwrap();
-            assert!(zeros(&stored(at.path("file"))[15_000..]), "{from} to {to}: what follows");
+            assert!(zeros(&stored(at.path("file"))[15_000..]), "{from} to {to}: the rest");
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::check_dir::{ALICE, BOB, CheckDir, STAFF, as_user, chmod, mode, open, set_owner_and_group, stat};
 use super::mapping::MemoryMap;
 use super::{ConformanceCheck, checks};
-use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, copy_file_range, fallocate};
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::PathBuf;
@@ -16,11 +16,13 @@ pub(super) const CHECKS: &[ConformanceCheck] = checks![
     opening_with_truncation_by_a_user_clears,
     mapped_write_by_a_user,
     allocation_by_a_user_clears,
+    copy_by_a_user_clears,
     chown_clears,
     chown_of_a_directory_keeps,
     chmod_of_a_foreign_group_clears,
     reading_keeps,
     group_without_execution_is_no_set_id,
+    punch_and_zero_outside_of_the_group_clear,
     directory_hands_down_its_group,
     directory_hands_down_to_directories,
     directory_without_the_bit_does_not,
@@ -86,9 +88,26 @@ fn allocation_by_a_user_clears(at: &CheckDir) {
     let file = program(at);
     as_user(BOB, &[], || {
         let handle = open(&file, OFlags::WRONLY).unwrap();
-        rustix::fs::fallocate(&handle, rustix::fs::FallocateFlags::ZERO_RANGE, 0, 10_000).unwrap();
+        fallocate(&handle, FallocateFlags::ZERO_RANGE, 0, 10_000).unwrap();
     });
     assert_eq!((mode(&file), stat(&file).st_size), (0o777, 10_000));
+}
+
+fn copy_by_a_user_clears(at: &CheckDir) {
+    let (source, file) = (at.file("source", b"copied"), program(at));
+    let copy_as_bob = |groups: &[u32]| {
+        as_user(BOB, groups, || {
+            let (from, to) = (open(&source, OFlags::RDONLY).unwrap(), open(&file, OFlags::WRONLY).unwrap());
+            assert_eq!(copy_file_range(&from, Some(&mut 0), &to, Some(&mut 0), 6).unwrap(), 6);
+        });
+    };
+    copy_as_bob(&[]);
+    assert_eq!(mode(&file), 0o777);
+    assert_eq!(super::check_dir::stored(&file), b"copiedt");
+    // A member of the group as well, if the group may execute.
+    chmod(&file, 0o6777);
+    copy_as_bob(&[STAFF]);
+    assert_eq!(mode(&file), 0o777);
 }
 
 fn chown_clears(at: &CheckDir) {
@@ -133,6 +152,28 @@ fn group_without_execution_is_no_set_id(at: &CheckDir) {
     chmod(&file, 0o2766);
     as_user(BOB, &[STAFF], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap());
     assert_eq!(mode(&file), 0o2766);
+}
+
+/// Whether Linux clears set-group-ID in this case on other file systems: since 6.2.
+fn kernel_clears() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 2)
+}
+
+fn punch_and_zero_outside_of_the_group_clear(at: &CheckDir) {
+    if !at.vault && !kernel_clears() {
+        return;
+    }
+    let file = program(at);
+    for how in [FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, FallocateFlags::ZERO_RANGE] {
+        let change = || fallocate(open(&file, OFlags::WRONLY).unwrap(), how, 0, 4096).unwrap();
+        chmod(&file, 0o2766);
+        as_user(BOB, &[STAFF], change);
+        assert_eq!(mode(&file), 0o2766, "{how:?} by a member");
+        as_user(BOB, &[], change);
+        assert_eq!(mode(&file), 0o766, "{how:?} by another user");
+    }
 }
 
 /// A directory that passes on its group STAFF; every user may write there.

@@ -57,9 +57,9 @@ fn kind_of_the_file_system(at: &CheckDir) {
 }
 
 fn programs_know_the_space(at: &CheckDir) {
-    let told = run(Command::new("df").args(["--output=size,used,avail", "-B4096"]).arg(&at.dir));
+    let output = run(Command::new("df").args(["--output=size,used,avail", "-B4096"]).arg(&at.dir));
     let numbers: Vec<u64> =
-        told.lines().nth(1).unwrap().split_whitespace().map(|n| n.parse().unwrap()).collect();
+        output.lines().nth(1).unwrap().split_whitespace().map(|n| n.parse().unwrap()).collect();
     let space = statvfs(&at.dir).unwrap();
     assert_eq!(numbers[0], space.f_blocks * space.f_frsize / 4096);
 }
@@ -124,8 +124,8 @@ fn sizes_add_up(at: &CheckDir) {
         at.file(format!("{n}"), &pattern(n, 10_000));
     }
     rustix::fs::syncfs(File::open(&at.dir).unwrap()).unwrap();
-    let told = run(Command::new("du").args(["-s", "--apparent-size", "-B1"]).arg(&at.dir));
-    let bytes: u64 = told.split_whitespace().next().unwrap().parse().unwrap();
+    let output = run(Command::new("du").args(["-s", "--apparent-size", "-B1"]).arg(&at.dir));
+    let bytes: u64 = output.split_whitespace().next().unwrap().parse().unwrap();
     assert!(bytes >= 100_000, "{bytes}");
     let opened = at.open("", OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
     assert!(rustix::fs::fstat(&opened).unwrap().st_nlink >= 1);

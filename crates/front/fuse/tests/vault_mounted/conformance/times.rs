@@ -1,11 +1,14 @@
-//! Checks of time stamps: which calls set them, which do not, and their range. No check compares
-//! one with a clock.
+//! Checks of time stamps: which calls set them, which do not, their order and range. No check
+//! compares one with a clock.
 
 use super::check_dir::{
     ALICE, BOB, CheckDir, as_user, chmod, fails, pattern, set_owner_and_group, stat, stored,
     sync_and_drop_cache,
 };
 use super::{ConformanceCheck, checks};
+use crate::fixture::{VaultFixture, skip_if};
+use crate::machine::{lacking, run};
+use crate::serving::MountMode;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, OFlags, StatxFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
     XattrFlags, futimens, statx, utimensat,
@@ -16,6 +19,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 pub(super) const CHECKS: &[ConformanceCheck] = checks![
@@ -43,6 +47,7 @@ pub(super) const CHECKS: &[ConformanceCheck] = checks![
     writer_sets_the_present,
     copies_with_times,
     links_share_times,
+    times_of_server_and_kernel_are_in_order,
 ];
 
 /// A time long ago.
@@ -389,7 +394,7 @@ fn copies_with_times(at: &CheckDir) {
         set(&file, moment(PAST + n as i64, 1), moment(PAST - n as i64, 999_999_999));
     }
     set(&at.path("from"), moment(PAST, 0), moment(PAST, 5));
-    crate::machine::run(std::process::Command::new("cp").arg("-a").arg(at.path("from")).arg(at.path("to")));
+    run(Command::new("cp").arg("-a").arg(at.path("from")).arg(at.path("to")));
     for n in 0..20 {
         assert_eq!(modified(&at.path(format!("to/{n}"))), (PAST - n, 999_999_999));
     }
@@ -404,4 +409,45 @@ fn links_share_times(at: &CheckDir) {
     let mut content = vec![];
     File::open(&file).unwrap().read_to_end(&mut content).unwrap();
     assert_eq!(content, b"x");
+}
+
+fn times_of_server_and_kernel_are_in_order(at: &CheckDir) {
+    // A new file gets its times from the vault's server, a written one from the kernel's cache.
+    let written = at.handle("written", b"");
+    for n in 0..200 {
+        let new = at.file(format!("{n}"), b"");
+        written.write_all_at(b"x", 0).unwrap();
+        assert!(modified(&at.path("written")) >= modified(&new), "file {n}");
+    }
+}
+
+/// Calls truncate(2) for seven bytes, which gets no open file.
+const TRUNCATE: &str = "import os, sys; os.truncate(sys.argv[1], 7)";
+
+/// The kernel leaves the times if truncate(2) gives a file the length that it has, and sets them if
+/// ftruncate(2) does. The vault must store what the kernel shows.
+#[test]
+fn times_shown_after_a_truncation_to_the_same_length_are_stored() {
+    skip_if!(lacking());
+    if !lacuna_testkit::is_program_available("python3") {
+        return;
+    }
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
+    let [name, handle] = ["name", "handle"].map(|name| place.mountpoint().join(name));
+    for file in [&name, &handle] {
+        fs::write(file, b"content").unwrap();
+        set_past_of(file);
+    }
+    std::thread::sleep(TICK);
+    run(Command::new("python3").args(["-c", TRUNCATE]).arg(&name));
+    File::options().write(true).open(&handle).unwrap().set_len(7).unwrap();
+    let times = || [&name, &handle].map(|file| (modified(file), changed(file)));
+    let shown = times();
+    place.unmount(server);
+    let server = place.mount(MountMode::Open);
+    assert_eq!(times(), shown);
+    place.unmount(server);
+    place.verify();
+    place.assert_nothing_left();
 }
