@@ -27,8 +27,8 @@ check() { # DIRECTORY
     esac
     [ "$boot" != 1 ] || return 0
     [ "$(cat "$1/boot")" = $((boot - 1)) ] || fail "$1 is of boot $(cat "$1/boot")"
-    (cd "$1" && sha256sum --quiet -c synced.sum) || fail "what was synced in $1 is not there"
-    [ "$before" = cut ] || (cd "$1" && sha256sum --quiet -c late.sum) || fail "what was written last in $1 is not there"
+    (cd "$1" && sha256sum --quiet -c synced.sum) || fail "synced data in $1 is not there"
+    [ "$before" = cut ] || (cd "$1" && sha256sum --quiet -c late.sum) || fail "the last writes in $1 are not there"
 }
 
 write() { # DIRECTORY
@@ -52,7 +52,7 @@ asked() {
     while [ -z "$question" ]; do
         question=$(ls /run/systemd/ask-password/ask.* 2>/dev/null | head -n 1)
         tries=$((tries + 1))
-        [ "$tries" -lt 60 ] || fail "lacuna@asked.service asks nobody"
+        [ "$tries" -lt 60 ] || fail "lacuna@asked.service asks for no passphrase"
         sleep 1
     done
     tr -d '\n' </etc/lacuna/key | /lib/systemd/systemd-reply-password 1 "$(sed -n 's/^Socket=//p' "$question")"
@@ -62,7 +62,7 @@ asked() {
     begun=$(cut -d. -f1 /proc/uptime)
     systemctl stop lacuna@asked.service
     [ "$(systemctl show -p Result --value lacuna@asked.service)" = success ] || fail "lacuna@asked.service did not end well"
-    [ $(($(cut -d. -f1 /proc/uptime) - begun)) -lt 60 ] || fail "lacuna@asked.service did not end when nobody used it"
+    [ $(($(cut -d. -f1 /proc/uptime) - begun)) -lt 60 ] || fail "lacuna@asked.service did not end when it was idle"
 }
 
 # A disk with levels. `one` has its level 0 alone, `both` the deeper one too.
@@ -127,7 +127,7 @@ purge_before_sleep() {
     sync -f /srv/chip
     dd if=/dev/urandom of=/srv/chip/file bs=4K count=64 conv=notrunc,fsync 2>/dev/null
     before_purge=$(recoverable)
-    [ "${before_purge:-0}" -ge 262144 ] || fail "what was overwritten on flash is not recoverable: ${before_purge:-nothing is told}"
+    [ "${before_purge:-0}" -ge 262144 ] || fail "overwritten data on flash is not recoverable: ${before_purge:-no answer}"
     (cd /srv/chip && exec sleep 1000) &
     user=$!
     sleep 1
@@ -147,6 +147,48 @@ end_before_sleep() {
     ! grep ' /srv/.* ext4 ' /proc/self/mountinfo || fail "lacuna-sleep.service left something mounted"
     begin_store both
     has dozing
+    end_store both success
+    told_nothing
+}
+
+# An NBD client of lacuna-serve@served, until it is killed.
+connect() {
+    exec perl -MIO::Socket::UNIX -e '
+        my $server = IO::Socket::UNIX->new("/run/lacuna-nbd/served.sock") or die "no server: $!";
+        sysread($server, my $greeting, 18) == 18 or die "no greeting";
+        # Fixed newstyle, no zeroes; then the export with an empty name.
+        syswrite($server, pack("N", 3) . "IHAVEOPT" . pack("NN", 1, 0));
+        sysread($server, my $export, 10) == 10 or die "no export";
+        sleep 1000;
+    '
+}
+
+# A served disk that has a client stays open when the machine goes to sleep, and its client too. A disk with levels
+# beside it is closed.
+sleep_beside_client() {
+    systemctl start lacuna-serve@served.service || fail "lacuna-serve@served.service does not start"
+    connect &
+    client=$!
+    tries=0
+    until lacuna status /dev/vdg --json | tr -d ' \n' | grep -q '"clients":1[,}]'; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 30 ] || fail "the client is not counted: $(lacuna status /dev/vdg --json)"
+        sleep 1
+    done
+    begin_store both
+    put beside 64K
+    ! systemctl start lacuna-sleep.service || fail "lacuna-sleep.service does not say that a disk has a client"
+    systemctl reset-failed lacuna-sleep.service
+    journalctl --no-pager -b -u lacuna-sleep.service | grep -q "1 client is connected: perl" || fail "the journal does not name the client"
+    ! grep -q ' /srv/.* ext4 ' /proc/self/mountinfo || fail "lacuna-sleep.service left something mounted beside a client"
+    kill -0 "$client" || fail "the client lost its disk"
+    [ "$(systemctl is-active lacuna-serve@served.service)" = active ] || fail "a disk with a client was closed"
+    kill "$client"
+    wait "$client"
+    systemctl start lacuna-sleep.service || fail "lacuna-sleep.service failed after the client had left"
+    [ -z "$(lacuna list)" ] || fail "lacuna-sleep.service left something open: $(lacuna list)"
+    begin_store both
+    has beside
     end_store both success
     told_nothing
 }
@@ -197,6 +239,7 @@ case $boot in
     end_store both success
     purge_before_sleep
     end_before_sleep
+    sleep_beside_client
     ;;
 esac
 if [ "$end" = hung ]; then
