@@ -121,20 +121,43 @@ impl TracedCount {
         Ok(counting)
     }
 
-    /// Stops counting and returns the counts.
+    /// Stops counting and returns the counts. Errors: bpftrace does not end within
+    /// [`TRACER_TIMEOUT`], or counted nothing.
     pub(crate) fn end(mut self) -> Result<KernelCounts> {
-        if let Some(pid) = Pid::from_raw(self.tracer.id() as i32) {
-            match kill_process(pid, Signal::INT) {
-                // bpftrace ends by itself with the traced process.
-                Ok(()) | Err(Errno::SRCH) => {}
-                Err(e) => return Err(Error::io("cannot stop bpftrace", &e.into())),
-            }
-        }
-        self.tracer.wait().map_err(|e| Error::io("cannot wait for bpftrace", &e))?;
+        self.stop_tracer()?;
         let said = self.tracer_output()?;
         match parse(&said) {
             counts if counts.calls > 0 => Ok(counts),
             _ => Err(Error::new(Kind::Other, "bpftrace counted nothing").found(said.trim())),
+        }
+    }
+
+    /// Ends bpftrace with SIGINT. bpftrace may lose a signal that arrives just before it waits for
+    /// events, so the signal is sent again each second.
+    fn stop_tracer(&mut self) -> Result<()> {
+        let failed = |e| Error::io("cannot wait for bpftrace", &e);
+        let begin = Instant::now();
+        let mut sent = 0;
+        while self.tracer.try_wait().map_err(failed)?.is_none() {
+            if begin.elapsed() > TRACER_TIMEOUT {
+                return Err(Error::new(Kind::TimedOut, "bpftrace does not end after SIGINT")
+                    .found(format!("it ran for {} s longer", TRACER_TIMEOUT.as_secs())));
+            }
+            if begin.elapsed() >= Duration::from_secs(sent) {
+                sent += 1;
+                self.interrupt_tracer()?;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn interrupt_tracer(&self) -> Result<()> {
+        let Some(pid) = Pid::from_raw(self.tracer.id() as i32) else { return Ok(()) };
+        match kill_process(pid, Signal::INT) {
+            // bpftrace ends by itself with the traced process.
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(e) => Err(Error::io("cannot stop bpftrace", &e.into())),
         }
     }
 
