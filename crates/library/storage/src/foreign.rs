@@ -4,7 +4,8 @@
 //!
 //! A whole device with a disk as its last partition looks like that disk with a partition table in
 //! the place of the first copy of its header, since both have the same end. A physical volume of
-//! LVM and a member of an array may look like that, too.
+//! LVM and a member of an array may look like that, too. A member of an array with its superblock
+//! at the end looks like a disk on a medium that has grown, if a disk is on the array.
 
 mod content;
 mod signatures;
@@ -12,47 +13,60 @@ mod signatures;
 pub use content::Foreign;
 
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_header::{CopyState, Diagnosis, Location};
+use lacuna_header::{CopyState, Diagnosis, HEADER_LEN, Location};
 use lacuna_medium::Medium;
 
 /// The content of another program on a medium without a header.
 pub(crate) fn recognized(medium: &dyn Medium) -> Result<Option<Foreign>> {
-    let from = signatures::end_of(medium.len());
-    let mut end = vec![0; (medium.len() - from) as usize];
-    medium.read_at(from, &mut end)?;
     // A member of an array may begin as the array does.
-    match signatures::at_end(&end, from) {
+    match at_end(medium)? {
         Some(foreign) => Ok(Some(foreign)),
-        None => at_start(medium),
+        None => at_start(medium, signatures::START),
     }
 }
 
-fn at_start(medium: &dyn Medium) -> Result<Option<Foreign>> {
-    let mut start = vec![0; medium.len().min(signatures::START as u64) as usize];
+fn at_start(medium: &dyn Medium, searched: usize) -> Result<Option<Foreign>> {
+    let mut start = vec![0; medium.len().min(searched as u64) as usize];
     medium.read_at(0, &mut start)?;
     Ok(signatures::at_start(&start))
 }
 
-/// The content of another program that the first copy of a header would overwrite; on a medium
-/// without a header, all content that [`recognized`] finds. `None` if that copy is there, if only
-/// damaged.
-pub(crate) fn in_first_place(medium: &dyn Medium, found: &Diagnosis) -> Result<Option<Foreign>> {
-    let is_missing = found.copies.first().is_some_and(|copy| copy.state == CopyState::Missing);
-    match (is_missing || found.has_only_last_copy(), found.has_header()) {
-        (false, _) => Ok(None),
-        (true, true) => at_start(medium),
-        (true, false) => recognized(medium),
+fn at_end(medium: &dyn Medium) -> Result<Option<Foreign>> {
+    let from = signatures::end_of(medium.len());
+    let mut end = vec![0; (medium.len() - from) as usize];
+    medium.read_at(from, &mut end)?;
+    Ok(signatures::at_end(&end, from))
+}
+
+/// The content of another program that was written over a copy of a header; on a medium without a
+/// header, all content that [`recognized`] finds. `None` if the first and the last copy are whole.
+pub(crate) fn over_copies(medium: &dyn Medium, found: &Diagnosis) -> Result<Option<Foreign>> {
+    let first = found.copies.first().map(|copy| &copy.state);
+    let at_first = match first {
+        Some(CopyState::Missing) if !found.has_header() => return recognized(medium),
+        Some(CopyState::Missing) => at_start(medium, signatures::START)?,
+        // Some programs write behind the magic number. Only the bytes of the copy count: content
+        // behind it may be older than the disk.
+        Some(CopyState::Damaged(_)) => at_start(medium, HEADER_LEN)?,
+        _ if found.has_only_last_copy() => at_start(medium, signatures::START)?,
+        _ => None,
+    };
+    match found.copies.last().map(|copy| &copy.state) {
+        Some(CopyState::Missing | CopyState::Damaged(_)) if at_first.is_none() && found.has_header() => {
+            Ok(at_end(medium)?.map(Foreign::over_last_copy))
+        }
+        _ => Ok(at_first),
     }
 }
 
-/// Errors: [`Kind::Usage`] if a disk on the medium has content of another program in the place of
-/// the first copy of its header, since writing copies would overwrite it.
+/// Errors: [`Kind::Usage`] if a disk on the medium has content of another program over a copy of
+/// its header, since writing copies would overwrite it.
 pub(crate) fn refuse(medium: &dyn Medium) -> Result<()> {
     let found = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
     if !found.has_header() {
         return Ok(());
     }
-    match in_first_place(medium, &found) {
+    match over_copies(medium, &found) {
         Ok(Some(foreign)) => Err(foreign.refusal(found.has_only_last_copy())),
         Ok(None) => Ok(()),
         // A bad sector at the start may be the damage that the other copies are there to mend.

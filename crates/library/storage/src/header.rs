@@ -15,7 +15,7 @@ use crate::unlock::{HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader,
 use crate::vault::directory;
 use lacuna_contracts::{Action, Error, Hint, Kind, Result, Setting};
 pub use lacuna_header::HeaderBackup;
-use lacuna_header::{Diagnosis, HEADER_LEN, Location, PublicHeader, medium_len};
+use lacuna_header::{COPY_B, Diagnosis, HEADER_LEN, Location, PublicHeader, medium_len};
 use lacuna_medium::{Access, Medium};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -92,7 +92,8 @@ pub fn parameters(backup: &HeaderBackup) -> Result<Box<dyn Params>> {
 pub struct RestoreOverrides {
     /// A newer header of the same disk: removed passphrases work again, and added ones are lost.
     pub older: bool,
-    /// The header of another disk, or content of another program on a medium without a header.
+    /// The header of another disk, or content of another program on a medium without a header or
+    /// with the last copy alone.
     pub replace: bool,
 }
 
@@ -104,7 +105,8 @@ pub struct RestoreOverrides {
 ///
 /// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for
 /// the backup of another disk or a medium with content of another program, unless `may_lose` allows
-/// it; [`Kind::Passphrase`], [`Kind::Busy`], and all errors of the medium.
+/// it; [`Kind::Passphrase`], [`Kind::Busy`], and all errors of the medium. A medium with such
+/// content and the last copy alone may be a whole device with the disk as its last partition.
 pub fn restore(
     disk: DiskRef<'_>,
     backup: &HeaderBackup,
@@ -133,17 +135,21 @@ pub fn restore(
             .hint("make sure that it is the right medium, and whole"));
     }
     let _claim = DiskClaim::take(public.uuid, &what, observer)?;
-    let change = RestoreEffect::of(&*medium, backup).map_err(naming)?;
+    // One reading tells what is there and what may be overwritten.
+    let (found, present) =
+        HeaderBackup::take_with_diagnosis(medium.len(), &|offset, buf| medium.read_at(offset, buf));
+    let change = RestoreEffect::of(present, backup).map_err(naming)?;
     change
         .overwritten()
         .map_or(Ok(()), |present| table::refuse_disk_header_in_directory(present, location))
         .map_err(naming)?;
     change.check(may_lose, public).map_err(naming)?;
     change.check_size(&*parameters, location).map_err(naming)?;
-    let foreign = foreign_content(&*medium, location);
-    change.check_foreign(&foreign, may_lose, &what)?;
+    let (foreign, last_alone) = (foreign_content(&*medium, location, &found), found.has_only_last_copy());
+    change.check_foreign(&foreign, last_alone, may_lose, &what)?;
     ask(&|passphrases| backup.open(passphrases))?;
-    let words = change.warning(&*medium, public).into_iter().chain(change.foreign_words(&foreign));
+    let foreign_words = change.foreign_words(&foreign, last_alone);
+    let words = change.warning(&*medium, public).into_iter().chain(foreign_words);
     let words: Vec<String> = words.collect();
     if !words.is_empty() {
         agree(&words.join("; "))?;
@@ -156,14 +162,13 @@ pub fn restore(
     Ok(())
 }
 
-/// The content of another program that the first copy of the header overwrites. Errors: the medium
+/// The content of another program that the copies of the header overwrite. Errors: the medium
 /// cannot be searched.
-fn foreign_content(medium: &dyn Medium, location: &Location) -> Result<Option<Foreign>> {
-    if !matches!(location, Location::Path(_)) {
-        return Ok(None);
+fn foreign_content(medium: &dyn Medium, location: &Location, found: &Diagnosis) -> Result<Option<Foreign>> {
+    match location {
+        Location::Path(_) => foreign::over_copies(medium, found),
+        Location::Nand(_) | Location::Ubi(_) | Location::Rados { .. } => Ok(None),
     }
-    let found = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
-    foreign::in_first_place(medium, &found)
 }
 
 /// Rewrites all copies of the header from the copy that opens. If only the space of the last copy
@@ -185,7 +190,7 @@ pub fn repair(
             return no_space_for_last_copy(location, &volume, e.kind(), LENGTHEN_DEVICE);
         }
         e.context(format!(
-            "there is no space for the last copy of the header of {location}; the others are written"
+            "there is no space for the last copy of the header of {location}; the other copies are written"
         ))
     })?;
     write_length_record(location, &*volume.header)
@@ -203,7 +208,7 @@ fn write_copies(location: &Location, volume: &mut UnlockedHeader) -> Result<Resu
             .hint(
                 Hint::from("restore it from a backup; ")
                     .action(Action("examine"))
-                    .text(" says what can be done without one"),
+                    .text(" shows how to go on without one"),
             ));
     }
     let room = extend_medium(&*volume.header, &*volume.parameters);
@@ -220,7 +225,7 @@ fn no_space_for_last_copy(location: &Location, volume: &UnlockedHeader, kind: Ki
     let needed = volume.parameters.medium_len();
     Error::new(
         kind,
-        format!("cannot write the last copy of the header of {location}; the others are written"),
+        format!("cannot write the last copy of the header of {location}; the other copies are written"),
     )
     .found(format!("a medium of {} bytes", volume.header.len()))
     .expected(format!("at least {needed} bytes, as it had"))
@@ -278,9 +283,9 @@ enum RestoreEffect {
 }
 
 impl RestoreEffect {
-    /// Compares the medium with the backup.
-    fn of(medium: &dyn Medium, backup: &HeaderBackup) -> Result<RestoreEffect> {
-        match take_backup(medium).map(|(present, _)| present) {
+    /// Compares the newest copy on the medium with the backup.
+    fn of(present: Result<HeaderBackup>, backup: &HeaderBackup) -> Result<RestoreEffect> {
+        match present {
             Ok(present) if present.bytes() == backup.bytes() => Ok(RestoreEffect::Repairs),
             Ok(present) => {
                 let (present, backup) = (present.public().clone(), backup.public());
@@ -331,8 +336,8 @@ impl RestoreEffect {
                     .hint("make a new one"))
             }
             RestoreEffect::Older { present } if !may_lose.older => {
-                let advice = "an older header makes removed passphrases work again and loses those that were added since: \
-                    if that is what you want, give ";
+                let advice = "an older header makes removed passphrases work again and loses passphrases \
+                    that were added since: to go on, give ";
                 Err(Error::new(Kind::RolledBack, "the backup is older than the header")
                     .found(format!(
                         "generation {} in the backup, {} on the disk",
@@ -345,35 +350,39 @@ impl RestoreEffect {
         }
     }
 
-    /// Refuses to overwrite content of another program on a medium without a header.
+    /// Refuses to overwrite content of another program on a medium without a header, or with the
+    /// last copy alone (`last_alone`), which may be that of a partition.
     fn check_foreign(
         &self,
         foreign: &Result<Option<Foreign>>,
+        last_alone: bool,
         may_lose: RestoreOverrides,
         what: &str,
     ) -> Result<()> {
-        match (self, foreign) {
-            (RestoreEffect::Creates, Ok(Some(foreign))) if !may_lose.replace => {
-                Err(Error::new(Kind::Usage, what).found(foreign.to_string()).expected("a lacuna disk").hint(
-                    Hint::from("name the right device, or give ")
-                        .setting(Setting("replace"))
-                        .text(" to overwrite it"),
-                ))
+        let is_whole_medium = last_alone || matches!(self, RestoreEffect::Creates);
+        match foreign {
+            Ok(Some(foreign)) if is_whole_medium && !may_lose.replace => {
+                Err(foreign.refusal_to_restore(what, last_alone))
             }
             _ => Ok(()),
         }
     }
 
     /// The warning about content of another program that is overwritten.
-    fn foreign_words(&self, foreign: &Result<Option<Foreign>>) -> Option<String> {
+    fn foreign_words(&self, foreign: &Result<Option<Foreign>>, last_alone: bool) -> Option<String> {
         match (self, foreign) {
             (_, Ok(None)) => None,
             (RestoreEffect::Creates, Ok(Some(foreign))) => {
                 Some(format!("{foreign} is there, and is overwritten"))
             }
-            (_, Ok(Some(foreign))) => Some(format!(
-                "{foreign} lies in the place of the first copy of the header, and is overwritten"
-            )),
+            (_, Ok(Some(foreign))) => {
+                let second = if last_alone {
+                    format!(", with {} KiB at byte {COPY_B} that hold no header", HEADER_LEN >> 10)
+                } else {
+                    String::new()
+                };
+                Some(format!("{foreign} lies {}, and is overwritten{second}", foreign.place()))
+            }
             // An unreadable place can often be written.
             (_, Err(e)) => Some(format!(
                 "the medium cannot be searched for content of other programs ({}): such content is overwritten",
@@ -402,8 +411,8 @@ impl RestoreEffect {
             RestoreEffect::Repairs => None,
             RestoreEffect::Newer => Some("this replaces the header by one that is newer".to_owned()),
             RestoreEffect::Older { present } => Some(format!(
-                "this restores a header that is older than the present one (generation {}): passphrases that were \
-                 removed since work again, and those that were added since are lost",
+                "this restores a header that is older than the present one (generation {}): passphrases that \
+                 were removed since work again, and passphrases that were added since are lost",
                 present.generation
             )),
             RestoreEffect::Replaces { other } => Some(format!(

@@ -6,6 +6,7 @@
 //! that day.
 
 use crate::copies::{CopySurvey, HeaderCopy, store_bytes};
+use crate::diagnosis::Diagnosis;
 use crate::layout::HEADER_LEN;
 use crate::public::PublicHeader;
 use crate::unlock::{OpenHeader, open};
@@ -25,10 +26,25 @@ impl HeaderBackup {
         len: u64,
         read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
     ) -> Result<(HeaderBackup, Vec<String>)> {
-        let mut survey = CopySurvey::read_with(len, read)?;
+        CopySurvey::read_with(len, read).map(HeaderBackup::of_newest)
+    }
+
+    /// [`HeaderBackup::take`] without the notes, and the state of all copies, from one reading of
+    /// the medium.
+    pub fn take_with_diagnosis(
+        len: u64,
+        read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
+    ) -> (Diagnosis, Result<HeaderBackup>) {
+        let survey = CopySurvey::read_all(len, read);
+        let diagnosis = Diagnosis::of_survey(&survey);
+        (diagnosis, survey.require_sound().map(|survey| HeaderBackup::of_newest(survey).0))
+    }
+
+    /// The newest copy of a survey with a sound copy, and notes about its copies.
+    fn of_newest(mut survey: CopySurvey) -> (HeaderBackup, Vec<String>) {
         let notes = survey.findings(&survey.sound[0], &[]).notes;
         let newest = survey.sound.swap_remove(0);
-        Ok((HeaderBackup { bytes: newest.bytes, public: newest.public }, notes))
+        (HeaderBackup { bytes: newest.bytes, public: newest.public }, notes)
     }
 
     /// Reads the bytes of a backup.

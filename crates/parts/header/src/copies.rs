@@ -69,7 +69,7 @@ pub(crate) enum CopyDefect {
 /// All copies as found: the sound ones, best first, and the unsound ones.
 pub(crate) struct CopySurvey {
     /// Length of the medium.
-    len: u64,
+    pub(crate) len: u64,
     pub(crate) sound: Vec<SoundCopy>,
     pub(crate) unsound: Vec<(HeaderCopy, CopyDefect)>,
 }
@@ -91,10 +91,14 @@ impl CopySurvey {
 
     /// [`CopySurvey::read`] of a medium of `len` bytes through `read`.
     pub(crate) fn read_with(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<CopySurvey> {
-        let mut survey = Self::read_all(len, read);
-        match survey.sound.first() {
-            Some(_) => Ok(survey),
-            None => Err(no_sound_copy(&mut survey.unsound)),
+        Self::read_all(len, read).require_sound()
+    }
+
+    /// This survey. Fails if no copy is sound.
+    pub(crate) fn require_sound(mut self) -> Result<CopySurvey> {
+        match self.sound.first() {
+            Some(_) => Ok(self),
+            None => Err(no_sound_copy(&mut self.unsound)),
         }
     }
 

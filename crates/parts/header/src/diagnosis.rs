@@ -49,7 +49,10 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// Examines a medium of `len` bytes. `read` fills a buffer, starting at an offset.
     pub fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Diagnosis {
-        let survey = CopySurvey::read_all(len, read);
+        Diagnosis::of_survey(&CopySurvey::read_all(len, read))
+    }
+
+    pub(crate) fn of_survey(survey: &CopySurvey) -> Diagnosis {
         let newest = survey.sound.first();
         let report = |copy: &HeaderCopy| {
             let sound = survey.sound.iter().find(|sound| sound.copy == *copy);
@@ -66,7 +69,7 @@ impl Diagnosis {
                     .map_or(CopyState::Missing, |(_, unsound)| CopyState::of(unsound)),
             };
             let generation = sound.map(|sound| sound.public.generation);
-            CopyReport { copy: *copy, offset: copy.offset(len), state, generation }
+            CopyReport { copy: *copy, offset: copy.offset(survey.len), state, generation }
         };
         let copies = HeaderCopy::ALL.iter().map(report).collect();
         Diagnosis { copies, header: newest.map(|newest| newest.public.clone()) }

@@ -1,7 +1,7 @@
 //! Content of other programs in the place of a disk: every command names it, and none overwrites it
 //! unless it is told to.
 
-use crate::harness::{Device, Scene, can_mount, is_program_available};
+use crate::harness::{Device, Scene, can_mount, is_program_available, noise};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -127,4 +127,67 @@ fn a_disk_that_was_written_over_is_not_written_without_a_question() {
     assert!(fs::read(scene.path("disk.img")).unwrap() == before);
     scene.lacuna(&[&restore[..], &["--yes"]].concat()).code(0);
     assert!(fs::read(scene.path("disk.img")).unwrap() == whole);
+}
+
+/// The last partition of a device ends with the device, so the device has the last copy of the
+/// header, and other partitions where the first two would be.
+#[test]
+fn a_device_with_a_disk_as_its_last_partition_keeps_its_other_partitions() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let disk = fs::read(scene.path("disk.img")).unwrap();
+    let mut others = noise(1, 8 << 20);
+    others[..4096].fill(0);
+    others[510..512].copy_from_slice(&[0x55, 0xaa]);
+    others[512..520].copy_from_slice(b"EFI PART");
+    fs::write(scene.path("dev.img"), [&others, &disk].map(|part| &part[..]).concat()).unwrap();
+    let before = fs::read(scene.path("dev.img")).unwrap();
+    scene.lacuna(&["header", "backup", "disk.img", "disk.hdr"]).code(0);
+
+    let doctor = scene.lacuna(&["doctor", "dev.img"]).code(10).stdout;
+    assert!(doctor.contains("name the partition") && doctor.contains("--replace"), "{doctor}");
+    assert!(!doctor.contains("header repair"), "{doctor}");
+    let restore = ["header", "restore", "dev.img", "disk.hdr", "--key-file", "key"];
+    let refused = scene.lacuna(&[&restore[..], &["--yes"]].concat()).code(1).stderr;
+    assert!(refused.contains("the last copy alone") && refused.contains("name the partition"), "{refused}");
+    let asked = scene.lacuna(&[&restore[..], &["--replace"]].concat()).code(1).stderr;
+    assert!(asked.contains("and is overwritten, with 16 KiB at byte 524288"), "{asked}");
+    assert!(fs::read(scene.path("dev.img")).unwrap() == before);
+    scene.lacuna(&[&restore[..], &["--replace", "--yes"]].concat()).code(0);
+    assert!(fs::read(scene.path("dev.img")).unwrap()[..16_384] == disk[..16_384]);
+}
+
+/// The superblock of version 1.2 lies behind the magic number of the first copy, and those of
+/// versions 0.90 and 1.0 at the end: in and behind the place of the last copy.
+#[test]
+fn the_superblock_of_an_array_is_named_and_kept() {
+    let newer: &[u8] = b"\xfc\x4e\x2b\xa9\x01\x00\x00\x00";
+    let older: &[u8] = b"\xfc\x4e\x2b\xa9\x00\x00\x00\x00\x5a\x00\x00\x00";
+    // The third is a member with a disk on the array, which is shorter than its member.
+    let members = [(0, None, newer), (0, Some(65_536), older), (1 << 20, Some(8192), newer)];
+    for (more, back, superblock) in members {
+        let scene = Scene::with_disk(&["--size", "64M"]);
+        let member = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+        let len = member.metadata().unwrap().len() + more;
+        member.set_len(len).unwrap();
+        member.write_all_at(superblock, back.map_or(4096, |back| len - back)).unwrap();
+        let before = fs::read(scene.path("disk.img")).unwrap();
+
+        let doctor = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
+        assert!(doctor.contains("a member of an MD array"), "{doctor}");
+        assert!(!doctor.contains("header repair") && !doctor.contains("lacuna resize"), "{doctor}");
+        let key = ["disk.img", "--key-file", "key"];
+        for verb in [&["header", "repair"][..], &["check"], &["key", "refresh"]] {
+            let refused = scene.lacuna(&[verb, &key].concat()).code(1).stderr;
+            assert!(refused.contains("a member of an MD array"), "{refused}");
+        }
+        assert!(fs::read(scene.path("disk.img")).unwrap() == before);
+        scene.lacuna(&[&["check", "--read-only"], &key[..]].concat()).code(0);
+        // The owner may decide that the disk counts.
+        scene.lacuna(&["header", "backup", "disk.img", "disk.hdr"]).code(0);
+        let restore = [&["header", "restore", "disk.img", "disk.hdr"], &key[1..]].concat();
+        let asked = scene.lacuna(&restore).code(1).stderr;
+        assert!(asked.contains("a member of an MD array lies "), "{asked}");
+        scene.lacuna(&[&restore[..], &["--yes"]].concat()).code(0);
+        scene.lacuna(&[&["check"], &key[..]].concat()).code(0);
+    }
 }

@@ -10,15 +10,31 @@ pub struct Foreign {
     pub(super) words: &'static str,
     /// A part of it that may hold a disk, as in "the partition".
     part: Option<&'static str>,
+    /// Whether it lies over the last copy of a header, and not over the first.
+    at_end: bool,
 }
 
 impl Foreign {
     pub(super) const fn new(words: &'static str) -> Foreign {
-        Foreign { words, part: None }
+        Foreign { words, part: None, at_end: false }
     }
 
     pub(super) const fn around(words: &'static str, part: &'static str) -> Foreign {
-        Foreign { words, part: Some(part) }
+        Foreign { words, part: Some(part), at_end: false }
+    }
+
+    /// The same content over the last copy of a header.
+    pub(super) const fn over_last_copy(self) -> Foreign {
+        Foreign { at_end: true, ..self }
+    }
+
+    /// Its place on the medium of a disk, as in "in the place of the first copy of the header".
+    pub(crate) fn place(&self) -> &'static str {
+        if self.at_end {
+            "at the end, where the last copy of the header belongs"
+        } else {
+            "in the place of the first copy of the header"
+        }
     }
 
     /// The advice to a user that takes its medium for a disk.
@@ -29,27 +45,47 @@ impl Foreign {
         }
     }
 
-    /// The error for writing to a disk with this content in the place of the first copy of its
-    /// header. `last_alone`: only the last copy exists.
+    /// The error for writing to a disk with this content over a copy of its header. `last_alone`:
+    /// only the last copy exists.
     pub(crate) fn refusal(&self, last_alone: bool) -> Error {
-        let place = "in the place of the first copy of its header";
         let refused = Error::new(Kind::Usage, "cannot write to this disk");
-        match self.part.filter(|_| last_alone) {
-            Some(part) => refused
-                .found(format!("{self} {place}, and the last copy alone"))
+        if let Some(part) = self.part.filter(|_| last_alone) {
+            let advice = format!(
+                "name {part}; to have the disk back, take a backup of its header and restore it with "
+            );
+            return refused
+                .found(self.beside_last_copy())
                 .expected(format!("a disk, and not a medium with a disk in {part} at its end"))
-                .hint(format!(
-                    "name {part}; to have the disk back, take a backup of its header and restore that"
-                )),
-            None => refused
-                .found(format!("{self} {place}"))
-                .expected("a disk that no other program has written to")
-                .hint(
-                    Hint::from("to read the disk, give ")
-                        .setting(Setting("read_only"))
-                        .text("; to have it back, take a backup of its header and restore that"),
-                ),
+                .hint(Hint::from(advice).setting(Setting("replace")));
         }
+        let named = self.part.filter(|_| self.at_end);
+        let named = named.map_or_else(String::new, |part| format!("name {part}; "));
+        let advice = Hint::from(format!("{named}to read the disk, give "))
+            .setting(Setting("read_only"))
+            .text("; to have it back, take a backup of its header and restore ");
+        refused
+            .found(format!("{self} {}", self.place()))
+            .expected("a disk that no other program has written to")
+            .hint(if last_alone {
+                advice.text("it with ").setting(Setting("replace"))
+            } else {
+                advice.text("that")
+            })
+    }
+
+    /// The error for restoring a header over this content. `last_alone` as for
+    /// [`refusal`](Self::refusal); otherwise there is no header at all.
+    pub(crate) fn refusal_to_restore(&self, what: &str, last_alone: bool) -> Error {
+        let found = if last_alone { self.beside_last_copy() } else { self.to_string() };
+        let named = self.part.filter(|_| last_alone).unwrap_or("the right device");
+        let advice = Hint::from(format!("name {named}, or give "))
+            .setting(Setting("replace"))
+            .text(" to overwrite it");
+        Error::new(Kind::Usage, what).found(found).expected("a lacuna disk").hint(advice)
+    }
+
+    fn beside_last_copy(&self) -> String {
+        format!("{self} {}, and the last copy alone", self.place())
     }
 }
 
@@ -71,5 +107,17 @@ mod tests {
             assert!(refused.to_string().contains("`read_only`"), "{refused}");
             assert_eq!(refused.kind(), Kind::Usage);
         }
+    }
+
+    #[test]
+    fn the_way_back_names_the_setting_that_it_needs() {
+        for foreign in [Foreign::around("a partition table", "the partition"), Foreign::new("a swap area")] {
+            assert!(foreign.refusal(true).to_string().ends_with("restore it with `replace`"));
+            assert!(foreign.refusal(false).to_string().ends_with("restore that"));
+            assert!(foreign.refusal_to_restore("x", true).to_string().contains("`replace`"));
+        }
+        let member = Foreign::around("a member of an MD array", "the array").over_last_copy().refusal(false);
+        assert!(member.to_string().contains("at the end, where the last copy"), "{member}");
+        assert!(member.to_string().contains("; name the array; to read the disk"), "{member}");
     }
 }

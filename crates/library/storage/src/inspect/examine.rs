@@ -20,9 +20,9 @@ pub struct Examination {
     pub header: Diagnosis,
     /// The parameters in the header, or the error of parsing them; `None` if no copy is intact.
     pub parameters: Option<Result<Box<dyn Params>>>,
-    /// Content of another program in the place of the first copy of the header; on a medium without
-    /// a header, content of another program anywhere. The error is that of a place that cannot be
-    /// read.
+    /// Content of another program over the first or the last copy of the header; on a medium
+    /// without a header, content of another program anywhere. The error is that of a place that
+    /// cannot be read.
     pub foreign: Result<Option<Foreign>>,
     /// The place of the last copy of the header, if the medium has grown since it was written: no
     /// copy is at the end, and this one is where the end was.
@@ -78,7 +78,7 @@ pub fn examine(location: &Location, cluster: &ClusterOptions) -> Result<Examinat
     let parameters = header.header.as_ref().map(|header| table::parse(header, location));
     // Elsewhere the medium of the header is lacuna's alone.
     let (foreign, former_copy) = match &seen.backing {
-        Backing::File(_) => (foreign::in_first_place(&*medium, &header), former_copy(&*medium, &header)),
+        Backing::File(_) => (foreign::over_copies(&*medium, &header), former_copy(&*medium, &header)),
         Backing::Flash(_) | Backing::Pool(_) => (Ok(None), None),
     };
     let (used, in_use) = (seen.used, seen.in_use);

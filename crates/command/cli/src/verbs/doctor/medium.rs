@@ -67,7 +67,7 @@ fn check_location(path: &Path, findings: &mut DoctorReport) -> bool {
                 "location",
                 Kind::NotFound,
                 format!("{shown} is a symbolic link to a missing file"),
-                "attach or mount what holds it, or correct the link",
+                "attach or mount the device that holds it, or correct the link",
             );
             return false;
         }
@@ -168,9 +168,7 @@ fn backup(header: &Diagnosis, location: &Location, findings: &mut DoctorReport) 
         "header",
         Kind::Corrupt,
         format!("a backup of a header, and no disk: {whose}"),
-        format!(
-            "`lacuna header check {named}` tests it; if it is what is left of a disk, restore the disk from a backup"
-        ),
+        format!("`lacuna header check {named}` tests it; if it was a disk, restore the disk from a backup"),
     );
 }
 
@@ -199,7 +197,8 @@ fn check_header_copies(
         findings.fine("header", format!("all {all} copies are whole and equal; {about}"));
         return;
     }
-    if let Some(former) = examined.former_copy.filter(|_| whole + 1 == all) {
+    let written_over = examined.written_over();
+    if let Some(former) = examined.former_copy.filter(|_| whole + 1 == all && written_over.is_none()) {
         let place = format!("the last one is at byte {former}, where the medium ended before it grew");
         findings.note("header", format!("{whole} of {all} copies are in their place; {place}; {about}"), "");
         return;
@@ -210,7 +209,7 @@ fn check_header_copies(
         if whole == 1 { "is" } else { "are" },
         bad.collect::<Vec<_>>().join("; ")
     );
-    if let Some(e) = examined.written_over() {
+    if let Some(e) = written_over {
         let remedy =
             e.get_hint().map_or_else(String::new, |advice| advice.render_with(option_names::full_name));
         findings.problem("header", Kind::Corrupt, format!("{}; {found}", e.summary()), remedy);
@@ -301,14 +300,18 @@ fn check_length(examined: &Examination, location: &Location, findings: &mut Doct
         return true;
     }
     let words = lengths(len, needed);
-    if let Some(growth) = examined.growth() {
+    // A member of an array with the disk in it is longer than the disk, and not for the disk to
+    // take.
+    if examined.written_over().is_some() {
+        findings.fine("length", words);
+    } else if let Some(growth) = examined.growth() {
         grown(growth, parameters.grows_on_medium(), location, findings);
     } else if examined.is_longer_than_needed() {
         findings.note(
             "length",
             format!("{words}: the header may be one from before the disk grew, or the file a copy of a longer device"),
-            "if the disk has grown, `lacuna resize` it to the size that it had; opening it is refused where that would lose something, \
-             but for the rest of the 4 MiB in which the old size ends",
+            "if the disk has grown, `lacuna resize` it to the size that it had; opening it is refused where \
+             that would lose data, except data right after the old end, in the same 4 MiB",
         );
     } else {
         findings.fine("length", words);
