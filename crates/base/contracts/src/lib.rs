@@ -28,6 +28,7 @@ mod range_lock;
 mod record;
 mod secret;
 mod shell_word;
+mod socket_peer;
 mod traffic;
 mod wipe;
 
@@ -46,5 +47,6 @@ pub use printable::printable;
 pub use record::{LeReader, LeWriter, ParamsReader};
 pub use secret::{Secret, SecretVec};
 pub use shell_word::shell_word;
+pub use socket_peer::SocketPeer;
 pub use traffic::{InFlightGuard, Traffic};
 pub use wipe::{WipeOnDrop, wipe};

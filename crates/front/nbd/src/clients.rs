@@ -2,12 +2,11 @@
 //! the server stops.
 
 use crate::stream::{Socket, Transport};
-use crate::sys;
+use lacuna_contracts::SocketPeer;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,7 +30,8 @@ impl ClientPeer {
     fn of(socket: &Socket) -> Self {
         match socket {
             Socket::Unix(stream) => {
-                sys::peer_process(stream.as_fd()).map_or(ClientPeer::Unknown, ClientPeer::Process)
+                let named = |peer: SocketPeer| peer.process.map_or(ClientPeer::Unknown, ClientPeer::Process);
+                SocketPeer::of(stream).map_or(ClientPeer::Unknown, named)
             }
             Socket::Tcp(stream) => {
                 let address = stream.peer_addr().map(|address| address.ip().to_canonical());

@@ -1,8 +1,8 @@
 //! The code that needs `unsafe`: page-aligned memory, descriptors inherited from a service manager,
-//! the process at the other end of a unix socket, and the number of times that a thread has slept.
+//! and the number of times that a thread has slept.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,20 +71,6 @@ pub(crate) fn times_slept() -> i64 {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init().ru_nvcsw
     }
-}
-
-/// The number of the process that connected to a unix socket; `None` if the system does not name it
-/// here, as for a process of another container.
-pub(crate) fn peer_process(socket: BorrowedFd) -> Option<u32> {
-    let mut peer = std::mem::MaybeUninit::<libc::ucred>::zeroed();
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    let (fd, level, name) = (socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: `peer` has room for `len` bytes, and all zeros are a valid value of it.
-    let (result, peer) = unsafe {
-        let result = libc::getsockopt(fd, level, name, peer.as_mut_ptr().cast(), &raw mut len);
-        (result, peer.assume_init())
-    };
-    (result == 0 && peer.pid > 0).then_some(peer.pid as u32)
 }
 
 /// The result of `look` for each open descriptor among the `count` descriptors that begin at 3.

@@ -6,9 +6,8 @@ pub(crate) mod peer;
 pub(crate) mod purge;
 
 use crate::protocol::{AfterFailure, ControlOp, Job, KEEPALIVE, ServerAnswer, read_line};
-use lacuna_contracts::{Action, Error, Hint, Kind, Result};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result, SocketPeer};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -49,8 +48,7 @@ pub(crate) fn connect_with_timeout(path: &Path) -> io::Result<UnixStream> {
 
 /// The number of the process that listens at the other end, if the system reports it.
 fn peer_pid(stream: &UnixStream) -> Option<u32> {
-    let peer = socket_peercred(stream).ok()?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    SocketPeer::of(stream).ok()?.process
 }
 
 /// The outcome of a request.

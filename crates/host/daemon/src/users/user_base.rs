@@ -8,12 +8,11 @@
 use crate::client::connect_with_timeout;
 use crate::run_dir::run_base::{WRITABLE_BY_OTHERS, names};
 use crate::run_dir::{CONTROL, is_name};
-use lacuna_contracts::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result, SocketPeer};
 use lacuna_mount::mount_table;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -155,7 +154,8 @@ impl UserSocket {
     ///
     /// Errors: [`ErrorKind::NotFound`] if the server has ended, [`ErrorKind::ConnectionRefused`] if
     /// it died or takes no clients any more, [`ErrorKind::PermissionDenied`] if it is no socket of
-    /// the user, or if a process of another user listens; those of the system.
+    /// the user, or if a process of another user or one without a number here listens; those of the
+    /// system.
     pub(crate) fn connect(&self) -> io::Result<(UnixStream, u32)> {
         let denied = |found: &str| io::Error::new(ErrorKind::PermissionDenied, found);
         let base = self.base.open()?.ok_or(ErrorKind::NotFound)?;
@@ -168,11 +168,12 @@ impl UserSocket {
         }
         // The link leads to the socket that was checked, whatever its name is now.
         let stream = connect_with_timeout(&PathBuf::from(format!("/proc/self/fd/{}", socket.as_raw_fd())))?;
-        let listener = socket_peercred(&stream)?;
-        if listener.uid.as_raw() != self.base.user {
+        let listener = SocketPeer::of(&stream)?;
+        if listener.user != self.base.user {
             return Err(denied("a process of another user that listens on the control socket"));
         }
-        Ok((stream, listener.pid.as_raw_nonzero().get().unsigned_abs()))
+        let unnamed = || denied("a process of another container that listens on the control socket");
+        Ok((stream, listener.process.ok_or_else(unnamed)?))
     }
 }
 

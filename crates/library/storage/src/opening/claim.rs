@@ -10,12 +10,9 @@
 //! Readers need no claim: a snapshot of a disk can be read beside the disk.
 
 use crate::observer::Observer;
-use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
+use lacuna_contracts::{Error, Hint, Kind, Result, Setting, SocketPeer};
 use lacuna_header::Uuid;
-use rustix::net::sockopt::socket_peercred;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, connect, listen, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, listen, socket_with};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -68,9 +65,9 @@ fn claimed_socket(
     }
 }
 
-/// The holder of the claim, if it is known at once: the holder accepts no connections, so after a
-/// backlog of queries no more are answered.
-fn holder(uuid: Uuid) -> Option<UCred> {
+/// The process of this machine that has the disk with this UUID open for writing, if it is known at
+/// once: it accepts no connections, so after a backlog of queries no more are answered.
+pub fn claiming_process(uuid: Uuid) -> Option<u32> {
     let name = SocketAddrUnix::new_abstract_name(socket_name(uuid).as_bytes()).ok()?;
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -80,22 +77,13 @@ fn holder(uuid: Uuid) -> Option<UCred> {
     );
     let socket = socket.ok()?;
     connect(&socket, &name).ok()?;
-    socket_peercred(&socket).ok()
-}
-
-/// The process of this machine that has the disk with this UUID open for writing, if it is known.
-pub fn claiming_process(uuid: Uuid) -> Option<u32> {
-    holder(uuid).and_then(|holder| u32::try_from(holder.pid.as_raw_nonzero().get()).ok())
+    SocketPeer::of(&socket).ok()?.process
 }
 
 fn already_open_error(uuid: Uuid, what: &str) -> Error {
-    let holder = holder(uuid);
-    let holder = holder.map_or_else(
+    let holder = claiming_process(uuid).map_or_else(
         || "it is open on this machine already".to_owned(),
-        |holder| {
-            let pid = holder.pid.as_raw_nonzero();
-            format!("it is open on this machine already, in process {pid}{}", program(pid.get()))
-        },
+        |process| format!("it is open on this machine already, in process {process}{}", program(process)),
     );
     Error::new(Kind::Busy, what)
         .found(holder)
@@ -109,8 +97,8 @@ fn already_open_error(uuid: Uuid, what: &str) -> Error {
 
 /// The name of a program, if it is readable. Without its arguments: they reveal the number of
 /// levels of a disk, and messages end up in logs.
-fn program(pid: i32) -> String {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+fn program(process: u32) -> String {
+    let name = std::fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);
     if name.trim().is_empty() { String::new() } else { format!(" ({})", name.trim()) }
 }
