@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn the_clock_ticks_until_stopped_or_failed() {
-        let (told, beats) = channel();
+        let (sender, beats) = channel();
         let clock = PacedClock::start(Duration::from_millis(1), move || {
-            let _gone = told.send(());
+            let _gone = sender.send(());
             Ok(())
         });
         for _ in 0..3 {
@@ -70,9 +70,9 @@ mod tests {
         clock.unwrap().stop();
         while beats.try_recv().is_ok() {}
         assert!(beats.recv().is_err(), "the clock was stopped");
-        let (told, beats) = channel();
+        let (sender, beats) = channel();
         let clock = PacedClock::start(Duration::from_millis(1), move || {
-            told.send(()).map_err(|_| Error::new(Kind::Other, "gone"))?;
+            sender.send(()).map_err(|_| Error::new(Kind::Other, "gone"))?;
             Err(Error::new(Kind::Other, "no more"))
         });
         assert_eq!(beats.iter().count(), 1);

@@ -7,6 +7,7 @@
 use crate::OpenOptions;
 use crate::level_map::{LevelMap, PageSource};
 use crate::queue::{PendingBlock, PendingQueue};
+use crate::refused_blocks::RefusedBlocks;
 use crate::warm::warm;
 use lacuna_contracts::{BLOCK_SIZE, Error, FailStop, Hint, Kind, Result, Setting, StatusItem, panic_error};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,6 +84,8 @@ pub struct HiddenState {
     stripe_waiters: usize,
     /// The number of threads that wait for room.
     space_waiters: usize,
+    /// Writes that were refused while the level gave up, and not repeated.
+    refused: RefusedBlocks,
 }
 
 impl HiddenState {
@@ -94,7 +97,7 @@ impl HiddenState {
     fn waiters(&mut self, awaited: WaitEvent) -> &mut usize {
         match awaited {
             WaitEvent::NextStripe => &mut self.stripe_waiters,
-            WaitEvent::QueueSpace => &mut self.space_waiters,
+            WaitEvent::QueueSpace { .. } => &mut self.space_waiters,
         }
     }
 }
@@ -144,8 +147,8 @@ impl OpenMode {
 enum WaitEvent {
     /// The next stripe or batch.
     NextStripe,
-    /// Room for more in the queue.
-    QueueSpace,
+    /// Room in the queue for these blocks.
+    QueueSpace { first: u64, count: u64 },
 }
 
 /// A level with its lock. No two levels share a lock, a condition or a bound (deniability
@@ -184,6 +187,7 @@ impl HiddenLevels {
                 last_taken: head,
                 stripe_waiters: 0,
                 space_waiters: 0,
+                refused: RefusedBlocks::default(),
             }),
             stripe_passed: Condvar::new(),
             queue_space: Condvar::new(),
@@ -232,9 +236,13 @@ impl HiddenLevels {
     /// Sets whether operations of a level, from 1 up, stop waiting for cover: the level is being
     /// closed, and the cover that closing takes is written.
     pub fn set_no_wait(&self, level: u8, gives_up: bool) {
-        self.shared(level).no_wait.store(gives_up, Ordering::Release);
+        let shared = self.shared(level);
+        shared.no_wait.store(gives_up, Ordering::Release);
         if gives_up {
-            self.wake_all();
+            // A thread between its last check and its wait holds the lock, and would miss the
+            // notification.
+            drop(shared.state.lock());
+            shared.notify_all();
         }
     }
 
@@ -249,24 +257,24 @@ impl HiddenLevels {
         self.shared(level).is_loss_noted.store(true, Ordering::Release);
     }
 
-    /// Errors: [`Kind::NoCover`] if a level has anything pending, or has lost something.
+    /// Errors: [`Kind::NoCover`] if a level has anything pending, or has lost something. A write
+    /// that was refused while the level gave up is lost unless it was repeated.
     pub fn check_nothing_pending(&self, health: &FailStop) -> Result<()> {
         let (mut left, mut bytes) =
             (self.levels.iter().any(|shared| shared.is_loss_noted.load(Ordering::Acquire)), 0);
         for level in self.lock_all(health) {
             let queue = &level.level.queue;
-            left |= !queue.is_empty() || !queue.trims().is_empty();
+            left |= !queue.is_empty() || !queue.trims().is_empty() || !level.refused.is_empty();
             bytes += level.pending_bytes();
         }
         if left { Err(pending_lost(bytes)) } else { Ok(()) }
     }
 
-    /// Wakes all waiting threads, after a failure.
+    /// Wakes all waiting threads, after a failure. Takes no lock: a public operation that fails
+    /// must not wait for a hidden one, and a thread that misses the notification checks again
+    /// within a second.
     pub fn wake_all(&self) {
-        for shared in &self.levels {
-            shared.stripe_passed.notify_all();
-            shared.queue_space.notify_all();
-        }
+        self.levels.iter().for_each(LockedLevel::notify_all);
     }
 
     /// Queues blocks of a level. Waits while too much is queued.
@@ -287,10 +295,12 @@ impl HiddenLevels {
         // Copy without the lock: the thread that fills stripes or batches waits for it.
         let copy = |block: &[u8]| PendingBlock::new(block.into());
         let blocks: Vec<PendingBlock> = data.chunks_exact(BLOCK_SIZE).map(copy).collect();
-        let mut state =
-            self.wait(wait, level, "cannot accept a hidden write", WaitEvent::QueueSpace, |state| {
-                state.pending_bytes() < shared.max_pending
-            })?;
+        let count = blocks.len() as u64;
+        let space = WaitEvent::QueueSpace { first, count };
+        let mut state = self.wait(wait, level, "cannot accept a hidden write", space, |state| {
+            state.pending_bytes() < shared.max_pending
+        })?;
+        state.refused.remove(first, count);
         let queue = &mut state.level.queue;
         for (addr, block) in (first..).zip(blocks) {
             match queue.get_mut(addr) {
@@ -332,6 +342,7 @@ impl HiddenLevels {
         if written {
             queue.trim(first, count);
         }
+        state.refused.remove(first, count);
         shared.wake_writer(&state);
         Ok(())
     }
@@ -373,12 +384,16 @@ impl HiddenLevels {
             if state.last_filled != filled {
                 (since, filled) = (Instant::now(), state.last_filled);
             }
-            let patience = self.timeout(wait, level);
+            let gives_up = shared.no_wait();
+            let patience = if gives_up { Some(Duration::ZERO) } else { wait.timeout };
             let left = patience.map_or(RECHECK_INTERVAL, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
-                // A file system that is being unmounted does not repeat a refused write.
-                if shared.no_wait() && matches!(awaited, WaitEvent::QueueSpace) {
-                    self.note_loss(level);
+                // A file system repeats a refused write if its level stays open after all. If it is
+                // unmounted, it does not.
+                if let WaitEvent::QueueSpace { first, count } = awaited
+                    && gives_up
+                {
+                    state.refused.add(first, count);
                 }
                 return Err(no_cover(what, state.pending_bytes()));
             }
@@ -433,6 +448,11 @@ impl LockedLevel {
         self.no_wait.load(Ordering::Acquire)
     }
 
+    fn notify_all(&self) {
+        self.stripe_passed.notify_all();
+        self.queue_space.notify_all();
+    }
+
     /// Wakes one thread that waits for room, if there is one; it wakes the next.
     fn wake_writer(&self, state: &HiddenState) {
         if state.space_waiters > 0 && state.pending_bytes() < self.max_pending {
@@ -458,7 +478,7 @@ fn pending_lost(pending: u64) -> Error {
     };
     Error::new(Kind::NoCover, "not all pending writes of a hidden level reached the medium")
         .found(found)
-        .expected("at most as much as the cover of a close takes")
+        .expected("at most the amount that the cover of a close takes")
         .hint("next time, let the close wait for cover, or write to level 0 meanwhile")
 }
 

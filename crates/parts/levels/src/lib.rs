@@ -33,6 +33,7 @@ mod map_size;
 mod map_state;
 mod queue;
 mod randomness;
+mod refused_blocks;
 mod retry;
 mod warm;
 

@@ -6,6 +6,7 @@ use lacuna_levels::{
     CoverWait, HiddenLevels, LevelMap, Levels, Pace, PageSource, QueuedLevel, SlotEntry, check_length,
     level_disks, no_sync,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -108,8 +109,8 @@ fn a_failed_level_close_is_recorded() {
     assert_eq!(*asked.closed.lock().unwrap(), 0);
 }
 
-/// A write that is refused while its level is being closed is a loss; a flush that is refused is
-/// not.
+/// A write that is refused while its level is being closed is a loss, unless the level stays open
+/// and the write is repeated. A refused flush is none.
 #[test]
 fn a_refused_write_of_a_closing_level_counts_as_lost() {
     let health = FailStop::default();
@@ -121,14 +122,66 @@ fn a_refused_write_of_a_closing_level_counts_as_lost() {
         hidden.write(&wait, 1, 5, &block, &NoPages).unwrap();
         hidden.set_no_wait(1, true);
         assert_eq!(hidden.wait_taken(&wait, 1).unwrap_err().kind(), Kind::NoCover);
-        assert_eq!(hidden.write(&wait, 1, 6, &block, &NoPages).is_err(), full);
+        assert_eq!(hidden.write(&wait, 1, 6, &[7; 3 * BLOCK_SIZE], &NoPages).is_err(), full);
         assert_eq!(hidden.check_nothing_pending(&health).unwrap_err().kind(), Kind::NoCover);
         // Stripes take the acknowledged blocks.
-        while hidden.lock(&health, 1).level.queue.pop().is_some() {}
+        let take_all = || while hidden.lock(&health, 1).level.queue.pop().is_some() {};
+        take_all();
         assert_eq!(hidden.check_nothing_pending(&health).is_err(), full);
+        // The level stays open. Its file system repeats the write in parts, and discards the rest.
+        hidden.set_no_wait(1, false);
+        for addr in [8, 6] {
+            hidden.write(&wait, 1, addr, &block, &NoPages).unwrap();
+            take_all();
+            assert_eq!(hidden.check_nothing_pending(&health).is_err(), full);
+        }
+        hidden.discard(&wait, 1, 7, 100, &NoPages).unwrap();
+        hidden.check_nothing_pending(&health).unwrap();
         hidden.note_loss(1);
         assert!(hidden.check_nothing_pending(&health).is_err());
     }
+}
+
+/// Otherwise a thread that looks whether its level gives up, and then waits, would miss it.
+#[test]
+fn a_level_gives_up_while_no_operation_is_about_to_wait() {
+    let (hidden, health) = (levels(2, 1 << 20), FailStop::default());
+    let gives_up = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Another level is no reason to wait, nor is a failure.
+        let held = [hidden.lock(&health, 2), hidden.lock(&health, 1)];
+        scope.spawn(|| {
+            hidden.set_no_wait(1, true);
+            gives_up.store(true, Ordering::SeqCst);
+        });
+        hidden.wake_all();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!gives_up.load(Ordering::SeqCst), "it gives up under the lock of an operation");
+        let [other, own] = held;
+        drop(own);
+        while !gives_up.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        drop(other);
+    });
+}
+
+/// A panic under the lock fails the disk, and every later operation still gets the lock.
+#[test]
+fn a_panic_under_the_lock_of_a_level_fails_the_disk() {
+    let (hidden, health) = (levels(2, 1 << 20), FailStop::default());
+    std::thread::scope(|scope| {
+        let panics = || {
+            let _held = hidden.lock(&health, 1);
+            panic!("expected by the test");
+        };
+        scope.spawn(panics).join().unwrap_err();
+    });
+    hidden.set_no_wait(1, true);
+    assert!(health.is_alive());
+    assert_eq!(hidden.lock(&health, 1).pending_bytes(), 0);
+    assert!(!health.is_alive());
+    hidden.check_nothing_pending(&health).unwrap();
 }
 
 #[test]

@@ -49,12 +49,14 @@ pub(crate) fn stop_all(
     // Closing reports the same failure.
     let _told = disk.cover_closing(Pace::Even);
     let pause = if disk.has_levels() && !disk.is_read_only() { PAUSE } else { Duration::ZERO };
-    begun.settles_at(Instant::now() + 2 * pause);
+    let settled = Instant::now() + 2 * pause;
+    begun.settles_at(settled);
     thread::sleep(pause);
     let closing = deeper.iter().filter(|level| !console::is_terminal() && (level.is_closing)());
     let given_up: Vec<u64> = closing.map(|level| level.number).collect();
     given_up.iter().for_each(|level| disk.give_up(*level, true));
-    thread::sleep(pause);
+    // Giving up waits for the locks of deeper levels, and level 0 must not end later for it.
+    thread::sleep(settled.saturating_duration_since(Instant::now()));
     public.iter().for_each(|level| level.stopper.request());
     covering.store(false, Ordering::Relaxed);
     if !given_up.is_empty() {
