@@ -153,8 +153,8 @@ mod tests {
             let damage = random.bytes(1 + (round % 40));
             input.extend(damage);
             let mut input = InputCursor::new(&input);
-            let told = decode_lies(&mut input);
-            open_under_lies(told, &mut input);
+            let lies = decode_lies(&mut input);
+            open_under_lies(lies, &mut input);
         }
     }
 
@@ -164,8 +164,8 @@ mod tests {
         let HeaderHistory { moments, headers: said } = &*HISTORY;
         for (which, header) in (0..).zip(said) {
             let now = Arc::new(SparseMedium::new(moments[0].len()));
-            let told = (0..8).map(|read| (read, which)).collect();
-            let opened = open(&LyingMedium::new(now, moments, told), &[passphrase()]).unwrap();
+            let lies = (0..8).map(|read| (read, which)).collect();
+            let opened = open(&LyingMedium::new(now, moments, lies), &[passphrase()]).unwrap();
             assert_eq!(opened.header, *header);
         }
     }

@@ -111,6 +111,10 @@ impl Medium for LyingMedium {
         Ok(())
     }
 
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         self.present.write(batch)
     }

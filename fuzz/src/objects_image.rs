@@ -7,7 +7,7 @@ use crate::sealed_image::{BLOCKS, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
-use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
+use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
 use lacuna_sim::LyingObjects;
 use std::sync::{Arc, OnceLock};
 
@@ -76,7 +76,7 @@ pub fn image(selector: u8) -> &'static ObjectsImage {
 pub fn open(pool: &ObjectsPool, params: &ObjectParams, seed: u64, snapshot: bool) -> Result<ObjectDisk> {
     let options = ObjectOptions {
         budget: Budget::bytes(1 << 20),
-        read_only: false,
+        access: ObjectAccess::Write,
         background: false,
         write_through: false,
         snapshot: snapshot.then(|| SNAPSHOT.into()),

@@ -48,6 +48,10 @@ impl Medium for SparseMedium {
         batch.iter_mut().try_for_each(|extent| image.read(extent.offset, extent.buf))
     }
 
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut image = self.0.write();
         batch.iter().try_for_each(|extent| image.write(extent.offset, extent.data))

@@ -71,9 +71,10 @@ pub trait Medium: Send + Sync {
     /// cached. It does not make the system write anything earlier. Each such read may cost a
     /// request to the underlying device; extents in ascending order need the fewest requests
     /// ([`near_runs`](crate::near_runs)).
-    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.read(batch)
-    }
+    ///
+    /// Deniability contract: hidden levels are read in this way. A medium over another one passes
+    /// such reads on; there is no default that it could forget to replace.
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()>;
     /// Makes a range read as zeros, and frees its space if the medium can. Durable after a sync.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
     /// Allocates the space of a range, so that no later write to it finds the medium full. The

@@ -44,6 +44,10 @@ impl Medium for MemoryMedium {
         Ok(())
     }
 
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut bytes = self.0.write();
         for extent in batch {

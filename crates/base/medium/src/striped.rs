@@ -129,6 +129,11 @@ impl Medium for StripedMedium {
         self.store.query(&mut queries).into_iter().try_for_each(|found| found.map(drop))
     }
 
+    /// The store has no page in the cache of this host.
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let len = self.len.read();
         let mut transactions: BTreeMap<u64, Vec<ObjectStep<'_>>> = BTreeMap::new();

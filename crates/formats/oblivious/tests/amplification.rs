@@ -120,7 +120,7 @@ fn every_write_costs_what_the_parameters_say() {
         assert_eq!(reported - moved.written(&params), (batches * cells - moved.in_place) * CELL);
         let each = |bytes: u64| bytes as f64 / (batches * taken * block) as f64;
         println!(
-            "k = {}, {} operations of which {taken} take blocks: {:.2}, {:.2}: {:.2}, {:.2}, {:.2}",
+            "k = {}, {} operations, {taken} of them take blocks: {:.2}, {:.2}: {:.2}, {:.2}, {:.2}",
             params.plan.per_write,
             params.plan.operations,
             each(moved.read),

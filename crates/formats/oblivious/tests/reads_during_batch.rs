@@ -30,9 +30,9 @@ struct WriteGate {
 impl WriteGate {
     /// Holds up the next write. Returns the report that it waits, and the sender of its result.
     fn close(&self) -> (Receiver<()>, Sender<Result<()>>) {
-        let ((waits, told), (end, ended)) = (channel(), channel());
+        let ((waits, receiver), (end, ended)) = (channel(), channel());
         *self.next.lock() = Some((waits, ended));
-        (told, end)
+        (receiver, end)
     }
 }
 

@@ -163,6 +163,9 @@ impl lacuna_medium::Medium for WriteOrderRecorder {
     fn read(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
         self.0.read(batch)
     }
+    fn read_discreetly(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
+        self.read(batch)
+    }
     fn write(&self, batch: &[lacuna_medium::WriteExtent<'_>]) -> lacuna_contracts::Result<()> {
         self.1.lock().unwrap().extend(batch.iter().map(|e| e.offset));
         self.0.write(batch)
@@ -184,8 +187,10 @@ fn one_passphrase_changes_without_the_others() {
     let random = SeededRandom::new(21);
     let mut unlocked = open(&medium, &secrets(&["a"])).unwrap();
     assert!(unlocked.header.can_change_one_slot());
+    assert_eq!(unlocked.passphrase_count().unwrap(), Some(2));
     let master = keys(&unlocked);
     assert_eq!(add_passphrase(&medium, &mut unlocked, &secret("c"), &random).unwrap(), 3);
+    assert_eq!(unlocked.passphrase_count().unwrap(), Some(3));
     assert_eq!(
         add_passphrase(&medium, &mut unlocked, &secret("b"), &random).unwrap_err().kind(),
         Kind::Exists
@@ -241,6 +246,7 @@ fn a_disk_with_levels_hides_which_slots_are_used() {
         assert!(before[field("slot map").range()].iter().all(|byte| *byte == 0));
         let mut unlocked = open(&medium, &secrets(&["zero"])).unwrap();
         assert!(!unlocked.header.can_change_one_slot());
+        assert_eq!(unlocked.passphrase_count().unwrap(), None);
         let refused = add_passphrase(&medium, &mut unlocked, &secret("new"), &random).unwrap_err();
         assert_eq!(refused.kind(), Kind::Usage);
         assert!(medium.snapshot() == before);

@@ -337,6 +337,9 @@ impl Medium for BadSectorMedium {
         }
         self.0.read(batch)
     }
+    fn read_discreetly(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
+        self.read(batch)
+    }
     fn write(&self, batch: &[lacuna_medium::WriteExtent<'_>]) -> lacuna_contracts::Result<()> {
         self.0.write(batch)
     }

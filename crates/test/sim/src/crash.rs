@@ -39,10 +39,13 @@ impl CrashMediumState {
         }
     }
 
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.volatile.read(offset, buf)?;
-        if let Some(past) = &mut self.history {
-            past.falsify(&self.volatile, offset, buf);
+    fn read(&mut self, batch: &mut [ReadExtent<'_>], is_discreet: bool) -> Result<()> {
+        self.power.check_on()?;
+        for ReadExtent { offset, buf } in batch {
+            self.volatile.read(*offset, buf)?;
+            if let Some(past) = &mut self.history {
+                past.falsify(&self.volatile, *offset, buf, is_discreet);
+            }
         }
         Ok(())
     }
@@ -333,9 +336,11 @@ impl Medium for CrashMedium {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let mut state = self.state();
-        state.power.check_on()?;
-        batch.iter_mut().try_for_each(|extent| state.read(extent.offset, extent.buf))
+        self.state().read(batch, false)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.state().read(batch, true)
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {

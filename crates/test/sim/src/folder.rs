@@ -20,7 +20,7 @@ use name_history::NameHistory;
 use names::{Names, REMOVED};
 use parking_lot::{Mutex, MutexGuard};
 use state::{CrashFolderState, FolderFault};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A folder of files in memory.
@@ -47,6 +47,7 @@ impl CrashFolder {
             name_history: NameHistory::default(),
             power: Power::default(),
             faults: Vec::new(),
+            bad_pages: BTreeSet::new(),
             nth_call: NthCall::default(),
             capacity: u64::MAX,
             quota: u64::MAX,
@@ -110,10 +111,19 @@ impl CrashFolder {
         (state.nth_call.calls(), state.nth_call.failed_call())
     }
 
-    /// Removes all scheduled failures.
+    /// Makes every read of a page of an existing file fail with [`Kind::Io`], as a bad sector does,
+    /// until the page is written.
+    pub fn spoil_page(&self, name: &str, page: u64) {
+        let mut state = self.state();
+        let id = state.names.current[name];
+        state.bad_pages.insert((id, page));
+    }
+
+    /// Removes all scheduled failures, and makes all pages readable.
     pub fn heal(&self) {
         let mut state = self.state();
         state.faults.clear();
+        state.bad_pages.clear();
         state.nth_call.fail(0, 0);
     }
 
@@ -132,10 +142,10 @@ impl CrashFolder {
         self.state().quota = bytes;
     }
 
-    /// Limits the length of a file: writes beyond it fail with EFBIG. `told` says whether files
+    /// Limits the length of a file: writes beyond it fail with EFBIG. `reported`: whether files
     /// report the limit.
-    pub fn set_max_file_len(&self, bytes: u64, told: bool) {
-        self.state().max_file_len = (bytes, told);
+    pub fn set_max_file_len(&self, bytes: u64, reported: bool) {
+        self.state().max_file_len = (bytes, reported);
     }
 
     /// The total allocation of files in bytes.
@@ -279,7 +289,7 @@ impl Folder for CrashFolder {
         let CrashFolderState { names, name_history: told_names, .. } = &mut *state;
         let id = told_names.resolve(&names.current, name);
         let id = id.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {name}")))?;
-        Ok(Arc::new(CrashFile { folder: self.0.clone(), file: state.files[&id].clone() }))
+        Ok(Arc::new(CrashFile { folder: self.0.clone(), id, file: state.files[&id].clone() }))
     }
 
     fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
@@ -297,7 +307,7 @@ impl Folder for CrashFolder {
             id
         };
         self.change_names(FolderOp::Create, &[(name, Some(id))])?;
-        Ok(Arc::new(CrashFile { folder: self.0.clone(), file }))
+        Ok(Arc::new(CrashFile { folder: self.0.clone(), id, file }))
     }
 
     fn remove(&self, name: &str) -> Result<()> {

@@ -4,12 +4,20 @@
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 
-/// Passes these operations on unchanged to the medium in the field of the given name.
+/// Passes these operations on unchanged to the medium in the field of the given name. Discreet
+/// reads become reads of the wrapper, so it misses none.
 #[macro_export]
 macro_rules! delegate_rest {
     ($inner:ident) => {
         fn len(&self) -> u64 {
             self.$inner.len()
+        }
+
+        fn read_discreetly(
+            &self,
+            batch: &mut [lacuna_medium::ReadExtent<'_>],
+        ) -> lacuna_contracts::Result<()> {
+            self.read(batch)
         }
 
         fn forget_cached(&self) -> lacuna_contracts::Result<()> {
@@ -73,6 +81,10 @@ impl<A: MediumInterceptor> Medium for InterceptedMedium<A> {
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         self.0.read(batch)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {

@@ -66,6 +66,9 @@ pub struct HonestReads {
     pub first_reads: bool,
     /// All reads of these ranges. A read of a page that a range touches is true.
     pub ranges: Vec<Range<u64>>,
+    /// All reads except discreet ones ([`lacuna_medium::Medium::read_discreetly`]): the system's
+    /// cache has the written data, and the medium below it lies to reads past the cache.
+    pub cached_reads: bool,
 }
 
 /// Every version of every page since they are kept, and the state of the lies.
@@ -111,7 +114,10 @@ impl PageHistory {
 
     /// Changes the answer to a read of `now`, if this read lies: its pages become earlier versions,
     /// or the whole answer becomes the content of another place that changed at some time.
-    pub(crate) fn falsify(&mut self, now: &MediumImage, offset: u64, buf: &mut [u8]) {
+    pub(crate) fn falsify(&mut self, now: &MediumImage, offset: u64, buf: &mut [u8], is_discreet: bool) {
+        if self.honest.cached_reads && !is_discreet {
+            return;
+        }
         let PageHistory { pages, changed_pages: changed, lies, honest: truths, read, .. } = self;
         if let Some(lies) = next_lie(lies) {
             let shift = (!changed.is_empty() && lies.rng.chance(1, 3)).then(|| *lies.rng.pick(changed));

@@ -85,6 +85,28 @@ fn scheduled_failures_occur() {
 }
 
 #[test]
+fn a_bad_page_fails_every_read_of_it_until_it_is_written() {
+    let folder = CrashFolder::new();
+    let file = write(&folder, "a", &[1; 3 * 4096]);
+    write(&folder, "b", &[1; 3 * 4096]);
+    folder.spoil_page("a", 1);
+    let reads = |name: &str, offset| folder.open(name).unwrap().read_at(offset, &mut [0; 4096]);
+    for offset in [1, 4096, 8191] {
+        assert_eq!(reads("a", offset).unwrap_err().kind(), Kind::Io, "{offset}");
+    }
+    for (name, offset) in [("a", 0), ("a", 8192), ("b", 4096)] {
+        reads(name, offset).unwrap();
+    }
+    file.write_at(4096, &[2; 100]).unwrap();
+    assert!(reads("a", 4096).is_err(), "a part of the page was written");
+    file.write_at(4096, &[2; 4096]).unwrap();
+    reads("a", 0).and(reads("a", 4096)).unwrap();
+    folder.spoil_page("a", 0);
+    folder.heal();
+    reads("a", 0).unwrap();
+}
+
+#[test]
 fn a_full_folder_writes_the_pages_that_fit() {
     const PAGE: u64 = 4096;
     let folder = CrashFolder::new();

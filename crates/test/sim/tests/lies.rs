@@ -71,7 +71,7 @@ fn first_reads_are_honest_if_requested() {
     assert_eq!(start, [3; 64]);
     let mut rest = [0; PAGE as usize - 64];
     medium.read_at(PAGE + 64, &mut rest).unwrap();
-    assert!(rest.iter().all(|byte| *byte == 3), "what was not read yet");
+    assert!(rest.iter().all(|byte| *byte == 3), "the part that was not read yet");
     let again: BTreeSet<u8> = read_repeatedly(&medium, 1, 100).into_iter().collect();
     assert!(again.len() > 2, "{again:?}");
     assert_eq!(read_repeatedly(&medium, 0, 1), [3]);

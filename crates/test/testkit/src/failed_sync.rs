@@ -193,6 +193,10 @@ impl Medium for FailingSyncMedium {
         Ok(())
     }
 
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut state = self.state();
         batch.iter().try_for_each(|extent| {

@@ -32,6 +32,10 @@ impl Medium for BadPageMedium {
         self.medium.read(batch)
     }
 
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch {
             let whole = extent.offset.is_multiple_of(4096) && extent.data.len().is_multiple_of(4096);

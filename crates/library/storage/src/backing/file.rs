@@ -91,6 +91,11 @@ impl Medium for ReadOnlyProbe {
         })
     }
 
+    /// Only headers are read here, at places that do not depend on levels.
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn will_read(&self, offset: u64, len: u64) {
         let Some(len) = NonZeroU64::new(len) else { return };
         // Without support for the advice, the data is read on demand.

@@ -83,7 +83,7 @@ pub fn check_can_purge(location: &Location) -> Result<()> {
     Err(Error::new(Kind::Usage, format!("cannot purge {location}"))
         .found("a place that is not flash, and no flash disk of this user mounted there")
         .expected("a location ubi: or nand:, or the mount point of such a disk")
-        .hint("give the location, or be the user who opened it; only flash disks can be purged"))
+        .hint("give the location, or be the user that opened it; only flash disks can be purged"))
 }
 
 /// The logical erase blocks of a chip in a file.

@@ -126,6 +126,11 @@ impl Medium for HeaderMedium {
         Ok(())
     }
 
+    /// No level lies on this medium.
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch {
             check_range(extent.offset, extent.data.len() as u64, MEDIUM_LEN)?;

@@ -113,11 +113,48 @@ const LAST_COPY: u64 = 1;
 /// Length of the medium of a header; each object holds 4 MiB.
 const HEADER_MEDIUM_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
 
+/// The operations of a pool. Tests of this crate have a pool in memory.
+pub(crate) trait ObjectPool: Send + Sync {
+    /// Whether objects have key-value maps.
+    fn has_keys(&self) -> bool;
+    /// The objects with this prefix and a number as their names.
+    fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>>;
+    /// The names of all objects that begin with `prefix`.
+    fn object_names(&self, prefix: &str) -> Result<Vec<String>>;
+    /// Takes a writer's lock, with `steal` also from a live client.
+    fn lock_writer(&self, object: &str, steal: bool) -> Result<WriterLock>;
+    /// An error if another client has taken over the lock.
+    fn check_taken_over(&self) -> Result<()>;
+}
+
+impl ObjectPool for Arc<RadosPool> {
+    fn has_keys(&self) -> bool {
+        RadosPool::has_keys(self)
+    }
+
+    fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
+        let objects = RadosPool::objects(self, prefix)?;
+        Ok(objects)
+    }
+
+    fn object_names(&self, prefix: &str) -> Result<Vec<String>> {
+        RadosPool::object_names(self, prefix)
+    }
+
+    fn lock_writer(&self, object: &str, steal: bool) -> Result<WriterLock> {
+        RadosPool::lock_writer(self, object, steal)
+    }
+
+    fn check_taken_over(&self) -> Result<()> {
+        RadosPool::check_taken_over(self)
+    }
+}
+
 /// A connection to the cluster, and possibly the lock on the disk. Never crosses a fork.
 pub struct PoolConnection {
     // The first field, so that it is dropped first: its release needs the connection.
     lock: Mutex<Option<WriterLock>>,
-    pool: Arc<RadosPool>,
+    pool: Box<dyn ObjectPool>,
     location: PoolLocation,
 }
 
@@ -126,7 +163,12 @@ impl PoolConnection {
     pub(crate) fn connect(target: &PoolLocation) -> Result<Self> {
         let pool = RadosPool::connect(&target.pool, &target.options)
             .map_err(|e| e.context(format!("cannot reach {}", target.display_name)))?;
-        Ok(PoolConnection { lock: Mutex::new(None), pool, location: target.clone() })
+        Ok(PoolConnection::over(Box::new(pool), target))
+    }
+
+    /// A disk of this pool.
+    pub(crate) fn over(pool: Box<dyn ObjectPool>, target: &PoolLocation) -> PoolConnection {
+        PoolConnection { lock: Mutex::new(None), pool, location: target.clone() }
     }
 
     /// The target of the connection.
@@ -295,8 +337,7 @@ impl PoolConnection {
     }
 
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
-        let objects = self.pool.objects(prefix)?;
-        Ok(objects)
+        self.pool.objects(prefix)
     }
 
     /// Connects to an existing disk. The second value is the medium of its header.

@@ -40,27 +40,42 @@ impl DamagedMedium {
         self.lenient.load(Ordering::SeqCst)
     }
 
-    fn read_existing(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_existing(&self, offset: u64, buf: &mut [u8], is_discreet: bool) -> Result<()> {
         let end = offset.saturating_add(buf.len() as u64);
         if end <= self.medium.len() || end > self.len {
-            return self.medium.read_at(offset, buf);
+            let extent = &mut [ReadExtent { offset, buf }];
+            return if is_discreet { self.medium.read_discreetly(extent) } else { self.medium.read(extent) };
         }
         Err(Error::new(Kind::Io, format!("read of {} bytes at byte {offset}", buf.len()))
             .found(format!("the end of the medium at byte {}: it was cut short", self.medium.len())))
     }
 
-    fn read_pieces(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_pieces(&self, offset: u64, buf: &mut [u8], is_discreet: bool) -> Result<()> {
         let mut at = offset;
         let mut rest = buf;
         while !rest.is_empty() {
             let until_next = PROBE_LEN - (at % PROBE_LEN as u64) as usize;
             let (piece, after) = rest.split_at_mut(until_next.min(rest.len()));
-            match self.read_existing(at, piece) {
+            match self.read_existing(at, piece, is_discreet) {
                 Err(e) if e.kind() == Kind::Io => piece.fill(GARBAGE),
                 read => read?,
             }
             at += piece.len() as u64;
             rest = after;
+        }
+        Ok(())
+    }
+
+    fn read_batch(&self, batch: &mut [ReadExtent<'_>], is_discreet: bool) -> Result<()> {
+        for extent in batch {
+            // Nothing was ever written beyond the full length.
+            let within = extent.offset.saturating_add(extent.buf.len() as u64) <= self.len;
+            match self.read_existing(extent.offset, extent.buf, is_discreet) {
+                Err(e) if e.kind() == Kind::Io && within && self.is_lenient() => {
+                    self.read_pieces(extent.offset, extent.buf, is_discreet)?;
+                }
+                read => read?,
+            }
         }
         Ok(())
     }
@@ -76,17 +91,16 @@ impl Medium for DamagedMedium {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        for extent in batch {
-            // Nothing was ever written beyond the full length.
-            let within = extent.offset.saturating_add(extent.buf.len() as u64) <= self.len;
-            match self.read_existing(extent.offset, extent.buf) {
-                Err(e) if e.kind() == Kind::Io && within && self.is_lenient() => {
-                    self.read_pieces(extent.offset, extent.buf)?;
-                }
-                read => read?,
-            }
-        }
-        Ok(())
+        self.read_batch(batch, false)
+    }
+
+    fn expect_discreet_reads(&self) -> Result<()> {
+        self.medium.expect_discreet_reads()
+    }
+
+    /// Deniability contract: a rescue reads hidden levels as an open disk does.
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read_batch(batch, true)
     }
 
     fn write(&self, _batch: &[WriteExtent<'_>]) -> Result<()> {
@@ -122,6 +136,7 @@ impl Medium for DamagedMedium {
 mod tests {
     use super::*;
     use lacuna_medium::MemoryMedium;
+    use lacuna_testkit::CountingMedium;
 
     /// A medium with one unreadable block.
     struct BadBlockMedium(MemoryMedium, u64);
@@ -140,6 +155,10 @@ mod tests {
                 return Err(Error::new(Kind::Io, "a bad sector"));
             }
             self.0.read(batch)
+        }
+
+        fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+            self.read(batch)
         }
 
         fn write(&self, _batch: &[WriteExtent<'_>]) -> Result<()> {
@@ -180,5 +199,27 @@ mod tests {
             assert_eq!(read.map_err(|e| e.kind()), if readable { Ok(()) } else { Err(Kind::Io) }, "{block}");
         }
         assert_eq!(remains.write_at(0, &piece).unwrap_err().kind(), Kind::ReadOnly);
+    }
+
+    #[test]
+    fn discreet_reads_reach_the_medium_as_such() {
+        let block = PROBE_LEN as u64;
+        let counting = Arc::new(CountingMedium::new(4 * block));
+        for lenient in [false, true] {
+            let remains = DamagedMedium::new(Arc::clone(&counting) as Arc<dyn Medium>, 6 * block, lenient);
+            let (mut first, mut last) = ([0; PROBE_LEN], [0; PROBE_LEN]);
+            let mut batch =
+                [ReadExtent { offset: 0, buf: &mut first }, ReadExtent { offset: 3 * block, buf: &mut last }];
+            remains.read_discreetly(&mut batch).unwrap();
+            assert_eq!(counting.take().offsets, [0, 3 * block]);
+            // Beyond the end of the medium.
+            let mut rest = [0; 4 * PROBE_LEN];
+            let read = remains.read_discreetly(&mut [ReadExtent { offset: 2 * block, buf: &mut rest }]);
+            assert_eq!(read.is_ok(), lenient);
+            let expected = if lenient { vec![2 * block, 3 * block] } else { Vec::new() };
+            assert_eq!(counting.take().offsets, expected);
+            remains.read_at(0, &mut first).unwrap();
+            assert!(counting.take().offsets.is_empty(), "a read that is not discreet");
+        }
     }
 }

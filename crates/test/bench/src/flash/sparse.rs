@@ -63,6 +63,10 @@ impl Medium for SparseChipMedium {
         Ok(())
     }
 
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut there = self.pages.write();
         for extent in batch {

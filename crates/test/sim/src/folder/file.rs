@@ -14,6 +14,8 @@ type MediumStep<'a> = &'a dyn Fn(&CrashMedium) -> Result<()>;
 /// An open file of a [`CrashFolder`](super::CrashFolder).
 pub(super) struct CrashFile {
     pub(super) folder: Arc<Mutex<CrashFolderState>>,
+    /// Its number in the folder.
+    pub(super) id: u64,
     pub(super) file: Arc<CrashMedium>,
 }
 
@@ -68,13 +70,14 @@ impl FolderFile for CrashFile {
     }
 
     fn max_len(&self) -> Result<u64> {
-        let (longest, told) = self.folder.lock().max_file_len;
-        Ok(if told { longest } else { u64::MAX })
+        let (longest, reported) = self.folder.lock().max_file_len;
+        Ok(if reported { longest } else { u64::MAX })
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut state = self.folder.lock();
         state.begin(FolderOp::Read)?;
+        state.check_readable(self.id, offset..offset.saturating_add(buf.len() as u64))?;
         let there = self.file.len().saturating_sub(offset).min(buf.len() as u64);
         let (seen, beyond) = buf.split_at_mut(there as usize);
         beyond.fill(0);
@@ -83,7 +86,7 @@ impl FolderFile for CrashFile {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         if offset.checked_add(data.len() as u64).is_none() {
-            return Err(Error::new(Kind::Usage, "a write whose end is above the largest offset"));
+            return Err(Error::new(Kind::Usage, "a write with its end above the largest offset"));
         }
         let (fitting, errno) = self.len_with_space(offset, data.len());
         let full =
@@ -106,7 +109,11 @@ impl FolderFile for CrashFile {
                 Err(e)
             }
             Ok(()) if fitting < data.len() => Err(full()),
-            done => done,
+            Ok(()) => {
+                self.folder.lock().mend_pages(self.id, offset..end);
+                Ok(())
+            }
+            failed => failed,
         }
     }
 

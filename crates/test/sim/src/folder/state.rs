@@ -7,7 +7,8 @@ use crate::nth_call::NthCall;
 use crate::power::Power;
 use crate::{CrashMedium, PAGE_SIZE, RunDigest};
 use lacuna_contracts::{Error, Kind, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A scheduled failure.
@@ -31,6 +32,8 @@ pub(super) struct CrashFolderState {
     pub(super) name_history: NameHistory,
     pub(super) power: Power,
     pub(super) faults: Vec<FolderFault>,
+    /// Pages of files that cannot be read.
+    pub(super) bad_pages: BTreeSet<(u64, u64)>,
     pub(super) nth_call: NthCall<FolderOp>,
     pub(super) capacity: u64,
     pub(super) quota: u64,
@@ -72,6 +75,21 @@ impl CrashFolderState {
             return Err(Error::new(kind, format!("{op:?}: a failure that the test scheduled")));
         }
         Ok(())
+    }
+
+    /// Fails a read of a file that needs a page which cannot be read.
+    pub(super) fn check_readable(&self, file: u64, bytes: Range<u64>) -> Result<()> {
+        let pages = bytes.start / PAGE_SIZE..bytes.end.div_ceil(PAGE_SIZE);
+        match self.bad_pages.iter().find(|(of, page)| *of == file && pages.contains(page)) {
+            Some((_, page)) => Err(Error::new(Kind::Io, format!("page {page} of a file cannot be read"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the pages readable that a write replaces as a whole.
+    pub(super) fn mend_pages(&mut self, file: u64, bytes: Range<u64>) {
+        let pages = bytes.start.div_ceil(PAGE_SIZE)..bytes.end / PAGE_SIZE;
+        self.bad_pages.retain(|(of, page)| *of != file || !pages.contains(page));
     }
 
     /// The total allocation of named files in bytes.

@@ -127,6 +127,11 @@ impl Medium for RemoteHeader {
         Ok(())
     }
 
+    /// No level lies on this medium.
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch {
             for (part, at) in extent.data.chunks(MAX_MESSAGE).zip((extent.offset..).step_by(MAX_MESSAGE)) {
