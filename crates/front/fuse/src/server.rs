@@ -58,8 +58,6 @@ pub(crate) struct ServeOptions {
     pub jobs: Jobs,
     pub naming: TermRenderer,
     pub idle_timeout: Option<Duration>,
-    /// Whether logs must not contain the reason of a refused close (deniability contract).
-    pub private: bool,
 }
 
 /// The canonical path of a mount point with nothing mounted, after the mount of a dead server was
@@ -138,6 +136,7 @@ impl MountRegistration {
             made.forbid();
         }
         let closing = self.reporter.clone();
+        let private = self.identity.private;
         let service = Service {
             record: self.record,
             identity: self.identity,
@@ -157,7 +156,7 @@ impl MountRegistration {
             events: self.events,
             reporter: self.reporter,
             event_waiter: EventWaiter::new(terms.idle_timeout),
-            private: terms.private,
+            private,
         })
     }
 }
@@ -186,6 +185,7 @@ pub struct MountServer<S> {
     events: Receiver<MountEvent>,
     reporter: SessionReporter,
     event_waiter: EventWaiter,
+    /// Whether its errors are private.
     private: bool,
 }
 
@@ -212,7 +212,7 @@ impl<S: ServedMount> MountServer<S> {
                 (MountEvent::Idle, Some(_)) => continue,
                 (MountEvent::Idle, None) if self.is_used_without_requests() => continue,
                 (MountEvent::Close(waiting), Some(e)) => {
-                    waiting.refuse(&self.refusal(e));
+                    waiting.refuse(&self.mark_confidential(e));
                     continue;
                 }
                 (event, _) => event,
@@ -223,7 +223,7 @@ impl<S: ServedMount> MountServer<S> {
             match (down, event) {
                 (Ok(()), MountEvent::Close(waiting)) => return self.finish(Some(waiting)),
                 (Ok(()), _) => return self.finish(None),
-                (Err(e), MountEvent::Close(waiting)) => waiting.refuse(&self.refusal(e)),
+                (Err(e), MountEvent::Close(waiting)) => waiting.refuse(&self.mark_confidential(e)),
                 // A process uses it, and no client asked to close it.
                 (Err(e), MountEvent::Idle) if e.kind() == Kind::Busy && self.is_mounted() => {}
                 (Err(e), MountEvent::Stop) => {
@@ -243,7 +243,7 @@ impl<S: ServedMount> MountServer<S> {
     /// Errors: the failure of closing if there was one, or else the reason why it stays mounted.
     pub fn end(mut self) -> Result<()> {
         self.reporter.session.set_closing(true);
-        let down = self.served.take_down();
+        let down = self.served.take_down().map_err(|e| self.mark_confidential(e));
         self.finish(None).and(down)
     }
 
@@ -258,10 +258,11 @@ impl<S: ServedMount> MountServer<S> {
         is_mounted(&self.mountpoint).is_ok_and(|mounted| mounted)
     }
 
-    /// The reason why it is not closed.
+    /// Marks the reason why it is not closed, or was not closed well, as private if necessary.
     ///
-    /// Deniability contract: if only some refusals were private, those would reveal a hidden level.
-    fn refusal(&self, e: Error) -> Error {
+    /// Deniability contract: if only some of these errors were private, those would reveal a hidden
+    /// level.
+    fn mark_confidential(&self, e: Error) -> Error {
         if self.private { e.confidential() } else { e }
     }
 
@@ -274,11 +275,11 @@ impl<S: ServedMount> MountServer<S> {
 
     /// Closes the disk or vault, removes the run directory and a mount point that was made, and
     /// answers the clients that wait for that.
-    fn finish(self, waiting: Option<ClosingClient>) -> Result<()> {
-        let MountServer { server, mut served, made, instance, events, reporter: reports, .. } = self;
+    fn finish(mut self, waiting: Option<ClosingClient>) -> Result<()> {
         // The jobs of clients use the disk or vault, so they end before it is closed.
-        server.end_jobs();
-        let result = served.close();
+        self.server.end_jobs();
+        let result = self.served.close().map_err(|e| self.mark_confidential(e));
+        let MountServer { server, served, made, instance, events, reporter: reports, .. } = self;
         drop((server, served));
         if let Some(Err(e)) = made.map(MadeMountpoint::remove) {
             (reports.log)(&e);

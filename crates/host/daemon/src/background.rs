@@ -100,9 +100,9 @@ impl ReadyPipe {
         let detached = detach();
         let outcome =
             ServerAnswer::of(detached.clone().map(|()| Value::Null), AfterFailure::Ends, self.naming);
-        let told = self.pipe.write_all(outcome.line().as_bytes());
+        let written = self.pipe.write_all(outcome.line().as_bytes());
         detached?;
-        told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
+        written.map_err(|e| Error::io("cannot report to the process that started the server", &e))
     }
 
     /// Lets the parent exit with `error`. False if the parent is gone.

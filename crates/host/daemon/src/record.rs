@@ -3,6 +3,7 @@
 //! Deniability contract: no field depends on the number of levels of a disk.
 
 use crate::file::{FileIdentity, TrackedFile};
+use lacuna_contracts::Error;
 use lacuna_mount::{MountMethod, MountedFs};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub struct Identity {
     pub in_pool: Option<PoolScope>,
     /// Its file, device or directory.
     pub file: Arc<TrackedFile>,
+    /// Whether errors about it are private: its format has levels, whichever exist.
+    pub private: bool,
 }
 
 /// The namespace and cluster of a disk in a pool. The location does not contain them, so it is
@@ -57,6 +60,10 @@ pub struct Record {
     pub since: u64,
     /// The server's process number.
     pub pid: u32,
+    /// Whether errors about it are private: logs must not tell the number or the names of its
+    /// mounts.
+    #[serde(default)]
+    pub private: bool,
     /// The directory of the mount point, if the server made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_mountpoint: Option<FileIdentity>,
@@ -123,6 +130,7 @@ impl Record {
             read_only,
             since: seconds_now(),
             pid: std::process::id(),
+            private: identity.private,
             made_mountpoint: None,
         }
     }
@@ -133,6 +141,14 @@ impl Record {
             FrontEnd::Fuse(mount) => Some(mount),
             FrontEnd::Nbd { .. } => None,
         }
+    }
+
+    /// An error about it, marked as private if necessary.
+    ///
+    /// Deniability contract: the text that a log gets then, and the exit code, do not depend on the
+    /// mount that the error is about.
+    pub fn mark_confidential(&self, e: Error) -> Error {
+        if self.private { e.confidential() } else { e }
     }
 
     /// Whether it is mounted at this canonical path.
@@ -203,6 +219,7 @@ pub fn seconds_now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lacuna_contracts::Kind;
 
     #[test]
     fn each_kind_of_mount_has_its_record() {
@@ -244,6 +261,21 @@ mod tests {
         let text = serde_json::to_string(&record).unwrap();
         assert!(text.contains(r#""made_mountpoint":"file:1:2""#), "{text}");
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+    }
+
+    #[test]
+    fn errors_are_as_private_as_the_record_says() {
+        let front = || FrontEnd::Nbd { uris: Vec::new() };
+        for private in [false, true] {
+            let record = Record::new(&Identity { private, ..Identity::default() }, front(), false);
+            let text = serde_json::to_string(&record).unwrap();
+            let read: Record = serde_json::from_str(&text).unwrap();
+            let marked = read.mark_confidential(Error::new(Kind::Busy, "in use"));
+            assert!(read == record && marked.is_confidential() == private && marked.kind() == Kind::Busy);
+            // A server that was started before an update has a record without the field.
+            let before = text.replace(&format!(",\"private\":{private}"), "");
+            assert!(before != text && !serde_json::from_str::<Record>(&before).unwrap().private, "{before}");
+        }
     }
 
     #[test]

@@ -111,8 +111,8 @@ impl RunPaths {
             let (expected, dir) = ("the record that a server of lacuna writes", self.dir.display());
             let error = Error::new(Kind::Corrupt, what()).found(found).expected(expected);
             error.hint(format!(
-                "if a server of another version of lacuna wrote it, close what it has mounted by its mount point; if its server died, \
-                 unmount what it left, and remove the directory {dir}"
+                "if a server of another version of lacuna wrote it, close that server by its mount point; if \
+                 its server died, unmount its mount points, and remove the directory {dir}"
             ))
         };
         if bytes.len() as u64 > RECORD_LIMIT {

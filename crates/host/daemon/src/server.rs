@@ -246,7 +246,10 @@ impl RequestDispatcher {
             return Err(Error::new(Kind::PurgeIncomplete, "the disk was not purged")
                 .found(format!("a server of the disk {}", own.unwrap_or("without a UUID")))
                 .expected(format!("one of the disk {meant}"))
-                .hint(Hint::from(Action("status")).text(" shows what is open; close it, then try again")));
+                .hint(
+                    Hint::from(Action("status"))
+                        .text(" shows the open disks; close that one, then try again"),
+                ));
         }
         self.service
             .sources

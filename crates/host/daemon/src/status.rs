@@ -18,7 +18,7 @@ pub trait StatusSource: Send + Sync + 'static {
     /// Errors: [`Kind::Usage`] from a source that cannot forget.
     fn purge(&self) -> Result<Status> {
         Err(Error::new(Kind::Usage, "it cannot be purged")
-            .found("something that does not forget what was deleted")
+            .found("something that does not forget deleted data")
             .expected("a disk of the format flash"))
     }
 

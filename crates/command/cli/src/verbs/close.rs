@@ -1,9 +1,13 @@
 //! `close`: closes mounts of `open` and servers of `serve`, and cleans up after dead servers.
 
+mod closing_report;
+
 use crate::args::{CloseArgs, ClusterArgs};
 use crate::terminal::console::{self, Console};
 use crate::terminal::option_names;
 use crate::terminal::progress::{self, Poller, ProgressLine};
+use crate::verbs::close::closing_report::ClosingReport;
+use crate::verbs::closing_rounds;
 use crate::verbs::open_instances::{OpenInstances, OpenMount};
 use crate::verbs::serve::closing::{self, ClosingLevel, CoverSession, PendingPolicy};
 use crate::verbs::status;
@@ -114,12 +118,14 @@ impl Failures {
     }
 }
 
-/// Closes mounts first, then served disks.
+/// Closes in the order of [`closing_rounds`].
 fn close_each(open: OpenInstances, failures: &mut Failures, manner: Manner) {
-    close_mounts(open.mounts, failures, manner);
-    for peer in &open.served {
-        let closed = closing::close_served(peer, manner.patience, manner.force);
-        closed.unwrap_or_else(|e| failures.add(e));
+    for OpenInstances { mounts, served } in closing_rounds::of(open) {
+        close_mounts(mounts, failures, manner);
+        for peer in &served {
+            let closed = closing::close_served(peer, manner.patience, manner.force);
+            closed.unwrap_or_else(|e| failures.add(e));
+        }
     }
 }
 
@@ -237,16 +243,20 @@ fn close_peers(mut peers: Vec<Peer>, failures: &mut Failures, manner: Manner) {
     peers.sort_by_key(|peer| (peer.mount().is_none(), Reverse(peer.record.since)));
     let mut open = OpenInstances::default();
     let mut kept = BTreeSet::new();
-    for one in peers.into_iter().map(|peer| OpenInstances::from(vec![peer])) {
+    for peer in peers {
+        // All levels of a disk have the same file and the same server. Deniability contract: after
+        // a failure the server is not asked again, which could take seconds for each level, and the
+        // failure is printed once.
+        let server = (peer.record.location.clone(), peer.record.pid);
+        if kept.contains(&server) {
+            continue;
+        }
+        let one = OpenInstances::from(vec![peer]);
         match if manner.deleted { Ok(()) } else { one.refuse_deleted() } {
             Ok(()) => open.extend(one),
             Err(e) => {
-                // All levels of a disk have the same file and the same server. Deniability
-                // contract: the failure is printed once per disk.
-                let disk = one.mounts.into_iter().find_map(|mount| mount.location);
-                if kept.insert(disk.unwrap_or_else(|| e.to_string())) {
-                    failures.add(e);
-                }
+                kept.insert(server);
+                failures.add(e);
             }
         }
     }
@@ -262,7 +272,7 @@ fn close_mounts(mounts: Vec<OpenMount>, failures: &mut Failures, manner: Manner)
     let Manner { patience, console, .. } = manner;
     let levels = deepest_first(mounts);
     let mut covers = covers(&levels, patience, console);
-    let mut stay = Vec::new();
+    let (mut stay, mut report) = (Vec::new(), ClosingReport::new(console));
     for mut together in closing_order(&levels) {
         together.retain(|level| level.mount.location.is_none() || !stay.contains(&level.mount.location));
         for level in together.iter().filter(|level| level.number == 0) {
@@ -270,15 +280,20 @@ fn close_mounts(mounts: Vec<OpenMount>, failures: &mut Failures, manner: Manner)
             its.for_each(|(_, cover)| cover.wait(console));
         }
         for (level, closed) in together.iter().zip(close_together(&together, &covers, console)) {
-            if let Err(e) = closed.map(|closed| print_closed(closed, console)) {
-                // A level that was unmounted in spite of the error needs no more cover.
-                if !level.mount.is_gone() {
-                    stay.push(level.mount.location.clone());
+            match closed {
+                Ok(outcome) => report.add(&level.mount, Some(outcome)),
+                Err(e) => {
+                    report.add(&level.mount, None);
+                    // A level that was unmounted in spite of the error needs no more cover.
+                    if !level.mount.is_gone() {
+                        stay.push(level.mount.location.clone());
+                    }
+                    failures.add(if manner.force { not_forced(e) } else { with_list_hint(e) });
                 }
-                failures.add(if manner.force { not_forced(e) } else { with_list_hint(e) });
             }
         }
     }
+    report.end();
 }
 
 /// Groups of levels that are closed concurrently, in order: deeper levels together, except that a
@@ -324,7 +339,7 @@ fn covers(
         match CoverSession::of_mounted(&level.mount, hidden, patience) {
             Ok(cover) => covers.push((level.mount.location.clone(), cover)),
             // Closing the level reports the failure too.
-            Err(e) => console.detail(&format!("no cover for the closing: {e}")),
+            Err(e) => console.detail(&format!("no cover for the closing: {}", console::shown(&e))),
         }
     }
     covers
@@ -347,7 +362,7 @@ fn with_list_hint(e: Error) -> Error {
     if e.kind() != Kind::NotFound || e.get_hint().is_some() {
         return e;
     }
-    e.hint("`lacuna list` says what is open, and where")
+    e.hint("`lacuna list` shows the open disks and vaults, and where they are mounted")
 }
 
 /// Adds to the error of a mount in use that `--force` does not apply to it: the kernel keeps a file
@@ -439,17 +454,6 @@ fn poll_remaining_work(working: ProgressLine, mounts: Vec<OpenMount>, shown: Str
             working.set_step(progress::remaining_work(&items).within("closing", &shown));
         }
     })
-}
-
-/// Prints how a mount was closed.
-fn print_closed(closed: CloseOutcome, console: Console) {
-    match closed {
-        CloseOutcome::Cleanly => console.detail("the server has ended"),
-        CloseOutcome::AfterCrash => console.note(
-            "the server had died before; its mount was removed, and data that was not flushed \
-             is lost",
-        ),
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod close;
+mod closing_rounds;
 pub(crate) mod create;
 pub(crate) mod doctor;
 mod empty_level;

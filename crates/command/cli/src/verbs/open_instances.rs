@@ -83,22 +83,24 @@ impl OpenInstances {
     /// be asked now is refused too: it may have such a disk, and may still obey the request to
     /// close.
     ///
-    /// Deniability contract: the error does not name the mount point.
+    /// Deniability contract: the error does not name a mount point of a disk with levels, or it is
+    /// private. The first failure ends the search, so its time does not depend on the number of
+    /// mounts.
     pub(crate) fn refuse_deleted(&self) -> Result<()> {
-        let mut told = Vec::new();
+        let mut statuses = Vec::new();
         for mount in self.mounts.iter().filter(|mount| !mount.is_vault && mount.location.is_some()) {
-            told.extend(status::unless_ended(mount.status())?);
+            statuses.extend(status::unless_ended(mount.status())?);
         }
         for peer in &self.served {
-            told.extend(status::unless_ended(peer.status())?);
+            statuses.extend(status::unless_ended(peer.status())?);
         }
-        let deleted = told.into_iter().find(ServerStatus::is_deleted);
+        let deleted = statuses.into_iter().find(ServerStatus::is_deleted);
         let Some(location) = deleted.map(|status| status.record.location) else { return Ok(()) };
         Err(Error::new(Kind::Other, format!("cannot close {location}"))
             .found(
                 "its file was deleted while it was open: with the server the disk goes, and all that is on it",
             )
-            .hint(format!("copy what you need; then `lacuna close --deleted {}`", shell_word(location))))
+            .hint(format!("copy your data; then `lacuna close --deleted {}`", shell_word(location))))
     }
 }
 
@@ -145,11 +147,18 @@ impl OpenMount {
         Some(OpenMount { mountpoint, location, is_vault: vault, peer: Some(peer.clone()) })
     }
 
+    /// Whether errors about it are private.
+    pub(crate) fn is_private(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.record.private)
+    }
+
     /// Its server now. Errors: [`Kind::NotFound`] if there is none.
     pub(crate) fn server(&self) -> Result<Peer> {
         match self.of_other_user() {
             Some(peer) => Ok(peer.clone()),
-            None => Registry::open(None)?.by_mountpoint(&self.mountpoint),
+            None => Registry::open(None)?
+                .by_mountpoint(&self.mountpoint)
+                .map_err(|e| if self.is_private() { e.confidential() } else { e }),
         }
     }
 

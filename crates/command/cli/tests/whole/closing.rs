@@ -1,6 +1,8 @@
 //! Messages during long operations, their recipients, and the output of `status` meanwhile.
 
-use crate::harness::{Scene, Signal, Terminal, can_mount, is_program_available, noise, send, wait_until};
+use crate::harness::{
+    CHEAP, CloseOnDrop, Scene, Signal, Terminal, can_mount, is_program_available, noise, send, wait_until,
+};
 use crate::nbd_client::Client;
 use lacuna_testkit::StopAtEnd;
 use std::fs;
@@ -71,6 +73,8 @@ pub(crate) const FEW: usize = 64 << 10;
 pub(crate) const MANY: usize = 7 << 20;
 /// The same for `oblivious`, where the level is smaller.
 const MANY_OBLIVIOUS: usize = 3 << 20;
+/// A number of bytes that both together do not hold, on a disk of 128 MiB.
+const MORE: usize = 16 << 20;
 
 #[test]
 fn closing_does_not_wait_for_the_clock_and_its_cover_carries_pending_data() {
@@ -191,6 +195,27 @@ fn an_interrupted_close_says_that_closing_goes_on() {
     scene.wait_until_free("disk.img");
 }
 
+/// The files of a vault and of a served disk lie in the file system of another disk, which is named
+/// first.
+#[test]
+fn what_keeps_a_mount_busy_is_closed_before_it() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "128M"]);
+    ["m", "n"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+    scene.lacuna(&["open", "disk.img", "m", "--mkfs", "ext4", "--key-file", "key"]).code(0);
+    let _closing = CloseOnDrop(&scene, &["n", "m"]);
+    scene.create("m/d.img", &["--size", "16M"]).code(0);
+    scene.lacuna(&[&["vault", "init", "m/v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
+    scene.lacuna(&["open", "m/v", "n", "--key-file", "key"]).code(0);
+    let server = scene.serve_disk("m/d.img", &[]);
+    scene.lacuna(&["close", "m", "n", "m/d.img"]).code(0);
+    assert_eq!(server.wait(), 0);
+    assert!(!scene.path("m/lost+found").exists());
+    scene.wait_until_free("disk.img");
+}
+
 #[test]
 fn a_level_unmounted_by_hand_counts_as_closed() {
     if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
@@ -286,7 +311,7 @@ fn stays_open_and_loses_nothing(format: &str) {
     let (mut close, seen, terminal) = on_terminal(&scene, &["close", "public"]);
     assert_eq!(close.wait().unwrap().code(), Some(5));
     drop(terminal);
-    wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+    wait_until("the end of the output", || Arc::strong_count(&seen) == 1);
     assert!(seen.lock().unwrap().contains("a deeper level that is still mounted"));
     let (file, content) = (scene.path("hidden/file"), noise(4, 1 << 20));
     fs::write(&file, &content).unwrap();
@@ -297,7 +322,7 @@ fn stays_open_and_loses_nothing(format: &str) {
     let (mut close, seen, terminal) = on_terminal(&scene, &["close", "hidden"]);
     assert_eq!(close.wait().unwrap().code(), Some(14));
     drop(terminal);
-    wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+    wait_until("the end of the output", || Arc::strong_count(&seen) == 1);
     assert!(seen.lock().unwrap().contains("it stays open, and nothing is lost: write to level 0"));
     assert!(synced.try_wait().unwrap().is_none() && fs::read(&file).unwrap() == content);
     with_cover(&scene, &["close", "hidden"]);
@@ -319,6 +344,36 @@ fn stays_open_and_loses_nothing(format: &str) {
     }
     assert!(!scene.path("public/lost+found").exists());
     scene.wait_until_free("disk.img");
+}
+
+/// The level refuses writes while it is being closed. It stays open, and takes them later.
+#[test]
+fn a_refused_close_loses_no_write_that_waited_for_room() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
+        return;
+    }
+    let scene = hidden();
+    // No operation gives up before the close does.
+    let options = ["--mount-options", "noinit_itable", "--cover-timeout", "60"];
+    let open = [&["open", "disk.img", "public", "hidden", "--key-file", "deep"][..], &options].concat();
+    with_cover(&scene, &[&open[..], &["--mkfs", "ext4", "--force"]].concat());
+    let (file, content) = (scene.path("hidden/file"), noise(5, MORE));
+    fs::write(&file, &content).unwrap();
+    let refused = scene.lacuna(&["close", "disk.img"]).code(20).stderr;
+    assert!(refused.contains("keeps the reason out of logs") && file.exists(), "{refused}");
+    with_cover(&scene, &["close", "hidden"]);
+    scene.lacuna(&["close", "disk.img"]).code(0);
+    scene.wait_until_free("disk.img");
+    with_cover(&scene, &open);
+    assert!(fs::read(&file).unwrap() == content);
+    // A signal ends the server, whatever is pending.
+    // Blocks that are written anew need no more space, for which ext4 would wait for cover.
+    fs::File::options().write(true).open(&file).unwrap().write_all(&noise(6, MORE)).unwrap();
+    let status = scene.lacuna(&["status", "disk.img", "--json"]).code(0).json();
+    send(Signal::TERM, &status["servers"][0]["pid"]);
+    scene.wait_until_free("disk.img");
+    scene.lacuna(&["status", "disk.img"]).code(4);
+    assert!(["public", "hidden"].iter().all(|dir| !scene.path(dir).join("lost+found").exists()));
 }
 
 #[test]
@@ -353,7 +408,7 @@ fn an_opening_shows_its_wait_unless_quiet() {
         // Level 0 cannot be used yet, so the file system of the hidden level gets no cover.
         assert_ne!(child.wait().unwrap().code(), Some(0));
         drop(terminal);
-        wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+        wait_until("the end of the output", || Arc::strong_count(&seen) == 1);
         let seen = seen.lock().unwrap();
         let shown = seen.contains("opening: waiting for cover");
         assert_eq!(shown, !quiet, "{seen}");

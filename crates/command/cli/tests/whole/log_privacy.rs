@@ -1,24 +1,58 @@
 //! Failures that only hidden levels can cause are reported on a terminal and by `lacuna status`,
-//! and never in a log.
+//! and never in a log. No log tells how many levels are mounted, and where.
 
-use crate::harness::{Scene, Terminal, can_mount, is_program_available, noise};
+use crate::closing::slow;
+use crate::daily::IsolatedScene;
+use crate::harness::{
+    RunOutput, Scene, Signal, Terminal, can_mount, is_program_available, noise, send, wait_until,
+};
 use crate::nbd_client::Client;
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
+use std::thread;
 
 /// The beginning of the note on deeper levels that every opening for writing prints.
 const NOTE: &str = "note: While this disk is open,";
 /// Words that a log must not contain.
 const FORBIDDEN_WORDS: [&str; 6] = ["cover", "hidden", "level", "export", "flush", "deep"];
 
+/// Mount points for levels, and the sets of them that no log may tell apart.
+const DIRS: [&str; 2] = ["public", "hidden"];
+const MOUNTED: [&[&str]; 2] = [&["public"], &DIRS];
+
 /// A disk of two levels without cover of its own: hidden writes wait for public writes.
 fn scene(format: &str) -> Scene {
     let scene = Scene::new();
+    create_in(&scene, format);
+    scene
+}
+
+fn create_in(scene: &Scene, format: &str) {
     fs::write(scene.path("deep"), "battery staple").unwrap();
     let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep", "--cover", "0"];
     scene.create("disk.img", &shape).code(0);
-    scene
+}
+
+/// The arguments that mount levels at these mount points.
+fn opening<'a>(levels: &[&'a str], option: &[&'a str]) -> Vec<&'a str> {
+    [&["open", "disk.img"][..], levels, &["--key-file", "deep"], option].concat()
+}
+
+/// The process number of the only server.
+fn server_of(status: &RunOutput) -> String {
+    status.json()["servers"][0]["pid"].to_string()
+}
+
+/// Kills the server of the disk, and returns what a log of closing the disk gets, with the exit
+/// code.
+fn close_after_kill(scene: &Scene) -> (i32, String) {
+    send(Signal::KILL, server_of(&scene.lacuna(&["status", "disk.img", "--json"]).code(0)));
+    scene.wait_until_free("disk.img");
+    let dead = || scene.lacuna(&["status", "disk.img"]).stdout.contains("its server died");
+    wait_until("that status tells of it", dead);
+    let closed = scene.lacuna(&["-v", "close", "disk.img"]);
+    (closed.code, closed.stderr)
 }
 
 #[track_caller]
@@ -68,7 +102,7 @@ fn a_hidden_failure_of_a_close_is_shown_on_a_terminal_only() {
     }
     for on_terminal in [false, true] {
         let scene = scene("deniable");
-        ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+        DIRS.iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
         let open =
             ["open", "disk.img", "public", "hidden", "--raw", "--key-file", "deep", "--cover-timeout", "1"];
         let ran = scene.lacuna(&open).code(0);
@@ -120,7 +154,7 @@ fn a_failed_opening_writes_as_much_for_any_number_of_levels() {
     for format in ["deniable", "oblivious"] {
         let scene = Scene::new();
         fs::write(scene.path("deep"), "battery staple").unwrap();
-        ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+        DIRS.iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
         // The clock never beats while the test runs, and closing writes cover.
         let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep"];
         scene.create("disk.img", &[&shape[..], &["--cover", "3600000"]].concat()).code(0);
@@ -138,4 +172,73 @@ fn a_failed_opening_writes_as_much_for_any_number_of_levels() {
         let after_one = changed_by(&scene, &["open", "disk.img", "public", "hidden", "--key-file", "deep"]);
         assert!(is_like_one(after_one) && !scene.path("public/lost+found").exists(), "{format}: {after_one}");
     }
+}
+
+#[test]
+fn a_log_does_not_tell_which_levels_a_dead_server_had_mounted() {
+    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
+        return;
+    }
+    let logs = MOUNTED.map(|levels| {
+        let scene = scene("deniable");
+        DIRS.iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+        scene.lacuna(&opening(levels, &["--raw"])).code(0);
+        let log = close_after_kill(&scene);
+        scene.lacuna(&["status", "disk.img"]).code(4);
+        log
+    });
+    assert_eq!(logs[0], logs[1]);
+    assert!(logs[0].0 == 0 && logs[0].1.contains("the server had died before"), "{logs:?}");
+}
+
+#[test]
+fn a_log_does_not_tell_which_level_of_a_dead_server_is_in_use() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
+        return;
+    }
+    let logs = MOUNTED.map(|levels| {
+        let scene = slow("deniable", "20");
+        scene.lacuna(&opening(levels, &["--mkfs", "ext4"])).code(0);
+        // The deepest mounted level.
+        let user = fs::File::open(scene.path(levels.last().unwrap())).unwrap();
+        let log = close_after_kill(&scene);
+        drop(user);
+        scene.lacuna(&["close", "disk.img"]).code(0);
+        log
+    });
+    assert_eq!(logs[0], logs[1]);
+    assert!(logs[0].0 == 20 && logs[0].1.contains("keeps the reason out of logs"), "{logs:?}");
+}
+
+#[test]
+fn a_log_does_not_tell_which_levels_a_silent_server_has_mounted() {
+    let mut logs = Vec::new();
+    for levels in MOUNTED {
+        let Some(apart) = IsolatedScene::new() else { return };
+        create_in(&apart.scene, "deniable");
+        DIRS.iter().for_each(|dir| fs::create_dir(apart.scene.path(dir)).unwrap());
+        apart.lacuna(&opening(levels, &["--raw"])).code(0);
+        let server = server_of(&apart.lacuna(&["status", "disk.img", "--json"]).code(0));
+        send(Signal::STOP, &server);
+        let asked = [
+            &["close", "disk.img"][..],
+            &["close", "--all"],
+            &["check", "disk.img"],
+            &["doctor", "disk.img"],
+        ];
+        let told: Vec<RunOutput> = thread::scope(|scope| {
+            let apart = &apart;
+            let runs = asked.map(|args| scope.spawn(move || apart.lacuna(&[&["-v"], args].concat())));
+            runs.into_iter().map(|run| run.join().unwrap()).collect()
+        });
+        send(Signal::CONT, &server);
+        let of_disk = |ran: &RunOutput| {
+            assert_silent(&ran.stderr);
+            assert!(ran.code == 20 && ran.stderr.contains(&format!("kill -CONT {server}")), "{}", ran.stderr);
+            let dir = apart.scene.path("").canonicalize().unwrap();
+            ran.stderr.replace(&server, "PID").replace(dir.to_str().unwrap(), "DIR")
+        };
+        logs.push(told.iter().map(of_disk).collect::<Vec<_>>());
+    }
+    assert_eq!(logs[0], logs[1]);
 }

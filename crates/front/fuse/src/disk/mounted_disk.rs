@@ -72,7 +72,7 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let mountpoint = free_mountpoint(&request.mountpoint, run_base, makes)?;
     let kind = if raw { MountKind::Raw } else { MountKind::FileSystem { by: None } };
     let mount = MountRecord { mountpoint: mountpoint.clone(), kind };
-    let location = request.identity.location.clone();
+    let (location, private) = (request.identity.location.clone(), request.identity.private);
     let mut claim = MountRegistration::new(mount, request.identity, read_only, run_base, &request.log)?;
     let reports = claim.reporter.clone();
     let disk = Arc::new(CoverRetry::new(request.disk, request.cover));
@@ -83,7 +83,7 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         claim.make_mountpoint(makes)?;
     }
     // Deniability contract: the mounts of a disk with levels all look alike.
-    let source = if raw && !request.private { location.as_str() } else { FUSE_SOURCE };
+    let source = if raw && !private { location.as_str() } else { FUSE_SOURCE };
     // For root, requests of the loop device may carry the name of the user that caused them; the
     // file's mode and the directory above deny access to other users.
     let allow_other = rustix::process::geteuid().is_root();
@@ -112,8 +112,8 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         Some(mounted)
     };
     let follow = mounted.as_ref().map_or_else(|| Arc::new(|| Ok(())) as ResizeHook, MountedFs::resize_hook);
-    let (naming, idle_timeout, private) = (request.naming, request.idle_timeout, request.private);
-    let terms = ServeOptions { jobs: Jobs::new(request.jobs, follow, naming), naming, idle_timeout, private };
+    let (naming, idle_timeout) = (request.naming, request.idle_timeout);
+    let terms = ServeOptions { jobs: Jobs::new(request.jobs, follow, naming), naming, idle_timeout };
     let method = mounted.as_ref().map(MountedFs::method);
     let (syncing, failed, failures_before) = (None, None, None);
     let served = DiskFuseMount {
@@ -184,12 +184,12 @@ impl ServedMount for DiskFuseMount {
         self.fuse.end();
         let closed = self.disk.close().map_err(|e| match (e.kind(), self.disk.cover(), self.method) {
             (Kind::NoCover, CoverRole::Needs(_), Some(MountMethod::Loop)) => e.hint(
-                "it is closed, without the mark of a clean unmount: what was written before the closing began is on the disk, and \
-                 the file system repairs itself when it is mounted again",
+                "it is closed, without the mark of a clean unmount: data written before the closing began is \
+                 on the disk, and the file system repairs itself when it is mounted again",
             ),
-            (Kind::NoCover, CoverRole::Needs(_), Some(_)) => e.hint(
-                "it is closed; what was written last may be lost, and the file system is checked when it is opened again",
-            ),
+            (Kind::NoCover, CoverRole::Needs(_), Some(_)) => {
+                e.hint("it is closed; the last writes may be lost; the next opening checks the file system")
+            }
             _ => e,
         });
         if let (Err(_), Some(failed)) = (&closed, &self.failed) {
@@ -319,7 +319,6 @@ fn sync(mounted: &MountedFs) -> Result<()> {
 
 /// The error for a program that could not write all remaining data at the unmount.
 fn not_written(e: Error, mountpoint: &Path) -> Error {
-    e.context(format!("cannot write everything that was written at {}", mountpoint.display())).hint(
-        "it is closed; what was written last and not fsynced may be lost, and the file system is checked when it is opened again",
-    )
+    e.context(format!("cannot write everything that was written at {}", mountpoint.display()))
+        .hint("it is closed; writes without an fsync may be lost; the next opening checks the file system")
 }

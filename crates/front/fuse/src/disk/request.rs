@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct DiskRequest {
     /// The disk. [`MountedDisk`](crate::MountedDisk) closes it at the end.
     pub disk: Arc<dyn Disk>,
-    /// The names of the disk for clients.
+    /// The names of the disk for clients, and whether errors about it are private.
     pub identity: Identity,
     /// A directory on which nothing is mounted, except the mount of a dead server.
     pub mountpoint: PathBuf,
@@ -31,8 +31,6 @@ pub struct DiskRequest {
     pub raw: bool,
     /// How the file system is mounted, if not by the default method of this process.
     pub via: Option<MountMethod>,
-    /// Whether logs must not contain the reason of a refused close (deniability contract).
-    pub private: bool,
     /// More options for `mount -o`, such as `noload` or `discard`.
     pub mount_options: Option<String>,
     /// How the disk depends on cover, if it is a level.
@@ -63,7 +61,6 @@ impl DiskRequest {
             read_only: false,
             raw: false,
             via: None,
-            private: false,
             mount_options: None,
             cover: CoverRole::Unneeded,
             idle_timeout: None,

@@ -1,6 +1,6 @@
 //! Tests of file systems that fuse2fs serves, and of its writes at the unmount.
 
-use crate::fixture::{MountFixture, ServerThread, pattern, skip_unless_supported};
+use crate::fixture::{MountFixture, ServerThread, pattern, run, skip_unless_supported, text};
 use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
 use lacuna_contracts::Kind;
@@ -37,7 +37,7 @@ fn writes_that_fail_at_the_unmount_are_reported() {
     fs::write(place.mountpoint().join("file"), pattern(1 << 20)).unwrap();
     disk.fail_writes.store(true, SeqCst);
     let mut failed = None;
-    wait_until("a close that nobody keeps busy", || {
+    wait_until("a close without another user", || {
         failed = place.close().err();
         failed.as_ref().is_none_or(|e| e.kind() != Kind::Busy)
     });
@@ -45,6 +45,44 @@ fn writes_that_fail_at_the_unmount_are_reported() {
     assert!(failed.to_string().contains("cannot be written"), "{failed}");
     assert!(server.join().is_err());
     place.assert_nothing_left();
+}
+
+/// The process that serves the file system of this mount point.
+fn program_at(mountpoint: &Path) -> u32 {
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
+    let mut numbers = processes.filter_map(|name| name.to_str()?.parse::<u32>().ok());
+    let is_it = |number: &u32| {
+        // Other processes end at any time.
+        let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        words.next().is_some_and(|name| name.ends_with(b"fuse2fs"))
+            && words.any(|word| word == text(mountpoint).as_bytes())
+    };
+    numbers.find(is_it).expect("a program that serves the file system")
+}
+
+/// Deniability contract: the error names the mount point, which could be that of a hidden level.
+#[test]
+fn the_failure_of_a_program_is_private_for_a_disk_with_levels() {
+    skip_unless_supported!(false);
+    if lacks_fuse2fs() {
+        return;
+    }
+    for private in [false, true] {
+        let (place, disk) = (MountFixture::new(), Arc::new(MemoryDisk::new(64)));
+        let mut wanted = request(&place, &disk, true);
+        wanted.identity.private = private;
+        let mut server = ServerThread::start(wanted);
+        let program = program_at(&place.mountpoint());
+        run("kill", &["-KILL", &program.to_string()]);
+        wait_until("that the end of the program is told", || place.status().last_error.is_some());
+        for failed in [place.close().map(drop), server.join()] {
+            let failed = failed.unwrap_err();
+            assert!(failed.to_string().contains("fuse2fs failed"), "{failed}");
+            assert_eq!(failed.is_confidential(), private);
+        }
+        place.assert_nothing_left();
+    }
 }
 
 #[test]
@@ -60,7 +98,7 @@ fn a_program_writes_its_remaining_data_when_cover_comes() {
     fs::write(place.mountpoint().join("file"), pattern(1 << 20)).unwrap();
     disk.uncovered.store(true, SeqCst);
     let mut refused = None;
-    wait_until("a close that nobody keeps busy", || {
+    wait_until("a close without another user", || {
         refused = place.close().err();
         refused.as_ref().is_none_or(|e| e.kind() != Kind::Busy)
     });

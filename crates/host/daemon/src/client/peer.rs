@@ -156,22 +156,23 @@ impl Peer {
     /// Errors: [`Kind::Busy`], naming the users, if it is in use; a failure to inspect it.
     pub fn clear_dead(&self) -> Result<bool> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
-        match &self.reach {
+        let cleared = match &self.reach {
             Reach::Own(paths) => clear_dead(paths, mountpoint, PROBED_WITHIN),
             Reach::OtherUser(_) => Ok(false),
-        }
+        };
+        cleared.map_err(|e| self.record.mark_confidential(e))
     }
 
     fn close_with(&self, op: &ControlOp) -> Result<CloseOutcome> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
         let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
-        match &self.reach {
+        let closed = match &self.reach {
             // `None` means that the server has exited by now, and so has closed.
-            Reach::Own(paths) => {
-                Ok(close_within(paths, &shown, mountpoint, op, GONE_WITHIN)?.unwrap_or(CloseOutcome::Cleanly))
-            }
+            Reach::Own(paths) => close_within(paths, &shown, mountpoint, op, GONE_WITHIN)
+                .map(|closed| closed.unwrap_or(CloseOutcome::Cleanly)),
             Reach::OtherUser(server) => server.close(op, &shown, mountpoint),
-        }
+        };
+        closed.map_err(|e| self.record.mark_confidential(e))
     }
 
     pub(crate) fn call(&self, op: &ControlOp) -> io::Result<CallOutcome> {
@@ -186,8 +187,11 @@ impl Peer {
     }
 
     /// The name of the server in errors.
+    ///
+    /// Deniability contract: the mount point could be that of a hidden level, and a log gets the
+    /// error.
     pub(crate) fn server(&self) -> String {
-        let server = match self.mount() {
+        let server = match self.mount().filter(|_| !self.record.private) {
             Some(mount) => format!("the server of {}", mount.mountpoint.display()),
             None => "the server of the disk".to_owned(),
         };
@@ -258,7 +262,7 @@ fn close_within(
             match clean_up_mount(&lock, paths, mountpoint)? {
                 CloseOutcome::AfterCrash if mountpoint.is_none() => Err(Error::new(Kind::Other, what)
                     .found("a server that ended without an answer")
-                    .hint("open the disk again, which repairs what a crash left")),
+                    .hint("open the disk again: it recovers from a crash")),
                 closed => Ok(closed),
             }
         }
@@ -384,7 +388,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             assert!(stream.read(&mut [0; 64]).unwrap() > 0);
-            let lost = Error::new(Kind::Io, "what was written last is lost");
+            let lost = Error::new(Kind::Io, "the last writes are lost");
             let answer = ServerAnswer::of(Err(lost), AfterFailure::Ends, Term::quoted);
             stream.write_all(answer.line().as_bytes()).unwrap();
         });

@@ -68,14 +68,14 @@ fn check_can_purge(peer: &Peer) -> Result<()> {
             .hint("try again"));
     }
     Err(Error::new(Kind::Usage, "the disk cannot be purged")
-        .found("a format that does not forget what was deleted")
+        .found("a format that does not forget deleted data")
         .expected("a disk of the format flash"))
 }
 
 fn covered_mount_error(mountpoint: &Path) -> Error {
     Error::new(Kind::PurgeIncomplete, format!("cannot purge the disk mounted at {}", mountpoint.display()))
         .found("another file system mounted there, or none")
-        .expected("the file system of the disk, whose freed blocks are discarded first")
+        .expected("the file system of the disk: its freed blocks are discarded first")
         .hint(
             Hint::from("unmount what covers it; or close it with ")
                 .action(Action("close"))
@@ -88,11 +88,11 @@ fn discard_freed(mountpoint: &Path) -> Result<()> {
     lacuna_mount::trim(mountpoint).map_err(|e| {
         Error::new(
             Kind::PurgeIncomplete,
-            format!("cannot discard what was deleted on {}", mountpoint.display()),
+            format!("cannot discard the freed blocks of {}", mountpoint.display()),
         )
         .found(e.to_string())
         .expected("a file system that can be trimmed, and the right to do it")
-        .hint("give the command as the user who mounted it, or run `fstrim` on it first")
+        .hint("give the command as the user that mounted it, or run `fstrim` on it first")
     })
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::client::disk_query::PoolQuery;
 use crate::instance::Instance;
+use crate::protocol::Job;
 use crate::record::{FrontEnd, Identity, MountKind, MountRecord, PoolScope, Record};
 use std::fs;
 
@@ -200,6 +201,25 @@ fn only_a_server_that_is_dead_is_cleared_away() {
     clear();
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
     clear();
+}
+
+#[test]
+fn errors_about_a_private_disk_name_no_mount_point_in_a_log() {
+    let base = tempfile::tempdir().unwrap();
+    let at = base.path().canonicalize().unwrap().join("mnt");
+    let registry = Registry::open(Some(base.path())).unwrap();
+    for private in [false, true] {
+        // Its server does not listen yet.
+        let instance = Instance::of_mount(base.path(), &at).unwrap();
+        let written = Record { private, ..record("/a.img", mount(&at), FileIdentity::Unknown) };
+        instance.write(&written).unwrap();
+        let peer = registry.by_mountpoint(&at).unwrap();
+        for e in [peer.status().unwrap_err(), peer.begin(&Job::Flush).err().unwrap()] {
+            assert_eq!(e.to_string().contains(at.to_str().unwrap()), !private, "{e}");
+        }
+        assert_eq!(peer.close().unwrap_err().is_confidential(), private);
+        instance.end().unwrap();
+    }
 }
 
 #[test]

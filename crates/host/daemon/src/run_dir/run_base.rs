@@ -139,7 +139,7 @@ fn is_closed_to_others(meta: &Metadata) -> bool {
 fn outer_uid() -> Result<u32> {
     let inside = geteuid().as_raw();
     let map = lacuna_mount::proc::user_map()
-        .map_err(|e| Error::io("cannot tell who this user is outside of its user namespace", &e))?;
+        .map_err(|e| Error::io("cannot find the number of this user outside of its user namespace", &e))?;
     // A kernel without user namespaces has no map.
     Ok(map.and_then(|map| map_uid(&map, inside)).unwrap_or(inside))
 }

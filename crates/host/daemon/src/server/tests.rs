@@ -309,7 +309,7 @@ fn a_closing_client_waits_for_the_outcome_while_others_are_answered() {
         assert!(matches!(closed.join().unwrap(), CallOutcome::Done(Value::Null)));
         let scene = ServerFixture::new(served());
         let failed = close(scene.socket.clone(), false);
-        scene.closing.recv().unwrap().answer(&Err(Error::new(Kind::Io, "what was written is lost")));
+        scene.closing.recv().unwrap().answer(&Err(Error::new(Kind::Io, "written data is lost")));
         assert!(
             matches!(failed.join().unwrap(), CallOutcome::Refused(e, AfterFailure::Ends) if e.kind() == Kind::Io)
         );

@@ -116,7 +116,7 @@ impl UserServer {
                 Err(e) if is_gone(&e) => {
                     return Err(Error::new(Kind::Busy, what)
                         .found("a server that takes no clients: it died, or is about to end")
-                        .hint("try again; if it died, its user clears away what it left"));
+                        .hint("try again; if it died, its user clears away its remains"));
                 }
                 Err(e) if is_over_time(&e) => {
                     return Err(Error::new(Kind::TimedOut, what).found("a server that accepts no client"));
@@ -145,7 +145,7 @@ impl UserServer {
         }
         Err(Error::new(Kind::Other, what)
             .found("a server that gave no answer that makes sense")
-            .hint("if it died, opening the disk again repairs what the crash left"))
+            .hint("if it died, the disk recovers when it is opened again"))
     }
 }
 
@@ -256,9 +256,9 @@ mod tests {
     #[test]
     fn the_words_of_a_server_are_shown_as_its_own() {
         let said = Error::new(Kind::Busy, "x".repeat(2 * MOST_LETTERS)).found("\u{1b}[2J").confidential();
-        let told = in_words(Error::new(said.kind(), "cannot close /mnt of user 7"), &said);
-        assert!(told.is_confidential() && told.kind() == Kind::Busy);
-        let text = told.to_string();
+        let named = in_words(Error::new(said.kind(), "cannot close /mnt of user 7"), &said);
+        assert!(named.is_confidential() && named.kind() == Kind::Busy);
+        let text = named.to_string();
         assert!(text.starts_with("cannot close /mnt of user 7; found: its server says: xxx"), "{text}");
         assert!(text.len() < 2 * MOST_LETTERS, "{text}");
         let short = in_words(no_answer(7), &Error::new(Kind::Usage, "a\u{1b}[2J\u{202e}b"));

@@ -32,42 +32,35 @@ use std::sync::mpsc;
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     refuse_vault_options(&args)?;
     check_mount_method(&args)?;
-    unlock::check_idle(&args.location, &args.idle)?;
-    let budget = budget(args.cache)?;
+    unlock::check_idle(&args.location, &args.opening.idle)?;
+    let budget = budget(args.opening.cache)?;
     let peeked = lacuna_storage::read_public_params(&args.location)?;
     let has_levels = peeked.as_ref().is_some_and(|disk| disk.has_levels());
     // Deniability contract: messages on mount points would tell a log the number of levels.
     let redact = has_levels && !console::is_terminal();
     let refused = |e: Error| if redact { e.confidential() } else { e };
     let plan = MountPlan::of_disk(has_levels, args.raw, args.via);
-    let (shown, told) = (status::canonical(&args.location), (!redact).then_some(console));
-    left_mounts::clear(&shown, &args.mountpoints, told).map_err(refused)?;
-    check_mountpoints(&mut args, plan, told).map_err(refused)?;
+    let (shown, note_console) = (status::canonical(&args.location), (!redact).then_some(console));
+    left_mounts::clear(&shown, &args.mountpoints, note_console).map_err(refused)?;
+    check_mountpoints(&mut args, plan, note_console).map_err(refused)?;
     peeked.map_or(Ok(()), |disk| check_level(&args, &disk.describe())).map_err(refused)?;
-    unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
+    unlock::check_writing(&args.location, &args.opening)?;
     args.read_only |= args.location.snapshot().is_some();
     let access = unlock::access(args.read_only);
-    let place = DiskArgs { location: &args.location, pool_access: &args.pool_access };
-    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let place = DiskArgs { location: &args.location, pool_access: &args.opening.pool_access };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.opening.expect };
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
     let described = volume.parameters.describe();
     let verifies = described.detects_alterations;
     let key = volume.into_disk(!args.foreground)?;
-    unlock::refuse_idle(key.has_levels(), &args.idle)?;
+    unlock::refuse_idle(key.has_levels(), &args.opening.idle)?;
     // Before the disk is opened: closing a disk that was opened for writing writes to it. The
     // location may have held another disk before.
     check_level(&args, &described)
         .and_then(|()| check_count(&args, &key))
         .map_err(|e| if key.has_levels() { e.confidential() } else { e })?;
-    let opening = OpenDiskOptions {
-        read_only: args.read_only,
-        budget,
-        write_through: args.writing.write_through,
-        cover_timeout: args.waiting.cover_timeout(),
-        purge_policy: args.purging.policy(),
-        expect: args.expect.expect,
-    };
+    let opening = args.opening.options(args.read_only, budget);
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), console, &what, |ready| {
         serve(&args, DiskToServe { location: shown, key, verifies, file }, opening, console, ready)
@@ -194,9 +187,10 @@ fn serve(
     let format = key.format();
     // An error here leaves no disk open.
     let (held, cluster) =
-        (Arc::new(TrackedFile::of(file)?), args.pool_access.cluster.options_for(&args.location)?);
-    let disk =
-        Arc::new(progress::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
+        (Arc::new(TrackedFile::of(file)?), args.opening.pool_access.cluster.options_for(&args.location)?);
+    let disk = Arc::new(progress::show(drawn, &what, |_| {
+        unlock::open_to_serve(key, opening, &args.opening.purging)
+    })?);
     if let Some(note) = disk.note() {
         console.note(note);
     }
@@ -229,15 +223,15 @@ fn serve(
         levels: levels.len() as u64,
         made: opened.iter().map(MountedDisk::made_file_system).collect(),
     };
-    let told = started
+    let reported = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
         .and_then(|_| report.report(args, console))
         .and_then(|()| ready.notify());
-    if told.is_err() {
+    if reported.is_err() {
         // The parent process is gone: unmount everything.
         stoppers.iter().for_each(Stopper::request);
     }
-    background::combine(told, wait_all(opened, &log), &log)
+    background::combine(reported, wait_all(opened, &log), &log)
 }
 
 /// The stage of an opening and its remaining work.
@@ -261,8 +255,8 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
     }
     if disk.can_purge() {
         console.note(
-            "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
-             written again, and a purge then",
+            "without a loop device the disk does not learn of deletions in the file system: deleted data is \
+             forgotten when its place is written again, and a purge then",
         );
     }
     // Deniability contract: the text does not depend on the number of levels.
@@ -356,8 +350,7 @@ fn request(
     request.read_only = args.read_only;
     request.raw = args.raw;
     request.via = args.via;
-    request.private = disk.has_levels();
-    request.idle_timeout = args.idle.idle_timeout;
+    request.idle_timeout = args.opening.idle.idle_timeout;
     // Otherwise reading would write access times to every level, and wait for cover on one without.
     let given = args.mount_options.as_deref();
     let chosen = given.is_some_and(|given| given.split(',').any(|option| option.ends_with("atime")));
@@ -365,8 +358,9 @@ fn request(
     // Deleted data is forgotten only if the file system discards it.
     let discards =
         |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
-    let told = given.is_some_and(|given| given.split(',').any(discards));
-    let forgets = disk.can_purge() && !args.raw && !args.read_only && !told && MountMethod::is_loop(args.via);
+    let is_given = given.is_some_and(|given| given.split(',').any(discards));
+    let forgets =
+        disk.can_purge() && !args.raw && !args.read_only && !is_given && MountMethod::is_loop(args.via);
     let forget = forgets.then_some("discard");
     let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
     request.mount_options = (!options.is_empty()).then(|| options.join(","));

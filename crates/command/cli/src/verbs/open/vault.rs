@@ -32,9 +32,9 @@ pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> 
     check_options(dir, args)?;
     let opening = OpenVaultOptions {
         read_only: args.read_only,
-        budget: budget(args.cache)?,
+        budget: budget(args.opening.cache)?,
         anchor: args.anchor.anchor.clone(),
-        expect: args.expect.expect,
+        expect: args.opening.expect.expect,
         ..OpenVaultOptions::default()
     };
     let location = status::canonical(&args.location);
@@ -42,7 +42,7 @@ pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> 
     let mountpoint = mountpoint::check(&args.mountpoints[0], MountPlan::default(), Some(console))?;
     refuse_nested(dir, &mountpoint)?;
     let access = unlock::access(args.read_only);
-    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.opening.expect };
     let key = vault::unlock_vault(dir, access, given, console)?;
     let what = format!("opening {}", dir.display());
     background::run(!args.foreground, false, console, &what, |ready| {
@@ -72,11 +72,11 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
         ("--raw", args.raw),
         ("--level", args.level.is_some()),
         ("--via", args.via.is_some()),
-        ("--write-through", args.writing.write_through),
-        ("--cover-timeout", args.waiting.cover_timeout.is_some()),
+        ("--write-through", args.opening.writing.write_through),
+        ("--cover-timeout", args.opening.waiting.cover_timeout.is_some()),
     ];
     let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-    if let Some(option) = given.or(args.purging.given_option()) {
+    if let Some(option) = given.or(args.opening.purging.given_option()) {
         return refused(option);
     }
     if let Some(option) = mount_options(args).find(|option| !ALLOWED_MOUNT_OPTIONS.contains(option)) {
@@ -85,7 +85,7 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
     if args.mountpoints.len() > 1 {
         return refused(&format!("{} mount points", args.mountpoints.len()));
     }
-    args.pool_access.access_for(&args.location).map(drop)
+    args.opening.pool_access.access_for(&args.location).map(drop)
 }
 
 /// The mount options that a vault accepts. It is always mounted without devices and set-user-ID
@@ -139,7 +139,7 @@ fn serve(
         let open = key.open(opening)?;
         // The lock on the directory must end with the vault.
         drop(key);
-        vault::notes(&open, args.read_only, console);
+        vault::notes(&open, args.read_only);
         let (location, format) = (place.location.to_owned(), "vault".to_owned());
         let (id, file) = (Some(id.to_string()), Arc::new(held));
         let identity = Identity { location, format, id, file, ..Identity::default() };
@@ -150,7 +150,7 @@ fn serve(
     let stop_now = stopper.clone();
     let forward = move || signals.into_iter().for_each(|()| stopper.request());
     let started = std::thread::Builder::new().name("lacuna-stop".into()).spawn(forward);
-    let told = started
+    let reported = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
         .and_then(|_| {
             let word = shell_word(place.mountpoint);
@@ -158,11 +158,11 @@ fn serve(
             console.done(&format!("opened {dir} at {at}; `lacuna close {word}` ends it"))
         })
         .and_then(|()| ready.notify());
-    if told.is_err() {
+    if reported.is_err() {
         // The parent process is gone: unmount.
         stop_now.request();
     }
-    background::combine(told, mounted.wait(), &log)
+    background::combine(reported, mounted.wait(), &log)
 }
 
 fn mount(
@@ -176,7 +176,7 @@ fn mount(
     request.make_mountpoint = true;
     request.source = status::canonical_path(place.dir).into_os_string();
     request.allow_other = args.vault.allow_other;
-    request.idle_timeout = args.idle.idle_timeout;
+    request.idle_timeout = args.opening.idle.idle_timeout;
     request.read_only = args.read_only;
     request.identity = identity;
     request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");

@@ -15,6 +15,7 @@ use lacuna_daemon::{
 };
 use lacuna_storage::{ClusterOptions, Error, Kind, Location, OpenDisk, Result};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
         return watch::run(args, look);
     }
     let (all, width) = (console.is_verbose(), terminal_size::width());
-    servers.iter().try_for_each(|server| console::line(server_text::render(server, all, width).trim_end()))
+    let texts = servers.iter().map(|server| server_text::render(server, all, width));
+    texts.map(|text| format!("{}\n", text.trim_end())).try_for_each(|text| console::bytes(text.as_bytes()))
 }
 
 /// The servers that were found, of this user and of other users.
@@ -187,15 +189,29 @@ pub(crate) fn peers_of_disk(location: &Location, cluster: &ClusterOptions) -> Re
 /// The status of each server: NBD servers, then mounts, then mounts of dead servers. Mounts of one
 /// disk are adjacent, by level.
 fn query_status(peers: Vec<Peer>, console: Console) -> Vec<PeerStatus> {
-    let answered = |peer: Peer| match peer.status() {
-        Ok(status) => Some(PeerStatus { peer, status }),
-        Err(e) => {
-            console.detail(&option_names::render(&e));
+    // Deniability contract: neither the time nor the details depend on the number of levels that a
+    // silent server has mounted.
+    let (mut silent, mut told) = (BTreeSet::new(), BTreeSet::new());
+    let answered = |peer: Peer| {
+        let server = (peer.record.location.clone(), peer.record.pid);
+        if !silent.contains(&server) {
+            let e = match peer.status() {
+                Ok(status) => return Some(PeerStatus { peer, status }),
+                Err(e) => e,
+            };
+            let text = option_names::render(&e);
+            if told.insert(text.clone()) {
+                console.detail(&text);
+            }
             // A server that has just ended, or does not listen yet, is skipped. After any other
             // error it counts as silent.
-            let status = (e.kind() != Kind::NotFound).then(|| ServerStatus::of_silent(peer.record.clone()));
-            status.map(|status| PeerStatus { peer, status })
+            if e.kind() == Kind::NotFound {
+                return None;
+            }
+            silent.insert(server);
         }
+        let status = ServerStatus::of_silent(peer.record.clone());
+        Some(PeerStatus { peer, status })
     };
     let mut statuses: Vec<PeerStatus> = peers.into_iter().filter_map(answered).collect();
     statuses.sort_by_key(|PeerStatus { peer, status }| {
@@ -246,6 +262,7 @@ pub(crate) fn identity(
         id: Some(disk.id().to_string()),
         in_pool: rados_target::target_of(location, cluster),
         file,
+        private: disk.has_levels(),
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn render(server: &Value, all: bool, width: Option<usize>) -> String 
     let pid = &server["pid"];
     if server["died"] == true {
         return format!(
-            "{location} at {place}: its server died (process {pid}); `lacuna close {}` clears away what it left\n",
+            "{location} at {place}: its server died (process {pid}); `lacuna close {}` clears it away\n",
             shell_word(&place)
         );
     }
@@ -135,7 +135,7 @@ pub(crate) fn is_deleted(server: &Value) -> bool {
 /// A description of the change if the file is no longer at its path.
 pub(crate) fn changed_file(server: &Value) -> Option<String> {
     if is_deleted(server) {
-        let rescue = if server["vault"] == true { "" } else { ": copy what you need before you close it" };
+        let rescue = if server["vault"] == true { "" } else { ": copy your data before you close it" };
         return Some(format!("its {} was deleted{rescue}", file_noun(server)));
     }
     if server["file"]["removed"] == true {
@@ -231,7 +231,7 @@ pub(crate) fn cover(activity: &Activity) -> Option<String> {
         return Some(own);
     }
     let factor = medium as f64 / public as f64;
-    Some(format!("{own}; {factor:.1} times as much went to the medium as to level 0"))
+    Some(format!("{own}; {factor:.1} bytes went to the medium for each byte of level 0"))
 }
 
 /// All counters.
