@@ -36,14 +36,19 @@ use verbs::{
     serve, snapshot, status, vault,
 };
 
+/// Which kinds of memory a core dump of this process or of its children contains, as a mask.
+const DUMPED_MEMORY: &str = "/proc/self/coredump_filter";
 /// Maximum number of descriptors to ask for.
 const MOST_DESCRIPTORS: u64 = 1 << 19;
 
 fn main() -> ExitCode {
     // A core dump would hold keys. The limit does not apply to a program that collects dumps
-    // through a pipe, hence both calls. A system that refuses them makes no dumps of this process
-    // either.
+    // through a pipe; the flag does. Children, which may serve a file system and so hold plaintext,
+    // inherit the limit and not the flag. They inherit the mask: their dumps contain no memory. It
+    // is written first, because the flag forbids that. A system that refuses these calls makes no
+    // dumps of this process either.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = std::fs::write(DUMPED_MEMORY, "0");
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::limit_arenas();
     lacuna_daemon::note_inherited_descriptors();
@@ -112,7 +117,7 @@ fn refuse_setuid() -> Result<()> {
     }
     Err(Error::new(Kind::Permission, "cannot run with the rights of another user or group")
         .found("a program file with the set-user-ID or set-group-ID bit")
-        .expected("the rights of the person who starts it")
+        .expected("the rights of the user that starts it")
         .hint("remove the bit (`chmod ug-s`), and use sudo or doas where root is needed"))
 }
 

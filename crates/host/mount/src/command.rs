@@ -1,5 +1,6 @@
 //! Runs programs of the system: arguments as a list, never through a shell; their output in errors.
 
+use crate::system_call;
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
@@ -202,6 +203,8 @@ fn command_in_our_group<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
     command.args(args).env("LC_ALL", "C").env("PATH", search_path()).stdin(Stdio::null());
     // fuse2fs would write its output to that file, where it would be lost.
     command.env_remove("FUSE2FS_LOGFILE");
+    // A program that serves would hold a lock or a pipe of the shell that started the server.
+    system_call::withhold_descriptors(&mut command);
     command
 }
 
@@ -284,6 +287,7 @@ pub(crate) fn package(program: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn root_searches_the_system_directories_first() {
@@ -294,6 +298,16 @@ mod tests {
         );
         assert!(for_others(path).to_str().unwrap().starts_with("/home/me/bin:.:bin:/opt/bin:/usr/sbin:"));
         assert_eq!(for_root(OsStr::new("")).to_str(), Some("/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin"));
+    }
+
+    #[test]
+    fn a_program_gets_the_standard_streams_alone() {
+        // Unlike other descriptors of this process, programs inherit a duplicate.
+        let duplicate = rustix::io::dup(tempfile::tempfile().unwrap()).unwrap();
+        let at = format!("/proc/self/fd/{}", duplicate.as_raw_fd());
+        assert!(Command::new("test").args(["-e", &at]).status().unwrap().success());
+        assert!(!run("test", &["-e", &at]).unwrap().success());
+        assert!(run("test", &["-e", "/proc/self/fd/2"]).unwrap().success());
     }
 
     #[test]

@@ -102,14 +102,14 @@ pub(crate) fn prepare(
             Err(Error::new(Kind::Usage, what).found(words).expected("a file system on the whole disk").hint(
                 Hint::from("serve it to NBD clients, or open it with ")
                     .setting(Setting("raw"))
-                    .text(", and use what it holds from there"),
+                    .text(", and use its content from there"),
             ))
         }
         (Some(found), Some(wanted)) => {
             let len = disk.len();
             let punch = format!("fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk");
             let advice = Hint::from("open it without ").setting(Setting("mkfs"));
-            let advice = advice.text("; or, to lose what is there, open it with ").setting(Setting("raw"));
+            let advice = advice.text("; or, to lose its content, open it with ").setting(Setting("raw"));
             Err(not_blank_error(what, wanted, format!("{found} already on the disk"))
                 .hint(advice.text(format!(", run `{punch}`, and close it"))))
         }
@@ -120,10 +120,9 @@ pub(crate) fn prepare(
             if !making.overwrite
                 && let Some(at) = first_data(disk).map_err(|e| e.context(what))?
             {
-                let found =
-                    format!("data of no known kind from byte {at} on, as an interrupted mkfs leaves it");
+                let found = format!("data of no known kind from byte {at}, as an interrupted mkfs leaves it");
                 let advice = Hint::from("open it without ").setting(Setting("mkfs"));
-                let advice = advice.text(" if it is a file system; to lose what is there, give ");
+                let advice = advice.text(" if it is a file system; to lose its content, give ");
                 let advice = advice.setting(Setting("overwrite")).text(" with ").setting(Setting("mkfs"));
                 return Err(not_blank_error(what, wanted, found).hint(advice));
             }

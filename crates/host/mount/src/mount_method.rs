@@ -213,7 +213,7 @@ pub fn lacking_for_fuse() -> Option<Error> {
     let mounts_itself = rustix::process::geteuid().is_root() && has_mount_capability();
     (!mounts_itself && !command::is_installed("fusermount3")).then(|| {
         Error::new(Kind::NotFound, what)
-            .found("no program fusermount3, which mounts for those who are not root")
+            .found("no program fusermount3, which mounts for users other than root")
             .hint("install the package fuse3; or in a container run as root of a user namespace: `unshare --user --map-root-user --mount`")
     })
 }

@@ -121,9 +121,8 @@ impl MountSetup<'_> {
                     && !options.is_some_and(|options| options.contains(option)) =>
             {
                 let advice = Hint::from("if it was not unmounted, as in a copy of a disk in use, give ");
-                let what = format!(
-                    " {option}: its journal is then left aside, and what was written last is not seen"
-                );
+                let what =
+                    format!(" {option}: its journal is then left aside, and the last writes are not seen");
                 e.hint(advice.setting(Setting("mount_options")).text(what))
             }
             _ => self.prefer_disk_error(e, Some(&content.kind)),

@@ -118,11 +118,11 @@ impl RunningProgram {
     ) -> Result<Self> {
         let child = command::spawn_piped(name, words)?;
         let process = child.id();
-        let (life, disk) = (Arc::new(ProcessState::default()), Arc::clone(disk));
-        let (told, flushed) = (Arc::clone(&life), Arc::clone(&disk));
+        let (state, disk) = (Arc::new(ProcessState::default()), Arc::clone(disk));
+        let (reported, flushed) = (Arc::clone(&state), Arc::clone(&disk));
         let wait = move |talking: PipedChild| {
             let finished = talking.finish();
-            told.set_stage(ProcessStage::Flushing);
+            reported.set_stage(ProcessStage::Flushing);
             let ending = match finished {
                 Ok(finished) => ExitInfo { is_success: finished.success(), message: finished.message() },
                 Err(words) => ExitInfo { is_success: false, message: words },
@@ -132,14 +132,14 @@ impl RunningProgram {
                 // reports its failure.
                 let _ = flushed.flush();
             }
-            told.set_stage(ProcessStage::Ended(ending));
+            reported.set_stage(ProcessStage::Ended(ending));
             ended();
         };
         std::thread::Builder::new()
             .name(format!("lacuna-{name}"))
             .spawn(move || wait(child))
             .map_err(|e| Error::io(format!("cannot wait for {name}"), &e))?;
-        Ok(RunningProgram { name, process, disk, state: life })
+        Ok(RunningProgram { name, process, disk, state })
     }
 
     /// Waits until `done` returns true, or until the program has ended. Errors: [`Kind::TimedOut`]
@@ -226,7 +226,7 @@ impl ProgramMount {
             .found(words)
             .expected("it to run until it is unmounted")
             .hint(Hint::from("end it with ").action(Action("close")).text(
-                " and open it again, which repairs the file system; what was written last and not fsynced may be lost",
+                " and open it again, which repairs the file system; writes that were not fsynced may be lost",
             ))
     }
 
@@ -320,7 +320,7 @@ impl ProgramMount {
         let RunningProgram { name, process, .. } = &self.running;
         error
             .found(format!("{name} (process {process}), which is idle and does not end"))
-            .expected("it to write what is left, and to end")
+            .expected("it to write the remaining data, and to end")
             .hint(format!(
                 "if it was stopped, `kill -CONT {process}` resumes it; if it is still mounted in a container, unmount it there; \
                  the server then ends by itself"

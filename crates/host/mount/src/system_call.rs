@@ -7,7 +7,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
+use std::process::Command;
 use std::thread;
 
 // From `linux/loop.h`.
@@ -122,6 +124,20 @@ pub(crate) fn run_without_descriptors<T: Send>(call: impl FnOnce() -> io::Result
         let running = thread::Builder::new().name("lacuna-loop".to_owned()).spawn_scoped(scope, run)?;
         running.join().unwrap_or_else(|panic| resume_unwind(panic))
     })
+}
+
+/// Lets the program of a command have the standard streams alone. Before Linux 5.11 it also
+/// inherits the descriptors that this process inherited.
+pub(crate) fn withhold_descriptors(command: &mut Command) {
+    let mark = || {
+        // SAFETY: the call touches no memory of the process.
+        unsafe {
+            libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        };
+        Ok(())
+    };
+    // SAFETY: between fork and exec, `mark` makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(mark) };
 }
 
 #[cfg(test)]

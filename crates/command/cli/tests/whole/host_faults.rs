@@ -1,6 +1,8 @@
 //! Faults and limits of the host: only the affected request fails, and its error names a remedy.
 
-use crate::harness::{Device, RunOutput, Scene, can_mount, is_program_available, noise, skipped};
+use crate::harness::{
+    CloseOnDrop, Device, RunOutput, Scene, can_mount, is_program_available, noise, skipped,
+};
 use crate::nbd_client::Client;
 use crate::vault_harness::VaultScene;
 use std::ffi::OsStr;
@@ -202,6 +204,31 @@ fn a_server_keeps_no_descriptor_that_it_was_started_with() {
     vault.close().code(0);
 }
 
+/// The program that serves the file system is a child of the server, and lives as long.
+#[test]
+fn a_program_that_serves_keeps_no_descriptor_of_the_shell() {
+    let programs = ["fuse2fs", "mkfs.ext4"];
+    if !can_mount("/dev/fuse") || !programs.iter().all(|name| is_program_available(name)) {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let script =
+        "exec 9>&1 >/dev/null; exec \"$0\" open disk.img mnt --mkfs ext4 --via fuse2fs --key-file key";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scene.path("."));
+    shell.env("XDG_RUNTIME_DIR", scene.path(".")).env("XDG_STATE_HOME", scene.path("state"));
+    let opened = shell.stdin(Stdio::null()).stdout(writer).status().unwrap();
+    assert!(opened.success());
+    let _closing = CloseOnDrop(&scene, &["mnt"]);
+    drop(shell);
+    // As above.
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    assert_eq!(scene.lacuna(&["status", "mnt", "--json"]).code(0).json()["servers"][0]["via"], "fuse2fs");
+    scene.lacuna(&["close", "mnt"]).code(0);
+}
+
 /// Every verb that writes to the disk at `location`. `backup` is a backup of its header.
 fn writing_verbs<'a>(location: &'a str, backup: &'a str) -> Vec<Vec<&'a str>> {
     let mut verbs = vec![
@@ -324,8 +351,8 @@ fn names_reach_no_terminal_with_control_characters() {
 
 /// Number of resident pages of a medium, as the system reports it to the owner.
 fn resident(scene: &Scene, file: &str) -> u64 {
-    let told = scene.tool("fincore", &["--bytes", "--noheadings", "--output", "PAGES", file]).stdout;
-    told.trim().parse().unwrap_or_else(|e| panic!("{e}: {told:?}"))
+    let output = scene.tool("fincore", &["--bytes", "--noheadings", "--output", "PAGES", file]).stdout;
+    output.trim().parse().unwrap_or_else(|e| panic!("{e}: {output:?}"))
 }
 
 /// The slots that were read would reveal the level that was read.

@@ -163,6 +163,10 @@ fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
     let opened = town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
     assert!(opened.stderr.is_empty(), "{}", opened.stderr);
     assert_eq!(town.server(FIRST)["via"], "fuse2fs");
+    // A core dump of the program, which has files in its memory, contains no memory.
+    let program = TwoUsers::child_of(&town.server(FIRST)["pid"]);
+    let dumped = fs::read_to_string(format!("/proc/{program}/coredump_filter")).unwrap();
+    assert_eq!(u32::from_str_radix(dumped.trim(), 16), Ok(0));
     fs::write(town.home(FIRST).join("large"), noise(3, 20 << 20)).unwrap();
     town.run(FIRST, &["ls", "mnt/lost+found"]).code(0);
     town.run(FIRST, &["sh", "-c", "mkdir mnt/d && cp large mnt/d/large && ln mnt/d/large mnt/link"]).code(0);
