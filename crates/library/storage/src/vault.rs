@@ -44,13 +44,13 @@ use crate::observer::{Observer, run_step};
 use crate::opening::claim::DiskClaim;
 use crate::sync_directory::sync_directory;
 use crate::unlock::{HeaderOpener, PassphraseMatch};
-use lacuna_contracts::{Budget, Error, Kind, Result, Secret, SecretVec};
+use lacuna_contracts::{Budget, Error, Kind, Result, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{
-    DiskId, FormatId, HEADER_AREA, Location, NewHeader, NewHeaderSpec, PublicHeader, Uuid, medium_len,
+    DiskId, FormatId, HEADER_AREA, Location, NewHeader, NewHeaderSpec, OpenHeader, PublicHeader, Uuid,
 };
 pub use lacuna_integrity::{Choice, Scheme};
-use lacuna_medium::{Access, DiskFolder, FileMedium, FsSpace, Medium};
+use lacuna_medium::{Access, DiskFolder, FsSpace, Medium};
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
 pub use lacuna_vault::store::{FILES, RollbackPolicy};
 pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Rescue, Vault, VaultLog};
@@ -135,9 +135,9 @@ pub fn create(
     let header =
         run_step(observer, "deriving keys from the passphrase", || NewHeader::build(header, &*random))?;
     let (public, id) = (header.unlocked().header.clone(), header.unlocked().id());
-    let place = directory::NewVaultDir::make(&new.dir)?;
+    let mut place = directory::NewVaultDir::make(&new.dir)?;
     let file = new.dir.join(HEADER_FILE);
-    let medium = FileMedium::create(&file, medium_len(HEADER_AREA))?;
+    let medium = place.make_header()?;
     let naming = |e: Error| e.context(format!("cannot make a vault in {}", new.dir.display()));
     // The header comes last: until it is written, nothing looks like a vault.
     let made = header.write(&medium, |unlocked| {
@@ -192,8 +192,7 @@ pub struct UnlockedVault {
     dir: PathBuf,
     header: Arc<dyn Medium>,
     claim: Option<Arc<DiskClaim>>,
-    master: Secret<32>,
-    uuid: Uuid,
+    unlocked: OpenHeader,
 }
 
 /// Holds a vault, then gets passphrases, then opens its header, as [`crate::unlock`] does for
@@ -216,11 +215,8 @@ pub fn unlock(
         return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
             .found(format!("the header of a disk in {HEADER_FILE}")));
     }
-    let (header, mut unlocked, claim) = volume.into_vault_parts();
-    let uuid = unlocked.header.uuid;
-    let master = unlocked.master_keys.drain(..).next();
-    let master = master.ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
-    Ok(UnlockedVault { dir, header, claim, master, uuid })
+    let (header, unlocked, claim) = volume.into_vault_parts();
+    Ok(UnlockedVault { dir, header, claim, unlocked })
 }
 
 /// Opens a vault with these passphrases; each must open its header.
@@ -240,19 +236,26 @@ pub fn open(
 impl UnlockedVault {
     /// The UUID of the vault.
     pub fn uuid(&self) -> Uuid {
-        self.uuid
+        self.unlocked.header.uuid
     }
 
     /// The identity that lets the owner recognise the vault.
     pub fn id(&self) -> DiskId {
-        DiskId::of(&self.master, self.uuid)
+        self.unlocked.id()
+    }
+
+    /// The number of passphrases that open the vault.
+    ///
+    /// Errors: those of [`OpenHeader::passphrase_count`].
+    pub fn passphrase_count(&self) -> Result<Option<usize>> {
+        self.unlocked.passphrase_count()
     }
 
     /// The path of this machine's anchor: `given`, or the default one.
     ///
     /// Errors: [`Kind::Usage`] for an unsuitable path.
     pub fn anchor(&self, given: Option<&Path>) -> Result<PathBuf> {
-        anchor::anchor_path(&self.dir, given, self.uuid)
+        anchor::anchor_path(&self.dir, given, self.uuid())
     }
 
     /// Opens the vault, after finishing operations that a crash interrupted.
@@ -269,14 +272,14 @@ impl UnlockedVault {
             VaultOpenOptions { read_only, on_rollback: accept, budget, log, ..VaultOpenOptions::default() };
         let base = open_backing(&self.paths(&anchor), read_only, Arc::new(SystemRandom::new()?))?;
         // Memory locks do not survive a fork: this copy is locked in the surviving process.
-        let master = self.master.clone();
+        let master = self.unlocked.master_keys[0].clone();
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
-        let vault = Arc::new(Vault::open(base, &master, self.uuid.0, &options).map_err(naming)?);
+        let vault = Arc::new(Vault::open(base, &master, self.uuid().0, &options).map_err(naming)?);
         Ok(OpenVault { vault, _header: Arc::clone(&self.header), _claim: self.claim.clone() })
     }
 
     fn paths<'v>(&'v self, anchor: &'v Path) -> VaultPaths<'v> {
-        VaultPaths { dir: &self.dir, uuid: self.uuid, anchor }
+        VaultPaths { dir: &self.dir, uuid: self.uuid(), anchor }
     }
 
     /// Opens a damaged vault to read the data that verifies. The settings `read_only`, `accept` and
@@ -290,7 +293,7 @@ impl UnlockedVault {
         let options = VaultOpenOptions { budget, log, ..VaultOpenOptions::default() };
         let base = open_backing(&self.paths(&anchor), true, Arc::new(SystemRandom::new()?))?;
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
-        Rescue::open(base, &self.master.clone(), self.uuid.0, &options).map_err(naming)
+        Rescue::open(base, &self.unlocked.master_keys[0].clone(), self.uuid().0, &options).map_err(naming)
     }
 }
 

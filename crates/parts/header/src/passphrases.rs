@@ -23,6 +23,19 @@ impl PublicHeader {
     }
 }
 
+impl OpenHeader {
+    /// The number of passphrases that work. `None` in formats with levels, where no holder of a
+    /// passphrase may learn it (deniability contract).
+    ///
+    /// Errors: [`Kind::Corrupt`] if the map of used slots does not verify.
+    pub fn passphrase_count(&self) -> Result<Option<usize>> {
+        if !self.header.can_change_one_slot() {
+            return Ok(None);
+        }
+        self.slot_map().map(|map| Some(map.used()))
+    }
+}
+
 /// The change to a slot.
 enum KeySlotChange<'a> {
     Fill(&'a SecretVec),
@@ -64,7 +77,7 @@ fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
         return Err(Error::new(Kind::Usage, "cannot add a passphrase")
             .found(format!("{KEY_SLOTS} passphrases that work"))
             .expected(format!("fewer than the {KEY_SLOTS} that a disk can have"))
-            .hint("remove one first, or refresh the key slots with only those that you know"));
+            .hint("remove one first, or refresh the key slots with only the passphrases you know"));
     }
     Ok(free)
 }

@@ -55,7 +55,7 @@ impl Helper {
     pub(crate) fn command_line(self, given: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
         let given: Vec<OsString> = given.collect();
         if let Some(answer) = self.answer(&given) {
-            return console::line(&answer).map(|()| None);
+            return console::bytes(format!("{answer}\n").as_bytes()).map(|()| None);
         }
         let given = HelperArgs::parse(self, given.into_iter())?;
         match self {

@@ -14,8 +14,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The signals that are caught.
-const SIGNALS: [i32; 9] = [
+/// The signals that are caught. KILL and STOP cannot be; signals of a fault of the program and
+/// real-time signals are not.
+const SIGNALS: [i32; 15] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -23,6 +24,12 @@ const SIGNALS: [i32; 9] = [
     libc::SIGALRM,
     libc::SIGUSR1,
     libc::SIGUSR2,
+    libc::SIGSTKFLT,
+    libc::SIGXCPU,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
     libc::SIGTSTP,
     libc::SIGCONT,
 ];

@@ -1,4 +1,5 @@
 //! Output to the user and questions: results on standard output, everything else on standard error.
+//! Control characters in it, as in the name of a file, are escaped.
 //!
 //! Never panics because of a broken stream: EPIPE on standard output counts as success, ENOSPC is
 //! an error.
@@ -73,14 +74,14 @@ impl Console {
     /// Information that the user should have although there is no error.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
-            to_stderr(&format!("lacuna: note: {text}"));
+            print_always(&format!("note: {text}"));
         }
     }
 
     /// A detail for `--verbose`.
     pub(crate) fn detail(&self, text: &str) {
         if self.verbose {
-            to_stderr(&format!("lacuna: {text}"));
+            print_always(text);
         }
     }
 
@@ -88,20 +89,30 @@ impl Console {
     pub(crate) fn done(&self, text: &str) -> Result<()> {
         if self.quiet { Ok(()) } else { line(text) }
     }
+
+    /// Several sentences about completed work, each on a line.
+    pub(crate) fn done_lines<S: AsRef<str>>(&self, lines: &[S]) -> Result<()> {
+        lines.iter().try_for_each(|line| self.done(line.as_ref()))
+    }
 }
 
 /// Prints an error: on up to three lines on a terminal, on one line elsewhere. `--quiet` does not
 /// silence it.
-///
-/// Deniability contract: a log gets the same sentence for every private error.
 pub(crate) fn error(e: &Error) {
-    let text = if is_redacted(e) { REDACTED.into() } else { shown(e) };
-    to_stderr(&format!("lacuna: {text}"));
+    to_stderr(&format!("lacuna: {}", shown(e)));
 }
 
 /// The text of an error for standard error: on up to three lines on a terminal, on one elsewhere.
+///
+/// Deniability contract: a log gets the same sentence for every private error.
 pub(crate) fn shown(e: &Error) -> String {
-    if is_terminal() { option_names::lines(e) } else { option_names::render(e) }
+    if is_redacted(e) {
+        REDACTED.to_owned()
+    } else if is_terminal() {
+        option_names::lines(e)
+    } else {
+        option_names::render(e)
+    }
 }
 
 /// Combines the results of two steps of a command. If both failed, the second error is printed at
@@ -168,19 +179,29 @@ pub(crate) fn confirm() -> Result<()> {
 
 /// Information that the user needs now; `--quiet` does not silence it.
 pub(crate) fn print_always(text: &str) {
-    to_stderr(&format!("lacuna: {text}"));
+    to_stderr(&format!("lacuna: {}", printable(text)));
 }
 
 /// A line of requested output.
 pub(crate) fn line(text: &str) -> Result<()> {
-    bytes(format!("{text}\n").as_bytes())
+    bytes(format!("{}\n", printable(text)).as_bytes())
+}
+
+/// A table of requested output, with a name and a value in each row.
+pub(crate) fn table<N: AsRef<str>>(rows: impl IntoIterator<Item = (N, String)>) -> Result<()> {
+    bytes(table_text(rows).as_bytes())
+}
+
+fn table_text<N: AsRef<str>>(rows: impl IntoIterator<Item = (N, String)>) -> String {
+    let row = |(name, value): (N, String)| format!("{:<16} {}\n", name.as_ref(), printable(&value));
+    rows.into_iter().map(row).collect()
 }
 
 /// A JSON document. It may have names of other users in it, and reach a terminal.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::io("cannot write the answer as JSON", &e.into()))?;
-    line(&escaped(&text))
+    bytes((escaped(&text) + "\n").as_bytes())
 }
 
 /// Escapes the control characters that JSON permits in strings, such as U+009B.
@@ -199,7 +220,7 @@ fn escaped(json: &str) -> String {
     out
 }
 
-/// Raw bytes.
+/// Raw bytes, without the names that other users or other media have chosen.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -221,6 +242,12 @@ fn to_stderr(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_of_a_table_forges_no_row() {
+        let rows = [("location", "a\nUUID\u{1b}[2J".to_owned()), ("size", "1".to_owned())];
+        assert_eq!(table_text(rows), "location         a\\nUUID\\u{1b}[2J\nsize             1\n");
+    }
 
     #[test]
     fn json_reaches_a_terminal_without_control_characters() {

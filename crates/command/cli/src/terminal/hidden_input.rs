@@ -1,8 +1,8 @@
 //! Reads a line from the terminal without showing it.
 //!
 //! Invariant: the terminal shows input again before a signal ends or stops the process, and hides
-//! it again when the process goes on. KILL and STOP cannot be caught; after STOP, the prompt
-//! appears again with CONT.
+//! it again when the process goes on. KILL and STOP cannot be caught, and signals of a fault of the
+//! program and real-time signals are not; after STOP, the prompt appears again with CONT.
 
 use crate::terminal::caught_signals::CaughtSignals;
 use lacuna_storage::{Error, Kind, Passphrase, Result, printable};

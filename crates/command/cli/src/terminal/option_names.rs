@@ -49,6 +49,7 @@ const COMMAND_OF: &[(&str, &str)] = &[
     ("rescue", "rescue"),
     ("status", "status"),
     ("vault::accept", "vault accept DIR"),
+    ("vault::repair", "vault check DIR --repair"),
     ("vault::rescue", "vault rescue DIR TARGET"),
 ];
 
@@ -193,6 +194,8 @@ mod tests {
             for word in words.split(' ') {
                 if word.chars().all(|letter| letter.is_ascii_lowercase()) {
                     found = found.find_subcommand(word).unwrap_or_else(|| panic!("{name}: {word}"));
+                } else if let Some(option) = word.strip_prefix("--") {
+                    assert!(found.get_arguments().any(|arg| arg.get_long() == Some(option)), "{name}");
                 } else {
                     arguments += 1;
                 }

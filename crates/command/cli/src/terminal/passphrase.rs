@@ -9,7 +9,7 @@ use crate::terminal::weak_passphrase;
 use lacuna_storage::keys::is_same_passphrase;
 use lacuna_storage::{
     Error, HeaderOpener, KEY_SLOTS, Kind, NewDisk, OpenHeader, Passphrase, PassphraseMatch, PublicHeader,
-    Result, Uuid, shell_word,
+    Result, Uuid, printable, shell_word,
 };
 use std::cell::RefCell;
 use std::fs::File;
@@ -149,7 +149,8 @@ pub(crate) fn with_removal_hint(source: Option<&PassphraseSource>, e: Error) -> 
         return e;
     };
     e.found(format!("a secret of the token {token} that opens nothing")).hint(format!(
-        "{}. `lacuna key refresh` with every passphrase that is to keep working drops what the token was enrolled with",
+        "{}. `lacuna key refresh` with every passphrase that is to keep working drops the secret of the \
+         token",
         token::why_not(token)
     ))
 }
@@ -205,7 +206,7 @@ fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, l
         return Err(refused()
             .found(format!("{} passphrases and tokens", sources.len()))
             .expected(format!("{levels}: one for each level"))
-            .hint("add others with `lacuna key add` afterwards"));
+            .hint("add more with `lacuna key add` afterwards"));
     }
     let tokens: Vec<_> = args.tokens().collect();
     if let Some((_, twice)) = tokens.iter().enumerate().find(|(at, token)| tokens[..*at].contains(*token)) {
@@ -418,8 +419,9 @@ fn from_program(program: &Path, prompt: &str) -> Result<Passphrase> {
             .found(e.to_string())
             .expected("a program that prints the passphrase")
     };
+    // The program may show the name of a file on a terminal.
     let mut child = Command::new(program)
-        .arg(prompt)
+        .arg(&*printable(prompt))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

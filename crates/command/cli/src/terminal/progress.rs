@@ -6,7 +6,7 @@
 
 use crate::terminal::console::Console;
 use lacuna_daemon::Counters;
-use lacuna_storage::{ByteDisk, Disk, human_size};
+use lacuna_storage::{ByteDisk, Disk, human_size, printable};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -101,7 +101,8 @@ impl ProgressLine {
         if !work.step.detail.is_empty() {
             let _ = write!(words, " ({})", work.step.detail);
         }
-        words
+        // Names of files, and the words of servers of other users, are among them.
+        printable(&words).into_owned()
     }
 }
 
@@ -201,9 +202,7 @@ pub(crate) fn remaining_work<'a>(items: &(impl Iterator<Item = (&'a str, u64)> +
             remaining: Some(hidden),
             detail: if paced { SOONER } else { ONLY }.to_owned(),
         },
-        None => {
-            ProgressStep { remaining: sum("dirty"), ..ProgressStep::of("making what was written durable") }
-        }
+        None => ProgressStep { remaining: sum("dirty"), ..ProgressStep::of("making written data durable") },
     }
 }
 
@@ -259,8 +258,8 @@ mod tests {
             working.set_step_at(stage, at(seconds));
             assert_eq!(working.to_text(), words);
         }
-        working.set_step_at(ProgressStep::of("making ext4").within("opening", "d.img"), at(703));
-        assert_eq!(working.to_text(), "opening: making ext4 (d.img)");
+        working.set_step_at(ProgressStep::of("making ext4").within("opening", "d\u{1b}.img"), at(703));
+        assert_eq!(working.to_text(), "opening: making ext4 (d\\u{1b}.img)");
         assert_eq!(
             (duration(99), duration(101), duration(7201)),
             ("99 s".into(), "2 min".into(), "3 h".into())

@@ -26,10 +26,8 @@ pub(crate) fn require_terminal(args: RecoveryArgs) -> Result<()> {
     }
     Err(Error::new(Kind::Usage, "nothing was changed")
         .found("a token among the passphrases of a disk with levels, and no terminal")
-        .expected("a terminal: only a terminal is told whether a passphrase opens as much as the token")
-        .hint(
-            "run it with standard error on a terminal; or give --no-recovery, if a passphrase opens as much",
-        ))
+        .expected("a terminal: only there it may be said whether a passphrase opens all levels of the token")
+        .hint("run it with standard error on a terminal; or give --no-recovery, if a passphrase opens them"))
 }
 
 /// Refuses a key operation if, for one of the given tokens, no passphrase given opens the same or a
@@ -41,7 +39,7 @@ pub(crate) fn check(works: &[WorkingPassphrase], args: RecoveryArgs) -> Result<(
         return Ok(());
     }
     let e = Error::new(Kind::Usage, "nothing was changed")
-        .found("no passphrase given that would still open what the token opens if the token were lost")
+        .found("no passphrase given that would still open the level of the token if the token were lost")
         .expected("a recovery passphrase, which is no secret of a token")
         .hint(
             "give one with --key-file; or first `lacuna key add DISK --token TOKEN --new-key-file PATH`; or --no-recovery",

@@ -42,15 +42,14 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         String::new()
     };
     let layout = disk.layout.as_ref().map(|layout| format!(", {layout}")).unwrap_or_default();
-    console.done(&format!(
-        "created {location}: {}{shares}, {}{layout}, UUID {}\nID {}\ntrying a passphrase costs {}{}",
-        human_size(disk.size),
-        disk.cipher,
-        created.header.uuid,
-        created.id,
-        cost::to_text(&created.header.cost),
-        device_len(&args.location).and_then(|len| uses(&disk, len)).unwrap_or_default()
-    ))
+    let (size, cipher, uuid) = (human_size(disk.size), disk.cipher, created.header.uuid);
+    console.done_lines(&[
+        format!("created {location}: {size}{shares}, {cipher}{layout}, UUID {uuid}"),
+        format!("ID {}", created.id),
+        format!("trying a passphrase costs {}", cost::to_text(&created.header.cost)),
+    ])?;
+    let device_uses = device_len(&args.location).and_then(|len| uses(&disk, len));
+    device_uses.map_or(Ok(()), |uses| console.done(&uses))
 }
 
 /// The length of a block device, if it is known.
@@ -69,7 +68,7 @@ fn uses(disk: &Description, device: u64) -> Option<String> {
     };
     let [journal, map, tags] = shares(device, disk.size, number("ring")?, number("data_offset")?);
     Some(format!(
-        "\nof {} on the device: journal {}, header and map with room to grow {}, tags and spare segments {}",
+        "of {} on the device: journal {}, header and map with room to grow {}, tags and spare segments {}",
         human_size(device),
         human_size(journal),
         human_size(map),

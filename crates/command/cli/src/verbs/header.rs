@@ -13,7 +13,6 @@ use crate::verbs::unlock::explain_busy;
 use lacuna_storage::header::{self, HeaderBackup, RestoreOverrides};
 use lacuna_storage::{DiskRef, Error, Kind, LeasedHeader, Location, Result, human_size};
 use serde_json::json;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -44,7 +43,7 @@ pub(crate) fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
         return Ok(());
     }
     header::save(&backup, &args.file)?;
-    console.done(&format!("{}\n{care}", wrote(&args.file.display().to_string())))
+    console.done_lines(&[wrote(&args.file.display().to_string()).as_str(), care])
 }
 
 /// Unlike other output, a backup that its reader did not take whole is a failure.
@@ -120,11 +119,7 @@ pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
     rows.extend(size.map(|size| ("size", format!("{} ({size} bytes)", human_size(size)))));
     rows.push(("passphrase cost", cost::to_text(&public.cost)));
     rows.push(("passphrases", tried.to_owned()));
-    let mut words = String::new();
-    for (name, value) in rows {
-        let _ = writeln!(words, "{name:<16} {value}");
-    }
-    console::bytes(words.as_bytes())
+    console::table(rows)
 }
 
 /// `lacuna header restore`.
@@ -160,7 +155,7 @@ fn confirm_restore(location: &Location) -> Result<()> {
     }
     Err(Error::new(Kind::Usage, format!("cannot restore the header of {location}"))
         .found("no terminal to ask whether to go on")
-        .hint("if that is what you want, give --yes"))
+        .hint("to go on, give --yes"))
 }
 
 /// `lacuna header repair`.

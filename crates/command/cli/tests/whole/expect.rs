@@ -13,7 +13,7 @@ use std::process::Command;
 const OTHER: &str = "00112233445566778899aabbccddeeff";
 
 /// The ID that `create` printed.
-fn told(created: &RunOutput) -> String {
+fn printed_id(created: &RunOutput) -> String {
     let line = created.stdout.lines().find_map(|line| line.strip_prefix("ID "));
     line.unwrap_or_else(|| panic!("no ID in {}", created.stdout)).to_owned()
 }
@@ -36,7 +36,7 @@ fn every_format_has_an_id_that_is_checked() {
         ("nand:chip.img", &["--size", "8M"]),
     ] {
         let scene = Scene::new();
-        let id = told(&scene.create(location, shape).code(0));
+        let id = printed_id(&scene.create(location, shape).code(0));
         let info = |options: &[&str]| {
             scene.lacuna(&[&["info", location, "--json"], options].concat()).code(0).json()
         };
@@ -64,7 +64,7 @@ fn a_level_does_not_show_in_the_id() {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];
-    let id = told(&scene.create("disk.img", &shape).code(0));
+    let id = printed_id(&scene.create("disk.img", &shape).code(0));
     for key in ["key", "deep"] {
         let info = scene.lacuna(&["info", "disk.img", "--json", "--key-file", key]).code(0).json();
         assert_eq!(info["id"], *id);
@@ -85,7 +85,7 @@ fn a_level_does_not_show_in_the_id() {
     }
     // New passphrases and a new size do not change the ID, and neither does restoring a backup of
     // the header.
-    let flat = told(&scene.create("flat.img", &["--size", "8M"]).code(0));
+    let flat = printed_id(&scene.create("flat.img", &["--size", "8M"]).code(0));
     fs::write(scene.path("new"), "another").unwrap();
     scene.lacuna(&["key", "change", "flat.img", "--key-file", "key", "--new-key-file", "new"]).code(0);
     scene.lacuna(&["resize", "flat.img", "--size", "12M", "--key-file", "new"]).code(0);
@@ -96,8 +96,8 @@ fn a_level_does_not_show_in_the_id() {
 #[test]
 fn an_exchanged_disk_is_refused() {
     let scene = Scene::new();
-    let mine = told(&scene.create("mine.img", &["--size", "4M"]).code(0));
-    let theirs = told(&scene.create("theirs.img", &["--size", "4M"]).code(0));
+    let mine = printed_id(&scene.create("mine.img", &["--size", "4M"]).code(0));
+    let theirs = printed_id(&scene.create("theirs.img", &["--size", "4M"]).code(0));
     assert_ne!(mine, theirs);
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key", "--expect", &mine];
     fs::copy(scene.path("mine.img"), scene.path("disk.img")).unwrap();
@@ -113,7 +113,7 @@ fn an_exchanged_disk_is_refused() {
 #[test]
 fn no_verb_takes_another_disk() {
     let scene = Scene::new();
-    let id = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
+    let id = printed_id(&scene.create("disk.img", &["--size", "4M"]).code(0));
     fs::write(scene.path("new"), "another\n").unwrap();
     let verbs = [
         &["check", "disk.img"][..],
@@ -138,7 +138,7 @@ fn no_verb_takes_another_disk() {
     assert_eq!(server.stop(), 0);
     scene.lacuna(&["check", "disk.img", "--key-file", "new", "--expect", &id]).code(0);
 
-    let chip = told(&scene.create("nand:chip.img", &["--size", "8M"]).code(0));
+    let chip = printed_id(&scene.create("nand:chip.img", &["--size", "8M"]).code(0));
     let purge = ["purge", "nand:chip.img"];
     is_refused(given(&purge, OTHER), &chip, OTHER);
     given(&purge, &chip).code(0);
@@ -160,8 +160,8 @@ fn swapping(scene: &Scene) -> String {
 #[test]
 fn the_checked_disk_is_the_opened_disk() {
     let scene = Scene::new();
-    let mine = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
-    let theirs = told(&scene.create("theirs.img", &["--size", "4M"]).code(0));
+    let mine = printed_id(&scene.create("disk.img", &["--size", "4M"]).code(0));
+    let theirs = printed_id(&scene.create("theirs.img", &["--size", "4M"]).code(0));
     let ask = swapping(&scene);
     let untouched = fs::read(scene.path("theirs.img")).unwrap();
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--askpass", &ask, "--expect", &mine];
@@ -188,12 +188,15 @@ fn the_checked_disk_is_the_opened_disk() {
 #[test]
 fn a_vault_has_an_id_too() {
     let Some(scene) = VaultScene::empty() else { return };
-    let (one, two) = (told(&scene.init("v", &[]).code(0)), told(&scene.init("w", &[]).code(0)));
+    let (one, two) = (printed_id(&scene.init("v", &[]).code(0)), printed_id(&scene.init("w", &[]).code(0)));
     let info = |dir: &str, options: &[&str]| {
         scene.0.lacuna(&[&["info", dir, "--json"], options].concat()).code(0).json()
     };
-    assert_eq!(info("v", &["--key-file", "key"])["id"], *one);
-    assert!(info("v", &[])["id"].is_null());
+    let keyed = info("v", &["--key-file", "key"]);
+    assert_eq!(keyed["id"], *one);
+    assert_eq!(keyed["passphrases"], 1);
+    let public = info("v", &[]);
+    assert!(public["id"].is_null() && public["passphrases"].is_null(), "{public}");
     is_refused(scene.keyed(&["open", "w", "mnt", "--expect", &one]), &two, &one);
     for words in [
         &["vault", "check", "w"][..],
@@ -224,7 +227,7 @@ fn fstab_can_say_which_disk_it_means() {
         return;
     }
     let scene = Scene::new();
-    let id = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
+    let id = printed_id(&scene.create("disk.img", &["--size", "4M"]).code(0));
     fs::create_dir(scene.path("mnt")).unwrap();
     let _closing = CloseOnDrop(&scene, &["mnt"]);
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_lacuna"), scene.path("mount.lacuna")).unwrap();
@@ -258,7 +261,7 @@ fn a_pool_disk_is_not_stolen_before_its_id_is_checked() {
     let disk = PoolDisk::unmade(cluster);
     let made =
         disk.verb(&["create"], &[&["--key-file", "key", "--size", "16M"], &CHEAP[..]].concat()).code(0);
-    let id = told(&made);
+    let id = printed_id(&made);
     assert_eq!(disk.keyed(&["info"], &["--json"]).code(0).json()["id"], *id);
     let holder = disk.serve(&["--expect", &id]);
     assert_eq!(disk.verb(&["info"], &["--json"]).code(0).json()["id"], *id);

@@ -76,6 +76,31 @@ fn key_operations_on_levels_need_all_passphrases() {
 }
 
 #[test]
+fn info_counts_the_passphrases_of_a_disk_without_levels() {
+    let info = |scene: &Scene, options: &[&str]| {
+        scene.lacuna(&[&["info", "disk.img"][..], options].concat()).code(0)
+    };
+    let sealed = scene("sealed");
+    assert_eq!(info(&sealed, &["--json", "--key-file", "key"]).json()["passphrases"], 1);
+    key(&sealed, &["add", "--new-key-file", "second"]).code(0);
+    for name in ["key", "second"] {
+        assert_eq!(info(&sealed, &["--json", "--key-file", name]).json()["passphrases"], 2);
+    }
+    let text = info(&sealed, &["--key-file", "key"]).stdout;
+    assert!(text.contains("\npassphrases      2\n"), "{text}");
+    assert!(info(&sealed, &["--json"]).json()["passphrases"].is_null());
+    assert!(info(&sealed, &[]).stdout.contains("\npassphrases      counted with a passphrase"));
+    // Deniability contract: with levels there is no such row and no such field.
+    for format in ["deniable", "oblivious"] {
+        let levels = scene(format);
+        let json = info(&levels, &["--json", "--key-file", "key"]).json();
+        assert!(json["id"].is_string() && json.get("passphrases").is_none(), "{json}");
+        let text = info(&levels, &["--key-file", "key"]).stdout;
+        assert!(!text.contains("\npassphrases "), "{text}");
+    }
+}
+
+#[test]
 fn a_passphrase_is_added_and_removed_alone_on_a_sealed_disk() {
     let scene = scene("sealed");
     let works = |expected: [bool; 3]| {

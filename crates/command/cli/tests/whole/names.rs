@@ -1,9 +1,10 @@
 //! A disk under other names than its own, names with a meaning for a shell, and names with control
 //! characters for a terminal.
 
-use crate::harness::{Device, Scene, can_mount, is_program_available};
+use crate::harness::{CHEAP, Device, Scene, can_mount, is_program_available};
 use crate::vault_harness::VaultScene;
 use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -119,6 +120,42 @@ fn names_in_a_vault_reach_no_log_and_no_terminal_with_control_characters() {
         assert_tame(&ran.stderr);
         assert!(ran.stdout.contains(TAMED), "{words:?}: {:?}", ran.stdout);
     }
+}
+
+/// Tables, results, notes and prompts name disks, backups and vaults.
+#[test]
+fn names_of_disks_reach_no_terminal_with_control_characters() {
+    let scene = Scene::new();
+    let (backup, vault) = (format!("{EVIL}.hdr"), format!("{EVIL}.vault"));
+    let ran = |words: &[&[&str]]| {
+        let ran = scene.lacuna(&words.concat()).code(0);
+        for said in [&ran.stdout, &ran.stderr] {
+            assert_tame(said);
+            assert!(!said.contains('\u{7}'), "{said:?}");
+        }
+        assert!(ran.stdout.contains(TAMED) || ran.stderr.contains(TAMED), "{words:?}: {:?}", ran.stdout);
+        ran
+    };
+    let key = ["--key-file", "key"];
+    ran(&[&["create", EVIL, "--size", "16M"], &key, &CHEAP]);
+    ran(&[&["info", EVIL]]);
+    ran(&[&["doctor", EVIL]]);
+    ran(&[&["header", "backup", EVIL, &backup]]);
+    ran(&[&["header", "check", &backup], &key]);
+    ran(&[&["header", "restore", EVIL, &backup, "--yes"], &key]);
+    ran(&[&["vault", "init", &vault], &key, &CHEAP]);
+    ran(&[&["info", &vault]]);
+    // A note about a damaged copy.
+    let disk = fs::OpenOptions::new().write(true).open(scene.path(EVIL)).unwrap();
+    disk.write_all_at(&[0; 16_384], 0).unwrap();
+    assert!(ran(&[&["header", "backup", EVIL, &format!("{backup}2")]]).stderr.contains("copy A"));
+
+    fs::write(scene.path("ask"), "#!/bin/sh\nprintf %s \"$1\" >asked\ncat key\n").unwrap();
+    fs::set_permissions(scene.path("ask"), fs::Permissions::from_mode(0o755)).unwrap();
+    ran(&[&["header", "repair", EVIL, "--askpass", "./ask"]]);
+    let asked = fs::read_to_string(scene.path("asked")).unwrap();
+    assert!(asked.contains(TAMED) && !asked.contains('\u{1b}'), "{asked:?}");
+    ran(&[&["erase", EVIL, "--yes"]]);
 }
 
 #[test]

@@ -81,8 +81,10 @@ fn every_signal_gives_the_terminal_its_echo_back() {
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
     let keys = [(Signal::INT, &b"\x03"[..]), (Signal::QUIT, &b"\x1c"[..])];
-    let sent = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::ALARM, Signal::USR1];
-    for (signal, keys) in keys.into_iter().chain(sent.map(|signal| (signal, &b""[..]))) {
+    let usual = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::ALARM, Signal::USR1];
+    let rare = [Signal::STKFLT, Signal::XCPU, Signal::VTALARM, Signal::PROF, Signal::IO, Signal::POWER];
+    let sent = usual.into_iter().chain(rare).map(|signal| (signal, &b""[..]));
+    for (signal, keys) in keys.into_iter().chain(sent) {
         let mut session = Session::asking(&scene);
         if keys.is_empty() {
             send(signal, session.child.id());

@@ -69,7 +69,7 @@ fn check_servers(
             Ok(None) => findings.note(
                 "open",
                 format!("open for writing in process {pid}, which is no server of this user"),
-                format!("`ps -p {pid}` shows what it is; wait for its end, or end it"),
+                format!("`ps -p {pid}` shows its name; wait for its end, or end it"),
             ),
             Err(e) => findings.failed("open", &e),
         },
@@ -95,7 +95,7 @@ fn add_server(server: &Value, at: &str, named: &str, redact: bool, findings: &mu
         let remedy = if server["vault"] == true {
             "close it, and restore the directory from a backup"
         } else {
-            "copy what you need before you close it: closing it deletes its data"
+            "copy your data before you close it: closing it deletes its data"
         };
         findings.problem(
             "open",
@@ -112,7 +112,8 @@ fn add_server(server: &Value, at: &str, named: &str, redact: bool, findings: &mu
                 "open",
                 Kind::Io,
                 format!("{open}; the last request that failed: {error}"),
-                "`lacuna check` of a disk, or `lacuna vault check` of a closed vault, lists what is bad; if the medium failed, see to it, close it, and open it again",
+                "`lacuna check` of a disk, or `lacuna vault check` of a closed vault, lists the damage; if \
+                 the medium failed, see to it, close it, and open it again",
             );
         }
         match changed {

@@ -1,7 +1,7 @@
 //! Findings of `doctor`, as text, as JSON, and as the kind of error that the command ends with.
 
 use crate::terminal::option_names;
-use lacuna_storage::{Error, Kind};
+use lacuna_storage::{Error, Kind, printable};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -104,9 +104,9 @@ impl DoctorReport {
                 FindingState::Note => "note",
                 FindingState::Problem(_) => "WRONG",
             };
-            let _ = writeln!(words, "{mark:<6} {check:<12} {found}");
+            let _ = writeln!(words, "{mark:<6} {check:<12} {}", printable(found));
             if !remedy.is_empty() {
-                let _ = writeln!(words, "{:<6} {:<12} -> {remedy}", "", "");
+                let _ = writeln!(words, "{:<6} {:<12} -> {}", "", "", printable(remedy));
             }
         }
         words
@@ -129,5 +129,11 @@ mod tests {
         findings.problem("d", Kind::Corrupt, "x", "y");
         assert_eq!(findings.worst(), Some(Kind::Corrupt));
         assert!(findings.to_text().contains("WRONG  d            x\n                    -> y\n"));
+        findings.note("e", "x\u{1b}", "y\nfine   f");
+        let text = findings.to_text();
+        assert!(
+            text.contains("note   e            x\\u{1b}\n                    -> y\\nfine   f\n"),
+            "{text}"
+        );
     }
 }

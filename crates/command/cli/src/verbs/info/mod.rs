@@ -12,13 +12,12 @@ use crate::args::cost;
 use crate::terminal::console::{self, Console};
 use crate::terminal::observer::with_repair_hint;
 use crate::verbs::empty_level;
-use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN};
+use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN, count_text};
 use crate::verbs::info::open_levels::LevelInfo;
 use crate::verbs::info::recoverable::RecoverableData;
 use lacuna_storage::format::{Description, DescriptionDetail, DetailValue as Fact};
 use lacuna_storage::{Error, Kind, MediumInfo, PublicInfo, Result, human_size, public_info};
 use serde_json::{Value, json};
-use std::fmt::Write;
 
 /// Everything that `info` shows of a disk.
 struct DiskInfo {
@@ -28,6 +27,8 @@ struct DiskInfo {
     disk: Description,
     /// The ID, if the disk is open or was opened with a given passphrase.
     id: Option<String>,
+    /// The number of passphrases that work, if a given passphrase opened the disk.
+    passphrases: Option<usize>,
     /// Facts on levels that are open or were opened with given passphrases.
     levels: Vec<LevelInfo>,
     /// The recoverable data of a disk on flash, if it is open or was opened with a given
@@ -42,19 +43,20 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
     }
     if let Some(anchor) = &args.anchor.anchor {
         return Err(Error::new(Kind::Usage, "cannot use --anchor here")
-            .found(format!("{} for what is no vault", anchor.display()))
+            .found(format!("{} for a disk", anchor.display()))
             .expected("the directory of a vault"));
     }
     let about = public_info(&args.location, &args.cluster.options_for(&args.location)?)?;
     let disk = about.parameters.describe();
-    let told = OpenFacts::of(args, &about, console)?;
-    let forgetting = RecoverableData::from_facts(&told);
-    let levels = open_levels::parse(&told.items);
+    let open_facts = OpenFacts::of(args, &about, console)?;
+    let forgetting = RecoverableData::from_facts(&open_facts);
+    let levels = open_levels::parse(&open_facts.items);
     let facts = DiskInfo {
         location: args.location.to_string(),
         about,
         disk,
-        id: told.id,
+        id: open_facts.id,
+        passphrases: open_facts.passphrases,
         levels,
         recoverable: forgetting,
     };
@@ -62,7 +64,7 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
         console::json(&facts.to_json())?;
     } else {
         facts.notes().iter().for_each(|note| console.note(note));
-        console::bytes(facts.to_text().as_bytes())?;
+        console::table(facts.rows())?;
         empty_level::print_notes(facts.levels.iter().filter_map(LevelInfo::empty), console);
     }
     let PublicInfo { parameters, medium, .. } = &facts.about;
@@ -92,6 +94,10 @@ impl DiskInfo {
             "cipher": disk.cipher,
             "notes": self.notes(),
         });
+        // Deniability contract: a disk with levels has no such field, whatever levels it has.
+        if header.can_change_one_slot() {
+            out["passphrases"] = json!(self.passphrases);
+        }
         if let Some(layout) = &disk.layout {
             out["layout"] = json!(layout);
         }
@@ -132,7 +138,7 @@ impl DiskInfo {
         out
     }
 
-    fn to_text(&self) -> String {
+    fn rows(&self) -> Vec<(String, String)> {
         let PublicInfo { header, parameters, medium, .. } = &self.about;
         let disk = &self.disk;
         let mut rows = Vec::new();
@@ -165,6 +171,9 @@ impl DiskInfo {
                 self.recoverable.as_ref().map_or_else(|| UNKNOWN.to_owned(), RecoverableData::to_text);
             rows.push(("recoverable", words));
         }
+        if header.can_change_one_slot() {
+            rows.push(("passphrases", count_text(self.passphrases)));
+        }
         rows.push(("passphrase cost", cost::to_text(&header.cost)));
         rows.push(("generation", header.generation.to_string()));
         match medium {
@@ -192,11 +201,7 @@ impl DiskInfo {
         }
         let mut rows: Vec<(String, String)> = rows.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
         rows.extend(self.levels.iter().map(LevelInfo::to_row));
-        let line = |mut text: String, (name, value): &(String, String)| {
-            let _ = writeln!(text, "{name:<16} {value}");
-            text
-        };
-        rows.iter().fold(String::new(), line)
+        rows
     }
 }
 

@@ -18,16 +18,25 @@ const PASSPHRASE_UNUSED: &str = "it is open: its server answered, and the passph
 
 /// Shown instead of a value that needs the key.
 pub(crate) const UNKNOWN: &str = "shown while the disk is open, or with a passphrase";
+/// Shown instead of the number of passphrases.
+const UNCOUNTED: &str = "counted with a passphrase, while the disk is closed";
 
 /// The results.
 #[derive(Default)]
 pub(crate) struct OpenFacts {
     /// The ID.
     pub id: Option<String>,
+    /// The number of passphrases that work; only if a passphrase opened a header that records it.
+    pub passphrases: Option<usize>,
     /// The counters of all open levels; of a disk without levels only if it is on flash.
     pub items: Vec<Value>,
     /// Whether a server reported them.
     pub served: bool,
+}
+
+/// The words for the number of passphrases that work.
+pub(crate) fn count_text(passphrases: Option<usize>) -> String {
+    passphrases.map_or_else(|| UNCOUNTED.to_owned(), |count| count.to_string())
 }
 
 impl OpenFacts {
@@ -41,16 +50,16 @@ impl OpenFacts {
             MediumInfo::Pool { .. } => true,
         };
         if counts || in_use {
-            let told = match OpenFacts::of_server(args, console) {
+            let facts = match OpenFacts::of_server(args, console) {
                 // Only the ID is missing then.
                 Err(e) if !counts && !args.passphrase.is_given() => {
                     console.note(&format!("the ID is not known: {}", option_names::render(&e)));
                     return Ok(OpenFacts::default());
                 }
-                told => told?,
+                facts => facts?,
             };
-            if told.id.is_some() || !args.passphrase.is_given() {
-                return Ok(told);
+            if facts.id.is_some() || !args.passphrase.is_given() {
+                return Ok(facts);
             }
         }
         if args.passphrase.is_given() {
@@ -68,9 +77,9 @@ impl OpenFacts {
         console: Console,
     ) -> Result<OpenFacts> {
         if about.in_use {
-            let told = OpenFacts::of_server(args, console)?;
-            if told.id.is_some() {
-                return Ok(told);
+            let facts = OpenFacts::of_server(args, console)?;
+            if facts.id.is_some() {
+                return Ok(facts);
             }
         }
         if !args.passphrase.is_given() {
@@ -79,7 +88,11 @@ impl OpenFacts {
         let given = UnlockArgs { passphrase: &args.passphrase, expect: ExpectArgs { expect: None } };
         let key = vault::unlock_vault(dir, Access::Read, given, console)?;
         check_same(args, about.header.uuid, key.uuid())?;
-        Ok(OpenFacts { id: Some(key.id().to_string()), ..OpenFacts::default() })
+        Ok(OpenFacts {
+            id: Some(key.id().to_string()),
+            passphrases: key.passphrase_count()?,
+            ..OpenFacts::default()
+        })
     }
 
     fn of_server(args: &InfoArgs, console: Console) -> Result<OpenFacts> {
@@ -88,15 +101,16 @@ impl OpenFacts {
         let items =
             |server: &Value| server["items"].as_array().into_iter().flatten().cloned().collect::<Vec<_>>();
         let id = servers.iter().find_map(|server| server["id"].as_str());
-        let told = OpenFacts {
+        let facts = OpenFacts {
             id: id.map(str::to_owned),
             items: servers.iter().flat_map(items).collect(),
             served: !servers.is_empty(),
+            ..OpenFacts::default()
         };
-        if told.id.is_some() && args.passphrase.is_given() {
+        if facts.id.is_some() && args.passphrase.is_given() {
             console.note(PASSPHRASE_UNUSED);
         }
-        Ok(told)
+        Ok(facts)
     }
 }
 
@@ -105,15 +119,15 @@ fn open_read_only(args: &InfoArgs, about: &PublicInfo, counts: bool, console: Co
     let holder = PoolAccessArgs { cluster: args.cluster.clone(), steal: false };
     let volume = unlock::unlock(&args.location, &holder, Access::Read, &args.passphrase, console)?;
     check_same(args, about.header.uuid, volume.unlocked.header.uuid)?;
-    let id = Some(volume.id().to_string());
+    let (id, passphrases) = (Some(volume.id().to_string()), volume.unlocked.passphrase_count()?);
     if !counts {
-        return Ok(OpenFacts { id, ..OpenFacts::default() });
+        return Ok(OpenFacts { id, passphrases, ..OpenFacts::default() });
     }
     let opening = OpenDiskOptions { read_only: true, ..OpenDiskOptions::default() };
     let disk = Arc::new(unlock::open(volume.into_disk(false)?, opening)?);
     let items = disk.levels().iter().flat_map(|level| level.status().items).map(|item| json!(item)).collect();
     disk.close()?;
-    Ok(OpenFacts { id, items, served: false })
+    Ok(OpenFacts { id, passphrases, items, served: false })
 }
 
 /// Refuses to mix the facts of two disks.

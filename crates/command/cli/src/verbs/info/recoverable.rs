@@ -24,11 +24,11 @@ pub(crate) struct RecoverableData {
 
 impl RecoverableData {
     /// The recoverable data according to a server, or to a disk that was opened here.
-    pub(crate) fn from_facts(told: &OpenFacts) -> Option<RecoverableData> {
-        let found = parse(&told.items)?;
+    pub(crate) fn from_facts(facts: &OpenFacts) -> Option<RecoverableData> {
+        let found = parse(&facts.items)?;
         // The age of deleted data is not tracked while the disk is closed, and it is not purged
         // then.
-        Some(if told.served { found } else { RecoverableData { since: None, purge_in: None, ..found } })
+        Some(if facts.served { found } else { RecoverableData { since: None, purge_in: None, ..found } })
     }
 
     /// As JSON.
@@ -60,7 +60,7 @@ impl RecoverableData {
             format!("{} that were deleted or overwritten", bytes(self.known))
         } else {
             format!(
-                "at most {} that were deleted or overwritten, of which {} are known",
+                "at most {} that were deleted or overwritten, {} of them known",
                 bytes(self.recoverable),
                 bytes(self.known)
             )
@@ -124,7 +124,7 @@ mod tests {
         let crashed = parse(&crashed).unwrap();
         assert_eq!(
             crashed.to_text(),
-            "at most 2 MiB that were deleted or overwritten, of which 1 MiB are known; `lacuna purge` ends that"
+            "at most 2 MiB that were deleted or overwritten, 1 MiB of them known; `lacuna purge` ends that"
         );
         assert_eq!(crashed.to_json()["recoverable_known"], 1 << 20);
         let clean = parse(&[item("recoverable", 0), item("purge_in", 5), item("epoch", 3)]).unwrap();

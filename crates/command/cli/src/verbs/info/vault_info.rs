@@ -5,12 +5,11 @@ use crate::args::cost;
 use crate::terminal::console::{self, Console};
 use crate::terminal::observer::with_repair_hint;
 use crate::terminal::utc::utc;
-use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN};
+use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN, count_text};
 use lacuna_storage::format::Params;
 use lacuna_storage::vault::{VaultInfo, public_info};
 use lacuna_storage::{Result, human_size};
 use serde_json::{Value, json};
-use std::fmt::Write;
 use std::path::Path;
 
 /// `lacuna info` of the vault in `dir`.
@@ -18,24 +17,25 @@ pub(crate) fn run(dir: &Path, args: &InfoArgs, console: Console) -> Result<()> {
     // Refuses options that do not apply to a path.
     args.cluster.options_for(&args.location)?;
     let about = public_info(dir, args.anchor.anchor.as_deref())?;
-    let id = OpenFacts::of_vault(dir, args, &about, console)?.id;
+    let facts = OpenFacts::of_vault(dir, args, &about, console)?;
     if args.json {
-        return console::json(&to_json(dir, &about, id.as_deref()));
+        return console::json(&to_json(dir, &about, &facts));
     }
     notes(&about).iter().for_each(|note| console.note(note));
-    console::bytes(words(dir, &about, id).as_bytes())
+    console::table(rows(dir, &about, facts))
 }
 
 fn notes(about: &VaultInfo) -> Vec<String> {
     about.notes.iter().map(|note| with_repair_hint(note)).collect()
 }
 
-fn to_json(dir: &Path, about: &VaultInfo, id: Option<&str>) -> Value {
+fn to_json(dir: &Path, about: &VaultInfo, facts: &OpenFacts) -> Value {
     let remembered = about.anchored_state.as_ref();
     json!({
         "location": dir.display().to_string(),
         "header": about.header,
-        "id": id,
+        "id": facts.id,
+        "passphrases": facts.passphrases,
         "version": about.params.describe().version,
         "integrity": about.params.integrity.name(),
         "notes": notes(about),
@@ -52,7 +52,7 @@ fn to_json(dir: &Path, about: &VaultInfo, id: Option<&str>) -> Value {
     })
 }
 
-fn words(dir: &Path, about: &VaultInfo, id: Option<String>) -> String {
+fn rows(dir: &Path, about: &VaultInfo, facts: OpenFacts) -> [(&'static str, String); 10] {
     let in_use = if about.in_use { " (open now)" } else { "" };
     let remembered = match &about.anchored_state {
         Some(state) => {
@@ -62,12 +62,13 @@ fn words(dir: &Path, about: &VaultInfo, id: Option<String>) -> String {
     };
     let version = about.params.describe().version;
     let version = version.map_or_else(String::new, |version| format!(" version {version}"));
-    let rows = [
+    [
         ("location", format!("{}{in_use}", dir.display())),
         ("UUID", about.header.uuid.to_string()),
-        ("ID", id.unwrap_or_else(|| UNKNOWN.replace("disk", "vault"))),
+        ("ID", facts.id.unwrap_or_else(|| UNKNOWN.replace("disk", "vault"))),
         ("format", format!("{}{version}, header version {}", about.header.format, about.header.version)),
         ("integrity", about.params.integrity.name().to_owned()),
+        ("passphrases", count_text(facts.passphrases).replace("disk", "vault")),
         ("passphrase cost", cost::to_text(&about.header.cost)),
         ("generation", about.header.generation.to_string()),
         ("remembered", remembered),
@@ -75,9 +76,5 @@ fn words(dir: &Path, about: &VaultInfo, id: Option<String>) -> String {
             "file system",
             format!("{} free of {}", human_size(about.space.free_bytes), human_size(about.space.total_bytes)),
         ),
-    ];
-    rows.iter().fold(String::new(), |mut words, (name, value)| {
-        let _ = writeln!(words, "{name:<16} {value}");
-        words
-    })
+    ]
 }

@@ -124,7 +124,7 @@ impl RescueImage {
         if about.len() != of.len {
             return Err(refused(target)
                 .found(format!("an image of {} bytes", about.len()))
-                .expected(format!("one of {} bytes, as long as what is rescued", of.len))
+                .expected(format!("one of {} bytes, as long as the rescued disk", of.len))
                 .hint(force_hint()));
         }
         let lines = of.lines(&about);
@@ -340,7 +340,7 @@ fn failed(path: &Path, e: &std::io::Error) -> Error {
     if error.kind() != Kind::NoSpace {
         return error;
     }
-    error.hint("free space there, or choose another place: the image takes as much as is written on the disk")
+    error.hint("free space there, or choose another place: the image takes the space of all data on the disk")
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The note on a disk with a journal that could not be read to its end.
-const JOURNAL: &str = "the journal of the disk is damaged: what was written last before it was closed, or before a power cut, may be older \
-    in the image than it was";
+const JOURNAL: &str = "the journal of the disk is damaged: the image may have older versions of the data \
+    written last before the disk was closed, or before a power cut";
 
 #[derive(Serialize)]
 struct RescueAnswer {
@@ -41,6 +41,9 @@ struct RescueAnswer {
     verified: bool,
     /// Whether the last writes may be missing because the journal is damaged.
     journal_damaged: bool,
+    /// The snapshot with an interrupted rollback to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unfinished_rollback: Option<String>,
 }
 
 /// `lacuna rescue`.
@@ -70,11 +73,19 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     let copied = RescueImage::open(&args.target, args.force, source, &of)
         .and_then(|image| copy(&*source_disk, image, console));
     let journal_damaged = disk.is_journal_damaged();
+    let unfinished_rollback = disk.unfinished_rollback().map(str::to_owned);
     let copied = console::combine(copied, disk.close())?;
     let CopyResult { kept, report: DiskCheckReport { good, unwritten, bad } } = copied;
     if journal_damaged {
         console.note(JOURNAL);
     }
+    if let Some(name) = &unfinished_rollback {
+        console.note(&format!(
+            "a rollback to the snapshot {name} was interrupted: some segments of the image are as they were before \
+             the rollback, and some as in the snapshot"
+        ));
+    }
+    let verdict = verdict(args, bad, journal_damaged, unfinished_rollback.as_deref());
     if args.json {
         let (location, target) = (args.location.to_string(), args.target.display().to_string());
         let map = image::map_path(&args.target).display().to_string();
@@ -90,12 +101,14 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
             bad,
             verified,
             journal_damaged,
+            unfinished_rollback,
         };
         console::json(&answer)?;
     } else {
-        console::line(&summary(args, &copied, verified))?;
+        console::line(&summary(&copied, verified))?;
+        console::line(&format!("{} lists them", image::map_path(&args.target).display()))?;
     }
-    verdict(args, bad, journal_damaged)
+    verdict
 }
 
 /// Refuses a level that is not open.
@@ -153,7 +166,7 @@ fn fill(disk: &dyn Disk, image: &mut RescueImage, progress: impl Fn(u64)) -> Res
     Ok(copied)
 }
 
-fn summary(args: &RescueArgs, CopyResult { kept, report }: &CopyResult, verified: bool) -> String {
+fn summary(CopyResult { kept, report }: &CopyResult, verified: bool) -> String {
     let DiskCheckReport { good, unwritten, bad } = *report;
     let before = if *kept > 0 { format!(", {kept} rescued before") } else { String::new() };
     let (read, hint) = if verified {
@@ -165,22 +178,23 @@ fn summary(args: &RescueArgs, CopyResult { kept, report }: &CopyResult, verified
         )
     };
     format!(
-        "{} {read} ({}), {unwritten} never written, {bad} unreadable{before}{hint}\n{} lists them",
+        "{} {read} ({}), {unwritten} never written, {bad} unreadable{before}{hint}",
         blocks(good),
         human_size(good * BLOCK_SIZE as u64),
-        image::map_path(&args.target).display(),
     )
 }
 
 /// Whether all blocks were rescued. Errors: [`Kind::Corrupt`].
-fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool) -> Result<()> {
-    if bad == 0 && !journal_damaged {
-        return Ok(());
-    }
-    let found =
-        if bad > 0 { format!("{} that cannot be read", blocks(bad)) } else { "a damaged journal".to_owned() };
+fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool, rollback: Option<&str>) -> Result<()> {
+    let found = match rollback {
+        _ if bad > 0 => format!("{} that cannot be read", blocks(bad)),
+        _ if journal_damaged => "a damaged journal".to_owned(),
+        Some(name) => format!("an interrupted rollback to the snapshot {name}"),
+        None => return Ok(()),
+    };
     Err(Error::new(Kind::Corrupt, format!("not all of {} was rescued", args.location)).found(found).hint(
-        "give the command again to try what is lost once more, before anything else writes to the image; then check the file system in \
-         it before you use it: what cannot be read is zeros there. Restore that from a backup",
+        "give the command again to try the lost blocks once more, before anything else writes to the image; \
+         then check the file system in it before you use it: blocks that cannot be read are zeros there. \
+         Restore them from a backup",
     ))
 }

@@ -32,10 +32,11 @@ fn misplaced(verb: &Verb) -> Option<(&'static str, &Location, &'static str)> {
         Verb::Rescue(args) => (
             "rescue the blocks of",
             &args.location,
-            "`lacuna vault check DIR` names what cannot be read; everything else can be copied from the mounted vault",
+            "`lacuna vault check DIR` names the unreadable files; everything else can be copied from the \
+             mounted vault",
         ),
         Verb::Resize(args) => {
-            ("resize", &args.location, "it needs none: a vault grows and shrinks with what is in it")
+            ("resize", &args.location, "it needs none: a vault grows and shrinks with its files")
         }
         Verb::Purge(args) => (
             "purge",

@@ -48,22 +48,20 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
             Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
                 .found(format!("{} passphrases", given.len()))
                 .expected("one passphrase")
-                .hint("add others with `lacuna key add` afterwards")
+                .hint("add more with `lacuna key add` afterwards")
         })?;
         Ok(passphrase)
     };
     // An existing vault is a usage error, as with `create`.
     let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
     let made = vault::create(&new, &console, given).map_err(usage)?;
-    console.done(&format!(
-        "made a vault in {}, integrity {}, UUID {}\nID {}\nits last state is remembered in {}\ntrying a passphrase costs {}",
-        dir.display(),
-        args.integrity.name(),
-        made.header.uuid,
-        made.id,
-        made.anchor.display(),
-        cost::to_text(&made.header.cost)
-    ))
+    let (integrity, uuid) = (args.integrity.name(), made.header.uuid);
+    console.done_lines(&[
+        format!("made a vault in {}, integrity {integrity}, UUID {uuid}", dir.display()),
+        format!("ID {}", made.id),
+        format!("its last state is remembered in {}", made.anchor.display()),
+        format!("trying a passphrase costs {}", cost::to_text(&made.header.cost)),
+    ])
 }
 
 /// Locks a vault and opens its header, with a passphrase from options or the terminal. Refuses a
@@ -112,11 +110,13 @@ fn mounted_vaults() -> Result<Vec<Peer>> {
 }
 
 /// Prints notes on a vault that was just opened.
-pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
+pub(crate) fn notes(open: &OpenVault, read_only: bool) {
     if open.is_first_opening() {
         // A read-only opening stores no state in the anchor.
         let later = if read_only { "" } else { "; from now on it can" };
-        console.note(&format!("{FIRST_OPENING}{later}"));
+        // `--quiet` does not hide this note: a vault that was rolled back before would pass for
+        // new.
+        console::print_always(&format!("note: {FIRST_OPENING}{later}"));
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     let opening_it = format!("opening {}", args.dir.display());
     let open = progress::show(console, &opening_it, |_| key.open(opening));
     let open = open?;
-    notes(&open, !args.repair, console);
+    notes(&open, !args.repair);
     let bar = console.progress(0, "{per_sec} files");
     let report = open.vault().check(&mut |done, of| {
         bar.set_length(of);
@@ -173,7 +173,7 @@ fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result
     if report.bad_count == 0 {
         return copies_verdict(args, report, repaired);
     }
-    Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
+    Err(Error::new(Kind::Corrupt, format!("{} is damaged or was altered", args.dir.display()))
         .found(format!("{} that cannot be read", count_text(report.bad_count, "place")))
         .hint("bring the named backing files back, or write these files anew; everything else can be read"))
 }
@@ -203,10 +203,16 @@ fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) ->
     if (report.single_copy_pages == 0 && !report.lacks_superblock) || is_repaired {
         return Ok(());
     }
-    Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
+    Err(Error::new(Kind::Corrupt, format!("{} is damaged or was altered", args.dir.display()))
         .found(copies_text(report, repaired).join(", "))
-        .expected("two copies of each page of the namespace and of the superblock; everything can be read from those that are left")
-        .hint(format!("`lacuna vault check {} --repair` writes them anew", lacuna_storage::shell_word(&args.dir))))
+        .expected(
+            "two copies of each page of the namespace and of the superblock; everything can be read from the \
+             remaining copies",
+        )
+        .hint(format!(
+            "`lacuna vault check {} --repair` writes them anew",
+            lacuna_storage::shell_word(&args.dir)
+        )))
 }
 
 fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
@@ -246,9 +252,7 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
     let refused =
         |what: &str| Error::new(Kind::Usage, format!("cannot accept the state of {shown}")).found(what);
     if !args.yes && !console::can_ask() {
-        return Err(
-            refused("no terminal to ask whether to go on").hint("if that is what you want, give --yes")
-        );
+        return Err(refused("no terminal to ask whether to go on").hint("to go on, give --yes"));
     }
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let key = unlock_vault(dir, Access::Write, given, console)?;
@@ -273,7 +277,7 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
             "nothing was accepted: another state of {shown} is there by now, and it is as it should be"
         ));
     }
-    console.done(&format!("accepted the state of {shown}; `lacuna open` takes it from now on"))
+    console.done(&format!("accepted the state of {shown}; `lacuna open` will take it"))
 }
 
 /// Shows the state that was read, and asks. Exactly this state is accepted, even if the vault has
@@ -282,8 +286,8 @@ fn consent(yes: bool, console: Console) -> RollbackPolicy {
     RollbackPolicy::ask(move |refusal| {
         console.note(&console::shown(&refusal.hint("go on only if this is the state that you want")));
         console.note(
-            "accepting it makes this state the newest one: what was written to the vault in states that are not in its history \
-             is gone",
+            "accepting it makes this state the newest one: data written to the vault in states outside its \
+             history is gone",
         );
         if yes { Ok(()) } else { console::confirm() }
     })
@@ -307,12 +311,12 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
             // A user without read permission may still ask how the file is protected.
             Err(e) => {
                 let why = format!("cannot open {shown}: {e}");
-                console.note(&format!("what was written last may not be counted: {why}"));
+                console.note(&format!("the last writes may not be counted: {why}"));
             }
         }
     }
     let found = with_paths(peer.ask(&ControlOp::Stat { ino: about.ino() })?, &args.file, &mountpoint)?;
-    if args.json { console::json(&found) } else { console::bytes(stat_text(&found).as_bytes()) }
+    if args.json { console::json(&found) } else { console::table(stat_rows(&found)) }
 }
 
 /// Adds the paths to a server's answer. Errors: an answer that does not describe a file.
@@ -335,12 +339,12 @@ fn mount_of(device: u64) -> Result<Option<(PathBuf, Peer)>> {
     Ok(mounted.find(|(mountpoint, _)| is_it(mountpoint)))
 }
 
-fn stat_text(found: &Value) -> String {
+fn stat_rows(found: &Value) -> [(&'static str, String); 7] {
     let number = |field: &str| found[field].as_u64().unwrap_or(0);
     let text = |field: &str| found[field].as_str().unwrap_or("none yet").to_owned();
     let (blocks, random) = (number("blocks"), number("random_looking"));
     let share = if blocks == 0 { 0.0 } else { random as f64 / blocks as f64 * 100.0 };
-    let rows = [
+    [
         ("file", text("path")),
         ("scheme", format!("{} (asked for: {})", text("scheme"), text("integrity"))),
         ("blocks", format!("{blocks}, {random} of them random-looking ({share:.1}%)")),
@@ -348,11 +352,7 @@ fn stat_text(found: &Value) -> String {
         ("untrusted", format!("{} beside the blocks", human_size(number("untrusted_bytes")))),
         ("counters", count_text(number("intervals"), "interval")),
         ("backing file", text("backing")),
-    ];
-    rows.iter().fold(String::new(), |mut words, (name, value)| {
-        let _ = writeln!(words, "{name:<16} {value}");
-        words
-    })
+    ]
 }
 
 /// A count with its noun.
@@ -373,8 +373,8 @@ mod tests {
     #[test]
     fn a_malformed_answer_is_an_error() {
         let of = |found: Value| with_paths(found, Path::new("/mnt/file"), Path::new("/mnt"));
-        let told = of(json!({ "blocks": 7 })).unwrap();
-        assert_eq!(told, json!({ "blocks": 7, "path": "/mnt/file", "mountpoint": "/mnt" }));
+        let answer = of(json!({ "blocks": 7 })).unwrap();
+        assert_eq!(answer, json!({ "blocks": 7, "path": "/mnt/file", "mountpoint": "/mnt" }));
         for nonsense in [json!(7), json!("blocks"), json!([]), json!(true), Value::Null] {
             assert_eq!(of(nonsense.clone()).unwrap_err().kind(), Kind::Other, "{nonsense}");
         }

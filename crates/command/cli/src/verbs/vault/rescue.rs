@@ -65,5 +65,8 @@ fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
     }
     Err(Error::new(Kind::Corrupt, format!("not everything in {} could be rescued", args.dir.display()))
         .found(if *lost == 1 { "1 item is missing".to_owned() } else { format!("{lost} items are missing") })
-        .hint(format!("what could be read is in {}; take the rest from a backup", args.target.display())))
+        .hint(format!(
+            "the items that could be read are in {}; take the rest from a backup",
+            args.target.display()
+        )))
 }
