@@ -63,24 +63,46 @@ impl BadBlocks {
     /// Returns the copies in bad blocks that are wanted and were not returned yet.
     ///
     /// Errors: [`Kind::PurgeIncomplete`] if there are bad blocks and the device below cannot be
-    /// read.
+    /// read, or shows fewer of them than UBI.
     pub(crate) fn take(&mut self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
-        if number(&self.count_file)? as usize > self.seen.len() {
-            self.scan_device().map_err(|e| {
-                Error::new(Kind::PurgeIncomplete, "cannot determine whether all superseded copies are erased")
+        self.take_by(&is_bad, wanted)
+    }
+
+    /// The same with another way to ask whether a block is bad; `None` past the end of the device.
+    fn take_by(
+        &mut self,
+        is_bad: &dyn Fn(&File, u64) -> std::io::Result<Option<bool>>,
+        wanted: &dyn Fn(&Unerased) -> bool,
+    ) -> Result<Vec<Unerased>> {
+        let incomplete =
+            || Error::new(Kind::PurgeIncomplete, "cannot determine whether all superseded copies are erased");
+        // Read before the device: a block that goes bad meanwhile is for the next call.
+        let count = number(&self.count_file)? as usize;
+        if count > self.seen.len() {
+            self.scan_device(is_bad).map_err(|e| {
+                incomplete()
                     .found(format!("bad blocks, and no way to read them: {}: {e}", self.mtd.display()))
-                    .expected("the device below the UBI volume, to see what is left in its bad blocks")
+                    .expected("the device below the UBI volume, to read its bad blocks")
                     .hint(format!("permit reading {}", self.mtd.display()))
                     .caused_by(e)
             })?;
+            // The device may end early, or not know a block that UBI has marked.
+            if count > self.seen.len() {
+                return Err(incomplete()
+                    .found(format!("{} bad blocks on {}", self.seen.len(), self.mtd.display()))
+                    .expected(format!("the {count} bad blocks that UBI counts"))
+                    .hint("see `dmesg`: no old copy in the other blocks can be found"));
+            }
         }
         Ok(self.unreturned.extract_if(.., |copy| wanted(copy)).collect())
     }
 
-    fn scan_device(&mut self) -> std::io::Result<()> {
+    fn scan_device(
+        &mut self,
+        is_bad: &dyn Fn(&File, u64) -> std::io::Result<Option<bool>>,
+    ) -> std::io::Result<()> {
         let device = File::open(&self.mtd)?;
         let mut offset = 0;
-        // `is_bad` returns `None` past the end of the device.
         while let Some(bad) = is_bad(&device, offset)? {
             if bad && !self.seen.contains(&offset) {
                 // Marked as seen only after the read: the next call repeats a failure.
@@ -131,6 +153,51 @@ fn volume_header(headers: &[u8]) -> Option<(u32, Leb)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const BLOCK_LEN: u64 = 4096;
+    const CONTENT_AT: u64 = 2048;
+
+    /// A device of 4 blocks with different contents, and `count` as the bad blocks that UBI counts.
+    fn device(dir: &std::path::Path, count: u32) -> BadBlocks {
+        let (count_file, mtd) = (dir.join("bad_peb_count"), dir.join("mtd0"));
+        std::fs::write(&count_file, format!("{count}\n")).unwrap();
+        let bytes: Vec<u8> = (0..4 * BLOCK_LEN).map(|at| (at / BLOCK_LEN + at % 7) as u8).collect();
+        std::fs::write(&mtd, bytes).unwrap();
+        let (seen, unreturned) = (BTreeSet::new(), vec![]);
+        BadBlocks {
+            count_file,
+            mtd,
+            block_len: BLOCK_LEN,
+            content_at: CONTENT_AT,
+            volume: 0,
+            seen,
+            unreturned,
+        }
+    }
+
+    #[test]
+    fn fewer_bad_blocks_than_ubi_counts_are_not_all() {
+        let dir = tempfile::tempdir().unwrap();
+        // Blocks 1 and 3 are bad; the device ends before block 3 for some callers.
+        let until = |end: u64| {
+            move |_: &File, offset: u64| -> std::io::Result<Option<bool>> {
+                let block = offset / BLOCK_LEN;
+                Ok((block < end).then_some(block == 1 || block == 3))
+            }
+        };
+        let mut bad_blocks = device(dir.path(), 2);
+        let refused = bad_blocks.take_by(&until(2), &|_| true).err().unwrap();
+        assert_eq!(refused.kind(), Kind::PurgeIncomplete);
+        assert!(refused.to_string().contains("the 2 bad blocks that UBI counts"), "{refused}");
+        // The copies are returned once all of them were found.
+        let copies = bad_blocks.take_by(&until(4), &|_| true).unwrap();
+        assert_eq!(copies.len(), 2);
+        assert!(copies.iter().all(|copy| copy.content.len() as u64 == BLOCK_LEN - CONTENT_AT));
+        assert!(bad_blocks.take_by(&until(0), &|_| true).unwrap().is_empty());
+        // One that UBI has marked since, and that the device does not show.
+        std::fs::write(&bad_blocks.count_file, "3").unwrap();
+        assert!(bad_blocks.take_by(&until(4), &|_| true).is_err());
+    }
 
     #[test]
     fn a_volume_header_is_found_at_any_offset() {

@@ -4,6 +4,7 @@
 use crate::check::ObjectCheck;
 use crate::layouts::chain::ChainKey;
 use crate::layouts::new_placement;
+use crate::layouts::placement::Placement;
 use crate::read_path::ReadPath;
 use crate::snapshots::rollback::Rollback;
 use crate::snapshots::table::{SnapshotNumber, SnapshotRecord};
@@ -23,15 +24,28 @@ use lacuna_contracts::{
     Secret, Setting, Status, StatusItem,
 };
 use lacuna_crypto::{BlockCipher, RandomSource};
+use lacuna_medium::ObjectStore;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The purpose for which a disk is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectAccess {
+    /// Read and write it.
+    Write,
+    /// Refuse writes.
+    Read,
+    /// Open a damaged disk, read-only: also in the middle of a rollback, and with an older table of
+    /// snapshots. All content that verifies can be read.
+    Rescue,
+}
 
 /// How to open a disk.
 pub struct ObjectOptions {
     /// Memory for all caches of the disk.
     pub budget: Budget,
-    /// Refuse writes.
-    pub read_only: bool,
+    /// The purpose.
+    pub access: ObjectAccess,
     /// Whether threads write in the background. Without them, the thread that fills the cache
     /// writes, so that the order of transactions depends on the calls alone, as tests need.
     pub background: bool,
@@ -54,9 +68,48 @@ pub struct ObjectDisk {
     snapshots: Arc<DiskSnapshots>,
     /// Present if the cipher authenticates.
     version_table: Option<Arc<VersionTable>>,
+    /// The snapshot with an unfinished rollback to it, if the disk was opened all the same.
+    unfinished_rollback: Option<String>,
     reader: ReadPath,
     /// Absent if the disk is read-only.
     writer: Option<WritePath>,
+}
+
+/// The parts that the read path and the write path share.
+struct SharedParts {
+    data: Arc<dyn ObjectStore>,
+    cipher: Arc<BlockCipher>,
+    placement: Arc<dyn Placement>,
+    cache: Arc<DirtyCache>,
+    buffers: Arc<CiphertextBuffers>,
+    version_table: Option<Arc<VersionTable>>,
+}
+
+impl SharedParts {
+    /// The write path of a disk of `blocks` blocks.
+    fn writer(&self, options: ObjectOptions, blocks: u64) -> Result<WritePath> {
+        let SharedParts { data, cipher, placement, cache, buffers, version_table } = self;
+        // The store's client copies the ciphertext in flight; a second share of this size is for
+        // that copy.
+        let transit = options.budget.share(1, 8).get() as usize;
+        let batch_blocks = (transit / (MAX_FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
+        let encryptor = Encryptor::new(cipher.clone(), options.random, buffers.clone(), placement.slot());
+        let (table, transit) = (version_table.clone(), InFlightLimit::new(transit));
+        let transactor =
+            Transactor::new(data.clone(), encryptor, placement.clone(), table.clone(), transit, blocks);
+        let mut writer =
+            WritePath::new(cache.clone(), transactor, batch_blocks, blocks, options.write_through);
+        if options.background {
+            writer.start_threads(table)?;
+        }
+        Ok(writer)
+    }
+
+    /// The read path, of a snapshot if there is a view.
+    fn reader(self, view: Option<(SnapshotNumber, Arc<DiskSnapshots>)>) -> ReadPath {
+        let SharedParts { data, cipher, placement, cache, buffers, version_table } = self;
+        ReadPath::new(data, cache, cipher, placement, buffers, version_table, view)
+    }
 }
 
 /// The state to open: the disk as it is now, or as it was at a snapshot.
@@ -104,7 +157,8 @@ impl ObjectDisk {
     ///
     /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an
     /// unknown snapshot, [`Kind::Corrupt`] if the snapshot table or the version table does not
-    /// verify, or if the store has lost the snapshot, and all errors of the store.
+    /// verify or is an older version, or if the store has lost the snapshot, and all errors of the
+    /// store.
     pub fn open(
         stores: Stores,
         params: &ObjectParams,
@@ -113,65 +167,73 @@ impl ObjectDisk {
         options: ObjectOptions,
     ) -> Result<ObjectDisk> {
         params.check_store(&*stores.data)?;
-        let read_only = options.read_only || options.snapshot.is_some();
-        let snapshots = Arc::new(DiskSnapshots::open(&stores, master, uuid, read_only)?);
+        let read_only = options.access != ObjectAccess::Write || options.snapshot.is_some();
+        let rescue = options.access == ObjectAccess::Rescue;
+        let snapshots = Arc::new(DiskSnapshots::open(&stores, master, uuid)?);
         let DiskView { stores, params, snapshot } =
             DiskView::of(stores, params, &snapshots, options.snapshot.as_deref())?;
         let number = snapshot.as_ref().map(|record| SnapshotNumber(record.number));
-        let newest = snapshots.newest().clone();
         let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
         // Data of a snapshot was written before the snapshot was made.
-        cipher.set_snapshot_number(number.map_or(newest.get().0, |number| number.0.saturating_sub(1)));
-        let mut version_table = None;
-        if params.cipher.authenticates() {
-            let options = VersionTableOptions {
-                stores: stores.clone(),
-                place: SealPlace::of(params.layout, cipher.meta_size()),
-                segments: params.segments(),
-                binds_entries: params.binds_entries(),
-                budget: options.budget.share(1, 16),
-                read_only,
-                view: number,
-                newest,
-            };
-            let table = VersionTable::open(options, master, uuid)?;
-            snapshot.as_ref().map_or(Ok(()), |record| table.check_matches(record))?;
-            version_table = Some(Arc::new(table));
+        cipher.set_snapshot_number(
+            number.map_or(snapshots.newest().get().0, |number| number.0.saturating_sub(1)),
+        );
+        let table_options = VersionTableOptions {
+            stores: stores.clone(),
+            place: SealPlace::of(params.layout, cipher.meta_size()),
+            segments: params.segments(),
+            binds_entries: params.binds_entries(),
+            budget: options.budget.share(1, 16),
+            read_only,
+            view: number,
+            newest: snapshots.newest().clone(),
+        };
+        let open_table = || VersionTable::open(table_options, master, uuid);
+        let mut version_table = params.cipher.authenticates().then(open_table).transpose()?;
+        match (&version_table, &snapshot) {
+            (Some(table), Some(record)) => table.check_matches(record)?,
+            (Some(table), None) => check_table(&snapshots, table, &cipher, rescue)?,
+            (None, _) => {}
         }
-        if let Some(record) = snapshots.unfinished_rollback().filter(|_| number.is_none()) {
+        if !read_only {
+            prepare_writing(&snapshots, version_table.as_mut())?;
+        }
+        let version_table = version_table.map(Arc::new);
+        let mut unfinished_rollback = snapshots.unfinished_rollback().filter(|_| number.is_none());
+        if let Some(record) = unfinished_rollback.take_if(|_| !rescue) {
             if read_only {
                 return Err(unfinished_rollback_error(&record.name));
             }
             let (table, segments) = (version_table.as_deref(), params.segments());
-            Rollback::new(&stores, &snapshots, table, segments, options.background, record)?
-                .restore_objects()?;
+            Rollback::new(&stores, &snapshots, table, segments, options.background, record)?.resume()?;
         }
-        let placement = new_placement(&params, options.budget.share(1, 4), ChainKey::new(master, uuid));
         let dirty = options.budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64);
-        let cache = Arc::new(DirtyCache::new(params.segments(), dirty));
-        let buffers = Arc::new(CiphertextBuffers::new(options.budget.share(1, 16).get() as usize));
-        let mut writer = None;
-        if !read_only {
-            // The store's client copies the ciphertext in flight; a second share of this size is
-            // for that copy.
-            let transit = options.budget.share(1, 8).get() as usize;
-            let batch_blocks = (transit / (MAX_FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
-            let encryptor = Encryptor::new(cipher.clone(), options.random, buffers.clone(), placement.slot());
-            let (data, table) = (stores.data.clone(), version_table.clone());
-            let transit = InFlightLimit::new(transit);
-            let transactor =
-                Transactor::new(data, encryptor, placement.clone(), table.clone(), transit, params.blocks);
-            let mut new =
-                WritePath::new(cache.clone(), transactor, batch_blocks, params.blocks, options.write_through);
-            if options.background {
-                new.start_threads(table)?;
-            }
-            writer = Some(new);
-        }
-        let view = number.map(|number| (number, snapshots.clone()));
-        let (data, table) = (stores.data.clone(), version_table.clone());
-        let reader = ReadPath::new(data, cache, cipher.clone(), placement, buffers, table, view);
-        Ok(ObjectDisk { params, stores, cipher, snapshots, version_table, reader, writer })
+        let shared = SharedParts {
+            data: stores.data.clone(),
+            cipher: cipher.clone(),
+            placement: new_placement(&params, options.budget.share(1, 4), ChainKey::new(master, uuid)),
+            cache: Arc::new(DirtyCache::new(params.segments(), dirty)),
+            buffers: Arc::new(CiphertextBuffers::new(options.budget.share(1, 16).get() as usize)),
+            version_table: version_table.clone(),
+        };
+        let writer = if read_only { None } else { Some(shared.writer(options, params.blocks)?) };
+        let reader = shared.reader(number.map(|number| (number, snapshots.clone())));
+        Ok(ObjectDisk {
+            params,
+            stores,
+            cipher,
+            snapshots,
+            version_table,
+            unfinished_rollback: unfinished_rollback.map(|record| record.name),
+            reader,
+            writer,
+        })
+    }
+
+    /// The snapshot with an interrupted rollback to it, if the disk was opened for rescue in the
+    /// middle of that: each object is then as before the rollback, or as at the snapshot.
+    pub fn unfinished_rollback(&self) -> Option<&str> {
+        self.unfinished_rollback.as_deref()
     }
 
     /// The parameters of the open disk; for a snapshot, those at its time.
@@ -212,7 +274,7 @@ impl ObjectDisk {
                 None => add(HeadsTag::default())?,
             };
             self.cipher.set_snapshot_number(number.0);
-            Ok(())
+            self.bind_snapshots().map_err(|e| writer.fail(e))
         })
     }
 
@@ -220,8 +282,10 @@ impl ObjectDisk {
     /// all errors of the stores. A removal that failed half-way continues at the next opening for
     /// writing.
     pub fn remove_snapshot(&self, name: &str) -> Result<()> {
-        self.writer("change of snapshots")?.check_alive()?;
-        self.snapshots.remove(name)
+        let writer = self.writer("change of snapshots")?;
+        writer.check_alive()?;
+        let removed = self.snapshots.remove(name);
+        removed.and(self.bind_snapshots().map_err(|e| writer.fail(e)))
     }
 
     /// Restores the content that the disk had when the snapshot was made. The snapshot stays, and
@@ -237,12 +301,17 @@ impl ObjectDisk {
             let (table, segments) = (self.version_table.as_deref(), self.params.segments());
             let to = self.snapshots.find(name)?;
             let threads = writer.has_threads();
-            let rollback = Rollback::new(&self.stores, &self.snapshots, table, segments, threads, to)?;
+            let mut rollback = Rollback::new(&self.stores, &self.snapshots, table, segments, threads, to)?;
             rollback.verify()?;
             let rolled = rollback.start();
             self.reader.invalidate_all();
             rolled.map_err(|e| writer.fail(e))
         })
+    }
+
+    /// Binds the present table of snapshots to the version table, if there is one.
+    fn bind_snapshots(&self) -> Result<()> {
+        self.version_table.as_ref().map_or(Ok(()), |table| bind_snapshots(&self.snapshots, table))
     }
 
     /// The write path; `what` names the refused operation. Errors: [`Kind::ReadOnly`] for a
@@ -310,6 +379,42 @@ impl Disk for ObjectDisk {
 
     fn is_read_only(&self) -> bool {
         self.writer.is_none()
+    }
+}
+
+/// Refuses a table of snapshots that is older than the version table knows, except to `rescue` a
+/// disk. Errors: [`Kind::Corrupt`].
+fn check_table(
+    snapshots: &DiskSnapshots,
+    version_table: &VersionTable,
+    cipher: &BlockCipher,
+    rescue: bool,
+) -> Result<()> {
+    let checked = snapshots.check_generation(version_table.least_table_generation());
+    if rescue && checked.is_err() {
+        // The newest snapshot is not known: data of every number is read.
+        snapshots.newest().set(SnapshotNumber(u32::MAX));
+        cipher.set_snapshot_number(u32::MAX);
+        return Ok(());
+    }
+    checked
+}
+
+/// Prepares the first write to a disk: the stores keep its snapshots from now on, removals of
+/// snapshots are finished, and a grown disk has its whole version table.
+fn prepare_writing(snapshots: &DiskSnapshots, version_table: Option<&mut VersionTable>) -> Result<()> {
+    snapshots.resume()?;
+    let Some(version_table) = version_table else { return Ok(()) };
+    version_table.extend()?;
+    bind_snapshots(snapshots, version_table)
+}
+
+/// Binds the present table of snapshots to the version table. A store without space refuses that;
+/// the next checkpoint does it then.
+fn bind_snapshots(snapshots: &DiskSnapshots, version_table: &VersionTable) -> Result<()> {
+    match version_table.bind_table(snapshots.generation()) {
+        Err(e) if e.kind().is_refusal() => Ok(()),
+        bound => bound,
     }
 }
 

@@ -19,7 +19,7 @@
 //!   `pending_segment`. `write_queue`: the order of segments
 //! - `placement`: where metadata lies: `adaptive`, `chained`, `segment_end`, `interleaved`, `kv`;
 //!   `metadata_pages` caches metadata
-//! - `versions`: the `table` has the expected version of each object, on `ticket`,
+//! - `versions`: the `table` has the expected version of each object, on `ticket`, `page_age`,
 //!   `session_objects`, `seals`, `pages` and `store`. `snapshots` on `snapshots::table` and
 //!   `snapshots::mark`, which proves that a store has a snapshot
 //!
@@ -57,7 +57,7 @@ mod stores;
 mod versions;
 mod writing;
 
-pub use disk::{ObjectDisk, ObjectOptions};
+pub use disk::{ObjectAccess, ObjectDisk, ObjectOptions};
 pub use params::{ObjectLayout, ObjectParams, VERSION};
 pub use snapshots::list_snapshots;
 pub use snapshots::table::{SnapshotRecord, SnapshotState};

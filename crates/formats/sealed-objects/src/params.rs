@@ -90,7 +90,7 @@ impl ObjectParams {
             return Err(Error::new(Kind::Usage, "a disk cannot be made smaller")
                 .found(format!("{blocks} blocks"))
                 .expected(format!("{} blocks or more", self.blocks))
-                .hint("make a new disk of that size and copy what you need"));
+                .hint("make a new disk of that size and copy your data"));
         }
         self.with_blocks(blocks)
     }
@@ -102,7 +102,7 @@ impl ObjectParams {
                 Kind::Usage,
                 format!("cannot use the layout {} in this pool", self.layout.name()),
             )
-            .found("a pool whose objects have no key-value map (an erasure-coded pool)")
+            .found("a pool with objects that have no key-value map (an erasure-coded pool)")
             .expected("a replicated pool")
             .hint(
                 Hint::from("use the layout segment-end (")

@@ -18,7 +18,7 @@ use crate::layouts::placement::{EntryAnswer, EntrySource, Placement};
 use crate::segment::{Segment, blocks_in, segments_of};
 use crate::snapshots::DiskSnapshots;
 use crate::snapshots::table::SnapshotNumber;
-use crate::versions::pages::VersionEntry;
+use crate::versions::pages::{StoreVersion, VersionEntry};
 use crate::versions::seal::{SEAL_LEN, WriteCounter};
 use crate::versions::seals::{FetchedSeal, missing_object};
 use crate::versions::table::VersionTable;
@@ -317,14 +317,15 @@ impl ReadPath {
                 // If the snapshot is gone too, the object is neither missing nor zeros.
                 snapshots.check_exists(*view)?;
             }
-            let mut tails = ChainTails::default();
+            let (mut tails, mut compared) = (ChainTails::default(), None);
             if let (Some(version_table), Some(expected)) = (&self.version_table, plan.expected) {
                 let seal_answer = answer.seal.as_ref().unwrap_or(&answer.found);
                 let seal = version_table.seal_place().extract(seal_answer, &plan.seal);
                 let fetched = FetchedSeal { version: seal_answer.version, seal };
                 tails = version_table.verify(piece.segment, expected, &fetched)?;
+                compared = Some(StoreVersion::of(fetched.version));
             }
-            if !self.take_entries(piece, &plan, &answer.found, &tails)? {
+            if !self.take_entries(piece, &plan, &answer.found, &tails, compared)? {
                 return Ok(false);
             }
         }
@@ -344,18 +345,20 @@ impl ReadPath {
         Ok(true)
     }
 
-    /// Takes the entries from an answer and caches the pages learned from it. `false`: the object
-    /// has changed without this session.
+    /// Takes the entries from an answer and caches the pages fetched with it. `false`: the object
+    /// has changed without this session. `compared` is the version of the object with the seal that
+    /// this attempt has compared, if it has.
     fn take_entries(
         &self,
         piece: &mut ReadPiece<'_>,
         plan: &ReadAttempt,
         found: &QueryAnswer,
         tails: &ChainTails,
+        compared: Option<StoreVersion>,
     ) -> Result<bool> {
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
         let fetch = &plan.fetch;
-        let mut learned = vec![];
+        let mut fetched = vec![];
         if slot != BLOCK_SIZE {
             let mut slots = fetch.slots.chunks_exact(slot);
             for extent in &fetch.extents {
@@ -366,7 +369,7 @@ impl ReadPath {
             let entries = &mut piece.entries[within(&piece.range, &fetch.span, meta)];
             let (segment, pairs) = (piece.segment, &found.pairs);
             let answer = EntryAnswer { segment, range: &fetch.span, missing: fetch.missing, pairs, tails };
-            learned = self.placement.extract_entries(&answer, entries)?;
+            fetched = self.placement.extract_entries(&answer, entries)?;
         }
         let is_absent = found.version.is_none();
         let counter = match &self.version_table {
@@ -378,8 +381,9 @@ impl ReadPath {
             self.cache.if_none_begun(piece.segment, moment, || {
                 // An object with a counter existed before the query.
                 is_missing = counter > WriteCounter::default();
-                is_same =
-                    self.version_table.as_ref().is_none_or(|l| l.is_unchanged(piece.segment, found.version));
+                let is_unchanged =
+                    |table: &Arc<VersionTable>| table.is_unchanged(piece.segment, found.version, compared);
+                is_same = self.version_table.as_ref().is_none_or(is_unchanged);
                 if !is_same {
                     self.placement.invalidate(piece.segment);
                     return;
@@ -387,7 +391,7 @@ impl ReadPath {
                 if is_absent && !is_missing {
                     self.cache.set_absent(piece.segment);
                 }
-                self.placement.cache_pages(piece.segment, learned);
+                self.placement.cache_pages(piece.segment, fetched);
             });
         }
         if is_missing { Err(missing_object(piece.segment, counter)) } else { Ok(is_same) }

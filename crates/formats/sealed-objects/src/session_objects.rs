@@ -133,6 +133,11 @@ impl SessionObjects {
         self.record_refused(segment);
     }
 
+    /// Drops trust in every object of a page.
+    pub(crate) fn distrust_page(&self, page: PageNumber) {
+        self.state.lock().verified.remove(&page);
+    }
+
     /// Caches the tails from an object's seal.
     fn cache_tails(&self, segment: Segment, seen: StoreVersion, tails: ChainTails) {
         if let Some(known) = self

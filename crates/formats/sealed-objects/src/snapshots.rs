@@ -4,6 +4,10 @@
 //! named from the verified table when the disk is opened for writing, and whenever the table
 //! changes.
 //!
+//! With a cipher that authenticates, the version table records the generation of the table after
+//! each change of it. So an older table is refused before anything is done on its behalf: it may
+//! say that a rollback or a removal is under way, and lack later snapshots.
+//!
 //! # Power cuts
 //! - A snapshot is made in this order: write its number to the mark, get numbers from the stores,
 //!   name it to the stores, reset the mark, write the record to the table; nothing else is written
@@ -21,8 +25,8 @@ pub(crate) mod table;
 use crate::Stores;
 use crate::snapshots::mark::{SnapshotMark, lost_snapshot};
 use crate::snapshots::table::{
-    MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX,
-    check_name, table_key,
+    FIRST_GENERATION, MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState,
+    SnapshotTable, TABLE_MAX, check_name, older_table, table_key,
 };
 use crate::versions::page::HeadsTag;
 use lacuna_contracts::{Error, Kind, Result, Secret};
@@ -90,34 +94,38 @@ fn write_table(book: &dyn ObjectStore, guard: Option<u64>, bytes: &[u8]) -> Resu
 impl DiskSnapshots {
     /// Creates the table of a new disk, without snapshots.
     pub(crate) fn create(book: &dyn ObjectStore, master: &Secret<32>, uuid: &[u8; 16]) -> Result<()> {
-        let table = SnapshotTable { generation: 1, ..SnapshotTable::default() };
+        let table = SnapshotTable { generation: FIRST_GENERATION, ..SnapshotTable::default() };
         write_table(book, None, &table.encode(&table_key(master, uuid))).map(drop)
     }
 
-    /// Reads and verifies the table. If the disk is opened for writing, names the snapshots to the
-    /// stores and finishes removals.
-    pub(crate) fn open(
-        stores: &Stores,
-        master: &Secret<32>,
-        uuid: &[u8; 16],
-        read_only: bool,
-    ) -> Result<DiskSnapshots> {
+    /// Reads and verifies the table, and changes nothing.
+    pub(crate) fn open(stores: &Stores, master: &Secret<32>, uuid: &[u8; 16]) -> Result<DiskSnapshots> {
         let key = table_key(master, uuid);
         let (bytes, version) = read_table(&*stores.book)?;
         let table = SnapshotTable::decode(&bytes, &key)?;
         let newest = NewestSnapshot::new(table.newest);
-        let snapshots = DiskSnapshots {
-            stores: stores.clone(),
-            key,
-            newest,
-            stored: Mutex::new(StoredTable { table, version }),
-        };
-        if !read_only {
-            let mut held = snapshots.stored.lock();
-            snapshots.set_kept_snapshots(&held.table)?;
-            snapshots.finish_removals(&mut held)?;
-        }
-        Ok(snapshots)
+        let stored = Mutex::new(StoredTable { table, version });
+        Ok(DiskSnapshots { stores: stores.clone(), key, newest, stored })
+    }
+
+    /// Names the snapshots to the stores, which must precede every other write, and finishes
+    /// removals.
+    pub(crate) fn resume(&self) -> Result<()> {
+        let mut held = self.stored.lock();
+        self.set_kept_snapshots(&held.table)?;
+        self.finish_removals(&mut held)
+    }
+
+    /// The generation of the table in the store.
+    pub(crate) fn generation(&self) -> u64 {
+        self.stored.lock().table.generation
+    }
+
+    /// Refuses a table of an earlier generation than `least`, which the version table has recorded.
+    /// Errors: [`Kind::Corrupt`].
+    pub(crate) fn check_generation(&self, least: u64) -> Result<()> {
+        let generation = self.generation();
+        if generation >= least { Ok(()) } else { Err(older_table(generation, least)) }
     }
 
     /// The number of the newest snapshot ever made, shared and updated.
@@ -151,7 +159,7 @@ impl DiskSnapshots {
             return Ok(Stores { data, book });
         }
         self.check_exists(SnapshotNumber(record.number))?;
-        Err(lost_snapshot(&record.name, "the present objects, or none"))
+        Err(lost_snapshot(record, "the present objects, or none"))
     }
 
     /// Checks that a snapshot still exists. If so, earlier answers of its view are the content of

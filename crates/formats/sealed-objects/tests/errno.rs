@@ -307,8 +307,8 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
         }
     }
     assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
-    let told = failed.first().is_none_or(|e| reports_failure(e, errno, false));
-    assert!(told, "{}: the caller learns {:?}", what(), failed[0]);
+    let is_reported = failed.first().is_none_or(|e| reports_failure(e, errno, false));
+    assert!(is_reported, "{}: the caller learns {:?}", what(), failed[0]);
     drop(disk);
     let count = calls.lock().calls();
     left.push(run.left(&model));

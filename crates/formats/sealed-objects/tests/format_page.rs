@@ -355,6 +355,8 @@ fn the_version_table_matches_the_page() {
     let test_disk = TestDisk::new(Cipher::Gcm, ObjectLayout::SegmentEnd, segments * SEGMENT_BLOCKS);
     let objects = || test_disk.book.object(constant("version object") + 1);
     assert_eq!(entry(&version_page(&test_disk, 0), constant("object pages")), 2);
+    assert_eq!(entry(&version_page(&test_disk, 0), constant("least table")), 1);
+    assert_eq!((502..504).map(|n| entry(&version_page(&test_disk, 0), n)).collect::<Vec<_>>(), [0, 0]);
     assert!(objects().is_some() && test_disk.book.object(3).is_none());
     let fields = fields_of("Version table", 4096);
     assert_eq!(fields.number(&version_page(&test_disk, 0), "generation"), 1);
@@ -388,16 +390,20 @@ fn the_snapshot_table_matches_the_page() {
         let mut heads = vec![0; 24];
         test_disk.session(|disk| {
             disk.create_snapshot("x").unwrap();
-            disk.create_snapshot("2nd:a-b_c.d").unwrap();
             if cipher.authenticates() {
                 let key: Secret<32> = derive(&master(), "sealed objects version table", &UUID);
                 let head = version_page(&test_disk, 0);
                 heads =
                     keyed_hash(&key, &[fields_of("Version table", 4096).get(&head, "tag")])[..24].to_vec();
+                assert_eq!(entry(&head, constant("least table")), 3);
             }
+            disk.create_snapshot("2nd:a-b_c.d").unwrap();
             write(disk, 7, 1, 7);
             disk.remove_snapshot("x").unwrap();
         });
+        if cipher.authenticates() {
+            assert_eq!(entry(&version_page(&test_disk, 0), constant("least table")), 6);
+        }
         let (head, record) = (fields_of("Table of snapshots", 64), fields_of("Snapshot record", 128));
         let table = test_disk.book.object(constant("table object")).unwrap().bytes();
         assert_eq!(table.len(), 64 + 2 * 128);

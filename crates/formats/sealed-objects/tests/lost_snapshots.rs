@@ -5,13 +5,13 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_contracts::{Disk, Kind, Result};
+use lacuna_contracts::{BlockAddr, Disk, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{
     MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
 };
 use lacuna_sealed_objects::{
-    ObjectDisk, ObjectLayout, SnapshotRecord, SnapshotState, Stores, list_snapshots,
+    ObjectAccess, ObjectDisk, ObjectLayout, SnapshotRecord, SnapshotState, Stores, list_snapshots,
 };
 use std::sync::Arc;
 
@@ -237,7 +237,31 @@ fn one_snapshot_does_not_pass_for_another() {
     }
 }
 
-/// A rollback that was interrupted is not finished once its snapshot is lost.
+/// Asserts that a rescue reads each block as it was before the rollback or at the snapshot, or
+/// refuses it, and that it writes nothing.
+fn assert_rescued(test_disk: &TestDisk, answer: LostSnapshotAnswer, what: &str) {
+    let disk = test_disk
+        .open_with(forgetful_stores(test_disk, answer), |o| o.access = ObjectAccess::Rescue)
+        .unwrap();
+    assert_eq!(disk.unfinished_rollback(), Some("first"), "{what}");
+    assert!(disk.is_read_only() && disk.write(BlockAddr(5), &content(5, 5)).is_err());
+    let readable = WRITTEN.iter().filter(|block| match read(&disk, **block) {
+        Ok(data) => {
+            assert!([1, 3].iter().any(|stamp| data == content(**block, *stamp)), "{what}, block {block}");
+            true
+        }
+        // An object that has its past state, and not yet a new seal.
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Corrupt, "{what}, block {block}: {e}");
+            false
+        }
+    });
+    assert!(readable.count() >= 2, "{what}");
+    disk.close().unwrap();
+}
+
+/// A rollback that was interrupted is not finished once its snapshot is lost. A rescue reads the
+/// disk then.
 #[test]
 fn an_interrupted_rollback_to_a_lost_snapshot_is_not_finished() {
     for (cipher, layout) in all_ciphers_and_layouts() {
@@ -255,8 +279,11 @@ fn an_interrupted_rollback_to_a_lost_snapshot_is_not_finished() {
             let before = objects();
             left.data.remove_snapshot(records(&left)[0].data_id).unwrap();
             for answer in [LostSnapshotAnswer::AsNow, LostSnapshotAnswer::Nothing] {
-                let opened = left.open_with(forgetful_stores(&left, answer), |_| ());
-                assert_refused(opened, &format!("{cipher:?} {layout:?} {answer:?}"));
+                let what = format!("{cipher:?} {layout:?} {answer:?}");
+                let opened = left.open_with(forgetful_stores(&left, answer), |_| ()).err().unwrap();
+                assert!(opened.kind() == Kind::Corrupt && opened.to_string().contains("rescue"), "{opened}");
+                assert!(objects() == before);
+                assert_rescued(&left, answer, &what);
                 assert!(objects() == before);
             }
             break;

@@ -8,7 +8,9 @@ use lacuna_contracts::{BlockAddr, Budget, Disk, Kind};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent};
 use lacuna_rados::{ClusterOptions, RadosPool};
-use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
+use lacuna_sealed_objects::{
+    ObjectAccess, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -58,7 +60,7 @@ impl PoolDisk {
     fn open_at(&self, snapshot: Option<&str>) -> ObjectDisk {
         let options = ObjectOptions {
             budget: Budget::bytes(8 << 20),
-            read_only: false,
+            access: ObjectAccess::Write,
             background: true,
             write_through: false,
             snapshot: snapshot.map(Into::into),

@@ -119,6 +119,30 @@ fn the_next_read_refuses_a_replayed_object() {
     }
 }
 
+/// The memory for versions is bounded: with more pages of the version table than that, the session
+/// forgets the version of an object, and compares its seal again.
+#[test]
+fn a_replayed_object_is_refused_although_its_version_was_forgotten() {
+    const PAGE_BLOCKS: u64 = 504 * 1024;
+    for layout in ObjectLayout::ALL {
+        let test_disk = TestDisk::new(Cipher::Gcm, layout, 30 * PAGE_BLOCKS);
+        test_disk.session(|disk| [0, 700].iter().for_each(|block| write(disk, *block, 1, 1)));
+        let old = test_disk.data.object(0);
+        test_disk.session(|disk| [0, 700].iter().for_each(|block| write(disk, *block, 1, 2)));
+        for read_only in [false, true] {
+            let left = test_disk.copied();
+            let disk = left.open_with(left.stores(), |options| options.access = access(read_only)).unwrap();
+            assert_reads(&disk, 0, 2);
+            (1..30).for_each(|page| assert_reads(&disk, page * PAGE_BLOCKS, 0));
+            assert_reads(&disk, 0, 2);
+            (1..30).for_each(|page| assert_reads(&disk, page * PAGE_BLOCKS, 0));
+            left.data.replace(0, old.clone());
+            let refused = read(&disk, 700).unwrap_err();
+            assert!(refused.to_string().contains("is an older version"), "{layout:?}: {refused}");
+        }
+    }
+}
+
 #[test]
 fn a_foreign_object_is_replaced_and_its_blocks_are_zeros() {
     for layout in ObjectLayout::ALL {
@@ -337,7 +361,7 @@ fn discards_free_space_in_a_full_store() {
                     if test_disk.params.layout.needs_keys() { there.keys().len() < keys } else { true };
                 seal && there.bytes().iter().take(20 * 4096).all(|byte| *byte == 0)
             });
-            assert!(emptied, "the discard waits behind what has no room");
+            assert!(emptied, "the discard waits behind writes without room");
             disk.discard(BlockAddr(6 * 1024), 10).unwrap();
             assert_reads(disk, 6 * 1024, 0);
             assert_reads(disk, 6 * 1024 + 11, 1);

@@ -7,9 +7,9 @@ use fixture::*;
 use lacuna_contracts::Result;
 use lacuna_contracts::{BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
-use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
-use std::sync::{Arc, Mutex};
+use lacuna_medium::{ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
+use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
+use std::sync::Arc;
 
 const BLOCKS: u64 = 3 * 1024 + 100;
 
@@ -237,7 +237,7 @@ fn an_interrupted_rollback_is_finished() {
         cut_everywhere(&test_disk, work, |left| {
             let records = list_snapshots(&*left.book).unwrap();
             let begun = records[0].state == SnapshotState::RollingBack;
-            let reader = left.open_with(left.stores(), |options| options.read_only = true);
+            let reader = left.open_with(left.stores(), |options| options.access = ObjectAccess::Read);
             if begun {
                 assert_eq!(reader.err().unwrap().kind(), Kind::ReadOnly);
             } else {
@@ -342,27 +342,6 @@ fn a_check_names_an_object_altered_during_a_rollback() {
     disk.close().unwrap();
 }
 
-/// The book of a disk; runs `on_rollback` as soon as its table says that a rollback has begun.
-struct RollbackHook {
-    inner: MemoryObjects,
-    on_rollback: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl ObjectStore for RollbackHook {
-    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
-        let applied = self.inner.apply(batch);
-        let table = list_snapshots(&self.inner).unwrap();
-        if table.iter().any(|snapshot| snapshot.state == SnapshotState::RollingBack) {
-            self.on_rollback.lock().unwrap().take().into_iter().for_each(|act| act());
-        }
-        applied
-    }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
-        self.inner.query(batch)
-    }
-    delegate_to_inner!();
-}
-
 /// An object that verified when the rollback was decided and is gone, or replaced, at its turn is
 /// not made valid.
 #[test]
@@ -373,11 +352,8 @@ fn a_rollback_does_not_validate_an_object_altered_after_its_check() {
             let record = list_snapshots(&*test_disk.book).unwrap().remove(0);
             let (data, later) = (test_disk.data.clone(), test_disk.data.object(1));
             let state = if gone { None } else { later };
-            let act: Box<dyn FnOnce() + Send> = Box::new(move || data.replace_at(1, record.data_id, state));
-            let book = Arc::new(RollbackHook {
-                inner: test_disk.book.reopened(),
-                on_rollback: Mutex::new(Some(act)),
-            });
+            let act = move || data.replace_at(1, record.data_id, state);
+            let book = Arc::new(RollbackHook::new(test_disk.book.reopened(), act));
             let stores = Stores { data: Arc::new(test_disk.data.reopened()), book };
             let disk = test_disk.open_with(stores, |_| ()).unwrap();
             disk.rollback("first").unwrap();

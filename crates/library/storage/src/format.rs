@@ -318,6 +318,11 @@ pub trait OpenFormat: Send + Sync {
         false
     }
 
+    /// The snapshot with an interrupted rollback to it, on a disk that was opened for rescue.
+    fn unfinished_rollback(&self) -> Option<&str> {
+        None
+    }
+
     /// A message for the user after opening.
     fn note(&self) -> Option<&'static str> {
         None

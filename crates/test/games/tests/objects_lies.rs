@@ -16,7 +16,7 @@
 #[path = "../../../formats/sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
 
-use fixture::{TestDisk, all_ciphers_and_layouts, options};
+use fixture::{TestDisk, access, all_ciphers_and_layouts, options};
 use lacuna_contracts::{Disk, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
@@ -65,7 +65,7 @@ impl StoresWithHistory {
     }
 
     fn open(&self, read_only: bool, seed: u64) -> Result<ObjectDisk> {
-        self.open_with(ObjectOptions { read_only, ..options(seed) })
+        self.open_with(ObjectOptions { access: access(read_only), ..options(seed) })
     }
 
     fn open_with(&self, options: ObjectOptions) -> Result<ObjectDisk> {

@@ -120,13 +120,13 @@ impl Adaptive {
 
     /// The pages of the chunks `missing`, from the pairs of an answer that covers them.
     fn assemble(&self, missing: ChunkSet, pairs: &[(ObjectKey, Vec<u8>)]) -> Result<FetchedPages> {
-        let mut learned: FetchedPages =
+        let mut fetched: FetchedPages =
             set_bits(u128::from(missing)).map(|chunk| (chunk, MetadataPage::blank(self.meta))).collect();
         for (key, value) in pairs {
             let page_of = |chunk: u8| missing & 1u16.checked_shl(u32::from(chunk)).unwrap_or(0) != 0;
             match key.as_slice() {
                 [b'p', chunk] if page_of(*chunk) => {
-                    let page = fetched_page_mut(&mut learned, *chunk);
+                    let page = fetched_page_mut(&mut fetched, *chunk);
                     if value.len() != page_len(self.meta) {
                         return Err(unexpected_key(key, value));
                     }
@@ -134,11 +134,11 @@ impl Adaptive {
                 }
                 // Keys are sorted: the page comes first, and entries apart come last.
                 [b'p', chunk, b'a'] if page_of(*chunk) => {
-                    let page = fetched_page_mut(&mut learned, *chunk);
+                    let page = fetched_page_mut(&mut fetched, *chunk);
                     self.amend(page, value).ok_or_else(|| unexpected_key(key, value))?;
                 }
                 [b'p', chunk, b'd', index] if page_of(*chunk) && u64::from(*index) < CHUNK_BLOCKS => {
-                    let page = fetched_page_mut(&mut learned, *chunk);
+                    let page = fetched_page_mut(&mut fetched, *chunk);
                     let at = usize::from(*index) * self.meta;
                     let entry = &mut page.entries[at..at + self.meta];
                     if value.len() != self.meta {
@@ -151,7 +151,7 @@ impl Adaptive {
                 _ => {}
             }
         }
-        Ok(learned)
+        Ok(fetched)
     }
 }
 
@@ -183,9 +183,9 @@ impl Placement for Adaptive {
     }
 
     fn extract_entries(&self, answer: &EntryAnswer<'_>, entries: &mut [u8]) -> Result<FetchedPages> {
-        let learned = self.assemble(answer.missing, answer.pairs)?;
-        copy_fetched_entries(&learned, answer.range, self.meta, entries);
-        Ok(learned)
+        let fetched = self.assemble(answer.missing, answer.pairs)?;
+        copy_fetched_entries(&fetched, answer.range, self.meta, entries);
+        Ok(fetched)
     }
 }
 

@@ -265,9 +265,9 @@ impl Placement for Chained {
     fn extract_entries(&self, answer: &EntryAnswer<'_>, entries: &mut [u8]) -> Result<FetchedPages> {
         let follow =
             |chunk| (chunk, self.read_chain(answer.segment, chunk, answer.tails.of(chunk), answer.pairs));
-        let learned: FetchedPages = set_bits(answer.missing.into()).map(follow).collect();
-        copy_fetched_entries(&learned, answer.range, self.meta, entries);
-        Ok(learned)
+        let fetched: FetchedPages = set_bits(answer.missing.into()).map(follow).collect();
+        copy_fetched_entries(&fetched, answer.range, self.meta, entries);
+        Ok(fetched)
     }
 }
 

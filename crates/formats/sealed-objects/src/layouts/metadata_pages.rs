@@ -89,8 +89,8 @@ impl MetadataPages {
     }
 
     /// Caches the pages of a segment without lost entries.
-    pub(crate) fn put_intact(&self, segment: Segment, learned: FetchedPages) {
-        let sound = learned.into_iter().filter(|(_, page)| !page.lost);
+    pub(crate) fn put_intact(&self, segment: Segment, fetched: FetchedPages) {
+        let sound = fetched.into_iter().filter(|(_, page)| !page.lost);
         sound.for_each(|(chunk, page)| self.put(segment, chunk, page));
     }
 
@@ -147,21 +147,21 @@ fn page_number(segment: Segment, chunk: u64) -> u64 {
 }
 
 /// The page of a chunk among the requested ones.
-pub(crate) fn fetched_page_mut(learned: &mut FetchedPages, chunk: u8) -> &mut MetadataPage {
-    let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
-    &mut place.expect("the chunk is among those asked for").1
+pub(crate) fn fetched_page_mut(fetched: &mut FetchedPages, chunk: u8) -> &mut MetadataPage {
+    let place = fetched.iter_mut().find(|(number, _)| *number == u64::from(chunk));
+    &mut place.expect("the chunk was requested").1
 }
 
 /// Copies the entries of the blocks of a range out of the fetched pages, which ascend.
 pub(crate) fn copy_fetched_entries(
-    learned: &FetchedPages,
+    fetched: &FetchedPages,
     range: &Range<u64>,
     meta: usize,
     entries: &mut [u8],
 ) {
-    let mut pages = learned.iter().peekable();
+    let mut pages = fetched.iter().peekable();
     for_each_chunk(range, meta, |chunk, within, bytes| {
-        if let Some((_, page)) = pages.next_if(|(learned, _)| *learned == chunk) {
+        if let Some((_, page)) = pages.next_if(|(number, _)| *number == chunk) {
             entries[bytes].copy_from_slice(&page.entries[within]);
         }
     });

@@ -79,7 +79,7 @@ pub(crate) trait Placement: Send + Sync {
     /// The place of the entries of `range`; the caller needs those in `missing`.
     fn source(&self, range: &Range<u64>, missing: ChunkSet) -> EntrySource;
 
-    /// Fills in the entries that an answer contains, and returns the pages learned from it. Errors:
+    /// Fills in the entries that an answer contains, and returns the pages fetched with it. Errors:
     /// [`Kind::Corrupt`] for metadata that no transaction of this disk wrote.
     fn extract_entries(&self, _answer: &EntryAnswer<'_>, _entries: &mut [u8]) -> Result<FetchedPages> {
         Ok(FetchedPages::new())
@@ -97,9 +97,9 @@ pub(crate) trait Placement: Send + Sync {
     }
 
     /// Caches the pages of an answer. No transaction of the segment has begun since the query.
-    fn cache_pages(&self, segment: Segment, learned: FetchedPages) {
+    fn cache_pages(&self, segment: Segment, fetched: FetchedPages) {
         if let Some(pages) = self.pages() {
-            pages.put_intact(segment, learned);
+            pages.put_intact(segment, fetched);
         }
     }
 

@@ -6,8 +6,8 @@
 //! number of a snapshot while the snapshot is made, and no number afterwards: only at that snapshot
 //! does it hold the number, as long as the store keeps the snapshot.
 
-use crate::snapshots::table::SnapshotNumber;
-use lacuna_contracts::{Error, Kind, LeWriter, Result, Secret};
+use crate::snapshots::table::{SnapshotNumber, SnapshotRecord, SnapshotState};
+use lacuna_contracts::{Action, Error, Hint, Kind, LeWriter, Result, Secret};
 use lacuna_crypto::{constant_time_eq, keyed_hash};
 use lacuna_medium::{KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent};
 
@@ -65,13 +65,22 @@ impl SnapshotMark<'_> {
 }
 
 /// The error for a snapshot that the store no longer has as it was made.
-pub(crate) fn lost_snapshot(name: &str, found: &str) -> Error {
-    Error::new(Kind::Corrupt, format!("the snapshot {name} is not in the store any more"))
-        .found(found)
-        .expected("the objects that the store kept for it when it was made")
-        .hint(
-            "it can be neither read nor rolled back to: remove it; if the objects were copied from another pool, read the snapshot there",
-        )
+pub(crate) fn lost_snapshot(record: &SnapshotRecord, found: &str) -> Error {
+    let error =
+        Error::new(Kind::Corrupt, format!("the snapshot {} is not in the store any more", record.name))
+            .found(found)
+            .expected("the objects that the store kept for it when it was made");
+    // The disk cannot be opened to remove it.
+    if record.state == SnapshotState::RollingBack {
+        return error.hint(
+            Hint::from("the interrupted rollback to it cannot be finished: ")
+                .action(Action("rescue"))
+                .text(" copies what there is"),
+        );
+    }
+    error.hint(
+        "it can be neither read nor rolled back to: remove it; if the objects were copied from another pool, read the snapshot there",
+    )
 }
 
 #[cfg(test)]

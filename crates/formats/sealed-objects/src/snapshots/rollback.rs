@@ -5,7 +5,8 @@
 //!    match the record. With `gcm` the seals of the snapshot's objects are compared with the
 //!    version table of that time, so that a rollback never makes an altered object valid; if one is
 //!    bad, nothing happens. The seals of the present objects are compared too, so that the version
-//!    table has every counter assigned so far, and the table is written.
+//!    table has every counter assigned so far, and the table is written. An old page of the version
+//!    table is renewed: all its objects are refused until step 3 restores them.
 //! 2. The snapshot is durably marked as being rolled back to.
 //! 3. Every object that exists, or existed, is restored: the objects that the store lists, and with
 //!    `gcm` all that the version table counts, since a list may omit some. With `gcm` each object
@@ -15,16 +16,18 @@
 //!    version table rises: it is unreadable, and `check` reports it.
 //! 4. The mark is removed.
 //!
-//! A power cut before 2 changes nothing. After 2 the mark persists, and the next opening for
+//! A power cut before 2 changes no content. After 2 the mark persists, and the next opening for
 //! writing repeats 3 from the beginning, before anything is read or written. Rolling back an object
-//! is idempotent.
+//! is idempotent. Step 1 has left no old page of the version table. So if the next opening finds
+//! one, an adversary has put back the version table together with the mark of an earlier rollback,
+//! and nothing is rolled back.
 
 use crate::Stores;
 use crate::segment::Segment;
 use crate::snapshots::DiskSnapshots;
 use crate::snapshots::table::{SnapshotRecord, SnapshotState};
 use crate::versions::table::VersionTable;
-use lacuna_contracts::{Kind, Result};
+use lacuna_contracts::{Action, Hint, Kind, Result};
 use lacuna_medium::{ObjectStore, ObjectTransaction};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -77,28 +80,58 @@ impl<'a> Rollback<'a> {
     }
 
     /// Step 1.
-    pub(crate) fn verify(&self) -> Result<()> {
+    pub(crate) fn verify(&mut self) -> Result<()> {
         let Some((version_table, past)) = &self.version_tables else { return Ok(()) };
+        let verify = |object| {
+            let verified = past.verify_object(object);
+            verified.map_err(|e| e.context(format!("rolling back to {}", self.target.name)))
+        };
         self.each_object(|object| {
-            past.verify_object(object)
-                .map_err(|e| e.context(format!("rolling back to {}", self.target.name)))?;
+            verify(object)?;
             match version_table.verify_object(object) {
                 // The present object is about to be replaced.
                 Err(e) if e.kind() == Kind::Corrupt => Ok(()),
                 other => other,
             }
         })?;
-        version_table.checkpoint()
+        let old = version_table.old_pages(&self.objects)?;
+        // An old page does not tell which of its objects existed.
+        let of_old = old.iter().flat_map(|page| version_table.segments_of(page.number));
+        let added: Vec<Segment> =
+            of_old.filter(|object| self.objects.binary_search(object).is_err()).collect();
+        added.iter().try_for_each(|object| verify(*object))?;
+        old.iter().try_for_each(|page| version_table.renew_page(page))?;
+        version_table.checkpoint()?;
+        self.objects.extend(added);
+        Ok(())
     }
 
     /// Steps 2 to 4.
     pub(crate) fn start(&self) -> Result<()> {
-        self.snapshots.record_state(&self.target, SnapshotState::RollingBack)?;
+        self.record_state(SnapshotState::RollingBack)?;
         self.restore_objects()
     }
 
-    /// Steps 3 and 4; an opening repeats them if they were interrupted.
-    pub(crate) fn restore_objects(&self) -> Result<()> {
+    /// Repeats steps 3 and 4 after an interruption.
+    ///
+    /// Errors: [`Kind::Corrupt`] if a page of the version table is old, before anything is changed;
+    /// all errors of the stores.
+    pub(crate) fn resume(&self) -> Result<()> {
+        if let Some((version_table, _)) = &self.version_tables
+            && let Some(old) = version_table.old_pages(&self.objects)?.into_iter().next()
+        {
+            let what = format!("finishing the rollback to {}", self.target.name);
+            let advice = Hint::from("put back the newest version of that object; if it is lost, ");
+            return Err(old
+                .error
+                .context(what)
+                .hint(advice.action(Action("rescue")).text(" copies what there is")));
+        }
+        self.restore_objects()
+    }
+
+    /// Steps 3 and 4.
+    fn restore_objects(&self) -> Result<()> {
         self.each_object(|object| match &self.version_tables {
             Some((version_table, past)) => self.roll_back_sealed(object, version_table, past),
             None => self.data.roll_back(object.0, self.target.data_id),
@@ -106,7 +139,17 @@ impl<'a> Rollback<'a> {
         if let Some((version_table, _)) = &self.version_tables {
             version_table.checkpoint()?;
         }
-        self.snapshots.record_state(&self.target, SnapshotState::Ready)
+        self.record_state(SnapshotState::Ready)
+    }
+
+    /// Records the state of the snapshot, and has the version table bind that: an older table of
+    /// snapshots would hide the rollback, or begin it again after its end.
+    fn record_state(&self, state: SnapshotState) -> Result<()> {
+        self.snapshots.record_state(&self.target, state)?;
+        match &self.version_tables {
+            Some((version_table, _)) => version_table.bind_table(self.snapshots.generation()),
+            None => Ok(()),
+        }
     }
 
     fn roll_back_sealed(

@@ -2,7 +2,7 @@
 //! authenticated with one.
 
 use crate::versions::page::{HEADS_TAG_LEN, HeadsTag};
-use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_contracts::{Action, Error, Hint, Kind, LeReader, LeWriter, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::SnapshotId;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The largest number of snapshots of a disk.
 pub(crate) const MAX_SNAPSHOTS: usize = 512;
+/// The generation of the table of a new disk.
+pub(crate) const FIRST_GENERATION: u64 = 1;
 /// The longest table in bytes.
 pub(crate) const TABLE_MAX: usize = HEAD + MAX_SNAPSHOTS * RECORD;
 
@@ -102,7 +104,7 @@ impl SnapshotRecord {
 /// All snapshots of a disk, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotTable {
-    /// Rises by one with each write.
+    /// Rises by one with each write, from [`FIRST_GENERATION`].
     pub(crate) generation: u64,
     /// The newest snapshot ever made.
     pub(crate) newest: SnapshotNumber,
@@ -132,6 +134,18 @@ fn bad_table(found: impl Into<String>) -> Error {
         .found(found)
         .expected("the table that this disk wrote")
         .hint("restore the object from a backup; nothing is written to the disk before that")
+}
+
+/// The error for a table of an earlier generation than the version table has recorded.
+pub(crate) fn older_table(generation: u64, least: u64) -> Error {
+    Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) is an older version")
+        .found(format!("generation {generation}"))
+        .expected(format!("generation {least} or a later one"))
+        .hint(
+            Hint::from("put back the newest version of that object; if it is lost, ")
+                .action(Action("rescue"))
+                .text(" copies what there is"),
+        )
 }
 
 impl SnapshotTable {

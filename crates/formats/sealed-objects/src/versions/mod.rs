@@ -2,6 +2,7 @@
 //! with it.
 
 pub(crate) mod page;
+pub(crate) mod page_age;
 pub(crate) mod pages;
 pub(crate) mod seal;
 pub(crate) mod seals;

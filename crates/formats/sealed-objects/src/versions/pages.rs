@@ -9,7 +9,7 @@ use crate::segment::Segment;
 use crate::versions::page::{Generation, HeadsTag, PAGE_ENTRIES, PAGE_LEN, VersionPage};
 use crate::versions::seal::WriteCounter;
 use crate::versions::store::{ObjectWriteLock, PAGE_SEGMENTS, PageNumber, VersionStore};
-use lacuna_contracts::{BoundedCache, Result};
+use lacuna_contracts::{BoundedCache, Kind, Result};
 use lacuna_medium::{ObjectStep, ObjectStore};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
@@ -76,6 +76,12 @@ struct CachedVersionPage {
 }
 
 impl CachedVersionPage {
+    /// A page as it is on the medium.
+    fn new(page: VersionPage) -> CachedVersionPage {
+        let versions = Box::new([StoreVersion::UNKNOWN; PAGE_ENTRIES]);
+        CachedVersionPage { page, versions, dirty: false, pins: 0 }
+    }
+
     fn pin(&mut self) -> VersionPage {
         self.pins += 1;
         self.page.clone()
@@ -148,6 +154,22 @@ impl VersionPages {
         self.state.lock().pages.len()
     }
 
+    /// Adds the objects of the version table that a disk of `segments` segments needs.
+    pub(crate) fn extend(&mut self, segments: u64) -> Result<()> {
+        self.version_store.extend(segments)
+    }
+
+    /// The least generation of the table of snapshots, according to the stored version table.
+    pub(crate) fn least_table_generation(&self) -> u64 {
+        self.version_store.least_table_generation()
+    }
+
+    /// Raises the least generation of the table of snapshots to that of a durable table. The next
+    /// checkpoint stores it.
+    pub(crate) fn raise_least_table_generation(&self, durable: u64) {
+        self.version_store.raise_least_table_generation(durable);
+    }
+
     /// Runs `f` on a page, loading it if necessary. The caller must not hold an
     /// [`ObjectWriteLock`].
     fn with<R>(&self, number: PageNumber, f: impl FnOnce(&mut CachedVersionPage) -> R) -> Result<R> {
@@ -182,9 +204,9 @@ impl VersionPages {
             state = self.state.lock();
             state.loading.remove(&number);
             self.loaded.notify_all();
-            let (page, seen) = (page?, Box::new([StoreVersion::UNKNOWN; PAGE_ENTRIES]));
+            let page = page?;
             while state.pages.is_full() && self.evict(&mut state.pages) {}
-            state.pages.put(number, CachedVersionPage { page, versions: seen, dirty: false, pins: 0 });
+            state.pages.put(number, CachedVersionPage::new(page));
         }
     }
 
@@ -278,11 +300,45 @@ impl VersionPages {
         if let Some(first) = first() {
             return Ok(first);
         }
+        self.open_page(&writing, number)
+    }
+
+    /// Renews a page that an object of a later session proves to be old, or that does not verify:
+    /// its generation, and the counters of all its objects below `segments`, rise above the session
+    /// of the counter `highest`. So each of these objects is refused until it is written. The page
+    /// is open afterwards. To be called while no transaction is in flight.
+    ///
+    /// Errors: those of the store; the page in memory is renewed all the same.
+    pub(crate) fn renew(&self, number: PageNumber, highest: WriteCounter, segments: u64) -> Result<()> {
+        let writing = self.version_store.lock_object(number.object_index());
+        writing.raise_generation(Generation(highest.0 / SESSION_COUNTERS));
+        let least = writing.next_generation().0.saturating_mul(SESSION_COUNTERS);
+        let on_disk = number.segments().take_while(|segment| *segment < segments).count();
+        let renew = |cached: &mut CachedVersionPage| {
+            cached.page.entries[..on_disk].iter_mut().for_each(|entry| *entry = least.max(*entry));
+            cached.versions.fill(StoreVersion::UNKNOWN);
+            cached.dirty = true;
+        };
+        match self.with_loaded(number, renew) {
+            // Nothing of a page that does not verify is kept.
+            Err(e) if e.kind() == Kind::Corrupt => {
+                let page = VersionPage { is_open: true, ..VersionPage::default() };
+                let mut cached = CachedVersionPage::new(page);
+                renew(&mut cached);
+                self.state.lock().pages.put(number, cached);
+            }
+            renewed => renewed?,
+        }
+        self.open_page(&writing, number).map(drop)
+    }
+
+    /// Writes a page as open, for the transactions of this session. Returns their first counter.
+    fn open_page(&self, writing: &ObjectWriteLock<'_>, number: PageNumber) -> Result<WriteCounter> {
         let page = self.with_loaded(number, CachedVersionPage::pin)?;
         let was_open = page.is_open;
         let closing = if was_open { CloseState::MayLag } else { CloseState::Exact };
         // Also if it is open already: the generation distinguishes this session from other ones.
-        let generation = self.write(&writing, vec![(number, VersionPage { is_open: true, ..page })])?;
+        let generation = self.write(writing, vec![(number, VersionPage { is_open: true, ..page })])?;
         let first = WriteCounter(generation.saturating_mul(SESSION_COUNTERS));
         let mut state = self.state.lock();
         if let Some(cached) = state.pages.get(number) {

@@ -4,9 +4,11 @@
 //! Object 1 + k of the book holds the counters of data objects 252000 * k and up, as 500 pages of
 //! 504 counters. The first page is the head, with the generations of the other pages as its
 //! numbers, so pages of different times cannot be mixed. The head of the first object also holds
-//! the number of such objects, so that a missing one is detected.
+//! the number of such objects, so that a missing one is detected, and the least generation of the
+//! table of snapshots, so that an older table is detected.
 
 use crate::segment::Segment;
+use crate::snapshots::table::FIRST_GENERATION;
 use crate::versions::page::{
     Generation, HeadsTag, PAGE_ENTRIES, PAGE_LEN, PageAddress, VersionPage, VersionPageKey, bad_page,
 };
@@ -16,6 +18,7 @@ use lacuna_medium::{KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Qu
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages of counters in an object of the version table.
 pub(crate) const OBJECT_PAGES: u64 = 500;
@@ -25,6 +28,8 @@ pub(crate) const PAGE_SEGMENTS: u64 = PAGE_ENTRIES as u64;
 const FIRST_OBJECT: u64 = 1;
 /// The entry of the first head that holds the number of objects.
 const COUNT_ENTRY: usize = OBJECT_PAGES as usize;
+/// The entry of the first head that holds the least generation of the table of snapshots.
+const TABLE_ENTRY: usize = COUNT_ENTRY + 1;
 
 /// The number of a page of counters, across all objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,8 +86,10 @@ struct VersionHead {
 pub(crate) struct VersionStore {
     store: Arc<dyn ObjectStore>,
     key: VersionPageKey,
-    /// In the order of the objects.
+    /// In the order of the objects: one at least.
     objects: Vec<VersionObject>,
+    /// The least generation of the table of snapshots, for the next head of the first object.
+    least_table: AtomicU64,
 }
 
 /// One object of the version table.
@@ -90,6 +97,18 @@ struct VersionObject {
     head: Mutex<VersionHead>,
     /// Held during a write of the object.
     write_lock: Mutex<()>,
+}
+
+impl VersionObject {
+    fn new(head: VersionHead) -> VersionObject {
+        VersionObject { head: Mutex::new(head), write_lock: Mutex::default() }
+    }
+
+    /// A copy of the head, and the version of the object.
+    fn head(&self) -> (VersionPage, u64) {
+        let head = self.head.lock();
+        (head.page.clone(), head.version)
+    }
 }
 
 /// The right to write one object of the version table.
@@ -114,40 +133,60 @@ impl VersionStore {
         (0..count).rev().try_for_each(|index| write_empty_object(store, &key, index, count))
     }
 
-    /// Opens the version table; if it is writable, extends it to `segments`.
+    /// Opens the version table of a disk of `segments` segments, and writes nothing.
     ///
     /// Errors: [`Kind::Corrupt`] if an object is missing or its head does not verify.
     pub(crate) fn open(
         store: Arc<dyn ObjectStore>,
         segments: u64,
-        read_only: bool,
         key: VersionPageKey,
     ) -> Result<VersionStore> {
-        let mut book = VersionStore { store, key, objects: Vec::new() };
+        let mut book = VersionStore { store, key, objects: Vec::new(), least_table: AtomicU64::new(0) };
         let first = book.read_head(0)?;
-        let mut count = first.page.entries[COUNT_ENTRY];
-        let needed = objects_for(segments);
-        if count < needed && !read_only {
-            (count..needed).try_for_each(|index| write_empty_object(&*book.store, &book.key, index, 0))?;
-            let mut page = first.page.clone();
-            page.generation.0 += 1;
-            page.entries[COUNT_ENTRY] = needed;
-            book.write_pages(0, first.version, &page, &[])?;
-            count = needed;
-        }
         // A head with a larger count than the disk needs is genuine: the disk was longer than the
-        // header says.
-        for index in 0..count.min(needed) {
-            let head = Mutex::new(book.read_head(index)?);
-            book.objects.push(VersionObject { head, write_lock: Mutex::default() });
+        // header says. One with a smaller count is extended before the disk is written to.
+        let count = first.page.entries[COUNT_ENTRY].min(objects_for(segments));
+        book.objects.push(VersionObject::new(first));
+        for index in 1..count {
+            let head = book.read_head(index)?;
+            book.objects.push(VersionObject::new(head));
         }
         Ok(book)
+    }
+
+    /// Adds the objects that a disk of `segments` segments needs and that do not exist yet.
+    pub(crate) fn extend(&mut self, segments: u64) -> Result<()> {
+        let (mut head, version) = self.objects[0].head();
+        let (count, needed) = (head.entries[COUNT_ENTRY], objects_for(segments));
+        if count < needed {
+            (count..needed).try_for_each(|index| write_empty_object(&*self.store, &self.key, index, 0))?;
+            head.generation.0 += 1;
+            head.entries[COUNT_ENTRY] = needed;
+            let version = self.write_pages(0, version, &head, &[])?;
+            *self.objects[0].head.lock() = VersionHead { page: head, version };
+        }
+        for index in self.object_count()..needed {
+            let head = self.read_head(index)?;
+            self.objects.push(VersionObject::new(head));
+        }
+        Ok(())
     }
 
     /// The same disk's version table at a snapshot; `store` is a view of it.
     pub(crate) fn view(&self, store: Arc<dyn ObjectStore>) -> Result<VersionStore> {
         let segments = self.object_count() * OBJECT_PAGES * PAGE_SEGMENTS;
-        VersionStore::open(store, segments, true, self.key.clone())
+        VersionStore::open(store, segments, self.key.clone())
+    }
+
+    /// The least generation of the table of snapshots, according to the stored head.
+    pub(crate) fn least_table_generation(&self) -> u64 {
+        self.objects[0].head.lock().page.entries[TABLE_ENTRY]
+    }
+
+    /// Raises the least generation of the table of snapshots to that of a durable table. The next
+    /// write of the first object stores it; such a write is then due even without a page.
+    pub(crate) fn raise_least_table_generation(&self, durable: u64) {
+        self.least_table.fetch_max(durable, Ordering::AcqRel);
     }
 
     fn read_head(&self, index: u64) -> Result<VersionHead> {
@@ -242,17 +281,28 @@ impl VersionStore {
 }
 
 impl ObjectWriteLock<'_> {
+    /// Lets later writes have generations above this one.
+    pub(crate) fn raise_generation(&self, to: Generation) {
+        let generation = &mut self.object.head.lock().page.generation.0;
+        *generation = to.0.max(*generation);
+    }
+
+    /// The generation of the next write.
+    pub(crate) fn next_generation(&self) -> Generation {
+        Generation(self.object.head.lock().page.generation.0 + 1)
+    }
+
     /// Writes pages of this object with the head, and sets their generation. Returns it; it is
     /// higher than that of every earlier page of this object.
     pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<Generation> {
-        let (mut head, version) = {
-            let head = self.object.head.lock();
-            (head.page.clone(), head.version)
-        };
-        if pages.is_empty() {
+        let (mut head, version) = self.object.head();
+        let is_first = self.index == 0;
+        let least_table = if is_first { self.version_store.least_table.load(Ordering::Acquire) } else { 0 };
+        if pages.is_empty() && head.entries[TABLE_ENTRY] >= least_table {
             return Ok(head.generation);
         }
         head.generation.0 += 1;
+        head.entries[TABLE_ENTRY] = least_table.max(head.entries[TABLE_ENTRY]);
         let generation = head.generation;
         let encoded = pages.into_iter().map(|(number, page)| {
             let place = number.address();
@@ -275,6 +325,7 @@ fn write_empty_object(store: &dyn ObjectStore, key: &VersionPageKey, index: u64,
     let mut head = VersionPage { generation: Generation(1), ..VersionPage::default() };
     if index == 0 {
         head.entries[COUNT_ENTRY] = count;
+        head.entries[TABLE_ENTRY] = FIRST_GENERATION;
     }
     let place = head_address(index);
     let bytes = key.encode(place, &head);

@@ -36,7 +36,8 @@
 //!
 //! # Its parts
 //! Tickets (`ticket.rs`) use the session's knowledge of the objects (`session_objects.rs`: cached
-//! pages of the version table, tails, turns) and the seals in the store (`seals.rs`).
+//! pages of the version table, tails, turns) and the seals in the store (`seals.rs`). `page_age.rs`
+//! compares the objects of a page, to detect an old page.
 //!
 //! # Undetected attacks
 //! The medium has no trusted storage. Replay of older objects *together with* the version table's
@@ -53,6 +54,7 @@ use crate::session_objects::SessionObjects;
 use crate::snapshots::mark::lost_snapshot;
 use crate::snapshots::table::{NewestSnapshot, SnapshotNumber, SnapshotRecord};
 use crate::versions::page::{HeadsTag, VersionPageKey};
+use crate::versions::page_age::{ObjectTouch, OldPage, PageAges};
 use crate::versions::pages::{PAGE_COST, StoreVersion, VersionEntry, VersionPages};
 use crate::versions::seal::{SealKey, SealPlace, WriteCounter};
 use crate::versions::seals::{FetchedSeal, Seals};
@@ -60,8 +62,6 @@ use crate::versions::store::{PageNumber, VersionStore};
 use crate::versions::ticket::{ObjectState, TransactionTicket};
 use lacuna_contracts::{Budget, Kind, Result, Secret};
 use lacuna_crypto::constant_time_eq;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// The fewest pages kept in memory, whatever the budget.
@@ -93,15 +93,12 @@ pub(crate) struct VersionTable {
     objects: SessionObjects,
     seals: Seals,
     segments: u64,
-    /// Pages with all objects examined, each with an object that proves the page to be old, if
-    /// there is one.
-    examined: Mutex<HashMap<PageNumber, Option<(Segment, WriteCounter)>>>,
-    examining: Mutex<()>,
+    ages: PageAges,
 }
 
 impl VersionTable {
-    /// Opens the version table of a disk. Errors: [`Kind::Corrupt`] if it is missing or does not
-    /// verify.
+    /// Opens the version table of a disk, and writes nothing. Errors: [`Kind::Corrupt`] if it is
+    /// missing or does not verify.
     pub(crate) fn open(
         options: VersionTableOptions,
         master: &Secret<32>,
@@ -117,7 +114,7 @@ impl VersionTable {
             view,
             newest,
         } = options;
-        let book = VersionStore::open(stores.book, segments, read_only, VersionPageKey::new(master, uuid))?;
+        let book = VersionStore::open(stores.book, segments, VersionPageKey::new(master, uuid))?;
         // A page covers 504 objects, the tails only one.
         let pages = if binds { budget.share(2, 3) } else { budget };
         let most = (pages.get() / PAGE_COST as u64).max(MIN_PAGES) as usize;
@@ -127,9 +124,14 @@ impl VersionTable {
             objects: SessionObjects::new(VersionPages::new(book, most, read_only), known),
             seals: Seals { data: stores.data, place, key, view, newest },
             segments,
-            examined: Mutex::default(),
-            examining: Mutex::default(),
+            ages: PageAges::new(segments),
         })
+    }
+
+    /// Adds the parts that the version table of a grown disk lacks. To be called before a disk is
+    /// written to.
+    pub(crate) fn extend(&mut self) -> Result<()> {
+        self.objects.pages.extend(self.segments)
     }
 
     /// The same disk's version table at a snapshot; `stores` are views of it. Errors:
@@ -140,8 +142,8 @@ impl VersionTable {
         let view = Some(SnapshotNumber(record.number));
         let seals = Seals { data: stores.data, view, ..self.seals.clone() };
         let objects = SessionObjects::new(pages, known);
-        let (examined, examining) = (Mutex::default(), Mutex::default());
-        let past = VersionTable { objects, seals, segments: self.segments, examined, examining };
+        let past =
+            VersionTable { objects, seals, segments: self.segments, ages: PageAges::new(self.segments) };
         past.check_matches(record)?;
         Ok(past)
     }
@@ -159,7 +161,7 @@ impl VersionTable {
         if constant_time_eq(&heads, &record.heads) {
             return Ok(());
         }
-        Err(lost_snapshot(&record.name, "the version table of another time"))
+        Err(lost_snapshot(record, "the version table of another time"))
     }
 
     /// The place of the seal in each object.
@@ -167,10 +169,26 @@ impl VersionTable {
         self.seals.place
     }
 
-    /// The entry to compare the seal of an object with; `None` if this session has verified it. To
-    /// be called before the seal is fetched.
+    /// The least generation of the table of snapshots, according to the stored version table.
+    pub(crate) fn least_table_generation(&self) -> u64 {
+        self.objects.pages.least_table_generation()
+    }
+
+    /// Binds the table of snapshots, which is in the store with this generation: an older one is
+    /// refused from now on. Errors: those of a checkpoint; a later one binds the table.
+    pub(crate) fn bind_table(&self, generation: u64) -> Result<()> {
+        self.objects.pages.raise_least_table_generation(generation);
+        self.checkpoint()
+    }
+
+    /// The entry to compare the seal of an object with; `None` if this session has verified it and
+    /// knows its version. To be called before the seal is fetched.
     pub(crate) fn unverified_entry(&self, segment: Segment) -> Result<Option<VersionEntry>> {
-        if self.objects.is_verified(segment) { Ok(None) } else { self.expected_entry(segment).map(Some) }
+        // The objects of a snapshot do not change.
+        let knows_version =
+            || self.seals.view.is_some() || self.objects.pages.version(segment) != StoreVersion::UNKNOWN;
+        let is_known = self.objects.is_verified(segment) && knows_version();
+        if is_known { Ok(None) } else { self.expected_entry(segment).map(Some) }
     }
 
     /// The same, whether or not this session has verified the object.
@@ -206,75 +224,46 @@ impl VersionTable {
         expected: VersionEntry,
         fetched: &FetchedSeal,
     ) -> Result<ChainTails> {
-        self.check_page_age(segment, expected, fetched.version.is_none()).map_err(|e| e.context(segment))?;
+        self.check_page_age(ObjectTouch { segment, expected, fetched, opens_page: false })
+            .map_err(|e| e.context(segment))?;
         let compared = self.seals.compare(segment, expected, fetched);
-        let seal = compared.inspect_err(|_| self.record_old_page(segment, expected, fetched))?;
+        let seal = compared.inspect_err(|_| {
+            self.ages.record_proof(&self.objects, &self.seals, segment, expected, fetched);
+        })?;
         self.objects.record_verified(segment, expected, StoreVersion::of(fetched.version), &seal)?;
         Ok(seal.tails)
     }
 
-    /// Examines once all objects of a page if the page alone is not sufficient: a page that an
-    /// earlier session left open, and any other page before the `absence` of an object is accepted.
-    /// An object of a later session proves that the page is old. Then nothing that the page counts
-    /// is trusted if it was open; if it was closed, no absence. A neighbour that cannot be read
-    /// prevents only the acceptance of an absence. A snapshot's page needs no examination: the
-    /// snapshot's record binds the version table.
+    /// Compares the objects of a page if the page alone is not sufficient for this touch of one
+    /// ([`PageAges::check`]). A snapshot's page needs no comparison: the snapshot's record binds
+    /// the version table.
     ///
-    /// Errors: [`Kind::Corrupt`] for such a page; all errors of the store.
-    fn check_page_age(&self, segment: Segment, expected: VersionEntry, absence: bool) -> Result<()> {
-        let page = PageNumber::of(segment);
-        let opened = self.objects.pages.was_open(page);
-        let was_open = opened.unwrap_or(!expected.is_closed());
-        // A page that was open has been examined before this session opened it again.
-        let believed = if was_open { opened.is_some() } else { !absence || expected.counter.0 > 0 };
-        if believed || self.seals.view.is_some() {
+    /// Errors: [`Kind::Corrupt`] for an old page; all errors of the store.
+    fn check_page_age(&self, touch: ObjectTouch<'_>) -> Result<()> {
+        if self.seals.view.is_some() {
             return Ok(());
         }
-        if let Some(verdict) = self.verdict(page) {
-            return verdict;
-        }
-        let _one_at_a_time = self.examining.lock();
-        if let Some(verdict) = self.verdict(page) {
-            return verdict;
-        }
-        let range = page.segments();
-        let segments: Vec<Segment> = (range.start..range.end.min(self.segments)).map(Segment).collect();
-        for (segment, fetched) in segments.iter().zip(self.seals.fetch_all(&segments)) {
-            let counter = match fetched {
-                Ok(fetched) => self.seals.counter(*segment, &fetched),
-                Err(_) if !absence => return Ok(()),
-                Err(e) => return Err(e.context(format!("reading the seal of {segment}"))),
-            };
-            let entry = self.objects.entry(*segment)?;
-            let is_later = if was_open {
-                counter >= entry.first_later_counter
-            } else {
-                counter > entry.counter && !self.objects.may_be_of_this_session(*segment)
-            };
-            if is_later {
-                if !self.objects.is_busy(*segment) {
-                    self.examined.lock().insert(page, Some((*segment, counter)));
-                }
-                return Err(page.older_page_error(*segment, counter));
-            }
-        }
-        self.examined.lock().insert(page, None);
-        Ok(())
+        self.ages.check(&self.objects, &self.seals, touch)
     }
 
-    /// Records that a refused object proves its page to be old: once rewritten, the object no
-    /// longer shows that.
-    fn record_old_page(&self, segment: Segment, expected: VersionEntry, fetched: &FetchedSeal) {
-        let counter = self.seals.counter(segment, fetched);
-        if expected.is_closed() && counter > expected.counter && !self.objects.may_be_of_this_session(segment)
-        {
-            self.examined.lock().insert(PageNumber::of(segment), Some((segment, counter)));
-        }
+    /// The old pages among those of these objects, and the pages that do not verify. Errors: all
+    /// errors of the store.
+    pub(crate) fn old_pages(&self, segments: &[Segment]) -> Result<Vec<OldPage>> {
+        self.ages.old_pages(&self.objects, &self.seals, segments)
     }
 
-    fn verdict(&self, page: PageNumber) -> Option<Result<()>> {
-        let found = *self.examined.lock().get(&page)?;
-        Some(found.map_or(Ok(()), |(segment, counter)| Err(page.older_page_error(segment, counter))))
+    /// The segments of the disk that a page counts.
+    pub(crate) fn segments_of(&self, page: PageNumber) -> impl Iterator<Item = Segment> + use<> {
+        self.ages.segments_of(page)
+    }
+
+    /// Renews an old page: each of its objects is refused until it is written, with a counter above
+    /// every one that an object showed. To be called while no transaction is in flight. Errors: all
+    /// errors of the store.
+    pub(crate) fn renew_page(&self, old: &OldPage) -> Result<()> {
+        self.objects.distrust_page(old.number);
+        self.ages.record_renewed(old.number);
+        self.objects.pages.renew(old.number, old.highest, self.segments)
     }
 
     /// Verifies the seal of an object, unless this session has done so.
@@ -290,7 +279,9 @@ impl VersionTable {
     fn inspect(&self, segment: Segment) -> Result<ObjectState> {
         let mut entry = self.objects.entry(segment)?;
         let verified = self.objects.is_verified(segment);
-        if let Some(tails) = self.objects.tails(segment, entry.version).filter(|_| verified) {
+        if let Some(tails) = self.objects.tails(segment, entry.version).filter(|_| verified)
+            && self.ages.may_be_opened(&self.objects, segment, entry)
+        {
             return Ok(ObjectState { version: entry.version, tails, ..ObjectState::default() });
         }
         // An object that this session verified or wrote has the counter in the version table.
@@ -298,7 +289,8 @@ impl VersionTable {
         let fetched = self.seals.fetch(segment)?;
         if !entry.is_closed() {
             // Nothing is written under an old page, not even a rewrite.
-            self.check_page_age(segment, entry, fetched.version.is_none())?;
+            let touch = ObjectTouch { segment, expected: entry, fetched: &fetched, opens_page: true };
+            self.check_page_age(touch)?;
         }
         match self.verify_first(segment, entry, &fetched) {
             Ok(tails) => Ok(ObjectState {
@@ -349,12 +341,21 @@ impl VersionTable {
     }
 
     /// Whether an object is unchanged since this session last saw or wrote it, by the version in an
-    /// answer. If not, its seal must be verified again before anything of it is trusted. To be
-    /// called only while no transaction of the object is in flight. True if no version is cached.
-    pub(crate) fn is_unchanged(&self, segment: Segment, version: Option<u64>) -> bool {
-        let seen = self.objects.pages.version(segment);
-        let same =
-            self.seals.view.is_some() || seen == StoreVersion::UNKNOWN || seen == StoreVersion::of(version);
+    /// answer. The session may have dropped the version, with the page of the object; then the
+    /// object must be the one with the seal that the same read has `compared`. If it is not, its
+    /// seal must be verified again before anything of it is trusted. To be called only while no
+    /// transaction of the object is in flight.
+    pub(crate) fn is_unchanged(
+        &self,
+        segment: Segment,
+        version: Option<u64>,
+        compared: Option<StoreVersion>,
+    ) -> bool {
+        let seen = match self.objects.pages.version(segment) {
+            StoreVersion::UNKNOWN => compared,
+            seen => Some(seen),
+        };
+        let same = self.seals.view.is_some() || seen == Some(StoreVersion::of(version));
         if !same {
             self.objects.distrust(segment);
         }

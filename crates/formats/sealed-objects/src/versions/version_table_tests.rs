@@ -4,17 +4,75 @@ use super::*;
 use crate::versions::page::PAGE_LEN;
 use crate::versions::pages::SESSION_COUNTERS;
 use crate::versions::store::{OBJECT_PAGES, PAGE_SEGMENTS};
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_contracts::Error;
+use lacuna_medium::{
+    MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+#[path = "old_page_tests.rs"]
+mod old_page_tests;
 
 const MASTER: [u8; 32] = [5; 32];
 const UUID: [u8; 16] = [6; 16];
 const SEGMENTS: u64 = 2000;
 
+/// The numbers of objects whose queries get no answer.
+type SilentObjects = Arc<Mutex<BTreeSet<u64>>>;
+
+/// Objects of which some give no answer.
+struct PartlySilentStore {
+    inner: Arc<MemoryObjects>,
+    silent: SilentObjects,
+}
+
+impl ObjectStore for PartlySilentStore {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
+        self.inner.apply(batch)
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
+        let silent = self.silent.lock().clone();
+        let one = |query: &mut Query<'_>| {
+            if silent.contains(&query.object) {
+                return Err(Error::new(Kind::TimedOut, "no answer"));
+            }
+            self.inner.query(std::slice::from_mut(query)).pop().unwrap()
+        };
+        batch.iter_mut().map(one).collect()
+    }
+    fn object_limit(&self) -> u64 {
+        self.inner.object_limit()
+    }
+    fn has_keys(&self) -> bool {
+        self.inner.has_keys()
+    }
+    fn list(&self) -> Result<Vec<u64>> {
+        self.inner.list()
+    }
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.inner.create_snapshot()
+    }
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.inner.remove_snapshot(id)
+    }
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.inner.set_snapshots(ids)
+    }
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.inner.roll_back(object, id)
+    }
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        self.inner.at_snapshot(id)
+    }
+}
+
 /// The two families of objects of one disk, and the options of its sessions.
 struct VersionTableFixture {
     book: Arc<MemoryObjects>,
     data: Arc<MemoryObjects>,
+    silent: SilentObjects,
     place: SealPlace,
     segments: u64,
     number: u32,
@@ -24,12 +82,20 @@ impl VersionTableFixture {
     fn new(place: SealPlace, segments: u64) -> VersionTableFixture {
         let (book, data) = (Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)));
         VersionStore::create(&*book, segments, &Secret::copy_from(&MASTER), &UUID).unwrap();
-        VersionTableFixture { book, data, place, segments, number: 0 }
+        VersionTableFixture { book, data, silent: Arc::default(), place, segments, number: 0 }
+    }
+
+    /// Has queries of these data objects fail, and of no other ones.
+    fn silence(&self, objects: &[u64]) {
+        *self.silent.lock() = objects.iter().copied().collect();
     }
 
     fn try_open(&self, read_only: bool) -> Result<VersionTable> {
         let options = VersionTableOptions {
-            stores: Stores { book: self.book.clone(), data: self.data.clone() },
+            stores: Stores {
+                book: self.book.clone(),
+                data: Arc::new(PartlySilentStore { inner: self.data.clone(), silent: self.silent.clone() }),
+            },
             place: self.place,
             segments: self.segments,
             binds_entries: self.place == SealPlace::Key,
@@ -38,7 +104,11 @@ impl VersionTableFixture {
             view: None,
             newest: NewestSnapshot::new(SnapshotNumber(self.number)),
         };
-        VersionTable::open(options, &Secret::copy_from(&MASTER), &UUID)
+        let mut version_table = VersionTable::open(options, &Secret::copy_from(&MASTER), &UUID)?;
+        if !read_only {
+            version_table.extend()?;
+        }
+        Ok(version_table)
     }
 
     fn open(&self) -> VersionTable {
@@ -50,6 +120,7 @@ impl VersionTableFixture {
         VersionTableFixture {
             book: Arc::new(self.book.copied()),
             data: Arc::new(self.data.copied()),
+            silent: Arc::default(),
             ..*self
         }
     }
@@ -253,6 +324,32 @@ fn cached_version_pages_stay_within_the_budget() {
     assert!(reader.objects.pages.cached_pages() <= MIN_PAGES as usize);
 }
 
+/// The version of an object is dropped with its page; then the object is compared again.
+#[test]
+fn an_object_of_a_dropped_page_is_not_believed_by_its_version() {
+    let f = VersionTableFixture::new(SealPlace::Key, 30 * PAGE_SEGMENTS);
+    let version_table = f.open();
+    f.write(&version_table, 7).unwrap();
+    let old = f.data.object(7);
+    [7, 8].iter().for_each(|object| f.write(&version_table, *object).unwrap());
+    version_table.close().unwrap();
+    for read_only in [false, true] {
+        let cut = f.after_power_cut();
+        let version_table = cut.try_open(read_only).unwrap();
+        [7, 8].iter().for_each(|object| version_table.verify_object(Segment(*object)).unwrap());
+        (1..30).for_each(|page| version_table.verify_object(Segment(page * PAGE_SEGMENTS)).unwrap());
+        let version = version_table.seals.fetch(Segment(8)).unwrap().version;
+        cut.data.replace(7, old.clone());
+        assert_corrupt(version_table.verify_object(Segment(7)), "is an older version");
+        (1..30).for_each(|page| version_table.verify_object(Segment(page * PAGE_SEGMENTS)).unwrap());
+        let compared = Some(StoreVersion::of(version));
+        assert!(version_table.is_unchanged(Segment(8), version, compared));
+        assert!(!version_table.is_unchanged(Segment(8), Some(1), compared));
+        assert!(!version_table.is_unchanged(Segment(8), version, None));
+        version_table.verify_object(Segment(8)).unwrap();
+    }
+}
+
 #[test]
 fn an_altered_version_table_is_refused() {
     let f = VersionTableFixture::new(SealPlace::Key, SEGMENTS);
@@ -309,102 +406,5 @@ fn seals_contain_the_snapshot_number() {
         let mut version_table = f.try_open(true).unwrap();
         version_table.seals.view = Some(SnapshotNumber(view));
         assert_eq!(version_table.verify_object(Segment(1)).is_ok(), good);
-    }
-}
-
-/// An old open page exposes replays of later sessions' objects and removals, as long as one object
-/// under it is in its present state.
-#[test]
-fn a_replayed_open_page_is_detected() {
-    for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
-        let f = VersionTableFixture::new(place, SEGMENTS);
-        let first = f.open();
-        f.write(&first, 7).unwrap();
-        let (kept, first_of_seven) = (Arc::new(f.book.copied()), f.data.object(7));
-        first.close().unwrap();
-        let mut of_session = Vec::new();
-        for _ in 0..9 {
-            let table = f.open();
-            [7, 8, 9].iter().for_each(|object| f.write(&table, *object).unwrap());
-            table.close().unwrap();
-            of_session.push(f.data.object(7));
-        }
-        let with_kept = |put: &[(u64, Option<MemoryObject>)]| {
-            let cut = VersionTableFixture { book: Arc::new(kept.copied()), ..f.after_power_cut() };
-            put.iter().for_each(|(object, state)| cut.data.replace(*object, state.clone()));
-            cut
-        };
-        for old in &of_session {
-            assert_corrupt(
-                with_kept(&[(7, old.clone())]).open().verify_object(Segment(7)),
-                "is an older version",
-            );
-        }
-        // A missing object is detected, and nothing is written under such a page.
-        let cut = with_kept(&[(9, None)]);
-        let table = cut.open();
-        assert_corrupt(table.verify_object(Segment(9)), "is an older version");
-        assert_corrupt(cut.write(&table, 9), "is an older version");
-        assert_corrupt(cut.write(&table, 8), "is an older version");
-        table.close().unwrap();
-        assert_corrupt(cut.open().verify_object(Segment(9)), "is an older version");
-        // An object of the page's own session is refused as well, for its neighbours are of later
-        // sessions.
-        assert_corrupt(
-            with_kept(&[(7, first_of_seven.clone())]).open().verify_object(Segment(7)),
-            "is an older version",
-        );
-        // A session that crashed is not mistaken for an attack.
-        let table = f.open();
-        [7, 8].iter().for_each(|object| f.write(&table, *object).unwrap());
-        let cut = f.after_power_cut();
-        let after = cut.open();
-        (7..12).for_each(|object| after.verify_object(Segment(object)).unwrap());
-        (7..12).for_each(|object| cut.write(&after, object).unwrap());
-        after.close().unwrap();
-    }
-}
-
-/// A replayed closed page does not hide the removal of an object that it counts as absent.
-#[test]
-fn a_replayed_closed_page_hides_no_removal() {
-    for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
-        let f = VersionTableFixture::new(place, SEGMENTS);
-        let session = |objects: &[u64]| {
-            let table = f.open();
-            objects.iter().for_each(|object| f.write(&table, *object).unwrap());
-            table.close().unwrap();
-        };
-        let never_written = Arc::new(f.book.copied());
-        session(&[6, 7]);
-        let kept = Arc::new(f.book.copied());
-        session(&[7, 9, 600]);
-        for (book, unchanged) in [(&never_written, false), (&kept, true)] {
-            for first in [false, true] {
-                let cut = VersionTableFixture { book: Arc::new(book.copied()), ..f.after_power_cut() };
-                cut.data.replace(9, None);
-                let table = cut.open();
-                if first && unchanged {
-                    // The same if this session has opened the page before.
-                    cut.write(&table, 6).unwrap();
-                }
-                assert_corrupt(table.verify_object(Segment(9)), "is an older version");
-                // An existing object is compared with its own counter alone.
-                assert_corrupt(table.verify_object(Segment(7)), "newer than the version table");
-                assert_eq!(table.verify_object(Segment(6)).is_ok(), unchanged);
-                assert_corrupt(table.verify_object(Segment(9)), "is an older version");
-                // An object with an absence that is not accepted is written like a refused one.
-                assert!(table.begin(Segment(9)).unwrap().refusal().is_some());
-                cut.write(&table, 9).unwrap();
-                table.verify_object(Segment(9)).unwrap();
-                table.close().unwrap();
-            }
-        }
-        // Objects of this session expose nothing, and neither does a page that counts nothing yet.
-        let table = f.open();
-        (7..12).for_each(|object| f.write(&table, object).unwrap());
-        (0..20).for_each(|object| table.verify_object(Segment(object)).unwrap());
-        (1100..1105).for_each(|object| table.verify_object(Segment(object)).unwrap());
-        table.close().unwrap();
     }
 }

@@ -27,7 +27,7 @@ impl Shape {
 impl Format for DeniableFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
-            summary: "A public level and hidden ones, whose existence no number of images of the medium reveals",
+            summary: "A public level and hidden ones: no number of images reveals that they exist",
             settings: &["levels", "cover_millis", "geometry", "spare_permille"],
             ..levels::info(FormatId::DENIABLE, "deniable")
         }

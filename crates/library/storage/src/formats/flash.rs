@@ -176,7 +176,7 @@ impl OpenFormat for OpenFlashFormat {
             return Ok(());
         }
         Err(Error::new(Kind::Corrupt, "the key state map does not match the disk")
-            .found(format!("{} keys whose state is wrong", wrong.len()))
+            .found(format!("{} keys in a wrong state", wrong.len()))
             .expected("a used key for each block that was written, and for nothing else")
             .hint("copy the disk to another one, and destroy this one: deleted data may be recoverable"))
     }

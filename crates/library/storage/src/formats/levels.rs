@@ -164,7 +164,7 @@ impl OpenFormat for OpenLevelsFormat {
         Err(Error::new(Kind::Usage, "cannot resize the disk")
             .found("a disk with levels, which keeps its size")
             .expected("a disk without levels")
-            .hint("create a larger one and copy what you need"))
+            .hint("create a larger one and copy your data"))
     }
 }
 

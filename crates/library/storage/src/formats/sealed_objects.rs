@@ -13,7 +13,7 @@ use lacuna_contracts::{
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_header::{FormatId, Uuid};
 use lacuna_levels::DiskKeys;
-use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, VERSION};
+use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, VERSION};
 use std::sync::{Arc, OnceLock};
 
 /// The most blocks of a disk: 16 TiB.
@@ -64,7 +64,7 @@ pub(crate) fn plan(options: &CreateOptions, has_keys: bool) -> Result<Box<dyn Pa
     Err(options
         .create_error()
         .found(format!(
-            "the layout {} in an erasure-coded pool, whose objects have no keys to keep metadata in",
+            "the layout {} in an erasure-coded pool: its objects have no keys to keep metadata in",
             params.layout.name()
         ))
         .expected("a layout that keeps metadata beside the data")
@@ -106,9 +106,14 @@ impl Params for ObjectParams {
     fn open(&self, backing: &Backing, with: &OpenContext<'_>) -> Result<Box<dyn OpenFormat>> {
         let (connection, keys) = (Arc::clone(backing.pool()?), with.keys);
         let uuid = Uuid(*keys.uuid);
+        let access = match (with.rescue, with.options.read_only) {
+            (true, _) => ObjectAccess::Rescue,
+            (false, true) => ObjectAccess::Read,
+            (false, false) => ObjectAccess::Write,
+        };
         let options = ObjectOptions {
             budget: with.options.budget,
-            read_only: with.options.read_only,
+            access,
             background: true,
             write_through: with.options.write_through,
             snapshot: connection.location().snapshot().map(str::to_owned),
@@ -173,6 +178,10 @@ impl OpenFormat for OpenObjectsFormat {
 
     fn snapshots(&self) -> Result<&dyn Snapshots> {
         Ok(&self.disk)
+    }
+
+    fn unfinished_rollback(&self) -> Option<&str> {
+        self.disk.unfinished_rollback()
     }
 
     fn object_name(&self, block: BlockAddr) -> Option<String> {

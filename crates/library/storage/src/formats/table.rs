@@ -62,7 +62,9 @@ pub(crate) fn refuse_disk_header_in_directory(header: &PublicHeader, location: &
             Err(Error::new(Kind::NotFound, format!("{} is not a vault", path.display()))
                 .found(format!("the header of a disk, of the format {}, in it", header.format))
                 .expected("the header of a vault")
-                .hint("find out who put it there; restore the header of the vault from a backup"))
+                .hint(
+                    "another program or person put it there; restore the header of the vault from a backup",
+                ))
         }
         _ => Ok(()),
     }

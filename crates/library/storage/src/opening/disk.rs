@@ -95,6 +95,12 @@ impl OpenDisk {
         self.format.is_journal_damaged()
     }
 
+    /// The snapshot with an interrupted rollback to it, on a disk that was opened for rescue: each
+    /// segment is then as before the rollback, or as at the snapshot.
+    pub fn unfinished_rollback(&self) -> Option<&str> {
+        self.format.unfinished_rollback()
+    }
+
     /// A message for the user after opening.
     pub fn note(&self) -> Option<&'static str> {
         self.format.note()

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// cause none.
 pub fn write_through_refused() -> Error {
     Error::new(Kind::Usage, "cannot use write-through on this disk")
-        .found("a disk with levels, whose hidden writes wait for public ones and must cause none")
+        .found("a disk with levels: its hidden writes wait for public ones and must cause none")
         .expected("a disk without levels")
         .hint("leave it out, and flush (sync) after writes that must not be lost")
 }

@@ -3,10 +3,12 @@
 
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk};
-use lacuna_crypto::Cipher;
+use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction};
-use lacuna_sealed_objects::{ObjectLayout, SnapshotRecord, list_snapshots};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotRecord, Stores, list_snapshots};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Three whole segments and a part of one.
 const BLOCKS: u64 = 3 * 1024 + 200;
@@ -14,6 +16,8 @@ const BLOCKS: u64 = 3 * 1024 + 200;
 const DATA: [u64; 5] = [0, 1, 2, 3, 1 << 32];
 /// The objects of the book: the table of snapshots, and the version table.
 const BOOK: [u64; 2] = [0, 1];
+/// The object of the book with the table of snapshots.
+pub(crate) const SNAPSHOT_TABLE: u64 = 0;
 /// The object of the book with the version table.
 pub(crate) const VERSION_TABLE: u64 = 1;
 /// The mark object, which proves that the store keeps a snapshot.
@@ -34,12 +38,17 @@ const SESSIONS: [&[(u64, u64)]; 5] = [
 const SNAPSHOTS: [(usize, &str); 2] = [(2, "early"), (4, "late")];
 /// The session that discards block 1.
 const DISCARDS: usize = 3;
+/// The session that begins with a rollback, and its snapshot. It changes these objects.
+const ROLLBACK: (usize, &str) = (4, SNAPSHOTS[0].1);
+const ROLLED_BACK: [u64; 2] = [0, 1];
 
 /// The state of the disk at one moment.
 pub(crate) struct PastState {
     pub(crate) session: usize,
     /// Whether the disk was closed.
     pub(crate) is_closed: bool,
+    /// Whether a rollback had begun and not ended.
+    pub(crate) is_in_rollback: bool,
     data: Vec<Option<MemoryObject>>,
     book: Vec<Option<MemoryObject>>,
     /// The stamps of the watched blocks.
@@ -47,6 +56,17 @@ pub(crate) struct PastState {
 }
 
 impl PastState {
+    fn of(data: &MemoryObjects, book: &MemoryObjects, session: usize, stamps: &[u64]) -> PastState {
+        PastState {
+            session,
+            is_closed: false,
+            is_in_rollback: false,
+            data: DATA.iter().map(|object| data.object(*object)).collect(),
+            book: BOOK.iter().map(|object| book.object(*object)).collect(),
+            stamps: stamps.to_vec(),
+        }
+    }
+
     /// Whether the object of a segment existed.
     pub(crate) fn has_segment(&self, segment: u64) -> bool {
         self.data[segment as usize].is_some()
@@ -125,7 +145,11 @@ impl AttackedPool {
         let mut stamps = vec![0; WATCHED.len()];
         pool.save_state(0, true, &stamps);
         for (session, writes) in (1..).zip(SESSIONS) {
-            let disk = pool.scene.open_seeded(session as u64);
+            let disk = if session == ROLLBACK.0 {
+                pool.roll_back(session, &mut stamps)
+            } else {
+                pool.scene.open_seeded(session as u64)
+            };
             for (nth, (first, count)) in writes.iter().enumerate() {
                 write(&disk, *first, *count, session as u64);
                 disk.flush().unwrap();
@@ -151,11 +175,28 @@ impl AttackedPool {
         pool
     }
 
-    fn save_state(&mut self, session: usize, closed: bool, stamps: &[u64]) {
-        let TestDisk { data, book, .. } = &self.scene;
-        let data = DATA.iter().map(|object| data.object(*object)).collect();
-        let book = BOOK.iter().map(|object| book.object(*object)).collect();
-        self.moments.push(PastState { session, is_closed: closed, data, book, stamps: stamps.to_vec() });
+    fn save_state(&mut self, session: usize, is_closed: bool, stamps: &[u64]) {
+        let state = PastState::of(&self.scene.data, &self.scene.book, session, stamps);
+        self.moments.push(PastState { is_closed, ..state });
+    }
+
+    /// Opens the disk and rolls it back. Saves the state as soon as the rollback has begun.
+    fn roll_back(&mut self, session: usize, stamps: &mut Vec<u64>) -> ObjectDisk {
+        let (data, book) = (self.scene.data.clone(), self.scene.book.clone());
+        let (begun, before) = (Arc::new(Mutex::new(None)), stamps.clone());
+        let save = {
+            let begun = begun.clone();
+            move || *begun.lock() = Some(PastState::of(&data, &book, session, &before))
+        };
+        let book = Arc::new(RollbackHook::new(self.scene.book.reopened(), save));
+        let stores = Stores { data: Arc::new(self.scene.data.reopened()), book };
+        let random = Arc::new(SeededRandom::new(session as u64));
+        let disk = self.scene.open_with(stores, |options| options.random = random).unwrap();
+        disk.rollback(ROLLBACK.1).unwrap();
+        let state = begun.lock().take().unwrap();
+        self.moments.push(PastState { is_in_rollback: true, ..state });
+        *stamps = self.stamps_at(0).to_vec();
+        disk
     }
 
     /// The stamps of the watched blocks at present.
@@ -249,9 +290,11 @@ impl AttackedPool {
             let writes = session.checked_sub(1).map_or(&[][..], |at| SESSIONS[at]);
             let of_mark = SNAPSHOTS.iter().any(|(at, _)| *at == session) && object == MARK;
             let discards = session == DISCARDS && object == 0;
+            let rolled_back = session == ROLLBACK.0 && ROLLED_BACK.contains(&object);
             session == 0
                 || of_mark
                 || discards
+                || rolled_back
                 || writes
                     .iter()
                     .any(|(first, count)| (first / 1024..=(first + count - 1) / 1024).contains(&object))

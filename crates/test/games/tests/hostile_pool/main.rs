@@ -13,7 +13,8 @@ mod fixture;
 mod header;
 
 use adversary::{
-    Attack, AttackedObject, AttackedPool, MARK, ObjectFamily, PastState, Tampering, VERSION_TABLE, WATCHED,
+    Attack, AttackedObject, AttackedPool, MARK, ObjectFamily, PastState, SNAPSHOT_TABLE, Tampering,
+    VERSION_TABLE, WATCHED,
 };
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Result};
@@ -28,6 +29,9 @@ const ATTACKS: u64 = 150;
 /// The version table at present.
 const PRESENT_TABLE: AttackedObject =
     AttackedObject { family: ObjectFamily::Book, object: VERSION_TABLE, snapshot: None };
+/// The table of snapshots at present.
+const PRESENT_SNAPSHOTS: AttackedObject =
+    AttackedObject { family: ObjectFamily::Book, object: SNAPSHOT_TABLE, snapshot: None };
 /// The stamp of the write after an attack.
 const STAMP_AFTER_ATTACK: u64 = 9;
 
@@ -97,6 +101,17 @@ impl AttackCheck<'_> {
         self.attack.iter().any(|(place, _)| *place == mark)
     }
 
+    /// Whether the table of snapshots was put back as it was in the middle of a rollback. Without
+    /// authentication, the next opening for writing then rolls the disk back once more.
+    fn repeats_rollback(&self) -> bool {
+        self.attack.iter().any(|(place, act)| match act {
+            Tampering::Restore(number) => {
+                *place == PRESENT_SNAPSHOTS && self.pool.moments[*number].is_in_rollback
+            }
+            _ => false,
+        })
+    }
+
     /// Whether the threat model permits that a watched block reads with this stamp.
     fn is_permitted(&self, at: usize, stamp: u64) -> bool {
         let pool = self.pool;
@@ -143,7 +158,7 @@ impl AttackCheck<'_> {
             (true, None) => false,
             // Without authentication, replaced or missing data is not detected. But the content of
             // another block must never appear.
-            (false, _) => self.is_reached(view, at) && !foreign,
+            (false, _) => (self.is_reached(view, at) || self.repeats_rollback()) && !foreign,
         };
         let is_named = is_named && !self.is_lost(view);
         let context = &self.context;
