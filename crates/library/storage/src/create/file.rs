@@ -28,17 +28,20 @@ pub(crate) fn create(
 ) -> Result<CreatedDisk> {
     let CreateContext { options, observer } = context;
     let place = CreateTarget::inspect(path, options.force)?;
+    // The claim and the question rest on the same read.
+    let disk = place.existing_disk();
+    let content = place.describe_content(&disk);
     // `CreateTarget::inspect` has refused content that may not be overwritten.
-    let _claim = context.claim(place.existing_disk())?;
+    let _claim = context.claim(disk)?;
     if options.preallocate && matches!(place, CreateTarget::Device(_)) {
         return Err(options
             .create_error()
-            .found("preallocation of a block device, whose space lacuna does not allocate")
+            .found("preallocation of a block device: lacuna does not allocate its space")
             .expected("preallocation of a file")
             .hint("leave it out; on a thin volume, reserve the space with the tools of the volume"));
     }
     let params = options.shape.format.plan(options, AvailableSpace::File(place.available_bytes()))?;
-    if let Some(there) = place.describe_content() {
+    if let Some(there) = content {
         observer.confirm_overwrite(&there)?;
     }
     let header = context.build_header(&*params, passphrases)?;
@@ -150,10 +153,11 @@ impl CreateTarget {
         header_on(&**medium)
     }
 
-    /// A description of the existing content. `None` if there is none.
-    fn describe_content(&self) -> Option<String> {
-        match (self, self.existing_disk()) {
-            (_, Ok(Some(there))) => Some(describe_disk(&there)),
+    /// A description of the existing content, with the result of [`CreateTarget::existing_disk`].
+    /// `None` if there is none.
+    fn describe_content(&self, disk: &Result<Option<PublicHeader>>) -> Option<String> {
+        match (self, disk) {
+            (_, Ok(Some(there))) => Some(describe_disk(there)),
             (CreateTarget::File(medium), _) => match foreign::recognized(&**medium) {
                 Ok(Some(foreign)) => Some(format!("a file with {foreign}")),
                 Ok(None) | Err(_) => {
@@ -161,7 +165,7 @@ impl CreateTarget {
                 }
             },
             (CreateTarget::Device(_), Err(e)) => {
-                Some(format!("a device whose header cannot be read ({})", e.summary()))
+                Some(format!("a device with an unreadable header ({})", e.summary()))
             }
             (CreateTarget::Device(medium), Ok(None)) => match data_on(medium) {
                 Ok(data) => data,
@@ -184,7 +188,7 @@ impl CreateTarget {
                 None => return Ok(medium),
             },
             Err(e) => {
-                format!("a device that holds data, or a disk whose header cannot be read ({})", e.summary())
+                format!("a device that holds data, or a disk with an unreadable header ({})", e.summary())
             }
         };
         Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
@@ -251,4 +255,31 @@ fn starts_with_data(medium: &FileMedium) -> Result<bool> {
     let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
     medium.read_at(0, &mut start)?;
     Ok(start.iter().any(|byte| *byte != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_crypto::{Argon2Cost, SeededRandom};
+    use lacuna_header::{FormatId, NewHeaderSpec, Uuid};
+
+    #[test]
+    fn content_is_described_by_the_read_that_decides_the_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        let medium = FileMedium::create(&dir.path().join("disk.img"), medium_len(HEADER_AREA)).unwrap();
+        let header = NewHeaderSpec {
+            format: FormatId::SEALED,
+            params: vec![],
+            end: HEADER_AREA,
+            cost: Argon2Cost::new(8, 1, 1).unwrap(),
+            levels: &[vec![lacuna_contracts::SecretVec::new(b"secret".to_vec())]],
+            uuid: Some(Uuid([7; 16])),
+        };
+        NewHeader::build(header, &SeededRandom::new(1)).unwrap().write(&medium, |_| Ok(())).unwrap();
+        let target = CreateTarget::File(Arc::new(medium));
+        let words = |disk| target.describe_content(&disk).unwrap();
+        assert!(words(target.existing_disk()).contains("UUID 07070707"));
+        let failed = words(Err(Error::new(Kind::Io, "a read that failed once")));
+        assert!(failed.starts_with("a file of"), "{failed}");
+    }
 }

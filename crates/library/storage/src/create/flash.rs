@@ -81,15 +81,16 @@ fn create_on_chip(
     let chip = format.chip(options, size)?;
     let geometry = chip.flash();
     let params = format.plan(options, AvailableSpace::Flash(geometry))?;
-    let mut _claim = None;
-    if let Some((medium, words)) = &there {
-        _claim = context.claim(disk_in(path, medium))?;
-        context.observer.confirm_overwrite(words)?;
+    let (mut existing, mut _claim) = (None, None);
+    if let Some(ExistingFile { medium, disk, words }) = there {
+        _claim = context.claim(disk)?;
+        context.observer.confirm_overwrite(&words)?;
+        existing = Some(medium);
     }
     let header = context.build_header(&*params, passphrases)?;
-    let is_new = there.is_none();
-    let medium = match there {
-        Some((medium, _)) => medium,
+    let is_new = existing.is_none();
+    let medium = match existing {
+        Some(medium) => medium,
         None => Arc::new(FileMedium::create(path, 0)?),
     };
     let made = chip
@@ -105,9 +106,16 @@ fn create_on_chip(
         .map_err(|e| e.context(format!("cannot create nand:{}", path.display())))
 }
 
-/// The existing file, held, if it may be overwritten, with its description. `None` if there is no
-/// file.
-fn open_existing(context: &CreateContext<'_>, path: &Path) -> Result<Option<(Arc<FileMedium>, String)>> {
+/// An existing file, held, which may be overwritten.
+struct ExistingFile {
+    medium: Arc<FileMedium>,
+    /// The disk on its chip, as it was read once: the claim and the description rest on it.
+    disk: Result<Option<PublicHeader>>,
+    words: String,
+}
+
+/// The existing file, if it may be overwritten. `None` if there is no file.
+fn open_existing(context: &CreateContext<'_>, path: &Path) -> Result<Option<ExistingFile>> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::io(format!("cannot look at {}", path.display()), &e)),
@@ -122,12 +130,14 @@ fn open_existing(context: &CreateContext<'_>, path: &Path) -> Result<Option<(Arc
     }
     let access = if context.options.force { Access::Write } else { Access::Read };
     let medium = Arc::new(FileMedium::open(path, access)?);
-    // Only for the description.
-    let there = disk_in(path, &medium).ok().flatten();
-    let words = there
-        .map_or_else(|| format!("a file of {}", human_size(medium.len())), |there| describe_disk(&there));
+    let disk = disk_in(path, &medium);
+    let words = match &disk {
+        Ok(Some(there)) => describe_disk(there),
+        // The claim reports an error.
+        _ => format!("a file of {}", human_size(medium.len())),
+    };
     if context.options.force {
-        return Ok(Some((medium, words)));
+        return Ok(Some(ExistingFile { medium, disk, words }));
     }
     let refused = context.options.create_error().with_kind(Kind::Exists).found(words);
     Err(refused.expected("a path where nothing exists").hint(overwrite_hint()))

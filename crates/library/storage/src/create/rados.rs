@@ -12,7 +12,7 @@ use crate::create::create_context::{
 use crate::format::{AvailableSpace, Params};
 use crate::observer::{Observer, run_step};
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_header::{Location, NewHeader, Uuid};
+use lacuna_header::{Location, NewHeader, PublicHeader, Uuid};
 use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed_objects::list_snapshots;
 use std::sync::Arc;
@@ -34,29 +34,65 @@ pub(crate) fn create(
         return Err(exists_error(context));
     }
     connection.take_lock(options.pool_access.steal, *observer)?;
+    create_under_lock(context, &connection, params, passphrases)
+}
+
+/// The disk that a new one replaces, as its header was read once: the question for the consent, the
+/// search for copies of the header and the removal rest on the same read.
+enum FormerDisk {
+    Known(PublicHeader),
+    /// Its header does not tell which objects it has.
+    Unreadable(Error),
+}
+
+impl FormerDisk {
+    /// Errors: if its header cannot be read now, and perhaps later.
+    fn of(header: Result<PublicHeader>) -> Result<FormerDisk> {
+        match header {
+            Ok(header) => Ok(FormerDisk::Known(header)),
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(FormerDisk::Unreadable(e)),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Creates the disk while this client has the lock, in place of an existing one.
+fn create_under_lock(
+    context: &CreateContext<'_>,
+    connection: &Arc<PoolConnection>,
+    params: Box<dyn Params>,
+    passphrases: CreatePrompt<'_>,
+) -> Result<CreatedDisk> {
+    let CreateContext { options, observer } = context;
     // Another client may have created a disk before the lock was taken.
     let there = connection.exists()?;
     if there && !options.force {
         return Err(exists_error(context));
     }
+    let mut former = None;
     if there {
-        let found = connection.header().and_then(|header| lacuna_header::read_public(&*header));
         let what = format!("cannot create {}", options.location);
-        found.as_ref().map_or(Ok(()), |(there, _)| connection.refuse_copied_header(there.uuid, &what))?;
-        let words =
-            found.map_or("a disk whose header cannot be read".to_owned(), |(there, _)| describe_disk(&there));
+        let header = public_header(connection);
+        let disk = former.insert(FormerDisk::of(header).map_err(|e| e.context(&what))?);
+        let words = match disk {
+            FormerDisk::Known(header) => {
+                connection.refuse_copied_header(header.uuid, &what)?;
+                describe_disk(header)
+            }
+            FormerDisk::Unreadable(_) => "a disk with an unreadable header".to_owned(),
+        };
         observer.confirm_overwrite(&words)?;
     }
     let made = context.build_header(&*params, passphrases).and_then(|header| {
         let created = CreatedDisk::from_header(params, &header);
         let uuid = created.header.uuid;
-        if there {
-            remove_existing(&connection, context)?;
+        if let Some(former) = &former {
+            remove_existing(connection, former, context)?;
         }
         let laying = format!("laying out {}", options.location);
-        run_step(*observer, &laying, || write_disk(&connection, &*created.parameters, header))
+        run_step(*observer, &laying, || write_disk(connection, &*created.parameters, header))
             .map_err(|e| e.context(format!("cannot create {}", options.location)))
-            .inspect_err(|_| remove_failed(&connection, uuid, *observer))?;
+            .inspect_err(|_| remove_failed(connection, uuid, *observer))?;
         Ok(created)
     });
     if made.is_err() && !there {
@@ -79,22 +115,26 @@ fn exists_error(context: &CreateContext<'_>) -> Error {
 /// Removes the existing disk.
 fn remove_existing(
     connection: &PoolConnection,
+    former: &FormerDisk,
     CreateContext { options, observer }: &CreateContext<'_>,
 ) -> Result<()> {
-    match uuid_of(connection) {
-        Ok(uuid) => remove_objects(connection, uuid, *observer)?,
-        Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => observer.note(&format!(
+    match former {
+        FormerDisk::Known(header) => remove_objects(connection, header.uuid, *observer)?,
+        FormerDisk::Unreadable(e) => observer.note(&format!(
             "{}: the header of the earlier disk does not tell its objects; they stay in the pool ({})",
             options.location,
             e.summary()
         )),
-        Err(e) => return Err(e),
     }
     connection.remove_header()
 }
 
+fn public_header(connection: &PoolConnection) -> Result<PublicHeader> {
+    Ok(lacuna_header::read_public(&*connection.header()?)?.0)
+}
+
 fn uuid_of(connection: &PoolConnection) -> Result<Uuid> {
-    Ok(lacuna_header::read_public(&*connection.header()?)?.0.uuid)
+    public_header(connection).map(|header| header.uuid)
 }
 
 /// Creates the disk, with the header last.
@@ -181,3 +221,7 @@ pub fn delete(
     connection.remove_header()?;
     connection.remove_lock()
 }
+
+#[cfg(test)]
+#[path = "rados_tests.rs"]
+mod tests;

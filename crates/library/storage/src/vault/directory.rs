@@ -72,7 +72,7 @@ pub(crate) fn check_is_vault(dir: &Path) -> Result<()> {
             let found = if about.is_symlink() { "a symbolic link" } else { "something that is no file" };
             return Err(refused(&format!("{found} in the place of {HEADER_FILE}"))
                 .expected("a regular file")
-                .hint("find out who put it there; restore the directory from a backup"));
+                .hint("another program or person put it there; restore the directory from a backup"));
         }
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(Error::io(format!("cannot look for {HEADER_FILE} in {}", dir.display()), &e)),
@@ -91,6 +91,8 @@ pub(crate) fn check_is_vault(dir: &Path) -> Result<()> {
 pub(crate) struct NewVaultDir {
     dir: PathBuf,
     made: bool,
+    /// Whether the file of the header in it is that of this vault, and so every other file.
+    is_ours: bool,
     kept: bool,
 }
 
@@ -123,9 +125,7 @@ impl NewVaultDir {
         Err(Error::new(Kind::Exists, what)
             .found(found)
             .expected("an empty directory, or a path where nothing exists")
-            .hint(
-                "choose another directory; what is in this one can be copied into the vault once it is open",
-            ))
+            .hint("choose another directory; its files can be copied into the vault once it is open"))
     }
 
     /// Creates the directory if it does not exist.
@@ -135,7 +135,16 @@ impl NewVaultDir {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => false,
             Err(e) => return Err(Error::io(format!("cannot make the directory {}", dir.display()), &e)),
         };
-        Ok(NewVaultDir { dir: dir.to_owned(), made, kept: false })
+        Ok(NewVaultDir { dir: dir.to_owned(), made, is_ours: false, kept: false })
+    }
+
+    /// Makes the file of the header, the first of the vault. Errors: [`Kind::Exists`] if something
+    /// has come into the directory since [`NewVaultDir::check_available`]: it is not touched.
+    pub(crate) fn make_header(&mut self) -> Result<FileMedium> {
+        NewVaultDir::check_available(&self.dir)?;
+        let medium = FileMedium::create(&self.dir.join(HEADER_FILE), medium_len(HEADER_AREA))?;
+        self.is_ours = true;
+        Ok(medium)
     }
 
     /// Keeps the directory: the vault is complete.
@@ -144,13 +153,10 @@ impl NewVaultDir {
     }
 }
 
-impl Drop for NewVaultDir {
-    fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
-        // The directory was empty a moment ago, so files with these names belong to the failed
-        // vault.
+impl NewVaultDir {
+    /// Removes the files of the failed vault. The directory was empty when its header was made, so
+    /// files with these names belong to it.
+    fn remove_files(&self) {
         for file in FILES.into_iter().chain([HEADER_FILE, LOCK_FILE]) {
             let _ = std::fs::remove_file(self.dir.join(file));
         }
@@ -159,6 +165,17 @@ impl Drop for NewVaultDir {
             if name.len() == 2 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit) {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
+        }
+    }
+}
+
+impl Drop for NewVaultDir {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        if self.is_ours {
+            self.remove_files();
         }
         if self.made {
             let _ = std::fs::remove_dir(&self.dir);
@@ -183,7 +200,7 @@ mod tests {
     use crate::header::{self, RestoreOverrides};
     use crate::public_info;
     use crate::unlock;
-    use crate::vault::{self, NewVault};
+    use crate::vault::{self, NewVault, OpenVaultOptions};
     use lacuna_header::Location;
     use lacuna_medium::Access;
 
@@ -203,9 +220,10 @@ mod tests {
     fn a_failed_creation_leaves_nothing_of_the_vault() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("v");
-        let place = NewVaultDir::make(&at).unwrap();
+        let mut place = NewVaultDir::make(&at).unwrap();
+        place.make_header().unwrap();
         std::fs::create_dir(at.join("a0")).unwrap();
-        for file in FILES.into_iter().chain([HEADER_FILE, "lock", "a0/b1"]) {
+        for file in FILES.into_iter().chain(["lock", "a0/b1"]) {
             std::fs::write(at.join(file), "").unwrap();
         }
         assert!(is_vault(&at) && check_is_vault(&at).is_ok());
@@ -236,6 +254,31 @@ mod tests {
         assert!(std::fs::read_dir(&empty).unwrap().next().is_none() && !missing.exists());
         for dir in [&empty, &missing] {
             create(dir, dir.with_extension("anchor")).unwrap();
+        }
+    }
+
+    /// A vault that comes into the directory while a passphrase is asked for stays whole.
+    #[test]
+    fn a_vault_that_was_made_meanwhile_is_not_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let secret = || Passphrase::new(b"correct horse".to_vec());
+        for dir in ["empty", "missing"].map(|name| home.path().join(name)) {
+            if dir.ends_with("empty") {
+                std::fs::create_dir(&dir).unwrap();
+            }
+            let new = |anchor: &str| NewVault {
+                anchor: Some(dir.with_extension(anchor)),
+                cost: Cost::fixed(1024, 1).unwrap(),
+                ..NewVault::new(&dir)
+            };
+            let (first, second) = (new("first"), new("second"));
+            let refused = vault::create(&first, &Silent, || {
+                vault::create(&second, &Silent, || Ok(secret())).unwrap();
+                Ok(secret())
+            });
+            assert_eq!(refused.err().unwrap().kind(), Kind::Exists);
+            let opening = OpenVaultOptions { anchor: second.anchor.clone(), ..OpenVaultOptions::default() };
+            vault::open(&dir, vec![secret()], opening, &Silent).unwrap().close().unwrap();
         }
     }
 

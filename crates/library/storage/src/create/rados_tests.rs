@@ -1,0 +1,160 @@
+//! Disks in a pool in memory, with reads that fail once.
+
+use super::*;
+use crate::backing::rados::ObjectPool;
+use crate::cost::Cost;
+use crate::format::{CreateOptions, Shape};
+use crate::observer::Silent;
+use crate::rados::{ClusterOptions, WriterLock};
+use lacuna_contracts::SecretVec;
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectTransaction, Query, QueryAnswer};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A pool in memory: its objects by the prefix of their names.
+#[derive(Default)]
+struct MemoryPool(Mutex<BTreeMap<String, Arc<FlakyObjects>>>);
+
+impl MemoryPool {
+    fn store(&self, prefix: &str) -> Arc<FlakyObjects> {
+        self.0.lock().entry(prefix.to_owned()).or_default().clone()
+    }
+}
+
+impl ObjectPool for Arc<MemoryPool> {
+    fn has_keys(&self) -> bool {
+        true
+    }
+    fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
+        Ok(self.store(prefix))
+    }
+    fn object_names(&self, prefix: &str) -> Result<Vec<String>> {
+        let mut names = vec![];
+        for (own, store) in self.0.lock().iter().filter(|(own, _)| own.starts_with(prefix)) {
+            names.extend(store.list()?.into_iter().map(|number| format!("{own}.{number:016x}")));
+        }
+        Ok(names)
+    }
+    fn lock_writer(&self, _: &str, _: bool) -> Result<WriterLock> {
+        Err(Error::new(Kind::Usage, "a pool in memory has no locks"))
+    }
+    fn check_taken_over(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Objects with a read that times out, once.
+struct FlakyObjects {
+    inner: MemoryObjects,
+    fails_once: AtomicBool,
+}
+
+impl Default for FlakyObjects {
+    fn default() -> FlakyObjects {
+        FlakyObjects { inner: MemoryObjects::new(true), fails_once: AtomicBool::new(false) }
+    }
+}
+
+impl ObjectStore for FlakyObjects {
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
+        self.inner.apply(batch)
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
+        let reads = batch.iter().any(|query| !query.extents.is_empty());
+        if reads && self.fails_once.swap(false, Ordering::SeqCst) {
+            return batch.iter().map(|_| Err(Error::new(Kind::TimedOut, "no answer"))).collect();
+        }
+        self.inner.query(batch)
+    }
+    fn object_limit(&self) -> u64 {
+        self.inner.object_limit()
+    }
+    fn has_keys(&self) -> bool {
+        self.inner.has_keys()
+    }
+    fn list(&self) -> Result<Vec<u64>> {
+        self.inner.list()
+    }
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.inner.create_snapshot()
+    }
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.inner.remove_snapshot(id)
+    }
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.inner.set_snapshots(ids)
+    }
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.inner.roll_back(object, id)
+    }
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        self.inner.at_snapshot(id)
+    }
+}
+
+fn connection(pool: &Arc<MemoryPool>, name: &str) -> Arc<PoolConnection> {
+    let target = PoolLocation {
+        pool: "pool".into(),
+        name: name.into(),
+        snapshot: None,
+        options: ClusterOptions::default(),
+        display_name: format!("rados:pool/{name}"),
+    };
+    Arc::new(PoolConnection::over(Box::new(pool.clone()), &target))
+}
+
+fn create_disk(pool: &Arc<MemoryPool>, name: &str, force: bool) -> Result<CreatedDisk> {
+    let location = Location::parse(&format!("rados:pool/{name}")).unwrap();
+    let cost = Cost::fixed(1024, 1).unwrap();
+    let options = CreateOptions { cost, force, ..CreateOptions::new(location, Shape::sealed(), 64 << 20) };
+    let context = CreateContext { options: &options, observer: &Silent };
+    let params = options.shape.format.plan(&options, AvailableSpace::Pool { has_keys: true })?;
+    let secret = || vec![vec![SecretVec::new(b"correct horse".to_vec())]];
+    create_under_lock(&context, &connection(pool, name), params, Box::new(|_| Ok(secret())))
+}
+
+/// A disk `original` with an object of data. Returns its stores.
+fn original(pool: &Arc<MemoryPool>) -> [Arc<FlakyObjects>; 2] {
+    let made = create_disk(pool, "original", false).unwrap();
+    let stores = ["data", "book"].map(|family| {
+        let uuid = made.header.uuid.to_string().replace('-', "");
+        pool.store(&format!("lacuna.{uuid}.{family}"))
+    });
+    stores[0].inner.replace(3, Some(MemoryObject::default()));
+    stores
+}
+
+#[test]
+fn a_failed_read_of_a_copied_header_takes_no_data_with_it() {
+    let pool = Arc::new(MemoryPool::default());
+    let stores = original(&pool);
+    let objects = || stores.each_ref().map(|store| store.list().unwrap());
+    let before = objects();
+    assert_eq!((before[0].as_slice(), before[1].is_empty()), (&[3][..], false));
+    let (header, copy) = (pool.store("lacuna.original"), pool.store("lacuna.copy"));
+    for object in header.list().unwrap() {
+        copy.inner.replace(object, header.inner.object(object));
+    }
+    copy.fails_once.store(true, Ordering::SeqCst);
+    let failed = create_disk(&pool, "copy", true).err().unwrap();
+    assert_eq!(failed.kind(), Kind::TimedOut, "{failed}");
+    let refused = create_disk(&pool, "copy", true).err().unwrap();
+    assert!(refused.to_string().contains("under the name original"), "{refused}");
+    assert_eq!(objects(), before);
+    assert!(public_header(&connection(&pool, "original")).is_ok());
+}
+
+#[test]
+fn a_disk_without_a_header_is_replaced_and_keeps_its_objects() {
+    let pool = Arc::new(MemoryPool::default());
+    let stores = original(&pool);
+    for object in pool.store("lacuna.original").list().unwrap() {
+        pool.store("lacuna.original").inner.replace(object, Some(MemoryObject::default()));
+    }
+    let refused = create_disk(&pool, "original", false).err().unwrap();
+    assert_eq!(refused.kind(), Kind::Exists);
+    let made = create_disk(&pool, "original", true).unwrap();
+    assert_eq!(public_header(&connection(&pool, "original")).unwrap().uuid, made.header.uuid);
+    assert_eq!(stores[0].list().unwrap(), [3]);
+}
