@@ -3,7 +3,9 @@
 
 mod vault_harness;
 
+use lacuna_contracts::Kind;
 use lacuna_integrity::{Choice, Scheme};
+use lacuna_sim::FolderOp;
 use lacuna_vault::{INTEGRITY_XATTR, NewNode, ROOT, SetXattrMode, Vault};
 use std::time::{Duration, Instant};
 use vault_harness::VaultHarness;
@@ -40,6 +42,12 @@ fn ask(vault: &Vault, ino: u64, choice: &str) {
 }
 
 /// Opens and closes a file, as programs do.
+fn open_and_close(vault: &Vault, ino: u64) {
+    vault.acquire_handle(ino).unwrap();
+    vault.release_handle(ino);
+}
+
+/// Opens, reads and closes a file.
 fn use_once(vault: &Vault, ino: u64) {
     vault.acquire_handle(ino).unwrap();
     assert_read(vault, ino);
@@ -88,7 +96,7 @@ fn an_open_vault_converts_files_in_the_background() {
     let (asked, read) = (make(&vault, b"asked"), make(&vault, b"read"));
     ask(&vault, asked, "rand");
     use_once(&vault, asked);
-    wait_for("what was asked for", || scheme(&vault, asked) == Scheme::Rand);
+    wait_for("the requested scheme", || scheme(&vault, asked) == Scheme::Rand);
     assert_read(&vault, asked);
     // `auto` by its samples: compressible, and read far more often than written.
     (0..70).for_each(|_| use_once(&vault, read));
@@ -164,6 +172,76 @@ fn a_conversion_that_finds_no_space_half_way_loses_nothing() {
         assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "room {room}, failed: {failed}");
     }
     assert!(failures > 5, "{failures}");
+}
+
+/// One block of a file cannot be read while it is converted: the vault goes on, the file too, and
+/// the conversion ends once the block can be read.
+#[test]
+fn a_block_that_cannot_be_read_postpones_only_its_conversion() {
+    let mut failures = 0;
+    for reads in [0, 3, 17, 30] {
+        let mut world = VaultHarness::new(7);
+        let vault = world.create(Choice::Auto);
+        let ino = make(&vault, b"file");
+        vault.sync().unwrap();
+        for (choice, wanted) in [("comp", Scheme::Comp), ("mt", Scheme::Mt)] {
+            let context = format!("read {reads} of the conversion to {choice}");
+            ask(&vault, ino, choice);
+            world.folder.fail(FolderOp::Read, reads, Kind::Io, false);
+            failures += u64::from(vault.convert(ino).is_err());
+            world.folder.heal();
+            vault.write(ino, 0, &text()[..5000]).unwrap_or_else(|e| panic!("{context}: {e}"));
+            vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_read(&vault, ino);
+            vault.convert(ino).unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_eq!(scheme(&vault, ino), wanted, "{context}");
+            assert_read(&vault, ino);
+        }
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_read(&vault, ino);
+        assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "read {reads}");
+    }
+    assert!(failures > 5, "{failures}");
+}
+
+/// A bad block ends the conversion of its file until the next opening: commits do not start it
+/// again and again.
+#[test]
+fn a_conversion_that_meets_a_bad_block_is_tried_once_in_the_background() {
+    let mut world = VaultHarness::new(8);
+    drop(world.create(Choice::Auto));
+    // Commits are only those of `sync`.
+    let threads = Some(Duration::from_secs(600));
+    let vault = world.open().unwrap();
+    let (bad, good) = (make(&vault, b"bad"), make(&vault, b"good"));
+    // Everything is in its place now.
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open_with(|options| options.commit_period = threads).unwrap();
+    world.folder.spoil_page(&vault.file_stat(bad).unwrap().backing.unwrap(), 700);
+    let postponed =
+        || world.log.lock().iter().filter(|line| line.contains("work on /bad is postponed")).count();
+    ask(&vault, bad, "comp");
+    open_and_close(&vault, bad);
+    wait_for("the failure", || postponed() == 1);
+    for choice in ["comp", "mt", "comp"] {
+        // Files are taken in their order: the next attempt at the first one would come before.
+        vault.sync().unwrap();
+        open_and_close(&vault, bad);
+        ask(&vault, good, choice);
+        open_and_close(&vault, good);
+        wait_for("the other file", || scheme(&vault, good).name() == choice);
+    }
+    assert_eq!(postponed(), 1);
+    world.folder.heal();
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open().unwrap();
+    vault.convert(bad).unwrap();
+    assert_eq!(scheme(&vault, bad), Scheme::Comp);
+    assert_read(&vault, bad);
 }
 
 #[test]

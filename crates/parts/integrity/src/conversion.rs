@@ -9,7 +9,7 @@ use crate::failed::{CheckResult, FailedBlock};
 use crate::file::{LowerLayer, ProtectedFile, Rewriting};
 use crate::scheme::{Choice, Scheme};
 use crate::schemes::new_layer;
-use crate::schemes::scheme_layer::{DISPERSED, ExtentState, batch_blocks};
+use crate::schemes::scheme_layer::{DISPERSED, ExtentState, batch_blocks, half_done};
 use crate::untrusted::Untrusted;
 use lacuna_contracts::{Kind, Result, WipeOnDrop};
 
@@ -37,10 +37,12 @@ impl ProtectedFile {
     ///
     /// A call converts or rewrites at most 1024 blocks; the last call also removes the pages of the
     /// old scheme. Returns whether the call made progress. Errors: [`Kind::Corrupt`] where US does
-    /// not verify, and [`Kind::NoSpace`]: blocks that were not converted yet are unchanged.
+    /// not verify, and [`Kind::NoSpace`]: blocks that were not converted yet are unchanged. The
+    /// same holds if a block cannot be read: it belongs to its layer as before, and the next call
+    /// tries again.
     pub fn convert_if_better(&mut self, us: &dyn Untrusted) -> Result<bool> {
         if self.lower.is_some() {
-            self.change(|file| file.convert_step(us))?;
+            self.try_change(|file| file.convert_step(us))?;
             return Ok(true);
         }
         let wanted = self.suitable_scheme();
@@ -55,7 +57,7 @@ impl ProtectedFile {
             return Ok(false);
         }
         let before = self.upper.intervals();
-        self.change(|file| file.rewrite_step(us))?;
+        self.try_change(|file| file.rewrite_step(us))?;
         Ok(self.rewriting.next > 0 || self.upper.intervals() < before)
     }
 
@@ -184,7 +186,7 @@ impl ProtectedFile {
         let mut count = end - block;
         match state {
             ExtentState::Unwritten => {}
-            ExtentState::Punched => lower.layer.punch(us, block, count, false)?,
+            ExtentState::Punched => lower.layer.punch(us, block, count, false).map_err(half_done)?,
             ExtentState::Data => {
                 // The run is written as a whole or, for lack of space, not at all: then it still
                 // belongs to MT-EINT.
@@ -201,7 +203,7 @@ impl ProtectedFile {
             }
         }
         if state != ExtentState::Unwritten {
-            self.upper.punch(us, block, count, false)?;
+            self.upper.punch(us, block, count, false).map_err(half_done)?;
         }
         lower.converted = block + count;
         Ok(if state == ExtentState::Data { count } else { 0 })
@@ -210,7 +212,7 @@ impl ProtectedFile {
     /// Drops one of the layers, unless blocks were written to it since. Returns whether it did.
     fn finish_conversion(&mut self, us: &dyn Untrusted, lower: &mut LowerLayer) -> Result<bool> {
         if self.scheme == Scheme::Mt {
-            lower.layer.resize(us, 0)?;
+            lower.layer.resize(us, 0).map_err(half_done)?;
             return Ok(true);
         }
         let blocks = self.upper.blocks();
@@ -219,8 +221,8 @@ impl ProtectedFile {
             lower.converted = if state == ExtentState::Unwritten { end } else { 0 };
             return Ok(false);
         }
-        lower.layer.resize(us, blocks)?;
-        self.upper.resize(us, 0)?;
+        lower.layer.resize(us, blocks).map_err(half_done)?;
+        self.upper.resize(us, 0).map_err(half_done)?;
         Ok(true)
     }
 

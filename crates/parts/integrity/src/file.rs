@@ -37,9 +37,10 @@ pub struct Usage {
 /// A file that was changed and dropped without a commit must not be opened again in the same
 /// session: TS does not record the passes that were used. After an error of a method that changes
 /// the file, the file stays usable if the kind is [`Kind::Corrupt`], [`Kind::Usage`] or a refusal
-/// ([`Kind::is_refusal`]), or if a read failed before [`ProtectedFile::update`] had changed
-/// anything ([`Error::changed_nothing`]). Fail-stop on any other error: the file then refuses every
-/// operation and must be opened again in another session.
+/// ([`Kind::is_refusal`]), or if a read failed before a batch of [`ProtectedFile::update`] or a
+/// step of [`ProtectedFile::convert_if_better`] had changed anything ([`Error::changed_nothing`]).
+/// Fail-stop on any other error: the file then refuses every operation and must be opened again in
+/// another session.
 pub struct ProtectedFile {
     pub(crate) keys: Arc<FileKeys>,
     pub(crate) block_size: usize,
@@ -379,9 +380,8 @@ impl ProtectedFile {
         self.try_change(|file| what(file).map_err(half_done))
     }
 
-    /// Like `change`, for a `what` that itself reports whether it changed anything before a read
-    /// failed.
-    fn try_change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+    /// Like `change`, for a `what` of steps that report whether a failed read left them half done.
+    pub(crate) fn try_change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         self.check_usable()?;
         self.dirty = true;
         let result = what(self).inspect_err(|e| {

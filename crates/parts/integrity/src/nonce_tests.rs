@@ -14,22 +14,23 @@ fn no_nonce_and_no_tweak_is_used_twice() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let choice = CHOICES[(seed % 5) as usize];
-        let (mut bed, mut model) = (FileHarness::new(choice, 128, Budget::bytes(0)), FileModel::default());
-        let mut committed = bed.us.stored.lock().clone();
+        let (mut harness, mut model) =
+            (FileHarness::new(choice, 128, Budget::bytes(0)), FileModel::default());
+        let mut committed = harness.us.stored.lock().clone();
         nonce_log::start();
         for _ in 0..300 {
             let step = FileStep::random(&mut rng, &model, 40, 128);
-            bed.step(&step).unwrap();
-            if !bed.file.is_dirty() {
-                committed = bed.us.stored.lock().clone();
+            harness.step(&step).unwrap();
+            if !harness.file.is_dirty() {
+                committed = harness.us.stored.lock().clone();
             }
             if rng.chance(1, 20) {
                 // A crash loses all uncommitted changes, and the next opening draws another
                 // session.
-                *bed.us.stored.lock() = committed.clone();
-                bed.reopen(false).unwrap();
+                *harness.us.stored.lock() = committed.clone();
+                harness.reopen(false).unwrap();
             }
-            model.blocks = bed.file.blocks();
+            model.blocks = harness.file.blocks();
         }
         let (mut uses, all) = (HashSet::new(), nonce_log::take());
         assert!(seed % 5 == 3 || all.len() > 300);

@@ -15,7 +15,7 @@ impl<'b> Section<'b> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        Ok(*self.take(N)?.first_chunk().expect("as many were taken"))
+        Ok(*self.take(N)?.first_chunk().expect("N bytes were taken"))
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8> {

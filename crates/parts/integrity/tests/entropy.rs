@@ -74,7 +74,7 @@ fn the_sample_decides_clear_cases() {
     assert!(!is_random_looking(&low), "the sample is constant");
     let mut unseen = block.clone();
     unseen.chunks_mut(256).for_each(|part| part[64..].fill(b'a'));
-    assert!(is_random_looking(&unseen), "the sample looks random, and nobody looks at the rest");
+    assert!(is_random_looking(&unseen), "the sample looks random, and the rest is not examined");
     let mut padded = block;
     padded[3000..].fill(0);
     assert!(!is_random_looking(&padded), "the end is padding");

@@ -1,5 +1,5 @@
 //! Failed reads of untrusted storage: the change that needed the read fails, and the file stays
-//! usable if nothing was changed before.
+//! usable if nothing was changed before, also in the middle of a conversion.
 
 mod fixture;
 
@@ -16,23 +16,41 @@ const BLOCKS: u64 = 600;
 const FIRST: u64 = 90;
 const COUNT: usize = 400;
 
-/// Storage with one failing read of a page.
+/// Storage with one failing read, of a page or of blocks.
 struct FlakyStorage {
     us: MemoryUs,
-    /// The number of reads that succeed before it.
+    /// The number of reads of pages that succeed before it.
     passes: Mutex<Option<u64>>,
+    /// The number of reads of blocks that succeed before it.
+    block_passes: Mutex<Option<u64>>,
 }
 
 impl FlakyStorage {
     fn new(stored: Stored, passes: Option<u64>) -> Self {
         let us = MemoryUs::new(128);
         *us.stored.lock() = stored;
-        FlakyStorage { us, passes: Mutex::new(passes) }
+        FlakyStorage { us, passes: Mutex::new(passes), block_passes: Mutex::default() }
+    }
+}
+
+/// Counts a read, and fails it if it is the one that fails.
+fn count_read(passes: &Mutex<Option<u64>>) -> Result<()> {
+    let mut passes = passes.lock();
+    match *passes {
+        Some(0) => {
+            *passes = None;
+            Err(Error::new(Kind::Io, "a bad sector").of_read())
+        }
+        left => {
+            *passes = left.map(|left| left - 1);
+            Ok(())
+        }
     }
 }
 
 impl Untrusted for FlakyStorage {
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        count_read(&self.block_passes)?;
         self.us.read_blocks(first, out)
     }
 
@@ -41,11 +59,7 @@ impl Untrusted for FlakyStorage {
     }
 
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
-        let passes = self.passes.lock().take();
-        if passes == Some(0) {
-            return Err(Error::new(Kind::Io, "a bad sector").of_read());
-        }
-        *self.passes.lock() = passes.map(|passes| passes - 1);
+        count_read(&self.passes)?;
         self.us.read_part(part, page)
     }
 
@@ -98,7 +112,7 @@ fn fail_each_read(choice: Choice) -> (u64, u64) {
         let mut file = ProtectedFile::open(keys(1), &trusted, Session(2), Budget::bytes(0)).unwrap();
         let updated = file.update(&us, FIRST, &plain);
         let Err(e) = updated else {
-            assert!(us.passes.lock().is_some(), "{what}: it failed and nobody noticed");
+            assert!(us.passes.lock().is_some(), "{what}: it failed unnoticed");
             return (went_on, ended);
         };
         assert_eq!(e.kind(), Kind::Io, "{what}: {e}");
@@ -112,6 +126,65 @@ fn fail_each_read(choice: Choice) -> (u64, u64) {
         }
     }
     unreachable!("an update reads a number of pages")
+}
+
+/// Converts a file to the scheme that it wants, or rewrites it, to the end.
+fn convert(file: &mut ProtectedFile, us: &FlakyStorage) -> Result<()> {
+    while file.convert_if_better(us)? {}
+    Ok(())
+}
+
+/// Fails every read of blocks, or of pages, of a conversion in turn. Returns how often the file
+/// stayed usable and how often its use ended.
+fn fail_each_read_of_a_conversion(from: Scheme, to: Scheme, of_blocks: bool) -> (u64, u64) {
+    let (stored, trusted, model) = used(Choice::Fixed(from), &mut Rng::new(4));
+    let (mut went_on, mut ended) = (0, 0);
+    for nth in 0.. {
+        let what = format!("{from:?} to {to:?}, read {nth}, of blocks: {of_blocks}");
+        let us = FlakyStorage::new(stored.clone(), None);
+        let passes = if of_blocks { &us.block_passes } else { &us.passes };
+        *passes.lock() = Some(nth);
+        let mut file = ProtectedFile::open(keys(1), &trusted, Session(2), Budget::bytes(0)).unwrap();
+        file.set_choice(Choice::Fixed(to));
+        let Err(e) = convert(&mut file, &us) else {
+            if passes.lock().is_some() {
+                return (went_on, ended);
+            }
+            // The page was about to be removed, with the scheme that was left.
+            assert!(!of_blocks, "{what}: it failed unnoticed");
+            compare(&file, &us, &model, &[], &what);
+            continue;
+        };
+        assert_eq!(e.kind(), Kind::Io, "{what}: {e}");
+        if !e.changed_nothing() {
+            assert_eq!(file.update(&us, 0, &[0; 128]).unwrap_err().kind(), Kind::FailStop, "{what}");
+            ended += 1;
+            continue;
+        }
+        compare(&file, &us, &model, &[], &what);
+        convert(&mut file, &us).unwrap_or_else(|e| panic!("{what}, again: {e}"));
+        assert_eq!(file.scheme(), to, "{what}");
+        let converted = file.commit(&us).unwrap();
+        let file = ProtectedFile::open(keys(1), &converted, Session(3), Budget::bytes(0)).unwrap();
+        compare(&file, &us, &model, &[], &format!("{what}, opened again"));
+        went_on += 1;
+    }
+    unreachable!("a conversion reads a number of blocks and pages")
+}
+
+#[test]
+fn a_block_that_cannot_be_read_fails_the_step_of_a_conversion_alone() {
+    let (mt, rand, comp) = (Scheme::Mt, Scheme::Rand, Scheme::Comp);
+    for (from, to) in [(mt, comp), (mt, rand), (comp, mt), (rand, comp)] {
+        let (went_on, ended) = fail_each_read_of_a_conversion(from, to, true);
+        println!("{from:?} to {to:?}: after {went_on} reads of blocks the file went on");
+        assert!(went_on > 4 && ended == 0, "{from:?} to {to:?}: {went_on} went on, {ended} ended");
+        let (went_on, ended) = fail_each_read_of_a_conversion(from, to, false);
+        println!(
+            "{from:?} to {to:?}: after {went_on} reads of pages it went on, after {ended} its use ended"
+        );
+        assert!(went_on > 0, "{from:?} to {to:?}: {went_on} went on, {ended} ended");
+    }
 }
 
 #[test]

@@ -55,14 +55,14 @@ fn a_block_is_encrypted_as_an_independent_implementation_does() {
 
 /// Compares the expected content of a file with the content that the second reader finds by the
 /// page.
-fn compare(bed: &FileHarness, model: &FileModel, what: &str) {
-    let stored = bed.us.stored.lock().clone();
-    let reader = SecondReader::new(&bed.trusted.to_bytes(), &stored, 1);
+fn compare(harness: &FileHarness, model: &FileModel, what: &str) {
+    let stored = harness.us.stored.lock().clone();
+    let reader = SecondReader::new(&harness.trusted.to_bytes(), &stored, 1);
     assert_eq!(reader.blocks(), model.blocks, "{what}");
     let near = model.data.keys().flat_map(|block| [block.saturating_sub(1), *block, block + 1]);
     for block in near.filter(|block| *block < model.blocks) {
         let found = reader.block(block).unwrap_or_else(|| panic!("{what}: block {block} does not verify"));
-        assert!(found == model.block(block, bed.us.block_size), "{what}: block {block}");
+        assert!(found == model.block(block, harness.us.block_size), "{what}: block {block}");
     }
     assert_eq!(
         reader.pages_met(),
@@ -78,13 +78,13 @@ fn files_are_read_by_the_page() {
         let mut rng = Rng::new(seed);
         let scheme = schemes[(seed % 4) as usize];
         let block_size = [128, 512, 4096][(seed % 3) as usize];
-        let mut bed = FileHarness::new(Choice::Fixed(scheme), block_size, Budget::bytes(0));
+        let mut harness = FileHarness::new(Choice::Fixed(scheme), block_size, Budget::bytes(0));
         let mut model = FileModel::default();
         for number in 0..80 {
             let step = FileStep::random(&mut rng, &model, 300, block_size);
             // Pages of counters of punched blocks remain until all their blocks are holes; the
             // second reader meets them.
-            bed.step(&step).unwrap();
+            harness.step(&step).unwrap();
             match &step {
                 FileStep::Update(first, plain) if !plain.is_empty() => {
                     model.update(*first, plain, block_size);
@@ -94,8 +94,12 @@ fn files_are_read_by_the_page() {
                 _ => {}
             }
             if number % 4 == 0 {
-                bed.commit().unwrap();
-                compare(&bed, &model, &format!("seed {seed}, {scheme:?}, {block_size} bytes, step {number}"));
+                harness.commit().unwrap();
+                compare(
+                    &harness,
+                    &model,
+                    &format!("seed {seed}, {scheme:?}, {block_size} bytes, step {number}"),
+                );
             }
         }
     }

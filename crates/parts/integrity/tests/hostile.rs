@@ -12,14 +12,14 @@ use proptest::prelude::*;
 /// A file with counters in US, a tree of two levels, and holes.
 fn written(choice: usize, seed: u64) -> FileHarness {
     let mut rng = Rng::new(seed);
-    let mut bed = FileHarness::new(CHOICES[choice], 128, Budget::bytes(0));
-    bed.step(&FileStep::Update(0, content(&mut rng, 128, 150))).unwrap();
+    let mut harness = FileHarness::new(CHOICES[choice], 128, Budget::bytes(0));
+    harness.step(&FileStep::Update(0, content(&mut rng, 128, 150))).unwrap();
     for _ in 0..60 {
         let step = FileStep::Update(rng.below(300), content(&mut rng, 128, 1));
-        bed.step(&step).unwrap();
+        harness.step(&step).unwrap();
     }
-    bed.step(&FileStep::Reopen(false)).unwrap();
-    bed
+    harness.step(&FileStep::Reopen(false)).unwrap();
+    harness
 }
 
 fn part() -> impl Strategy<Value = Part> {
@@ -42,13 +42,13 @@ fn page() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Calls every method of a file. Errors are fine.
-fn use_all(bed: &mut FileHarness, rng: &mut Rng) {
+fn use_all(harness: &mut FileHarness, rng: &mut Rng) {
     for _ in 0..6 {
-        let blocks = bed.file.blocks();
+        let blocks = harness.file.blocks();
         let first = rng.below(blocks + 1);
-        let _ = bed.check(first, rng.below((blocks - first).min(200) + 1));
-        let _ = bed.file.seek(&bed.us, first, rng.chance(1, 2));
-        let _ = bed.file.usage(&bed.us);
+        let _ = harness.check(first, rng.below((blocks - first).min(200) + 1));
+        let _ = harness.file.seek(&harness.us, first, rng.chance(1, 2));
+        let _ = harness.file.usage(&harness.us);
         let step = match rng.below(6) {
             0 => FileStep::Resize(rng.below(300)),
             1 => FileStep::Punch(first, rng.below(100)),
@@ -56,10 +56,10 @@ fn use_all(bed: &mut FileHarness, rng: &mut Rng) {
             3 => FileStep::Choose(CHOICES[rng.below(5) as usize]),
             some => FileStep::Update(first, content(rng, 128, some as usize)),
         };
-        let _ = bed.step(&step);
+        let _ = harness.step(&step);
     }
-    let _ = bed.file.commit(&bed.us);
-    let _ = bed.file.resize(&bed.us, 0);
+    let _ = harness.file.commit(&harness.us);
+    let _ = harness.file.resize(&harness.us, 0);
 }
 
 proptest! {
@@ -72,16 +72,16 @@ proptest! {
         new in vec((part(), 0u64..4, page()), 0..6),
         cut in vec((any::<prop::sample::Index>(), 0usize..PART_PAGE), 0..4),
     ) {
-        let mut bed = written(choice, seed);
+        let mut harness = written(choice, seed);
         {
-            let mut stored = bed.us.stored.lock();
+            let mut stored = harness.us.stored.lock();
             let places: Vec<_> = stored.pages.keys().copied().collect();
             for (index, len) in cut.into_iter().filter(|_| !places.is_empty()) {
                 stored.pages.get_mut(index.get(&places)).unwrap().truncate(len);
             }
             stored.pages.extend(new.into_iter().map(|(part, page, bytes)| ((part, page), bytes)));
         }
-        use_all(&mut bed, &mut Rng::new(seed));
+        use_all(&mut harness, &mut Rng::new(seed));
     }
 
     #[test]

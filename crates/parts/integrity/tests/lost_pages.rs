@@ -39,15 +39,15 @@ impl Untrusted for DamagedStorage {
 
 /// A file of blocks that look random, reopened.
 fn random_file(scheme: Scheme, plain: &[u8]) -> (DamagedStorage, ProtectedFile) {
-    let mut bed = FileHarness::new(Choice::Fixed(scheme), 128, Budget::bytes(0));
-    bed.file.update(&bed.us, 0, plain).unwrap();
+    let mut harness = FileHarness::new(Choice::Fixed(scheme), 128, Budget::bytes(0));
+    harness.file.update(&harness.us, 0, plain).unwrap();
     for block in 0..50 {
         // Makes enough counters that MT-EINT keeps them in pages.
-        bed.file.update(&bed.us, block * 5, &plain[block as usize * 5 * 128..][..128]).unwrap();
+        harness.file.update(&harness.us, block * 5, &plain[block as usize * 5 * 128..][..128]).unwrap();
     }
-    bed.commit().unwrap();
-    let file = ProtectedFile::open(keys(1), &bed.trusted, Session(2), Budget::bytes(0)).unwrap();
-    (DamagedStorage { us: bed.us, pages: Mutex::default() }, file)
+    harness.commit().unwrap();
+    let file = ProtectedFile::open(keys(1), &harness.trusted, Session(2), Budget::bytes(0)).unwrap();
+    (DamagedStorage { us: harness.us, pages: Mutex::default() }, file)
 }
 
 /// Makes a page unusable in one of several ways.
@@ -118,28 +118,31 @@ fn damage_to_unauthenticated_pages_loses_only_their_blocks() {
 #[test]
 fn a_bad_tag_page_is_repaired_by_one_write_of_all_its_blocks() {
     let size = 4096;
-    let mut bed = FileHarness::new(Choice::Fixed(Scheme::Mt), size, Budget::bytes(0));
-    bed.file.update(&bed.us, 0, &vec![b'a'; 400 * size]).unwrap();
-    bed.commit().unwrap();
+    let mut harness = FileHarness::new(Choice::Fixed(Scheme::Mt), size, Budget::bytes(0));
+    harness.file.update(&harness.us, 0, &vec![b'a'; 400 * size]).unwrap();
+    harness.commit().unwrap();
     for (page, run) in [(1, 128..256), (1, 100..300), (3, 384..400), (3, 380..410), (0, 0..500)] {
-        bed.reopen(true).unwrap();
-        bed.us.stored.lock().pages.get_mut(&(Part::Tree(0), page)).unwrap()[3] ^= 1;
-        assert!(bed.check(page * 128 + 5, 1).1.is_err());
+        harness.reopen(true).unwrap();
+        harness.us.stored.lock().pages.get_mut(&(Part::Tree(0), page)).unwrap()[3] ^= 1;
+        assert!(harness.check(page * 128 + 5, 1).1.is_err());
         // Rewriting a part of the page's blocks is not enough.
         let part = vec![b'b'; 12 * size];
-        assert_eq!(bed.file.update(&bed.us, page * 128 + 2, &part).unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(
+            harness.file.update(&harness.us, page * 128 + 2, &part).unwrap_err().kind(),
+            Kind::Corrupt
+        );
         let count = run.end - run.start;
-        bed.file.update(&bed.us, run.start, &vec![b'b'; count as usize * size]).unwrap();
-        bed.commit().unwrap();
-        bed.reopen(false).unwrap();
-        let (plain, result) = bed.check(0, bed.file.blocks());
+        harness.file.update(&harness.us, run.start, &vec![b'b'; count as usize * size]).unwrap();
+        harness.commit().unwrap();
+        harness.reopen(false).unwrap();
+        let (plain, result) = harness.check(0, harness.file.blocks());
         result.unwrap();
         assert!(plain[run.start as usize * size..][..count as usize * size].iter().all(|byte| *byte == b'b'));
     }
     // With any damage the file can be emptied, and then written.
-    bed.us.stored.lock().pages.values_mut().for_each(|bytes| bytes[0] ^= 1);
-    bed.reopen(false).unwrap();
-    bed.file.resize(&bed.us, 0).unwrap();
-    bed.file.update(&bed.us, 0, &vec![b'c'; 400 * size]).unwrap();
-    assert!(bed.check(0, 400).0.iter().all(|byte| *byte == b'c'));
+    harness.us.stored.lock().pages.values_mut().for_each(|bytes| bytes[0] ^= 1);
+    harness.reopen(false).unwrap();
+    harness.file.resize(&harness.us, 0).unwrap();
+    harness.file.update(&harness.us, 0, &vec![b'c'; 400 * size]).unwrap();
+    assert!(harness.check(0, 400).0.iter().all(|byte| *byte == b'c'));
 }

@@ -17,14 +17,14 @@ fn apply(model: &mut FileModel, step: &FileStep, block_size: usize) {
     }
 }
 
-fn compare(bed: &FileHarness, model: &FileModel, rng: &mut Rng, step: &str) {
-    let size = bed.us.block_size;
-    assert_eq!(bed.file.blocks(), model.blocks, "{step}");
+fn compare(harness: &FileHarness, model: &FileModel, rng: &mut Rng, step: &str) {
+    let size = harness.us.block_size;
+    assert_eq!(harness.file.blocks(), model.blocks, "{step}");
     let first = if rng.chance(1, 3) { 0 } else { rng.below(model.blocks.max(1)) };
     let near = model.data.range(first..).next().map_or(first, |(block, _)| *block);
     for first in [first, near.saturating_sub(1)] {
         let count = rng.below(300).min(model.blocks - first.min(model.blocks));
-        let (plain, result) = bed.check(first, count);
+        let (plain, result) = harness.check(first, count);
         result.unwrap_or_else(|e| panic!("{step}: {e}"));
         for (block, found) in (first..).zip(plain.chunks_exact(size)) {
             assert!(found == model.block(block, size), "{step}: block {block}");
@@ -33,7 +33,7 @@ fn compare(bed: &FileHarness, model: &FileModel, rng: &mut Rng, step: &str) {
     for data in [false, true] {
         let from = rng.below(model.blocks + 2).min(rng.below(20_000));
         assert_eq!(
-            bed.file.seek(&bed.us, from, data).unwrap(),
+            harness.file.seek(&harness.us, from, data).unwrap(),
             model.seek(from, data),
             "{step}: {from} {data}"
         );
@@ -44,7 +44,7 @@ fn run(seed: u64, choice: Choice, block_size: usize, steps: u64) {
     let mut rng = Rng::new(seed);
     // A budget of 0 bytes gives the smallest caches.
     let budget = Budget::bytes(if rng.chance(1, 2) { 0 } else { 1 << 20 });
-    let (mut bed, mut model) = (FileHarness::new(choice, block_size, budget), FileModel::default());
+    let (mut harness, mut model) = (FileHarness::new(choice, block_size, budget), FileModel::default());
     let converts = rng.chance(1, 2);
     let span = [20, 300, 3000][rng.below(3) as usize];
     for number in 0..steps {
@@ -53,19 +53,23 @@ fn run(seed: u64, choice: Choice, block_size: usize, steps: u64) {
             continue;
         }
         let name = format!("seed {seed}, {choice:?}, {block_size} bytes, step {number}, {step:.60?}");
-        bed.step(&step).unwrap_or_else(|e| panic!("{name}: {e}"));
+        harness.step(&step).unwrap_or_else(|e| panic!("{name}: {e}"));
         apply(&mut model, &step, block_size);
-        compare(&bed, &model, &mut rng, &name);
+        compare(&harness, &model, &mut rng, &name);
     }
-    bed.step(&FileStep::Reopen(false)).unwrap();
+    harness.step(&FileStep::Reopen(false)).unwrap();
     for (block, data) in &model.data {
-        let (plain, result) = bed.check(*block, 1);
+        let (plain, result) = harness.check(*block, 1);
         result.unwrap();
         assert!(plain == *data);
     }
-    bed.step(&FileStep::Resize(0)).unwrap();
-    bed.commit().unwrap();
-    assert!(bed.us.stored.lock().pages.is_empty(), "seed {seed}: {:?}", bed.us.stored.lock().pages.keys());
+    harness.step(&FileStep::Resize(0)).unwrap();
+    harness.commit().unwrap();
+    assert!(
+        harness.us.stored.lock().pages.is_empty(),
+        "seed {seed}: {:?}",
+        harness.us.stored.lock().pages.keys()
+    );
 }
 
 #[test]
@@ -82,48 +86,52 @@ fn files_agree_with_a_plain_model() {
 #[test]
 fn dispersed_counters_move_to_us_and_ts_stays_small() {
     for choice in CHOICES {
-        let mut bed = FileHarness::new(choice, 128, Budget::default());
+        let mut harness = FileHarness::new(choice, 128, Budget::default());
         let mut model = FileModel::default();
         let mut rng = Rng::new(8);
-        bed.step(&FileStep::Resize(40_000)).unwrap();
+        harness.step(&FileStep::Resize(40_000)).unwrap();
         model.resize(40_000);
         for n in 0..12_000u64 {
             let plain = fixture::content(&mut rng, 128, 1);
             let block = rng.below(40_000);
             let step = FileStep::Update(block, plain);
-            bed.step(&step).unwrap();
+            harness.step(&step).unwrap();
             apply(&mut model, &step, 128);
             if n % 1000 == 0 {
-                bed.step(&FileStep::Reopen(n % 2000 == 0)).unwrap();
-                compare(&bed, &model, &mut rng, &format!("{choice:?}, {n}"));
+                harness.step(&FileStep::Reopen(n % 2000 == 0)).unwrap();
+                compare(&harness, &model, &mut rng, &format!("{choice:?}, {n}"));
             }
         }
         if matches!(choice, Choice::Fixed(Scheme::Rand | Scheme::Comp)) {
-            assert_eq!(bed.file.scheme(), Scheme::Mt, "dispersed counters are for MT-EINT");
+            assert_eq!(harness.file.scheme(), Scheme::Mt, "dispersed counters are for MT-EINT");
         }
         for _ in 0..200 {
-            bed.step(&FileStep::Convert).unwrap();
-            bed.step(&FileStep::Commit).unwrap();
+            harness.step(&FileStep::Convert).unwrap();
+            harness.step(&FileStep::Commit).unwrap();
         }
-        compare(&bed, &model, &mut rng, "converted");
+        compare(&harness, &model, &mut rng, "converted");
     }
 }
 
 #[test]
 fn a_small_file_lies_in_ts_and_an_empty_tebibyte_costs_nothing() {
     for choice in [Scheme::Mt, Scheme::Rand, Scheme::Comp].map(Choice::Fixed) {
-        let mut bed = FileHarness::new(choice, 4096, Budget::default());
-        bed.step(&FileStep::Update(0, vec![b'x'; 8 * 4096])).unwrap();
-        bed.commit().unwrap();
-        assert!(bed.us.stored.lock().pages.is_empty());
-        bed.step(&FileStep::Resize(1 << 28)).unwrap();
-        bed.step(&FileStep::Update((1 << 28) - 1, vec![b'y'; 4096])).unwrap();
-        bed.commit().unwrap();
-        assert!(bed.us.stored.lock().pages.len() < 12, "{choice:?}: {}", bed.us.stored.lock().pages.len());
-        bed.reopen(false).unwrap();
-        assert_eq!(bed.file.seek(&bed.us, 8, true).unwrap(), Some((1 << 28) - 1));
-        assert_eq!(bed.file.seek(&bed.us, 0, false).unwrap(), Some(8));
-        let usage = bed.file.usage(&bed.us).unwrap();
+        let mut harness = FileHarness::new(choice, 4096, Budget::default());
+        harness.step(&FileStep::Update(0, vec![b'x'; 8 * 4096])).unwrap();
+        harness.commit().unwrap();
+        assert!(harness.us.stored.lock().pages.is_empty());
+        harness.step(&FileStep::Resize(1 << 28)).unwrap();
+        harness.step(&FileStep::Update((1 << 28) - 1, vec![b'y'; 4096])).unwrap();
+        harness.commit().unwrap();
+        assert!(
+            harness.us.stored.lock().pages.len() < 12,
+            "{choice:?}: {}",
+            harness.us.stored.lock().pages.len()
+        );
+        harness.reopen(false).unwrap();
+        assert_eq!(harness.file.seek(&harness.us, 8, true).unwrap(), Some((1 << 28) - 1));
+        assert_eq!(harness.file.seek(&harness.us, 0, false).unwrap(), Some(8));
+        let usage = harness.file.usage(&harness.us).unwrap();
         assert!(usage.trusted <= Trusted::MAX as u64 && usage.untrusted < 1 << 17, "{usage:?}");
     }
 }
@@ -131,21 +139,22 @@ fn a_small_file_lies_in_ts_and_an_empty_tebibyte_costs_nothing() {
 #[test]
 fn a_file_is_read_by_many_threads() {
     for choice in CHOICES {
-        let mut bed = FileHarness::new(choice, 4096, Budget::bytes(0));
+        let mut harness = FileHarness::new(choice, 4096, Budget::bytes(0));
         let mut rng = Rng::new(2);
         let mut model = FileModel::default();
         for first in (0..2000).step_by(50) {
             let step = FileStep::Update(first, fixture::content(&mut rng, 4096, 50));
-            bed.step(&step).unwrap();
+            harness.step(&step).unwrap();
             apply(&mut model, &step, 4096);
         }
-        bed.step(&FileStep::Reopen(false)).unwrap();
+        harness.step(&FileStep::Reopen(false)).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (bed, model) = (&bed, &model);
+                let (harness, model) = (&harness, &model);
                 scope.spawn(move || {
                     let mut rng = Rng::new(thread);
-                    (0..100).for_each(|n| compare(bed, model, &mut rng, &format!("thread {thread}, {n}")));
+                    (0..100)
+                        .for_each(|n| compare(harness, model, &mut rng, &format!("thread {thread}, {n}")));
                 });
             }
         });

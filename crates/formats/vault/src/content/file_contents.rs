@@ -239,10 +239,10 @@ impl FileContents {
         Ok(())
     }
 
-    /// Queues a file for conversion if its scheme does not suit it. Errors are reported by later
-    /// reads.
+    /// Queues a file for conversion if its scheme does not suit it, unless its conversion failed
+    /// since the vault was opened. Errors are reported by later reads.
     pub(crate) fn queue_conversion(&self, inode: &Inode, body: &InodeBody) {
-        let Some(open) = &body.file else { return };
+        let Some(open) = body.file.as_ref().filter(|_| !self.tasks.is_postponed(inode.ino)) else { return };
         let space = self.storage_of(inode.ino, &body.record);
         if open.protected.needs_conversion(&space).is_ok_and(|wants| wants) {
             self.tasks.push(inode.ino);
@@ -445,7 +445,7 @@ pub(crate) fn write_blocks(work: &mut FileEdit<'_>, first: u64, plain: &[u8]) ->
         if let Err(e) = work.open.protected.update(&work.storage, at, piece) {
             return (done, Err(e.into()));
         }
-        work.record.data_blocks += filled;
+        work.record.data_blocks = work.record.data_blocks.saturating_add(filled);
         done += piece.len() / BLOCK;
     }
     (done, Ok(()))

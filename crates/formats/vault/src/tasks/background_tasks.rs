@@ -31,12 +31,18 @@ impl BackgroundTasks {
         let tasks = queue.clone();
         let thread = std::thread::Builder::new().name("lacuna-bg".into()).spawn(move || {
             while let Some(ino) = tasks.pop() {
+                // It may have been queued again before its conversion failed.
+                let is_kept = || contents.is_being_removed(ino).is_ok_and(|is_leaving| !is_leaving);
+                if tasks.is_postponed(ino) && is_kept() {
+                    continue;
+                }
                 // If the file system is full, or writing has ended, the work continues after the
                 // next opening.
                 if let Err(FsError::Storage(e)) = run_task(&commits, &contents, ino, &|| tasks.is_closed())
                     && !e.kind().is_refusal()
                     && e.kind() != Kind::FailStop
                 {
+                    tasks.postpone(ino);
                     let path = paths::path_of(&contents.inodes, &contents.namespace, ino);
                     contents
                         .services

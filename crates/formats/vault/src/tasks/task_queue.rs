@@ -21,6 +21,8 @@ enum QueueStage {
 struct QueuedFiles {
     inodes: VecDeque<u64>,
     known: HashSet<u64>,
+    /// Files with work that failed.
+    postponed: HashSet<u64>,
     stage: QueueStage,
 }
 
@@ -47,6 +49,20 @@ impl TaskQueue {
             self.changed.notify_one();
         }
         true
+    }
+
+    /// Notes that the work on a file failed: its conversion waits for the next opening. Otherwise
+    /// each attempt, which leaves something to commit, would lead to the next one.
+    pub(crate) fn postpone(&self, ino: u64) {
+        let mut waiting = self.waiting.lock();
+        if waiting.postponed.len() < MOST {
+            waiting.postponed.insert(ino);
+        }
+    }
+
+    /// Whether the work on a file failed.
+    pub(crate) fn is_postponed(&self, ino: u64) -> bool {
+        self.waiting.lock().postponed.contains(&ino)
     }
 
     /// Starts the queue: a thread will take files.
@@ -99,5 +115,13 @@ mod tests {
         assert!(queue.push(9) && !queue.is_closed());
         queue.close();
         assert!(queue.is_closed() && queue.pop().is_none() && !queue.push(4) && !queue.push(9));
+    }
+
+    #[test]
+    fn failed_work_is_remembered_for_a_limited_number_of_files() {
+        let queue = TaskQueue::default();
+        (0..2 * MOST as u64).for_each(|ino| queue.postpone(ino));
+        assert!(queue.is_postponed(0) && queue.is_postponed(MOST as u64 - 1));
+        assert!(!queue.is_postponed(MOST as u64));
     }
 }

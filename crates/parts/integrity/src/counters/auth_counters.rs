@@ -255,7 +255,7 @@ mod tests {
             counters.set(&Nowhere, block, 1, counter).unwrap();
         }
         let CounterState::Hashed(count, _) = counters.seal(&Nowhere, ROOM).unwrap() else {
-            panic!("so many do not fit into TS")
+            panic!("this number of counters does not fit into TS")
         };
         assert_eq!(count as usize, MOST_INTERVALS);
         counters.set(&Nowhere, 1 << 20, 1, Counter { session: Session(1), pass: 3 }).unwrap();

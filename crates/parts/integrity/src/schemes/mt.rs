@@ -230,9 +230,11 @@ impl SchemeLayer for Mt {
     }
 
     fn mark_lost(&mut self, us: &dyn Untrusted, pass: &mut WritePass, block: u64) -> Result<()> {
+        self.tree.prepare(us, block, 1)?;
+        self.counters.prepare(us, block, 1)?;
         let counter = pass.counter_for_write(block, 1)?;
-        self.tree.set(us, block, &[LOST])?;
-        self.counters.set(us, block, 1, counter)
+        self.tree.set(us, block, &[LOST]).map_err(half_done)?;
+        self.counters.set(us, block, 1, counter).map_err(half_done)
     }
 
     fn seal(&mut self, us: &dyn Untrusted, most: usize, alone: bool) -> Result<Vec<u8>> {

@@ -25,8 +25,8 @@ pub(crate) enum ExtentState {
 /// So the layer stays usable after an error of kind [`Kind::NoSpace`]: after `write`, a prefix of
 /// the blocks is new; after `punch` and `resize`, some blocks are holes. Removing pages needs no
 /// space. An error of any other kind except [`Kind::Corrupt`] makes the layer unusable, unless
-/// `write` reports that nothing was changed ([`Error::changed_nothing`]): then too a prefix of the
-/// blocks is new.
+/// `write` or `mark_lost` reports that nothing was changed ([`Error::changed_nothing`]): then too a
+/// prefix of the blocks is new.
 pub(crate) trait SchemeLayer: Send + Sync {
     fn set_budget(&mut self, budget: Budget);
 
@@ -114,7 +114,7 @@ pub(crate) fn check_run(block_size: usize, first: u64, len: usize) -> Result<u64
         return Ok(count);
     }
     Err(Error::new(Kind::Usage, "cannot use a run of blocks")
-        .found(format!("{len} bytes from block {first} on"))
+        .found(format!("{len} bytes from block {first}"))
         .expected(format!("whole blocks of {block_size} bytes before block {MOST_BLOCKS}")))
 }
 

@@ -387,9 +387,10 @@ impl<L: LeaflessCipher> SchemeLayer for Selective<L> {
     }
 
     fn mark_lost(&mut self, us: &dyn Untrusted, pass: &mut WritePass, block: u64) -> Result<()> {
+        self.prepare(us, block, 1)?;
         let counter = L::counter(pass.counter_for_write(block, 1)?);
-        self.update_leaves(us, block, &[Some(LOST)])?;
-        self.counters.set(us, block, 1, counter)
+        self.update_leaves(us, block, &[Some(LOST)]).map_err(half_done)?;
+        self.counters.set(us, block, 1, counter).map_err(half_done)
     }
 
     fn seal(&mut self, us: &dyn Untrusted, most: usize, alone: bool) -> Result<Vec<u8>> {
