@@ -6,8 +6,10 @@ mod vault_harness;
 use lacuna_contracts::Kind;
 use lacuna_integrity::Choice;
 use lacuna_medium::Folder;
-use lacuna_sim::{CrashFolder, FolderOp, Rng};
+use lacuna_sim::{CrashFolder, FolderImage, FolderOp, Rng};
+use lacuna_vault::store::{Anchor, AnchorState, FILES, MemoryAnchor, PAGE};
 use lacuna_vault::{FileKind, NewNode, ROOT, Vault};
+use std::sync::Arc;
 use vault_harness::VaultHarness;
 use vault_harness::dump::{assert_same, of_model, of_vault};
 use vault_harness::model::{FsModel, Node};
@@ -73,6 +75,94 @@ fn a_failed_read_is_an_error_of_that_read_alone() {
     assert!(log[0].contains("block 0 of /file (backing file "), "{log:?}");
     vault.write(ino, 0, b"goes on").unwrap();
     vault.close().unwrap();
+}
+
+/// The vault of a killed process on a medium with one bad page. No two openings may draw the same
+/// random numbers, so each world has its own seed.
+fn world_with_bad_page(
+    seed: u64,
+    image: &FolderImage,
+    anchor: Option<AnchorState>,
+    bad: Option<(&str, u64)>,
+) -> VaultHarness {
+    let mut world = VaultHarness::new(seed);
+    world.folder = CrashFolder::from_image(image);
+    world.memory = Arc::new(MemoryAnchor::new(anchor));
+    if let Some((name, page)) = bad {
+        world.folder.spoil_page(name, page);
+    }
+    world
+}
+
+/// The number of blocks of a file that cannot be read; the others have this content.
+fn lost_blocks(vault: &Vault, ino: u64, content: &[u8]) -> usize {
+    let mut lost = 0;
+    for (nth, block) in (0..).zip(content.chunks(PAGE)) {
+        let mut found = vec![0; block.len()];
+        match vault.read(ino, nth * PAGE as u64, &mut found) {
+            Ok(read) => assert!(read == block.len() && found == block, "block {nth}"),
+            Err(_) => lost += 1,
+        }
+    }
+    lost
+}
+
+/// After a kill a block of a file cannot be read in the journal. Commits go on, and no checkpoint
+/// is finished: the block may become readable again. Only a repair gives it up, and loses it alone.
+#[test]
+fn a_journal_page_that_cannot_be_read_is_given_up_by_a_repair_alone() {
+    let mut world = VaultHarness::new(6);
+    let (vault, ino, model) = one_file(&mut world);
+    drop(vault);
+    let (image, anchor) = (world.folder.snapshot(), world.memory.load().unwrap());
+    let content = model.nodes[&ino].data.clone();
+    let mut given_up = 0;
+    let pages = |name: &'static str| image.files[name].written_pages().map(move |page| (name, page));
+    for bad in FILES[2..4].iter().copied().flat_map(pages) {
+        let context = format!("{bad:?}");
+        let mut world = world_with_bad_page(60, &image, anchor.clone(), Some(bad));
+        // Without the page of a record it is not opened.
+        let Ok(vault) = world.open() else { continue };
+        let lost = lost_blocks(&vault, ino, &content);
+        assert!(lost <= 1, "{context}: {lost}");
+        let other = vault.create_node(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
+        vault.write(other, 0, b"other").unwrap();
+        vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        let closed = vault.close();
+        drop(vault);
+        if lost == 0 {
+            closed.unwrap_or_else(|e| panic!("{context}: {e}"));
+            continue;
+        }
+        let refused = closed.unwrap_err().to_string();
+        assert!(
+            refused.contains("cannot finish a checkpoint") && refused.contains("vault::repair"),
+            "{refused}"
+        );
+        let (left, anchor) = (world.folder.snapshot(), world.memory.load().unwrap());
+        // It was not given up.
+        let mut world = world_with_bad_page(61, &left, anchor.clone(), None);
+        let vault = world.open().unwrap();
+        assert_eq!(lost_blocks(&vault, ino, &content), 0, "{context}");
+        vault.close().unwrap();
+        drop(vault);
+        let mut world = world_with_bad_page(62, &left, anchor, Some(bad));
+        let vault = world.open().unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert!(vault.close().is_err(), "{context}: without a request");
+        drop(vault);
+        let vault = world.open().unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert!(vault.check(&mut |_, _| ()).unwrap().bad_count > 0, "{context}");
+        vault.repair().unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_eq!(lost_blocks(&vault, ino, &content), 1, "{context}");
+        assert_eq!(lost_blocks(&vault, other, b"other"), 0, "{context}");
+        assert_eq!(vault.check(&mut |_, _| ()).unwrap().bad_count, 1, "{context}");
+        vault.close().unwrap();
+        given_up += 1;
+    }
+    assert!(given_up > 5, "{given_up}");
 }
 
 #[test]

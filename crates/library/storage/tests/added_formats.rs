@@ -291,7 +291,7 @@ fn all_errors_of_a_disk_with_levels_are_private() {
 /// The error for a disk of this shape, before anything is created or any passphrase is requested.
 fn refusal(shape: Shape, location: &Location) -> String {
     let options = CreateOptions::new(location.clone(), shape, 64 << 20);
-    let refused = create(&options, &Silent, |_levels| unreachable!("what is refused needs no passphrase"));
+    let refused = create(&options, &Silent, |_levels| unreachable!("a refused call needs no passphrase"));
     let refused = refused.err().unwrap();
     assert_eq!(refused.kind(), Kind::Usage);
     refused.to_string()

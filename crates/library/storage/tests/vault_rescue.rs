@@ -61,6 +61,50 @@ fn a_rescue_copies_everything_of_an_intact_vault() {
     assert_eq!(refused.kind(), Kind::Exists);
 }
 
+/// The content of every file below a directory.
+fn contents(directory: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            contents(&path, found);
+        } else {
+            found.insert(std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// The path of a directory is longer than the system permits: the directory comes out by inode
+/// number, with everything below it.
+#[test]
+fn a_path_that_the_target_cannot_hold_costs_a_rescue_only_a_name() {
+    const DEPTH: usize = 20;
+    let mut fixture = RescueFixture::new();
+    let vault = fixture.create();
+    let (mut parent, mut expected, name) = (ROOT, BTreeSet::new(), "d".repeat(250));
+    for depth in 0..=DEPTH {
+        let file = vault.create_node(parent, b"file", NewNode::File, 0o600, 0, 0).unwrap().ino;
+        let text = format!("at depth {depth}");
+        vault.write(file, 0, text.as_bytes()).unwrap();
+        expected.insert(text);
+        if depth < DEPTH {
+            let made = vault.create_node(parent, name.as_bytes(), NewNode::Directory, 0o700, 0, 0);
+            parent = made.unwrap().ino;
+        }
+    }
+    vault.close().unwrap();
+    drop(vault);
+    let image = fixture.folder.snapshot();
+    let (target, report) = rescue_to_temp(&fixture.open_to_rescue(&image).unwrap());
+    let mut found = BTreeSet::new();
+    contents(target.path(), &mut found);
+    assert_eq!(found, expected);
+    assert_eq!((report.files, report.directories), (DEPTH as u64 + 1, DEPTH as u64));
+    let [refused, placed] = &report.missing[..] else { panic!("{:?}", report.missing) };
+    assert!(refused.path.ends_with(&name) && refused.what.contains("File name too long"), "{refused:?}");
+    assert!(placed.what.contains("lost+found/inode"), "{placed:?}");
+    assert_eq!(report.nameless, 1);
+}
+
 /// A process is killed. Without any single block of its journal, everything before that block is
 /// recovered, and the rest is listed.
 #[test]

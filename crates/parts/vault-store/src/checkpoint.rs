@@ -93,6 +93,16 @@ impl Checkpointer {
         self.finish_all_locked(&mut self.pending.lock())
     }
 
+    /// See [`crate::Store::finish_without_unreadable`].
+    pub(crate) fn finish_without_unreadable(&self) -> Result<()> {
+        // The lock keeps other threads from writing back meanwhile.
+        let mut frozen = self.pending.lock();
+        self.write_back.set_gives_up_pages(true);
+        let done = self.finish_all_locked(&mut frozen);
+        self.write_back.set_gives_up_pages(false);
+        done
+    }
+
     /// See [`crate::Store::finish_and_shrink`].
     pub(crate) fn finish_and_shrink(&self) -> Result<()> {
         let Checkpointer { health, journal, .. } = self;

@@ -248,6 +248,14 @@ impl Store {
         self.assembly.checkpoints.finish_all()
     }
 
+    /// Like [`Store::finish_checkpoint`], but gives up pages of objects that are not doubled, if
+    /// they can be read neither in the journal nor in place: they become zeros. Otherwise such a
+    /// page prevents every checkpoint. So the user must agree: a later read might have succeeded.
+    pub fn finish_without_unreadable(&self) -> Result<()> {
+        self.assembly.health.check_writable()?;
+        self.assembly.checkpoints.finish_without_unreadable()
+    }
+
     /// Like [`Store::finish_checkpoint`], and shrinks the inactive journal file.
     pub fn finish_and_shrink(&self) -> Result<()> {
         self.assembly.health.check_writable()?;

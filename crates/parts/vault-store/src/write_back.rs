@@ -7,11 +7,12 @@ use crate::ids::PAGE;
 use crate::journal::NAMES;
 use crate::objects::doubled::ExtraFile;
 use crate::objects::object::{JournalEntry, JournalLayer};
-use crate::objects::page_reader::PageReader;
+use crate::objects::page_reader::{PageReader, UnreadablePage};
 use crate::objects::table::ObjectTable;
 use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_medium::FolderFile;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Pages per write call.
 const AT_ONCE: usize = 64;
@@ -21,6 +22,8 @@ pub(crate) struct WriteBack {
     objects: Arc<ObjectTable>,
     interval: Arc<CommitInterval>,
     reader: Arc<PageReader>,
+    /// Whether the user agreed to give up pages that cannot be read.
+    gives_up_pages: AtomicBool,
 }
 
 impl WriteBack {
@@ -30,7 +33,14 @@ impl WriteBack {
         interval: Arc<CommitInterval>,
         reader: Arc<PageReader>,
     ) -> WriteBack {
-        WriteBack { objects, interval, reader }
+        WriteBack { objects, interval, reader, gives_up_pages: AtomicBool::new(false) }
+    }
+
+    /// Gives up pages of files that can be read neither in the journal nor in their places, or ends
+    /// a checkpoint with an error there, as it does by default: a network or a loose plug may make
+    /// them readable again.
+    pub(crate) fn set_gives_up_pages(&self, gives_up: bool) {
+        self.gives_up_pages.store(gives_up, Ordering::Relaxed);
     }
 
     /// Writes the pages of a checkpoint to the first files of its objects, and makes them and the
@@ -121,8 +131,17 @@ impl WriteBack {
     fn append(&self, object: u64, page: u64, entry: &JournalEntry, run: &mut Vec<u8>) -> Result<()> {
         let from = run.len();
         run.resize(from + PAGE, 0);
-        let matches = self.reader.read_listed(object, page, entry, &mut run[from..])?;
-        if matches || !self.objects.doubled.has(object) {
+        let is_doubled = self.objects.doubled.has(object);
+        let gives_up = !is_doubled && self.gives_up_pages.load(Ordering::Relaxed);
+        let unreadable = if gives_up { UnreadablePage::GivenUp } else { UnreadablePage::Refused };
+        let matches = match self.reader.read_listed(object, page, entry, unreadable, &mut run[from..]) {
+            Err(e) if e.kind() == Kind::Io => {
+                let advice = if is_doubled { copy_out() } else { give_up() };
+                return Err(e.context("cannot finish a checkpoint of the vault").hint(advice));
+            }
+            read => read?,
+        };
+        if matches || !is_doubled {
             return Ok(());
         }
         Err(Error::new(Kind::Corrupt, "cannot finish a checkpoint of the vault")
@@ -132,12 +151,20 @@ impl WriteBack {
                 NAMES[usize::from(entry.place.area)]
             ))
             .expected("the page that was written there")
-            .hint(
-                Hint::from("restore the journal files, or copy everything out with ")
-                    .action(Action("vault::rescue"))
-                    .text(
-                        " and create the vault again; no data is lost as long as nothing writes to the directory",
-                    ),
-            ))
+            .hint(copy_out()))
     }
+}
+
+/// The advice if a page of the namespace is lost.
+fn copy_out() -> Hint {
+    Hint::from("restore the journal files, or copy everything out with ")
+        .action(Action("vault::rescue"))
+        .text(" and create the vault again; no data is lost as long as nothing writes to the directory")
+}
+
+/// The advice if a page of a file cannot be read.
+fn give_up() -> Hint {
+    Hint::from("if it stays unreadable, ")
+        .action(Action("vault::repair"))
+        .text(" gives up the blocks that lie there, and saves the rest")
 }

@@ -4,10 +4,12 @@
 mod store_harness;
 
 use lacuna_contracts::Kind;
-use lacuna_sim::{CrashFolder, MediumImage, Rng};
+use lacuna_sim::{CrashFolder, FolderImage, MediumImage, Rng};
 use lacuna_vault_store::{
-    FILES, ObjectId, PAGE, RollbackPolicy, StoreOptions, SuperblockStatus, ToleratedDamage,
+    Anchor, FILES, MemoryAnchor, ObjectId, PAGE, RollbackPolicy, StoreOptions, SuperblockStatus,
+    ToleratedDamage,
 };
+use std::sync::Arc;
 use store_harness::machine::{Machine, commit, content, copy, lying_folder, store_with_states, write};
 use store_harness::{options, page};
 
@@ -52,9 +54,9 @@ fn altered_files_are_refused() {
                 }
             })),
         }
-        let told = lying_folder([&folder.snapshot(), &image], &mut rng);
+        let lying = lying_folder([&folder.snapshot(), &image], &mut rng);
         let looking = StoreOptions { read_only: true, ..options() };
-        if let Ok((_, found)) = machine.open_as(&told, &looking) {
+        if let Ok((_, found)) = machine.open_as(&lying, &looking) {
             assert_eq!(found.state.number, machine.number(), "seed {seed}, over lies");
         }
         let outcome = match machine.open(&copy(&image)) {
@@ -236,6 +238,53 @@ fn one_altered_page_in_the_journal_is_one_bad_page() {
     let mut bytes = vec![0; PAGE];
     store.read(object, 0, &mut bytes).unwrap();
     assert!(bytes != mark && bytes[8..100] == mark[8..100]);
+}
+
+/// The last page of the journal's first file with the header of a record.
+fn last_record(image: &FolderImage) -> usize {
+    let bytes = image.files["journal.0"].to_vec();
+    bytes.chunks_exact(PAGE).rposition(|page| page.starts_with(b"lacunarc")).expect("a record")
+}
+
+/// A power cut leaves the record of a commit without its page. The next opening makes another
+/// commit in its place, and happens to leave the old record where it is, before its own: the new
+/// commit counts.
+#[test]
+fn a_record_without_its_pages_hides_no_later_record() {
+    let (mut machine, folder, store, object) = store_with_states(1);
+    drop(store);
+    let torn = copy(&folder.snapshot());
+    let anchor = Arc::new(MemoryAnchor::new(machine.anchor.load().unwrap()));
+    let (store, _) = Machine { anchor, seed: 500 }.open(&torn).unwrap();
+    write(&store, object, 2);
+    commit(&store, 2);
+    drop(store);
+    let torn = torn.snapshot();
+    let at = last_record(&torn);
+
+    let (store, _) = machine.open(&folder).unwrap();
+    // The last write reuses the page of the first one. That of the second one stays free, for
+    // another object has a page behind it.
+    let other = store.new_object().unwrap();
+    (3..5).for_each(|stamp| write(&store, object, stamp));
+    write(&store, other, 6);
+    write(&store, object, 5);
+    commit(&store, 5);
+    drop(store);
+    let mut image = folder.snapshot();
+    assert_eq!(last_record(&image), at + 2);
+    let old = torn.files["journal.0"].to_vec();
+    assert!(image.alter("journal.0", |bytes| {
+        let place = at * PAGE..(at + 1) * PAGE;
+        assert!(bytes[place.clone()] == page(4)[..], "the free page");
+        bytes[place.clone()].copy_from_slice(&old[place]);
+    }));
+    for mut machine in [machine, Machine::new(900)] {
+        let expected = machine.anchor.load().unwrap();
+        let (store, found) = machine.open(&copy(&image)).unwrap();
+        assert_eq!(content(&store, object), 5);
+        assert!(expected.is_none_or(|known| known.number == found.state.number));
+    }
 }
 
 /// A look past the damage of a checkpoint begins at the older superblock. Without an anchor only

@@ -83,8 +83,8 @@ fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
     for seed in 0..LYING {
         let mut rng = Rng::new(seed);
         let now = if rng.chance(1, 4) { rng.pick(&kept).clone() } else { folder.snapshot() };
-        let told = lying_folder(kept.iter().chain([&now]), &mut rng);
-        match machine.open_as(&told, &read_only()) {
+        let lying = lying_folder(kept.iter().chain([&now]), &mut rng);
+        match machine.open_as(&lying, &read_only()) {
             Ok((_, found)) => {
                 assert_eq!(state_of(&found), newest, "seed {seed}");
                 good += 1;
@@ -107,16 +107,16 @@ fn a_commit_to_a_lying_folder_follows_the_newest_state() {
     let (mut taken_up, mut again) = (0, 0);
     for seed in 0..LYING {
         let mut rng = Rng::new(seed);
-        let told = lying_folder(&kept, &mut rng);
+        let lying = lying_folder(&kept, &mut rng);
         let anchor = Arc::new(MemoryAnchor::new(anchor.clone()));
         let mut machine = Machine { anchor, seed: 1000 * seed };
-        let Ok((store, found)) = machine.open(&told) else { continue };
+        let Ok((store, found)) = machine.open(&lying) else { continue };
         assert_eq!(state_of(&found), newest, "seed {seed}");
         taken_up += 1;
         let committed = store.commit(b"later", None).is_ok();
         drop(store);
-        be_honest(&told);
-        let Ok((_, found)) = machine.open_as(&told, &read_only()) else { continue };
+        be_honest(&lying);
+        let Ok((_, found)) = machine.open_as(&lying, &read_only()) else { continue };
         let (number, root, mut puts) = state_of(&found);
         if committed {
             assert_eq!(puts.pop().as_deref(), Some(&b"later"[..]), "seed {seed}");
@@ -154,9 +154,9 @@ fn a_fork_in_a_lying_folder_is_detected_by_both_machines() {
         let images = [&shared, &histories[mine].0, &histories[yours].0];
         // The last image is the true content.
         let images = if rng.chance(1, 2) { images } else { [images[0], images[2], images[1]] };
-        let told = lying_folder(images, &mut rng);
+        let lying = lying_folder(images, &mut rng);
         let machine = if mine == 0 { &mut one } else { &mut two };
-        if let Ok((_, found)) = machine.open_as(&told, &read_only()) {
+        if let Ok((_, found)) = machine.open_as(&lying, &read_only()) {
             assert_eq!(state_of(&found), histories[mine].1, "seed {seed}");
             own_histories += 1;
         }

@@ -63,8 +63,9 @@ pub(crate) struct VaultInitArgs {
 pub(crate) struct VaultCheckArgs {
     /// The directory of the vault
     pub dir: PathBuf,
-    /// Rewrite pages of the namespace and the superblock that one of two copies lost. Opens the
-    /// vault as a mount does, and completes operations that a crash interrupted
+    /// Rewrite pages of the namespace and the superblock that one of two copies lost, and give up
+    /// blocks of files that cannot be read in the journal. Opens the vault as a mount does, and
+    /// completes operations that a crash interrupted
     #[arg(long)]
     pub repair: bool,
     /// Print JSON

@@ -20,6 +20,9 @@ pub(crate) const UUID: [u8; 16] = [0x2e; 16];
 /// The content of each file, by its path.
 pub(crate) type ExpectedFiles = BTreeMap<String, Vec<u8>>;
 
+/// A backing file and the index of a block in it.
+pub(crate) type Block = (String, u64);
+
 struct FixedClock;
 
 impl WallClock for FixedClock {
@@ -63,8 +66,18 @@ impl RescueFixture {
     }
 
     pub(crate) fn open_to_rescue(&mut self, image: &FolderImage) -> Result<Rescue> {
+        self.open_to_rescue_without(image, &[])
+    }
+
+    /// Opens a directory with blocks that cannot be read.
+    pub(crate) fn open_to_rescue_without(
+        &mut self,
+        image: &FolderImage,
+        unreadable: &[Block],
+    ) -> Result<Rescue> {
         self.folder = CrashFolder::from_image(image);
         self.folder.set_read_only(true);
+        unreadable.iter().for_each(|(name, page)| self.folder.spoil_page(name, *page));
         Rescue::open(self.backing(), &master(), UUID, &options())
     }
 }

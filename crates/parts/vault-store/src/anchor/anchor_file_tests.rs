@@ -67,12 +67,44 @@ fn a_torn_slot_leaves_the_other() {
         let found = FileAnchor::open(&path, UUID, true).unwrap().load().unwrap();
         assert_eq!(found, Some(state(if at < CHECKSUMMED_LEN + 32 { 1 } else { 2 })), "{at}");
     }
-    for bad in [&b""[..], b"short", &[7; 1024]] {
+    for bad in [&b""[..], b"short", &[7; 1024], &[0; 1023], &[0; 1025]] {
         std::fs::write(&path, bad).unwrap();
         assert_eq!(FileAnchor::open(&path, UUID, true).err().map(|e| e.kind()), Some(Kind::Corrupt));
     }
     std::fs::write(&path, [0; 1024]).unwrap();
     assert_eq!(FileAnchor::open(&path, UUID, true).unwrap().load().unwrap(), None);
+}
+
+/// A link to a file of zeros, which looks like an anchor before its first advance, a pipe and a
+/// directory: each is refused at once, for reading and for writing.
+#[test]
+fn only_a_regular_file_is_an_anchor() {
+    let home = tempfile::tempdir().unwrap();
+    let [path, precious] = ["anchor", "precious"].map(|name| home.path().join(name));
+    std::fs::write(&precious, [0; 1024]).unwrap();
+    let refused = |found: &str| {
+        for read_only in [false, true] {
+            let e = FileAnchor::open(&path, UUID, read_only).err().expect(found);
+            assert!(e.kind() == Kind::Usage && e.summary().contains(found), "{found}: {e}");
+        }
+    };
+    for target in [&precious, &home.path().join("nothing")] {
+        std::os::unix::fs::symlink(target, &path).unwrap();
+        refused("a symbolic link");
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(std::fs::read(&precious).unwrap(), [0; 1024]);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    refused("a pipe");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    refused("a directory");
+    // A directory on the way may be a link.
+    let [real, link] = ["real", "link"].map(|name| home.path().join(name));
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    FileAnchor::open(&link.join("anchor"), UUID, false).unwrap().advance(None, &state(1)).unwrap();
+    assert_eq!(FileAnchor::open(&real.join("anchor"), UUID, true).unwrap().load().unwrap(), Some(state(1)));
 }
 
 #[test]

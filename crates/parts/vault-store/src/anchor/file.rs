@@ -7,7 +7,7 @@ use lacuna_crypto::keyed_hash;
 use lacuna_medium::forget_cached;
 use parking_lot::Mutex;
 use rustix::process::geteuid;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, FileType, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
     let state = state.ok_or_else(|| {
         Error::new(Kind::Usage, "cannot choose a path for the vault's anchor")
             .found("neither $XDG_STATE_HOME nor $HOME, and no home directory of this user")
-            .expected("the directory in which this user's programs keep their state")
+            .expected("a directory for the state of this user's programs")
             .hint("set $HOME, or name a file for the anchor (in fstab `anchor=`)")
     })?;
     let digits = format!("{:032x}", u128::from_be_bytes(*uuid));
@@ -87,21 +87,18 @@ impl FileAnchor {
     /// Opens the anchor of a vault. The first advance makes the file.
     ///
     /// Errors: [`Kind::Busy`] if another program has it open, [`Kind::Corrupt`] if neither slot can
-    /// be read, [`Kind::Usage`] if it is the anchor of another vault.
+    /// be read, [`Kind::Usage`] if it is the anchor of another vault, or no regular file: no link
+    /// is followed.
     pub fn open(path: &Path, uuid: [u8; 16], read_only: bool) -> Result<FileAnchor> {
         let mut open = OpenAnchorFile { file: None, read_only, state: None, sequence: 0 };
-        match OpenOptions::new().read(true).write(!read_only).open(path) {
-            Ok(file) => {
-                if !read_only {
-                    lock(path, &file)?;
-                }
-                // After a failed sync the page cache may hold a state that is not durable.
-                forget_cached(&file, path)?;
-                (open.state, open.sequence) = read(path, &file)?;
-                open.file = Some(file);
+        if let Some(file) = open_existing(path, read_only)? {
+            if !read_only {
+                lock(path, &file)?;
             }
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(io_error("open", path, &e)),
+            // After a failed sync the page cache may hold a state that is not durable.
+            forget_cached(&file, path)?;
+            (open.state, open.sequence) = read(path, &file)?;
+            open.file = Some(file);
         }
         if let Some(other) = open.state.as_ref().filter(|state| state.uuid != uuid) {
             return Err(Error::new(
@@ -186,6 +183,46 @@ impl Anchor for FileAnchor {
         open.state = Some(next.clone());
         Ok(())
     }
+}
+
+/// Opens the file of an anchor; `None` if there is none. In a directory that other users may write
+/// to, there may be a link to any file of the user, a device, or a pipe on which an opening waits:
+/// only a regular file is opened.
+fn open_existing(path: &Path, read_only: bool) -> Result<Option<File>> {
+    let unless_absent = |e: std::io::Error| match e.kind() {
+        ErrorKind::NotFound => Ok(None),
+        _ => Err(io_error("open", path, &e)),
+    };
+    match std::fs::symlink_metadata(path) {
+        Ok(about) => check_kind(path, about.file_type())?,
+        Err(e) => return unless_absent(e),
+    }
+    // It may be something else by now.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
+        Ok(file) => {
+            check_kind(path, file.metadata().map_err(|e| io_error("open", path, &e))?.file_type())?;
+            Ok(Some(file))
+        }
+        Err(e) => unless_absent(e),
+    }
+}
+
+/// Refuses everything except regular files.
+fn check_kind(path: &Path, kind: FileType) -> Result<()> {
+    if kind.is_file() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot use {} as the anchor of a vault", path.display()))
+        .found(if kind.is_symlink() {
+            "a symbolic link"
+        } else if kind.is_dir() {
+            "a directory"
+        } else {
+            "a device, a pipe or a socket"
+        })
+        .expected("a regular file, or a path where nothing exists")
+        .hint("name the file itself, in a directory that only you may write to"))
 }
 
 /// The directories above `folder`, from the bottom up, with whether a name in each existed already.
@@ -277,13 +314,19 @@ fn read(path: &Path, file: &File) -> Result<(Option<AnchorState>, u64)> {
     let newest = slots.chunks_exact(SLOT).filter_map(from_slot).max_by_key(|(sequence, _)| *sequence);
     match newest {
         Some((sequence, state)) => Ok((Some(state), sequence)),
-        // The power failed before the first advance.
-        None if slots.iter().all(|byte| *byte == 0) && filled == slots.len() => Ok((None, 0)),
+        // The power failed before the first advance. A longer file of zeros is of something else.
+        None if slots.iter().all(|byte| *byte == 0) && len(path, file)? == slots.len() as u64 => {
+            Ok((None, 0))
+        }
         None => Err(Error::new(Kind::Corrupt, format!("the vault's anchor {} cannot be read", path.display()))
             .found("no slot with a valid checksum")
             .expected("this machine's last commit of the vault")
-            .hint("restore the file from a backup; or remove it: then the next opening accepts the present state of the vault")),
+            .hint("restore the file from a backup, or remove it: the next opening accepts the vault's present state")),
     }
+}
+
+fn len(path: &Path, file: &File) -> Result<u64> {
+    Ok(file.metadata().map_err(|e| io_error("read", path, &e))?.len())
 }
 
 #[cfg(test)]

@@ -134,11 +134,17 @@ impl RecordLog {
         Ok(found)
     }
 
-    /// Whether the journal has every page that a record lists, unaltered.
-    pub(crate) fn is_whole(&self, area: u8, found: &FoundRecord) -> Result<bool> {
+    /// Whether the journal has every page that a record lists, unaltered. A page that the system
+    /// cannot read is missing, and `read_error` gets the error.
+    pub(crate) fn is_whole(
+        &self,
+        area: u8,
+        found: &FoundRecord,
+        read_error: &mut Option<Error>,
+    ) -> Result<bool> {
         let mut page = vec![0; PAGE];
         for listed in &found.changes.pages {
-            self.journal.read(JournalPlace { area, page: listed.place }, &mut page)?;
+            self.read_pages(JournalPlace { area, page: listed.place }, &mut page, read_error)?;
             if !self.keys.verify_page(listed.sequence, &page, &listed.tag) {
                 return Ok(false);
             }

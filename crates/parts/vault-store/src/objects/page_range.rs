@@ -20,6 +20,6 @@ pub(crate) fn range(first: u64, count: u64) -> Result<Range<u64>> {
     let end = first.checked_add(count).filter(|end| *end < MOST_PAGES);
     end.map(|end| first..end).ok_or_else(|| {
         Error::new(Kind::Usage, "an object cannot be this long")
-            .found(format!("{count} pages from page {first} on"))
+            .found(format!("{count} pages from page {first}"))
     })
 }

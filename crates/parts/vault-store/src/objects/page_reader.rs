@@ -3,14 +3,24 @@
 
 use crate::ids::PAGE;
 use crate::journal::Journal;
+use crate::journal::size::JournalPlace;
 use crate::objects::copies::PageCopy;
 use crate::objects::doubled::ExtraFile;
 use crate::objects::object::{JournalEntry, Object, ReadSource};
 use crate::objects::page_range::{check_whole_pages, range};
 use crate::objects::table::ObjectTable;
-use lacuna_contracts::{Error, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// What to do about a journaled page that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnreadablePage {
+    /// Report the error: a later read may succeed.
+    Refused,
+    /// Give the page up: it becomes zeros, which do not verify.
+    GivenUp,
+}
 
 /// Reads the pages of the objects of an open store.
 pub(crate) struct PageReader {
@@ -57,13 +67,16 @@ impl PageReader {
             let (now, later) = rest.split_at_mut(count as usize * PAGE);
             match source {
                 ReadSource::File => self.objects.read(object, page, now)?,
-                ReadSource::Journal(place) => {
-                    self.journal.read(place, now)?;
+                ReadSource::Journal(place) => match self.journal.read(place, now) {
                     // A writable store finishes an interrupted checkpoint.
-                    if self.is_read_only {
-                        self.use_written_back(known, object, page, now)?;
+                    Ok(()) if !self.is_read_only => {}
+                    Ok(()) => self.use_written_back(known, object, page, now)?,
+                    // The others of these pages may be readable, or be in their places already.
+                    Err(e) if e.kind() == Kind::Io && self.is_read_only => {
+                        self.read_one_by_one(known, object, page, now)?;
                     }
-                }
+                    Err(e) => return Err(e),
+                },
                 ReadSource::Zeros => now.fill(0),
             }
             rest = later;
@@ -72,18 +85,51 @@ impl PageReader {
         Ok(())
     }
 
-    /// Reads a journaled page: from the journal or, if that page does not match the entry, from the
-    /// object's first file, where an interrupted checkpoint may have written it already. Returns
-    /// whether one of them matches; otherwise `out` has the page of the journal.
+    /// Reads a journaled page: from the journal or, if that page does not match the entry or cannot
+    /// be read twice, from the object's first file, where an interrupted checkpoint may have
+    /// written it already. Returns whether one of them matches; otherwise `out` has the page of the
+    /// journal, or zeros for one that is given up.
     pub(crate) fn read_listed(
         &self,
         object: u64,
         page: u64,
         entry: &JournalEntry,
+        unreadable: UnreadablePage,
         out: &mut [u8],
     ) -> Result<bool> {
-        self.journal.read(entry.place, out)?;
-        self.match_listed(object, page, entry, out)
+        let unread = match self.read_journal_twice(entry.place, out) {
+            Err(e) if e.kind() != Kind::Io => return Err(e),
+            Err(e) => {
+                out.fill(0);
+                Some(e)
+            }
+            Ok(()) => None,
+        };
+        let failed = match self.match_listed(object, page, entry, out) {
+            Err(e) if e.kind() != Kind::Io => return Err(e),
+            Err(e) => Some(e),
+            Ok(true) => return Ok(true),
+            Ok(false) => unread,
+        };
+        failed.filter(|_| unreadable == UnreadablePage::Refused).map_or(Ok(false), Err)
+    }
+
+    /// Reads a page of the journal, and tries again if the medium reports an error.
+    fn read_journal_twice(&self, place: JournalPlace, out: &mut [u8]) -> Result<()> {
+        match self.journal.read(place, out) {
+            Err(e) if e.kind() == Kind::Io => self.journal.read(place, out),
+            read => read,
+        }
+    }
+
+    /// Reads journaled pages, each from the journal or from its place.
+    fn read_one_by_one(&self, known: &Object, object: u64, first: u64, pages: &mut [u8]) -> Result<()> {
+        for (page, bytes) in (first..).zip(pages.chunks_exact_mut(PAGE)) {
+            if let Some(entry) = known.entry(page) {
+                self.read_listed(object, page, entry, UnreadablePage::Refused, bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Replaces pages that were read from the journal and do not match by their copies in place, if
@@ -193,30 +239,88 @@ mod tests {
     use crate::journal::size::JournalSize;
     use crate::keys::StoreKeys;
     use lacuna_contracts::Secret;
-    use lacuna_sim::CrashFolder;
+    use lacuna_sim::{CrashFolder, FolderOp};
+
+    const RIGHT: [u8; PAGE] = [1; PAGE];
+    const WRONG: [u8; PAGE] = [2; PAGE];
+    const OTHER: [u8; PAGE] = [3; PAGE];
+
+    /// A reader, and an entry for the page [`RIGHT`] of an object.
+    struct ListedPage {
+        folder: CrashFolder,
+        journal: Arc<Journal>,
+        objects: Arc<ObjectTable>,
+        entry: JournalEntry,
+    }
+
+    impl ListedPage {
+        const OBJECT: u64 = 7;
+        const PAGE: u64 = 2;
+
+        fn new() -> ListedPage {
+            let folder = CrashFolder::new();
+            let keys = Arc::new(StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16]));
+            let journal = Arc::new(Journal::create(&folder, JournalSize::default(), keys.clone()).unwrap());
+            let objects = Arc::new(ObjectTable::new(Arc::new(folder.clone()), keys));
+            let entry = journal.tags().entry(journal.take(1).unwrap(), &RIGHT, 1);
+            ListedPage { folder, journal, objects, entry }
+        }
+
+        fn write(&self, in_journal: &[u8], in_file: &[u8]) {
+            self.journal.write(self.entry.place, in_journal).unwrap();
+            let file = self.objects.file_or_make(Self::OBJECT, &mut Object::default(), true).unwrap();
+            file.write_at(Self::PAGE * PAGE as u64, in_file).unwrap();
+        }
+
+        /// Makes the next reads fail.
+        fn fail_reads(&self, count: u32) {
+            (0..count).for_each(|_| self.folder.fail(FolderOp::Read, 0, Kind::Io, false));
+        }
+
+        fn read(&self, unreadable: UnreadablePage) -> Result<(bool, [u8; PAGE])> {
+            let reader = PageReader::new(self.objects.clone(), self.journal.clone(), false);
+            let mut out = [9; PAGE];
+            let matches = reader.read_listed(Self::OBJECT, Self::PAGE, &self.entry, unreadable, &mut out)?;
+            Ok((matches, out))
+        }
+    }
 
     /// If neither the journal nor the file has the listed page, the reader returns that of the
     /// journal, and says so.
     #[test]
     fn a_listed_page_is_read_from_the_journal_or_else_from_the_file() {
-        let folder = CrashFolder::new();
-        let keys = Arc::new(StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16]));
-        let journal = Arc::new(Journal::create(&folder, JournalSize::default(), keys.clone()).unwrap());
-        let objects = Arc::new(ObjectTable::new(Arc::new(folder.clone()), keys));
-        let reader = PageReader::new(objects.clone(), journal.clone(), false);
-        let (right, wrong, other) = ([1_u8; PAGE], [2_u8; PAGE], [3_u8; PAGE]);
-        let place = journal.take(1).unwrap();
-        let entry = journal.tags().entry(place, &right, 1);
-        let file = objects.file_or_make(7, &mut Object::default(), true).unwrap();
-        let read = |in_journal: &[u8], in_file: &[u8]| {
-            journal.write(place, in_journal).unwrap();
-            file.write_at(2 * PAGE as u64, in_file).unwrap();
-            let mut out = [0_u8; PAGE];
-            let matches = reader.read_listed(7, 2, &entry, &mut out).unwrap();
-            (matches, out)
-        };
-        assert!(read(&right, &wrong) == (true, right));
-        assert!(read(&wrong, &right) == (true, right));
-        assert!(read(&wrong, &other) == (false, wrong));
+        let listed = ListedPage::new();
+        for unreadable in [UnreadablePage::Refused, UnreadablePage::GivenUp] {
+            for (in_journal, in_file, expected) in
+                [(RIGHT, WRONG, (true, RIGHT)), (WRONG, RIGHT, (true, RIGHT)), (WRONG, OTHER, (false, WRONG))]
+            {
+                listed.write(&in_journal, &in_file);
+                assert!(listed.read(unreadable).unwrap() == expected, "{unreadable:?}");
+            }
+        }
+    }
+
+    /// One failed read of the journal does not matter. A page that cannot be read is taken from its
+    /// place; if it is not there, it is an error, unless the page is to be given up.
+    #[test]
+    fn a_listed_page_that_cannot_be_read_is_in_its_place_or_is_given_up_by_request() {
+        let listed = ListedPage::new();
+        for unreadable in [UnreadablePage::Refused, UnreadablePage::GivenUp] {
+            listed.write(&RIGHT, &WRONG);
+            listed.fail_reads(1);
+            assert!(listed.read(unreadable).unwrap() == (true, RIGHT), "{unreadable:?}");
+            listed.write(&OTHER, &RIGHT);
+            listed.fail_reads(2);
+            assert!(listed.read(unreadable).unwrap() == (true, RIGHT), "{unreadable:?}");
+        }
+        // The first failures are of the journal, the third of the place.
+        for failing in [2, 3] {
+            listed.write(&RIGHT, &WRONG);
+            listed.fail_reads(failing);
+            let refused = listed.read(UnreadablePage::Refused).unwrap_err();
+            assert!(refused.kind() == Kind::Io && refused.changed_nothing(), "{refused}");
+            listed.fail_reads(failing);
+            assert!(listed.read(UnreadablePage::GivenUp).unwrap() == (false, [0; PAGE]));
+        }
     }
 }

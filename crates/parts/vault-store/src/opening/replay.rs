@@ -90,13 +90,17 @@ impl JournalReplay {
             let switches = found.changes.root.is_some();
             let (area, tail) = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
             let after = records.find(area, tail, &found.commit, &mut read_error)?;
-            let certain =
-                after.is_some() || is_durable(&found.commit) || records.is_whole(replay.area, &found)?;
-            if !certain {
-                break;
-            }
-            replay.apply(found)?;
-            next = after;
+            let certain = after.is_some()
+                || is_durable(&found.commit)
+                || records.is_whole(replay.area, &found, &mut read_error)?;
+            next = if certain {
+                replay.apply(found)?;
+                after
+            } else {
+                // A power cut left this record without its pages. A later opening may have made
+                // another commit in its place, with a record behind this one.
+                records.find(replay.area, found.end, &replay.last, &mut read_error)?
+            };
         }
         replay.read_error = read_error;
         Ok(replay)

@@ -112,7 +112,7 @@ fn rolled_back(known: &AnchorState, last: &Commit, facts: &CommitState) -> Error
         .hint(
             Hint::from(
                 "let the sync program finish, then try again (opening a copy as a trial makes it the newest); if an older one \
-                 was restored on purpose, or two machines wrote at once, ",
+                 was restored on purpose, if two machines wrote at once, or if the anchor itself is an older copy, ",
             )
             .action(Action("vault::accept"))
             .text(" takes this one"),
