@@ -113,12 +113,7 @@ impl Vault {
                 "one of the two superblocks of the vault does not verify, and the other one has everything: the backing file {fault}"
             ));
         }
-        let root = root.ok_or_else(|| {
-            Error::new(Kind::Corrupt, "cannot open the vault")
-                .found("a store without a namespace")
-                .expected("a vault that was created completely")
-                .hint("create the vault again: nothing was ever written to it")
-        })?;
+        let root = root.ok_or_else(incomplete_error)?;
         let open = |root: &[u8], puts: &[Vec<u8>], stale: Range<u64>| {
             let thirds = leniency.tolerated_damage() > ToleratedDamage::Nothing;
             let reading =
@@ -134,13 +129,15 @@ impl Vault {
             let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
             mixed_states(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
         })?;
+        // A program that synchronises the directory may have brought files of several states.
+        let is_mixed = !options.read_only && (namespace.find_superseded()? || may_be_mixed);
         let found = OpeningReport { first_opening, accepted, state, records, superblocks };
         let settings = leniency.settings(&namespace)?;
         let storage = Storage { store, namespace, settings };
         let vault = Vault::of(storage.assemble(base, master, uuid, options), found);
         // Only here is the state known to be whole enough to continue.
         vault.contents.store.activate()?;
-        if may_be_mixed && !options.read_only {
+        if is_mixed {
             vault.repair_copies()?;
         }
         vault.start(options)?;
@@ -162,7 +159,7 @@ impl Vault {
         if single == 0 {
             return Ok(());
         }
-        match self.repair() {
+        match self.rewrite_single_copies() {
             // Without space the pages stay single: even a full vault must open, for removals.
             Err(e) if !e.kind().is_refusal() => Err(e),
             _ => Ok(()),
@@ -251,10 +248,11 @@ impl Vault {
         attributes::set(&self.contents, ino, changes)
     }
 
-    /// Clears set-user-ID, and set-group-ID if the group may execute, as a user's write does.
-    pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
+    /// Clears set-user-ID, and set-group-ID if the group may execute or the writer is no member of
+    /// it, as a user's write does.
+    pub fn clear_set_ids(&self, ino: u64, is_member: bool) -> FsResult<()> {
         let _transaction = self.commits.begin(SpaceRequest::Metadata)?;
-        attributes::clear_set_ids(&self.contents, ino)
+        attributes::clear_set_ids(&self.contents, ino, is_member)
     }
 
     /// Makes a node. In a directory with set-group-ID it gets the directory's group; in a directory
@@ -439,9 +437,16 @@ impl Vault {
     }
 
     /// Rewrites the pages of the namespace that only one of their backing files holds, and with
-    /// them both superblocks. Returns the number of pages. Errors: EROFS as [`Kind::ReadOnly`], and
-    /// those of a commit.
+    /// them both superblocks. Before that it finishes a checkpoint, without the blocks of files
+    /// that can be read neither in the journal nor in place: they are lost, and no longer prevent
+    /// checkpoints. Returns the number of pages. Errors: EROFS as [`Kind::ReadOnly`], and those of
+    /// a commit.
     pub fn repair(&self) -> Result<u64> {
+        self.contents.store.finish_without_unreadable()?;
+        self.rewrite_single_copies()
+    }
+
+    fn rewrite_single_copies(&self) -> Result<u64> {
         let namespace = &self.contents.namespace;
         let mut is_whole = true;
         namespace.verify(&mut |_, _| is_whole = false)?;
@@ -470,4 +475,12 @@ impl Vault {
         items.extend(self.contents.store.status().items);
         Status { items }
     }
+}
+
+/// The error for a vault whose creation was cut short.
+fn incomplete_error() -> Error {
+    Error::new(Kind::Corrupt, "cannot open the vault")
+        .found("a store without a namespace")
+        .expected("a vault that was created completely")
+        .hint("create the vault again: nothing was ever written to it")
 }

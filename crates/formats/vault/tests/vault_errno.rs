@@ -188,9 +188,12 @@ fn assert_reported(failed: &[i32], end: RunEnd, hit: Option<FolderOp>, errno: i3
     if !may_stop(hit, errno) {
         assert!(failed.len() <= 1, "{context}: more than one request failed: {failed:?}");
     }
-    let Some(told) = failed.first() else { return };
+    let Some(reported) = failed.first() else { return };
     let expected = call_error("a call", errno, hit.is_some_and(FolderOp::makes_durable)).errno();
-    assert!(*told == expected || (stopped && *told == libc::EIO), "{context}: the caller is told {told}");
+    assert!(
+        *reported == expected || (stopped && *reported == libc::EIO),
+        "{context}: the caller is told {reported}"
+    );
 }
 
 /// The number of calls of an opening without errors.

@@ -417,10 +417,10 @@ fn a_quota_refuses_writes_and_permits_removals() {
 /// One write beyond the host's file size limit, before the file is in a commit and after.
 #[test]
 fn a_write_beyond_the_size_limit_fails_alone() {
-    for (told, synced) in [(true, true), (true, false), (false, false)] {
-        let context = format!("told: {told}, synced: {synced}");
+    for (reported, synced) in [(true, true), (true, false), (false, false)] {
+        let context = format!("reported: {reported}, synced: {synced}");
         let mut world = VaultHarness::new(2);
-        world.folder.set_max_file_len(1 << 30, told);
+        world.folder.set_max_file_len(1 << 30, reported);
         let vault = world.create(Choice::Auto);
         let file = vault.create_node(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
         vault.write(file, 0, &[1; 10_000]).unwrap();

@@ -76,6 +76,20 @@ pub(super) struct NewestPage {
     pub(super) is_from_other_copy: bool,
 }
 
+/// Whether a file has a copy of a page of a part with a stale number, or one that cannot be read
+/// now.
+pub(super) fn has_stale_copy(store: &Store, object: ObjectId, page: u64, stale: &Range<u64>) -> bool {
+    PageCopy::ALL.iter().any(|copy| {
+        let mut bytes = vec![0; PAGE];
+        match store.read_copy(object, page, *copy, &mut bytes) {
+            Ok(exists) => {
+                exists && number(store, object, page, &bytes).is_some_and(|number| stale.contains(&number))
+            }
+            Err(_) => true,
+        }
+    })
+}
+
 /// The newest copy of a page of a part, except copies with stale numbers. `None` if it was never
 /// written.
 ///

@@ -110,6 +110,19 @@ impl DbBackend {
         self.pending_blocks.load(Ordering::Acquire) * BLOCK
     }
 
+    /// Finds the pages of parts with copies that this opening ignores and a later one would not:
+    /// see [`NamespaceObjects::find_superseded`].
+    pub(crate) fn find_superseded(&self) -> Result<bool> {
+        // No part has more pages than the file has blocks.
+        let most = self.state.read().file.blocks();
+        self.objects.find_superseded(most)
+    }
+
+    /// Bytes of these pages, which the next flush writes besides those that wait.
+    pub(crate) fn superseded_bytes(&self) -> usize {
+        self.objects.superseded_count() * BLOCK
+    }
+
     /// The length of the database in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)

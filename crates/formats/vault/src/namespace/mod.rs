@@ -303,6 +303,12 @@ impl Namespace {
         self.backend.rewrite_single_copies(from, RENEWED, parts)
     }
 
+    /// Finds pages with copies of other states that only the present root excludes, so that the
+    /// commit of the next root replaces them. Returns whether there are any.
+    pub(crate) fn find_superseded(&self) -> Result<bool> {
+        self.backend.find_superseded()
+    }
+
     /// The number of reads that used another copy of a page because the usual one does not verify.
     pub(crate) fn other_copy_reads(&self) -> u64 {
         self.backend.other_copy_reads()
@@ -319,7 +325,8 @@ impl Namespace {
         let (changes, bytes) = self.figures.recent();
         // Related changes share leaves, about two leaves each, and no more is altered than exists.
         let altered = (BLOCK / 2 * changes).min(self.backend.len() as usize) + bytes;
-        8 * (self.backend.pending_bytes() + altered) as u64 + SPARE
+        let superseded = 4 * self.backend.superseded_bytes();
+        (8 * (self.backend.pending_bytes() + altered) + superseded) as u64 + SPARE
     }
 
     /// Refuses a checkpoint that would run out of space half way: without it, a commit that frees
@@ -329,7 +336,8 @@ impl Namespace {
         if self.needs_root() {
             return Ok(());
         }
-        let (journal, puts) = (2 * self.backend.pending_bytes() as u64, self.pending_bytes() as u64);
+        let written = 2 * self.backend.pending_bytes() + self.backend.superseded_bytes();
+        let (journal, puts) = (written as u64, self.pending_bytes() as u64);
         let (free, needed) =
             (self.store.space()?.free_bytes, self.store.missing_bytes(journal, puts) + 3 * journal + SPARE);
         if free >= needed {

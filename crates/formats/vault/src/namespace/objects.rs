@@ -11,10 +11,10 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Part, Session, Untrusted};
 use lacuna_vault_store::{ObjectId, PageCopy, Store};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The objects of the namespace's database.
 pub(crate) struct NamespaceObjects {
@@ -25,6 +25,9 @@ pub(crate) struct NamespaceObjects {
     /// Pages of parts that the store does not have yet: a full store must not fail the protected
     /// file half way.
     unflushed: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
+    /// Pages of parts that have copies with stale numbers, and their count.
+    superseded: Mutex<BTreeSet<(u8, u64)>>,
+    superseded_count: AtomicUsize,
     /// Whether the store was given pages without a committed root.
     unrooted: AtomicBool,
     /// The number of reads that used another copy because the usual one does not verify.
@@ -53,6 +56,8 @@ impl NamespaceObjects {
             data,
             parts,
             unflushed: Mutex::default(),
+            superseded: Mutex::default(),
+            superseded_count: AtomicUsize::new(0),
             unrooted,
             other_copy_reads: elsewhere,
             read_options: reading,
@@ -119,6 +124,35 @@ impl NamespaceObjects {
         }
     }
 
+    /// Finds the pages of parts with copies that have stale numbers, of parts with at most `most`
+    /// pages each. Returns whether there are any.
+    ///
+    /// Such copies are of another state than this one, as after a copy of the directory that mixes
+    /// two states. They are ignored only until there is another root. So the flush for that root
+    /// writes all these pages anew.
+    pub(crate) fn find_superseded(&self, most: u64) -> Result<bool> {
+        let stale = &self.read_options.stale_numbers;
+        if stale.is_empty() {
+            return Ok(false);
+        }
+        let (parts, mut found) = (self.parts.lock().clone(), BTreeSet::new());
+        for (code, object) in parts {
+            // Whoever holds the directory may have lengthened a file.
+            let pages = self.store.pages(object)?.min(most);
+            let is_stale = |page: &u64| copies::has_stale_copy(&self.store, object, *page, stale);
+            found.extend((0..pages).filter(is_stale).map(|page| (code, page)));
+        }
+        let mut superseded = self.superseded.lock();
+        *superseded = found;
+        self.superseded_count.store(superseded.len(), Ordering::Release);
+        Ok(!superseded.is_empty())
+    }
+
+    /// The number of pages that the next flush writes anew.
+    pub(crate) fn superseded_count(&self) -> usize {
+        self.superseded_count.load(Ordering::Acquire)
+    }
+
     /// Hands the pages of parts to the store. After an error the remaining pages are kept.
     pub(crate) fn flush(&self) -> Result<()> {
         let mut held = self.unflushed.lock();
@@ -128,8 +162,38 @@ impl NamespaceObjects {
             mark(&self.store, object, page, &mut bytes);
             self.write_pages(object, page, &bytes)?;
             entry.remove();
+            self.note_written_anew(code, page);
         }
-        Ok(())
+        drop(held);
+        self.write_superseded()
+    }
+
+    /// Writes the remaining pages that have copies with stale numbers, with current marks.
+    fn write_superseded(&self) -> Result<()> {
+        // A copy in a third file may be the last one of this state.
+        let reading = CopyReadOptions { reads_thirds: true, ..self.read_options.clone() };
+        loop {
+            let Some((code, page)) = self.superseded.lock().first().copied() else { return Ok(()) };
+            let object = self.object(code)?;
+            let bytes = match copies::newest(&self.store, object, page, &reading) {
+                Ok(newest) => Some(newest.map_or_else(|| encode_page(None), |newest| newest.bytes)),
+                // No copy of this state is left; a later one may be brought back.
+                Err(e) if e.kind() == Kind::Corrupt => None,
+                Err(e) => return Err(e),
+            };
+            if let Some(mut bytes) = bytes {
+                mark(&self.store, object, page, &mut bytes);
+                self.write_pages(object, page, &bytes)?;
+            }
+            self.note_written_anew(code, page);
+        }
+    }
+
+    /// Notes that the store has the latest version of a page, with a current mark.
+    fn note_written_anew(&self, code: u8, page: u64) {
+        let mut superseded = self.superseded.lock();
+        superseded.remove(&(code, page));
+        self.superseded_count.store(superseded.len(), Ordering::Release);
     }
 
     /// The object of a part; it is made if there is none.
