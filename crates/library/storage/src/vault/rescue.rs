@@ -5,6 +5,11 @@
 //! written: every file, directory and link is created there under a name without a slash that is
 //! neither `.` nor `..`, and no link is followed.
 
+mod report;
+mod target_limit;
+
+pub use report::{MissingPart, RescueReport};
+
 use lacuna_contracts::{Error, Kind, Result, printable};
 use lacuna_vault::{Attr, BLOCK, FileKind, FsError, INTEGRITY_XATTR, ROOT, Rescue, SeekTo, Time, Vault};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, makedev, mknodat};
@@ -15,6 +20,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use target_limit::{TargetLimit, UnkeptAttributes, reason};
 
 /// The directory in the target for nodes without a name.
 const NAMELESS: &str = "lost+found";
@@ -23,49 +29,12 @@ const READ_LEN: usize = 1 << 20;
 /// The deepest nesting of directories.
 const MAX_DEPTH: usize = 4096;
 
-/// A missing part of the vault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingPart {
-    /// Its plain path in the vault.
-    pub path: String,
-    /// The missing part, and the reason.
-    pub what: String,
-}
-
-/// The result of a rescue.
-#[derive(Clone, Debug, Default)]
-pub struct RescueReport {
-    /// Files, links and special files.
-    pub files: u64,
-    /// Directories.
-    pub directories: u64,
-    /// Bytes of content, holes not counted.
-    pub bytes: u64,
-    /// The number of these that were recovered by inode number, because their names are lost.
-    pub nameless: u64,
-    /// The number of missing parts.
-    pub lost: u64,
-    /// The first [`RescueReport::MAX_LISTED`] missing parts.
-    pub missing: Vec<MissingPart>,
-}
-
-impl RescueReport {
-    /// The limit of listed missing parts.
-    pub const MAX_LISTED: usize = 65536;
-
-    fn add(&mut self, path: &str, what: impl Into<String>) {
-        self.lost += 1;
-        if self.missing.len() < Self::MAX_LISTED {
-            self.missing.push(MissingPart { path: path.to_owned(), what: what.into() });
-        }
-    }
-}
-
 /// Copies everything that verifies to `target`, which is created, or is an empty directory.
 /// `progress` gets the number of copied nodes.
 ///
 /// Errors: [`Kind::Exists`] if the target is not empty, and all errors of the system about it.
-/// Missing parts of the vault are no error.
+/// Missing parts of the vault are no error, and neither are nodes that the target cannot hold: they
+/// are listed as missing, unless they have a place under another name.
 pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> Result<RescueReport> {
     make_target(target)?;
     let next = rescue.next_inode();
@@ -75,6 +44,7 @@ pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> 
         vault: rescue.vault(),
         report: RescueReport::default(),
         seen,
+        unkept: UnkeptAttributes::default(),
         progress,
         buffer: vec![0; READ_LEN],
     };
@@ -109,6 +79,7 @@ struct Rescuer<'a> {
     report: RescueReport,
     /// One bit per node: set if it was copied or is listed as missing.
     seen: Vec<u64>,
+    unkept: UnkeptAttributes,
     progress: &'a mut dyn FnMut(u64),
     buffer: Vec<u8>,
 }
@@ -144,6 +115,26 @@ impl Rescuer<'_> {
         is_new
     }
 
+    /// Undoes [`Rescuer::mark_seen`]: the node is handled later, as one without a name.
+    fn leave_for_later(&mut self, ino: u64) {
+        if let Some(bits) = self.seen.get_mut((ino / 64) as usize) {
+            *bits &= !(1 << (ino % 64));
+        }
+    }
+
+    /// Lists a node that the target cannot hold, and returns the limit that it exceeds.
+    ///
+    /// Errors: any other error of the target.
+    fn pass_over(&mut self, path: &str, e: Error) -> Result<TargetLimit> {
+        let Some(limit) = TargetLimit::of(&e) else { return Err(e) };
+        let what = match limit {
+            TargetLimit::Name => "its name",
+            TargetLimit::Node => "all of it",
+        };
+        self.report.add(path, format!("{what}, which the target cannot hold ({})", reason(&e)));
+        Ok(limit)
+    }
+
     /// Copies the content of a directory that exists in the target.
     fn copy_tree(&mut self, top: u64, at: &Path, path: &str) -> Result<()> {
         let mut levels = vec![self.read_directory(top, at.to_owned(), path.to_owned())];
@@ -156,14 +147,29 @@ impl Rescuer<'_> {
             let path = format!("{}/{}", level.path, String::from_utf8_lossy(&name));
             let at = level.target.join(file_name(name, ino));
             if kind != FileKind::Directory {
-                self.copy_node(ino, &at, &path)?;
+                self.copy_named(ino, &at, &path)?;
             } else if levels.len() >= MAX_DEPTH || !self.mark_seen(ino) {
                 self.report.add(&path, "a directory that was copied elsewhere, or is too deep");
+            } else if let Err(e) = make_directory(&at) {
+                if self.pass_over(&path, e)? == TargetLimit::Name {
+                    self.leave_for_later(ino);
+                }
             } else {
-                make_directory(&at)?;
                 self.report.directories += 1;
                 levels.push(self.read_directory(ino, at, path));
             }
+        }
+        Ok(())
+    }
+
+    /// Copies a node that is not a directory to one of its names.
+    fn copy_named(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
+        let is_first = self.mark_seen(ino);
+        if let Err(e) = self.copy_node(ino, at, path)
+            && self.pass_over(path, e)? == TargetLimit::Name
+            && is_first
+        {
+            self.leave_for_later(ino);
         }
         Ok(())
     }
@@ -186,9 +192,8 @@ impl Rescuer<'_> {
         DirectoryCopy { attr, path, target: at, entries: entries.into_iter() }
     }
 
-    /// Copies a node that is not a directory.
+    /// Copies a node that is not a directory, and was marked as seen.
     fn copy_node(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
-        self.mark_seen(ino);
         let attr = match self.vault.attr(ino) {
             Ok(attr) => attr,
             Err(e) => {
@@ -241,11 +246,23 @@ impl Rescuer<'_> {
         made.is_ok()
     }
 
-    /// Copies a file. Blocks that do not verify become holes.
+    /// Copies a file.
     fn copy_file(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
+        let file = made.map_err(|e| cannot_make(at, &e))?;
+        match self.copy_content(attr, &file, at, path) {
+            Err(e) if TargetLimit::of(&e).is_some() => {
+                // A part of a file must not look like the whole one.
+                std::fs::remove_file(at).map_err(|e| cannot_make(at, &e))?;
+                Err(e)
+            }
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Copies the content of a file. Blocks that do not verify become holes.
+    fn copy_content(&mut self, attr: &Attr, file: &File, at: &Path, path: &str) -> Result<()> {
         let failed = |e: &std::io::Error| cannot_make(at, e);
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(at).map_err(|e| failed(&e))?;
         file.set_len(attr.size).map_err(|e| failed(&e))?;
         let (mut offset, mut most, mut bad) = (0, READ_LEN, None::<(u64, u64, String)>);
         while offset < attr.size {
@@ -280,7 +297,7 @@ impl Rescuer<'_> {
             }
         }
         self.report_bad_run(path, bad);
-        Ok(true)
+        Ok(())
     }
 
     fn report_bad_run(&mut self, path: &str, run: Option<(u64, u64, String)>) {
@@ -311,9 +328,12 @@ impl Rescuer<'_> {
             let times =
                 FileTimes::new().set_accessed(system_time(attr.atime)).set_modified(system_time(attr.mtime));
             let mode = Permissions::from_mode(u32::from(attr.mode & 0o1777));
-            file.set_times(times)
-                .and_then(|()| file.set_permissions(mode))
-                .map_err(|e| cannot_make(at, &e))?;
+            for (attribute, set) in
+                [("times", file.set_times(times)), ("permissions", file.set_permissions(mode))]
+            {
+                let unkept = self.unkept.note(attribute, set.map_err(|e| cannot_make(at, &e)))?;
+                unkept.into_iter().for_each(|what| self.report.add(path, what));
+            }
         }
         Ok(())
     }
@@ -358,14 +378,16 @@ impl Rescuer<'_> {
                 None => below.insert(make_lost_and_found(target)?),
             };
             let at = below.join(format!("inode {ino}"));
+            let made = if is_directory { make_directory(&at) } else { self.copy_node(ino, &at, &path) };
+            if let Err(e) = made {
+                self.pass_over(&path, e)?;
+                continue;
+            }
             self.report.nameless += 1;
             self.report.add(&path, format!("its name; it is {}", at.display()));
             if is_directory {
-                make_directory(&at)?;
                 self.report.directories += 1;
                 self.copy_tree(ino, &at, &path)?;
-            } else {
-                self.copy_node(ino, &at, &path)?;
             }
         }
         Ok(())
