@@ -5,7 +5,7 @@
 # Variables:
 #   CUTS    power cuts of each play of cuts (20000)
 #   LIES    openings of each play of lies (20000)
-#   GAMES   runs of each game against each scheme, and sessions of disks whose levels are used together (20000)
+#   GAMES   runs of each game against each scheme, sessions of disks whose levels are used together, and cuts of closes (20000)
 #   RANGES  ranges of seeds into which a play is divided (10)
 #   SEED    the first seed (1)
 #   JOBS    ranges that are played at a time (1)
@@ -53,6 +53,7 @@ lies/vault games vault_lies
 games/integrity games integrity_game
 games/vault games vault_game
 games/levels games levels_stress
+games/closings games closing_cuts
 PLAYS
 }
 

@@ -222,7 +222,7 @@ create() {
 }
 
 # Commands from standard input, one on a line: one start of ceph for all, which is slow to start.
-tell() { ceph_ >>"$dir/make.log" 2>&1 || fail "the monitor refused what it was told; see $dir/make.log"; }
+tell() { ceph_ >>"$dir/make.log" 2>&1 || fail "the monitor refused a command; see $dir/make.log"; }
 
 start_daemon() { # NAME
     process_of "$1" >/dev/null && return 0
@@ -372,7 +372,7 @@ run() { # [ec] -- COMMAND...
     fi
     if ! have_ceph && [ "$(id -u)" = 0 ]; then "$here/ensure-packages.sh" || true; fi
     if ! have_ceph; then
-        echo "ceph-cluster: skipped: the tests on Ceph, whose daemons are not installed" >&2
+        echo "ceph-cluster: skipped: the tests on Ceph (its daemons are not installed)" >&2
         exec "$@"
     fi
     set_dir "$(mktemp -d "${TMPDIR:-/tmp}/lacuna-ceph.XXXXXX")"

@@ -35,7 +35,7 @@ done
 echo "$(echo "$pages" | wc -l) pages"
 test "$(echo "$pages" | wc -l)" -gt 30
 
-echo "== what lies beside the program"
+echo "== files beside the program"
 for part in completions/lacuna vendor-completions/_lacuna vendor_completions.d/lacuna.fish udev/rules.d/61-lacuna.rules \
     doc/lacuna/copyright doc/lacuna/third-party.gz; do
     dpkg -L lacuna | grep -q "/$part$"

@@ -25,7 +25,7 @@ missing() { # SUITE
     if [ "$(id -u)" != 0 ]; then
         echo "a clean root of Debian takes root"
     elif ! unshare --mount true 2>/dev/null; then
-        echo "this machine lets nobody have mounts of their own (unshare --mount)"
+        echo "this machine lets users have no mounts of their own (unshare --mount)"
     elif [ ! -e "$(archive "$1")" ] && ! command -v mmdebstrap >/dev/null; then
         echo "there is no root of Debian $1 in $kept, and no mmdebstrap to make one"
     fi

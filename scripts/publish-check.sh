@@ -17,7 +17,7 @@ for p in packages:
     own = [d for d in p["dependencies"] if d.get("path") and d["kind"] != "dev"]
     wanted += ["version of " + d["name"] for d in own if d["req"] != "^" + p["version"]]
     bad += [p["name"] + ": " + ", ".join(wanted)] if wanted else []
-print("\n".join(bad) if bad else f"{len(packages)} crates say what a registry wants to know", file=sys.stderr)
+print("\n".join(bad) if bad else f"{len(packages)} crates have the facts that a registry wants", file=sys.stderr)
 sys.exit(bool(bad))
 '
 # One folder for all, or what they depend on would be built for each.

@@ -1,8 +1,8 @@
 //! A medium that answers two reads of one place differently, with any earlier version of the place
 //! or with the content of another ([`lacuna_testkit::levels::LyingDisks`]). Every block of every
-//! level reads as a whole version of its own, or fails. If reads of the checkpoints are true, or
-//! first reads of all places, it reads as its latest version: the disk does not accept an older end
-//! of the log, or an older map, after it has read the newest.
+//! level reads as a whole version of its own, or fails. If reads of the checkpoints are true, first
+//! reads of all places, or all reads through the system's cache, it reads as its latest version:
+//! the disk does not accept an older end of the log, or an older map, after it has read the newest.
 //!
 //! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.
 

@@ -76,7 +76,8 @@ fn open_one_disk(shown: &mut OpeningResults) {
         }
     }
     let own = 0..len - SMALL.len();
-    let truths = |first| HonestReads { first_reads: first, ranges: vec![own.clone()] };
+    let truths =
+        |first| HonestReads { first_reads: first, ranges: vec![own.clone()], ..HonestReads::default() };
     let latest = Promise::Latest { may_undo_discards: false };
     let kinds = [(truths(false), Promise::Own), (truths(true), latest)];
     let open = |medium: Arc<dyn Medium>, read_only, seed| -> Result<Vec<Arc<dyn Disk>>> {

@@ -1,7 +1,7 @@
 //! A medium that answers two reads of one place differently, with any earlier version of the place
 //! or with the content of another ([`lacuna_testkit::levels::LyingDisks`]). Every block of every
-//! level reads as a whole version of its own, or fails. If reads of the journal are true, or first
-//! reads of all places, it reads as its latest version.
+//! level reads as a whole version of its own, or fails. If reads of the journal are true, first
+//! reads of all places, or all reads through the system's cache, it reads as its latest version.
 //!
 //! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.
 

@@ -109,5 +109,5 @@ fn blocks_read_as_their_cipher_promises() {
         let plays = Cipher::ALL.map(|cipher| (cipher, scope.spawn(move || assert_nothing_wrong(cipher))));
         plays.into_iter().filter_map(|(cipher, play)| play.join().is_err().then(|| cipher.name())).collect()
     });
-    assert_eq!(failed, [""; 0], "what is wrong is above");
+    assert_eq!(failed, [""; 0], "the faults are printed above");
 }

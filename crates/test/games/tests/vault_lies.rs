@@ -10,7 +10,7 @@
 //! `LACUNA_LIES` sets the openings (default 2000), `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/vault/tests/vault_harness/mod.rs"]
-mod world;
+mod vault_harness;
 
 use lacuna_games::fold_counts;
 use lacuna_integrity::{Choice, Scheme};
@@ -19,9 +19,9 @@ use lacuna_vault::store::{Anchor, MemoryAnchor};
 use lacuna_vault::{Attr, FileKind, FsError, FsResult, INTEGRITY_XATTR, NewNode, ROOT, Vault};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use world::VaultHarness;
-use world::model::{FsModel, Node};
-use world::ops;
+use vault_harness::VaultHarness;
+use vault_harness::model::{FsModel, Node};
+use vault_harness::ops;
 
 /// The number of openings of one vault.
 const OPENINGS: u64 = 40;

@@ -100,29 +100,29 @@ mod tests {
 
     #[test]
     fn a_block_has_the_version_of_its_last_request() {
-        let mut ledger = LevelModel::new(DiskModel::new("a level", 4), 3..4);
-        ledger.begin(0..1, 5);
-        assert!(ledger.check(0, &content(0, 0)).is_ok() && ledger.check(0, &content(0, 5)).is_ok());
-        ledger.acknowledge(&(0..1));
-        assert!(ledger.check(0, &content(0, 0)).is_err() && ledger.check(0, &content(0, 5)).is_ok());
-        assert!(ledger.clone().adopt(0, &content(0, 0)).is_ok(), "it was not flushed");
-        ledger.record_flush(0..4);
-        assert!(ledger.clone().adopt(0, &content(0, 0)).is_err());
-        assert!(ledger.check_own(0, &content(0, 0)).is_ok() && ledger.check_own(0, &content(1, 5)).is_err());
+        let mut model = LevelModel::new(DiskModel::new("a level", 4), 3..4);
+        model.begin(0..1, 5);
+        assert!(model.check(0, &content(0, 0)).is_ok() && model.check(0, &content(0, 5)).is_ok());
+        model.acknowledge(&(0..1));
+        assert!(model.check(0, &content(0, 0)).is_err() && model.check(0, &content(0, 5)).is_ok());
+        assert!(model.clone().adopt(0, &content(0, 0)).is_ok(), "it was not flushed");
+        model.record_flush(0..4);
+        assert!(model.clone().adopt(0, &content(0, 0)).is_err());
+        assert!(model.check_own(0, &content(0, 0)).is_ok() && model.check_own(0, &content(1, 5)).is_err());
     }
 
     #[test]
     fn failed_requests_and_races_permit_several_versions() {
-        let mut ledger = LevelModel::new(DiskModel::new("a level", 4), 3..4);
-        ledger.begin(2..4, 5);
-        ledger.begin(3..4, 6);
-        ledger.acknowledge(&(3..4));
-        ledger.record_flush(0..4);
+        let mut model = LevelModel::new(DiskModel::new("a level", 4), 3..4);
+        model.begin(2..4, 5);
+        model.begin(3..4, 6);
+        model.acknowledge(&(3..4));
+        model.record_flush(0..4);
         for (block, stamps) in [(2, [0, 5]), (3, [5, 6])] {
-            assert!(stamps.iter().all(|stamp| ledger.check(block, &content(block, *stamp)).is_ok()));
+            assert!(stamps.iter().all(|stamp| model.check(block, &content(block, *stamp)).is_ok()));
         }
-        ledger.adopt(2, &content(2, 0)).unwrap();
-        assert_eq!(ledger.latest(2), 0);
-        assert!(ledger.check(2, &content(2, 5)).is_err());
+        model.adopt(2, &content(2, 0)).unwrap();
+        assert_eq!(model.latest(2), 0);
+        assert!(model.check(2, &content(2, 5)).is_err());
     }
 }

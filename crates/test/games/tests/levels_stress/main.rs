@@ -8,6 +8,9 @@
 //!   the medium is honest again.
 //! - If the medium refuses one call, requests that need it fail, and succeed when they are
 //!   repeated: the disk goes on, and closes.
+//! - A disk may be closed in use: its levels one after another, while the cover of the closing is
+//!   written, beats come, and clients of other levels go on. A level that was closed without an
+//!   error is durable. If a level lost data, the close of the disk reports that.
 //! - In the end the disk opens, takes writes on every level, closes, and reads correctly at every
 //!   depth.
 //!
@@ -16,9 +19,13 @@
 //! on a disk with threads and a medium with random delays: the digest is of data that does not
 //! depend on timing, which is the requests and the final content of the disk.
 //!
+//! A seed determines all draws of its disk, whatever happens in a session. The end of a session is
+//! one draw, which also chooses between the two ways to close.
+//!
 //! `LACUNA_GAMES` sets the sessions of each format (default 200), up to five for each disk;
 //! `LACUNA_SEED` the seed of the first disk (default 1).
 
+mod closing;
 #[path = "../../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;
 mod faults;

@@ -91,7 +91,8 @@ impl GameOutcome {
         if let Some((seed, wrong)) = wrong {
             panic!("{name}, seed {seed}, {wrong}; LACUNA_SEED={seed} plays that disk first");
         }
-        let all = [&counts.cuts, &counts.failed_calls, &counts.detected_lies];
+        let GameCounts { cuts, failed_calls, detected_lies, closed_in_use, failed_closings, .. } = &counts;
+        let all = [cuts, failed_calls, detected_lies, closed_in_use, failed_closings];
         let happened = all.iter().all(|counter| counter.load(Ordering::Relaxed) > 0);
         assert!(
             happened || sessions < SESSIONS_WITH_EVERY_FAULT,
@@ -120,14 +121,17 @@ impl GameOutcome {
 /// The end of a session without an earlier power cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SessionEnd {
+    /// All levels are flushed and the disk is closed after all clients have finished.
     Closed,
+    /// The levels are closed while clients and the cover go on (`closing.rs`).
+    ClosedInUse,
     /// The server is killed.
     Killed,
     /// The power is cut after all clients have finished.
     PowerCut,
 }
 
-/// A disk, the ledgers of its levels, and the progress of its life.
+/// A disk, the models of its levels, and the progress of its life.
 struct PlayedDisk<'g, F> {
     game: &'g LevelsGame<F>,
     counts: &'g GameCounts,
@@ -137,7 +141,7 @@ struct PlayedDisk<'g, F> {
     levels: usize,
     threads: bool,
     medium: Arc<CrashMedium>,
-    ledgers: Vec<Mutex<LevelModel>>,
+    models: Vec<Mutex<LevelModel>>,
     sessions: u64,
     digest: RunDigest,
 }
@@ -151,17 +155,17 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
         let shared: Arc<dyn Medium> = made.clone();
         let seeds = [(); 2].map(|()| rng.next_u64() >> 8);
         create(&shared, &params, levels, seeds[0]).unwrap();
-        let models = models(&*open(&shared, &params, levels, seeds[1]).unwrap());
-        let ledgers = models.into_iter().map(|model| {
+        let disks = models(&*open(&shared, &params, levels, seeds[1]).unwrap());
+        let models = disks.into_iter().map(|model| {
             let shared = BlockParts::of_level(model.blocks()).shared();
             // If clients take turns, the last writer is known.
             let contended = if threads { shared } else { 0..0 };
             Mutex::new(LevelModel::new(model, contended))
         });
-        let ledgers = ledgers.collect();
+        let models = models.collect();
         let medium = game.prepare_medium(CrashMedium::from_image(made.image()));
         let (sessions, digest) = (0, RunDigest::new());
-        PlayedDisk { game, counts, rng, params, levels, threads, medium, ledgers, sessions, digest }
+        PlayedDisk { game, counts, rng, params, levels, threads, medium, models, sessions, digest }
     }
 
     /// Plays some sessions, at most `left`, and checks the disk afterwards.
@@ -181,11 +185,14 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
         if hardship.has_lies() {
             return self.lying_session(hardship, &mut plan);
         }
-        let ending =
-            *plan.pick(&[SessionEnd::Closed, SessionEnd::Closed, SessionEnd::Killed, SessionEnd::PowerCut]);
+        let ending = *plan.pick(&[
+            SessionEnd::Closed,
+            SessionEnd::ClosedInUse,
+            SessionEnd::Killed,
+            SessionEnd::PowerCut,
+        ]);
         let media = SessionMedium::new(&self.medium, hardship);
-        let session_digest =
-            self.run_clients(&media, &self.ledgers, ending == SessionEnd::Closed, &mut plan)?;
+        let session_digest = self.run_clients(&media, &self.models, ending, &mut plan)?;
         self.digest.add_word(session_digest);
         if media.is_cut() {
             count(&self.counts.cuts);
@@ -202,11 +209,16 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
     fn lying_session(&mut self, hardship: SessionFaults, plan: &mut Rng) -> CheckedResult<()> {
         count(&self.counts.lies);
         let fork = self.game.prepare_medium(self.medium.fork());
-        let copies = self.ledgers.iter().map(|ledger| Mutex::new(ledger.lock().clone()));
+        let copies = self.models.iter().map(|model| Mutex::new(model.lock().clone()));
         let copies: Vec<Mutex<LevelModel>> = copies.collect();
         let media = SessionMedium::new(&fork, hardship);
-        let closes = plan.chance(1, 2);
-        let session_digest = self.run_clients(&media, &copies, closes, plan)?;
+        let ending = *plan.pick(&[
+            SessionEnd::Closed,
+            SessionEnd::ClosedInUse,
+            SessionEnd::Killed,
+            SessionEnd::Killed,
+        ]);
+        let session_digest = self.run_clients(&media, &copies, ending, plan)?;
         self.digest.add_word(session_digest);
         fork.set_lies(None);
         let after = if fork.is_cut() { self.game.prepare_medium(fork.after_power_cycle(plan)) } else { fork };
@@ -214,24 +226,24 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
             count(&self.counts.detected_lies);
             return Ok(());
         };
-        for (level, ledger) in level_disks(&disk).iter().zip(&copies) {
+        for (level, model) in level_disks(&disk).iter().zip(&copies) {
             for block in BlockParts::of_level(level.blocks()).all() {
                 let mut data = vec![0; BLOCK_SIZE];
                 if level.read(BlockAddr(block), &mut data).is_ok() {
-                    ledger.lock().check_own(block, &data).map_err(|wrong| format!("afterwards: {wrong}"))?;
+                    model.lock().check_own(block, &data).map_err(|wrong| format!("afterwards: {wrong}"))?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Opens the disk, runs its clients, and closes it if it `closes`. Returns a digest of data
-    /// that depends on the seed alone.
+    /// Opens the disk, runs its clients, and closes it if the session ends so. Returns a digest of
+    /// data that depends on the seed alone.
     fn run_clients(
         &self,
         media: &SessionMedium,
-        ledgers: &[Mutex<LevelModel>],
-        closes: bool,
+        models: &[Mutex<LevelModel>],
+        ending: SessionEnd,
         plan: &mut Rng,
     ) -> CheckedResult<u64> {
         let mut digest = RunDigest::new();
@@ -239,14 +251,15 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
         let seeds = [(); 2].map(|()| plan.next_u64() >> 8);
         let mut turns = Rng::new(plan.next_u64());
         if let Some(disk) = self.open(media, self.threads, seeds)? {
-            let session = self.new_session(disk, media, ledgers, self.threads);
+            let session = self.new_session(disk, media, models, self.threads);
             if session.read_after_open()? {
-                if self.threads {
-                    session.run_concurrently(clients)?;
-                } else {
-                    session.run_in_turns(clients, &mut turns)?;
+                match (ending, self.threads) {
+                    (SessionEnd::ClosedInUse, true) => session.close_concurrently(clients, &mut turns)?,
+                    (SessionEnd::ClosedInUse, false) => session.close_in_turns(clients, &mut turns)?,
+                    (_, true) => session.run_concurrently(clients)?,
+                    (_, false) => session.run_in_turns(clients, &mut turns)?,
                 }
-                if closes {
+                if ending == SessionEnd::Closed {
                     session.close()?;
                 }
             }
@@ -275,14 +288,14 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
     }
 
     fn parts(&self, level: usize) -> BlockParts {
-        BlockParts::of_level(self.ledgers[level].lock().blocks())
+        BlockParts::of_level(self.models[level].lock().blocks())
     }
 
     fn new_session<'s>(
         &self,
         disk: Arc<F::Disk>,
         media: &'s SessionMedium,
-        ledgers: &'s [Mutex<LevelModel>],
+        models: &'s [Mutex<LevelModel>],
         threads: bool,
     ) -> DiskSession<'s, F::Disk>
     where
@@ -291,13 +304,14 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
         DiskSession {
             levels: level_disks(&disk),
             disk,
-            ledgers,
+            models,
             media,
             beats: self.game.beats,
             weakness: self.game.weakness,
             counts: self.counts,
             answer_digest: (!threads).then(|| Mutex::new(RunDigest::new())),
             stopped: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
         }
     }
 
@@ -351,7 +365,7 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
             .map(|seat| (seat, self.parts(seat.level).own(seat.client).start))
             .collect();
         if let Some(disk) = self.open(&media, false, seeds)? {
-            let session = self.new_session(disk, &media, &self.ledgers, false);
+            let session = self.new_session(disk, &media, &self.models, false);
             session.read_after_open()?;
             for (seat, first) in &last {
                 let op = ClientOp::Write { first: *first, count: 1, stamp: seat.stamp(0) };
@@ -362,15 +376,15 @@ impl<'g, F: LevelFormat> PlayedDisk<'g, F> {
         for depth in 1..=self.levels {
             let disk = self.open_to_read(&self.medium, depth, seeds[0]);
             let disk = disk.map_err(|e| format!("it does not open at depth {depth}: {e}"))?;
-            for (level, ledger) in level_disks(&disk).iter().zip(&self.ledgers) {
+            for (level, model) in level_disks(&disk).iter().zip(&self.models) {
                 let mut data = vec![0; level.blocks() as usize * BLOCK_SIZE];
                 let read = level.read(BlockAddr(0), &mut data);
                 read.map_err(|e| format!("level {}, at depth {depth}: {e}", level.level()))?;
-                ledger.lock().adopt(0, &data)?;
+                model.lock().adopt(0, &data)?;
             }
         }
         for (seat, first) in last {
-            self.digest.add_word(self.ledgers[seat.level].lock().latest(first));
+            self.digest.add_word(self.models[seat.level].lock().latest(first));
         }
         Ok(())
     }

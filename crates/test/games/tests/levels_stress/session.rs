@@ -66,6 +66,9 @@ pub(crate) struct GameCounts {
     pub(crate) detected_lies: AtomicU64,
     /// Requests that waited for a beat of cover.
     pub(crate) waits: AtomicU64,
+    /// Disks that were closed in use, and failures to close one of their levels.
+    pub(crate) closed_in_use: AtomicU64,
+    pub(crate) failed_closings: AtomicU64,
 }
 
 /// Increments a counter.
@@ -75,7 +78,7 @@ pub(crate) fn count(counter: &AtomicU64) {
 
 /// The number of retries of a request.
 #[derive(Default)]
-struct Retries {
+pub(crate) struct Retries {
     beats: u64,
     refusals: u64,
 }
@@ -95,7 +98,7 @@ pub(crate) struct DiskSession<'a, D> {
     pub(crate) disk: Arc<D>,
     pub(crate) levels: Vec<Arc<LevelDisk>>,
     /// One for each level.
-    pub(crate) ledgers: &'a [Mutex<LevelModel>],
+    pub(crate) models: &'a [Mutex<LevelModel>],
     pub(crate) media: &'a SessionMedium,
     /// The most beats that a flush of a hidden level takes.
     pub(crate) beats: u64,
@@ -106,6 +109,8 @@ pub(crate) struct DiskSession<'a, D> {
     pub(crate) answer_digest: Option<Mutex<RunDigest>>,
     /// Whether a client got the error that the disk takes no more requests.
     pub(crate) stopped: AtomicBool,
+    /// Whether a close of level 0 has begun: from then on beats may fail.
+    pub(crate) is_closing: AtomicBool,
 }
 
 impl<D: Levels> DiskSession<'_, D> {
@@ -147,7 +152,7 @@ impl<D: Levels> DiskSession<'_, D> {
             let e = match self.perform_once(level, read) {
                 Ok(given) => {
                     self.add_to_digest(&given);
-                    let kept = self.ledgers[level].lock().adopt(all.start, &given);
+                    let kept = self.models[level].lock().adopt(all.start, &given);
                     return kept.map(|()| true).map_err(|wrong| format!("after the opening: {wrong}"));
                 }
                 Err(e) => e,
@@ -175,12 +180,12 @@ impl<D: Levels> DiskSession<'_, D> {
         })
     }
 
-    fn run_client(&self, mut client: LevelClient) -> CheckedResult<()> {
+    pub(crate) fn run_client(&self, mut client: LevelClient) -> CheckedResult<()> {
         while self.step(&mut client)? {}
         Ok(())
     }
 
-    fn beat_until(&self, done: &AtomicBool) -> CheckedResult<()> {
+    pub(crate) fn beat_until(&self, done: &AtomicBool) -> CheckedResult<()> {
         let most = if self.media.is_lying() { MAX_LYING_BEATS } else { MOST_BEATS };
         for _ in 0..most {
             if done.load(Ordering::Relaxed) || !self.beat(&mut Retries::default())? {
@@ -207,7 +212,7 @@ impl<D: Levels> DiskSession<'_, D> {
     }
 
     /// Performs the next request of a client. Returns whether it goes on.
-    fn step(&self, client: &mut LevelClient) -> CheckedResult<bool> {
+    pub(crate) fn step(&self, client: &mut LevelClient) -> CheckedResult<bool> {
         match client.script.next() {
             Some(op) => self.perform(client.level, &client.flushes, op),
             None => Ok(false),
@@ -233,8 +238,8 @@ impl<D: Levels> DiskSession<'_, D> {
                 Err("the close succeeded although the disk had stopped".into())
             }
             Ok(()) => {
-                for (level, ledger) in self.levels.iter().zip(self.ledgers) {
-                    ledger.lock().record_flush(0..level.blocks());
+                for (level, model) in self.levels.iter().zip(self.models) {
+                    model.lock().record_flush(0..level.blocks());
                 }
                 Ok(())
             }
@@ -253,7 +258,7 @@ impl<D: Levels> DiskSession<'_, D> {
     /// last changes of the blocks `flushes` durable.
     pub(crate) fn perform(&self, level: usize, flushes: &Range<u64>, op: ClientOp) -> CheckedResult<bool> {
         if let Some((blocks, stamp)) = op.changed_blocks() {
-            self.ledgers[level].lock().begin(blocks, stamp);
+            self.models[level].lock().begin(blocks, stamp);
         }
         let mut tries = Retries::default();
         loop {
@@ -310,14 +315,14 @@ impl<D: Levels> DiskSession<'_, D> {
         given: &[u8],
     ) -> CheckedResult<()> {
         self.add_to_digest(given);
-        let mut ledger = self.ledgers[level].lock();
+        let mut model = self.models[level].lock();
         match op {
-            ClientOp::Read { first, .. } if self.media.is_lying() => ledger.check_own(first, given)?,
-            ClientOp::Read { first, .. } => ledger.check(first, given)?,
-            ClientOp::Flush => ledger.record_flush(flushes.clone()),
+            ClientOp::Read { first, .. } if self.media.is_lying() => model.check_own(first, given)?,
+            ClientOp::Read { first, .. } => model.check(first, given)?,
+            ClientOp::Flush => model.record_flush(flushes.clone()),
             ClientOp::Write { .. } | ClientOp::Discard { .. } => {
                 let changed = op.changed_blocks().map(|(blocks, _)| blocks);
-                ledger.acknowledge(&changed.unwrap_or_default());
+                model.acknowledge(&changed.unwrap_or_default());
             }
         }
         Ok(())
@@ -352,9 +357,12 @@ impl<D: Levels> DiskSession<'_, D> {
     }
 
     /// A beat of cover, for a request that may wait for it. Returns whether the disk still works.
-    fn beat(&self, tries: &mut Retries) -> CheckedResult<bool> {
+    pub(crate) fn beat(&self, tries: &mut Retries) -> CheckedResult<bool> {
         loop {
             let Err(e) = self.disk.refresh() else { return Ok(true) };
+            if e.kind() == Kind::FailStop && self.is_closing.load(Ordering::Acquire) {
+                return Ok(false);
+            }
             match self.classify_failure(&e, tries).map_err(|wrong| format!("a beat of cover: {wrong}"))? {
                 FailureOutcome::Retry => {}
                 FailureOutcome::Failed => return Ok(true),
@@ -364,7 +372,7 @@ impl<D: Levels> DiskSession<'_, D> {
     }
 
     /// Adds an answer to the digest.
-    fn add_to_digest(&self, what: &[u8]) {
+    pub(crate) fn add_to_digest(&self, what: &[u8]) {
         if let Some(digest) = &self.answer_digest {
             digest.lock().add_bytes(what);
         }
